@@ -127,9 +127,7 @@ class Window:
     size: int = 1  # reduced input rows
     first: int = 0  # reduced row i is row `first + step·(...)` of the user's tensor, see `source`
     step: int = 1
-    period: int = (
-        1  # of every `period` rows (after `step`) the first `run`, counted from -padding, are read
-    )
+    period: int = 1  # of every `period` rows (after `step`) the first `run`, counted from -padding, are read
     run: int = 1
 
     @classmethod
@@ -137,9 +135,7 @@ class Window:
         """From a layer's own numbers. `size` counts the user's input rows; all that is read must exist."""
         out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
         if kernel == 1:
-            dilation = (
-                stride  # a single tap has no dilation; this one makes the lattice below dense
-            )
+            dilation = stride  # a single tap has no dilation; this one makes the lattice below dense
         lattice = math.gcd(stride, dilation)
         first = -padding % lattice
         stride, dilation = stride // lattice, dilation // lattice
