@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from synth.axes import AXES, DIMS, KERNEL_OF, SPATIAL, TENSORS, PerAxis, Tensor
+from synth.intervals import Block, length
 
 Scalar = Any  # an int, or a sympy expression
 
@@ -179,6 +180,26 @@ class Window:
             count += max(0, end - begin)
         return count
 
+    def frame(self, rows: int) -> int:
+        """Input rows that `rows` output rows read, zeros included."""
+        return self.stride * (rows - 1) + self.dilation * (self.kernel - 1) + 1 if rows else 0
+
+    def pads(self, low: int, high: int) -> tuple[int, int]:
+        """Zeros before and after the rows `reach(low, high)` that the block `[low, high)` sees."""
+        if high <= low:
+            return 0, 0
+        begin = self.stride * low - self.padding
+        end = self.stride * (high - 1) + self.dilation * (self.kernel - 1) + 1 - self.padding
+        first, last = self.reach(low, high)
+        if first == last:
+            return end - begin, 0
+        return first - begin, end - last
+
+    def plain(self, low: int, high: int) -> bool:
+        """Whether a convolution's own `padding=` can express the zeros that a block sees."""
+        before, after = self.pads(low, high)
+        return 0 <= before - after < self.stride
+
     @property
     def overlap(self) -> int:
         """The fewest rows that two neighbouring blocks both read, over all places to cut; 0 if none."""
@@ -216,6 +237,15 @@ class Nest:
     def word_bytes(self) -> int:
         """Bytes of one word."""
         return WORD_BYTES[self.dtype]
+
+    def padded_words(self, tile: Block, flat: int) -> int:
+        """Words of the padded copy of an In tile that has `flat` samples times channels.
+
+        0 where every window is `plain`: then the local kernel pads by itself.
+        """
+        if all(window.plain(*tile[axis]) for axis, window in self.windows.items()):
+            return 0
+        return flat * math.prod(w.frame(length(tile[axis])) for axis, w in self.windows.items())
 
     @cached_property
     def taps(self) -> int:

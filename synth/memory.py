@@ -1,0 +1,171 @@
+"""Memory of a plan: the most words any process holds at once, phase by phase.
+
+    always   its shares of In and Ker, and the share of Out where Out is not the stationary tensor
+    halo     + the widened share of In, + the strips that travel
+    expand   + the stationary slice, + the largest piece on its way (a tensor that is read)
+    loop     + two panels per streaming tensor that is read (one in use, one on its way), the Out panel and
+             the partial sums on their way, the result of the local kernel, a padded copy of its input
+    reduce   + the partial sums on their way, and the finished share of Out
+
+A slice that only one process needs is used where it lies: no buffer, no words. Every item is taken at its
+largest over all processes, so the sum is an upper bound that the simulator's high-water mark stays under.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from synth.axes import DIMS, SPATIAL, Tensor
+from synth.distribution import Distribution
+from synth.intervals import cut, length, meet
+from synth.nest import Window
+from synth.tiling import Tiling
+
+EXACT = 4096  # blocks along a dimension up to which extremes are found by looking at every block
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Words a process holds at most, per phase. `words` is the largest phase."""
+
+    shares: int
+    halo: int
+    expand: int
+    loop: int
+    reduce: int
+
+    @property
+    def words(self) -> int:
+        """High-water mark in words."""
+        return max(self.halo, self.expand, self.loop, self.reduce)
+
+
+@dataclass(frozen=True)
+class HaloRows:
+    """Extremes along one spatial dimension over all blocks: rows carried, received and sent."""
+
+    carried: int
+    missing: int
+    sent: int
+    moves: bool
+
+
+@cache
+def halo_rows(window: Window, out: int, parts: int) -> HaloRows:
+    """What a block of rows needs beyond the rows it owns, at most."""
+    if parts > EXACT:
+        widest = _reach_bound(window, -(-out // parts))
+        return HaloRows(widest, widest, widest, True)
+    reaches = [window.reach(*cut((0, out), parts, i)) for i in range(parts)]
+    owned = [cut((0, window.size), parts, i) for i in range(parts)]
+    missing = max(length(r) - length(meet(r, o)) for r, o in zip(reaches, owned, strict=True))
+    sent = max(sum(length(meet(r, o)) for r in reaches) for o in owned)
+    return HaloRows(max(map(length, reaches)), missing, sent, reaches != owned)
+
+
+@cache
+def tile_rows(window: Window, out: int, parts: int, tiles: int) -> int:
+    """The most rows that any tile of any block reads."""
+    if parts * tiles > EXACT:
+        block = -(-out // parts)
+        return _reach_bound(window, -(-block // tiles))
+    blocks = (cut((0, out), parts, i) for i in range(parts))
+    return max(length(window.reach(*cut(block, tiles, j))) for block in blocks for j in range(tiles))
+
+
+def _reach_bound(window: Window, rows: int) -> int:
+    return min(window.size, window.frame(rows))
+
+
+class Footprints:
+    """The largest shares, slices and tiles of one distribution; shared by all tilings of it."""
+
+    def __init__(self, distribution: Distribution) -> None:
+        self.distribution, self.nest, self.grid = distribution, distribution.nest, distribution.grid
+        self.work = distribution.most_work
+
+    def share(self, tensor: Tensor) -> int:
+        """The most words that a process owns of a tensor."""
+        parts = dict(self.distribution.shares[tensor])
+        sizes = zip(DIMS[tensor], self.nest.shapes[tensor], strict=True)
+        lines = ((dim, -(-n // getattr(self.grid, dim, 1))) for dim, n in sizes)
+        return math.prod(-(-n // parts.get(dim, 1)) for dim, n in lines)
+
+    @cached_property
+    def shares(self) -> dict[str, int]:
+        """Tensor -> `share`."""
+        return {"In": self.share("In"), "Ker": self.share("Ker"), "Out": self.share("Out")}
+
+    @cached_property
+    def halo(self) -> tuple[int, int]:
+        """(words of the widened share of In, words of strips received and sent); zeros without a halo."""
+        nest, parts = self.nest, dict(self.distribution.shares["In"])
+        flat = math.prod(-(-getattr(self.work, d) // parts.get(d, 1)) for d in ("b", "g", "c"))
+        rows = [halo_rows(nest.windows[a], getattr(nest.extents, a), getattr(self.grid, a)) for a in SPATIAL]
+        if not any(row.moves for row in rows):
+            return 0, 0
+        carried = flat * math.prod(row.carried for row in rows)
+        kept = flat * math.prod(row.carried - row.missing for row in rows)
+        sent = flat * math.prod(row.sent for row in rows)
+        return carried, (carried - kept) + sent
+
+    def tile(self, tensor: Tensor, tiling: Tiling) -> int:
+        """The most words of a tensor that one tile touches."""
+        t = tiling.sizes(self.work)
+        match tensor:
+            case "Ker":
+                return t.g * t.k * t.c * self.nest.taps
+            case "Out":
+                return t.b * t.g * t.k * t.d * t.h * t.w
+            case "In":
+                return t.b * t.g * t.c * math.prod(self._rows(axis, tiling) for axis in SPATIAL)
+
+    def _rows(self, axis: str, tiling: Tiling) -> int:
+        extent, parts = getattr(self.nest.extents, axis), getattr(self.grid, axis)
+        return tile_rows(self.nest.windows[axis], extent, parts, getattr(tiling.counts, axis))
+
+    def padded(self, tiling: Tiling) -> int:
+        """Words of the padded copy of an In tile, where padding is not the same on both sides."""
+        t, words, plain = tiling.sizes(self.work), 1, True
+        for axis in SPATIAL:
+            window, extent = self.nest.windows[axis], getattr(self.nest.extents, axis)
+            words *= window.frame(getattr(t, axis))
+            alone = getattr(self.grid, axis) * getattr(tiling.counts, axis) == 1
+            plain &= window.plain(0, extent) if alone else window.padding == 0
+        return 0 if plain else t.b * t.g * t.c * words
+
+    def in_transit(self, tiling: Tiling) -> int:
+        """Words of partial sums sent and received when one Out tile is reduced."""
+        members = self.distribution.group_size("Out")
+        if members == 1:
+            return 0
+        tile = self.tile("Out", tiling)
+        return tile + (members - 1) * min(tile, self.shares["Out"])
+
+    def slice(self, tensor: Tensor) -> int:
+        """The most words that a work block touches of a tensor."""
+        return self.tile(tensor, Tiling())
+
+    def memory(self, tiling: Tiling) -> Memory:
+        """Memory of one tiling, in words."""
+        grouped = {t: self.distribution.group_size(t) > 1 for t in ("In", "Ker", "Out")}
+        own, (widened, strips) = self.shares, self.halo
+        stays = tiling.stationary
+        shares = own["In"] + own["Ker"] + (own["Out"] if stays != "Out" else 0)
+        base = shares + widened
+        slice_ = self.slice(stays) if stays == "Out" or grouped[stays] else 0
+        piece = widened if stays == "In" and widened else own[stays]
+        expand = base + slice_ + (piece if stays != "Out" and grouped[stays] else 0)
+        loop = base + slice_ + self.tile("Out", tiling) + self.padded(tiling)
+        for tensor in tiling.streaming:
+            tile = self.tile(tensor, tiling)
+            if tensor == "Out":
+                loop += tile + self.in_transit(tiling)
+            elif grouped[tensor]:
+                loop += 2 * tile
+        reduce = 0
+        if stays == "Out" and grouped["Out"]:
+            reduce = base + slice_ + self.in_transit(Tiling()) + own["Out"]
+        return Memory(shares, shares + widened + strips, expand, loop, reduce)

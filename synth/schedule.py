@@ -1,0 +1,178 @@
+"""What happens when: every move and every computation of every process, as frozen data.
+
+The nine programs (three passes, three stationary tensors) have one form; this is its forward third:
+
+    halo     every process widens its share of In by the rows that neighbours own
+    expand   the stationary tensor, if it is read, is gathered along its lacking index
+    for tile in the tiles of the work block:      # outermost loop: the streaming index
+        every streaming tensor that is read and has changed is brought in along its lacking index
+        the local kernel runs
+        Out, if it streams and is about to change, is reduced along its lacking index
+    reduce   Out, if it is stationary, is reduced along its lacking index
+
+A `Round` holds what all processes do between two changes of tile. Nothing here computes values: the
+simulator interprets rounds, the verifier checks them, and the emitter writes the same loops as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from synth.axes import DIMS, LACKED_INDEX, Axis, PerAxis, Tensor
+from synth.distribution import Distribution
+from synth.intervals import Block, Box, overlap, volume
+from synth.tiling import Tiling
+
+Phase = Literal["halo", "expand", "loop", "reduce"]
+
+
+@dataclass(frozen=True)
+class Move:
+    """Words of one box travel from one rank to others; `reduce` adds them where they arrive."""
+
+    kind: Literal["halo", "broadcast", "reduce"]
+    tensor: Tensor
+    box: Box
+    source: int
+    targets: tuple[int, ...]  # ranks that receive; the source is never among them
+    why: str
+
+
+@dataclass(frozen=True)
+class Compute:
+    """One rank runs the local kernel on one tile: axis -> interval of the nest."""
+
+    rank: int
+    tile: Block
+
+
+@dataclass(frozen=True)
+class Round:
+    """What all ranks do in one step: first `moves`, then `computes`, then `reductions`."""
+
+    phase: Phase
+    step: int
+    moves: tuple[Move, ...] = ()
+    computes: tuple[Compute, ...] = ()
+    reductions: tuple[Move, ...] = ()
+
+
+WHY = {
+    "halo": "the output rows of a block read input rows that its neighbours own",
+    "broadcast": "all ranks along axis {along} need the same slice of {tensor}",
+    "reduce": "each rank along axis {along} holds a partial sum of the same slice of {tensor}",
+}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The schedule of one distribution and one tiling, for all ranks."""
+
+    distribution: Distribution
+    tiling: Tiling
+
+    @cached_property
+    def coordinates(self) -> list[PerAxis]:
+        """rank -> grid coordinates."""
+        return [self.distribution.at(rank) for rank in self.distribution.ranks]
+
+    def rounds(self) -> Iterator[Round]:
+        """All rounds, in order of execution."""
+        yield Round("halo", 0, moves=tuple(self._halo()))
+        stays = self.tiling.stationary
+        if stays != "Out":
+            needed = {rank: self.distribution.needed(stays, at) for rank, at in enumerate(self.coordinates)}
+            yield Round("expand", 0, moves=tuple(self._gather(stays, needed)))
+        yield from self._loop()
+        if stays == "Out":
+            needed = {rank: self.distribution.needed("Out", at) for rank, at in enumerate(self.coordinates)}
+            yield Round("reduce", 0, reductions=tuple(self._reduce(needed)))
+
+    # -- phases ---------------------------------------------------------------------------------------
+
+    def _halo(self) -> Iterator[Move]:
+        d = self.distribution
+        for target, at in enumerate(self.coordinates):
+            carried = d.carried("In", at)
+            missing = volume(carried) - volume(overlap(carried, d.owned("In", at)))
+            if missing == 0:
+                continue
+            for source in self._neighbours(at):
+                box = overlap(carried, d.owned("In", source))
+                if source != at and volume(box):
+                    yield Move("halo", "In", box, d.rank(source), (target,), WHY["halo"])
+
+    def _neighbours(self, at: PerAxis) -> Iterator[PerAxis]:
+        """Processes that may own rows which the process at `at` carries."""
+        axes: tuple[Axis, ...] = ("d", "h", "w", "k") if self._rows_are_shared else ("d", "h", "w")
+        line = [at]
+        for axis in axes:
+            line = [p.with_(axis, i) for p in line for i in range(getattr(self.distribution.grid, axis))]
+        yield from line
+
+    @cached_property
+    def _rows_are_shared(self) -> bool:
+        return any(dim in ("d", "h", "w") for dim, _ in self.distribution.shares["In"])
+
+    def _gather(self, tensor: Tensor, regions: dict[int, Box]) -> Iterator[Move]:
+        """Each group's members broadcast the pieces of its region that they carry."""
+        d = self.distribution
+        if d.group_size(tensor) == 1:
+            return
+        why = WHY["broadcast"].format(along=LACKED_INDEX[tensor], tensor=tensor)
+        for group in self._groups(tensor):
+            ranks = tuple(d.rank(at) for at in group)
+            for member, at in enumerate(group):
+                piece = overlap(d.carried(tensor, at), regions[ranks[0]])
+                if volume(piece):
+                    targets = ranks[:member] + ranks[member + 1 :]
+                    yield Move("broadcast", tensor, piece, ranks[member], targets, why)
+
+    def _reduce(self, regions: dict[int, Box]) -> Iterator[Move]:
+        """Each rank sends every member of its group the partial sums that the member owns."""
+        d = self.distribution
+        why = WHY["reduce"].format(along=LACKED_INDEX["Out"], tensor="Out")
+        for group in self._groups("Out"):
+            ranks = [d.rank(at) for at in group]
+            for owner, at in zip(ranks, group, strict=True):
+                piece = overlap(d.owned("Out", at), regions[owner])
+                if volume(piece) == 0:
+                    continue
+                for source in ranks:
+                    if source != owner:
+                        yield Move("reduce", "Out", piece, source, (owner,), why)
+
+    def _groups(self, tensor: Tensor) -> Iterator[list[PerAxis]]:
+        d = self.distribution
+        for at in self.coordinates:
+            if d.member(tensor, at) == 0:
+                yield d.group(tensor, at)
+
+    def _loop(self) -> Iterator[Round]:
+        d, tiling = self.distribution, self.tiling
+        streams = [list(tiling.tiles(d.work(at))) for at in self.coordinates]
+        reads = [t for t in tiling.streaming if t != "Out"]
+        reduces = tiling.stationary != "Out"
+        for step in range(tiling.steps):
+            tiles = [tiles[step] for tiles in streams]
+            moves: list[Move] = []
+            for tensor in reads:
+                if self._changes(tensor, step - 1):
+                    moves += self._gather(tensor, self._regions(tensor, tiles))
+            computes = tuple(Compute(rank, tile) for rank, tile in enumerate(tiles))
+            leaves = reduces and self._changes("Out", step)
+            reductions = tuple(self._reduce(self._regions("Out", tiles))) if leaves else ()
+            yield Round("loop", step, tuple(moves), computes, reductions)
+
+    def _regions(self, tensor: Tensor, tiles: list[Block]) -> dict[int, Box]:
+        return {rank: self.distribution.touched(tensor, tile) for rank, tile in enumerate(tiles)}
+
+    def _changes(self, tensor: Tensor, step: int) -> bool:
+        """Whether the tile of a tensor is another one after this step. The loops are alike on all ranks."""
+        if step < 0 or step + 1 == self.tiling.steps:
+            return True
+        now, then = self.tiling.indices(step), self.tiling.indices(step + 1)
+        return any(now[axis] != then[axis] for axis in now if axis in DIMS[tensor])

@@ -1,0 +1,97 @@
+"""One point of the schedule space besides the grid: which tensor stays, and how the block is tiled.
+
+The stationary tensor's slice lives whole in every process. The other two stream through panels along the
+composite index that the stationary tensor lacks; that loop is outermost. When memory forces it, the two
+other composite indices are tiled as well, by two inner loops. A tile of a tensor is brought in (or reduced
+away) whenever it changes from one step to the next, exactly as `nest.Access.loads` counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from synth.axes import LACKED_INDEX, TENSORS, X_AXES, Axis, PerAxis, Tensor
+from synth.intervals import Block, cut
+
+ONES = PerAxis()
+COMPOSITE: dict[str, tuple[Axis, ...]] = {"c": ("c",), "k": ("k",), "x": X_AXES}
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The stationary tensor, tiles per axis of the work block, and the order of the two inner loops."""
+
+    stationary: Tensor = "Out"
+    counts: PerAxis = ONES  # tiles along each axis of a work block; axis g is never tiled
+    swapped: bool = False  # which of the two inner loops is the outer one
+
+    @property
+    def stream(self) -> str:
+        """The composite index along which panels stream: the one that the stationary tensor lacks."""
+        return LACKED_INDEX[self.stationary]
+
+    @cached_property
+    def order(self) -> tuple[str, str, str]:
+        """Composite tile loops, outermost first."""
+        first, second = (c for c in ("x", "c", "k") if c != self.stream)
+        return (self.stream, second, first) if self.swapped else (self.stream, first, second)
+
+    def trips(self, composite: str) -> int:
+        """Tiles along a composite index."""
+        return self.counts.of(COMPOSITE[composite])
+
+    @property
+    def panels(self) -> int:
+        """Steps of the streaming loop."""
+        return self.trips(self.stream)
+
+    @property
+    def steps(self) -> int:
+        """Steps of all tile loops together."""
+        return self.counts.size
+
+    @property
+    def streaming(self) -> tuple[Tensor, ...]:
+        """The two tensors that are not stationary."""
+        return tuple(t for t in TENSORS if t != self.stationary)
+
+    def loads(self, tensor: Tensor) -> int:
+        """How often each tile of a tensor is visited; 1 unless an inner loop has to come back to it."""
+        if tensor == self.stationary:
+            return 1
+        lacked = LACKED_INDEX[tensor]
+        inner = self.order[self.order.index(lacked) + 1 :]
+        return self.trips(lacked) if any(self.trips(c) > 1 for c in inner) else 1
+
+    def loops(self) -> tuple[Axis, ...]:
+        """The tiled axes, outermost first."""
+        nested = (axis for composite in self.order for axis in COMPOSITE[composite])
+        return tuple(axis for axis in nested if getattr(self.counts, axis) > 1)
+
+    def indices(self, step: int) -> dict[str, int]:
+        """Tiled axis -> index of its tile in a step of the loops."""
+        indices: dict[str, int] = {}
+        for axis in reversed(self.loops()):
+            step, indices[axis] = divmod(step, getattr(self.counts, axis))
+        return indices
+
+    def tiles(self, work: Block) -> Iterator[Block]:
+        """The tiles of a work block, in the order of execution."""
+        for step in range(self.steps):
+            chosen = {
+                axis: cut(work[axis], getattr(self.counts, axis), index)
+                for axis, index in self.indices(step).items()
+            }
+            yield {**work, **chosen}
+
+    def sizes(self, work: PerAxis) -> PerAxis:
+        """T: the largest tile of a block W."""
+        return PerAxis(*(-(-w // n) for w, n in zip(work, self.counts, strict=True)))
+
+    def __str__(self) -> str:
+        loops = " > ".join(f"{axis}:{getattr(self.counts, axis)}" for axis in self.loops())
+        return (
+            f"stationary {self.stationary}, {self.panels} panel(s) along {self.stream}, {loops or 'one tile'}"
+        )
