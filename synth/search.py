@@ -1,0 +1,195 @@
+"""The exact integer optimum: the grid, stationary tensor and tiles with the fewest received words.
+
+Best first. A candidate enters the queue with a lower bound of its words and is refined when it comes up:
+
+    channels   a grid over (g, c, k), bounded over all ways to split x
+    grid       a whole grid, bounded by the average process and by the process with the largest slices
+    plan       a grid with its best tiling: exact words
+
+The first plan to come up is the optimum. Ties go to the least work, the fewest idle processes, then to
+few parts along c, w, h, d and k, in this order.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from synth.axes import SPATIAL, Axis, PerAxis, Tensor
+from synth.distribution import Distribution
+from synth.errors import InfeasibleError
+from synth.fit import Fit, fit
+from synth.memory import Footprints, tile_rows
+from synth.nest import Nest
+from synth.space import Space
+
+STATIONARY: tuple[Tensor, ...] = ("Out", "In", "Ker")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for. `memory` is in words per process; `fixed` pins parts of the grid."""
+
+    nest: Nest
+    procs: int
+    memory: int | None = None
+    stationary: tuple[Tensor, ...] = STATIONARY
+    fixed: dict[str, int] = field(default_factory=dict)
+    balance: float = 0.10
+    exact: bool = False
+    most_work: int | None = None  # iterations a process may have; by default balance decides
+
+
+@dataclass(frozen=True)
+class Found:
+    """The optimum: a grid and its tiling; `work` is in iterations of the most loaded process."""
+
+    grid: PerAxis
+    fit: Fit
+    work: int
+    least_work: int  # w*
+
+
+Key = tuple[int, int, tuple[int, ...]]  # work, idle processes, fixed order
+
+
+def search(request: Request) -> Found:
+    """The optimum of a request.
+
+    Raises `InfeasibleError` when no grid exists, or when no plan fits the memory; the message then says
+    the least memory that would do.
+    """
+    return _Search(request).run()
+
+
+class _Search:
+    def __init__(self, request: Request) -> None:
+        self.request, self.nest, self.procs = request, request.nest, request.procs
+        self.space = Space(request.nest, request.procs, request.fixed, request.exact)
+        self.total = self.nest.total_words
+        self.ticket = itertools.count()
+
+    @cached_property
+    def cap(self) -> int:
+        """Iterations that a process may be loaded with."""
+        if self.request.most_work is not None:
+            return self.request.most_work
+        return int((1 + self.request.balance) * self._least_work() + 1e-9)
+
+    def _least_work(self) -> int:
+        least = self.space.least_work
+        if least is None:
+            pinned = ", ".join(f"{axis}={n}" for axis, n in self.request.fixed.items())
+            within = f" with {pinned}" if pinned else ""
+            raise InfeasibleError(
+                f"no grid of exactly {self.procs} processes exists{within} for {self.nest}; "
+                f"allow idle processes (leave out --exact-procs) or take another number"
+            )
+        return least
+
+    def run(self) -> Found:
+        least = self._least_work()
+        queue: list[tuple[float, Key, int, str, PerAxis, Fit | None]] = []
+        for channels in self.space.channel_grids():
+            bound = self._channels_bound(channels)
+            if bound is not None:
+                queue.append((bound, (0, 0, ()), next(self.ticket), "channels", channels, None))
+        heapq.heapify(queue)
+        needed: int | None = None
+        while queue:
+            bound, key, _, stage, grid, plan = heapq.heappop(queue)
+            if plan is not None:
+                return Found(grid, plan, self._work(grid), least)
+            if stage == "channels":
+                for whole in self._grids(grid):
+                    entry = (self._average(whole), self._key(whole), next(self.ticket), "grid", whole, None)
+                    heapq.heappush(queue, entry)
+                continue
+            distribution = Distribution(self.nest, grid)
+            if stage == "grid":
+                tighter = max(bound, self._largest_slices(distribution))
+                heapq.heappush(queue, (tighter, key, next(self.ticket), "bounded", grid, None))
+                continue
+            best, least_memory = fit(distribution, self.request.stationary, self.request.memory)
+            needed = least_memory if needed is None else min(needed, least_memory)
+            if best is not None:
+                heapq.heappush(queue, (best.words, key, next(self.ticket), "plan", grid, best))
+        raise self._infeasible(needed)
+
+    def _infeasible(self, needed: int | None) -> InfeasibleError:
+        if needed is None or self.request.memory is None:
+            return InfeasibleError(
+                f"no grid of at most {self.procs} processes loads every process with at most {self.cap} "
+                f"iterations; raise --balance or free a part of --grid"
+            )
+        size = self.nest.word_bytes
+        return InfeasibleError(
+            f"no plan for {self.procs} processes fits {self.request.memory * size} bytes per process; "
+            f"the least that would do is {needed * size} bytes (--memory {needed * size})"
+        )
+
+    # -- candidates -----------------------------------------------------------------------------------
+
+    def _work(self, grid: PerAxis) -> int:
+        return Distribution(self.nest, grid).most_work.size
+
+    def _key(self, grid: PerAxis) -> Key:
+        order = (grid.c, grid.w, grid.h, grid.d, grid.k, grid.g, grid.b)
+        return self._work(grid), self.procs - grid.size, order
+
+    def _channel_work(self, channels: PerAxis) -> int:
+        axes: tuple[Axis, ...] = ("g", "c", "k")
+        work = 1
+        for axis in axes:
+            work *= self.space.block(axis, getattr(channels, axis))
+        return work
+
+    def _grids(self, channels: PerAxis) -> Iterator[PerAxis]:
+        """All admitted grids with these parts along g, c and k."""
+        room, work = self.procs // channels.size, self._channel_work(channels)
+        stop = bisect_right(self.space.x_grids, room, key=lambda each: each[0])
+        for procs, x_work, grid in self.space.x_grids[:stop]:
+            if work * x_work > self.cap or (self.request.exact and procs != room):
+                continue
+            yield grid._replace(g=channels.g, c=channels.c, k=channels.k)
+
+    # -- lower bounds ---------------------------------------------------------------------------------
+
+    def _channels_bound(self, channels: PerAxis) -> float | None:
+        """Fewest words of the average process over all splits of x; None when none is admitted."""
+        room, work = self.procs // channels.size, self._channel_work(channels)
+        if work * self.space.x_least_work(room) > self.cap:
+            return None
+        words = self.nest.words
+        ker = words["Ker"] / channels.size
+        shared = words["In"] / (channels.g * channels.c) + words["Out"] / (channels.g * channels.k)
+        per_x = shared - self.total / channels.size
+        fewest = max(1.0, self.nest.extents.x / max(1, self.cap // work))
+        return max(0.0, ker + min(per_x / room, per_x / fewest))
+
+    def _average(self, grid: PerAxis) -> float:
+        """Words that the average process receives, clipped footprints taken from below."""
+        words = self.nest.words
+        rows = 1.0
+        for axis in SPATIAL:
+            window, parts = self.nest.windows[axis], getattr(grid, axis)
+            rows *= (window.size + (parts - 1) * window.overlap) / parts / window.size
+        inputs = words["In"] * rows / (grid.b * grid.g * grid.c)
+        ker = words["Ker"] / (grid.g * grid.c * grid.k)
+        out = words["Out"] / (grid.x * grid.g * grid.k)
+        return max(0.0, (inputs + ker + out - self.total / grid.size) * (1 - 1e-12))
+
+    def _largest_slices(self, distribution: Distribution) -> float:
+        """Words of a process with the largest block, if it owned as much as any process does."""
+        nest, grid, work = self.nest, distribution.grid, distribution.most_work
+        footprints = Footprints(distribution)
+        rows = 1
+        for axis in SPATIAL:
+            rows *= tile_rows(nest.windows[axis], getattr(nest.extents, axis), getattr(grid, axis), 1)
+        inputs = work.b * work.g * work.c * rows - footprints.shares["In"]
+        ker = work.g * work.c * work.k * nest.taps - footprints.shares["Ker"]
+        return max(0, inputs) + max(0, ker)

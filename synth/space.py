@@ -1,0 +1,140 @@
+"""The space of process grids, and the work balance that a grid must keep.
+
+A grid is one count per axis with product at most P. Along an axis only counts that shrink the largest
+block are worth having (any other count leaves processes without gain), and the divisors of P, so that a
+grid of exactly P processes is always among them.
+
+The balance rule: let w* be the least work of the most loaded process over all grids of at most P
+processes; a grid may load a process with at most `(1 + balance)·w*`. Work is counted in iterations of
+the block, `∏ ceil(N_i / P_i)`, each of which costs the same number of multiply-adds.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from synth.axes import AXES, X_AXES, Axis, PerAxis
+from synth.nest import Nest
+from synth.shares import divisors
+
+FULL = 2048  # counts up to which every useful count of an axis is tried; beyond, smooth ones only
+
+
+def useful_counts(extent: int, procs: int) -> list[int]:
+    """Processes along an axis of some extent that shrink the largest block, and divisors of `procs`."""
+    most = min(extent, procs)
+    counts = {n for n in divisors(procs) if n <= most}
+    root = math.isqrt(extent)
+    counts |= set(range(1, min(most, root, FULL) + 1))
+    if most > root:
+        sizes = range(max(1, -(-extent // most)), min(root, FULL) + 1)
+        counts |= {n for n in (-(-extent // size) for size in sizes) if n <= most}
+    if min(most, root) > FULL:
+        counts |= set(_smooth(most))
+    return sorted(counts)
+
+
+def _smooth(most: int) -> Iterator[int]:
+    """Numbers up to `most` with prime factors 2, 3, 5 and 7 only."""
+    numbers = [1]
+    for prime in (2, 3, 5, 7):
+        for number in list(numbers):
+            while (number := number * prime) <= most:
+                numbers.append(number)
+    yield from numbers
+
+
+@dataclass(frozen=True)
+class Space:
+    """Grids of at most (or, if `exact`, exactly) `procs` processes; `fixed` pins some axes."""
+
+    nest: Nest
+    procs: int
+    fixed: Mapping[str, int]
+    exact: bool = False
+
+    def counts(self, axis: Axis) -> list[int]:
+        """Processes that may stand along one axis."""
+        if axis in self.fixed:
+            return [self.fixed[axis]]
+        extent = getattr(self.nest.extents, axis)
+        if self.exact:
+            return [n for n in divisors(self.procs) if n <= extent]
+        return useful_counts(extent, self.procs)
+
+    def block(self, axis: Axis, parts: int) -> int:
+        """The largest block along an axis."""
+        return -(-int(getattr(self.nest.extents, axis)) // parts)
+
+    def _frontier(self, axes: Sequence[Axis]) -> list[tuple[int, int]]:
+        """(processes, iterations of the largest block), fewest processes first, each the best so far."""
+        states = {1: 1}
+        for axis in axes:
+            grown: dict[int, int] = {}
+            for procs, work in states.items():
+                for parts in self.counts(axis):
+                    if procs * parts > self.procs:
+                        break
+                    total = work * self.block(axis, parts)
+                    if total < grown.get(procs * parts, total + 1):
+                        grown[procs * parts] = total
+            states = grown if self.exact else _undominated(grown)
+        return sorted(states.items())
+
+    @cached_property
+    def least_work(self) -> int | None:
+        """w*: iterations of the most loaded process, at best; None when no grid exists."""
+        frontier = self._frontier(AXES)
+        works = [work for procs, work in frontier if not self.exact or procs == self.procs]
+        return min(works, default=None)
+
+    @cached_property
+    def x_grids(self) -> list[tuple[int, int, PerAxis]]:
+        """All (processes, iterations of the largest block, grid) over b, d, h, w; by processes."""
+        grids = [(1, 1, PerAxis())]
+        for axis in X_AXES:
+            grids = [
+                (procs * parts, work * self.block(axis, parts), grid.with_(axis, parts))
+                for procs, work, grid in grids
+                for parts in self.counts(axis)
+                if procs * parts <= self.procs and (not self.exact or self.procs % (procs * parts) == 0)
+            ]
+        return sorted(grids)
+
+    @cached_property
+    def _x_best(self) -> tuple[list[int], list[int]]:
+        """Processes and the least work with at most that many, over the x axes."""
+        procs: list[int] = []
+        works: list[int] = []
+        for count, work, _ in self.x_grids:
+            if not works or work < works[-1]:
+                procs.append(count)
+                works.append(work)
+        return procs, works
+
+    def x_least_work(self, procs: int) -> int:
+        """The least work of a block of x on at most `procs` processes."""
+        counts, works = self._x_best
+        index = bisect_right(counts, procs) - 1
+        return works[index] if index >= 0 else 1 << 200
+
+    def channel_grids(self) -> Iterator[PerAxis]:
+        """All grids over g, c and k alone."""
+        for g in self.counts("g"):
+            for c in self.counts("c"):
+                for k in self.counts("k"):
+                    if g * c * k <= self.procs and (not self.exact or self.procs % (g * c * k) == 0):
+                        yield PerAxis(g=g, c=c, k=k)
+
+
+def _undominated(states: dict[int, int]) -> dict[int, int]:
+    kept: dict[int, int] = {}
+    least = None
+    for procs in sorted(states):
+        if least is None or states[procs] < least:
+            least = kept[procs] = states[procs]
+    return kept
