@@ -36,9 +36,8 @@ class Fit:
 @cache
 def tile_counts(extent: int) -> tuple[int, ...]:
     """Tile counts that give different tile sizes, ascending: 1, 2, ..., extent without repetitions."""
-    sizes = {-(-extent // n) for n in range(1, math.isqrt(extent) + 1)} | set(
-        range(1, math.isqrt(extent) + 1)
-    )
+    few = range(1, min(extent, math.isqrt(extent) + 1) + 1)  # a count or its tile is at most the last
+    sizes = {*few, *(-(-extent // n) for n in few)}
     return tuple(sorted({-(-extent // size) for size in sizes}))
 
 

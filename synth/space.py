@@ -28,7 +28,7 @@ def useful_counts(extent: int, procs: int) -> list[int]:
     """Processes along an axis of some extent that shrink the largest block, and divisors of `procs`."""
     most = min(extent, procs)
     counts = {n for n in divisors(procs) if n <= most}
-    root = math.isqrt(extent)
+    root = math.isqrt(extent) + 1  # a count or its block is at most this
     counts |= set(range(1, min(most, root, FULL) + 1))
     if most > root:
         sizes = range(max(1, -(-extent // most)), min(root, FULL) + 1)
