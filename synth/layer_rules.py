@@ -44,9 +44,9 @@ RANGES: dict[str, tuple[int, int]] = {
 }
 DEFAULTS: dict[str, int] = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 PER_AXIS_KEYS = ("kernel", "stride", "padding", "dilation")
-CONV_KEYS = ("input", "out_channels", *PER_AXIS_KEYS, "groups", "dtype")
+CONV_KEYS: tuple[str, ...] = ("input", "out_channels", *PER_AXIS_KEYS, "groups", "dtype")
 CONV_REQUIRED: tuple[str, ...] = ("input", "out_channels", "kernel")
-MATMUL_KEYS = ("input", "m", "n", "k", "dtype")
+MATMUL_KEYS: tuple[str, ...] = ("input", "m", "n", "k", "dtype")
 
 
 class LayerError(UsageError):
@@ -79,10 +79,8 @@ def normalised(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
         _check_matmul(fields)
     else:
         _check_channels(fields)
-        for index, axis in enumerate(axes):
-            where = f"{kind} along {axis}: " if len(axes) > 1 else f"{kind}: "
-            numbers = (fields[key][index] for key in PER_AXIS_KEYS)
-            _check_window(fields["input"][2 + index], *numbers, index=index, where=where)
+        for index in range(len(axes)):
+            _check_window(kind, fields, index)
     return fields
 
 
@@ -171,10 +169,12 @@ def _check_channels(fields: Mapping[str, Any]) -> None:
             )
 
 
-def _check_window(
-    size: int, kernel: int, stride: int, padding: int, dilation: int, index: int, where: str
-) -> None:
+def _check_window(kind: str, fields: Mapping[str, Any], index: int) -> None:
     """One spatial dimension: the kernel fits, and some window meets a real input element."""
+    size: int = fields["input"][2 + index]
+    kernel, stride, padding, dilation = (fields[key][index] for key in PER_AXIS_KEYS)
+    along = f"along {SPATIAL_AXES[kind][index]}" if len(SPATIAL_AXES[kind]) > 1 else ""
+    where = f"{kind} {along}".rstrip() + ": "
     padded, span = size + 2 * padding, dilation * (kernel - 1) + 1
     if span > padded:
         dilated = f" with dilation {dilation} spans {span} and" if dilation > 1 else ""
