@@ -49,7 +49,7 @@ def parse(text: str, filename: str) -> Written:
             raise place.fault(f"unknown key {place}{did_you_mean(key, (*KINDS, 'name'))}")
     kinds = [key for key in root.entries if key != "name"]
     if not kinds:
-        raise root.fault(f"the file holds a name and no layer; {known}")
+        raise root.fault(f"the file holds {'a name and ' if root.entries else ''}no layer; {known}")
     kind = kinds[0]
     kind_place, body = root.entries[kind]
     if len(kinds) > 1:
@@ -61,6 +61,8 @@ def parse(text: str, filename: str) -> Written:
     if "name" in root.entries:
         places["name"] = root.entries["name"][1]
         values["name"] = _word(places["name"], "name")
+        if not values["name"]:
+            raise places["name"].fault("name is empty; write a text or leave it out")
     if kind == "matmul":
         values |= {"out_channels": None, "kernel": ()}
     return Written(values, places)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from synth.axes import Axis
@@ -105,16 +105,16 @@ def check_name(name: object) -> str:
 
 def _entries(kind: str, key: str, value: Any, names: tuple[str, ...]) -> tuple[int, ...]:
     """One integer per name, from a sequence or, except for `input`, from one integer for all."""
-    if key != "input" and hasattr(value, "__index__"):
+    if key != "input" and _index(value) is not None:
         return (_integer(kind, key, key, value),) * len(names)
-    listed = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
-    if not listed:
-        raise LayerError(
-            f"{kind} {key} is {shown(repr(value))}; give {'' if key == 'input' else 'an integer or '}"
-            f"the list {', '.join(names)}",
-            key,
-        )
-    items = tuple(value)
+    try:
+        items = None if isinstance(value, str | bytes | Mapping) else tuple(value)
+    except TypeError:  # not iterable
+        items = None
+    if items is None:
+        integer = "" if key == "input" else "an integer or "
+        said = shown(repr(value))
+        raise LayerError(f"{kind} {key} is {said}; give {integer}the list {', '.join(names)}", key)
     if len(items) != len(names):
         needs = f"{len(names)}: {', '.join(names)}" if names else "none"
         entries = "1 entry" if len(items) == 1 else f"{len(items)} entries"
@@ -126,15 +126,24 @@ def _entries(kind: str, key: str, value: Any, names: tuple[str, ...]) -> tuple[i
     )
 
 
+def _index(value: Any) -> int | None:
+    """`value` as an int if it is an integer of any library; None for all else, truth values too."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
 def _integer(kind: str, key: str, label: str, value: Any, index: int | None = None) -> int:
     where = f"{kind}: "
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    number = _index(value)
+    if number is None:
         said = shown(repr(value))
         raise LayerError(f"{label} is {said}, not an integer; give a whole number", key, index, where)
-    number = operator.index(value)
     least, most = RANGES[key]
     if number < least:
-        raise LayerError(f"{label} is {number}, less than {least}; use at least {least}", key, index, where)
+        said = str(number) if number > -(2**64) else "under -2**64"
+        raise LayerError(f"{label} is {said}, less than {least}; use at least {least}", key, index, where)
     if number > most:
         said = str(number) if number < 2**64 else "over 2**64"
         raise LayerError(f"{label} is {said}, more than {most}; use at most {most}", key, index, where)
@@ -143,8 +152,8 @@ def _integer(kind: str, key: str, label: str, value: Any, index: int | None = No
 
 def _dtype(dtype: object) -> str:
     if not isinstance(dtype, str) or dtype not in WORD_BYTES:
-        said = dtype if isinstance(dtype, str) else repr(dtype)
-        raise LayerError(f"dtype {shown(said)} is unknown{did_you_mean(said, WORD_BYTES)}", "dtype")
+        said = shown(dtype if isinstance(dtype, str) else repr(dtype))
+        raise LayerError(f"dtype {said} is unknown; known are {', '.join(WORD_BYTES)}", "dtype")
     return dtype
 
 

@@ -94,7 +94,7 @@ def _matmul() -> dict[str, Any]:
         "properties": {key: values[key] for key in MATMUL_KEYS},
         "oneOf": [
             {"required": ["input"], "not": {"anyOf": [{"required": [key]} for key in "mnk"]}},
-            {"required": ["m", "n", "k"]},
+            {"required": ["m", "n", "k"], "not": {"required": ["input"]}},
         ],
         "additionalProperties": False,
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.errors import InputError
@@ -19,6 +19,12 @@ def complaint(text: str) -> str:
     with pytest.raises(InputError) as caught:
         parse(text, "conv.yaml")
     return str(caught.value)
+
+
+def assert_one_line(message: str) -> None:
+    assert message.startswith("f.yaml:")
+    assert message.isprintable()
+    assert "; " in message
 
 
 def test_values_know_their_place_and_spelling() -> None:
@@ -68,7 +74,9 @@ def test_refused_with_place_and_remedy(text: str, message: str) -> None:
     assert complaint(text) == message
 
 
-@pytest.mark.parametrize("text", ["a: [1, 2", "a: 'x", "a: b: c", "a: 1\n b: 2", "}", "a: @x", "%YAML x\n---\n"])
+@pytest.mark.parametrize(
+    "text", ["a: [1, 2", "a: 'x", "a: b: c", "a: 1\n b: 2", "}", "a: @x", "%YAML x\n---\n"]
+)
 def test_syntax_errors_have_a_place(text: str) -> None:
     assert complaint(text).startswith("conv.yaml:")
     assert "not valid YAML (" in complaint(text)
@@ -184,7 +192,9 @@ def test_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
 def test_user_text_in_messages_is_one_printable_line() -> None:
     assert shown("a\nb\x1b[31m\u202e") == "a\\nb\\x1b[31m\\u202e"
     assert shown("x" * 50) == "x" * 37 + "..."
-    assert complaint('"\\e[31m": 1\n"\\e[31m": 2').endswith("\\x1b[31m is given twice, first on line 1; keep one of the two")
+    assert complaint('"\\e[31m": 1\n"\\e[31m": 2').endswith(
+        "\\x1b[31m is given twice, first on line 1; keep one of the two"
+    )
 
 
 def test_did_you_mean() -> None:
@@ -192,10 +202,13 @@ def test_did_you_mean() -> None:
     assert did_you_mean("zzz", ["kernel", "stride"]) == "; known are kernel, stride"
 
 
-YAMLISH = st.text(st.sampled_from(list("abc:- \n\t[]{},'\"&*!|>%@?#0123456789.~\\\u2028\u0085\ufeffUx")), max_size=60)
+YAMLISH = st.text(
+    st.sampled_from(list("abc:- \n\t[]{},'\"&*!|>%@?#0123456789.~\\\u2028\u0085\ufeffUx")), max_size=60
+)
 
 
 @pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
+@settings(deadline=None)
 @given(text=st.one_of(st.text(max_size=60), YAMLISH))
 def test_garbage_raises_nothing_but_input_errors(loader: str, text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -203,20 +216,18 @@ def test_garbage_raises_nothing_but_input_errors(loader: str, text: str) -> None
         try:
             tree = parse(text, "f.yaml")
         except InputError as error:
-            assert str(error).startswith("f.yaml:")
-            assert "\n" not in str(error)
-            assert "; " in str(error)
+            assert_one_line(str(error))
         else:
             assert tree is None or isinstance(tree, Node)
 
 
 @pytest.mark.parametrize("loader", ["CSafeLoader", "SafeLoader"])
-@pytest.mark.parametrize("text", ['a: "\\UFFFFFFFF"', f"%YAML {'9' * 5000}.1\n---\na: 1", 'a: "\\xZZ"', 'a: "\\ud800"'])
-def test_escapes_and_versions_out_of_range(
-    loader: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    "text", ['a: "\\UFFFFFFFF"', f"%YAML {'9' * 5000}.1\n---\na: 1", 'a: "\\xZZ"', 'a: "\\ud800"']
+)
+def test_escapes_and_versions_out_of_range(loader: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yaml, "CSafeLoader", getattr(yaml, loader), raising=False)
     try:
         parse(text, "f.yaml")
     except InputError as error:
-        assert str(error).startswith("f.yaml:")
+        assert_one_line(str(error))
