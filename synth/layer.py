@@ -16,7 +16,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from synth import layer_file, yaml_places
 from synth.axes import Axis, PerAxis
@@ -37,6 +37,17 @@ from synth.yaml_places import shown
 __all__ = ["Layer", "LayerError", "layer_file_schema", "load_layer", "parse_layer"]
 
 Ints = int | Sequence[int]
+
+
+class Rest(TypedDict, total=False):
+    """The arguments of a convolution that have defaults."""
+
+    stride: Ints
+    padding: Ints
+    dilation: Ints
+    groups: int
+    dtype: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -66,18 +77,18 @@ class Layer:
             object.__setattr__(self, key, value)
 
     @classmethod
-    def conv1d(cls, input: Sequence[int], out_channels: int, kernel: Ints, **rest: Any) -> Layer:
-        """Input (N, C, W); `rest` is stride, padding, dilation, groups, dtype and name."""
+    def conv1d(cls, input: Sequence[int], out_channels: int, kernel: Ints, **rest: Unpack[Rest]) -> Layer:
+        """Input (N, C, W); kernel and what is in `Rest` as in a layer file."""
         return cls("conv1d", input, out_channels, kernel, **rest)  # type: ignore[arg-type]
 
     @classmethod
-    def conv2d(cls, input: Sequence[int], out_channels: int, kernel: Ints, **rest: Any) -> Layer:
-        """Input (N, C, H, W); `rest` is stride, padding, dilation, groups, dtype and name."""
+    def conv2d(cls, input: Sequence[int], out_channels: int, kernel: Ints, **rest: Unpack[Rest]) -> Layer:
+        """Input (N, C, H, W); kernel and what is in `Rest` as in a layer file."""
         return cls("conv2d", input, out_channels, kernel, **rest)  # type: ignore[arg-type]
 
     @classmethod
-    def conv3d(cls, input: Sequence[int], out_channels: int, kernel: Ints, **rest: Any) -> Layer:
-        """Input (N, C, D, H, W); `rest` is stride, padding, dilation, groups, dtype and name."""
+    def conv3d(cls, input: Sequence[int], out_channels: int, kernel: Ints, **rest: Unpack[Rest]) -> Layer:
+        """Input (N, C, D, H, W); kernel and what is in `Rest` as in a layer file."""
         return cls("conv3d", input, out_channels, kernel, **rest)  # type: ignore[arg-type]
 
     @classmethod

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (tables of whole messages)
-"""Layers: what the numbers must satisfy, what is derived from them, and the files they come from."""
+"""Layers: what the numbers must satisfy, and what is derived from them."""
 
 from __future__ import annotations
 
@@ -7,43 +7,20 @@ import dataclasses
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import jsonschema
 import numpy
 import pytest
 import torch
+import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from synth.errors import InputError, UsageError
-from synth.layer import Layer, LayerError, layer_file_schema, load_layer, parse_layer
+from synth.layer import Layer, LayerError, layer_file_schema, parse_layer
 
-CONV = """\
-conv2d:
-  input: [32, 256, 14, 14]
-  out_channels: 256
-  kernel: [3, 3]
-  padding: 1
-"""
 SCHEMA = jsonschema.Draft202012Validator(layer_file_schema())
-
-
-def complaint(text: str, filename: str = "conv.yaml") -> str:
-    with pytest.raises(InputError) as caught:
-        parse_layer(text, filename)
-    return str(caught.value)
-
-
-def assert_one_line(message: str, start: str) -> None:
-    assert message.startswith(start)
-    assert message.isprintable()
-
-
-def edited(old: str, new: str) -> str:
-    assert old in CONV
-    return CONV.replace(old, new)
 
 
 # --- what is derived
@@ -77,7 +54,7 @@ def test_dimensions_of_each_kind() -> None:
 
 
 def test_the_problem_of_a_plan() -> None:
-    assert list(parse_layer(CONV, "a.yaml").to_json().items()) == [
+    assert list(Layer.conv2d((32, 256, 14, 14), 256, 3, padding=1).to_json().items()) == [
         ("extents", {"b": 32, "c": 256, "h": 14, "w": 14, "k": 256, "r": 3, "s": 3}),
         ("stride", [1, 1]),
         ("padding", [1, 1]),
@@ -183,85 +160,6 @@ def test_padding_beyond_the_largest_extent_is_refused() -> None:
         Layer.conv1d((1, 1, 2**40), 1, 1, padding=1)
 
 
-# --- files
-
-
-def test_a_file_and_its_name(tmp_path: Path) -> None:
-    path = tmp_path / "conv4.yaml"
-    path.write_text(CONV)
-    assert load_layer(path) == load_layer(str(path))
-    assert load_layer(path).name == "conv4"
-    path.write_text(CONV + "name: stage 4, Größe\n")
-    assert load_layer(path).name == "stage 4, Größe"
-    assert parse_layer(CONV, "").name == "conv2d"
-    assert parse_layer(CONV, "a\nb" + "c" * 99 + ".yaml").name == "a_b" + "c" * 61
-    assert parse_layer(CONV + "name: 2024\n", "a").name == "2024"
-
-
-def test_matmul_is_written_in_two_ways() -> None:
-    layer = Layer.matmul(64, 32, 16, "float64", name="product")
-    listed = "matmul:\n  input: [64, 32, 16]\n  dtype: float64\n"
-    keys = "matmul: {m: 64, n: 32, k: 16, dtype: float64}"
-    assert parse_layer(listed, "product.yaml") == parse_layer(keys, "product.yaml") == layer
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "# 9x9\nconv2d:\n  input: [1, 4, 7, 7]\n  out_channels: 4\n  kernel: [9, 9]\n",
-            "5:12: kernel 9 does not fit the padded input 7; pad by at least 1 or use a kernel of at most 7",
-        ),
-        (edited("[3, 3]", "17"), "4:11: kernel 17 does not fit the padded input 16; pad by at least 2 or use a kernel of at most 16"),
-        (edited("kernel", "kernal"), "4:3: unknown key kernal of conv2d; did you mean kernel?"),
-        (edited("conv2d", "conv2D"), "1:1: unknown key conv2D; did you mean conv2d?"),
-        (edited("conv2d", "<<"), "1:1: unknown key <<; known are conv1d, conv2d, conv3d, matmul, name"),
-        (edited("14, 14]", "14]"), "2:10: conv2d input has 3 entries, needs 4: N, C, H, W"),
-        (edited("14, 14]", "0, 14]"), "2:20: input H is 0, less than 1; use at least 1"),
-        (edited("[3, 3]", "[3, 3, 3]"), "4:11: conv2d kernel has 3 entries, needs 2: h, w"),
-        (edited("[3, 3]", "[3, [3]]"), "4:15: an entry of kernel is a list; write an integer"),
-        (edited("[3, 3]", "[3, 1e3]"), "4:15: an entry of kernel is 1e3, which is a fraction or a float; write it in decimal digits alone"),
-        (edited("[3, 3]", "{h: 3}"), "4:11: kernel is a mapping; write integers"),
-        (edited("  kernel: [3, 3]\n", ""), "1:1: conv2d lacks kernel; write kernel: and its size along h, w"),
-        (edited("  out_channels: 256\n", ""), "1:1: conv2d lacks out_channels; write out_channels: and their number"),
-        (edited("  input: [32, 256, 14, 14]\n", ""), "1:1: conv2d lacks input; write input: [N, C, H, W]"),
-        (edited("padding: 1", "padding: yes"), "5:12: padding is yes, which YAML reads as true or false; write an integer"),
-        (edited("padding: 1", "padding: -1"), "5:12: padding is -1, less than 0; use at least 0"),
-        (edited("padding: 1", "padding:"), "5:11: padding is empty; write an integer"),
-        (edited("padding: 1", "groups: 3"), "5:11: groups 3 does not divide the 256 input channels; use a divisor of 256"),
-        (edited("padding: 1", "dtype: int8"), "5:10: dtype int8 is unknown; known are float64, float32, float16, bfloat16"),
-        (edited("padding: 1", "dtype: [float32]"), "5:10: dtype is a list; write one text"),
-        (edited("padding: 1", "out_channels: 8"), "5:3: out_channels is given twice, first on line 3; keep one of the two"),
-        (CONV + "name: ''\n", "6:7: name is empty; write a text or leave it out"),
-        (CONV + "name: [a]\n", "6:7: name is a list; write one text"),
-        (CONV + 'name: "a\\tb"\n', "6:7: name 'a\\tb' holds a control character or line break; use 1 to 64 printable characters on one line"),
-        (CONV + "conv1d: {}\n", "6:1: conv1d is a second layer after conv2d; keep one layer per file"),
-        ("name: x\n", "1:1: the file holds a name and no layer; write one of conv1d, conv2d, conv3d, matmul with its numbers"),
-        ("{}", "1:1: the file holds no layer; write one of conv1d, conv2d, conv3d, matmul with its numbers"),
-        ("", "1:1: the file holds no layer; write one of conv1d, conv2d, conv3d, matmul with its numbers"),
-        ("# a\n", "1:1: the file holds no layer; write one of conv1d, conv2d, conv3d, matmul with its numbers"),
-        ("- 1\n", "1:1: the file holds a list, not a layer; write one of conv1d, conv2d, conv3d, matmul with its numbers"),
-        ("conv2d\n", "1:1: the file holds conv2d, not a layer; write one of conv1d, conv2d, conv3d, matmul with its numbers"),
-        ("conv2d:\n", "1:8: conv2d is empty, not a mapping; write input, out_channels, kernel under it"),
-        ("conv2d: [1]\n", "1:9: conv2d is a list, not a mapping; write input, out_channels, kernel under it"),
-        ("matmul: {m: 1, n: 2}", "1:1: matmul lacks k; write m, n and k, or input: [m, n, k]"),
-        ("matmul: {m: 1, n: 2, k: 0}", "1:25: input k is 0, less than 1; use at least 1"),
-        ("matmul: {m: 1, n: 2, k: [3]}", "1:25: an entry of input is a list; write an integer"),
-        ("matmul: {m: 1, input: [1, 2, 3]}", "1:13: matmul has both input and m; write input: [m, n, k] alone"),
-        ("matmul: {input: [1, 2]}", "1:17: matmul input has 2 entries, needs 3: m, n, k"),
-        ("matmul: {input: 5}", "1:17: matmul input is 5; give the list m, n, k"),
-        ("matmul: {}", "1:1: matmul lacks input; write input: [m, n, k]"),
-        ("matmul: {input: [1, 2, 3], stride: 1}", "1:28: unknown key stride of matmul; known are input, m, n, k, dtype"),
-    ],
-)  # fmt: skip
-def test_a_wrong_file_is_told_where_what_and_the_remedy(text: str, message: str) -> None:
-    assert complaint(text) == "conv.yaml:" + message
-
-
-def test_hostile_file_names_stay_on_one_line() -> None:
-    assert complaint("", "a\nb.yaml").startswith("a\\nb.yaml:1:1: ")
-
-
 # --- plans
 
 
@@ -312,30 +210,34 @@ def test_extents_of_a_plan_must_be_the_layers_own() -> None:
 
 @st.composite
 def layers(draw: st.DrawFn) -> Layer:
-    """Small layers of every kind; spatial numbers that do not make a layer are drawn again."""
+    """Small layers of every kind, the windows of which may reach far into the padding."""
     small = st.integers(1, 6)
-    name = draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=9))
-    assume(name.isprintable() and name.strip())
+    name = draw(st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=9))
     dtype = draw(st.sampled_from(["float64", "float32", "float16", "bfloat16"]))
     kind = draw(st.sampled_from(["conv1d", "conv2d", "conv3d", "matmul"]))
     if kind == "matmul":
         return Layer.matmul(*draw(st.tuples(small, small, small)), dtype=dtype, name=name)
-    rank = int(kind[4])
+    sizes, kernel, stride, padding, dilation = [], [], [], [], []
+    for _ in range(int(kind[4])):
+        sizes.append(draw(st.integers(1, 15)))
+        padding.append(draw(st.integers(0, 8)))
+        dilation.append(draw(small))
+        fits = (sizes[-1] + 2 * padding[-1] - 1) // dilation[-1] + 1
+        kernel.append(draw(st.integers(1, min(6, fits))))
+        stride.append(draw(small))
     groups = draw(st.integers(1, 3))
-    input = [
-        draw(small),
+    numbers = (
+        [draw(small), groups * draw(small), *sizes],
         groups * draw(small),
-        *draw(st.lists(st.integers(1, 15), min_size=rank, max_size=rank)),
-    ]
-    kernel, stride, dilation = (draw(st.lists(small, min_size=rank, max_size=rank)) for _ in range(3))
-    padding = draw(st.lists(st.integers(0, 8), min_size=rank, max_size=rank))
+        kernel,
+        stride,
+        padding,
+        dilation,
+    )
     try:
-        return Layer(
-            kind,  # type: ignore[arg-type]
-            *(input, groups * draw(small), kernel, stride, padding, dilation, groups, dtype, name),
-        )
-    except LayerError:
-        assume(False)
+        return Layer(kind, *numbers, groups, dtype, name)  # type: ignore[arg-type]
+    except LayerError as error:
+        assume("none of the" not in str(error))  # the one thing that was not ruled out above
         raise
 
 
@@ -351,8 +253,6 @@ def as_yaml(layer: Layer) -> str:
 @settings(deadline=None)
 @given(layers())
 def test_round_trips(layer: Layer) -> None:
-    import yaml
-
     assert parse_layer(as_yaml(layer), "x.yaml") == layer
     assert Layer.from_json(json.loads(json.dumps(layer.to_json())), "p", layer.name) == layer
     SCHEMA.validate(yaml.safe_load(as_yaml(layer)))
@@ -382,21 +282,6 @@ def test_a_layer_that_exists_reads_something(layer: Layer) -> None:
     assert min(layer.nest.shapes["In"]) > 0
 
 
-WORDS = st.sampled_from(
-    ["conv2d:", "conv3d", "input: ", "kernel: ", "name: ", "matmul: ", "[1, 4, 9, 9]", "3", "{", "}", "[", "]",
-     ": ", ", ", "\n", "  ", "- ", "-1", "yes", "'", '"', "&a ", "*a", "!!int ", "#", "|\n", "out_channels: 4\n"]
-)  # fmt: skip
-
-
-@settings(deadline=None)
-@given(st.one_of(st.text(), st.lists(WORDS, max_size=30).map("".join)))
-def test_garbage_raises_nothing_but_input_errors(text: str) -> None:
-    try:
-        parse_layer(text, "x.yaml")
-    except InputError as error:
-        assert_one_line(str(error), "x.yaml:")
-
-
 JSONISH = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
     lambda inner: st.one_of(
@@ -412,38 +297,11 @@ def test_any_tampering_is_refused_or_changes_nothing(key: str, value: object) ->
     try:
         layer = Layer.from_json({**PROBLEM, key: value}, "plan.json")
     except InputError as error:
-        assert_one_line(str(error), "plan.json: problem")
+        message = str(error)
+        assert message.startswith("plan.json: problem")
+        assert message.isprintable()
     else:
         assert layer.to_json() == {**PROBLEM, key: value}
-
-
-# --- the schema, and what an import costs
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {},
-        {"name": "x"},
-        {"conv2d": {"input": [1, 1, 9], "out_channels": 1, "kernel": 3}},
-        {"conv2d": {"input": [1, 1, 9, 9], "out_channels": 1}},
-        {"conv2d": {"input": [1, 1, 9, 9], "out_channels": 1, "kernel": 0}},
-        {"conv2d": {"input": [1, 1, 9, 9], "out_channels": 1, "kernel": 3, "kernal": 3}},
-        {"conv2d": {"input": [1, 1, 9, 9], "out_channels": 1, "kernel": 3}, "name": "a\nb"},
-        {"matmul": {"m": 1, "n": 2}},
-        {"matmul": {"m": 1, "n": 2, "k": 3, "input": [1, 2, 3]}},
-        {"matmul": {"input": [1, 2, 3]}, "conv1d": {"input": [1, 1, 9], "out_channels": 1, "kernel": 3}},
-    ],
-)
-def test_schema_and_reader_refuse_alike(wrong: dict[str, Any]) -> None:
-    assert not SCHEMA.is_valid(wrong)
-    complaint(json.dumps(wrong))
-
-
-def test_schema_is_a_schema_and_takes_both_forms_of_matmul() -> None:
-    jsonschema.Draft202012Validator.check_schema(layer_file_schema())
-    for body in ({"m": 1, "n": 2, "k": 3}, {"input": [1, 2, 3], "dtype": "bfloat16"}):
-        SCHEMA.validate({"matmul": body, "name": "x"})
 
 
 def test_import_is_light() -> None:
