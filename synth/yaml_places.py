@@ -85,7 +85,7 @@ class Scalar(Node):
             )
         if self.text == "":
             raise self.fault(f"{what} is empty; write an integer")
-        if not self.quoted:
+        if not self.quoted and len(self.text) <= 40:  # the patterns backtrack
             for pattern, reading in _TRAPS:
                 if re.fullmatch(pattern, self.text):
                     raise self.fault(f"{what} is {shown(self.text)}, {reading}")

@@ -90,6 +90,13 @@ def test_large_input_ends_soon(bomb: str) -> None:
     assert time.monotonic() - start < 20
 
 
+def test_a_long_scalar_is_refused_soon() -> None:
+    start = time.monotonic()
+    with pytest.raises(InputError, match="not an integer"):
+        Scalar("f", 1, 1, "1" + "_" * 1_000_000 + "x", False).integer("stride")
+    assert time.monotonic() - start < 20
+
+
 def test_billion_laughs_is_refused_at_the_first_anchor() -> None:
     lines = ["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 60)]
     assert complaint("\n".join(lines)).startswith("conv.yaml:1:5: &a0 is an anchor or alias")
