@@ -1,0 +1,41 @@
+"""synth: a compiler for distributed convolutions.
+
+    import synth
+    plan = synth.plan("conv.yaml", procs=64)
+    print(plan)
+
+Everything is imported when it is first asked for, so `import synth` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from synth.layer import Layer, load_layer
+    from synth.pipeline import plan
+    from synth.plan import Plan
+    from synth.plan_file import read_plan
+    from synth.simulated import simulated as simulate
+
+__all__ = ["Layer", "Plan", "load_layer", "plan", "read_plan", "simulate"]
+
+_HOMES = {
+    "Layer": ("synth.layer", "Layer"),
+    "load_layer": ("synth.layer", "load_layer"),
+    "plan": ("synth.pipeline", "plan"),
+    "Plan": ("synth.plan", "Plan"),
+    "read_plan": ("synth.plan_file", "read_plan"),
+    "simulate": ("synth.simulated", "simulated"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'synth' has no attribute {name!r}")
+    import importlib
+
+    home, attribute = _HOMES[name]
+    value = getattr(importlib.import_module(home), attribute)
+    globals()[name] = value
+    return value

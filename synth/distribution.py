@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from synth.axes import AXES, DIMS, LACKS, SPATIAL, TENSORS, PerAxis, Tensor, per_axis
-from synth.intervals import Block, Box, Interval, cut, meet
+from synth.intervals import Block, Box, Interval, cut, cuts, meet
 from synth.nest import Nest
 from synth.shares import WANTED, Share, member_parts, share_of
 
@@ -55,6 +55,18 @@ class Distribution:
     def most_work(self) -> PerAxis:
         """W: the largest block along each axis (the first process along each has it)."""
         return per_axis(lambda axis: -(-getattr(self.nest.extents, axis) // getattr(self.grid, axis)))
+
+    @cached_property
+    def most_real_work(self) -> int:
+        """Multiply-adds on real input of the most loaded process (padding zeros are not counted)."""
+        work, n = self.most_work, self.nest.extents
+        taps = 1
+        for axis, window in self.nest.windows.items():
+            extent, parts = getattr(n, axis), getattr(self.grid, axis)
+            blocks = cuts((0, extent), parts) if parts <= 4096 else [(0, 0)]
+            most = max(window.taps(*block) for block in blocks)
+            taps *= most or getattr(work, axis) * window.kernel
+        return work.b * work.g * work.c * work.k * taps
 
     # -- groups ---------------------------------------------------------------------------------------
 

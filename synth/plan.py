@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from synth.axes import PerAxis
+from synth.bounds import UniversalBound, universal_bound
+from synth.closed_form import ClosedForm, Eq4, best
 from synth.distribution import Distribution
+from synth.layer import Layer
 from synth.memory import Footprints, Memory
 from synth.nest import Nest
+from synth.paper_cost import cost_at
 from synth.schedule import Schedule
+from synth.search import Request, search
+from synth.strategies import Alternative, alternatives
 from synth.tiling import Tiling
-
-if TYPE_CHECKING:
-    from synth.layer import Layer
-
-SCHEMA = "synth.plan/1"
+from synth.words import received
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,10 @@ class Plan:
     procs: int  # processes that were asked for; the grid may leave a few idle
     grid: PerAxis
     tiling: Tiling
+    memory_limit: int | None = None  # bytes per process
+    balance: float = 0.10
+    exact_procs: bool = False
+    least_work: int | None = None  # w*: iterations of the most loaded process, at best
 
     @property
     def nest(self) -> Nest:
@@ -57,8 +63,6 @@ class Plan:
     @cached_property
     def words(self) -> dict[str, int]:
         """The most words any rank receives: "in", "ker", "out", "halo" (part of in), "total"."""
-        from synth.words import received
-
         return received(self.distribution, self.tiling).most()
 
     @cached_property
@@ -76,10 +80,84 @@ class Plan:
         """T: the largest tile, per axis."""
         return self.tiling.sizes(self.work)
 
-    @property
+    @cached_property
     def algorithm(self) -> str:
-        """2D when the index that the stationary tensor lacks is not split; else 2.5D or 3D."""
-        return "2D" if self.distribution.group_size(self.tiling.stationary) == 1 else "3D"
+        """2D when the index that the stationary tensor lacks is whole in every process.
+
+        Otherwise 3D, or 2.5D when the memory limit keeps the plan from moving fewer words.
+        """
+        if self.distribution.group_size(self.tiling.stationary) == 1:
+            return "2D"
+        if self.memory_limit is None:
+            return "3D"
+        free = search(replace(self.request, memory=None))
+        return "2.5D" if free.fit.words < self.words["total"] else "3D"
+
+    @property
+    def memory_words(self) -> int | None:
+        """The memory limit in words."""
+        return None if self.memory_limit is None else self.memory_limit // self.nest.word_bytes
+
+    @property
+    def request(self) -> Request:
+        """The search that this plan answers, with no part of the grid fixed."""
+        return Request(self.nest, self.procs, self.memory_words, balance=self.balance, exact=self.exact_procs)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The most bytes any rank holds."""
+        return self.memory.words * self.nest.word_bytes
+
+    @cached_property
+    def bound(self) -> UniversalBound:
+        """The universal lower bound on received words, for any schedule on as many processes.
+
+        It holds for every schedule that loads no process with more work than this plan does.
+        """
+        return universal_bound(self.nest, self.procs, self.memory_words, self.distribution.most_real_work)
+
+    @cached_property
+    def closed_form(self) -> ClosedForm:
+        """Eq. 4 with all its bounds, for the best stationary tensor (accessed words)."""
+        return best(Eq4.of(self.nest, self.procs, self.memory_words))
+
+    @property
+    def paper_bound(self) -> float:
+        """Table 2 at M_L = M with all bounds of Eq. 4 kept: accessed words."""
+        return self.closed_form.cost
+
+    @cached_property
+    def paper_cost(self) -> dict[str, float]:
+        """Eq. 3 and Eq. 10 of SPAA'21, accessed words, at the chosen integers."""
+        stays, at = self.tiling.stationary, (self.grid, self.tile)
+        return {
+            "eq3": float(cost_at(self.nest, stays, *at)),
+            "eq10": float(cost_at(self.nest, stays, *at, distributed=True)),
+        }
+
+    @property
+    def ratio(self) -> float | None:
+        """Received words over the universal bound; None where the bound is zero and words are moved."""
+        if self.bound.words > 0:
+            return self.words["total"] / self.bound.words
+        return 1.0 if self.words["total"] == 0 else None
+
+    @cached_property
+    def alternatives(self) -> list[Alternative]:
+        """The named strategies on the same layer."""
+        least = self.least_work if self.least_work is not None else self.work.size
+        return alternatives(self.request, least)
+
+    def __str__(self) -> str:
+        from synth.report import report
+
+        return report(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan file: see `plan_file`."""
+        from synth.plan_file import to_json
+
+        return to_json(self)
 
     def decisions(self) -> dict[str, Any]:
         """The decisions, as JSON data: what `id` hashes."""

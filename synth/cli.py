@@ -1,0 +1,256 @@
+"""The command line: `synth plan | emit | run | simulate | schema | doctor`.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 2 usage, 3 the input file is wrong,
+4 no plan is feasible, 5 a check failed, 6 a distributed run failed, 130 interrupted. Output files appear
+whole or not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from synth.errors import SynthError, UsageError
+
+if TYPE_CHECKING:
+    from synth.plan import Plan
+
+Command = Callable[[argparse.Namespace], int]
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that complains in one line, with a guess at what was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    try:
+        args = parser().parse_args(argv)
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except SynthError as fault:
+        print(f"synth: {fault}", file=sys.stderr)
+        return fault.exit_code
+    except KeyboardInterrupt:
+        print("synth: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stdout = None  # the reader left; nothing more can be said
+        return 0
+
+
+def parser() -> Parser:
+    """All commands and flags."""
+    top = Parser(
+        prog="synth",
+        description="Derive communication-optimal distributed algorithms of convolutions, emit and run them.",
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+
+    plan = commands.add_parser("plan", help="derive grid, distribution and schedule; print the report")
+    _planning(plan, required=True)
+    plan.add_argument("--relax", action="store_true", help="solve the geometric program, too")
+    plan.add_argument(
+        "--stop-after",
+        choices=("layer", "nest", "optimum", "grid", "distribution", "schedule", "plan"),
+        default="plan",
+        help="print what this stage of the derivation made, and stop",
+    )
+    plan.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+    plan.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
+    plan.set_defaults(run=_plan)
+
+    emit = commands.add_parser("emit", help="write the runnable torch.distributed program")
+    _planning(emit, required=False)
+    emit.add_argument("--plan", metavar="FILE", help="emit this plan instead of deriving one")
+    emit.add_argument("--standalone", action="store_true", help="one file that needs torch alone")
+    emit.add_argument("--sbatch", metavar="FILE", help="write an sbatch file for SLURM, too")
+    emit.add_argument("--ranks-per-node", type=int, metavar="N", help="for --sbatch (default: up to 8)")
+    emit.add_argument("--walltime", default="00:10:00", metavar="HH:MM:SS", help="for --sbatch")
+    emit.add_argument("-o", "--output", metavar="FILE", help="write the program to FILE instead of stdout")
+    emit.set_defaults(run=_emit)
+
+    run = commands.add_parser("run", help="plan, emit, run under torchrun here, check values and words")
+    _planning(run, required=False)
+    run.add_argument("--plan", metavar="FILE", help="run this plan instead of deriving one")
+    run.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds a rank may wait")
+    run.add_argument("--bench", type=int, default=3, metavar="N", help="timed repetitions (default 3)")
+    run.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
+    run.set_defaults(run=_run)
+
+    simulate = commands.add_parser("simulate", help="interpret the schedule of all ranks in one process")
+    _planning(simulate, required=False)
+    simulate.add_argument("--count", action="store_true", help="count words and memory only, no values")
+    simulate.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
+    simulate.set_defaults(run=_simulate, plan=None)
+
+    schema = commands.add_parser("schema", help="print the JSON Schema of the layer file")
+    schema.set_defaults(run=_schema)
+    doctor = commands.add_parser("doctor", help="say what of the environment is there")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor.set_defaults(run=_doctor)
+    return top
+
+
+def _planning(command: argparse.ArgumentParser, required: bool) -> None:
+    """The flags that ask for a plan."""
+    what = "layer file (YAML)" if required else "layer file (YAML), or a plan file (.json)"
+    command.add_argument("layer", metavar="LAYER", nargs=None if required else "?", help=what)
+    command.add_argument("--procs", type=int, metavar="P", required=required, help="processes")
+    command.add_argument("--memory", metavar="SIZE", help="bytes per process, e.g. 16GiB")
+    command.add_argument("--objective", choices=("words", "paper"), default="words")
+    command.add_argument("--stationary", choices=("auto", "out", "in", "ker"), default="auto")
+    command.add_argument("--grid", metavar="b=4,k=2", help="fix parts of the grid")
+    command.add_argument("--balance", type=float, default=0.10, metavar="F", help="extra work allowed (0.10)")
+    command.add_argument("--exact-procs", action="store_true", help="leave no process idle")
+    command.add_argument("--pass", dest="pass_", choices=("forward",), default="forward")
+
+
+def _asked(args: argparse.Namespace) -> Plan:
+    """The plan that the flags ask for: derived, or read from a file."""
+    named = getattr(args, "plan", None) or (args.layer if str(args.layer).endswith(".json") else None)
+    if named:
+        if args.procs is not None:
+            raise UsageError(f"the plan {named} has its own processes; leave out --procs {args.procs}")
+        from synth.plan_file import read_plan
+
+        return read_plan(named)
+    if args.layer is None:
+        raise UsageError(f"synth {args.command} needs a layer file, or --plan FILE")
+    if args.procs is None:
+        raise UsageError(f"synth {args.command} {args.layer} needs --procs P")
+    from synth.pipeline import plan
+
+    return plan(
+        args.layer,
+        args.procs,
+        args.memory,
+        objective=args.objective,
+        stationary=args.stationary,
+        grid=_grid(args.grid),
+        balance=args.balance,
+        exact_procs=args.exact_procs,
+    )
+
+
+def _grid(text: str | None) -> dict[str, int]:
+    """`b=4,k=2` -> {"b": 4, "k": 2}."""
+    parts: dict[str, int] = {}
+    for item in (text or "").split(",") if text else []:
+        axis, _, count = item.strip().partition("=")
+        if not count.isdecimal() or len(count) > 18 or axis in parts:
+            raise UsageError(f"--grid {text!r} is not like b=4,k=2; name each axis once, with a count")
+        parts[axis] = int(count)
+    return parts
+
+
+def _put(text: str, path: str | None) -> None:
+    """To a file, whole or not at all, or to stdout."""
+    if path is None:
+        sys.stdout.write(text)
+        return
+    from synth.output import write_whole
+
+    write_whole(path, text)
+
+
+def _json(data: Any) -> str:
+    import json
+
+    return json.dumps(data, indent=1) + "\n"
+
+
+def _plan(args: argparse.Namespace) -> int:
+    made = _asked(args)
+    relaxed = None
+    if args.relax:
+        from synth.relaxation import relax_received
+
+        relaxed = relax_received(made.nest, made.used_procs, made.memory_words).cost
+    if args.json:
+        from synth.plan_file import to_json
+
+        _put(_json(to_json(made, relaxed)), args.output)
+        return 0
+    from synth.pipeline import stage_text
+
+    text = stage_text(made, args.stop_after).rstrip("\n") + "\n"
+    if relaxed is not None:
+        text += f"\nrelaxation (geometric program): {relaxed:.1f} received words\n"
+    _put(text, args.output)
+    return 0
+
+
+def _emit(args: argparse.Namespace) -> int:
+    made = _asked(args)
+    from codegen.render import render
+    from synth.output import write_whole
+
+    text = render(made, standalone=args.standalone, command=_command(args))
+    if args.sbatch:
+        from codegen.sbatch import render_sbatch
+
+        program = args.output or "program.py"
+        write_whole(args.sbatch, render_sbatch(made, program, args.ranks_per_node, args.walltime))
+    _put(text, args.output)
+    return 0
+
+
+def _command(args: argparse.Namespace) -> str:
+    """The command that emitted a program, for its header: no paths but file names."""
+    import os
+    import shlex
+
+    if args.plan or str(args.layer).endswith(".json"):
+        return f"synth emit --plan {shlex.quote(os.path.basename(args.plan or args.layer))}"
+    words = ["synth", "emit", os.path.basename(args.layer), "--procs", str(args.procs)]
+    for flag in ("memory", "grid"):
+        words += [f"--{flag}", getattr(args, flag)] if getattr(args, flag) else []
+    words += ["--objective", args.objective] if args.objective != "words" else []
+    words += ["--stationary", args.stationary] if args.stationary != "auto" else []
+    words += ["--balance", f"{args.balance:g}"] if args.balance != 0.10 else []
+    words += ["--exact-procs"] if args.exact_procs else []
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def _run(args: argparse.Namespace) -> int:
+    made = _asked(args)
+    from synth.driver import run
+
+    outcome = run(made, timeout=args.timeout, repetitions=args.bench)
+    sys.stdout.write(_json(outcome.to_json()) if args.json else f"{outcome}\n")
+    return 0
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    made = _asked(args)
+    from synth.simulated import simulated
+
+    outcome = simulated(made, values=not args.count)
+    sys.stdout.write(_json(outcome.to_json()) if args.json else f"{outcome}\n")
+    return 0
+
+
+def _schema(args: argparse.Namespace) -> int:
+    from synth.layer import layer_file_schema
+
+    sys.stdout.write(_json(layer_file_schema()))
+    return 0
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from synth.doctor import examine
+
+    found = examine()
+    sys.stdout.write(_json(found.to_json()) if args.json else f"{found}\n")
+    return 0 if found.well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+
+from synth.errors import UsageError
+
+
+def write_whole(path: str, text: str) -> None:
+    """Write a text file through a neighbour that is renamed into place.
+
+    Raises `UsageError` where it cannot be written; what was there before is then still there.
+    """
+    folder = os.path.dirname(path) or "."
+    try:
+        handle, waiting = tempfile.mkstemp(dir=folder, prefix=".synth-", suffix=".part")
+    except OSError as fault:
+        raise UsageError(
+            f"{path}: cannot be written ({fault.strerror}); check the folder and its rights"
+        ) from fault
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(waiting, 0o666 & ~mask)
+        os.replace(waiting, path)
+    except OSError as fault:
+        with contextlib.suppress(OSError):
+            os.unlink(waiting)
+        raise UsageError(f"{path}: cannot be written ({fault.strerror}); check space and rights") from fault
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(waiting)
+        raise

@@ -1,0 +1,129 @@
+"""The derivation, as the paper outlines it: layer, nest, optimum, grid, distribution, schedule, plan."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+from synth.axes import AXES, Tensor
+from synth.closed_form import Eq4, best
+from synth.errors import UsageError
+from synth.layer import Layer, load_layer
+from synth.plan import Plan
+from synth.search import STATIONARY, Request, search
+from synth.units import parse_bytes
+
+Stationary = Literal["auto", "out", "in", "ker"]
+STAYS: dict[str, tuple[Tensor, ...]] = {
+    "auto": STATIONARY,
+    "out": ("Out",),
+    "in": ("In",),
+    "ker": ("Ker",),
+}
+
+
+def plan(
+    layer: Layer | str | os.PathLike[str],
+    procs: int,
+    memory: int | str | None = None,
+    *,
+    objective: str = "words",
+    stationary: str = "auto",
+    grid: Mapping[str, int] | None = None,
+    balance: float = 0.10,
+    exact_procs: bool = False,
+) -> Plan:
+    """The communication-optimal plan of a layer (a `Layer` or the path of a layer file).
+
+    objective: "words" (received words, exact) or "paper" (Eq. 10 of SPAA'21, on exactly `procs` processes).
+    procs: processes; a few may stay idle within `balance`, none with `exact_procs`.
+    memory: bytes per process, as an int or like "16GiB"; None for as much as it takes.
+    grid: parts of the grid to keep fixed, e.g. {"b": 4, "k": 2}.
+
+    Raises `UsageError` for arguments out of range, `InputError` for a wrong file, and `InfeasibleError`
+    when nothing fits; the message then says what would.
+    """
+    if not isinstance(layer, Layer):
+        layer = load_layer(layer)
+    limit = parse_bytes(memory) if isinstance(memory, str) else memory
+    request = checked(layer, procs, limit, stationary, dict(grid or {}), balance, exact_procs)
+    if objective == "paper":
+        request = replace(request, fixed=_paper_grid(request, layer), balance=10.0)
+    elif objective != "words":
+        raise UsageError(f"objective is {objective!r}; it must be words or paper")
+    found = search(request)
+    return Plan(layer, procs, found.grid, found.fit.tiling, limit, balance, exact_procs, found.least_work)
+
+
+def _paper_grid(request: Request, layer: Layer) -> dict[str, int]:
+    """The grid with the least Eq. 10 under Eq. 11."""
+    from synth.paper_cost import distributed_optimum
+
+    if request.fixed or request.stationary not in (STATIONARY, ("Out",)):
+        raise UsageError(
+            f"objective paper chooses grid and stationary tensor of {layer.name}; leave them out"
+        )
+    return distributed_optimum(request.nest, request.procs, request.memory).grid._asdict()
+
+
+def checked(
+    layer: Layer,
+    procs: int,
+    memory: int | None,
+    stationary: str,
+    grid: dict[str, int],
+    balance: float,
+    exact: bool,
+) -> Request:
+    """The search request for some arguments, each looked at. Raises `UsageError`."""
+    if isinstance(procs, bool) or not isinstance(procs, int) or not 1 <= procs <= 2**30:
+        raise UsageError(f"procs is {procs!r}; it must be a whole number from 1 to {2**30}")
+    if stationary not in STAYS:
+        raise UsageError(f"stationary is {stationary!r}; it must be one of {', '.join(STAYS)}")
+    if not 0 <= balance <= 10:
+        raise UsageError(f"balance is {balance}; it must be between 0 (no extra work) and 10")
+    if memory is not None and memory < layer.nest.word_bytes:
+        raise UsageError(f"memory is {memory} bytes; it must hold at least one {layer.dtype} word")
+    extents = layer.nest.extents
+    for axis, parts in grid.items():
+        if axis not in AXES:
+            raise UsageError(f"grid has no axis {axis!r}; the axes are {', '.join(AXES)}")
+        if not 1 <= parts <= getattr(extents, axis):
+            most = getattr(extents, axis)
+            raise UsageError(f"grid {axis}={parts} cannot cut N_{axis}={most}; it must be from 1 to {most}")
+    words = None if memory is None else memory // layer.nest.word_bytes
+    return Request(layer.nest, procs, words, STAYS[stationary], grid, balance, exact)
+
+
+STAGES = ("layer", "nest", "optimum", "grid", "distribution", "schedule", "plan")
+
+
+def stage_text(made: Plan, stage: str) -> str:
+    """What one stage of the derivation produced, for people: `--stop-after`."""
+    match stage:
+        case "layer":
+            return str(made.layer)
+        case "nest":
+            lines = [
+                f"{access.tensor}[{', '.join(map(str, access.dims))}]"
+                for access in made.nest.accesses.values()
+            ]
+            return "\n".join([str(made.nest), *lines])
+        case "optimum":
+            limit = made.memory_limit
+            words = None if limit is None else limit // made.nest.word_bytes
+            return str(best(Eq4.of(made.nest, made.procs, words)))
+        case "grid":
+            return f"{made.grid.shown()}: {made.used_procs} of {made.procs} processes, {made.tiling}"
+        case "distribution":
+            from synth.report import ownership
+
+            return "\n".join(ownership(made))
+        case "schedule":
+            from synth.report import schedule_lines
+
+            return "\n".join(schedule_lines(made))
+        case _:
+            return str(made)

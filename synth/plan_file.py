@@ -1,0 +1,184 @@
+"""Plan files: `synth plan --json` writes one, `--plan` reads it back bit for bit.
+
+Only the decisions are read; every number that follows from them is derived anew and compared, so a plan
+file that was edited, or written by another version, is refused and never half believed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from synth.axes import AXES, PerAxis
+from synth.errors import InputError
+from synth.layer import Layer
+from synth.plan import Plan
+from synth.tiling import Tiling
+
+SCHEMA = "synth.plan/1"
+LARGEST = 16 * 2**20  # bytes of a plan file
+REMEDY = "write the plan anew with `synth plan --json -o plan.json`"
+
+
+def axes_json(plan_layer: Layer, values: PerAxis) -> dict[str, int]:
+    """Axis -> value with the keys that the layer has: b, c, h, w, k always, d for conv3d, g if grouped."""
+    left_out = {"d"} if plan_layer.kind != "conv3d" else set()
+    left_out |= {"g"} if plan_layer.groups == 1 else set()
+    order = ("b", "g", "c", "d", "h", "w", "k")
+    return {axis: getattr(values, axis) for axis in order if axis not in left_out}
+
+
+def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
+    """The plan as JSON data; `words` are integers, memory is in words and bytes."""
+    layer = plan.layer
+    form, tiling = plan.closed_form, plan.tiling
+    return {
+        "schema": SCHEMA,
+        "id": plan.id,
+        "name": layer.name,
+        "problem": layer.to_json(),
+        "procs": plan.procs,
+        "used_procs": plan.used_procs,
+        "pass": "forward",
+        "algorithm": plan.algorithm,
+        "stationary": tiling.stationary.lower(),
+        "grid": axes_json(layer, plan.grid),
+        "work": axes_json(layer, plan.work),
+        "tile": axes_json(layer, plan.tile),
+        "tiles": axes_json(layer, tiling.counts),
+        "swapped": tiling.swapped,
+        "panels": tiling.panels,
+        "steps": tiling.steps,
+        "words": plan.words,
+        "memory": {"words": plan.memory.words, "bytes": plan.memory_bytes, "limit_bytes": plan.memory_limit},
+        "balance": {
+            "allowed": plan.balance,
+            "work": plan.work.size,
+            "least_work": plan.least_work,
+            "exact_procs": plan.exact_procs,
+        },
+        "bounds": {
+            "universal": plan.bound.words,
+            "paper": plan.paper_bound,
+            "ratio": plan.ratio,
+        },
+        "closed_form": {
+            "case": form.case,
+            "cost": form.cost,
+            "T_k": form.t_k,
+            "T_x": form.t_x,
+            "stationary": form.stationary.lower(),
+            "binding": list(form.binding),
+        },
+        "relaxation": None if relaxation is None else {"cost": relaxation},
+        "paper_cost": plan.paper_cost,
+        "alternatives": [
+            {
+                "name": each.name,
+                "grid": None if each.grid is None else axes_json(layer, each.grid),
+                "words": each.words,
+                "memory_bytes": each.memory_bytes,
+                "feasible": each.feasible,
+                "why": each.why,
+            }
+            for each in plan.alternatives
+        ],
+    }
+
+
+def read_plan(path: str | os.PathLike[str]) -> Plan:
+    """A plan from a file. Raises `InputError` where it is no plan, was edited, or is of another version."""
+    return parse_plan(_text(path), os.fspath(path))
+
+
+def _text(path: str | os.PathLike[str]) -> str:
+    name = os.fspath(path)
+    try:
+        if not Path(path).is_file():
+            raise InputError(f"{name}: no such file, or not a plain one; name a plan file")
+        if Path(path).stat().st_size > LARGEST:
+            raise InputError(f"{name}: larger than {LARGEST} bytes; a plan file is smaller")
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as fault:
+        raise InputError(
+            f"{name}: cannot be read ({fault.strerror}); check the path and its rights"
+        ) from fault
+    except UnicodeDecodeError as fault:
+        raise InputError(f"{name}: is not UTF-8 text; {REMEDY}") from fault
+
+
+def parse_plan(text: str, name: str) -> Plan:
+    """A plan from the text of a file; `name` is for messages."""
+    try:
+        data = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as fault:
+        place = f":{fault.lineno}:{fault.colno}" if isinstance(fault, json.JSONDecodeError) else ""
+        raise InputError(f"{name}{place}: is not JSON; {REMEDY}") from fault
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        schema = data.get("schema") if isinstance(data, dict) else None
+        raise InputError(f"{name}: schema is {str(schema)[:60]!r}, not {SCHEMA!r}; {REMEDY}")
+    layer_name = data.get("name")
+    if not isinstance(layer_name, str):
+        raise InputError(f"{name}: name is not text; {REMEDY}")
+    layer = Layer.from_json(data.get("problem"), name, layer_name)
+    plan = _decisions(data, layer, name)
+    for key, said, derived in (
+        ("id", data.get("id"), plan.id),
+        ("used_procs", data.get("used_procs"), plan.used_procs),
+        ("words", data.get("words"), plan.words),
+        ("panels", data.get("panels"), plan.tiling.panels),
+    ):
+        if said != derived:
+            raise InputError(f"{name}: {key} is {str(said)[:80]}, but the plan makes it {derived}; {REMEDY}")
+    return plan
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(constant)
+
+
+def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
+    stationary = {"out": "Out", "in": "In", "ker": "Ker"}.get(str(data.get("stationary")))
+    if stationary is None:
+        raise InputError(f"{name}: stationary is not out, in or ker; {REMEDY}")
+    procs = _whole(data.get("procs"), 1, 2**30, "procs", name)
+    extents = layer.nest.extents
+    grid = _axes(data.get("grid"), extents, "grid", name)
+    if grid.size > procs:
+        raise InputError(f"{name}: the grid has {grid.size} processes, more than procs {procs}; {REMEDY}")
+    work = PerAxis(*(-(-n // p) for n, p in zip(extents, grid, strict=True)))
+    tiles = _axes(data.get("tiles"), work.with_("g", 1), "tiles", name)
+    memory, balance = data.get("memory"), data.get("balance")
+    if not isinstance(memory, dict) or not isinstance(balance, dict):
+        raise InputError(f"{name}: memory or balance is not an object; {REMEDY}")
+    limit = memory.get("limit_bytes")
+    allowed, least = balance.get("allowed"), balance.get("least_work")
+    if isinstance(allowed, bool) or not isinstance(allowed, int | float) or not 0 <= allowed <= 10:
+        raise InputError(f"{name}: balance.allowed is not a number from 0 to 10; {REMEDY}")
+    return Plan(
+        layer,
+        procs,
+        grid,
+        Tiling(stationary, tiles, data.get("swapped") is True),  # type: ignore[arg-type]
+        None if limit is None else _whole(limit, 1, 2**70, "memory.limit_bytes", name),
+        float(allowed),
+        balance.get("exact_procs") is True,
+        None if least is None else _whole(least, 1, 2**300, "balance.least_work", name),
+    )
+
+
+def _axes(value: object, most: PerAxis, key: str, name: str) -> PerAxis:
+    if not isinstance(value, dict) or not set(value) <= set(AXES):
+        raise InputError(f"{name}: {key} is not an object over the axes {', '.join(AXES)}; {REMEDY}")
+    parts = {axis: _whole(value.get(axis, 1), 1, getattr(most, axis), f"{key}.{axis}", name) for axis in AXES}
+    return PerAxis(**parts)
+
+
+def _whole(value: object, least: int, most: int, key: str, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InputError(
+            f"{name}: {key} is {str(value)[:60]}, not a whole number from {least} to {most}; {REMEDY}"
+        )
+    return value

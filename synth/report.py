@@ -1,0 +1,197 @@
+"""The report of a plan: what was decided, what it costs, what it gains. `str(plan)` is this text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from synth.axes import AXES, DIMS, LACKED_INDEX, LACKS, TENSORS, PerAxis, Tensor
+from synth.schedule import WHY
+from synth.units import show_bytes, show_words
+
+if TYPE_CHECKING:
+    from synth.plan import Plan
+
+
+def report(plan: Plan) -> str:
+    """The whole report, plain text of at most 110 columns."""
+    sections = [
+        heading(plan),
+        decided(plan),
+        ["ownership  (before and after; every word has one owner)", *indented(ownership(plan))],
+        ["schedule", *indented(schedule_lines(plan))],
+        costs(plan),
+        certificates(plan),
+        [
+            "named strategies on this layer  (words that one process receives, at most)",
+            *indented(compared(plan)),
+        ],
+    ]
+    return "\n\n".join("\n".join(section) for section in sections) + "\n"
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    """Lines moved two columns to the right."""
+    return [f"  {line}" for line in lines]
+
+
+def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """Columns of equal width; those in `right` are aligned to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def heading(plan: Plan) -> list[str]:
+    """Layer, plan, algorithm, processes."""
+    idle = plan.procs - plan.used_procs
+    left = f", {idle} idle" if idle else ""
+    stays = plan.tiling.stationary
+    return [
+        f"{plan.layer.name}: {plan.layer}",
+        f"plan {plan.id}: forward pass, {plan.algorithm} algorithm, {stays} stationary, "
+        f"{plan.used_procs} of {plan.procs} processes{left}",
+    ]
+
+
+def _axes_of(plan: Plan) -> list[str]:
+    shown = {"b", "c", "k", *plan.layer.spatial_axes, *(("g",) if plan.layer.groups > 1 else ())}
+    return [axis for axis in AXES if axis in shown]
+
+
+def decided(plan: Plan) -> list[str]:
+    """Extents, grid, work block and tile, one row each, one column per axis."""
+    axes = _axes_of(plan)
+
+    def row(name: str, values: PerAxis, remark: str) -> list[str]:
+        return [name, *(str(getattr(values, axis)) for axis in axes), remark]
+
+    load = plan.work.size / plan.least_work if plan.least_work else 1.0
+    adds = plan.work.size * plan.nest.taps
+    panels = f"{plan.tiling.panels} panel{'s' * (plan.tiling.panels > 1)} along {plan.tiling.stream}"
+    if plan.tiling.steps > plan.tiling.panels:
+        panels += f", {plan.tiling.steps} steps: {' > '.join(plan.tiling.loops())}"
+    kernel = "x".join(map(str, plan.layer.kernel)) or "1"
+    rows = [
+        ["", *axes, ""],
+        row("extent N", plan.nest.extents, f"kernel {kernel}, not split"),
+        row("grid P", plan.grid, "ranks are row-major, the last axis varies fastest"),
+        row("work W", plan.work, f"{show_words(adds)} multiply-adds, {load:.3f} of the least attainable"),
+        row("tile T", plan.tile, panels),
+    ]
+    return table(rows, right=range(1, len(axes) + 1))
+
+
+def ownership(plan: Plan) -> list[str]:
+    """Per tensor: which grid axes cut which dimension, and the largest share."""
+    from synth.memory import Footprints
+
+    shares = Footprints(plan.distribution).shares
+    rows = []
+    for tensor in TENSORS:
+        along = " ".join(_cut_text(plan, tensor))
+        rows.append([tensor, along or "whole", f"{show_words(shares[tensor])} words each, at most"])
+    return table(rows, right=[2])
+
+
+def _cut_text(plan: Plan, tensor: Tensor) -> Iterable[str]:
+    parts = dict(plan.distribution.shares[tensor])
+    group = _group_name(plan, tensor)
+    for dim in DIMS[tensor]:
+        steps = []
+        if dim in AXES and getattr(plan.grid, dim) > 1:
+            steps.append(f"{getattr(plan.grid, dim)} ways over axis {dim}")
+        if dim in parts:
+            steps.append(f"{parts[dim]} ways over the {group}-group")
+        if steps:
+            yield f"{dim}: {', then '.join(steps)};"
+
+
+def _group_name(plan: Plan, tensor: Tensor) -> str:
+    axes = [axis for axis in LACKS[tensor] if getattr(plan.grid, axis) > 1]
+    return "·".join(axes) or LACKED_INDEX[tensor]
+
+
+def schedule_lines(plan: Plan) -> list[str]:
+    """The schedule in a few lines."""
+    d, tiling = plan.distribution, plan.tiling
+    lines = []
+    if plan.words["halo"]:
+        lines.append(f"halo    In rows from neighbours along d, h, w: {WHY['halo']}")
+    stays = tiling.stationary
+    if stays != "Out" and d.group_size(stays) > 1:
+        lines.append(f"expand  {_move(plan, 'broadcast', stays)}")
+    streams = " > ".join(tiling.loops()) or "one tile"
+    lines.append(f"loop    {tiling.steps} step{'s' * (tiling.steps > 1)} ({streams}):")
+    for tensor in (t for t in tiling.streaming if t != "Out"):
+        text = _move(plan, "broadcast", tensor) if d.group_size(tensor) > 1 else f"{tensor} is at hand"
+        lines.append(f"          {text}")
+    lines.append("          local convolution; the next panels travel meanwhile")
+    if stays != "Out" and d.group_size("Out") > 1:
+        lines.append(f"          {_move(plan, 'reduce', 'Out')}")
+    if stays == "Out" and d.group_size("Out") > 1:
+        lines.append(f"reduce  {_move(plan, 'reduce', 'Out')}")
+    return lines
+
+
+def _move(plan: Plan, kind: str, tensor: Tensor) -> str:
+    size, group = plan.distribution.group_size(tensor), _group_name(plan, tensor)
+    verb = f"{tensor} broadcast" if kind == "broadcast" else f"{tensor} reduce-scattered"
+    loads = plan.tiling.loads(tensor)
+    again = f", each tile {loads} times" if loads > 1 else ""
+    return (
+        f"{verb} over groups of {size} along {group}{again}: {WHY[kind].format(along=group, tensor=tensor)}"
+    )
+
+
+def costs(plan: Plan) -> list[str]:
+    """Words received and memory held by the most loaded process."""
+    words, size = plan.words, plan.nest.word_bytes
+    halo = f" (of which halo {show_words(words['halo'])})" if words["halo"] else ""
+    memory = plan.memory
+    limit = f" of {show_bytes(plan.memory_limit)}" if plan.memory_limit else ""
+    kinds = {"shares": memory.shares, "halo": memory.halo, "loop": memory.loop, "reduce": memory.reduce}
+    phases = ", ".join(f"{name} {show_words(n)}" for name, n in kinds.items() if n)
+    return [
+        "words received per process, at most",
+        f"  In {show_words(words['in'])}{halo}, Ker {show_words(words['ker'])}, Out {show_words(words['out'])}; "
+        f"together {show_words(words['total'])} words = {show_bytes(words['total'] * size)}",
+        "memory per process, at most",
+        f"  {show_words(memory.words)} words = {show_bytes(plan.memory_bytes)}{limit}  ({phases})",
+    ]
+
+
+def certificates(plan: Plan) -> list[str]:
+    """Lower bound, ratio, closed form."""
+    ratio = "none: the bound is 0" if plan.ratio is None else f"{plan.ratio:.3f}"
+    form = plan.closed_form
+    binding = ", ".join(form.binding) or "none"
+    return [
+        "certificates",
+        f"  universal lower bound   {show_words(plan.bound.words)} received words; plan / bound = {ratio}",
+        f"  closed form (Eq. 4)     case {form.case}, {form.stationary} stationary: {show_words(form.cost)} accessed "
+        f"words at T_k={form.t_k:.4g}, T_x={form.t_x:.4g}",
+        f"                          binding: {binding}",
+    ]
+
+
+def compared(plan: Plan) -> list[str]:
+    """The named strategies beside the plan."""
+    total = plan.words["total"]
+    rows = [["strategy", "grid", "words", "/ plan", "memory", ""]]
+    rows.append(
+        ["this plan", plan.grid.shown(), show_words(total), "1.00", show_bytes(plan.memory_bytes), ""]
+    )
+    for each in plan.alternatives:
+        if each.words is None or each.grid is None or each.memory_bytes is None:
+            rows.append([each.name, "-", "-", "-", "-", each.why])
+            continue
+        over = f"{each.words / total:.2f}" if total else "-"
+        memory = show_bytes(each.memory_bytes)
+        rows.append([each.name, each.grid.shown(), show_words(each.words), over, memory, each.why])
+    return table(rows, right=[2, 3, 4])

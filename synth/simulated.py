@@ -1,0 +1,78 @@
+"""`synth simulate`: verify a plan's schedule for all ranks, and compute with it in one process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synth.errors import CheckError
+from synth.kernel import reference
+from synth.plan import Plan
+from synth.simulate import simulate
+from synth.units import show_bytes, show_words
+from synth.verify import Verified, verify
+
+LARGEST = 2**33  # multiply-adds beyond which values take minutes in one process
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What the interpreted schedule gave: words received and held per rank, and whether values agree."""
+
+    plan: Plan
+    verified: Verified
+    received: dict[str, list[int]]  # tensor, "halo" or "total" -> words by rank
+    peak: list[int]  # most words held, by rank
+    values: bool  # whether values were computed and agree
+
+    def __str__(self) -> str:
+        size = self.plan.nest.word_bytes
+        most = {name: max(words) for name, words in self.received.items()}
+        told = "values agree with the whole layer in one piece" if self.values else "counted only, no values"
+        held = max(self.peak)
+        return (
+            f"plan {self.plan.id}: {self.verified}\n"
+            f"{told}\n"
+            f"received per rank, at most: In {show_words(most['in'])} (halo {show_words(most['halo'])}), "
+            f"Ker {show_words(most['ker'])}, Out {show_words(most['out'])}; together {show_words(most['total'])} "
+            f"words = {show_bytes(most['total'] * size)}, as planned\n"
+            f"held per rank, at most: {show_words(held)} words = {show_bytes(held * size)}; "
+            f"planned {show_words(self.plan.memory.words)}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Words per rank and tensor, peak memory in words per rank, and what was checked."""
+        return {
+            "schema": "synth.simulation/1",
+            "plan": self.plan.id,
+            "ranks": self.verified.ranks,
+            "steps": self.verified.steps,
+            "words": {name: max(words) for name, words in self.received.items()},
+            "words_per_rank": self.received,
+            "peak_words_per_rank": self.peak,
+            "planned_memory_words": self.plan.memory.words,
+            "values_checked": self.values,
+        }
+
+
+def simulated(plan: Plan, values: bool = True, seed: int = 0) -> Simulated:
+    """Verify the schedule, then interpret it; small whole numbers as data, so values must agree exactly.
+
+    Raises `CheckError` and its kinds where anything is wrong.
+    """
+    verified = verify(plan.schedule, plan.memory_words)
+    if plan.memory.words < verified.memory:
+        raise CheckError(f"a rank holds {verified.memory} words, but only {plan.memory.words} are planned")
+    if not values or plan.nest.work > LARGEST:
+        outcome = simulate(plan.schedule)
+        return Simulated(plan, verified, outcome.received, outcome.peak, False)
+    random = np.random.default_rng(seed)
+    inputs = random.integers(-4, 5, plan.nest.shapes["In"]).astype(np.float64)
+    ker = random.integers(-4, 5, plan.nest.shapes["Ker"]).astype(np.float64)
+    outcome = simulate(plan.schedule, inputs, ker)
+    expected = reference(plan.nest, inputs, ker)
+    if outcome.out is None or not np.array_equal(outcome.out, expected):
+        raise CheckError(f"plan {plan.id}: the interpreted schedule computes other values than the layer")
+    return Simulated(plan, verified, outcome.received, outcome.peak, True)

@@ -1,0 +1,94 @@
+"""The named strategies of the literature, as points of the one space: which axes each may split.
+
+A strategy is searched like a plan, over the axes it names, so its row is the best that it can do on this
+layer. A strategy that loads a process beyond the work balance, or does not fit the memory, is shown with
+what it would cost and marked as not feasible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from synth.axes import AXES, PerAxis, Tensor
+from synth.errors import InfeasibleError
+from synth.search import Found, Request, search
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A name, the axes that it splits, the tensor that stays (None: any), and where it comes from."""
+
+    name: str
+    axes: str
+    stationary: Tensor | None
+    source: str
+
+
+STRATEGIES: tuple[Strategy, ...] = (
+    Strategy("data", "b", None, "every process has its samples; the kernel is gathered, as FSDP does"),
+    Strategy("spatial", "dhw", None, "every process has its rows; halos are exchanged"),
+    Strategy("channel", "gc", None, "input channels are split; partial sums are reduced"),
+    Strategy("filter", "gk", None, "output channels are split; the input is gathered"),
+    Strategy("data+filter", "bgk", None, "Kahira et al., HPDC'21"),
+    Strategy("data+spatial", "bdhw", None, "Kahira et al., HPDC'21"),
+    Strategy("stationary-x", "bgdhwc", "In", "Dryden et al., SC'19: x stays, so k is not split"),
+    Strategy("stationary-y", "bgdhwk", "Out", "Dryden et al., SC'19: y stays, so c is not split"),
+    Strategy("stationary-w", "bgdhwck", "Ker", "Dryden et al., SC'19: w stays"),
+    Strategy("2D", "bgdhwk", "Out", "Li et al., SPAA'21: SUMMA, c is not split"),
+    Strategy("2.5D", "bgdhwck", "Out", "Li et al., SPAA'21: c is split as far as memory allows"),
+    Strategy("3D", "bgdhwck", "Out", "Li et al., SPAA'21: c is split freely"),
+)
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What a strategy costs on a layer: words of the most-receiving process, memory in bytes."""
+
+    name: str
+    grid: PerAxis | None
+    words: int | None
+    memory_bytes: int | None
+    feasible: bool
+    why: str = ""  # why it is not feasible
+
+
+def alternatives(request: Request, least_work: int) -> list[Alternative]:
+    """All named strategies for the same layer, processes, memory and work balance.
+
+    `least_work` is w* over all grids, in iterations: what the balance of every strategy is held against.
+    """
+    cap = int((1 + request.balance) * least_work + 1e-9)
+    unpinned = replace(request, fixed={}, most_work=cap, exact=False)
+    return [_alternative(strategy, unpinned, least_work) for strategy in STRATEGIES]
+
+
+def _alternative(strategy: Strategy, request: Request, least_work: int) -> Alternative:
+    stationary: Sequence[Tensor] = [strategy.stationary] if strategy.stationary else request.stationary
+    fixed = {axis: 1 for axis in AXES if axis not in strategy.axes}
+    if strategy.name == "3D":
+        request = replace(request, memory=None)
+    asked = replace(request, fixed=fixed, stationary=tuple(stationary))
+    found = _search(asked)
+    if found:
+        return _row(strategy.name, request, found, "")
+    found = _search(replace(asked, memory=None))
+    if found:
+        return _row(strategy.name, request, found, "needs more than the memory limit")
+    found = _search(replace(asked, memory=None, most_work=None, balance=0.0))
+    if found is None:
+        return Alternative(strategy.name, None, None, None, False, "no such grid")
+    load = found.work / least_work
+    return _row(strategy.name, request, found, f"loads a process with {load:.2f}x the least work")
+
+
+def _search(request: Request) -> Found | None:
+    try:
+        return search(request)
+    except InfeasibleError:
+        return None
+
+
+def _row(name: str, request: Request, found: Found, why: str) -> Alternative:
+    size = found.fit.memory * request.nest.word_bytes
+    return Alternative(name, found.grid, found.fit.words, size, not why, why)
