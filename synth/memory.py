@@ -3,8 +3,9 @@
     always   its shares of In and Ker, and the share of Out where Out is not the stationary tensor
     halo     + the widened share of In, + the strips that travel
     expand   + the stationary slice, + the largest piece on its way (a tensor that is read)
-    loop     + two panels per streaming tensor that is read (one in use, one on its way), the Out panel and
-             the partial sums on their way, the result of the local kernel, a padded copy of its input
+    loop     + two panels per streaming tensor that is read (one in use; its pieces, or the next one on its
+             way), the Out panel and the partial sums on their way, the result of the local kernel and a
+             padded copy of its input
     reduce   + the partial sums on their way, and the finished share of Out
 
 A slice that only one process needs is used where it lies: no buffer, no words. Every item is taken at its
@@ -158,13 +159,11 @@ class Footprints:
         slice_ = self.slice(stays) if stays == "Out" or grouped[stays] else 0
         piece = widened if stays == "In" and widened else own[stays]
         expand = base + slice_ + (piece if stays != "Out" and grouped[stays] else 0)
-        loop = base + slice_ + self.tile("Out", tiling) + self.padded(tiling)
-        for tensor in tiling.streaming:
-            tile = self.tile(tensor, tiling)
-            if tensor == "Out":
-                loop += tile + self.in_transit(tiling)
-            elif grouped[tensor]:
-                loop += 2 * tile
+        panels = sum(self.tile(t, tiling) for t in tiling.streaming if t != "Out" and grouped[t])
+        flying = panels if tiling.steps > 1 else 0  # the next panels, while these are in use
+        result = self.tile("Out", tiling) + self.padded(tiling)
+        sums = self.tile("Out", tiling) + self.in_transit(tiling) if stays != "Out" else 0
+        loop = base + slice_ + panels + max(panels, flying + result + sums)
         reduce = 0
         if stays == "Out" and grouped["Out"]:
             reduce = base + slice_ + self.in_transit(Tiling()) + own["Out"]

@@ -157,10 +157,13 @@ def costs(plan: Plan) -> list[str]:
     limit = f" of {show_bytes(plan.memory_limit)}" if plan.memory_limit else ""
     kinds = {"shares": memory.shares, "halo": memory.halo, "loop": memory.loop, "reduce": memory.reduce}
     phases = ", ".join(f"{name} {show_words(n)}" for name, n in kinds.items() if n)
+    received = ", ".join(
+        f"{name} {show_words(words[name.lower()])}{halo if name == 'In' else ''}" for name in TENSORS
+    )
+    total = words["total"]
     return [
         "words received per process, at most",
-        f"  In {show_words(words['in'])}{halo}, Ker {show_words(words['ker'])}, Out {show_words(words['out'])}; "
-        f"together {show_words(words['total'])} words = {show_bytes(words['total'] * size)}",
+        f"  {received}; together {show_words(total)} words = {show_bytes(total * size)}",
         "memory per process, at most",
         f"  {show_words(memory.words)} words = {show_bytes(plan.memory_bytes)}{limit}  ({phases})",
     ]
@@ -174,8 +177,8 @@ def certificates(plan: Plan) -> list[str]:
     return [
         "certificates",
         f"  universal lower bound   {show_words(plan.bound.words)} received words; plan / bound = {ratio}",
-        f"  closed form (Eq. 4)     case {form.case}, {form.stationary} stationary: {show_words(form.cost)} accessed "
-        f"words at T_k={form.t_k:.4g}, T_x={form.t_x:.4g}",
+        f"  closed form (Eq. 4)     case {form.case}, {form.stationary} stationary: {show_words(form.cost)} "
+        f"accessed words at T_k={form.t_k:.4g}, T_x={form.t_x:.4g}",
         f"                          binding: {binding}",
     ]
 

@@ -36,8 +36,8 @@ class Simulated:
             f"plan {self.plan.id}: {self.verified}\n"
             f"{told}\n"
             f"received per rank, at most: In {show_words(most['in'])} (halo {show_words(most['halo'])}), "
-            f"Ker {show_words(most['ker'])}, Out {show_words(most['out'])}; together {show_words(most['total'])} "
-            f"words = {show_bytes(most['total'] * size)}, as planned\n"
+            f"Ker {show_words(most['ker'])}, Out {show_words(most['out'])}; "
+            f"together {show_words(most['total'])} words = {show_bytes(most['total'] * size)}, as planned\n"
             f"held per rank, at most: {show_words(held)} words = {show_bytes(held * size)}; "
             f"planned {show_words(self.plan.memory.words)}"
         )

@@ -65,7 +65,7 @@ def alternatives(request: Request, least_work: int) -> list[Alternative]:
 
 def _alternative(strategy: Strategy, request: Request, least_work: int) -> Alternative:
     stationary: Sequence[Tensor] = [strategy.stationary] if strategy.stationary else request.stationary
-    fixed = {axis: 1 for axis in AXES if axis not in strategy.axes}
+    fixed: dict[str, int] = {axis: 1 for axis in AXES if axis not in strategy.axes}
     if strategy.name == "3D":
         request = replace(request, memory=None)
     asked = replace(request, fixed=fixed, stationary=tuple(stationary))
