@@ -177,7 +177,7 @@ def _described(problem: Eq4, stationary: Tensor, t: float, cost: float) -> Close
     def near(left: float, right: float) -> bool:
         return abs(left - right) <= NEAR * max(abs(left), abs(right))
 
-    full = near(t, problem.M_L)
+    full = math.isfinite(problem.M_L) and near(t, problem.M_L)
     first = t <= term.q or near(t, term.q)
     binding = ["T <= M_L"] * full
     for name in term.names:
