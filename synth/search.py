@@ -66,12 +66,18 @@ def search(request: Request) -> Found:
     return _Search(request).run()
 
 
+def ranked(request: Request) -> Iterator[Found]:
+    """All plans of a request, one per grid, in the order of their words; nothing when none is feasible."""
+    yield from _Search(request).ranked()
+
+
 class _Search:
     def __init__(self, request: Request) -> None:
         self.request, self.nest, self.procs = request, request.nest, request.procs
         self.space = Space(request.nest, request.procs, request.fixed, request.exact)
         self.total = self.nest.total_words
         self.ticket = itertools.count()
+        self.needed: int | None = None  # the least memory of any plan seen, in words
 
     @cached_property
     def cap(self) -> int:
@@ -92,6 +98,13 @@ class _Search:
         return least
 
     def run(self) -> Found:
+        found = next(self.ranked(), None)
+        if found is None:
+            raise self._infeasible(self.needed)
+        return found
+
+    def ranked(self) -> Iterator[Found]:
+        """All plans within the balance and the memory, one per grid, fewest words first."""
         least = self._least_work()
         queue: list[tuple[float, Key, int, str, PerAxis, Fit | None]] = []
         for channels in self.space.channel_grids():
@@ -99,11 +112,11 @@ class _Search:
             if bound is not None:
                 queue.append((bound, (0, 0, ()), next(self.ticket), "channels", channels, None))
         heapq.heapify(queue)
-        needed: int | None = None
         while queue:
             bound, key, _, stage, grid, plan = heapq.heappop(queue)
             if plan is not None:
-                return Found(grid, plan, self._work(grid), least)
+                yield Found(grid, plan, self._work(grid), least)
+                continue
             if stage == "channels":
                 for whole in self._grids(grid):
                     entry = (self._average(whole), self._key(whole), next(self.ticket), "grid", whole, None)
@@ -115,10 +128,9 @@ class _Search:
                 heapq.heappush(queue, (tighter, key, next(self.ticket), "bounded", grid, None))
                 continue
             best, least_memory = fit(distribution, self.request.stationary, self.request.memory)
-            needed = least_memory if needed is None else min(needed, least_memory)
+            self.needed = least_memory if self.needed is None else min(self.needed, least_memory)
             if best is not None:
                 heapq.heappush(queue, (best.words, key, next(self.ticket), "plan", grid, best))
-        raise self._infeasible(needed)
 
     def _infeasible(self, needed: int | None) -> InfeasibleError:
         if needed is None or self.request.memory is None:
