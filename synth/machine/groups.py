@@ -33,13 +33,18 @@ def strides(grid: PerAxis, order: Order) -> dict[Axis, int]:
     return result
 
 
-def distinct_orders(grid: PerAxis, orders: tuple[Order, ...] = ORDERS) -> list[Order]:
-    """Those of `orders` that place the ranks of a grid differently."""
+@lru_cache(maxsize=65536)
+def _distinct(grid: PerAxis, orders: tuple[Order, ...]) -> tuple[Order, ...]:
     kept: dict[tuple[int, ...], Order] = {}
     for order in orders:
         step = strides(grid, order)
         kept.setdefault(tuple(step[axis] for axis in AXES if getattr(grid, axis) > 1), order)
-    return list(kept.values())
+    return tuple(kept.values())
+
+
+def distinct_orders(grid: PerAxis, orders: tuple[Order, ...] = ORDERS) -> list[Order]:
+    """Those of `orders` that place the ranks of a grid differently."""
+    return list(_distinct(grid, orders))
 
 
 def group_of(machine: Machine, grid: PerAxis, order: Order, axes: tuple[Axis, ...]) -> Group:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from synth.axes import LACKED_INDEX, LACKS, SPATIAL, TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
@@ -74,10 +74,22 @@ class LayerTimer:
         self.footprints = Footprints(Distribution(nest, grid))
         self.work = self.footprints.work
 
-    def group(self, tensor: Tensor) -> Group:
-        """The ranks that share a slice of the tensor."""
-        return group_of(self.machine, self.grid, self.order, LACKS[tensor])
+    @cached_property
+    def groups(self) -> dict[Tensor, Group]:
+        """Tensor -> the ranks that share a slice of it."""
+        return {t: group_of(self.machine, self.grid, self.order, LACKS[t]) for t in TENSORS}
 
+    @cached_property
+    def sizes(self) -> dict[Tensor, int]:
+        """Tensor -> bytes of the largest slice."""
+        return {t: self.footprints.slice(t) * self.nest.word_bytes for t in TENSORS}
+
+    @cached_property
+    def compute(self) -> float:
+        """Seconds that the most loaded rank computes in one pass."""
+        return compute_seconds(self.machine, self.nest, self.work, self.weighted)
+
+    @cached_property
     def halo_seconds(self) -> float:
         """Strips from two neighbours per split axis, on the outermost level that such neighbours cross."""
         words = self.halo_words()
@@ -104,7 +116,7 @@ class LayerTimer:
         """Tensor -> the collective that brings it in or sums it; backward-filter has dOut already."""
         ops: dict[Tensor, Op] = {}
         for tensor in TENSORS:
-            if self.group(tensor).size == 1 or (tensor == "Ker" and not self.weighted):
+            if self.groups[tensor].size == 1 or (tensor == "Ker" and not self.weighted):
                 continue
             if pass_ == "backward-filter" and tensor == "Out":
                 continue
@@ -122,34 +134,56 @@ class LayerTimer:
 
     def passed(self, pass_: Pass, stationary: Tensor | None = None, panels: int | None = None) -> PassTime:
         """The best stationary tensor and number of panels of a pass, unless they are given."""
-        stays = (stationary,) if stationary else TENSORS
-        times = [self._timed(pass_, s, n) for s in stays for n in self._panel_counts(s, panels)]
-        return min(times, key=lambda t: (t.total, t.panels, TENSORS.index(t.stationary)))
+        travels = self.travels(pass_)
+        times: list[tuple[float, int, int]] = []
+        for index, tensor in enumerate(TENSORS):
+            if stationary in (None, tensor):
+                counts = [panels] if panels else [n for n in PANELS if n <= self.streams(tensor)]
+                if all(t == tensor for t in travels):
+                    counts = counts[:1]  # nothing streams
+                times += [(self._exposed(travels, tensor, n)[0], n, index) for n in counts]
+        _, chosen, index = min(times)
+        return self._described(pass_, travels, TENSORS[index], chosen)
 
-    def _panel_counts(self, stationary: Tensor, panels: int | None) -> list[int]:
-        return [panels] if panels else [n for n in PANELS if n <= self.streams(stationary)]
+    def _seconds(self, op: Op, tensor: Tensor, pieces: int) -> Cost:
+        return collective(self.machine, op, self.sizes[tensor] / pieces, self.groups[tensor])
 
-    def _timed(self, pass_: Pass, stationary: Tensor, panels: int) -> PassTime:
-        compute = compute_seconds(self.machine, self.nest, self.work, self.weighted)
-        calls = (panels - 1) * self.machine.compute.overhead
-        halo = self.halo_seconds()
-        parts = [("halo", "neighbours", halo)] if halo else []
-        alone, streamed = halo, 0.0
-        for tensor, op in self.travels(pass_).items():
+    def _exposed(self, travels: dict[Tensor, Op], stationary: Tensor, panels: int) -> tuple[float, float]:
+        """(seconds that computing does not hide, seconds of all communication)."""
+        alone, streamed = self.halo_seconds, 0.0
+        for tensor, op in travels.items():
             pieces = 1 if tensor == stationary else panels
-            size = self.footprints.slice(tensor) * self.nest.word_bytes
-            made = collective(self.machine, op, size / pieces, self.group(tensor))
-            seconds = made.seconds * pieces
-            parts.append((tensor, made.algorithm, seconds))
+            seconds = self._seconds(op, tensor, pieces).seconds * pieces
             alone, streamed = (alone + seconds, streamed) if pieces == 1 else (alone, streamed + seconds)
-        hidden = self.machine.overlap * min(compute, streamed) * (panels - 1) / panels
-        exposed = alone + streamed - hidden + calls
-        return PassTime(pass_, stationary, panels, compute, alone + streamed, exposed, tuple(parts))
+        hidden = self.machine.overlap * min(self.compute, streamed) * (panels - 1) / panels
+        calls = (panels - 1) * self.machine.compute.overhead
+        return alone + streamed - hidden + calls, alone + streamed
+
+    def _described(self, pass_: Pass, travels: dict[Tensor, Op], stationary: Tensor, panels: int) -> PassTime:
+        exposed, comm = self._exposed(travels, stationary, panels)
+        parts = [("halo", "neighbours", self.halo_seconds)] if self.halo_seconds else []
+        for tensor, op in travels.items():
+            pieces = 1 if tensor == stationary else panels
+            made = self._seconds(op, tensor, pieces)
+            parts.append((tensor, made.algorithm, made.seconds * pieces))
+        return PassTime(pass_, stationary, panels, self.compute, comm, exposed, tuple(parts))
+
+    def least(self, pass_: Pass) -> float:
+        """Seconds of the best choice, without its description."""
+        travels = self.travels(pass_)
+        if not travels:
+            return self.compute + self.halo_seconds
+        return self.passed(pass_).total
 
     def passes(self, training: bool) -> list[PassTime]:
         """Forward, or all three passes; a pooling has no backward-filter."""
-        wanted = PASSES if training else PASSES[:1]
-        return [self.passed(p) for p in wanted if self.weighted or p != "backward-filter"]
+        return [self.passed(pass_) for pass_ in self.wanted(training)]
+
+    def wanted(self, training: bool) -> tuple[Pass, ...]:
+        """The passes that there are."""
+        if not training:
+            return PASSES[:1]
+        return PASSES if self.weighted else PASSES[:2]
 
 
 def layer_seconds(
@@ -157,4 +191,4 @@ def layer_seconds(
 ) -> float:
     """Seconds of a layer: forward, or all three passes."""
     timer = LayerTimer(machine, nest, grid, order, weighted)
-    return sum(each.total for each in timer.passes(training))
+    return sum(timer.least(pass_) for pass_ in timer.wanted(training))

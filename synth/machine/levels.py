@@ -51,7 +51,7 @@ class Compute:
     overhead: float = 0.0  # seconds per kernel call
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity: a machine is a key of many caches
 class Machine:
     """Levels from the inside out, compute rate, memory per rank in bytes."""
 

@@ -46,8 +46,10 @@ class Boxes:
         self.lines: dict[tuple[str, str], Span] = {}
         ranks = np.arange(procs, dtype=np.int32)[None, :]
         steps = [strides(each.grid, each.order) for each in placed]
-        self.parts = {a: np.array([[getattr(p.grid, a)] for p in placed], np.int32) for a in AXES}
-        self.at = {a: self._coordinate(ranks, steps, a) for a in AXES}
+        self.parts: dict[str, Array] = {
+            a: np.array([[getattr(p.grid, a)] for p in placed], np.int32) for a in AXES
+        }
+        self.at: dict[str, Array] = {a: self._coordinate(ranks, steps, a) for a in AXES}
         self.idle = ranks >= np.array([[each.grid.size] for each in placed])
 
     def _coordinate(self, ranks: Array, steps: list[dict[Any, int]], axis: str) -> Array:

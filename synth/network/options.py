@@ -23,6 +23,8 @@ from synth.space import Space
 from synth.strategies import STRATEGIES
 
 BATCH = 16  # grids whose words are counted at once
+ORDERS_KEPT = 2  # placements of one grid
+TIMED = 96  # grids of a kind that are timed, those with the lowest bounds; a third of it per strategy
 ELEMENTS = 1 << 18  # grids times ranks of one count
 STRATEGY_AXES: dict[str, str] = {each.name: each.axes for each in STRATEGIES if each.name != "2.5D"}
 
@@ -132,6 +134,11 @@ class Catalogue:
             )
         return self.costs[placed]
 
+    def orders(self, grid: PerAxis) -> list[Placed]:
+        """The cheapest ways to place a grid."""
+        placed = [Placed(grid, order) for order in distinct_orders(grid, self.asked.orders)]
+        return sorted(placed, key=self.cost)[:ORDERS_KEPT]
+
     def _count(self, grids: Sequence[PerAxis]) -> None:
         """Exact words of some grids at once."""
         new = [grid for grid in grids if grid not in self.words]
@@ -141,19 +148,40 @@ class Catalogue:
             self.words.update(zip(new, map(int, words), strict=True))
 
     def best(self, count: int, axes: str = "") -> list[tuple[float, Placed]]:
-        """The cheapest grids that split no other axes than `axes`, each in its best order; exact.
+        """The cheapest grids that split no other axes than `axes`, each in its best order.
 
-        Best first: a grid is looked at only while its lower bound is below the worst that is kept.
+        Best first: a grid is looked at only while its lower bound is below the worst that is kept. Words
+        are exact; of a large family only the most promising grids are timed.
         """
         found: list[tuple[float, int, Placed]] = []
         fits = [grid for grid in self.bounds if not axes or splits_only(grid, axes)]
+        if not fits and self.asked.objective == "time":
+            fits = self._fewer(axes)
         batch = max(1, min(BATCH, ELEMENTS // self.asked.procs))
+        if self.asked.objective == "time":
+            fits = fits[: TIMED // 3 if axes else TIMED]
         for start in range(0, len(fits), batch):
             if len(found) >= count and self.bounds[fits[start]] > found[count - 1][0]:
                 break
             found += self._batch(fits[start : start + batch], start, count, found)
             found.sort(key=lambda each: each[:2])
         return [(cost, placed) for cost, _, placed in found[:count]]
+
+    def least(self) -> float:
+        """A proven lower bound of every grid's cost: the best one, or the bound of those never timed."""
+        found = self.best(1)[0][0]
+        if self.asked.objective == "words" or len(self.bounds) <= TIMED:
+            return found
+        return min(found, list(self.bounds.values())[TIMED])
+
+    def _fewer(self, axes: str) -> list[PerAxis]:
+        """Grids that split only some axes and so cannot use all processes: those with the least work."""
+        fixed: dict[str, int] = {axis: 1 for axis in AXES if axis not in axes}
+        grids = all_grids(Space(self.nest, self.asked.procs, fixed, False), self.asked.procs)
+        least = min(largest_block(self.nest, grid).size for grid in grids)
+        fits = [g for g in grids if largest_block(self.nest, g).size <= least]
+        self.bounds |= {g: self._bound(g) for g in fits}
+        return sorted(fits, key=lambda g: (self.bounds[g], g))
 
     def _batch(
         self, grids: list[PerAxis], start: int, count: int, found: list[tuple[float, int, Placed]]
@@ -166,8 +194,7 @@ class Catalogue:
         for i, grid in enumerate(grids):
             if self.bounds[grid] > worst:
                 break
-            placed = [Placed(grid, order) for order in distinct_orders(grid, self.asked.orders)]
-            fastest = min(placed, key=self.cost)
+            fastest = self.orders(grid)[0]
             result.append((self.cost(fastest), start + i, fastest))
         return result
 
@@ -193,23 +220,21 @@ def options(
             wanted.update(dict.fromkeys(_with_cut(cut, catalogue, 1)))
         for cut in cuts[: asked.keep // 3]:
             wanted.update(dict.fromkeys(_with_cut(cut, catalogue, 2)))
-        placed = [Placed(g, o) for g in wanted for o in distinct_orders(g, asked.orders)]
-        every = dict.fromkeys([*placed, *extra[position]])
+        every = dict.fromkeys([*(p for g in wanted for p in catalogue.orders(g)), *extra[position]])
         result.append([Choice(p, catalogue.cost(p)) for p in every])
     return result
 
 
-def strategy_choices(
-    catalogues: Sequence[Catalogue], axes: str, asked: Asked, count: int = 4
-) -> list[list[Choice]] | int:
+def strategy_choices(catalogues: Sequence[Catalogue], axes: str, count: int = 4) -> list[list[Choice]] | int:
     """Per catalogue the options within one strategy; or the position of a layer that has none."""
     result: list[list[Choice]] = []
     for position, catalogue in enumerate(catalogues):
         found = catalogue.best(count, axes)
         if not found:
             return position
-        placed = [Placed(p.grid, o) for _, p in found for o in distinct_orders(p.grid, asked.orders)]
-        result.append([Choice(p, catalogue.cost(p)) for p in placed])
+        result.append(
+            [Choice(p, catalogue.cost(p)) for _, best in found for p in catalogue.orders(best.grid)]
+        )
     return result
 
 

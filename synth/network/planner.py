@@ -202,7 +202,7 @@ class _Planner:
         return [replace(by_axes[axes], name=name) for name, axes in STRATEGY_AXES.items()]
 
     def _single(self, axes: str) -> Single:
-        found = strategy_choices(self.catalogues, axes, self.asked)
+        found = strategy_choices(self.catalogues, axes)
         if isinstance(found, int):
             node = self.nodes[self.of_kind.index(found)]
             return Single(axes, None, f"cannot use {self.asked.procs} processes evenly at {node.name}")
@@ -286,7 +286,7 @@ class _Planner:
             {edge: float(cost[at[edge]]) for edge, (_, cost) in priced.items()},
             {edge: int(words[at[edge]]) for edge, (words, _) in priced.items()},
             solution,
-            math.fsum(self.catalogues[k].best(1)[0][0] for k in self.of_kind),
+            math.fsum(self.catalogues[k].least() for k in self.of_kind),
             singles,
             self.resident,
             tuple(each for each in fits if each is not None),
