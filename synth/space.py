@@ -131,6 +131,19 @@ class Space:
                         yield PerAxis(g=g, c=c, k=k)
 
 
+def all_grids(space: Space, procs: int) -> list[PerAxis]:
+    """Every grid of a space."""
+    grids = []
+    for channels in space.channel_grids():
+        room = procs // channels.size
+        for count, _, grid in space.x_grids:
+            if count > room:
+                break
+            if count == room or not space.exact:
+                grids.append(grid._replace(g=channels.g, c=channels.c, k=channels.k))
+    return grids
+
+
 def _undominated(states: dict[int, int]) -> dict[int, int]:
     kept: dict[int, int] = {}
     least = None

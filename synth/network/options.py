@@ -19,7 +19,7 @@ from synth.machine.levels import Machine
 from synth.nest import Nest
 from synth.network.boxes import Boxes, Placed
 from synth.network.graph import Node
-from synth.space import Space
+from synth.space import Space, all_grids
 from synth.strategies import STRATEGIES
 
 BATCH = 16  # grids whose words are counted at once
@@ -256,19 +256,6 @@ def splits_only(grid: PerAxis, axes: str) -> bool:
 def largest_block(nest: Nest, grid: PerAxis) -> PerAxis:
     """W: the largest block, per axis."""
     return PerAxis(*(-(-n // p) for n, p in zip(nest.extents, grid, strict=True)))
-
-
-def all_grids(space: Space, procs: int) -> list[PerAxis]:
-    """Every grid of a space."""
-    grids = []
-    for channels in space.channel_grids():
-        room = procs // channels.size
-        for count, _, grid in space.x_grids:
-            if count > room:
-                break
-            if count == room or not space.exact:
-                grids.append(grid._replace(g=channels.g, c=channels.c, k=channels.k))
-    return grids
 
 
 def _x_cut(grid: PerAxis) -> PerAxis:
