@@ -297,7 +297,7 @@ class _Interpreter:
         self._drop(self.written)
 
     def _drop(self, tensor: Tensor) -> None:
-        if tensor in self.tiling.kept:
+        if tensor in self.tiling.kept | self.tiling.keeps:
             return
         for state in self.ranks:
             panel = state.tile.pop(tensor, None)

@@ -24,7 +24,8 @@ COMPOSITE: dict[str, tuple[Axis, ...]] = {"c": ("c",), "k": ("k",), "x": X_AXES}
 class Tiling:
     """The stationary tensor, tiles per axis of the work block, the order of the two inner loops, the pass.
 
-    `kept` names tensors whose whole needed slice is in memory already, from an earlier pass.
+    `kept` names tensors whose whole needed slice is in memory already, from an earlier pass; `keeps` those
+    that are gathered whole at the start of this pass, so that a later one finds them.
     """
 
     stationary: Tensor = "Out"
@@ -32,6 +33,7 @@ class Tiling:
     swapped: bool = False  # which of the two inner loops is the outer one
     pass_: Pass = "forward"
     kept: frozenset[Tensor] = frozenset()
+    keeps: frozenset[Tensor] = frozenset()
 
     @property
     def stream(self) -> str:
@@ -75,7 +77,18 @@ class Tiling:
 
     def whole(self, tensor: Tensor) -> bool:
         """Whether a process holds its whole slice of a tensor all the time."""
-        return tensor == self.stationary or tensor in self.kept
+        return tensor == self.stationary or tensor in self.kept or tensor in self.keeps
+
+    @property
+    def expanded(self) -> tuple[Tensor, ...]:
+        """The tensors that are read and gathered whole before the loop."""
+        wanted = {self.stationary, *self.keeps} - self.kept
+        return tuple(t for t in self.reads if t in wanted)
+
+    @property
+    def brought(self) -> tuple[Tensor, ...]:
+        """The tensors that are read and brought in panel by panel."""
+        return tuple(t for t in self.reads if not self.whole(t))
 
     def loads(self, tensor: Tensor) -> int:
         """How often each tile of a tensor is visited; 1 unless an inner loop has to come back to it."""
