@@ -38,6 +38,17 @@ class Memory:
     loop: int
     reduce: int
 
+    def beside(self, words: int) -> Memory:
+        """The same with `words` more alive all the time."""
+        phases = (self.halo, self.expand, self.loop, self.reduce)
+        return Memory(self.shares + words, *(phase + words if phase else 0 for phase in phases))
+
+    def most(self, other: Memory) -> Memory:
+        """The larger of two, phase by phase."""
+        mine = (self.shares, self.halo, self.expand, self.loop, self.reduce)
+        others = (other.shares, other.halo, other.expand, other.loop, other.reduce)
+        return Memory(*map(max, zip(mine, others, strict=True)))
+
     @property
     def words(self) -> int:
         """High-water mark in words."""

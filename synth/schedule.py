@@ -66,9 +66,9 @@ class Round:
 
 WHY = {
     "halo": "the output rows of a block read input rows that its neighbours own",
-    "broadcast": "all ranks along axis {along} need the same slice of {tensor}",
+    "broadcast": "all ranks along {along} need the same slice of {tensor}",
     "return": "the rows of dIn that a block computes for its neighbours are added where they are owned",
-    "reduce": "each rank along axis {along} holds a partial sum of the same slice of {tensor}",
+    "reduce": "each rank along {along} holds a partial sum of the same slice of {tensor}",
 }
 
 

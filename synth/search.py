@@ -18,7 +18,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 from synth.axes import SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
@@ -26,7 +25,7 @@ from synth.errors import InfeasibleError
 from synth.fit import Fit, fit
 from synth.memory import Footprints, tile_rows
 from synth.nest import Nest
-from synth.passes import Pass, reads
+from synth.passes import Task, reads
 from synth.space import Space
 from synth.tiling import Tiling
 from synth.training import fit_training
@@ -46,7 +45,7 @@ class Request:
     balance: float = 0.10
     exact: bool = False
     most_work: int | None = None  # iterations a process may have; by default balance decides
-    pass_: Pass | Literal["training"] = "forward"
+    pass_: Task = "forward"
 
     @property
     def moves(self) -> int:

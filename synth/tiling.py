@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from synth.axes import LACKED_INDEX, TENSORS, X_AXES, Axis, PerAxis, Tensor
 from synth.intervals import Block, cut
@@ -122,6 +123,17 @@ class Tiling:
     def sizes(self, work: PerAxis) -> PerAxis:
         """T: the largest tile of a block W."""
         return PerAxis(*(-(-w // n) for w, n in zip(work, self.counts, strict=True)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The schedule of a pass as JSON data; `tiles` counts tiles per axis."""
+        return {
+            "pass": self.pass_,
+            "stationary": self.stationary.lower(),
+            "tiles": self.counts._asdict(),
+            "swapped": self.swapped,
+            "kept": sorted(tensor.lower() for tensor in self.kept),
+            "keeps": sorted(tensor.lower() for tensor in self.keeps),
+        }
 
     def __str__(self) -> str:
         loops = " > ".join(f"{axis}:{getattr(self.counts, axis)}" for axis in self.loops())

@@ -20,7 +20,7 @@ from operator import add
 from synth.axes import TENSORS, Tensor
 from synth.distribution import Distribution
 from synth.fit import Fit, fit
-from synth.memory import Footprints
+from synth.memory import Footprints, Memory
 from synth.passes import PASSES, Pass
 from synth.tiling import Tiling
 from synth.words import received
@@ -58,6 +58,15 @@ def resident(footprints: Footprints, kept: frozenset[Tensor], pass_: Pass) -> in
             return footprints.shares["In"] + (footprints.slice("In") if "In" in kept else 0)
         case "backward-filter":
             return footprints.shares["Ker"] + footprints.shares["In"]
+
+
+def training_memory(footprints: Footprints, tilings: Sequence[Tiling]) -> Memory:
+    """The most words a process holds over the three passes, what waits for later ones included."""
+    kept = tilings[0].keeps | tilings[1].keeps
+    passes = (
+        footprints.memory(tiling).beside(resident(footprints, kept, tiling.pass_)) for tiling in tilings
+    )
+    return reduce(Memory.most, passes)
 
 
 def fit_training(
