@@ -176,6 +176,8 @@ class _Interpreter:
             kept = overlap(box, own.box)
             if state.carried.values is not None and own.values is not None and volume(kept):
                 state.carried.values[within(kept, box)] = own.values[within(kept, own.box)]
+        moves = tuple(moves)
+        self._fills_carried(moves)
         for move in moves:
             values = self._take(move)
             self._count(move, "in")
@@ -188,6 +190,28 @@ class _Interpreter:
                     into.values[within(move.box, into.box)] = values
         for state, words in zip(self.ranks, strips, strict=True):
             state.touch(int(words))
+
+    def _fills_carried(self, moves: tuple[Move, ...]) -> None:
+        """What a rank carries is what it owns of it and one strip from each of some other owners.
+
+        Owners hold disjoint boxes (and `_take` sees that they do), so distinct sources and the right sum
+        mean that no row is missing.
+        """
+        strips: dict[int, list[Move]] = {}
+        for move in moves:
+            for target in move.targets:
+                strips.setdefault(target, []).append(move)
+        for rank, state in enumerate(self.ranks):
+            box, own = state.carried.box if state.carried else (), state.own["In"].box
+            arriving = strips.get(rank, [])
+            sources = {rank, *(move.source for move in arriving)}
+            inside = all(contains(box, move.box) for move in arriving)
+            filled = volume(overlap(box, own)) + sum(volume(move.box) for move in arriving)
+            if not inside or len(sources) != len(arriving) + 1 or filled != volume(box):
+                raise PanelMissing(
+                    f"rank {rank} carries In {box} for its group, but the rows it owns and those it gets "
+                    f"from ranks {sorted(sources - {rank})} do not tile it; the schedule is wrong"
+                )
 
     def _gather(self, moves: tuple[Move, ...], one_at_a_time: bool = False) -> None:
         for tensor in ("In", "Ker"):
@@ -202,9 +226,14 @@ class _Interpreter:
             yield (pieces[0].source, *pieces[0].targets), pieces
 
     def _bring(self, tensor: Tensor, ranks: tuple[int, ...], pieces: list[Move], alone: bool) -> None:
-        """All members of a group get the region that the pieces tile."""
+        """All members of a group get the region that the pieces tile.
+
+        Members carry disjoint boxes (and `_take` sees that they do): distinct sources and the right sum
+        mean that the pieces tile the region.
+        """
         region = _hull([piece.box for piece in pieces])
-        if sum(volume(piece.box) for piece in pieces) != volume(region):
+        distinct = len({piece.source for piece in pieces}) == len(pieces)
+        if not distinct or sum(volume(piece.box) for piece in pieces) != volume(region):
             raise PanelMissing(f"the pieces of {tensor} {region} for ranks {ranks} do not tile it")
         values = self._zeros(region)
         for piece in pieces:
@@ -262,6 +291,8 @@ class _Interpreter:
 
     def _reduce(self, moves: Iterable[Move]) -> None:
         """Partial sums of the Out panel go to their owners; every rank then drops the panel."""
+        moves = tuple(moves)
+        self._sent_once(moves)
         transit = np.zeros(len(self.ranks), np.int64)
         arriving: list[tuple[int, Box, Values | None]] = []
         for move in moves:
@@ -277,6 +308,28 @@ class _Interpreter:
             if own.values is not None and values is not None:
                 own.values[within(box, own.box)] += values
         self._drop("Out")
+
+    def _sent_once(self, moves: tuple[Move, ...]) -> None:
+        """Every rank sends each word of its Out panel to the one rank that owns it, or owns it itself."""
+        sent = [[rank] for rank in range(len(self.ranks))]
+        words = [0] * len(self.ranks)
+        for move in moves:
+            for target in move.targets:
+                if not contains(self.ranks[target].own["Out"].box, move.box):
+                    raise IncompleteResult(
+                        f"rank {move.source} sends partial sums {move.box} to rank {target}, which owns "
+                        f"{self.ranks[target].own['Out'].box}; the schedule is wrong"
+                    )
+            sent[move.source] += move.targets
+            words[move.source] += volume(move.box) * len(move.targets)
+        for rank, state in enumerate(self.ranks):
+            panel, own = state.tile.get("Out"), state.own["Out"].box
+            left = volume(panel.box) - volume(overlap(panel.box, own)) if panel else 0
+            if len(set(sent[rank])) != len(sent[rank]) or words[rank] != left:
+                raise IncompleteResult(
+                    f"rank {rank} holds {left} partial sums of Out for others, but sends {words[rank]} to "
+                    f"ranks {sorted(sent[rank][1:])}; the schedule is wrong"
+                )
 
     def _keep(self) -> None:
         """Nobody shares the Out panels: add them to the own shares."""

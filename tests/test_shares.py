@@ -38,7 +38,9 @@ def test_the_least_served_member_gets_the_most(members: int, extents: tuple[tupl
     share = share_of(members, extents)
     assert math.prod(parts for _, parts in share) == members
     assert len({dim for dim, _ in share}) == len(share) <= 3
-    assert least_served(dict(share), extents) == (best_of(members, extents, 2) or best_of(members, extents, 3))
+    assert least_served(dict(share), extents) == (
+        best_of(members, extents, 2) or best_of(members, extents, 3)
+    )
 
 
 def test_the_paper_cuts_c_and_so_does_a_share_where_it_can() -> None:

@@ -86,5 +86,7 @@ def test_paper_formula_of_the_2d_algorithm() -> None:
     """Classical SUMMA: every process of a p x p grid receives 2·(p-1)/p·n²/p words."""
     n, p = 64, 4
     nest = Nest(PerAxis(b=n, c=n, k=n), Window(1), Window(1), Window(1))
-    found: dict[str, Any] = received(Distribution(nest, PerAxis(b=p, k=p)), Tiling("Out", PerAxis(c=4))).most()
+    found: dict[str, Any] = received(
+        Distribution(nest, PerAxis(b=p, k=p)), Tiling("Out", PerAxis(c=4))
+    ).most()
     assert found["total"] == 2 * (p - 1) * n * n // p**2
