@@ -17,7 +17,7 @@ from synth.distribution import Distribution
 from synth.errors import CheckError
 from synth.intervals import Block, Box, contains, overlap, shape, volume, within
 from synth.kernel import Values, convolve
-from synth.schedule import Compute, Move, Round, Schedule
+from synth.schedule import Compute, Move, Phase, Round, Schedule
 
 
 class PanelMissing(CheckError):
@@ -58,6 +58,7 @@ class Simulation:
     out: Values | None
     received: dict[str, list[int]]  # "in", "ker", "out", "halo", "total" -> words by rank
     peak: list[int]
+    steps: dict[tuple[Phase, int, Tensor], list[int]]  # the same by (phase, step, tensor); zeros left out
 
     def most(self) -> dict[str, int]:
         """The most words any rank received, as `words.Received.most`."""
@@ -79,6 +80,7 @@ class _Interpreter:
         self.counting = inputs is None or ker is None
         self.dtype = inputs.dtype if inputs is not None else np.dtype("float64")
         self.received = {name: np.zeros(len(self.distribution.ranks), np.int64) for name in _NAMES}
+        self.steps: dict[tuple[Phase, int, Tensor], list[int]] = {}
         self.ranks = [RankState() for _ in self.distribution.ranks]
         for rank, state in enumerate(self.ranks):
             at = self.distribution.at(rank)
@@ -118,9 +120,13 @@ class _Interpreter:
             now = following
         total = self.received["in"] + self.received["ker"] + self.received["out"]
         received = {name: words.tolist() for name, words in {**self.received, "total": total}.items()}
-        return Simulation(self._assemble(), received, [state.peak for state in self.ranks])
+        return Simulation(self._assemble(), received, [state.peak for state in self.ranks], self.steps)
 
     def _round(self, now: Round, following: Round | None) -> None:
+        for move in (*now.moves, *now.reductions):
+            words = self.steps.setdefault((now.phase, now.step, move.tensor), [0] * len(self.ranks))
+            for rank in move.targets:
+                words[rank] += volume(move.box)
         match now.phase:
             case "halo":
                 self._halo(now.moves)
