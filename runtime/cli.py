@@ -33,7 +33,7 @@ class Facts(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a rank computes: `run(words)` gives the box of Out, `expected()` judges it."""
+    """What a rank computes: `run(words)` gives a box of Out, `expected()` judges it."""
 
     run: Run
     box: Box

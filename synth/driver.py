@@ -221,7 +221,7 @@ def _judge_values(plan: Plan, folder: Path) -> None:
             first = [int(i) + low for i, (low, _) in zip(wrong.nonzero()[0], share["box"], strict=True)]
             raise CheckError(
                 f"rank {rank} ({plan.distribution.at(rank).shown()}) computed {int(wrong.sum())} words of "
-                f"Out wrong, the first at {first}, in one of {plan.tiling.steps} steps along {plan.tiling.stream}"
+                f"Out wrong, the first at {first}, in one of the {plan.tiling.steps} steps"
             )
     if not bool((seen == 1).all()):
         raise CheckError(f"the shares of Out cover some words {int(seen.max())} times and some not at all")
