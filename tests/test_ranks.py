@@ -12,8 +12,8 @@ import pytest
 from codegen.render import render
 from synth.plan import Plan
 from synth.simulate import simulate
-from tests.cases import CASES
-from tests.ranks import Outcome, run_ranks
+from cases import CASES
+from ranks import Outcome, run_ranks
 
 pytestmark = pytest.mark.ranks
 ROOT = Path(__file__).parent.parent
