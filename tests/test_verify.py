@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
-from problems import conv, integers_for, schedules
+from tests.problems import conv, integers_for, schedules
 
 from synth.axes import PerAxis, Tensor
 from synth.distribution import Distribution
