@@ -1,4 +1,4 @@
-"""Options of the test suite: `--slow`, `--update-golden`, and hypothesis, without chance where CI is set."""
+"""Options of a test run, and how hypothesis searches."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import os
 import pytest
 from hypothesis import settings
 
-settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
-    parser.addoption(
-        "--update-golden", action="store_true", help="write tests/golden anew; then read the diff"
-    )
+    parser.addoption("--slow", action="store_true", help="run the tests that take minutes, too")
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -24,7 +22,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     for item in items:
         if "slow" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="minutes long; run with --slow"))
+            item.add_marker(pytest.mark.skip(reason="takes minutes; run with --slow"))
 
 
 @pytest.fixture

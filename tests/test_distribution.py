@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from tests.problems import conv, distributions
+from problems import conv, distributions
 
 from synth.axes import AXES, LACKS, TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution

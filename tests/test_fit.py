@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tests.problems import all_tilings, distributions, small_nests
+from problems import all_tilings, distributions, small_nests
 
 from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution

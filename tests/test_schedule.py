@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import given
-from tests.problems import conv, schedules
+from problems import conv, schedules
 
 from synth.axes import PerAxis
 from synth.distribution import Distribution
@@ -86,7 +86,7 @@ def test_two_processes_by_hand() -> None:
         Move("halo", "In", (*flat, (2, 3), (0, 1)), 1, (0,), why),
         Move("halo", "In", (*flat, (1, 2), (0, 1)), 0, (1,), why),
     )
-    why = "all ranks along axis x need the same slice of Ker"
+    why = "all ranks along x need the same slice of Ker"
     taps = ((0, 1), (0, 3), (0, 1))
     assert loop.moves == (
         Move("broadcast", "Ker", ((0, 1), (0, 1), (0, 1), *taps), 0, (1,), why),

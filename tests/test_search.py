@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.problems import all_grids, small_nests
-from tests.test_fit import all_points
+from problems import all_grids, small_nests
+from test_fit import all_points
 
 from synth.axes import AXES, TENSORS, PerAxis
 from synth.bounds import universal_bound
@@ -79,7 +79,9 @@ def test_no_grid_with_a_fixed_axis_moves_fewer_words(nest: Nest, procs: int, axi
 
 
 @settings(max_examples=60)
-@given(small_nests(3), st.integers(1, 8), st.floats(0, 1), st.sampled_from([*((t,) for t in TENSORS), TENSORS]))
+@given(
+    small_nests(3), st.integers(1, 8), st.floats(0, 1), st.sampled_from([*((t,) for t in TENSORS), TENSORS])
+)
 def test_no_plan_within_the_memory_moves_fewer_words(
     nest: Nest, procs: int, share: float, stationary: tuple[str, ...]
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.problems import KINDS, Values, integers_for, layers, schedules
+from problems import KINDS, Values, integers_for, layers, schedules
 
 from synth.axes import AXES, PerAxis
 from synth.distribution import Distribution

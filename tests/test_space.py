@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.problems import all_grids, nests, small_nests
+from problems import all_grids, nests, small_nests
 
 from synth.axes import AXES, PerAxis
 from synth.distribution import Distribution

@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import numpy as np
 from hypothesis import given
-from tests.problems import schedules
+from problems import schedules
 
 from synth.axes import AXES, DIMS, LACKED_INDEX, TENSORS, PerAxis
 from synth.intervals import within

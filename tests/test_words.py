@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from tests.problems import conv, distributions, schedules
+from problems import conv, distributions, schedules
 
 from synth import words
 from synth.axes import TENSORS, PerAxis
