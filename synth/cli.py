@@ -90,6 +90,11 @@ def parser() -> Parser:
     simulate.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
     simulate.set_defaults(run=_simulate, plan=None)
 
+    from synth.commands import network, predict
+
+    network.register(commands, plan)
+    predict.register(commands)
+
     schema = commands.add_parser("schema", help="print the JSON Schema of the layer file")
     schema.set_defaults(run=_schema)
     doctor = commands.add_parser("doctor", help="say what of the environment is there")
@@ -104,12 +109,14 @@ def _planning(command: argparse.ArgumentParser, required: bool) -> None:
     command.add_argument("layer", metavar="LAYER", nargs=None if required else "?", help=what)
     command.add_argument("--procs", type=int, metavar="P", required=required, help="processes")
     command.add_argument("--memory", metavar="SIZE", help="bytes per process, e.g. 16GiB")
-    command.add_argument("--objective", choices=("words", "paper"), default="words")
+    command.add_argument("--objective", choices=("words", "time", "paper"), default="words")
+    command.add_argument("--machine", metavar="FILE", help="machine file, or the name of a shipped machine")
     command.add_argument("--stationary", choices=("auto", "out", "in", "ker"), default="auto")
     command.add_argument("--grid", metavar="b=4,k=2", help="fix parts of the grid")
     command.add_argument("--balance", type=float, default=0.10, metavar="F", help="extra work allowed (0.10)")
     command.add_argument("--exact-procs", action="store_true", help="leave no process idle")
-    command.add_argument("--pass", dest="pass_", choices=("forward",), default="forward")
+    tasks = ("forward", "backward-data", "backward-filter", "training")
+    command.add_argument("--pass", dest="pass_", choices=tasks, default="forward")
 
 
 def _asked(args: argparse.Namespace) -> Plan:
@@ -136,6 +143,8 @@ def _asked(args: argparse.Namespace) -> Plan:
         grid=_grid(args.grid),
         balance=args.balance,
         exact_procs=args.exact_procs,
+        pass_=args.pass_,
+        machine=args.machine,
     )
 
 
@@ -167,6 +176,11 @@ def _json(data: Any) -> str:
 
 
 def _plan(args: argparse.Namespace) -> int:
+    if str(args.layer).endswith((".yaml", ".yml")):
+        from synth.commands import network
+
+        if network.is_network_file(args.layer):
+            return network.plan(args)
     made = _asked(args)
     relaxed = None
     if args.relax:

@@ -11,6 +11,7 @@ from synth.axes import AXES, Tensor
 from synth.closed_form import Eq4, best
 from synth.errors import UsageError
 from synth.layer import Layer, load_layer
+from synth.passes import TASKS
 from synth.plan import Plan
 from synth.search import STATIONARY, Request, search
 from synth.units import parse_bytes
@@ -34,12 +35,16 @@ def plan(
     grid: Mapping[str, int] | None = None,
     balance: float = 0.10,
     exact_procs: bool = False,
+    pass_: str = "forward",
+    machine: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """The communication-optimal plan of a layer (a `Layer` or the path of a layer file).
 
-    objective: "words" (received words, exact) or "paper" (Eq. 10 of SPAA'21, on exactly `procs` processes).
+    objective: "words" (received words, exact), "paper" (Eq. 10 of SPAA'21, on exactly `procs` processes) or
+    "time" (seconds on a machine; the only one that needs `machine`, a file or the name of a shipped one).
     procs: processes; a few may stay idle within `balance`, none with `exact_procs`.
     memory: bytes per process, as an int or like "16GiB"; None for as much as it takes.
+    pass_: "forward", "backward-data", "backward-filter", or "training" for all three on one grid.
     grid: parts of the grid to keep fixed, e.g. {"b": 4, "k": 2}.
 
     Raises `UsageError` for arguments out of range, `InputError` for a wrong file, and `InfeasibleError`
@@ -49,12 +54,52 @@ def plan(
         layer = load_layer(layer)
     limit = parse_bytes(memory) if isinstance(memory, str) else memory
     request = checked(layer, procs, limit, stationary, dict(grid or {}), balance, exact_procs)
+    if pass_ not in TASKS:
+        raise UsageError(f"pass is {pass_!r}; it must be one of {', '.join(TASKS)}")
+    request = replace(request, pass_=pass_)
     if objective == "paper":
         request = replace(request, fixed=_paper_grid(request, layer), balance=10.0)
+    elif objective == "time":
+        return _fastest(request, layer, procs, limit, balance, exact_procs, machine)
     elif objective != "words":
-        raise UsageError(f"objective is {objective!r}; it must be words or paper")
+        raise UsageError(f"objective is {objective!r}; it must be words, time or paper")
     found = search(request)
-    return Plan(layer, procs, found.grid, found.fit.tiling, limit, balance, exact_procs, found.least_work)
+    tiling, *later = found.fit.tilings
+    return Plan(
+        layer,
+        procs,
+        found.grid,
+        tiling,
+        limit,
+        balance,
+        exact_procs,
+        found.least_work,
+        tuple(later),
+    )
+
+
+def _fastest(
+    request: Request,
+    layer: Layer,
+    procs: int,
+    limit: int | None,
+    balance: float,
+    exact: bool,
+    machine: str | os.PathLike[str] | None,
+) -> Plan:
+    """The plan with the fewest seconds on a machine."""
+    from synth.machine.file import load_machine
+    from synth.time_search import fastest
+
+    if machine is None:
+        raise UsageError("objective time needs a machine; name a file, or one of those that are shipped")
+    where = load_machine(machine)
+    if where.most_ranks is not None and procs > where.most_ranks:
+        raise UsageError(f"{where.name} has {where.most_ranks} ranks, fewer than --procs {procs}; take fewer")
+    found = fastest(request, where)
+    tiling, *later = found.tilings
+    made = Plan(layer, procs, found.grid, tiling, limit, balance, exact, found.least_work, tuple(later))
+    return replace(made, timed=(where, found))
 
 
 def _paper_grid(request: Request, layer: Layer) -> dict[str, int]:

@@ -14,18 +14,22 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from synth.axes import SPATIAL, Axis, PerAxis, Tensor
+from synth.axes import SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.fit import Fit, fit
 from synth.memory import Footprints, tile_rows
 from synth.nest import Nest
+from synth.passes import Task, reads
 from synth.space import Space
+from synth.tiling import Tiling
+from synth.training import fit_training
 
 STATIONARY: tuple[Tensor, ...] = ("Out", "In", "Ker")
 
@@ -42,6 +46,12 @@ class Request:
     balance: float = 0.10
     exact: bool = False
     most_work: int | None = None  # iterations a process may have; by default balance decides
+    pass_: Task = "forward"
+
+    @property
+    def moves(self) -> int:
+        """How often each tensor moves at least: twice in training, where one gather of each is kept."""
+        return 2 if self.pass_ == "training" else 1
 
 
 @dataclass(frozen=True)
@@ -66,18 +76,12 @@ def search(request: Request) -> Found:
     return _Search(request).run()
 
 
-def ranked(request: Request) -> Iterator[Found]:
-    """All plans of a request, one per grid, in the order of their words; nothing when none is feasible."""
-    yield from _Search(request).ranked()
-
-
 class _Search:
     def __init__(self, request: Request) -> None:
         self.request, self.nest, self.procs = request, request.nest, request.procs
         self.space = Space(request.nest, request.procs, request.fixed, request.exact)
         self.total = self.nest.total_words
         self.ticket = itertools.count()
-        self.needed: int | None = None  # the least memory of any plan seen, in words
 
     @cached_property
     def cap(self) -> int:
@@ -91,6 +95,12 @@ class _Search:
         if least is None:
             pinned = ", ".join(f"{axis}={n}" for axis, n in self.request.fixed.items())
             within = f" with {pinned}" if pinned else ""
+            needed = math.prod(self.request.fixed.values())
+            if needed > self.procs:
+                raise InfeasibleError(
+                    f"no grid of at most {self.procs} processes exists{within}; "
+                    f"take at least {needed} processes or free a part of --grid"
+                )
             raise InfeasibleError(
                 f"no grid of exactly {self.procs} processes exists{within} for {self.nest}; "
                 f"allow idle processes (leave out --exact-procs) or take another number"
@@ -98,13 +108,6 @@ class _Search:
         return least
 
     def run(self) -> Found:
-        found = next(self.ranked(), None)
-        if found is None:
-            raise self._infeasible(self.needed)
-        return found
-
-    def ranked(self) -> Iterator[Found]:
-        """All plans within the balance and the memory, one per grid, fewest words first."""
         least = self._least_work()
         queue: list[tuple[float, Key, int, str, PerAxis, Fit | None]] = []
         for channels in self.space.channel_grids():
@@ -112,11 +115,11 @@ class _Search:
             if bound is not None:
                 queue.append((bound, (0, 0, ()), next(self.ticket), "channels", channels, None))
         heapq.heapify(queue)
+        needed: int | None = None
         while queue:
             bound, key, _, stage, grid, plan = heapq.heappop(queue)
             if plan is not None:
-                yield Found(grid, plan, self._work(grid), least)
-                continue
+                return Found(grid, plan, self._work(grid), least)
             if stage == "channels":
                 for whole in self._grids(grid):
                     entry = (self._average(whole), self._key(whole), next(self.ticket), "grid", whole, None)
@@ -127,10 +130,17 @@ class _Search:
                 tighter = max(bound, self._largest_slices(distribution))
                 heapq.heappush(queue, (tighter, key, next(self.ticket), "bounded", grid, None))
                 continue
-            best, least_memory = fit(distribution, self.request.stationary, self.request.memory)
-            self.needed = least_memory if self.needed is None else min(self.needed, least_memory)
+            best, least_memory = self._fit(distribution)
+            needed = least_memory if needed is None else min(needed, least_memory)
             if best is not None:
                 heapq.heappush(queue, (best.words, key, next(self.ticket), "plan", grid, best))
+        raise self._infeasible(needed)
+
+    def _fit(self, distribution: Distribution) -> tuple[Fit | None, int]:
+        request = self.request
+        if request.pass_ == "training":
+            return fit_training(distribution, request.stationary, request.memory)
+        return fit(distribution, request.stationary, request.memory, Tiling(pass_=request.pass_))
 
     def _infeasible(self, needed: int | None) -> InfeasibleError:
         if needed is None or self.request.memory is None:
@@ -164,10 +174,10 @@ class _Search:
         """All admitted grids with these parts along g, c and k."""
         room, work = self.procs // channels.size, self._channel_work(channels)
         stop = bisect_right(self.space.x_grids, room, key=lambda each: each[0])
-        for procs, x_work, grid in self.space.x_grids[:stop]:
+        for procs, x_work, (b, d, h, w) in self.space.x_grids[:stop]:
             if work * x_work > self.cap or (self.request.exact and procs != room):
                 continue
-            yield grid._replace(g=channels.g, c=channels.c, k=channels.k)
+            yield PerAxis(b, channels.g, d, h, w, channels.c, channels.k)
 
     # -- lower bounds ---------------------------------------------------------------------------------
 
@@ -181,7 +191,7 @@ class _Search:
         shared = words["In"] / (channels.g * channels.c) + words["Out"] / (channels.g * channels.k)
         per_x = shared - self.total / channels.size
         fewest = max(1.0, self.nest.extents.x / max(1, self.cap // work))
-        return max(0.0, ker + min(per_x / room, per_x / fewest))
+        return max(0.0, ker + min(per_x / room, per_x / fewest)) * self.request.moves
 
     def _average(self, grid: PerAxis) -> float:
         """Words that the average process receives, clipped footprints taken from below."""
@@ -193,15 +203,23 @@ class _Search:
         inputs = words["In"] * rows / (grid.b * grid.g * grid.c)
         ker = words["Ker"] / (grid.g * grid.c * grid.k)
         out = words["Out"] / (grid.x * grid.g * grid.k)
-        return max(0.0, (inputs + ker + out - self.total / grid.size) * (1 - 1e-12))
+        average = max(0.0, inputs + ker + out - self.total / grid.size)
+        return average * self.request.moves * (1 - 1e-12)
 
     def _largest_slices(self, distribution: Distribution) -> float:
-        """Words of a process with the largest block, if it owned as much as any process does."""
+        """Words that a process with the largest block reads, if it owned as much as any process does.
+
+        In training it reads In and Ker at least once, and dOut.
+        """
         nest, grid, work = self.nest, distribution.grid, distribution.most_work
         footprints = Footprints(distribution)
         rows = 1
         for axis in SPATIAL:
             rows *= tile_rows(nest.windows[axis], getattr(nest.extents, axis), getattr(grid, axis), 1)
-        inputs = work.b * work.g * work.c * rows - footprints.shares["In"]
-        ker = work.g * work.c * work.k * nest.taps - footprints.shares["Ker"]
-        return max(0, inputs) + max(0, ker)
+        slices: dict[Tensor, int] = {
+            "In": work.b * work.g * work.c * rows,
+            "Ker": work.g * work.c * work.k * nest.taps,
+            "Out": work.x * work.g * work.k,
+        }
+        read = TENSORS if self.request.pass_ == "training" else reads(self.request.pass_)
+        return sum(max(0, slices[tensor] - footprints.shares[tensor]) for tensor in read)

@@ -59,6 +59,7 @@ class Simulation:
     out: Values | None
     received: dict[str, list[int]]  # "in", "ker", "out", "halo", "total" -> words by rank
     peak: list[int]
+    steps: dict[tuple[str, int, Tensor], list[int]]  # (phase, step, tensor) -> words received by rank
 
     def most(self) -> dict[str, int]:
         """The most words any rank received, as `words.Received.most`."""
@@ -82,6 +83,8 @@ class _Interpreter:
         self.counting = one is None or other is None
         self.dtype = one.dtype if one is not None else np.dtype("float64")
         self.received = {name: np.zeros(len(self.distribution.ranks), np.int64) for name in _NAMES}
+        self.steps: dict[tuple[str, int, Tensor], Values] = {}
+        self.now = Round("halo", 0)
         self.ranks = [RankState() for _ in self.distribution.ranks]
         for rank, state in enumerate(self.ranks):
             self._start(state, self.distribution.at(rank), (one, other))
@@ -125,9 +128,11 @@ class _Interpreter:
             now = following
         total = self.received["in"] + self.received["ker"] + self.received["out"]
         received = {name: words.tolist() for name, words in {**self.received, "total": total}.items()}
-        return Simulation(self._assemble(), received, [state.peak for state in self.ranks])
+        steps = {key: words.tolist() for key, words in self.steps.items()}
+        return Simulation(self._assemble(), received, [state.peak for state in self.ranks], steps)
 
     def _round(self, now: Round, following: Round | None) -> None:
+        self.now = now
         match now.phase:
             case "halo":
                 self._halo(now.moves)
@@ -174,8 +179,13 @@ class _Interpreter:
     def _share(state: RankState, tensor: Tensor) -> Held:
         return state.carried if tensor == "In" and state.carried else state.own[tensor]
 
-    def _count(self, move: Move, name: str) -> None:
-        self.received[name][list(move.targets)] += volume(move.box)
+    def _count(self, move: Move) -> None:
+        targets, words = list(move.targets), volume(move.box)
+        self.received[move.tensor.lower()][targets] += words
+        if move.kind in ("halo", "return"):
+            self.received["halo"][targets] += words
+        key = self.now.phase, self.now.step, move.tensor
+        self.steps.setdefault(key, np.zeros(len(self.ranks), np.int64))[targets] += words
 
     def _halo(self, moves: Iterable[Move]) -> None:
         strips = np.zeros(len(self.ranks), np.int64)
@@ -190,10 +200,11 @@ class _Interpreter:
             kept = overlap(box, own.box)
             if state.carried.values is not None and own.values is not None and volume(kept):
                 state.carried.values[within(kept, box)] = own.values[within(kept, own.box)]
+        moves = tuple(moves)
+        self._fills_carried(moves)
         for move in moves:
             values = self._take(move)
-            self._count(move, "in")
-            self._count(move, "halo")
+            self._count(move)
             for rank in (move.source, *move.targets):
                 strips[rank] += volume(move.box)
             for target in move.targets:
@@ -202,6 +213,28 @@ class _Interpreter:
                     into.values[within(move.box, into.box)] = values
         for state, words in zip(self.ranks, strips, strict=True):
             state.touch(int(words))
+
+    def _fills_carried(self, moves: tuple[Move, ...]) -> None:
+        """What a rank carries is what it owns of it and one strip from each of some other owners.
+
+        Owners hold disjoint boxes (and `_take` sees that they do), so distinct sources and the right sum
+        mean that no row is missing.
+        """
+        strips: dict[int, list[Move]] = {}
+        for move in moves:
+            for target in move.targets:
+                strips.setdefault(target, []).append(move)
+        for rank, state in enumerate(self.ranks):
+            box, own = state.carried.box if state.carried else (), state.own["In"].box
+            arriving = strips.get(rank, [])
+            sources = {rank, *(move.source for move in arriving)}
+            inside = all(contains(box, move.box) for move in arriving)
+            filled = volume(overlap(box, own)) + sum(volume(move.box) for move in arriving)
+            if not inside or len(sources) != len(arriving) + 1 or filled != volume(box):
+                raise PanelMissing(
+                    f"rank {rank} carries In {box} for its group, but the rows it owns and those it gets "
+                    f"from ranks {sorted(sources - {rank})} do not tile it; the schedule is wrong"
+                )
 
     def _gather(self, moves: tuple[Move, ...], one_at_a_time: bool = False) -> None:
         for tensor in self.tiling.reads:
@@ -216,14 +249,19 @@ class _Interpreter:
             yield (pieces[0].source, *pieces[0].targets), pieces
 
     def _bring(self, tensor: Tensor, ranks: tuple[int, ...], pieces: list[Move], alone: bool) -> None:
-        """All members of a group get the region that the pieces tile."""
+        """All members of a group get the region that the pieces tile.
+
+        Members carry disjoint boxes (and `_take` sees that they do): distinct sources and the right sum
+        mean that the pieces tile the region.
+        """
         region = _hull([piece.box for piece in pieces])
-        if sum(volume(piece.box) for piece in pieces) != volume(region):
+        distinct = len({piece.source for piece in pieces}) == len(pieces)
+        if not distinct or sum(volume(piece.box) for piece in pieces) != volume(region):
             raise PanelMissing(f"the pieces of {tensor} {region} for ranks {ranks} do not tile it")
         values = self._zeros(region)
         for piece in pieces:
             taken = self._take(piece)
-            self._count(piece, tensor.lower())
+            self._count(piece)
             if values is not None and taken is not None:
                 values[within(piece.box, region)] = taken
         largest = max(volume(piece.box) for piece in pieces)
@@ -281,12 +319,13 @@ class _Interpreter:
 
     def _reduce(self, moves: Iterable[Move]) -> None:
         """Partial sums of the written panel go to their owners; every rank then drops the panel."""
-        name = self.written.lower()
+        moves = tuple(moves)
+        self._sent_once(moves)
         transit = np.zeros(len(self.ranks), np.int64)
         arriving: list[tuple[int, Box, Values | None]] = []
         for move in moves:
             values = self._take(move)
-            self._count(move, name)
+            self._count(move)
             transit[[move.source, *move.targets]] += volume(move.box)
             arriving += [(target, move.box, values) for target in move.targets]
         for rank, state in enumerate(self.ranks):
@@ -296,8 +335,30 @@ class _Interpreter:
             _add_box(self.ranks[target].sums, box, values)
         self._drop(self.written)
 
+    def _sent_once(self, moves: tuple[Move, ...]) -> None:
+        """Every rank sends each word of its panel to the one rank that carries it, or carries it itself."""
+        sent = [[rank] for rank in range(len(self.ranks))]
+        words = [0] * len(self.ranks)
+        for move in moves:
+            for target in move.targets:
+                if not contains(self.ranks[target].sums.box, move.box):
+                    raise IncompleteResult(
+                        f"rank {move.source} sends partial sums {move.box} to rank {target}, which sums "
+                        f"{self.ranks[target].sums.box}; the schedule is wrong"
+                    )
+            sent[move.source] += move.targets
+            words[move.source] += volume(move.box) * len(move.targets)
+        for rank, state in enumerate(self.ranks):
+            panel = state.tile.get(self.written)
+            left = volume(panel.box) - volume(overlap(panel.box, state.sums.box)) if panel else 0
+            if len(set(sent[rank])) != len(sent[rank]) or words[rank] != left:
+                raise IncompleteResult(
+                    f"rank {rank} holds {left} partial sums of {self.written} for others, but sends "
+                    f"{words[rank]} to ranks {sorted(sent[rank][1:])}; the schedule is wrong"
+                )
+
     def _drop(self, tensor: Tensor) -> None:
-        if tensor in self.tiling.kept:
+        if tensor in self.tiling.kept | self.tiling.keeps:
             return
         for state in self.ranks:
             panel = state.tile.pop(tensor, None)
@@ -328,8 +389,7 @@ class _Interpreter:
         arriving: list[tuple[int, Box, Values | None]] = []
         for move in moves:
             values = self._take(move)
-            self._count(move, "in")
-            self._count(move, "halo")
+            self._count(move)
             strips[[move.source, *move.targets]] += volume(move.box)
             arriving += [(target, move.box, values) for target in move.targets]
         for rank, state in enumerate(self.ranks):

@@ -1,8 +1,9 @@
 """The space of process grids, and the work balance that a grid must keep.
 
-A grid is one count per axis with product at most P. Along an axis only counts that shrink the largest
-block are worth having (any other count leaves processes without gain), and the divisors of P, so that a
-grid of exactly P processes is always among them.
+A grid is one count per axis with product at most P. Along a long axis only counts that shrink the largest
+block are tried (any other count adds processes that relieve nobody), and the divisors of P, so that a grid
+of exactly P processes is always among them. Along a short axis every count is tried: there, how padding
+and uneven cuts fall out can matter more.
 
 The balance rule: let w* be the least work of the most loaded process over all grids of at most P
 processes; a grid may load a process with at most `(1 + balance)·w*`. Work is counted in iterations of
@@ -21,6 +22,7 @@ from synth.axes import AXES, X_AXES, Axis, PerAxis
 from synth.nest import Nest
 from synth.shares import divisors
 
+SHORT = 16  # extents up to which every count of an axis is tried
 FULL = 2048  # counts up to which every useful count of an axis is tried; beyond, smooth ones only
 
 
@@ -28,6 +30,8 @@ def useful_counts(extent: int, procs: int) -> list[int]:
     """Processes along an axis of some extent that shrink the largest block, and divisors of `procs`."""
     most = min(extent, procs)
     counts = {n for n in divisors(procs) if n <= most}
+    if extent <= SHORT:
+        return list(range(1, most + 1))
     root = math.isqrt(extent) + 1  # a count or its block is at most this
     counts |= set(range(1, min(most, root, FULL) + 1))
     if most > root:
@@ -93,16 +97,18 @@ class Space:
         return min(works, default=None)
 
     @cached_property
-    def x_grids(self) -> list[tuple[int, int, PerAxis]]:
-        """All (processes, iterations of the largest block, grid) over b, d, h, w; by processes."""
-        grids = [(1, 1, PerAxis())]
+    def x_grids(self) -> list[tuple[int, int, tuple[int, ...]]]:
+        """All (processes, iterations of the largest block, parts along b, d, h, w); by processes."""
+        grids: list[tuple[int, int, tuple[int, ...]]] = [(1, 1, ())]
         for axis in X_AXES:
+            options = [(parts, self.block(axis, parts)) for parts in self.counts(axis)]
             grids = [
-                (procs * parts, work * self.block(axis, parts), grid.with_(axis, parts))
-                for procs, work, grid in grids
-                for parts in self.counts(axis)
-                if procs * parts <= self.procs and (not self.exact or self.procs % (procs * parts) == 0)
+                (procs * parts, work * block, (*chosen, parts))
+                for procs, work, chosen in grids
+                for parts, block in options[: bisect_right(options, (self.procs // procs, 1 << 200))]
             ]
+        if self.exact:
+            grids = [grid for grid in grids if self.procs % grid[0] == 0]
         return sorted(grids)
 
     @cached_property
@@ -136,11 +142,11 @@ def all_grids(space: Space, procs: int) -> list[PerAxis]:
     grids = []
     for channels in space.channel_grids():
         room = procs // channels.size
-        for count, _, grid in space.x_grids:
+        for count, _, (b, d, h, w) in space.x_grids:
             if count > room:
                 break
             if count == room or not space.exact:
-                grids.append(grid._replace(g=channels.g, c=channels.c, k=channels.k))
+                grids.append(PerAxis(b, channels.g, d, h, w, channels.c, channels.k))
     return grids
 
 

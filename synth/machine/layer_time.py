@@ -65,11 +65,18 @@ def compute_seconds(machine: Machine, nest: Nest, work: PerAxis, weighted: bool)
 
 
 class LayerTimer:
-    """The times of one placed grid of a layer. `seconds` overrides the computing of one pass."""
+    """The times of one placed grid of a layer; `keeps`: backward-filter has the dOut of backward-data."""
 
     def __init__(
-        self, machine: Machine, nest: Nest, grid: PerAxis, order: Order, weighted: bool = True
+        self,
+        machine: Machine,
+        nest: Nest,
+        grid: PerAxis,
+        order: Order,
+        weighted: bool = True,
+        keeps: bool = True,
     ) -> None:
+        self.keeps = keeps
         self.machine, self.nest, self.grid, self.order, self.weighted = machine, nest, grid, order, weighted
         self.footprints = Footprints(Distribution(nest, grid))
         self.work = self.footprints.work
@@ -110,15 +117,17 @@ class LayerTimer:
         flat: int = math.prod(-(-getattr(self.work, d) // parts.get(d, 1)) for d in ("b", "g", "c"))
         rows = [halo_rows(nest.windows[a], getattr(nest.extents, a), getattr(self.grid, a)) for a in SPATIAL]
         carried = math.prod(row.carried for row in rows)
-        return flat * int(carried - math.prod(row.carried - row.missing for row in rows))
+        if not any(row.moves for row in rows):
+            return 0
+        return flat * int(carried - math.prod(row.kept for row in rows))
 
     def travels(self, pass_: Pass) -> dict[Tensor, Op]:
-        """Tensor -> the collective that brings it in or sums it; backward-filter has dOut already."""
+        """Tensor -> the collective that brings it in or sums it; backward-filter may have dOut."""
         ops: dict[Tensor, Op] = {}
         for tensor in TENSORS:
             if self.groups[tensor].size == 1 or (tensor == "Ker" and not self.weighted):
                 continue
-            if pass_ == "backward-filter" and tensor == "Out":
+            if self.keeps and pass_ == "backward-filter" and tensor == "Out":
                 continue
             ops[tensor] = "reduce_scatter" if WRITES[pass_] == tensor else "all_gather"
         if not self.weighted and self.nest.extents.c == 1:

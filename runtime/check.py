@@ -1,0 +1,105 @@
+"""One-process torch as the judge of values, the plan as the judge of words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+from runtime.blocks import Box, shape, volume
+from runtime.data import sample
+
+
+def reference(
+    conv: Callable[..., torch.Tensor] | None,
+    in_shape: Sequence[int],
+    ker_shape: Sequence[int],
+    out_box: Box,
+    dtype: torch.dtype,
+    device: torch.device,
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (),
+    dilation: Sequence[int] = (),
+) -> torch.Tensor:
+    """A box of Out by one torch call on sample values, from the layer's own numbers.
+
+    Uses nothing of the plan. `conv` is None for a matrix product In[b, c] · Ker[k, c].
+    Half types are computed in float32.
+    """
+    wide = torch.promote_types(dtype, torch.float32)
+    out_shape = shape(out_box)
+    if not volume(out_box):
+        return torch.zeros(out_shape, dtype=wide, device=device)
+    lead = len(out_box) - len(stride)  # dimensions before the spatial ones
+    positions = [range(*interval) for interval in out_box[: lead - 1]]
+    positions.append(range(in_shape[lead - 1]))
+    zeros: list[int] = []  # around the rows that are read, the last dimension first
+    for dim, (low, high) in enumerate(out_box[lead:]):
+        begin = stride[dim] * low - padding[dim]
+        reach = dilation[dim] * (ker_shape[lead + dim] - 1) + 1
+        frame = stride[dim] * (high - low - 1) + reach
+        first = min(in_shape[lead + dim], max(0, begin))
+        last = max(first, min(in_shape[lead + dim], begin + frame))
+        before = min(first - begin, frame)
+        positions.append(range(first, last))
+        zeros = [before, frame - before - (last - first), *zeros]
+    ker_positions = [range(*interval) for interval in out_box[1:lead]]
+    ker_positions += [range(extent) for extent in ker_shape[lead - 1 :]]
+    inputs = sample("In", in_shape, positions, dtype, device).to(wide)
+    ker = sample("Ker", ker_shape, ker_positions, dtype, device).to(wide)
+    if conv is None:
+        return inputs @ ker.mT
+    groups = 1
+    if lead == 3:  # [b, g, k, *rows]: a grouped convolution
+        groups = ker.shape[0]
+        inputs, ker = inputs.flatten(1, 2), ker.flatten(0, 1)
+    out = conv(F.pad(inputs, zeros), ker, None, list(stride), 0, list(dilation), groups)
+    return out.reshape(out_shape)
+
+
+def value_fault(out: torch.Tensor, expected: torch.Tensor, box: Box) -> str | None:
+    """What is wrong with the values of a share of Out, in one sentence, or None.
+
+    Sample values are whole numbers, and so are exact results: an error below one half
+    is the vendor's rounding (Winograd), anything more is a fault. Half types get the
+    rounding of their format on top.
+    """
+    if out.shape != expected.shape:
+        return f"Out has shape {tuple(out.shape)} instead of {tuple(expected.shape)}"
+    if not out.numel():
+        return None
+    slack = 0.5
+    if out.dtype in (torch.float16, torch.bfloat16):
+        slack += 8 * torch.finfo(out.dtype).eps * float(expected.abs().max())
+    wrong = ~((out.to(expected.dtype) - expected).abs() < slack)  # so that NaN is wrong
+    count = int(wrong.sum())
+    if count == 0:
+        return None
+    place = [int(i) for i in wrong.nonzero()[0]]
+    got, right = float(out[tuple(place)]), float(expected[tuple(place)])
+    first = [i + low for i, (low, _) in zip(place, box, strict=True)]
+    shown = ", ".join(f"{low}:{high}" for low, high in box)
+    return (
+        f"Out differs in {count} of {out.numel()} words of its box [{shown}],"
+        f" first at {first}: {got:g} instead of {right:g}"
+    )
+
+
+def expected_words(
+    words: dict[int, dict[str, int]], rank: int
+) -> dict[str, int] | None:
+    """The entry of a rank in a table that lists the ranks where entries change."""
+    first = max((first for first in words if first <= rank), default=None)
+    return None if first is None else words[first]
+
+
+def word_faults(
+    received: dict[str, int], predicted: dict[str, int] | None
+) -> list[str]:
+    """One sentence per tensor of which not the predicted number of words came."""
+    return [
+        f"received {received[name]} words of {name} instead of {expected}"
+        for name, expected in (predicted or {}).items()
+        if received[name] != expected
+    ]
