@@ -35,7 +35,7 @@ def time_lines(plan: Plan, machine: Machine, found: Fastest) -> list[str]:
 def _row(plan: Plan, machine: Machine, name: str, algorithm: str, seconds: float) -> list[str]:
     where = ""
     if name in TENSORS:
-        group = group_of(machine, plan.grid, ROW_MAJOR, LACKS[name])  # type: ignore[index]
+        group = group_of(machine, plan.grid, ROW_MAJOR, LACKS[name])
         crossed = ", ".join(f"{units} along {machine.levels[level].name}" for level, units in group.units())
         where = f"groups of {group.size}: {crossed}"
     return [name, f"{seconds * 1e6:.1f} µs", algorithm, where]

@@ -40,6 +40,7 @@ class Asked:
     machine: Machine | None = None
     balance: float = 0.10
     keep: int = 12  # options per layer that are kept for their own cost
+    axes: str = ""  # grids may split these axes only; "" for all
     placement: bool = True  # whether ranks may be placed in other orders than row-major
 
     @property

@@ -125,6 +125,8 @@ class _Planner:
         self.catalogues = [Catalogue(kind, self.asked) for kind in self.distinct]
         feasible([self.catalogues[i] for i in self.of_kind], self.nodes, self.asked)
         self.resident = self._resident()
+        if self.asked.axes:
+            return self._restricted()
         singles = tuple(self._singles())
         extra: list[list[Placed]] = [[] for _ in self.distinct]
         for single in singles:
@@ -134,6 +136,16 @@ class _Planner:
         self.tell(f"options per layer: {min(map(len, table))} to {max(map(len, table))}")
         solution, words = self._solve(table, self.method)
         return self._result(table, solution, words, singles)
+
+    def _restricted(self) -> NetworkPlan:
+        """The best choice of grids that split certain axes only."""
+        found = strategy_choices(self.catalogues, self.asked.axes)
+        if isinstance(found, int):
+            node = self.nodes[self.of_kind.index(found)]
+            raise InfeasibleError(f"{node.name}: no grid splits {self.asked.axes} only; free more axes")
+        table = self._fitting(found)
+        solution, words = self._solve(table, self.method)
+        return self._result(table, solution, words, ())
 
     def _near(self) -> list[list[int]]:
         """Kind -> kinds of layers that are at most two redistributions away."""
