@@ -6,6 +6,7 @@ which axes lie inside a node; it is a choice of its own, and costs no words.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -63,6 +64,11 @@ def _group(
     rest: tuple[tuple[int, int], ...],
     procs: int,
 ) -> Group:
+    size = math.prod(count for count, _ in varied)
+    aligned = [size if ranks is None or ranks >= procs else _aligned(varied, ranks) for ranks in sizes]
+    flows = tuple(float(min(procs, below or procs)) for below in (1, *sizes[:-1]))
+    if all(aligned):
+        return Group((*aligned[:-1], size), flows)
     members, bases = _offsets(varied), _offsets(rest)
     if len(bases) > SAMPLED:
         bases = bases[np.linspace(0, len(bases) - 1, SAMPLED).astype(int)]
@@ -70,8 +76,22 @@ def _group(
         len(members) if ranks is None or ranks >= procs else _inside(members, bases, ranks) for ranks in sizes
     ]
     inside[-1] = len(members)
-    flows = tuple(float(min(procs, below or procs)) for below in (1, *sizes[:-1]))
     return Group(tuple(inside), flows)
+
+
+def _aligned(varied: tuple[tuple[int, int], ...], ranks: int) -> int:
+    """Members per unit where every axis fills units evenly or is filled by them; 0 where one does not."""
+    inside = 1
+    for count, stride in varied:
+        if stride % ranks == 0:
+            continue
+        if ranks % (stride * count) == 0:
+            inside *= count
+        elif ranks % stride == 0 and stride * count % ranks == 0:
+            inside *= ranks // stride
+        else:
+            return 0
+    return inside
 
 
 def _offsets(axes: tuple[tuple[int, int], ...]) -> np.ndarray:

@@ -29,6 +29,8 @@ from synth.network.options import (
 from synth.network.solve import Progress, Solution, Table, solve
 from synth.search import STATIONARY
 
+MANY = 1 << 15  # ranks beyond which only a few options per layer are compared, and no single strategies
+
 
 @dataclass(frozen=True)
 class Single:
@@ -103,6 +105,8 @@ def plan_network(
         raise UsageError("objective time needs a machine; name one with --machine")
     if not 1 <= asked.procs <= 2**20:
         raise UsageError(f"procs is {asked.procs}; it must be from 1 to {2**20} for a network")
+    if asked.procs > MANY:  # arrays over all ranks: few options
+        asked = replace(asked, keep=1)
     return _Planner(network, asked, method, progress or (lambda text: None)).run()
 
 
@@ -127,7 +131,7 @@ class _Planner:
         self.resident = self._resident()
         if self.asked.axes:
             return self._restricted()
-        singles = tuple(self._singles())
+        singles = () if self.asked.procs > MANY else tuple(self._singles())
         extra: list[list[Placed]] = [[] for _ in self.distinct]
         for single in singles:
             for kind, placed in zip(self.of_kind, single.chosen, strict=False):
