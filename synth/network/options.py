@@ -17,7 +17,7 @@ from synth.machine.groups import CHANNELS_SWAPPED, ORDERS, ROW_MAJOR, Order, dis
 from synth.machine.layer_time import compute_seconds, layer_seconds
 from synth.machine.levels import Machine
 from synth.nest import Nest
-from synth.network.boxes import Boxes, Placed
+from synth.network.boxes import EVERY, Boxes, Placed
 from synth.network.graph import Node
 from synth.space import Space, all_grids
 from synth.strategies import STRATEGIES
@@ -158,7 +158,7 @@ class Catalogue:
         fits = [grid for grid in self.bounds if not axes or splits_only(grid, axes)]
         if not fits and self.asked.objective == "time":
             fits = self._fewer(axes)
-        batch = max(1, min(BATCH, ELEMENTS // self.asked.procs))
+        batch = max(1, min(BATCH, ELEMENTS // min(self.asked.procs, EVERY)))
         if self.asked.objective == "time":
             fits = fits[: TIMED // 3 if axes else TIMED]
         for start in range(0, len(fits), batch):

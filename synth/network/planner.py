@@ -14,7 +14,7 @@ from synth.distribution import Distribution
 from synth.errors import InfeasibleError, UsageError
 from synth.fit import Fit, fit
 from synth.machine.groups import split_over
-from synth.network.boxes import Array, Boxes, Placed, moved_words, rows_read
+from synth.network.boxes import EVERY, Array, Boxes, Placed, moved_words, rows_read
 from synth.network.graph import Edge, Network
 from synth.network.options import (
     STRATEGY_AXES,
@@ -28,8 +28,6 @@ from synth.network.options import (
 )
 from synth.network.solve import Progress, Solution, Table, solve
 from synth.search import STATIONARY
-
-MANY = 1 << 15  # ranks beyond which only a few options per layer are compared, and no single strategies
 
 
 @dataclass(frozen=True)
@@ -105,8 +103,8 @@ def plan_network(
         raise UsageError("objective time needs a machine; name one with --machine")
     if not 1 <= asked.procs <= 2**20:
         raise UsageError(f"procs is {asked.procs}; it must be from 1 to {2**20} for a network")
-    if asked.procs > MANY:  # arrays over all ranks: few options
-        asked = replace(asked, keep=1)
+    if asked.procs > EVERY:
+        asked = replace(asked, keep=2)
     return _Planner(network, asked, method, progress or (lambda text: None)).run()
 
 
@@ -131,7 +129,7 @@ class _Planner:
         self.resident = self._resident()
         if self.asked.axes:
             return self._restricted()
-        singles = () if self.asked.procs > MANY else tuple(self._singles())
+        singles = () if self.asked.procs > EVERY else tuple(self._singles())
         extra: list[list[Placed]] = [[] for _ in self.distinct]
         for single in singles:
             for kind, placed in zip(self.of_kind, single.chosen, strict=False):
