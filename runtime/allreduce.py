@@ -2,10 +2,10 @@
 
 Recursive halving (a reduce-scatter), then recursive doubling (an all-gather), as in
 Thakur, Rabenseifner and Gropp (2005), with ranks dealt over the units of the machine in
-turn, as in Li et al. (swCaffe, CLUSTER 2018, section 5.1): partners that are far apart,
-who exchange the large messages, are then in one unit, and only the small messages of the
-last halvings and first doublings cross. Where P is no power of two, the ranks beyond the
-largest one hand their buffer to a partner first and get the result from it last.
+turn, as in Li et al. (swCaffe, CLUSTER 2018, section 5.1): partners far apart, who
+exchange the large messages, are then in one unit, and only the small messages of the
+last halvings and first doublings cross. Where P is no power of two, the ranks beyond
+the largest one hand their buffer to a partner first and get the result from it last.
 
     8 ranks in 2 units of 4: ranks 0 4 1 5 2 6 3 7 have the places 0 1 2 3 4 5 6 7.
 """

@@ -212,14 +212,22 @@ class _Planner:
     # -- one choice of options --------------------------------------------------------------------------
 
     def _singles(self) -> list[Single]:
-        by_axes = {axes: self._single(axes) for axes in dict.fromkeys(STRATEGY_AXES.values())}
+        """Strategies with fewer axes first: what they choose is open to those with more."""
+        by_axes: dict[str, Single] = {}
+        for axes in sorted(set(STRATEGY_AXES.values()), key=lambda axes: (len(axes), axes)):
+            within = [single for other, single in by_axes.items() if set(other) <= set(axes)]
+            by_axes[axes] = self._single(axes, within)
         return [replace(by_axes[axes], name=name) for name, axes in STRATEGY_AXES.items()]
 
-    def _single(self, axes: str) -> Single:
+    def _single(self, axes: str, within: Sequence[Single]) -> Single:
         found = strategy_choices(self.catalogues, axes)
         if isinstance(found, int):
             node = self.nodes[self.of_kind.index(found)]
             return Single(axes, None, f"cannot use {self.asked.procs} processes evenly at {node.name}")
+        for single in within:
+            for kind, placed in zip(self.of_kind, single.chosen, strict=False):
+                if all(choice.placed != placed for choice in found[kind]):
+                    found[kind].append(Choice(placed, self.catalogues[kind].cost(placed)))
         try:
             table = self._fitting(found)
         except InfeasibleError:
