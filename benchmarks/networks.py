@@ -19,9 +19,7 @@ NETWORKS = Path(__file__).resolve().parent.parent / "examples/networks"
 def main() -> None:
     """One row per network, objective and number of processes."""
     lassen = load_machine("lassen")
-    print(
-        "| network | P | objective | plan | best single | plan / single | lower bound | free edges | seconds |"
-    )
+    print("| network | P | objective | plan | best single | plan / single | lower bound | free edges | s |")
     print("|---|---|---|---|---|---|---|---|---|")
     for objective in ("words", "time"):
         for name in ("resnet50", "wrn50_4", "vgg16", "cosmoflow"):

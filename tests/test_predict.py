@@ -11,7 +11,7 @@ from synth.cli import main
 from synth.errors import InfeasibleError, InputError, UsageError
 from synth.machine.file import load_machine
 from synth.machine.levels import Compute, Level, Machine
-from synth.network.file import load_network, parse_network
+from synth.network.file import parse_network
 from synth.network.options import Asked
 from synth.network.planner import plan_network
 from synth.oracle.calibrate import calibrate

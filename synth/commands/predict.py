@@ -43,10 +43,10 @@ def _predict(args: argparse.Namespace) -> int:
     from synth.machine.file import load_machine
     from synth.network.file import load_network
     from synth.oracle.predict import Question, compare, predict
-    from synth.oracle.profile import Rate, load_profile
+    from synth.oracle.profile import Rate, Source, load_profile
 
     network, machine = load_network(args.network), load_machine(args.machine)
-    profile = load_profile(args.profile, network) if args.profile else Rate(machine)
+    profile: Source = load_profile(args.profile, network) if args.profile else Rate(machine)
     question = Question(
         network,
         machine,

@@ -29,7 +29,9 @@ class Times:
 class Source(Protocol):
     """Something that knows the times of layers, and says where it has them from."""
 
-    said: str
+    @property
+    def said(self) -> str:
+        """Where the times are from, for the report."""
 
     def times(self, node: Node, samples: int) -> Times:
         """The times of a layer of a network with `samples` samples."""
