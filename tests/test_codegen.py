@@ -126,7 +126,7 @@ def replace_name(layer: Layer, name: str) -> Layer:
 
 def test_a_name_with_a_line_break_is_refused() -> None:
     plan = replace(CASES["alone"], layer=replace_name(CASES["alone"].layer, 'x"""\nimport os'))
-    with pytest.raises(UsageError, match="the name of the layer .* has characters that cannot be printed"):
+    with pytest.raises(UsageError, match=r"the name of the layer .* has characters that cannot be printed"):
         render(plan)
 
 

@@ -83,7 +83,9 @@ def test_a_lost_rank_is_named_by_the_others(tmp_path: Path) -> None:
     plan = CASES["summa"]
     text = render(plan).replace(
         "        settle(coming, panels)\n",
-        "        settle(coming, panels)\n        if step == 1 and at == {'b': 1, 'k': 2}:\n            sys.exit(9)\n",
+        "        settle(coming, panels)\n"
+        "        if step == 1 and at == {'b': 1, 'k': 2}:\n"
+        "            sys.exit(9)\n",
     )
     outcome = run_ranks(text, plan.used_procs, tmp_path)
     assert outcome.codes[6] == 9

@@ -177,6 +177,9 @@ def run(in_own, ker_own, at, groups, words):
     count = words.counter("halo", 0, "In")
     in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
 
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+
     def fetch(step):
         """Start the broadcasts that `step` waits for."""
         block, coming = tile(at, step), {}
@@ -190,8 +193,6 @@ def run(in_own, ker_own, at, groups, words):
         coming["Ker"] = panel, ker_own, list(pieces)
         return coming
 
-    out_box = touched_out(work(at))
-    out = in_own.new_zeros(shape(out_box))
     panels, coming = {}, fetch(0)
 
     for step in range(STEPS):

@@ -187,6 +187,9 @@ def run(in_own, ker_own, at, groups, words):
     pieces = broadcast(in_box, in_own, owned_in, groups["k"], count)
     in_slice = assemble(in_box, in_own, pieces)
 
+    out_box = owned_out(at)
+    out = in_own.new_zeros(shape(out_box))
+
     def fetch(step):
         """Start the broadcasts that `step` waits for."""
         block, coming = tile(at, step), {}
@@ -196,8 +199,6 @@ def run(in_own, ker_own, at, groups, words):
         coming["Ker"] = panel, ker_own, list(pieces)
         return coming
 
-    out_box = owned_out(at)
-    out = in_own.new_zeros(shape(out_box))
     panels, coming = {}, fetch(0)
 
     for step in range(STEPS):

@@ -187,10 +187,11 @@ def run(in_own, ker_own, at, groups, words):
 
     for step in range(STEPS):
         block = tile(at, step)
+        if changes(step, "h"):
+            sums = 0  # another panel of Out begins
         in_tile = in_own[within(touched_in(block), owned_in(at))]
         ker_tile = ker_slice[within(touched_ker(block), ker_box)]
-        term = convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
-        sums = term if changes(step, "h") else sums + term
+        sums += convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
         if changes(step + 1, "h"):
             # Each rank along axis c holds a partial sum of the same slice of Out.
             count = words.counter("loop", step, "Out")

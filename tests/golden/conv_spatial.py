@@ -81,16 +81,6 @@ def owned_in(at):
     return (0, N_b), (0, N_c), cut((0, I_h), P_h, at["h"]), (0, I_w)
 
 
-def touched_in(block):
-    """The box of In[b, c, h, w] that a block of the nest reads."""
-    return (
-        block["b"],
-        block["c"],
-        reach(block["h"], WINDOWS["h"]),
-        reach(block["w"], WINDOWS["w"]),
-    )
-
-
 def carried_in(at):
     """What a rank hands out: its share of the rows that its block reads, halo and all."""
     b, c, _, w = owned_in(at)

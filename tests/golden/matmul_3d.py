@@ -148,6 +148,9 @@ def run(in_own, ker_own, at, groups, words):
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups` the
     group of this rank for every entry of LINES; `words` counts what arrives.
     """
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+
     def fetch(step):
         """Start the broadcasts that `step` waits for."""
         block, coming = tile(at, step), {}
@@ -161,12 +164,9 @@ def run(in_own, ker_own, at, groups, words):
         coming["Ker"] = panel, ker_own, list(pieces)
         return coming
 
-    out_box = touched_out(work(at))
-    out = in_own.new_zeros(shape(out_box))
     panels, coming = {}, fetch(0)
 
     for step in range(STEPS):
-        block = tile(at, step)
         settle(coming, panels)
         if step + 1 < STEPS:
             coming = fetch(step + 1)  # travels while this step computes

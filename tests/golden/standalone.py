@@ -168,6 +168,9 @@ def run(in_own, ker_own, at, groups, words):
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups` the
     group of this rank for every entry of LINES; `words` counts what arrives.
     """
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+
     def fetch(step):
         """Start the broadcasts that `step` waits for."""
         block, coming = tile(at, step), {}
@@ -181,8 +184,6 @@ def run(in_own, ker_own, at, groups, words):
         coming["Ker"] = panel, ker_own, list(pieces)
         return coming
 
-    out_box = touched_out(work(at))
-    out = in_own.new_zeros(shape(out_box))
     panels, coming = {}, fetch(0)
 
     for step in range(STEPS):
