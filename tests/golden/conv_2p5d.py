@@ -8,7 +8,7 @@ Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=4 h=8 w=8 c=16 k=16 r=3 s=3
 Form   3D: Out stays, In and Ker pass in 4 panels along c
 Owned  In: c over c then k, h over h
-       Ker: k over k, c over c then x
+       Ker: k over k, c over c then x (x: h)
        Out: k over k then c, h over h; partial sums along c until reduced
 Moves  In 768 (halo 128), Ker 288, Out 512: at most 1568 words received per rank
 Memory at most 4896 words of 4 bytes per rank
@@ -172,11 +172,13 @@ def reduce(sums, panel, group, count):
     others = [i for i in range(len(shares)) if i != group.me]
     leaving = torch.cat([sums[within(shares[i], panel)].flatten() for i in others])
     arriving = leaving.new_empty(len(others), *shape(mine))
+    sent, received = [volume(share) for share in shares], [volume(mine)] * len(shares)
+    sent[group.me] = received[group.me] = 0  # the own terms stay
     dist.all_to_all_single(
         arriving.view(-1),
         leaving,
-        output_split_sizes=[volume(mine) * (i in others) for i in range(len(shares))],
-        input_split_sizes=[volume(s) * (s is not mine) for s in shares],
+        output_split_sizes=received,
+        input_split_sizes=sent,
         group=group.handle,
     )
     count(arriving.numel())
@@ -235,7 +237,7 @@ def expected(at, device):
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
     args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, FLOPS, MOST, WORDS)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout)
     at, device = world.at, world.device
     groups = make_groups(at, GRID, LINES)

@@ -8,7 +8,7 @@ Nest   Out[b,g,k,h,w] += In[b,g,c,h+r-1,w+s-1] * Ker[g,k,c,r,s]
        b=2 g=4 h=8 w=8 c=3 k=2 r=3 s=3
 Form   2D: Out stays, In and Ker pass in 3 panels along c
 Owned  In: g over g then k, h over h
-       Ker: g over g then x, k over k
+       Ker: g over g then x, k over k (x: h)
        Out: g over g, k over k, h over h
 Moves  In 288 (halo 48), Ker 27, Out 0: at most 315 words received per rank
 Memory at most 1311 words of 4 bytes per rank
@@ -216,7 +216,7 @@ def expected(at, device):
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
     args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, FLOPS, MOST, WORDS)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout)
     at, device = world.at, world.device
     groups = make_groups(at, GRID, LINES)

@@ -8,7 +8,7 @@ Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=3 h=11 w=9 c=7 k=5 r=3 s=3
 Form   3D: Ker stays, In and Out pass in 2 panels along x; tiles along c inside
 Owned  In: b over b, c over c
-       Ker: k over x, c over c
+       Ker: k over x, c over c (x: b)
        Out: b over b, h over c; partial sums along c until reduced
 Moves  In 0, Ker 108, Out 540: at most 612 words received per rank
 Memory at most 4132 words of 4 bytes per rank
@@ -159,11 +159,13 @@ def reduce(sums, panel, group, count):
     others = [i for i in range(len(shares)) if i != group.me]
     leaving = torch.cat([sums[within(shares[i], panel)].flatten() for i in others])
     arriving = leaving.new_empty(len(others), *shape(mine))
+    sent, received = [volume(share) for share in shares], [volume(mine)] * len(shares)
+    sent[group.me] = received[group.me] = 0  # the own terms stay
     dist.all_to_all_single(
         arriving.view(-1),
         leaving,
-        output_split_sizes=[volume(mine) * (i in others) for i in range(len(shares))],
-        input_split_sizes=[volume(s) * (s is not mine) for s in shares],
+        output_split_sizes=received,
+        input_split_sizes=sent,
         group=group.handle,
     )
     count(arriving.numel())
@@ -212,7 +214,7 @@ def expected(at, device):
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
     args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, FLOPS, MOST, WORDS)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout)
     at, device = world.at, world.device
     groups = make_groups(at, GRID, LINES)

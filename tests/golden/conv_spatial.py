@@ -8,7 +8,7 @@ Nest   Out[b,k,h,w] += In[b,c,h+r-3,w+s-3] * Ker[k,c,r,s]
        b=2 h=12 w=6 c=3 k=4 r=7 s=7
 Form   2D: Out stays, In and Ker pass in one panel
 Owned  In: h over h
-       Ker: k over x
+       Ker: k over x (x: h)
        Out: h over h
 Moves  In 216 (halo 216), Ker 441, Out 0: at most 657 words received per rank
 Memory at most 2691 words of 4 bytes per rank
@@ -166,7 +166,7 @@ def expected(at, device):
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
     args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, FLOPS, MOST, WORDS)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout)
     at, device = world.at, world.device
     groups = make_groups(at, GRID, LINES)

@@ -8,7 +8,7 @@ Nest   Out[b,k,h,w] += In[b,c,h+r-1,3w+s-2] * Ker[k,c,r,s]
        b=2 h=7 w=5 c=4 k=6 r=3 s=5; In without the rows that the stride skips
 Form   2D: Out stays, In and Ker pass in 2 panels along c; tiles along h inside
 Owned  In: h over h then k
-       Ker: k over k, c over x
+       Ker: k over k, c over x (x: h)
        Out: k over k, h over h
 Moves  In 624 (halo 104), Ker 60, Out 0: at most 684 words received per rank
 Memory at most 1716 words of 4 bytes per rank
@@ -220,7 +220,7 @@ def expected(at, device):
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
     args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, FLOPS, MOST, WORDS)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout)
     at, device = world.at, world.device
     groups = make_groups(at, GRID, LINES)

@@ -8,7 +8,7 @@ Nest   Out[b,k] += In[b,c] * Ker[k,c]
        b=12 c=14 k=10
 Form   3D: Out stays, In and Ker pass in 2 panels along c
 Owned  In: b over b then k, c over c
-       Ker: k over k, c over c then x
+       Ker: k over k, c over c then x (x: b)
        Out: b over b then c, k over k; partial sums along c until reduced
 Moves  In 21, Ker 20, Out 15: at most 56 words received per rank
 Memory at most 189 words of 4 bytes per rank
@@ -131,11 +131,13 @@ def reduce(sums, panel, group, count):
     others = [i for i in range(len(shares)) if i != group.me]
     leaving = torch.cat([sums[within(shares[i], panel)].flatten() for i in others])
     arriving = leaving.new_empty(len(others), *shape(mine))
+    sent, received = [volume(share) for share in shares], [volume(mine)] * len(shares)
+    sent[group.me] = received[group.me] = 0  # the own terms stay
     dist.all_to_all_single(
         arriving.view(-1),
         leaving,
-        output_split_sizes=[volume(mine) * (i in others) for i in range(len(shares))],
-        input_split_sizes=[volume(s) * (s is not mine) for s in shares],
+        output_split_sizes=received,
+        input_split_sizes=sent,
         group=group.handle,
     )
     count(arriving.numel())
@@ -186,7 +188,7 @@ def expected(at, device):
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
     args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, FLOPS, MOST, WORDS)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout)
     at, device = world.at, world.device
     groups = make_groups(at, GRID, LINES)

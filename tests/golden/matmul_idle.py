@@ -9,7 +9,7 @@ Nest   Out[b,k] += In[b,c] * Ker[k,c]
        b=12 c=14 k=10
 Form   2D: Out stays, In and Ker pass in 2 panels along c
 Owned  In: b over b, c over k
-       Ker: k over k, c over x
+       Ker: k over k, c over x (x: b)
        Out: b over b, k over k
 Moves  In 28, Ker 50, Out 0: at most 78 words received per rank
 Memory at most 219 words of 4 bytes per rank
@@ -163,7 +163,7 @@ def expected(at, device):
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
     args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, FLOPS, MOST, WORDS)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout)
     at, device = world.at, world.device
     if at is None:  # the grid has no place for this rank: it only waits for the others

@@ -8,7 +8,7 @@ Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=4 h=8 w=8 c=16 k=16 r=3 s=3
 Form   2D: Out stays, In and Ker pass in 4 panels along c
 Owned  In: b over b, c over k
-       Ker: k over k, c over x
+       Ker: k over k, c over x (x: b)
        Out: b over b, k over k
 Moves  In 1536, Ker 288, Out 0: at most 1824 words received per rank
 Memory at most 3136 words of 4 bytes per rank
@@ -682,6 +682,7 @@ class Facts(NamedTuple):
 
     name: str
     plan: str
+    dtype: torch.dtype
     flops: int  # of the whole layer; a multiply-add is two
     most: dict[str, int]  # predicted words received by the rank that receives most
     words: dict[int, dict[str, int]]  # the same by rank, see `expected_words`
@@ -826,7 +827,9 @@ def tell(
         rate = facts.flops / median / 1e9
         say(
             f"bench: {len(times)} runs, slowest rank: median {median:.6f} s,"
-            f" min {min(times):.6f} s, {rate:.3f} GFlop/s"
+            f" min {min(times):.6f} s, {rate:.3f} GFlop/s; at most"
+            f" {most['total']} words, {most['total'] * facts.dtype.itemsize} bytes"
+            " received per rank and run"
         )
     if not args.check:
         return
@@ -864,7 +867,7 @@ def expected(at, device):
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
     args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, FLOPS, MOST, WORDS)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout)
     at, device = world.at, world.device
     groups = make_groups(at, GRID, LINES)
