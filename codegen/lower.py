@@ -75,7 +75,9 @@ class _Form:
         nodes += self._all_steps()
         if not self.moves("Out") and self.grouped("Out"):
             return (*nodes, Finish(self._why("reduce", "Out")))
-        return (*nodes, Text(("return out",)))
+        if self.loops or self.moves("Out"):
+            nodes.append(Text(("return out",)))
+        return tuple(nodes)
 
     # -- what comes in --------------------------------------------------------------------------------
 
@@ -125,8 +127,10 @@ class _Form:
             block = ("block = work(at)",) if named else ()
             if self.moves("Out"):
                 return [Text((*begin, *block)), *self._step("0")]
-            framed = begin[:1] if self.grouped("Out") else ()
-            return [Text((*framed, *block, f"out = {self._kernel()[1]}"))]
+            kernel = self._kernel()[1]
+            if self.grouped("Out"):
+                return [Text((begin[0], *block, f"out = {kernel}"))]
+            return [Text((*block, f"return {kernel}"))]
         body: list[Node] = [Text(("block = tile(at, step)",))] if named else []
         if not self._fetches():
             return [Text(begin), Steps((*body, *self._step("step")))]

@@ -142,9 +142,7 @@ def run(in_own, ker_own, at, groups, words):
     ker_slice = assemble(ker_box, ker_own, pieces)
 
     block = work(at)
-    out = convolve(F.conv2d, in_wide, ker_slice, block, WINDOWS)
-
-    return out
+    return convolve(F.conv2d, in_wide, ker_slice, block, WINDOWS)
 
 
 def expected(at, device):
