@@ -82,8 +82,9 @@ def test_panels_for_overlap_where_memory_is_ample() -> None:
 def test_panels_get_finer_and_then_inner_tiles_appear_as_memory_shrinks() -> None:
     nest = Nest(PerAxis(b=64, c=64, k=64), *[Window(1)] * 3)
     d = Distribution(nest, PerAxis(b=2, k=2))
-    found, least = fit(d, ["Out"], None)
+    found, _ = fit(d, ["Out"], None)
     assert found is not None
+    _, least = fit(d, ["Out"], found.memory)
     words, steps = found.words, found.tiling.steps
     for limit in range(found.memory, least - 1, -64):
         found, _ = fit(d, ["Out"], limit)
