@@ -174,10 +174,10 @@ class _Search:
         """All admitted grids with these parts along g, c and k."""
         room, work = self.procs // channels.size, self._channel_work(channels)
         stop = bisect_right(self.space.x_grids, room, key=lambda each: each[0])
-        for procs, x_work, grid in self.space.x_grids[:stop]:
+        for procs, x_work, (b, d, h, w) in self.space.x_grids[:stop]:
             if work * x_work > self.cap or (self.request.exact and procs != room):
                 continue
-            yield grid._replace(g=channels.g, c=channels.c, k=channels.k)
+            yield PerAxis(b, channels.g, d, h, w, channels.c, channels.k)
 
     # -- lower bounds ---------------------------------------------------------------------------------
 
