@@ -8,6 +8,7 @@ Inner tiles cost reloads and are considered only where no panel count fits.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,12 +16,13 @@ from itertools import product
 
 from synth.axes import SPATIAL, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.memory import Footprints, tile_rows
+from synth.memory import Footprints, plainly_padded, tile_rows
 from synth.nest import Window
-from synth.tiling import COMPOSITE, ONES, Tiling
+from synth.tiling import ONES, Tiling
 from synth.words import received
 
 PANELS = 4  # panels wanted for overlap, where memory does not ask for more
+MANY = 64  # steps beyond which inner tiles are looked at although panels alone would do
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 
 
@@ -95,42 +97,56 @@ class _Fitter:
         return self._words[key]
 
     def tilings(self, tensor: Tensor) -> Iterator[Tiling]:
-        """The tilings worth comparing for one stationary tensor: the coarsest that fit, level by level."""
-        plain = self._first(self._tiling(tensor, counts) for counts in self._streams(tensor))
+        """The tilings worth comparing for one stationary tensor, level by level of inner tiles.
+
+        A level is left out when a coarser one moves no more words than an untiled block does, and does
+        so in few steps.
+        """
+        plain = self._panels(tensor, ONES)
         if plain:
             yield plain
-        if plain and self.words(plain) == self.words(self._tiling(tensor)):
+        untiled = self.words(self._tiling(tensor))
+        if plain and plain.steps <= MANY and self.words(plain) == untiled:
             return
-        stream, *inner = Tiling(tensor).order
-        thinnest = self._counts(stream)[-1]
-        for tiled, other in (inner, inner[::-1]):
-            finer = (_merge(thinnest, each) for each in self._counts(tiled))
-            held = self._first(self._tiling(tensor, counts) for counts in finer)
+        first, second = (self._counts(composite)[1:] for composite in Tiling(tensor).order[1:])
+        attained = plain is not None and self.words(plain) == untiled
+        for inner in (*first, *second):
+            held = self._panels(tensor, inner)
             if held:
-                yield self._coarsened(held, tiled)
-                continue
-            yield from self._both(tensor, thinnest, other, tiled)
+                yield held
+                attained |= self.words(held) == untiled
+        if attained:
+            return
+        for one, two, swapped in product(first, second, (False, True)):
+            both = self._panels(tensor, _merge(one, two), swapped)
+            if both:
+                yield both
 
-    def _coarsened(self, held: Tiling, *inner: str) -> Tiling:
-        """The same inner tiles with as few panels as fit."""
-        axes = [axis for composite in inner for axis in COMPOSITE[composite]]
-        kept = PerAxis(**{axis: getattr(held.counts, axis) for axis in axes})
-        options = (_merge(kept, stream) for stream in self._counts(held.stream))
-        return self._first(replace(held, counts=counts) for counts in options) or held
-
-    def _both(self, tensor: Tensor, thinnest: PerAxis, outer: str, inner: str) -> Iterator[Tiling]:
-        """Both inner composites tiled: for each outer count the coarsest inner tiles that fit."""
-        swapped = Tiling(tensor).order[1] != outer
-        for first in self._counts(outer)[1:]:
-            options = (_merge(_merge(thinnest, first), second) for second in self._counts(inner))
-            found = self._first(self._tiling(tensor, counts, swapped) for counts in options)
-            if found:
-                yield self._coarsened(found, outer, inner)
+    def _panels(self, tensor: Tensor, inner: PerAxis, swapped: bool = False) -> Tiling | None:
+        """The inner tiles with the first panel count that fits, in the order of `_streams`."""
+        coarse, fine = self._streams(tensor)
+        tilings = [self._tiling(tensor, _merge(counts, inner), swapped) for counts in fine]
+        if Tiling(tensor).stream == "x":
+            found = self._first(tilings)
+        elif self.fits(tilings[0]):
+            found = tilings[0]
+        else:  # beyond one step, more panels never need more memory
+            index = bisect_left(tilings, True, lo=1, key=self.fits)
+            found = tilings[index] if index < len(tilings) else None
+        if found:
+            return found
+        return self._first(self._tiling(tensor, _merge(counts, inner), swapped) for counts in coarse)
 
     def least(self, tensor: Tensor) -> int:
-        """The least memory any tiling of this stationary tensor needs: everything in unit tiles."""
-        units = self.work.with_("g", 1)
-        thin = [units, self._counts(Tiling(tensor).stream)[-1], PerAxis()]
+        """The least memory any tiling of this stationary tensor needs.
+
+        Smaller tiles need less, but for two steps up: a second panel on its way as soon as there is a
+        second step, and a padded copy as soon as a padded axis is tiled.
+        """
+        work = self.work
+        thin = [PerAxis()]
+        for d, h, w in product(*({1, getattr(work, axis)} for axis in SPATIAL)):
+            thin.append(PerAxis(b=work.b, d=d, h=h, w=w, c=work.c, k=work.k))
         return min(self.footprints.memory(self._tiling(tensor, counts)).words for counts in thin)
 
     def _tiling(self, tensor: Tensor, counts: PerAxis = ONES, swapped: bool = False) -> Tiling:
@@ -139,19 +155,24 @@ class _Fitter:
     def _first(self, tilings: Iterable[Tiling]) -> Tiling | None:
         return next((tiling for tiling in tilings if self.fits(tiling)), None)
 
-    def _streams(self, tensor: Tensor) -> Iterator[PerAxis]:
-        """Panel counts to try, the wanted one first, then finer ones."""
+    def _streams(self, tensor: Tensor) -> tuple[list[PerAxis], list[PerAxis]]:
+        """Panel counts: coarser than wanted, and from the wanted one on, which comes first."""
         stream = Tiling(tensor).stream
         streaming = Tiling(tensor).streaming
         wanted = PANELS if any(self.distribution.group_size(t) > 1 for t in streaming) else 1
         if stream == "x":
             wanted = min(wanted, self.work.b)
-            yield PerAxis(b=wanted)
-            yield from (n for n in self._counts("x") if n.b >= wanted or n.b == self.work.b)
-            return
+            best = PerAxis(b=wanted)
+            if self.limit is None:
+                return [], [best]
+            counts = self._counts("x")
+            finer = [n for n in counts if n.b >= wanted or n.b == self.work.b]
+            return [n for n in counts if n not in finer], [best, *finer]
         extent = getattr(self.work, stream)
         wanted = min(wanted, max(1, extent // THINNEST))
-        yield from (n for n in self._counts(stream) if getattr(n, stream) >= wanted)
+        counts = self._counts(stream)
+        at = next(i for i, n in enumerate(counts) if getattr(n, stream) >= wanted)
+        return counts[:at], counts[at:]
 
     def _counts(self, composite: str) -> list[PerAxis]:
         """Tile counts of a composite index, coarsest first."""
@@ -172,20 +193,21 @@ def x_counts(samples: int, spatial: tuple[tuple[Window, int, int], ...]) -> tupl
     more rows in all and has tiles that are no larger.
     """
     blocks = [-(-extent // parts) for _, extent, parts in spatial]
-    kept: list[tuple[int, int, int, int, tuple[int, ...]]] = []
+    candidates = []
     for counts in product(tile_counts(samples), *(tile_counts(block) for block in blocks)):
         each = list(zip(spatial, blocks, counts[1:], strict=True))
         read = samples * math.prod(_rows_read(window, block, n) for (window, _, _), block, n in each)
         batch = -(-samples // counts[0])
         rows = batch * math.prod(tile_rows(*space, n) for space, _, n in each)
         out = batch * math.prod(-(-block // n) for _, block, n in each)
-        kept.append((read, math.prod(counts), rows, out, counts))
-    kept.sort()
-    best: list[tuple[int, int]] = []
+        plain = all(plainly_padded(*space, n) for space, _, n in each)
+        frame = batch * math.prod(space[0].frame(-(-block // n)) for space, block, n in each)
+        candidates.append((read, math.prod(counts), (rows, out, 0 if plain else frame), counts))
+    kept: list[tuple[int, int, int]] = []
     result = []
-    for _, _, rows, out, counts in kept:
-        if not any(r <= rows and o <= out for r, o in best):
-            best = [(r, o) for r, o in best if not (rows <= r and out <= o)] + [(rows, out)]
+    for _, _, sizes, counts in sorted(candidates):
+        if not any(all(k <= s for k, s in zip(known, sizes, strict=True)) for known in kept):
+            kept.append(sizes)
             result.append(counts)
     return tuple(result)
 

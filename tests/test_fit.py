@@ -48,7 +48,7 @@ def test_fewest_words_of_all_tilings_that_fit(stationary: Tensor, d: Distributio
     memories = sorted({memory for _, memory in points.values()})
     for limit in (memories[0], memories[int(share * (len(memories) - 1))], memories[-1], None):
         found, least = fit(d, [stationary], limit)
-        assert least == memories[0]
+        assert least == (memories[0] if limit is not None else 0)
         assert found is not None
         assert (found.words, found.memory) == points[found.tiling]
         assert limit is None or found.memory <= limit
@@ -62,7 +62,7 @@ def test_the_best_of_three_stationary_tensors(d: Distribution) -> None:
     found, least = fit(d, TENSORS, None)
     assert found is not None
     assert found.words == min(one.words for one, _ in each if one)
-    assert least == min(memory for _, memory in each)
+    assert least == 0  # not looked for where there is no limit
 
 
 def test_panels_for_overlap_where_memory_is_ample() -> None:
