@@ -45,9 +45,9 @@ def test_channels_and_x_together_hold_a_grid_for_every_block(nest: Nest, procs: 
     """Every block size of every grid is there on no more processes; with `exact`, every grid is."""
     space = Space(nest, procs, {}, exact)
     made = {
-        PerAxis(*(a * b for a, b in zip(grid, channels, strict=True)))
+        PerAxis(b, channels.g, d, h, w, channels.c, channels.k)
         for channels in space.channel_grids()
-        for count, _, grid in space.x_grids
+        for count, _, (b, d, h, w) in space.x_grids
         if count * channels.size <= procs
     }
     if exact:
