@@ -23,6 +23,7 @@ from synth.words import received
 
 PANELS = 4  # panels wanted for overlap, where memory does not ask for more
 MANY = 64  # steps beyond which inner tiles are looked at although panels alone would do
+SHORT = 8  # rows up to which every tile count is tried
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 
 
@@ -194,7 +195,8 @@ def x_counts(samples: int, spatial: tuple[tuple[Window, int, int], ...]) -> tupl
     """
     blocks = [-(-extent // parts) for _, extent, parts in spatial]
     candidates = []
-    for counts in product(tile_counts(samples), *(tile_counts(block) for block in blocks)):
+    axes = (_row_counts(window, block) for (window, _, _), block in zip(spatial, blocks, strict=True))
+    for counts in product(tile_counts(samples), *axes):
         each = list(zip(spatial, blocks, counts[1:], strict=True))
         read = samples * math.prod(_rows_read(window, block, n) for (window, _, _), block, n in each)
         batch = -(-samples // counts[0])
@@ -210,6 +212,11 @@ def x_counts(samples: int, spatial: tuple[tuple[Window, int, int], ...]) -> tupl
             kept.append(sizes)
             result.append(counts)
     return tuple(result)
+
+
+def _row_counts(window: Window, block: int) -> Sequence[int]:
+    """Tile counts along a spatial axis; tiles of one size may read different rows, as padding cuts them."""
+    return range(1, block + 1) if window.kernel > 1 and block <= SHORT else tile_counts(block)
 
 
 def _rows_read(window: Window, block: int, tiles: int) -> int:
