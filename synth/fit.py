@@ -16,7 +16,8 @@ from itertools import product
 
 from synth.axes import SPATIAL, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.memory import Footprints, plainly_padded, tile_rows
+from synth.intervals import cuts, length
+from synth.memory import EXACT, Footprints, plainly_padded, tile_rows
 from synth.nest import Window
 from synth.tiling import ONES, Tiling
 from synth.words import received
@@ -198,7 +199,7 @@ def x_counts(samples: int, spatial: tuple[tuple[Window, int, int], ...]) -> tupl
     axes = (_row_counts(window, block) for (window, _, _), block in zip(spatial, blocks, strict=True))
     for counts in product(tile_counts(samples), *axes):
         each = list(zip(spatial, blocks, counts[1:], strict=True))
-        read = samples * math.prod(_rows_read(window, block, n) for (window, _, _), block, n in each)
+        read = samples * math.prod(rows_read(*space, n) for space, _, n in each)
         batch = -(-samples // counts[0])
         rows = batch * math.prod(tile_rows(*space, n) for space, _, n in each)
         out = batch * math.prod(-(-block // n) for _, block, n in each)
@@ -219,10 +220,14 @@ def _row_counts(window: Window, block: int) -> Sequence[int]:
     return range(1, block + 1) if window.kernel > 1 and block <= SHORT else tile_counts(block)
 
 
-def _rows_read(window: Window, block: int, tiles: int) -> int:
-    """Rows that the tiles of an inner block read, rows read by two tiles counted twice."""
-    size, longer = divmod(block, tiles)
-    return longer * window.frame(size + 1) + (tiles - longer) * window.frame(size)
+@cache
+def rows_read(window: Window, out: int, parts: int, tiles: int) -> int:
+    """Rows that the tiles of all blocks read, rows read by two tiles counted twice; from above for many."""
+    if parts * tiles > EXACT:
+        size, longer = divmod(-(-out // parts), tiles)
+        return parts * (longer * window.frame(size + 1) + (tiles - longer) * window.frame(size))
+    blocks = cuts((0, out), parts)
+    return sum(length(window.reach(*tile)) for block in blocks for tile in cuts(block, tiles))
 
 
 def _merge(one: PerAxis, other: PerAxis) -> PerAxis:
