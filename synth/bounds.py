@@ -64,11 +64,12 @@ def water_fill(floors: Sequence[float], volume: float) -> float:
     return math.fsum(water_fill_point(floors, volume))
 
 
-def _segment_counts(floors: tuple[float, float, float], volume: float, carried: float) -> list[int]:
+def _segment_counts(floors: tuple[float, float, float], volume: float, carried: float, cap: int) -> set[int]:
     """Numbers n of segments among which `water_fill(floors, n·volume) - (n-1)·carried` is largest.
 
     The first term is constant, then linear in n, then 2√(n·V/l1), then 3(n·V)^(1/3): so the maximum is at
-    n = 1, where two regimes meet, or where the derivative vanishes. Any n gives a valid bound.
+    n = 1, where two regimes meet, or where the derivative vanishes; the integers beside these are tried,
+    and those for the segment sizes beside. Any n gives a valid bound.
     """
     l1, l2, l3 = sorted(floors, reverse=True)
     turns = [
@@ -78,8 +79,11 @@ def _segment_counts(floors: tuple[float, float, float], volume: float, carried: 
         l1 * l2 * l2 / volume,
         l1 * l1 * l1 / volume,
     ]
-    near = {int(turn) + step for turn in turns if turn < 2**52 for step in (-1, 0, 1, 2)}
-    return sorted({1} | {n for n in near if n > 1})
+    real = [turn for turn in turns if 0.5 < turn < 2 * cap]
+    beside = {int(turn) + step for turn in real for step in (-1, 0, 1, 2)}
+    sizes = {-(-cap // n) for n in beside if n >= 1}
+    sizes |= {int(cap / turn) + step for turn in real for step in (-1, 0, 1, 2)}
+    return {1} | {-(-cap // size) for size in sizes if 1 <= size <= cap}  # the fewest of each size
 
 
 def words_bound(
@@ -97,13 +101,11 @@ def words_bound(
     the problem (a group of a grouped convolution); `memory` in words per process, None for any amount.
     """
     best = (-math.inf, 1, sizes)
-    counts = [1]
+    counts = {1}
     if memory is not None and memory > 0 and mass > 0:
         volume = mass**3 / min(cap, piece or cap)
-        counts = _segment_counts(sizes, volume, memory * procs)
-    for n in counts:
-        if n > cap:
-            continue
+        counts = _segment_counts(sizes, volume, memory * procs, cap)
+    for n in sorted(counts):
         # every segment has at most ⌈cap/n⌉ multiply-adds, whatever the order and the shares
         largest = min(-(-cap // n), piece or cap)
         x_out, x_in, x_ker = water_fill_point(sizes, mass**3 / largest)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,10 +59,19 @@ def _values(variables: Mapping[Axis, Expression]) -> dict[Axis, float]:
 
 
 def _product(factors: list[Expression]) -> Expression:
+    """The product; the number 0 is kept apart, because posynomials do not know it (all-padding layers)."""
     product: Expression = 1.0
     for factor in factors:
+        if isinstance(factor, float) and factor == 0.0:
+            return 0.0
         product = factor if isinstance(product, float) and product == 1.0 else product * factor
     return product
+
+
+def _sum(terms: Iterable[Expression]) -> Expression:
+    """The sum without the terms that are the number 0."""
+    kept = [term for term in terms if not (isinstance(term, float) and term == 0.0)]
+    return sum(kept[1:], kept[0])
 
 
 def _minimised(objective: Expression, constraints: list[Any]) -> float | None:
@@ -199,6 +208,8 @@ def _average_rows(window: Window, out: int, block: Expression) -> Expression:
     if out == 1:
         return float(window.size)
     slope = (window.size - window.overlap) / out
+    if slope == 0:
+        return float(window.overlap)
     return window.overlap + slope * block if window.overlap else slope * block
 
 
@@ -255,7 +266,7 @@ def _received(nest: Nest, procs: int, stationary: Tensor, room: float) -> Relaxe
     """Least accessed words with the stationary slice inside `room` words, or None."""
     if room <= 0:
         return None
-    W, slices, constraints, cost = _least_block(nest, procs, lambda s: s["In"] + s["Ker"] + s["Out"])
+    W, slices, constraints, cost = _least_block(nest, procs, lambda s: _sum(s.values()))
     if not math.isinf(room):
         constraints.append(slices[stationary] <= room)
     value = _minimised(cost, constraints)
