@@ -1,12 +1,13 @@
 """Memory of a plan: the most words any process holds at once, phase by phase.
 
-    always   its shares of In and Ker, and the share of Out where Out is not the stationary tensor
+    always   its shares of the tensors that are read, sums for its share of the one that is written (where
+             that one is not stationary), and slices that are kept between passes
     halo     + the widened share of In, + the strips that travel
     expand   + the stationary slice, + the largest piece on its way (a tensor that is read)
     loop     + two panels per streaming tensor that is read (one in use; its pieces, or the next one on its
-             way), the Out panel and the partial sums on their way, the result of the local kernel and a
-             padded copy of its input
-    reduce   + the partial sums on their way, and the finished share of Out
+             way), the written panel and the partial sums on their way, the result of the local kernel and
+             a padded copy of its input
+    reduce   + the partial sums on their way, and the finished share of the tensor that is written
 
 A slice that only one process needs is used where it lies: no buffer, no words. Every item is taken at its
 largest over all processes, so the sum is an upper bound that the simulator's high-water mark stays under.
@@ -15,10 +16,10 @@ largest over all processes, so the sum is an upper bound that the simulator's hi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
-from synth.axes import DIMS, SPATIAL, Tensor
+from synth.axes import DIMS, SPATIAL, TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.intervals import cut, length, meet
 from synth.nest import Window
@@ -138,12 +139,17 @@ class Footprints:
         return 0 if plain else t.b * t.g * t.c * words
 
     def in_transit(self, tiling: Tiling) -> int:
-        """Words of partial sums sent and received when one Out tile is reduced."""
-        members = self.distribution.group_size("Out")
+        """Words of partial sums sent and received when one tile of the written tensor is reduced."""
+        written = tiling.written
+        members = self.distribution.group_size(written)
         if members == 1:
             return 0
-        tile = self.tile("Out", tiling)
-        return tile + (members - 1) * min(tile, self.shares["Out"])
+        tile = self.tile(written, tiling)
+        return tile + (members - 1) * min(tile, self.carried(written))
+
+    def carried(self, tensor: Tensor) -> int:
+        """The most words that a process hands to, or sums for, its group."""
+        return self.halo[0] or self.shares["In"] if tensor == "In" else self.shares[tensor]
 
     def slice(self, tensor: Tensor) -> int:
         """The most words that a work block touches of a tensor."""
@@ -151,20 +157,28 @@ class Footprints:
 
     def memory(self, tiling: Tiling) -> Memory:
         """Memory of one tiling, in words."""
-        grouped = {t: self.distribution.group_size(t) > 1 for t in ("In", "Ker", "Out")}
-        own, (widened, strips) = self.shares, self.halo
-        stays = tiling.stationary
-        shares = own["In"] + own["Ker"] + (own["Out"] if stays != "Out" else 0)
-        base = shares + widened
-        slice_ = self.slice(stays) if stays == "Out" or grouped[stays] else 0
-        piece = widened if stays == "In" and widened else own[stays]
-        expand = base + slice_ + (piece if stays != "Out" and grouped[stays] else 0)
-        panels = sum(self.tile(t, tiling) for t in tiling.streaming if t != "Out" and grouped[t])
+        grouped = {t: self.distribution.group_size(t) > 1 for t in TENSORS}
+        stays, written = tiling.stationary, tiling.written
+        base = sum(self.shares[t] for t in tiling.reads)
+        apart = {t for t in TENSORS if grouped[t] or (t == "In" and t in tiling.kept and self.halo[0])}
+        base += sum(self.slice(t) for t in tiling.kept if t in apart and t != stays)
+        halo, returned = 0, 0
+        if written == "In":
+            returned = base + self.carried("In") + sum(self.halo)
+        elif "In" not in tiling.kept:
+            halo = base + sum(self.halo)
+            base += self.halo[0]
+        base += self.carried(written) if stays != written else 0
+        slice_ = self.slice(stays) if stays == written or stays in apart else 0
+        piece = self.carried(stays) if stays not in (written, *tiling.kept) and grouped[stays] else 0
+        streams = [t for t in tiling.streaming if t != written and t not in tiling.kept and grouped[t]]
+        panels = sum(self.tile(t, tiling) for t in streams)
         flying = panels if tiling.steps > 1 else 0  # the next panels, while these are in use
-        result = self.tile("Out", tiling) + self.padded(tiling)
-        sums = self.tile("Out", tiling) + self.in_transit(tiling) if stays != "Out" else 0
+        result = self.tile(written, tiling) + self.padded(tiling)
+        sums = self.tile(written, tiling) + self.in_transit(tiling) if stays != written else 0
         loop = base + slice_ + panels + max(panels, flying + result + sums)
-        reduce = 0
-        if stays == "Out" and grouped["Out"]:
-            reduce = base + slice_ + self.in_transit(Tiling()) + own["Out"]
-        return Memory(shares, shares + widened + strips, expand, loop, reduce)
+        reduce = returned
+        if stays == written and grouped[written]:
+            whole = replace(tiling, counts=PerAxis())
+            reduce = max(reduce, base + slice_ + self.in_transit(whole) + self.carried(written))
+        return Memory(base, halo, base + slice_ + piece, loop, reduce)

@@ -1,14 +1,15 @@
 """What happens when: every move and every computation of every process, as frozen data.
 
-The nine programs (three passes, three stationary tensors) have one form; this is its forward third:
+The nine programs (three passes, three stationary tensors) have one form:
 
-    halo     every process widens its share of In by the rows that neighbours own
+    halo     if In is read, every process widens its share of it by the rows that neighbours own
     expand   the stationary tensor, if it is read, is gathered along its lacking index
     for tile in the tiles of the work block:      # outermost loop: the streaming index
         every streaming tensor that is read and has changed is brought in along its lacking index
         the local kernel runs
-        Out, if it streams and is about to change, is reduced along its lacking index
-    reduce   Out, if it is stationary, is reduced along its lacking index
+        the written tensor, if it streams and is about to change, is reduced along its lacking index
+    reduce   the written tensor, if it is stationary, is reduced along its lacking index
+    return   if dIn is written, its halo rows go back to their owners and are added
 
 A `Round` holds what all processes do between two changes of tile. Nothing here computes values: the
 simulator interprets rounds, the verifier checks them, and the emitter writes the same loops as text.
@@ -24,16 +25,17 @@ from typing import Literal
 from synth.axes import DIMS, LACKED_INDEX, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.intervals import Block, Box, overlap, volume
+from synth.passes import shown
 from synth.tiling import Tiling
 
-Phase = Literal["halo", "expand", "loop", "reduce"]
+Phase = Literal["halo", "expand", "loop", "reduce", "return"]
 
 
 @dataclass(frozen=True)
 class Move:
-    """Words of one box travel from one rank to others; `reduce` adds them where they arrive."""
+    """Words of one box travel from one rank to others; `reduce` and `return` add where they arrive."""
 
-    kind: Literal["halo", "broadcast", "reduce"]
+    kind: Literal["halo", "broadcast", "reduce", "return"]
     tensor: Tensor
     box: Box
     source: int
@@ -58,11 +60,13 @@ class Round:
     moves: tuple[Move, ...] = ()
     computes: tuple[Compute, ...] = ()
     reductions: tuple[Move, ...] = ()
+    finished: bool = False  # the tile of the written tensor is complete and leaves
 
 
 WHY = {
     "halo": "the output rows of a block read input rows that its neighbours own",
     "broadcast": "all ranks along axis {along} need the same slice of {tensor}",
+    "return": "the rows of dIn that a block computes for its neighbours are added where they are owned",
     "reduce": "each rank along axis {along} holds a partial sum of the same slice of {tensor}",
 }
 
@@ -81,15 +85,18 @@ class Schedule:
 
     def rounds(self) -> Iterator[Round]:
         """All rounds, in order of execution."""
-        yield Round("halo", 0, moves=tuple(self._halo()))
-        stays = self.tiling.stationary
-        if stays != "Out":
-            needed = {rank: self.distribution.needed(stays, at) for rank, at in enumerate(self.coordinates)}
+        tiling = self.tiling
+        stays, written = tiling.stationary, tiling.written
+        if written != "In" and "In" not in tiling.kept:
+            yield Round("halo", 0, moves=tuple(self._halo()))
+        needed = {rank: self.distribution.needed(stays, at) for rank, at in enumerate(self.coordinates)}
+        if stays != written and stays not in tiling.kept:
             yield Round("expand", 0, moves=tuple(self._gather(stays, needed)))
         yield from self._loop()
-        if stays == "Out":
-            needed = {rank: self.distribution.needed("Out", at) for rank, at in enumerate(self.coordinates)}
-            yield Round("reduce", 0, reductions=tuple(self._reduce(needed)))
+        if stays == written:
+            yield Round("reduce", 0, reductions=tuple(self._reduce(written, needed)))
+        if written == "In":
+            yield Round("return", 0, reductions=tuple(self._return()))
 
     # -- phases ---------------------------------------------------------------------------------------
 
@@ -104,6 +111,11 @@ class Schedule:
                 box = overlap(carried, d.owned("In", source))
                 if source != at and volume(box):
                     yield Move("halo", "In", box, d.rank(source), (target,), WHY["halo"])
+
+    def _return(self) -> Iterator[Move]:
+        """The halo's moves the other way round."""
+        for move in self._halo():
+            yield Move("return", "In", move.box, move.targets[0], (move.source,), WHY["return"])
 
     def _neighbours(self, at: PerAxis) -> Iterator[PerAxis]:
         """Processes that may own rows which the process at `at` carries."""
@@ -122,7 +134,7 @@ class Schedule:
         d = self.distribution
         if d.group_size(tensor) == 1:
             return
-        why = WHY["broadcast"].format(along=LACKED_INDEX[tensor], tensor=tensor)
+        why = WHY["broadcast"].format(along=LACKED_INDEX[tensor], tensor=shown(self.tiling.pass_, tensor))
         for group in self._groups(tensor):
             ranks = tuple(d.rank(at) for at in group)
             for member, at in enumerate(group):
@@ -131,19 +143,21 @@ class Schedule:
                     targets = ranks[:member] + ranks[member + 1 :]
                     yield Move("broadcast", tensor, piece, ranks[member], targets, why)
 
-    def _reduce(self, regions: dict[int, Box]) -> Iterator[Move]:
-        """Each rank sends every member of its group the partial sums that the member owns."""
+    def _reduce(self, tensor: Tensor, regions: dict[int, Box]) -> Iterator[Move]:
+        """Each rank sends every member of its group the partial sums that the member carries."""
         d = self.distribution
-        why = WHY["reduce"].format(along=LACKED_INDEX["Out"], tensor="Out")
-        for group in self._groups("Out"):
+        if d.group_size(tensor) == 1:
+            return
+        why = WHY["reduce"].format(along=LACKED_INDEX[tensor], tensor=shown(self.tiling.pass_, tensor))
+        for group in self._groups(tensor):
             ranks = [d.rank(at) for at in group]
             for owner, at in zip(ranks, group, strict=True):
-                piece = overlap(d.owned("Out", at), regions[owner])
+                piece = overlap(d.carried(tensor, at), regions[owner])
                 if volume(piece) == 0:
                     continue
                 for source in ranks:
                     if source != owner:
-                        yield Move("reduce", "Out", piece, source, (owner,), why)
+                        yield Move("reduce", tensor, piece, source, (owner,), why)
 
     def _groups(self, tensor: Tensor) -> Iterator[list[PerAxis]]:
         d = self.distribution
@@ -154,8 +168,9 @@ class Schedule:
     def _loop(self) -> Iterator[Round]:
         d, tiling = self.distribution, self.tiling
         streams = [list(tiling.tiles(d.work(at))) for at in self.coordinates]
-        reads = [t for t in tiling.streaming if t != "Out"]
-        reduces = tiling.stationary != "Out"
+        written = tiling.written
+        reads = [t for t in tiling.streaming if t != written and t not in tiling.kept]
+        reduces = tiling.stationary != written
         for step in range(tiling.steps):
             tiles = [tiles[step] for tiles in streams]
             moves: list[Move] = []
@@ -163,9 +178,9 @@ class Schedule:
                 if self._changes(tensor, step - 1):
                     moves += self._gather(tensor, self._regions(tensor, tiles))
             computes = tuple(Compute(rank, tile) for rank, tile in enumerate(tiles))
-            leaves = reduces and self._changes("Out", step)
-            reductions = tuple(self._reduce(self._regions("Out", tiles))) if leaves else ()
-            yield Round("loop", step, tuple(moves), computes, reductions)
+            leaves = reduces and self._changes(written, step)
+            reductions = tuple(self._reduce(written, self._regions(written, tiles))) if leaves else ()
+            yield Round("loop", step, tuple(moves), computes, reductions, leaves)
 
     def _regions(self, tensor: Tensor, tiles: list[Block]) -> dict[int, Box]:
         return {rank: self.distribution.touched(tensor, tile) for rank, tile in enumerate(tiles)}

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from synth.axes import TENSORS, PerAxis, Tensor
-from synth.distribution import Distribution
 from synth.errors import CheckError
 from synth.intervals import Block, Box, contains, overlap, shape, volume, within
-from synth.kernel import Values, convolve
+from synth.kernel import Values
+from synth.kernel import run as run_kernel
 from synth.schedule import Compute, Move, Round, Schedule
 
 
@@ -42,6 +42,7 @@ class RankState:
 
     own: dict[Tensor, Held] = field(default_factory=dict)
     carried: Held | None = None  # the widened share of In
+    sums: Held = field(default_factory=lambda: Held((), None))  # the share of the written tensor
     tile: dict[Tensor, Held] = field(default_factory=dict)  # slices and panels in use
     live: int = 0
     peak: int = 0
@@ -64,45 +65,51 @@ class Simulation:
         return {name: max(words) for name, words in self.received.items()}
 
 
-def simulate(schedule: Schedule, inputs: Values | None = None, ker: Values | None = None) -> Simulation:
-    """Interpret a schedule. With `inputs` and `ker` (storage order, reduced rows) values are computed too.
+def simulate(schedule: Schedule, one: Values | None = None, other: Values | None = None) -> Simulation:
+    """Interpret a schedule. With the two tensors that its pass reads, values are computed too.
 
-    Raises `PanelMissing` and `IncompleteResult` when the schedule is wrong.
+    Both are whole, in storage order, with reduced input rows, and in the order of `passes.reads`: In and
+    Ker for the forward pass. Raises `PanelMissing` and `IncompleteResult` when the schedule is wrong.
     """
-    return _Interpreter(schedule, inputs, ker).run()
+    return _Interpreter(schedule, one, other).run()
 
 
 class _Interpreter:
-    def __init__(self, schedule: Schedule, inputs: Values | None, ker: Values | None) -> None:
+    def __init__(self, schedule: Schedule, one: Values | None, other: Values | None) -> None:
         self.schedule, self.distribution, self.tiling = schedule, schedule.distribution, schedule.tiling
         self.nest = self.distribution.nest
-        self.counting = inputs is None or ker is None
-        self.dtype = inputs.dtype if inputs is not None else np.dtype("float64")
+        self.written = self.tiling.written
+        self.counting = one is None or other is None
+        self.dtype = one.dtype if one is not None else np.dtype("float64")
         self.received = {name: np.zeros(len(self.distribution.ranks), np.int64) for name in _NAMES}
         self.ranks = [RankState() for _ in self.distribution.ranks]
         for rank, state in enumerate(self.ranks):
-            at = self.distribution.at(rank)
-            state.own["In"] = self._given("In", at, inputs)
-            state.own["Ker"] = self._given("Ker", at, ker)
-            self._start(state, self.distribution, rank)
+            self._start(state, self.distribution.at(rank), (one, other))
 
     def _all(self, tensor: Tensor) -> Box:
         return tuple((0, n) for n in self.nest.shapes[tensor])
 
-    def _given(self, tensor: Tensor, at: PerAxis, values: Values | None) -> Held:
-        box = self.distribution.owned(tensor, at)
-        return Held(box, None if values is None else values[within(box, self._all(tensor))])
-
-    def _start(self, state: RankState, d: Distribution, rank: int) -> None:
-        at = d.at(rank)
-        out = d.owned("Out", at)
-        whole = d.needed("Out", at) if self.tiling.stationary == "Out" else out
-        state.live = volume(state.own["In"].box) + volume(state.own["Ker"].box)
-        state.own["Out"] = Held(out, self._zeros(out))
-        if self.tiling.stationary == "Out":
-            state.tile["Out"] = Held(whole, self._zeros(whole))
+    def _start(self, state: RankState, at: PerAxis, given: tuple[Values | None, Values | None]) -> None:
+        """Own shares, kept slices, and zeros for what the pass writes."""
+        d, written, tiling = self.distribution, self.written, self.tiling
+        for tensor, values in zip(tiling.reads, given, strict=True):
+            state.own[tensor] = self._part(tensor, d.owned(tensor, at), values)
+            state.live += volume(state.own[tensor].box)
+            if tensor in tiling.kept:
+                state.tile[tensor] = self._part(tensor, d.needed(tensor, at), values)
+                apart = state.tile[tensor].box != state.own[tensor].box
+                state.live += volume(state.tile[tensor].box) if apart else 0
+        carried = d.carried(written, at)
+        state.sums = Held(carried, self._zeros(carried))
+        if tiling.stationary == written:
+            whole = d.needed(written, at)
+            state.tile[written] = Held(whole, self._zeros(whole))
+            state.live += volume(whole)
         else:
-            state.live += volume(out)
+            state.live += volume(carried)
+
+    def _part(self, tensor: Tensor, box: Box, values: Values | None) -> Held:
+        return Held(box, None if values is None else values[within(box, self._all(tensor))])
 
     def _zeros(self, box: Box) -> Values | None:
         return None if self.counting else np.zeros(shape(box), self.dtype)
@@ -131,12 +138,17 @@ class _Interpreter:
                 flight = self._in_flight(following) if following and following.phase == "loop" else {}
                 for compute in now.computes:
                     self._compute(compute, flight.get(compute.rank, 0))
-                if now.reductions:
+                if now.finished:
                     self._reduce(now.reductions)
-                elif self.tiling.stationary != "Out" and self.distribution.group_size("Out") == 1:
-                    self._keep()
             case "reduce":
                 self._finish(now.reductions)
+            case "return":
+                self._return(now.reductions)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether nobody shares the slices of the written tensor."""
+        return self.distribution.group_size(self.written) == 1
 
     # -- moves ----------------------------------------------------------------------------------------
 
@@ -146,7 +158,9 @@ class _Interpreter:
         if move.kind == "halo":
             held = state.own[move.tensor]
         elif move.kind == "reduce":
-            held = state.tile["Out"]
+            held = state.tile[self.written]
+        elif move.kind == "return":
+            held = state.sums
         else:
             held = self._share(state, move.tensor)
         if not contains(held.box, move.box):
@@ -190,7 +204,7 @@ class _Interpreter:
             state.touch(int(words))
 
     def _gather(self, moves: tuple[Move, ...], one_at_a_time: bool = False) -> None:
-        for tensor in ("In", "Ker"):
+        for tensor in self.tiling.reads:
             for ranks, pieces in self._by_group(m for m in moves if m.tensor == tensor):
                 self._bring(tensor, ranks, pieces, one_at_a_time)
 
@@ -234,9 +248,10 @@ class _Interpreter:
     def _compute(self, compute: Compute, flight: int) -> None:
         state, tile = self.ranks[compute.rank], compute.tile
         boxes = {tensor: self.distribution.touched(tensor, tile) for tensor in TENSORS}
-        if "Out" not in state.tile:
-            state.tile["Out"] = Held(boxes["Out"], self._zeros(boxes["Out"]))
-            state.live += volume(boxes["Out"])
+        written = self.written
+        if written not in state.tile:
+            state.tile[written] = Held(boxes[written], self._zeros(boxes[written]))
+            state.live += volume(boxes[written])
         held = {t: state.tile.get(t) or self._share(state, t) for t in TENSORS}
         if all(high > low for low, high in tile.values()):
             for tensor in TENSORS:
@@ -247,81 +262,109 @@ class _Interpreter:
                     )
             self._add(tile, boxes, held)
         padded = self.nest.padded_words(tile, volume(boxes["In"][:3]))
-        state.touch(flight + volume(boxes["Out"]) + padded)
+        state.touch(flight + volume(boxes[written]) + padded)
 
     def _add(self, tile: Block, boxes: dict[Tensor, Box], held: dict[Tensor, Held]) -> None:
-        inputs, ker, out = (held[t].values for t in ("In", "Ker", "Out"))
-        if inputs is None or ker is None or out is None:
+        """The local kernel's result is added to the tile of the written tensor."""
+        sums = held[self.written]
+        one, other = (self._seen(held[t], boxes[t]) for t in self.tiling.reads)
+        if sums.values is None or one is None or other is None or volume(boxes["In"]) == 0:
             return
-        seen = inputs[within(boxes["In"], held["In"].box)] if volume(boxes["In"]) else None
-        if seen is not None:
-            result = convolve(self.nest, tile, seen, ker[within(boxes["Ker"], held["Ker"].box)])
-            out[within(boxes["Out"], held["Out"].box)] += result
+        result = run_kernel(self.tiling.pass_, self.nest, tile, one, other)
+        sums.values[within(boxes[self.written], sums.box)] += result
+
+    @staticmethod
+    def _seen(held: Held, box: Box) -> Values | None:
+        return None if held.values is None else held.values[within(box, held.box)]
 
     # -- results --------------------------------------------------------------------------------------
 
     def _reduce(self, moves: Iterable[Move]) -> None:
-        """Partial sums of the Out panel go to their owners; every rank then drops the panel."""
+        """Partial sums of the written panel go to their owners; every rank then drops the panel."""
+        name = self.written.lower()
         transit = np.zeros(len(self.ranks), np.int64)
         arriving: list[tuple[int, Box, Values | None]] = []
         for move in moves:
             values = self._take(move)
-            self._count(move, "out")
+            self._count(move, name)
             transit[[move.source, *move.targets]] += volume(move.box)
             arriving += [(target, move.box, values) for target in move.targets]
         for rank, state in enumerate(self.ranks):
             state.touch(int(transit[rank]))
             self._into_share(state)
         for target, box, values in arriving:
-            own = self.ranks[target].own["Out"]
-            if own.values is not None and values is not None:
-                own.values[within(box, own.box)] += values
-        self._drop("Out")
-
-    def _keep(self) -> None:
-        """Nobody shares the Out panels: add them to the own shares."""
-        for state in self.ranks:
-            self._into_share(state)
-        self._drop("Out")
+            _add_box(self.ranks[target].sums, box, values)
+        self._drop(self.written)
 
     def _drop(self, tensor: Tensor) -> None:
+        if tensor in self.tiling.kept:
+            return
         for state in self.ranks:
             panel = state.tile.pop(tensor, None)
             state.live -= volume(panel.box) if panel else 0
 
-    @staticmethod
-    def _into_share(state: RankState) -> None:
-        panel, own = state.tile.get("Out"), state.own["Out"]
-        if panel is None or panel.values is None or own.values is None:
+    def _into_share(self, state: RankState) -> None:
+        panel = state.tile.get(self.written)
+        if panel is None or panel.values is None:
             return
-        mine = overlap(panel.box, own.box)
-        if volume(mine):
-            own.values[within(mine, own.box)] += panel.values[within(mine, panel.box)]
+        mine = overlap(panel.box, state.sums.box)
+        _add_box(state.sums, mine, panel.values[within(mine, panel.box)])
 
     def _finish(self, moves: Iterable[Move]) -> None:
-        """The stationary Out: reduce it along c; the finished shares are new words."""
-        self._drop("In")
-        self._drop("Ker")
+        """The stationary tensor was written: reduce it; the finished shares are new words."""
+        for tensor in self.tiling.reads:
+            self._drop(tensor)
         for state in self.ranks:
-            if self.distribution.group_size("Out") > 1:
-                state.live += volume(state.own["Out"].box)
+            if not self._alone:
+                state.live += volume(state.sums.box)
         self._reduce(moves)
+        if self._alone:
+            for state in self.ranks:
+                state.live += volume(state.sums.box)  # the slice itself is the share
+
+    def _return(self, moves: Iterable[Move]) -> None:
+        """Halo rows of dIn go back to their owners, who add them; then each keeps what it owns."""
+        strips = np.zeros(len(self.ranks), np.int64)
+        arriving: list[tuple[int, Box, Values | None]] = []
+        for move in moves:
+            values = self._take(move)
+            self._count(move, "in")
+            self._count(move, "halo")
+            strips[[move.source, *move.targets]] += volume(move.box)
+            arriving += [(target, move.box, values) for target in move.targets]
+        for rank, state in enumerate(self.ranks):
+            own = self.distribution.owned("In", self.distribution.at(rank))
+            mine = Held(own, self._zeros(own))
+            kept = overlap(own, state.sums.box)
+            state.touch(int(strips[rank]) + (volume(own) if own != state.sums.box else 0))
+            if state.sums.values is not None:
+                _add_box(mine, kept, state.sums.values[within(kept, state.sums.box)])
+            state.sums = mine
+        for target, box, values in arriving:
+            _add_box(self.ranks[target].sums, box, values)
 
     def _assemble(self) -> Values | None:
         if self.counting:
             return None
-        whole = self._all("Out")
+        whole = self._all(self.written)
         out = np.full(shape(whole), np.nan, self.dtype)
         for state in self.ranks:
-            own = state.own["Out"]
+            own = state.sums
             if volume(own.box) and own.values is not None:
                 out[within(own.box, whole)] = own.values
         if np.isnan(out).any():
-            raise IncompleteResult("some words of Out are owned by no rank, or were computed from NaN")
+            raise IncompleteResult(
+                f"some words of {self.written} are owned by no rank, or were computed from NaN"
+            )
         return out
 
 
 _NAMES = ("in", "ker", "out", "halo")
+
+
+def _add_box(into: Held, box: Box, values: Values | None) -> None:
+    if into.values is not None and values is not None and volume(box):
+        into.values[within(box, into.box)] += values
 
 
 def _hull(boxes: list[Box]) -> Box:

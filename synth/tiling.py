@@ -1,4 +1,4 @@
-"""One point of the schedule space besides the grid: which tensor stays, and how the block is tiled.
+"""One point of the schedule space besides the grid: the pass, which tensor stays, how the block is tiled.
 
 The stationary tensor's slice lives whole in every process. The other two stream through panels along the
 composite index that the stationary tensor lacks; that loop is outermost. When memory forces it, the two
@@ -14,6 +14,7 @@ from functools import cached_property
 
 from synth.axes import LACKED_INDEX, TENSORS, X_AXES, Axis, PerAxis, Tensor
 from synth.intervals import Block, cut
+from synth.passes import WRITES, Pass, reads
 
 ONES = PerAxis()
 COMPOSITE: dict[str, tuple[Axis, ...]] = {"c": ("c",), "k": ("k",), "x": X_AXES}
@@ -21,11 +22,16 @@ COMPOSITE: dict[str, tuple[Axis, ...]] = {"c": ("c",), "k": ("k",), "x": X_AXES}
 
 @dataclass(frozen=True)
 class Tiling:
-    """The stationary tensor, tiles per axis of the work block, and the order of the two inner loops."""
+    """The stationary tensor, tiles per axis of the work block, the order of the two inner loops, the pass.
+
+    `kept` names tensors whose whole needed slice is in memory already, from an earlier pass.
+    """
 
     stationary: Tensor = "Out"
     counts: PerAxis = ONES  # tiles along each axis of a work block; axis g is never tiled
     swapped: bool = False  # which of the two inner loops is the outer one
+    pass_: Pass = "forward"
+    kept: frozenset[Tensor] = frozenset()
 
     @property
     def stream(self) -> str:
@@ -57,9 +63,23 @@ class Tiling:
         """The two tensors that are not stationary."""
         return tuple(t for t in TENSORS if t != self.stationary)
 
+    @property
+    def written(self) -> Tensor:
+        """The tensor that the pass writes."""
+        return WRITES[self.pass_]
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """The two tensors that the pass reads."""
+        return reads(self.pass_)
+
+    def whole(self, tensor: Tensor) -> bool:
+        """Whether a process holds its whole slice of a tensor all the time."""
+        return tensor == self.stationary or tensor in self.kept
+
     def loads(self, tensor: Tensor) -> int:
         """How often each tile of a tensor is visited; 1 unless an inner loop has to come back to it."""
-        if tensor == self.stationary:
+        if self.whole(tensor):
             return 1
         lacked = LACKED_INDEX[tensor]
         inner = self.order[self.order.index(lacked) + 1 :]

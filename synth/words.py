@@ -2,8 +2,9 @@
 
 A process receives, per tensor,
     read      Σ over tile visits (words of the tile - words it carries itself), and once, before, the
-              halo: words it carries for its group but does not own;
-    written   (g - 1) partial sums for each word it owns, per visit, where g processes share the slice.
+              halo: words it carries for its group but does not own; nothing if the tensor was kept;
+    written   (g - 1) partial sums for each word it carries, per visit, where g processes share the slice;
+              and once, after, the halo: sums for its words that neighbours carry.
 All boxes are products of intervals, so the counts are products of per-dimension counts; they are computed
 as arrays over the process grid. The simulator and the running programs count the same words one by one.
 """
@@ -50,17 +51,14 @@ class Received:
 
 
 def received(distribution: Distribution, tiling: Tiling) -> Received:
-    """Words that each process receives in the forward pass."""
+    """Words that each process receives in the pass of a tiling."""
     counter = _Counter(distribution, tiling)
     inputs, halo = counter.inputs()
-    ker = (counter.slice_words("Ker") - counter.share_words("Ker")) * tiling.loads("Ker")
-    partners = distribution.group_size("Out") - 1
-    out = counter.share_words("Out") * partners * tiling.loads("Out")
     full = tuple(distribution.grid)
     by_tensor: dict[Tensor, Array] = {
         "In": np.broadcast_to(inputs, full),
-        "Ker": np.broadcast_to(ker, full),
-        "Out": np.broadcast_to(out, full),
+        "Ker": np.broadcast_to(counter.flat("Ker"), full),
+        "Out": np.broadcast_to(counter.flat("Out"), full),
     }
     return Received(by_tensor, np.broadcast_to(halo, full))
 
@@ -99,6 +97,15 @@ class _Counter:
             member = member * getattr(self.grid, axis) + self.index(axis)
         return member_parts(self.distribution.shares[tensor], member).get(dim, (1, self.index("")))
 
+    def flat(self, tensor: Tensor) -> Array:
+        """Words of Ker or Out, which have no halo."""
+        if tensor == self.tiling.written:
+            partners = self.distribution.group_size(tensor) - 1
+            return self.share_words(tensor) * partners * self.tiling.loads(tensor)
+        if tensor in self.tiling.kept:
+            return self._product([0])
+        return (self.slice_words(tensor) - self.share_words(tensor)) * self.tiling.loads(tensor)
+
     def slice_words(self, tensor: Tensor) -> Array:
         """Words of the slice that the group shares (Ker and Out)."""
         return self._product(_len(self.owned(tensor, dim)[0]) for dim in DIMS[tensor])
@@ -115,14 +122,16 @@ class _Counter:
 
     def inputs(self) -> tuple[Array, Array]:
         """Words of In received in all, and as halo."""
-        visited, mine, carried, kept = (self.index("") + 1 for _ in range(4))
+        if "In" in self.tiling.kept:
+            return self._product([0]), self._product([0])
+        visited, mine, carried, kept, wanted = (self.index("") + 1 for _ in range(5))
         for dim in DIMS["In"]:
             _, own = self.owned("In", dim)
             if dim not in SPATIAL:
                 words = _len(own)
                 line = _len(self.owned("In", dim)[0])
                 visited, mine = visited * line, mine * words
-                carried, kept = carried * words, kept * words
+                carried, kept, wanted = carried * words, kept * words, wanted * words
                 continue
             window = self.nest.windows[dim]
             tiles = list(self._reaches(dim, window))
@@ -131,16 +140,30 @@ class _Counter:
             mine = mine * sum(_len(_meet(tile, carry)) for tile in tiles)
             carried = carried * _len(carry)
             kept = kept * _len(_meet(carry, own))
+            if self.tiling.written == "In":
+                wanted = wanted * self._wanted(dim, window, own)
+        if self.tiling.written == "In":
+            partners = self.distribution.group_size("In") - 1
+            sums = mine * partners * self.tiling.loads("In")
+            return sums + wanted - kept, wanted - kept
         halo = carried - kept
         gathered = (visited - mine) * self.tiling.loads("In")
         return gathered + halo, halo
+
+    def _wanted(self, dim: Axis, window: Window, own: Spans) -> Array:
+        """Rows of the own interval, counted once for every block along the dimension that reads them."""
+        extent, parts = getattr(self.nest.extents, dim), getattr(self.grid, dim)
+        whole = (self.index("") + 0, self.index("") + extent)
+        reaches = (self._reach(window, _cut(whole, parts, self.index("") + i)) for i in range(parts))
+        rows: Array = sum((_len(_meet(reach, own)) for reach in reaches), start=self.index("") + 0)
+        return rows
 
     def _work(self, axis: Axis) -> Spans:
         extent = getattr(self.nest.extents, axis)
         return _cut((self.index("") + 0, self.index("") + extent), getattr(self.grid, axis), self.index(axis))
 
     def _reaches(self, dim: Axis, window: Window) -> Any:
-        count = getattr(self.tiling.counts, dim) if self.tiling.stationary != "In" else 1
+        count = 1 if self.tiling.whole("In") else getattr(self.tiling.counts, dim)
         work = self._work(dim)
         return (self._reach(window, _cut(work, count, self.index("") + i)) for i in range(count))
 

@@ -11,7 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from problems import conv, matmul, nests, windows
 
-from synth.axes import AXES, PerAxis
+from synth.axes import PerAxis
 from synth.bounds import (
     matmul_memory_independent,
     sequential_bound,
@@ -211,4 +211,3 @@ def test_errors() -> None:
     with pytest.raises(UsageError, match="allow at least 128 in each"):
         universal_bound(nest, 4, most_work=100)
     assert "words received per process" in str(universal_bound(nest, 4))
-    assert len(AXES) == 7

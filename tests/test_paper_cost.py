@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import conv, matmul, nests
 
-from synth.axes import AXES, PerAxis
+from synth.axes import PerAxis
 from synth.bounds import universal_bound
 from synth.errors import InfeasibleError, UsageError
 from synth.nest import Nest, Window
@@ -115,4 +115,3 @@ def test_errors_name_what_would_do() -> None:
     with pytest.raises(UsageError):
         accessed_optimum(nest, 0)
     assert str(accessed_optimum(nest, 1, 3)).startswith("144 words, Out stationary, grid 1, tile 1, 3 words")
-    assert len(AXES) == 7

@@ -1,0 +1,32 @@
+"""The three passes of a layer: one nest with the roles of its tensors exchanged.
+
+    pass              reads                         writes
+    forward           In (along k), Ker (along x)   Out (along c)
+    backward-data     dOut (along c), Ker (along x) dIn (along k)
+    backward-filter   dOut (along c), In (along k)  dKer (along x)
+
+A tensor that is read is brought to the processes that need the same slice of it; a tensor that is written
+is summed over them. A gradient lives exactly where its tensor lives, so it goes by the tensor's name.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from synth.axes import TENSORS, Tensor
+
+Pass = Literal["forward", "backward-data", "backward-filter"]
+
+PASSES: tuple[Pass, ...] = ("forward", "backward-data", "backward-filter")
+WRITES: dict[Pass, Tensor] = {"forward": "Out", "backward-data": "In", "backward-filter": "Ker"}
+
+
+def reads(pass_: Pass) -> tuple[Tensor, ...]:
+    """The two tensors that a pass reads."""
+    return tuple(tensor for tensor in TENSORS if tensor != WRITES[pass_])
+
+
+def shown(pass_: Pass, tensor: Tensor) -> str:
+    """The name of a tensor's role in a pass: `dOut`, `dIn` and `dKer` are gradients."""
+    gradient = pass_ != "forward" and (tensor == "Out" or tensor == WRITES[pass_])
+    return f"d{tensor}" if gradient else tensor
