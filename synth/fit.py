@@ -50,12 +50,15 @@ def fit(
     """
     fitter = _Fitter(distribution, limit)
     found: list[tuple[int, int, int, Fit]] = []
+    least = {tensor: fitter.least(tensor) for tensor in stationary}
     for order, tensor in enumerate(stationary):
+        if limit is not None and least[tensor] > limit:
+            continue  # not even the thinnest tiles fit: do not try the others one by one
         for tiling in fitter.tilings(tensor):
             words, memory = fitter.words(tiling), fitter.footprints.memory(tiling).words
             found.append((words, max(tiling.steps, PANELS), order, Fit(tiling, words, memory)))
     best = min(found, key=lambda each: each[:3])[3] if found else None
-    return best, min(fitter.least(tensor) for tensor in stationary)
+    return best, min(least.values())
 
 
 class _Fitter:
