@@ -46,11 +46,12 @@ def fit(
 ) -> tuple[Fit | None, int]:
     """The tiling with the fewest words within `limit` words of memory, and the least memory any tiling needs.
 
-    Ties go to fewer steps (beyond `PANELS`), then to the order of `stationary`.
+    Ties go to fewer steps (beyond `PANELS`), then to the order of `stationary`. Without a limit the least
+    memory is not looked for: 0.
     """
     fitter = _Fitter(distribution, limit)
     found: list[tuple[int, int, int, Fit]] = []
-    least = {tensor: fitter.least(tensor) for tensor in stationary}
+    least = {tensor: 0 if limit is None else fitter.least(tensor) for tensor in stationary}
     for order, tensor in enumerate(stationary):
         if limit is not None and least[tensor] > limit:
             continue  # not even the thinnest tiles fit: do not try the others one by one
