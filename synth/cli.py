@@ -109,7 +109,8 @@ def _planning(command: argparse.ArgumentParser, required: bool) -> None:
     command.add_argument("--grid", metavar="b=4,k=2", help="fix parts of the grid")
     command.add_argument("--balance", type=float, default=0.10, metavar="F", help="extra work allowed (0.10)")
     command.add_argument("--exact-procs", action="store_true", help="leave no process idle")
-    command.add_argument("--pass", dest="pass_", choices=("forward",), default="forward")
+    tasks = ("forward", "backward-data", "backward-filter", "training")
+    command.add_argument("--pass", dest="pass_", choices=tasks, default="forward")
 
 
 def _asked(args: argparse.Namespace) -> Plan:
@@ -136,6 +137,7 @@ def _asked(args: argparse.Namespace) -> Plan:
         grid=_grid(args.grid),
         balance=args.balance,
         exact_procs=args.exact_procs,
+        pass_=args.pass_,
     )
 
 

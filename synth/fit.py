@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
@@ -17,20 +17,28 @@ from synth.axes import SPATIAL, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.memory import Footprints, tile_rows
 from synth.nest import Window
-from synth.tiling import COMPOSITE, Tiling
+from synth.tiling import COMPOSITE, ONES, Tiling
 from synth.words import received
 
 PANELS = 4  # panels wanted for overlap, where memory does not ask for more
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 
 
+FORWARD = Tiling()
+
+
 @dataclass(frozen=True)
 class Fit:
-    """A tiling, what the most-receiving process receives, and the memory it needs (both in words)."""
+    """A tiling per pass, what the most-receiving process receives and the memory needed (both in words)."""
 
-    tiling: Tiling
+    tilings: tuple[Tiling, ...]
     words: int
     memory: int
+
+    @property
+    def tiling(self) -> Tiling:
+        """The tiling of the first, or only, pass."""
+        return self.tilings[0]
 
 
 @cache
@@ -42,29 +50,32 @@ def tile_counts(extent: int) -> tuple[int, ...]:
 
 
 def fit(
-    distribution: Distribution, stationary: Sequence[Tensor], limit: int | None
+    distribution: Distribution,
+    stationary: Sequence[Tensor],
+    limit: int | None,
+    role: Tiling = FORWARD,
 ) -> tuple[Fit | None, int]:
     """The tiling with the fewest words within `limit` words of memory, and the least memory any tiling needs.
 
-    Ties go to fewer steps (beyond `PANELS`), then to the order of `stationary`. Without a limit the least
-    memory is not looked for: 0.
+    `role` says which pass, and which tensors are kept. Ties go to fewer steps (beyond `PANELS`), then to
+    the order of `stationary`.
     """
-    fitter = _Fitter(distribution, limit)
+    fitter = _Fitter(distribution, limit, role)
     found: list[tuple[int, int, int, Fit]] = []
-    least = {tensor: 0 if limit is None else fitter.least(tensor) for tensor in stationary}
+    least = {tensor: fitter.least(tensor) for tensor in stationary}
     for order, tensor in enumerate(stationary):
         if limit is not None and least[tensor] > limit:
-            continue  # not even the thinnest tiles fit: do not try the others one by one
+            continue
         for tiling in fitter.tilings(tensor):
             words, memory = fitter.words(tiling), fitter.footprints.memory(tiling).words
-            found.append((words, max(tiling.steps, PANELS), order, Fit(tiling, words, memory)))
+            found.append((words, max(tiling.steps, PANELS), order, Fit((tiling,), words, memory)))
     best = min(found, key=lambda each: each[:3])[3] if found else None
     return best, min(least.values())
 
 
 class _Fitter:
-    def __init__(self, distribution: Distribution, limit: int | None) -> None:
-        self.distribution, self.limit = distribution, limit
+    def __init__(self, distribution: Distribution, limit: int | None, role: Tiling) -> None:
+        self.distribution, self.limit, self.role = distribution, limit, role
         self.footprints = Footprints(distribution)
         self.work = distribution.most_work
         self._words: dict[tuple[int, ...], int] = {}
@@ -75,7 +86,7 @@ class _Fitter:
 
     def words(self, tiling: Tiling) -> int:
         """Most words any process receives; tilings that visit the same tiles as often share the count."""
-        rows = tuple(getattr(tiling.counts, axis) for axis in SPATIAL) if tiling.stationary != "In" else ()
+        rows = () if tiling.whole("In") else tuple(getattr(tiling.counts, axis) for axis in SPATIAL)
         key = (tiling.loads("In"), tiling.loads("Ker"), tiling.loads("Out"), *rows)
         if key not in self._words:
             self._words[key] = int(received(self.distribution, tiling).total.max())
@@ -83,15 +94,16 @@ class _Fitter:
 
     def tilings(self, tensor: Tensor) -> Iterator[Tiling]:
         """The tilings worth comparing for one stationary tensor: the coarsest that fit, level by level."""
-        plain = self._first(Tiling(tensor, counts) for counts in self._streams(tensor))
+        plain = self._first(self._tiling(tensor, counts) for counts in self._streams(tensor))
         if plain:
             yield plain
-        if plain and self.words(plain) == self.words(Tiling(tensor)):
+        if plain and self.words(plain) == self.words(self._tiling(tensor)):
             return
         stream, *inner = Tiling(tensor).order
         thinnest = self._counts(stream)[-1]
         for tiled, other in (inner, inner[::-1]):
-            held = self._first(Tiling(tensor, _merge(thinnest, each)) for each in self._counts(tiled))
+            finer = (_merge(thinnest, each) for each in self._counts(tiled))
+            held = self._first(self._tiling(tensor, counts) for counts in finer)
             if held:
                 yield self._coarsened(held, tiled)
                 continue
@@ -102,23 +114,25 @@ class _Fitter:
         axes = [axis for composite in inner for axis in COMPOSITE[composite]]
         kept = PerAxis(**{axis: getattr(held.counts, axis) for axis in axes})
         options = (_merge(kept, stream) for stream in self._counts(held.stream))
-        return self._first(Tiling(held.stationary, counts, held.swapped) for counts in options) or held
+        return self._first(replace(held, counts=counts) for counts in options) or held
 
     def _both(self, tensor: Tensor, thinnest: PerAxis, outer: str, inner: str) -> Iterator[Tiling]:
         """Both inner composites tiled: for each outer count the coarsest inner tiles that fit."""
         swapped = Tiling(tensor).order[1] != outer
         for first in self._counts(outer)[1:]:
             options = (_merge(_merge(thinnest, first), second) for second in self._counts(inner))
-            found = self._first(Tiling(tensor, counts, swapped) for counts in options)
+            found = self._first(self._tiling(tensor, counts, swapped) for counts in options)
             if found:
                 yield self._coarsened(found, outer, inner)
 
     def least(self, tensor: Tensor) -> int:
         """The least memory any tiling of this stationary tensor needs: everything in unit tiles."""
         units = self.work.with_("g", 1)
-        thin = [Tiling(tensor, units)]
-        thin += [Tiling(tensor, self._counts(Tiling(tensor).stream)[-1]), Tiling(tensor)]
-        return min(self.footprints.memory(tiling).words for tiling in thin)
+        thin = [units, self._counts(Tiling(tensor).stream)[-1], PerAxis()]
+        return min(self.footprints.memory(self._tiling(tensor, counts)).words for counts in thin)
+
+    def _tiling(self, tensor: Tensor, counts: PerAxis = ONES, swapped: bool = False) -> Tiling:
+        return replace(self.role, stationary=tensor, counts=counts, swapped=swapped)
 
     def _first(self, tilings: Iterable[Tiling]) -> Tiling | None:
         return next((tiling for tiling in tilings if self.fits(tiling)), None)

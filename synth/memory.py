@@ -38,6 +38,17 @@ class Memory:
     loop: int
     reduce: int
 
+    def beside(self, words: int) -> Memory:
+        """The same with `words` more alive all the time."""
+        phases = (self.halo, self.expand, self.loop, self.reduce)
+        return Memory(self.shares + words, *(phase + words if phase else 0 for phase in phases))
+
+    def most(self, other: Memory) -> Memory:
+        """The larger of two, phase by phase."""
+        mine = (self.shares, self.halo, self.expand, self.loop, self.reduce)
+        others = (other.shares, other.halo, other.expand, other.loop, other.reduce)
+        return Memory(*map(max, zip(mine, others, strict=True)))
+
     @property
     def words(self) -> int:
         """High-water mark in words."""
@@ -46,10 +57,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class HaloRows:
-    """Extremes along one spatial dimension over all blocks: rows carried, received and sent."""
+    """Extremes along one spatial dimension over all blocks: most rows carried, fewest owned, most sent."""
 
     carried: int
-    missing: int
+    kept: int
     sent: int
     moves: bool
 
@@ -59,12 +70,12 @@ def halo_rows(window: Window, out: int, parts: int) -> HaloRows:
     """What a block of rows needs beyond the rows it owns, at most."""
     if parts > EXACT:
         widest = _reach_bound(window, -(-out // parts))
-        return HaloRows(widest, widest, widest, True)
+        return HaloRows(widest, 0, widest, True)
     reaches = [window.reach(*cut((0, out), parts, i)) for i in range(parts)]
     owned = [cut((0, window.size), parts, i) for i in range(parts)]
-    missing = max(length(r) - length(meet(r, o)) for r, o in zip(reaches, owned, strict=True))
+    kept = min(length(meet(r, o)) for r, o in zip(reaches, owned, strict=True))
     sent = max(sum(length(meet(r, o)) for r in reaches) for o in owned)
-    return HaloRows(max(map(length, reaches)), missing, sent, reaches != owned)
+    return HaloRows(max(map(length, reaches)), kept, sent, reaches != owned)
 
 
 @cache
@@ -105,11 +116,13 @@ class Footprints:
         """(words of the widened share of In, words of strips received and sent); zeros without a halo."""
         nest, parts = self.nest, dict(self.distribution.shares["In"])
         flat = math.prod(-(-getattr(self.work, d) // parts.get(d, 1)) for d in ("b", "g", "c"))
+        shape = dict(zip(DIMS["In"], nest.shapes["In"], strict=True))
+        least = math.prod(shape[d] // getattr(self.grid, d) // parts.get(d, 1) for d in ("b", "g", "c"))
         rows = [halo_rows(nest.windows[a], getattr(nest.extents, a), getattr(self.grid, a)) for a in SPATIAL]
         if not any(row.moves for row in rows):
             return 0, 0
         carried = flat * math.prod(row.carried for row in rows)
-        kept = flat * math.prod(row.carried - row.missing for row in rows)
+        kept = least * math.prod(row.kept for row in rows)
         sent = flat * math.prod(row.sent for row in rows)
         return carried, (carried - kept) + sent
 
@@ -161,7 +174,7 @@ class Footprints:
         stays, written = tiling.stationary, tiling.written
         base = sum(self.shares[t] for t in tiling.reads)
         apart = {t for t in TENSORS if grouped[t] or (t == "In" and t in tiling.kept and self.halo[0])}
-        base += sum(self.slice(t) for t in tiling.kept if t in apart and t != stays)
+        base += sum(self.slice(t) for t in tiling.kept | tiling.keeps if t in apart and t != stays)
         halo, returned = 0, 0
         if written == "In":
             returned = base + self.carried("In") + sum(self.halo)
@@ -170,9 +183,8 @@ class Footprints:
             base += self.halo[0]
         base += self.carried(written) if stays != written else 0
         slice_ = self.slice(stays) if stays == written or stays in apart else 0
-        piece = self.carried(stays) if stays not in (written, *tiling.kept) and grouped[stays] else 0
-        streams = [t for t in tiling.streaming if t != written and t not in tiling.kept and grouped[t]]
-        panels = sum(self.tile(t, tiling) for t in streams)
+        piece = max((self.carried(t) for t in tiling.expanded if grouped[t]), default=0)
+        panels = sum(self.tile(t, tiling) for t in tiling.brought if grouped[t])
         flying = panels if tiling.steps > 1 else 0  # the next panels, while these are in use
         result = self.tile(written, tiling) + self.padded(tiling)
         sums = self.tile(written, tiling) + self.in_transit(tiling) if stays != written else 0

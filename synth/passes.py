@@ -16,7 +16,9 @@ from typing import Literal
 from synth.axes import TENSORS, Tensor
 
 Pass = Literal["forward", "backward-data", "backward-filter"]
+Task = Pass | Literal["training"]  # training: all three, on one grid and one ownership
 
+TASKS: tuple[Task, ...] = ("forward", "backward-data", "backward-filter", "training")
 PASSES: tuple[Pass, ...] = ("forward", "backward-data", "backward-filter")
 WRITES: dict[Pass, Tensor] = {"forward": "Out", "backward-data": "In", "backward-filter": "Ker"}
 

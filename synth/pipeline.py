@@ -11,6 +11,7 @@ from synth.axes import AXES, Tensor
 from synth.closed_form import Eq4, best
 from synth.errors import UsageError
 from synth.layer import Layer, load_layer
+from synth.passes import TASKS
 from synth.plan import Plan
 from synth.search import STATIONARY, Request, search
 from synth.units import parse_bytes
@@ -34,12 +35,14 @@ def plan(
     grid: Mapping[str, int] | None = None,
     balance: float = 0.10,
     exact_procs: bool = False,
+    pass_: str = "forward",
 ) -> Plan:
     """The communication-optimal plan of a layer (a `Layer` or the path of a layer file).
 
     objective: "words" (received words, exact) or "paper" (Eq. 10 of SPAA'21, on exactly `procs` processes).
     procs: processes; a few may stay idle within `balance`, none with `exact_procs`.
     memory: bytes per process, as an int or like "16GiB"; None for as much as it takes.
+    pass_: "forward", "backward-data", "backward-filter", or "training" for all three on one grid.
     grid: parts of the grid to keep fixed, e.g. {"b": 4, "k": 2}.
 
     Raises `UsageError` for arguments out of range, `InputError` for a wrong file, and `InfeasibleError`
@@ -49,12 +52,26 @@ def plan(
         layer = load_layer(layer)
     limit = parse_bytes(memory) if isinstance(memory, str) else memory
     request = checked(layer, procs, limit, stationary, dict(grid or {}), balance, exact_procs)
+    if pass_ not in TASKS:
+        raise UsageError(f"pass is {pass_!r}; it must be one of {', '.join(TASKS)}")
+    request = replace(request, pass_=pass_)
     if objective == "paper":
         request = replace(request, fixed=_paper_grid(request, layer), balance=10.0)
     elif objective != "words":
         raise UsageError(f"objective is {objective!r}; it must be words or paper")
     found = search(request)
-    return Plan(layer, procs, found.grid, found.fit.tiling, limit, balance, exact_procs, found.least_work)
+    tiling, *later = found.fit.tilings
+    return Plan(
+        layer,
+        procs,
+        found.grid,
+        tiling,
+        limit,
+        balance,
+        exact_procs,
+        found.least_work,
+        tuple(later),
+    )
 
 
 def _paper_grid(request: Request, layer: Layer) -> dict[str, int]:

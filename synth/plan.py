@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from typing import Any
 
 from synth.axes import PerAxis
@@ -20,11 +21,14 @@ from synth.layer import Layer
 from synth.memory import Footprints, Memory
 from synth.nest import Nest
 from synth.paper_cost import cost_at
+from synth.passes import Task
 from synth.schedule import Schedule
 from synth.search import Request, search
 from synth.strategies import Alternative, alternatives
 from synth.tiling import Tiling
-from synth.words import received
+from synth.training import training_memory
+from synth.training_bound import training_bound
+from synth.words import Received, received
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Plan:
     balance: float = 0.10
     exact_procs: bool = False
     least_work: int | None = None  # w*: iterations of the most loaded process, at best
+    later: tuple[Tiling, ...] = ()  # training: the backward passes, in order of execution
 
     @property
     def nest(self) -> Nest:
@@ -55,20 +60,44 @@ class Plan:
         """Who works on what and owns what."""
         return Distribution(self.nest, self.grid)
 
-    @cached_property
+    @property
+    def tilings(self) -> tuple[Tiling, ...]:
+        """The schedule of every pass, in order of execution."""
+        return (self.tiling, *self.later)
+
+    @property
+    def pass_(self) -> Task:
+        """What the plan computes: one pass, or all three of a training step."""
+        return "training" if self.later else self.tiling.pass_
+
+    @property
     def schedule(self) -> Schedule:
-        """All moves and computations of all ranks."""
-        return Schedule(self.distribution, self.tiling)
+        """All moves and computations of all ranks in the first pass."""
+        return self.schedules[0]
+
+    @cached_property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """All moves and computations of all ranks, pass by pass."""
+        return tuple(Schedule(self.distribution, tiling) for tiling in self.tilings)
+
+    @cached_property
+    def received(self) -> Received:
+        """Words that each rank receives, over all passes."""
+        passes = [received(self.distribution, tiling) for tiling in self.tilings]
+        return reduce(add, passes)
 
     @cached_property
     def words(self) -> dict[str, int]:
         """The most words any rank receives: "in", "ker", "out", "halo" (part of in), "total"."""
-        return received(self.distribution, self.tiling).most()
+        return self.received.most()
 
     @cached_property
     def memory(self) -> Memory:
-        """The most words any rank holds, per phase."""
-        return Footprints(self.distribution).memory(self.tiling)
+        """The most words any rank holds, per phase, over all passes."""
+        footprints = Footprints(self.distribution)
+        if not self.later:
+            return footprints.memory(self.tiling)
+        return training_memory(footprints, self.tilings)
 
     @property
     def work(self) -> PerAxis:
@@ -86,7 +115,7 @@ class Plan:
 
         Otherwise 3D, or 2.5D when the memory limit keeps the plan from moving fewer words.
         """
-        if self.distribution.group_size(self.tiling.stationary) == 1:
+        if all(self.distribution.group_size(tiling.stationary) == 1 for tiling in self.tilings):
             return "2D"
         if self.memory_limit is None:
             return "3D"
@@ -101,7 +130,8 @@ class Plan:
     @property
     def request(self) -> Request:
         """The search that this plan answers, with no part of the grid fixed."""
-        return Request(self.nest, self.procs, self.memory_words, balance=self.balance, exact=self.exact_procs)
+        words, balance, exact = self.memory_words, self.balance, self.exact_procs
+        return Request(self.nest, self.procs, words, balance=balance, exact=exact, pass_=self.pass_)
 
     @property
     def memory_bytes(self) -> int:
@@ -114,6 +144,8 @@ class Plan:
 
         It holds for every schedule that loads no process with more work than this plan does.
         """
+        if self.pass_ == "training":
+            return training_bound(self.nest, self.procs, self.distribution.most_real_work)
         return universal_bound(self.nest, self.procs, self.memory_words, self.distribution.most_real_work)
 
     @cached_property
@@ -165,9 +197,7 @@ class Plan:
             "problem": self.layer.to_json(),
             "procs": self.procs,
             "grid": self.grid._asdict(),
-            "stationary": self.tiling.stationary,
-            "tiles": self.tiling.counts._asdict(),
-            "swapped": self.tiling.swapped,
+            "passes": [tiling.to_json() for tiling in self.tilings],
         }
 
     @cached_property

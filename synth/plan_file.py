@@ -11,9 +11,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from synth.axes import AXES, PerAxis
+from synth.axes import AXES, TENSORS, PerAxis
 from synth.errors import InputError
 from synth.layer import Layer
+from synth.passes import PASSES
 from synth.plan import Plan
 from synth.tiling import Tiling
 
@@ -41,16 +42,15 @@ def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
         "problem": layer.to_json(),
         "procs": plan.procs,
         "used_procs": plan.used_procs,
-        "pass": "forward",
+        "pass": plan.pass_,
         "algorithm": plan.algorithm,
         "stationary": tiling.stationary.lower(),
         "grid": axes_json(layer, plan.grid),
         "work": axes_json(layer, plan.work),
         "tile": axes_json(layer, plan.tile),
-        "tiles": axes_json(layer, tiling.counts),
-        "swapped": tiling.swapped,
         "panels": tiling.panels,
         "steps": tiling.steps,
+        "passes": [each.to_json() for each in plan.tilings],
         "words": plan.words,
         "memory": {"words": plan.memory.words, "bytes": plan.memory_bytes, "limit_bytes": plan.memory_limit},
         "balance": {
@@ -140,16 +140,13 @@ def _refuse(constant: str) -> float:
 
 
 def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
-    stationary = {"out": "Out", "in": "In", "ker": "Ker"}.get(str(data.get("stationary")))
-    if stationary is None:
-        raise InputError(f"{name}: stationary is not out, in or ker; {REMEDY}")
     procs = _whole(data.get("procs"), 1, 2**30, "procs", name)
     extents = layer.nest.extents
     grid = _axes(data.get("grid"), extents, "grid", name)
     if grid.size > procs:
         raise InputError(f"{name}: the grid has {grid.size} processes, more than procs {procs}; {REMEDY}")
     work = PerAxis(*(-(-n // p) for n, p in zip(extents, grid, strict=True)))
-    tiles = _axes(data.get("tiles"), work.with_("g", 1), "tiles", name)
+    tilings = _passes(data, work.with_("g", 1), name)
     memory, balance = data.get("memory"), data.get("balance")
     if not isinstance(memory, dict) or not isinstance(balance, dict):
         raise InputError(f"{name}: memory or balance is not an object; {REMEDY}")
@@ -161,12 +158,40 @@ def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
         layer,
         procs,
         grid,
-        Tiling(stationary, tiles, data.get("swapped") is True),  # type: ignore[arg-type]
+        tilings[0],
         None if limit is None else _whole(limit, 1, 2**70, "memory.limit_bytes", name),
         float(allowed),
         balance.get("exact_procs") is True,
         None if least is None else _whole(least, 1, 2**300, "balance.least_work", name),
+        tilings[1:],
     )
+
+
+def _passes(data: dict[str, Any], most: PerAxis, name: str) -> tuple[Tiling, ...]:
+    """The schedules of the passes, which must be those of what the plan computes."""
+    written = data.get("passes")
+    if not isinstance(written, list) or not all(isinstance(each, dict) for each in written):
+        raise InputError(f"{name}: passes is not a list of objects; {REMEDY}")
+    tilings = tuple(_tiling(each, most, f"passes[{i}]", name) for i, each in enumerate(written))
+    wanted = PASSES if data.get("pass") == "training" else (data.get("pass"),)
+    if tuple(tiling.pass_ for tiling in tilings) != wanted:
+        raise InputError(f"{name}: passes are not those of pass {str(data.get('pass'))[:40]!r}; {REMEDY}")
+    return tilings
+
+
+def _tiling(data: dict[str, Any], most: PerAxis, key: str, name: str) -> Tiling:
+    names = {tensor.lower(): tensor for tensor in TENSORS}
+    stationary, pass_ = names.get(str(data.get("stationary"))), data.get("pass")
+    if stationary is None or pass_ not in PASSES:
+        raise InputError(f"{name}: {key} has no known pass and stationary tensor; {REMEDY}")
+    counts = _axes(data.get("tiles"), most, f"{key}.tiles", name)
+    sets = []
+    for field in ("kept", "keeps"):
+        listed = data.get(field)
+        if not isinstance(listed, list) or not all(str(each) in names for each in listed):
+            raise InputError(f"{name}: {key}.{field} is not a list of in, ker and out; {REMEDY}")
+        sets.append(frozenset(names[str(each)] for each in listed))
+    return Tiling(stationary, counts, data.get("swapped") is True, pass_, sets[0], sets[1])
 
 
 def _axes(value: object, most: PerAxis, key: str, name: str) -> PerAxis:

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from synth.axes import AXES, DIMS, LACKED_INDEX, LACKS, TENSORS, PerAxis, Tensor
+from synth.passes import shown
 from synth.schedule import WHY
 from synth.units import show_bytes, show_words
 
 if TYPE_CHECKING:
     from synth.plan import Plan
+    from synth.tiling import Tiling
 
 
 def report(plan: Plan) -> str:
@@ -51,10 +53,10 @@ def heading(plan: Plan) -> list[str]:
     """Layer, plan, algorithm, processes."""
     idle = plan.procs - plan.used_procs
     left = f", {idle} idle" if idle else ""
-    stays = plan.tiling.stationary
+    stays = ", ".join(dict.fromkeys(tiling.stationary for tiling in plan.tilings))
     return [
         f"{plan.layer.name}: {plan.layer}",
-        f"plan {plan.id}: forward pass, {plan.algorithm} algorithm, {stays} stationary, "
+        f"plan {plan.id}: {plan.pass_}, {plan.algorithm} algorithm, {stays} stationary, "
         f"{plan.used_procs} of {plan.procs} processes{left}",
     ]
 
@@ -118,35 +120,56 @@ def _group_name(plan: Plan, tensor: Tensor) -> str:
 
 
 def schedule_lines(plan: Plan) -> list[str]:
-    """The schedule in a few lines."""
-    d, tiling = plan.distribution, plan.tiling
+    """The schedule in a few lines, pass by pass."""
+    if not plan.later:
+        return _pass_lines(plan, plan.tiling)
     lines = []
-    if plan.words["halo"]:
-        lines.append(f"halo    In rows from neighbours along d, h, w: {WHY['halo']}")
-    stays = tiling.stationary
-    if stays != "Out" and d.group_size(stays) > 1:
-        lines.append(f"expand  {_move(plan, 'broadcast', stays)}")
-    streams = " > ".join(tiling.loops()) or "one tile"
-    lines.append(f"loop    {tiling.steps} step{'s' * (tiling.steps > 1)} ({streams}):")
-    for tensor in (t for t in tiling.streaming if t != "Out"):
-        text = _move(plan, "broadcast", tensor) if d.group_size(tensor) > 1 else f"{tensor} is at hand"
-        lines.append(f"          {text}")
-    lines.append("          local convolution; the next panels travel meanwhile")
-    if stays != "Out" and d.group_size("Out") > 1:
-        lines.append(f"          {_move(plan, 'reduce', 'Out')}")
-    if stays == "Out" and d.group_size("Out") > 1:
-        lines.append(f"reduce  {_move(plan, 'reduce', 'Out')}")
+    for tiling in plan.tilings:
+        stays = shown(tiling.pass_, tiling.stationary)
+        kept = ", ".join(shown(tiling.pass_, tensor) for tensor in sorted(tiling.kept))
+        keeps = ", ".join(shown(tiling.pass_, tensor) for tensor in sorted(tiling.keeps))
+        notes = [
+            f"{stays} stationary",
+            *([f"finds {kept}"] if kept else []),
+            *([f"keeps {keeps}"] if keeps else []),
+        ]
+        lines += [f"{tiling.pass_}: {'; '.join(notes)}", *indented(_pass_lines(plan, tiling))]
     return lines
 
 
-def _move(plan: Plan, kind: str, tensor: Tensor) -> str:
+def _pass_lines(plan: Plan, tiling: Tiling) -> list[str]:
+    d, written, stays = plan.distribution, tiling.written, tiling.stationary
+    halo = bool(plan.words["halo"])
+    lines = []
+    if halo and written != "In" and "In" not in tiling.kept:
+        lines.append(f"halo    In rows from neighbours: {WHY['halo']}")
+    for tensor in tiling.expanded:
+        if d.group_size(tensor) > 1:
+            lines.append(f"expand  {_move(plan, tiling, 'broadcast', tensor)}")
+    streams = " > ".join(tiling.loops()) or "one tile"
+    lines.append(f"loop    {tiling.steps} step{'s' * (tiling.steps > 1)} ({streams})")
+    for tensor in tiling.brought:
+        here = f"{shown(tiling.pass_, tensor)} is at hand"
+        lines.append(
+            f"          {_move(plan, tiling, 'broadcast', tensor) if d.group_size(tensor) > 1 else here}"
+        )
+    lines.append("          local kernel; the next panels travel meanwhile")
+    if d.group_size(written) > 1:
+        move = _move(plan, tiling, "reduce", written)
+        lines.append(f"reduce  {move}" if stays == written else f"          {move}")
+    if halo and written == "In":
+        lines.append(f"return  {WHY['return']}")
+    return lines
+
+
+def _move(plan: Plan, tiling: Tiling, kind: str, tensor: Tensor) -> str:
     size, group = plan.distribution.group_size(tensor), _group_name(plan, tensor)
-    verb = f"{tensor} broadcast" if kind == "broadcast" else f"{tensor} reduce-scattered"
-    loads = plan.tiling.loads(tensor)
+    name = shown(tiling.pass_, tensor)
+    verb = f"{name} broadcast" if kind == "broadcast" else f"{name} reduce-scattered"
+    loads = tiling.loads(tensor)
     again = f", each tile {loads} times" if loads > 1 else ""
-    return (
-        f"{verb} over groups of {size} along {group}{again}: {WHY[kind].format(along=group, tensor=tensor)}"
-    )
+    why = WHY[kind].format(along=group, tensor=name)
+    return f"{verb} over groups of {size} along {group}{again}: {why}"
 
 
 def costs(plan: Plan) -> list[str]:

@@ -3,7 +3,8 @@
 The nine programs (three passes, three stationary tensors) have one form:
 
     halo     if In is read, every process widens its share of it by the rows that neighbours own
-    expand   the stationary tensor, if it is read, is gathered along its lacking index
+    expand   the stationary tensor, if it is read, is gathered along its lacking index (and so are
+             tensors that a later pass wants to find whole)
     for tile in the tiles of the work block:      # outermost loop: the streaming index
         every streaming tensor that is read and has changed is brought in along its lacking index
         the local kernel runs
@@ -65,9 +66,9 @@ class Round:
 
 WHY = {
     "halo": "the output rows of a block read input rows that its neighbours own",
-    "broadcast": "all ranks along axis {along} need the same slice of {tensor}",
+    "broadcast": "all ranks along {along} need the same slice of {tensor}",
     "return": "the rows of dIn that a block computes for its neighbours are added where they are owned",
-    "reduce": "each rank along axis {along} holds a partial sum of the same slice of {tensor}",
+    "reduce": "each rank along {along} holds a partial sum of the same slice of {tensor}",
 }
 
 
@@ -89,12 +90,11 @@ class Schedule:
         stays, written = tiling.stationary, tiling.written
         if written != "In" and "In" not in tiling.kept:
             yield Round("halo", 0, moves=tuple(self._halo()))
-        needed = {rank: self.distribution.needed(stays, at) for rank, at in enumerate(self.coordinates)}
-        if stays != written and stays not in tiling.kept:
-            yield Round("expand", 0, moves=tuple(self._gather(stays, needed)))
+        for step, tensor in enumerate(tiling.expanded):
+            yield Round("expand", step, moves=tuple(self._gather(tensor, self._needed(tensor))))
         yield from self._loop()
         if stays == written:
-            yield Round("reduce", 0, reductions=tuple(self._reduce(written, needed)))
+            yield Round("reduce", 0, reductions=tuple(self._reduce(written, self._needed(written))))
         if written == "In":
             yield Round("return", 0, reductions=tuple(self._return()))
 
@@ -169,18 +169,20 @@ class Schedule:
         d, tiling = self.distribution, self.tiling
         streams = [list(tiling.tiles(d.work(at))) for at in self.coordinates]
         written = tiling.written
-        reads = [t for t in tiling.streaming if t != written and t not in tiling.kept]
         reduces = tiling.stationary != written
         for step in range(tiling.steps):
             tiles = [tiles[step] for tiles in streams]
             moves: list[Move] = []
-            for tensor in reads:
+            for tensor in tiling.brought:
                 if self._changes(tensor, step - 1):
                     moves += self._gather(tensor, self._regions(tensor, tiles))
             computes = tuple(Compute(rank, tile) for rank, tile in enumerate(tiles))
             leaves = reduces and self._changes(written, step)
             reductions = tuple(self._reduce(written, self._regions(written, tiles))) if leaves else ()
             yield Round("loop", step, tuple(moves), computes, reductions, leaves)
+
+    def _needed(self, tensor: Tensor) -> dict[int, Box]:
+        return {rank: self.distribution.needed(tensor, at) for rank, at in enumerate(self.coordinates)}
 
     def _regions(self, tensor: Tensor, tiles: list[Block]) -> dict[int, Box]:
         return {rank: self.distribution.touched(tensor, tile) for rank, tile in enumerate(tiles)}

@@ -19,13 +19,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from synth.axes import SPATIAL, Axis, PerAxis, Tensor
+from synth.axes import SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.fit import Fit, fit
 from synth.memory import Footprints, tile_rows
 from synth.nest import Nest
+from synth.passes import Task, reads
 from synth.space import Space
+from synth.tiling import Tiling
+from synth.training import fit_training
 
 STATIONARY: tuple[Tensor, ...] = ("Out", "In", "Ker")
 
@@ -42,6 +45,12 @@ class Request:
     balance: float = 0.10
     exact: bool = False
     most_work: int | None = None  # iterations a process may have; by default balance decides
+    pass_: Task = "forward"
+
+    @property
+    def moves(self) -> int:
+        """How often each tensor moves at least: twice in training, where one gather of each is kept."""
+        return 2 if self.pass_ == "training" else 1
 
 
 @dataclass(frozen=True)
@@ -114,11 +123,17 @@ class _Search:
                 tighter = max(bound, self._largest_slices(distribution))
                 heapq.heappush(queue, (tighter, key, next(self.ticket), "bounded", grid, None))
                 continue
-            best, least_memory = fit(distribution, self.request.stationary, self.request.memory)
+            best, least_memory = self._fit(distribution)
             needed = least_memory if needed is None else min(needed, least_memory)
             if best is not None:
                 heapq.heappush(queue, (best.words, key, next(self.ticket), "plan", grid, best))
         raise self._infeasible(needed)
+
+    def _fit(self, distribution: Distribution) -> tuple[Fit | None, int]:
+        request = self.request
+        if request.pass_ == "training":
+            return fit_training(distribution, request.stationary, request.memory)
+        return fit(distribution, request.stationary, request.memory, Tiling(pass_=request.pass_))
 
     def _infeasible(self, needed: int | None) -> InfeasibleError:
         if needed is None or self.request.memory is None:
@@ -169,7 +184,7 @@ class _Search:
         shared = words["In"] / (channels.g * channels.c) + words["Out"] / (channels.g * channels.k)
         per_x = shared - self.total / channels.size
         fewest = max(1.0, self.nest.extents.x / max(1, self.cap // work))
-        return max(0.0, ker + min(per_x / room, per_x / fewest))
+        return max(0.0, ker + min(per_x / room, per_x / fewest)) * self.request.moves
 
     def _average(self, grid: PerAxis) -> float:
         """Words that the average process receives, clipped footprints taken from below."""
@@ -181,15 +196,23 @@ class _Search:
         inputs = words["In"] * rows / (grid.b * grid.g * grid.c)
         ker = words["Ker"] / (grid.g * grid.c * grid.k)
         out = words["Out"] / (grid.x * grid.g * grid.k)
-        return max(0.0, (inputs + ker + out - self.total / grid.size) * (1 - 1e-12))
+        average = max(0.0, inputs + ker + out - self.total / grid.size)
+        return average * self.request.moves * (1 - 1e-12)
 
     def _largest_slices(self, distribution: Distribution) -> float:
-        """Words of a process with the largest block, if it owned as much as any process does."""
+        """Words that a process with the largest block reads, if it owned as much as any process does.
+
+        In training it reads In and Ker at least once, and dOut.
+        """
         nest, grid, work = self.nest, distribution.grid, distribution.most_work
         footprints = Footprints(distribution)
         rows = 1
         for axis in SPATIAL:
             rows *= tile_rows(nest.windows[axis], getattr(nest.extents, axis), getattr(grid, axis), 1)
-        inputs = work.b * work.g * work.c * rows - footprints.shares["In"]
-        ker = work.g * work.c * work.k * nest.taps - footprints.shares["Ker"]
-        return max(0, inputs) + max(0, ker)
+        slices: dict[Tensor, int] = {
+            "In": work.b * work.g * work.c * rows,
+            "Ker": work.g * work.c * work.k * nest.taps,
+            "Out": work.x * work.g * work.k,
+        }
+        read = TENSORS if self.request.pass_ == "training" else reads(self.request.pass_)
+        return sum(max(0, slices[tensor] - footprints.shares[tensor]) for tensor in read)

@@ -79,6 +79,6 @@ def member_parts(share: Share, index: int) -> dict[str, tuple[int, int]]:
     """Group member `index` -> {dimension: (parts, its part)}."""
     result: dict[str, tuple[int, int]] = {}
     for dim, parts in reversed(share):
-        index, part = divmod(index, parts)
+        index, part = index // parts, index % parts  # numpy has no divmod for arrays of Python integers
         result[dim] = (parts, part)
     return result

@@ -190,6 +190,8 @@ class _Interpreter:
             kept = overlap(box, own.box)
             if state.carried.values is not None and own.values is not None and volume(kept):
                 state.carried.values[within(kept, box)] = own.values[within(kept, own.box)]
+        moves = tuple(moves)
+        self._fills_carried(moves)
         for move in moves:
             values = self._take(move)
             self._count(move, "in")
@@ -202,6 +204,28 @@ class _Interpreter:
                     into.values[within(move.box, into.box)] = values
         for state, words in zip(self.ranks, strips, strict=True):
             state.touch(int(words))
+
+    def _fills_carried(self, moves: tuple[Move, ...]) -> None:
+        """What a rank carries is what it owns of it and one strip from each of some other owners.
+
+        Owners hold disjoint boxes (and `_take` sees that they do), so distinct sources and the right sum
+        mean that no row is missing.
+        """
+        strips: dict[int, list[Move]] = {}
+        for move in moves:
+            for target in move.targets:
+                strips.setdefault(target, []).append(move)
+        for rank, state in enumerate(self.ranks):
+            box, own = state.carried.box if state.carried else (), state.own["In"].box
+            arriving = strips.get(rank, [])
+            sources = {rank, *(move.source for move in arriving)}
+            inside = all(contains(box, move.box) for move in arriving)
+            filled = volume(overlap(box, own)) + sum(volume(move.box) for move in arriving)
+            if not inside or len(sources) != len(arriving) + 1 or filled != volume(box):
+                raise PanelMissing(
+                    f"rank {rank} carries In {box} for its group, but the rows it owns and those it gets "
+                    f"from ranks {sorted(sources - {rank})} do not tile it; the schedule is wrong"
+                )
 
     def _gather(self, moves: tuple[Move, ...], one_at_a_time: bool = False) -> None:
         for tensor in self.tiling.reads:
@@ -216,9 +240,14 @@ class _Interpreter:
             yield (pieces[0].source, *pieces[0].targets), pieces
 
     def _bring(self, tensor: Tensor, ranks: tuple[int, ...], pieces: list[Move], alone: bool) -> None:
-        """All members of a group get the region that the pieces tile."""
+        """All members of a group get the region that the pieces tile.
+
+        Members carry disjoint boxes (and `_take` sees that they do): distinct sources and the right sum
+        mean that the pieces tile the region.
+        """
         region = _hull([piece.box for piece in pieces])
-        if sum(volume(piece.box) for piece in pieces) != volume(region):
+        distinct = len({piece.source for piece in pieces}) == len(pieces)
+        if not distinct or sum(volume(piece.box) for piece in pieces) != volume(region):
             raise PanelMissing(f"the pieces of {tensor} {region} for ranks {ranks} do not tile it")
         values = self._zeros(region)
         for piece in pieces:
@@ -282,6 +311,8 @@ class _Interpreter:
     def _reduce(self, moves: Iterable[Move]) -> None:
         """Partial sums of the written panel go to their owners; every rank then drops the panel."""
         name = self.written.lower()
+        moves = tuple(moves)
+        self._sent_once(moves)
         transit = np.zeros(len(self.ranks), np.int64)
         arriving: list[tuple[int, Box, Values | None]] = []
         for move in moves:
@@ -296,8 +327,30 @@ class _Interpreter:
             _add_box(self.ranks[target].sums, box, values)
         self._drop(self.written)
 
+    def _sent_once(self, moves: tuple[Move, ...]) -> None:
+        """Every rank sends each word of its panel to the one rank that carries it, or carries it itself."""
+        sent = [[rank] for rank in range(len(self.ranks))]
+        words = [0] * len(self.ranks)
+        for move in moves:
+            for target in move.targets:
+                if not contains(self.ranks[target].sums.box, move.box):
+                    raise IncompleteResult(
+                        f"rank {move.source} sends partial sums {move.box} to rank {target}, which sums "
+                        f"{self.ranks[target].sums.box}; the schedule is wrong"
+                    )
+            sent[move.source] += move.targets
+            words[move.source] += volume(move.box) * len(move.targets)
+        for rank, state in enumerate(self.ranks):
+            panel = state.tile.get(self.written)
+            left = volume(panel.box) - volume(overlap(panel.box, state.sums.box)) if panel else 0
+            if len(set(sent[rank])) != len(sent[rank]) or words[rank] != left:
+                raise IncompleteResult(
+                    f"rank {rank} holds {left} partial sums of {self.written} for others, but sends "
+                    f"{words[rank]} to ranks {sorted(sent[rank][1:])}; the schedule is wrong"
+                )
+
     def _drop(self, tensor: Tensor) -> None:
-        if tensor in self.tiling.kept:
+        if tensor in self.tiling.kept | self.tiling.keeps:
             return
         for state in self.ranks:
             panel = state.tile.pop(tensor, None)

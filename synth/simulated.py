@@ -10,7 +10,8 @@ import numpy as np
 from synth.errors import CheckError
 from synth.kernel import reference
 from synth.plan import Plan
-from synth.simulate import simulate
+from synth.schedule import Schedule
+from synth.simulate import Simulation, simulate
 from synth.units import show_bytes, show_words
 from synth.verify import Verified, verify
 
@@ -58,21 +59,34 @@ class Simulated:
 
 
 def simulated(plan: Plan, values: bool = True, seed: int = 0) -> Simulated:
-    """Verify the schedule, then interpret it; small whole numbers as data, so values must agree exactly.
+    """Verify the schedules of all passes and interpret them; on small whole numbers, so values agree exactly.
 
     Raises `CheckError` and its kinds where anything is wrong.
     """
-    verified = verify(plan.schedule, plan.memory_words)
-    if plan.memory.words < verified.memory:
-        raise CheckError(f"a rank holds {verified.memory} words, but only {plan.memory.words} are planned")
-    if not values or plan.nest.work > LARGEST:
-        outcome = simulate(plan.schedule)
-        return Simulated(plan, verified, outcome.received, outcome.peak, False)
-    random = np.random.default_rng(seed)
-    inputs = random.integers(-4, 5, plan.nest.shapes["In"]).astype(np.float64)
-    ker = random.integers(-4, 5, plan.nest.shapes["Ker"]).astype(np.float64)
-    outcome = simulate(plan.schedule, inputs, ker)
-    expected = reference(plan.nest, inputs, ker)
-    if outcome.out is None or not np.array_equal(outcome.out, expected):
-        raise CheckError(f"plan {plan.id}: the interpreted schedule computes other values than the layer")
-    return Simulated(plan, verified, outcome.received, outcome.peak, True)
+    verified = [verify(schedule, plan.memory_words) for schedule in plan.schedules]
+    values = values and plan.nest.work * len(plan.schedules) <= LARGEST
+    outcomes = [_interpreted(plan, schedule, values, seed) for schedule in plan.schedules]
+    received = {
+        name: [sum(ranks) for ranks in zip(*(each.received[name] for each in outcomes), strict=True)]
+        for name in outcomes[0].received
+    }
+    peak = [max(ranks) for ranks in zip(*(each.peak for each in outcomes), strict=True)]
+    if max(peak) > plan.memory.words:
+        raise CheckError(f"a rank holds {max(peak)} words, but only {plan.memory.words} are planned")
+    steps = sum(each.steps for each in verified)
+    whole = Verified(verified[0].ranks, steps, max(received["total"]), max(peak))
+    return Simulated(plan, whole, received, peak, values)
+
+
+def _interpreted(plan: Plan, schedule: Schedule, values: bool, seed: int) -> Simulation:
+    """One pass; with `values` its result is compared with the whole layer in one piece."""
+    if not values:
+        return simulate(schedule)
+    random, tiling = np.random.default_rng(seed), schedule.tiling
+    one, other = (
+        random.integers(-4, 5, plan.nest.shapes[tensor]).astype(np.float64) for tensor in tiling.reads
+    )
+    outcome = simulate(schedule, one, other)
+    if outcome.out is None or not np.array_equal(outcome.out, reference(plan.nest, one, other, tiling.pass_)):
+        raise CheckError(f"plan {plan.id}: the interpreted {tiling.pass_} pass computes other values")
+    return outcome

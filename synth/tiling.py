@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from synth.axes import LACKED_INDEX, TENSORS, X_AXES, Axis, PerAxis, Tensor
 from synth.intervals import Block, cut
@@ -24,7 +25,8 @@ COMPOSITE: dict[str, tuple[Axis, ...]] = {"c": ("c",), "k": ("k",), "x": X_AXES}
 class Tiling:
     """The stationary tensor, tiles per axis of the work block, the order of the two inner loops, the pass.
 
-    `kept` names tensors whose whole needed slice is in memory already, from an earlier pass.
+    `kept` names tensors whose whole needed slice is in memory already, from an earlier pass; `keeps` those
+    that are gathered whole at the start of this pass, so that a later one finds them.
     """
 
     stationary: Tensor = "Out"
@@ -32,6 +34,7 @@ class Tiling:
     swapped: bool = False  # which of the two inner loops is the outer one
     pass_: Pass = "forward"
     kept: frozenset[Tensor] = frozenset()
+    keeps: frozenset[Tensor] = frozenset()
 
     @property
     def stream(self) -> str:
@@ -75,7 +78,18 @@ class Tiling:
 
     def whole(self, tensor: Tensor) -> bool:
         """Whether a process holds its whole slice of a tensor all the time."""
-        return tensor == self.stationary or tensor in self.kept
+        return tensor == self.stationary or tensor in self.kept or tensor in self.keeps
+
+    @property
+    def expanded(self) -> tuple[Tensor, ...]:
+        """The tensors that are read and gathered whole before the loop."""
+        wanted = {self.stationary, *self.keeps} - self.kept
+        return tuple(t for t in self.reads if t in wanted)
+
+    @property
+    def brought(self) -> tuple[Tensor, ...]:
+        """The tensors that are read and brought in panel by panel."""
+        return tuple(t for t in self.reads if not self.whole(t))
 
     def loads(self, tensor: Tensor) -> int:
         """How often each tile of a tensor is visited; 1 unless an inner loop has to come back to it."""
@@ -109,6 +123,17 @@ class Tiling:
     def sizes(self, work: PerAxis) -> PerAxis:
         """T: the largest tile of a block W."""
         return PerAxis(*(-(-w // n) for w, n in zip(work, self.counts, strict=True)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The schedule of a pass as JSON data; `tiles` counts tiles per axis."""
+        return {
+            "pass": self.pass_,
+            "stationary": self.stationary.lower(),
+            "tiles": self.counts._asdict(),
+            "swapped": self.swapped,
+            "kept": sorted(tensor.lower() for tensor in self.kept),
+            "keeps": sorted(tensor.lower() for tensor in self.keeps),
+        }
 
     def __str__(self) -> str:
         loops = " > ".join(f"{axis}:{getattr(self.counts, axis)}" for axis in self.loops())

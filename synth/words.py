@@ -39,6 +39,11 @@ class Received:
         """All tensors together."""
         return self.by_tensor["In"] + self.by_tensor["Ker"] + self.by_tensor["Out"]
 
+    def __add__(self, other: Received) -> Received:
+        """Words over two passes."""
+        both = {t: self.by_tensor[t] + other.by_tensor[t] for t in TENSORS}
+        return Received(both, self.halo + other.halo)
+
     def most(self) -> dict[str, int]:
         """The most words any one process receives: per tensor, as halo, and in total."""
         most = {t.lower(): int(self.by_tensor[t].max()) for t in TENSORS}

@@ -1,69 +1,121 @@
-"""Layers and problems for the tests of the bounds: named ones, random ones, and the stored vectors."""
+"""Random problems for property tests: layers, nests, grids and tilings, small enough for brute force."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
-from hypothesis import settings
+import numpy as np
+from hypothesis import assume
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from synth.axes import PerAxis
-from synth.closed_form import Eq4
+from synth.axes import AXES, TENSORS, PerAxis, Tensor
+from synth.distribution import Distribution
+from synth.layer import Layer
+from synth.layer_rules import SPATIAL_AXES, LayerError
 from synth.nest import Nest, Window
+from synth.schedule import Schedule
+from synth.tiling import Tiling
 
-VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "vectors.json").read_text())
-
-settings.register_profile("bounds", derandomize=True, deadline=None)
-
-
-def conv(extents: list[int]) -> Nest:
-    """A convolution without padding from [b, k, c, h, w, r, s, stride_w, stride_h] of its output."""
-    b, k, c, h, w, r, s, stride_w, stride_h = extents
-    high = Window.reduced(stride_h * (h - 1) + r, r, stride_h, 1, 0)
-    wide = Window.reduced(stride_w * (w - 1) + s, s, stride_w, 1, 0)
-    return Nest(PerAxis(b=b, c=c, k=k, h=h, w=w), Window(1), high, wide)
-
-
-def matmul(m: int, n: int, k: int) -> Nest:
-    """An m x k times k x n product."""
-    return Nest(PerAxis(b=m, c=k, k=n), Window(1), Window(1), Window(1))
-
-
-def eq4(problem: dict[str, Any]) -> Eq4:
-    """A stored problem as Eq. 4 has it."""
-    b, k, c, h, w, r, s, stride_w, stride_h = problem["extents"]
-    return Eq4(k, c, b * h * w, r * s, stride_w * stride_h, problem["procs"], problem["memory"])
+KINDS = tuple(SPATIAL_AXES)
+Values = NDArray[Any]
 
 
 @st.composite
-def windows(draw: st.DrawFn, largest: int = 16) -> Window:
-    """A window with any stride, dilation and padding that torch accepts."""
-    kernel, stride = draw(st.integers(1, 4)), draw(st.integers(1, 3))
-    dilation, padding = draw(st.integers(1, 3)), draw(st.integers(0, 3))
-    least = max(1, dilation * (kernel - 1) + 1 - 2 * padding)
-    size = draw(st.integers(least, least + largest))
-    return Window.reduced(size, kernel, stride, dilation, padding)
+def layers(draw: st.DrawFn, most: int = 7, kinds: tuple[str, ...] = KINDS) -> Layer:
+    """Tiny layers of every kind: strides, dilations, paddings, groups; nothing divides anything."""
+    kind = draw(st.sampled_from(kinds))
+    count = st.integers(1, most)
+    if kind == "matmul":
+        return Layer.matmul(draw(count), draw(count), draw(count))
+    groups = draw(st.sampled_from((1, 1, 1, 2, 3)))
+    dims = len(SPATIAL_AXES[kind])
+
+    def each(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(dims))
+
+    shape = (draw(st.integers(1, 4)), groups * draw(st.integers(1, 5)), *each(1, most + 2))
+    filters = groups * draw(st.integers(1, 5))
+    try:
+        return Layer(
+            kind,  # type: ignore[arg-type]
+            shape,
+            filters,
+            each(1, 4),
+            each(1, 3),
+            each(0, 3),
+            each(1, 3),
+            groups,
+        )
+    except LayerError:  # the kernel does not fit, or nothing but padding is read
+        assume(False)
+        raise
+
+
+def nests(most: int = 7) -> st.SearchStrategy[Nest]:
+    """The nests of `layers`."""
+    return layers(most).map(lambda layer: layer.nest)
+
+
+def small_nests(most: int = 5) -> st.SearchStrategy[Nest]:
+    """Nests for brute force over grids and tilings: at most two spatial dimensions."""
+    return layers(most, ("matmul", "conv1d", "conv2d")).map(lambda layer: layer.nest)
 
 
 @st.composite
-def nests(draw: st.DrawFn, groups: int = 1) -> Nest:
-    """A small convolution in two spatial dimensions."""
-    high, wide = draw(windows()), draw(windows())
-    b, c, k = (draw(st.sampled_from([1, 2, 3, 8, 64])) for _ in range(3))
-    g = draw(st.integers(1, groups))
-    return Nest(PerAxis(b=b, g=g, c=c, k=k, h=high.out, w=wide.out), Window(1), high, wide)
+def distributions(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) -> Distribution:
+    """A nest on a grid of at most 24 processes; parts rarely divide extents."""
+    made = draw(nests() if nest is None else nest)
+    parts = [draw(st.sampled_from((1, *range(1, min(extent, 4) + 1)))) for extent in made.extents]
+    grid = PerAxis(*parts)
+    assume(grid.size <= 24)
+    return Distribution(made, grid)
 
 
 @st.composite
-def haloless(draw: st.DrawFn) -> Nest:
-    """A layer whose tiles have no halo: kernel = stride, no padding; so Eq. 3 has Eq. 4's cost."""
+def schedules(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) -> Schedule:
+    """A distribution with a stationary tensor and at most 24 tiles."""
+    distribution = draw(distributions(nest))
+    work = distribution.most_work
+    counts = [
+        1 if axis == "g" else draw(st.sampled_from((1, *range(1, min(getattr(work, axis), 4) + 1))))
+        for axis in AXES
+    ]
+    made = Tiling(draw(st.sampled_from(TENSORS)), PerAxis(*counts), draw(st.booleans()))
+    assume(made.steps <= 24)
+    return Schedule(distribution, made)
 
-    def window() -> Window:
-        kernel, out = draw(st.integers(1, 3)), draw(st.integers(1, 20))
-        return Window.reduced(kernel * out, kernel, kernel, 1, 0)
 
-    high, wide = window(), window()
-    b, c, k = (draw(st.integers(1, 300)) for _ in range(3))
-    return Nest(PerAxis(b=b, c=c, k=k, h=high.out, w=wide.out), Window(1), high, wide)
+def integers_for(nest: Nest, tensor: Tensor, seed: int = 0) -> Values:
+    """Whole numbers as float64: every sum of products is exact, whatever the order."""
+    generator = np.random.default_rng((seed, TENSORS.index(tensor)))
+    return generator.integers(-4, 5, nest.shapes[tensor]).astype(np.float64)
+
+
+def all_tilings(work: PerAxis, stationary: Tensor) -> Iterator[Tiling]:
+    """Every tiling of a block: all counts along all axes but g, both orders of the inner loops."""
+    ranges = [range(1, 2) if axis == "g" else range(1, n + 1) for axis, n in zip(AXES, work, strict=True)]
+    for counts in itertools.product(*ranges):
+        for swapped in (False, True):
+            yield Tiling(stationary, PerAxis(*counts), swapped)
+
+
+def all_grids(extents: PerAxis, procs: int, exact: bool = False) -> Iterator[PerAxis]:
+    """Every grid of at most (or exactly) `procs` processes without empty blocks."""
+
+    def extended(axis: int, grid: tuple[int, ...], size: int) -> Iterator[PerAxis]:
+        if axis == len(AXES):
+            if size == procs or not exact:
+                yield PerAxis(*grid)
+            return
+        for parts in range(1, min(extents[axis], procs // size) + 1):
+            yield from extended(axis + 1, (*grid, parts), size * parts)
+
+    yield from extended(0, (), 1)
+
+
+def conv(nest_out: int, kernel: int = 3) -> Window:
+    """A 'same' window, for examples by hand."""
+    return Window.reduced(nest_out, kernel, 1, 1, kernel // 2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from problems import conv, matmul, nests, windows
+from named_problems import conv, matmul, nests, windows
 
 from synth.axes import PerAxis
 from synth.bounds import (

@@ -8,7 +8,7 @@ import math
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from problems import conv, haloless, matmul
+from named_problems import conv, haloless, matmul
 
 from synth.axes import PerAxis
 from synth.closed_form import (

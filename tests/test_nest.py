@@ -9,7 +9,7 @@ import pytest
 import sympy as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import windows
+from named_problems import windows
 
 from synth.nest import Window, accessed_words, accesses
 from synth.paper_cost import ORDER, accessed_cost, distributed_cost, distributed_memory, tile_words

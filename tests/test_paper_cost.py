@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import conv, matmul, nests
+from named_problems import conv, matmul, nests
 
 from synth.axes import PerAxis
 from synth.bounds import universal_bound

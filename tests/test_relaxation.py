@@ -10,7 +10,7 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import conv, matmul, nests, windows
+from named_problems import conv, matmul, nests, windows
 
 from synth.axes import AXES, PerAxis
 from synth.bounds import universal_bound

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from problems import VECTORS, conv, eq4, matmul
+from named_problems import VECTORS, conv, eq4, matmul
 
 from synth.bounds import matmul_memory_independent, sequential_bound, universal_bound, words_bound
 from synth.closed_form import (

@@ -1,0 +1,242 @@
+"""What a program says of itself before any code: the header and the constants."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from textwrap import wrap
+
+from codegen.coordinates import carries_more, dims_of, layer_axes
+from codegen.names import in_docstring, literal
+from synth.axes import AXES, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, PerAxis, Tensor
+from synth.nest import Window
+from synth.plan import Plan
+from synth.words import received
+
+LISTED = 64  # entries up to which the words of all ranks are listed
+WIDTH = 81  # columns beside the labels of the header
+
+
+def title(plan: Plan) -> str:
+    """The first line of the docstring."""
+    name = in_docstring(plan.layer.name, "the name of the layer")
+    ranks = "1 rank" if plan.used_procs == 1 else f"{plan.used_procs} ranks as a grid {plan.grid.shown()}"
+    return f"{name}: {plan.layer.kind} forward on {ranks}."
+
+
+def header(plan: Plan) -> tuple[str, ...]:
+    """The labelled lines of the docstring."""
+    lines = []
+    for label, text in _labelled(plan):
+        first, *rest = [piece for line in text for piece in wrap(line, WIDTH)]
+        lines += [f"{label:<7}{first}", *(f"       {line}" for line in rest)]
+    return tuple(lines)
+
+
+def _labelled(plan: Plan) -> list[tuple[str, list[str]]]:
+    run = [f"torchrun --nproc-per-node={plan.used_procs} PROGRAM.py --check"]
+    if plan.procs > plan.used_procs:
+        run.append(f"or with {plan.procs} ranks, {plan.procs - plan.used_procs} of them idle")
+    return [
+        ("Run", run),
+        ("Nest", [_formula(plan), _extents(plan)]),
+        ("Form", [_form(plan)]),
+        ("Owned", [_ownership(plan, tensor) for tensor in TENSORS]),
+        ("Moves", [_moves(plan)]),
+        ("Memory", [_memory(plan)]),
+    ]
+
+
+def _formula(plan: Plan) -> str:
+    sizes = plan.nest.loop_extents()
+    rows = dict(zip(("b", "g", "c", *SPATIAL), plan.nest.accesses["In"].dims, strict=True))
+    inside = []
+    for dim in dims_of(plan, "In"):
+        tap = KERNEL_OF.get(dim, "")
+        text = str(rows[dim])
+        inside.append(text.replace(f"+{tap}", "") if tap and sizes[tap] == 1 else text)
+    out, ker = (",".join(dims_of(plan, tensor)) for tensor in ("Out", "Ker"))
+    return f"Out[{out}] += In[{','.join(inside)}] * Ker[{ker}]"
+
+
+def _extents(plan: Plan) -> str:
+    sizes = plan.nest.loop_extents()
+    indices = [*layer_axes(plan), *(KERNEL_OF[a] for a in SPATIAL if a in plan.layer.spatial_axes)]
+    text = " ".join(f"{index}={sizes[index]}" for index in indices)
+    windows = [plan.nest.windows[axis] for axis in plan.layer.spatial_axes]
+    skips = any((w.first, w.step, w.period) != (0, 1, w.run) for w in windows)
+    return text + ("; In without the rows that the stride skips" if skips else "")
+
+
+def _form(plan: Plan) -> str:
+    stays, stream = plan.tiling.stationary, plan.tiling.stream
+    others = " and ".join(plan.tiling.streaming)
+    panels = "in one panel" if plan.tiling.panels == 1 else f"in {plan.tiling.panels} panels along {stream}"
+    inner = [a for a in plan.tiling.loops() if a not in LACKS[stays]]
+    tiled = f"; tiles along {', '.join(inner)} inside" if inner else ""
+    return f"{plan.algorithm}: {stays} stays, {others} pass {panels}{tiled}"
+
+
+def _ownership(plan: Plan, tensor: Tensor) -> str:
+    share, line = dict(plan.distribution.shares[tensor]), LACKED_INDEX[tensor]
+    cuts = []
+    for dim in dims_of(plan, tensor):
+        over = [dim] if getattr(plan.grid, dim, 1) > 1 else []
+        if dim in share:
+            over.append(line if len(share) == 1 else f"{share[dim]} parts of {line}")
+        if over:
+            cuts.append(f"{dim} over " + " then ".join(over))
+    group = [axis for axis in LACKS[tensor] if getattr(plan.grid, axis) > 1]
+    named = f" (x: {', '.join(group)})" if tensor == "Ker" and len(group) > 1 else ""
+    partial = "; partial sums along c until reduced" if tensor == "Out" and group else ""
+    return f"{tensor}: {', '.join(cuts) or 'one rank has all'}{named}{partial}"
+
+
+def _moves(plan: Plan) -> str:
+    words = plan.words
+    halo = f" (halo {words['halo']})" if carries_more(plan) else ""
+    each = f"In {words['in']}{halo}, Ker {words['ker']}, Out {words['out']}"
+    return f"{each}: at most {words['total']} words received per rank"
+
+
+def _memory(plan: Plan) -> str:
+    words = plan.memory.words
+    return f"at most {words} words of {plan.nest.word_bytes} bytes per rank"
+
+
+# -- constants ----------------------------------------------------------------------------------------
+
+
+def constants(plan: Plan) -> tuple[str, ...]:
+    """The constants of the program, line by line."""
+    axes = layer_axes(plan)
+    lines = [
+        f"NAME = {literal(plan.layer.name, 'the name of the layer')}",
+        f'PLAN = "{plan.id}"',
+        f"DTYPE = torch.{plan.nest.dtype}",
+        "",
+        *_grid(plan),
+        "",
+        *_extent_constants(plan),
+        *_windows(plan),
+        *_tiles(plan),
+        "",
+        *_shapes(plan),
+        f"FLOPS = {2 * plan.nest.work:_}  # of the whole layer",
+        "",
+        *_words(plan),
+    ]
+    assert axes
+    return tuple(lines)
+
+
+def _grid(plan: Plan) -> list[str]:
+    split = [axis for axis in AXES if getattr(plan.grid, axis) > 1]
+    lines = []
+    if split:
+        names = ", ".join(f"P_{axis}" for axis in split)
+        parts = ", ".join(str(getattr(plan.grid, axis)) for axis in split)
+        lines.append(f"{names} = {parts}  # ranks along each axis")
+    grid = ", ".join(f'"{axis}": P_{axis}' for axis in split)
+    lines.append(f"GRID = {{{grid}}}  # the last axis varies fastest over the ranks")
+    lines.append(f"PROCS = {plan.procs}  # ranks that may be started")
+    shared = []
+    for tensor in TENSORS:
+        along = [axis for axis in LACKS[tensor] if getattr(plan.grid, axis) > 1]
+        if along:
+            text = ", ".join(f'"{axis}"' for axis in along) + ("," if len(along) == 1 else "")
+            shared.append(f'    "{LACKED_INDEX[tensor]}": ({text}),  # a slice of {tensor}')
+    if shared:
+        return [*lines, "LINES = {  # what the ranks that differ only along these axes share", *shared, "}"]
+    return [*lines, "LINES = {}  # no two ranks share a slice"]
+
+
+def _extent_constants(plan: Plan) -> list[str]:
+    n, sizes = plan.nest.extents, plan.nest.loop_extents()
+    spatial = plan.layer.spatial_axes
+    grouped = plan.layer.groups > 1
+    kinds = "samples, groups, input and output channels" if grouped else "samples, input and output channels"
+    if plan.layer.kind == "matmul":
+        kinds = "rows of Out, terms of a sum, columns of Out"
+    channels = ["b", *("g" * grouped), "c", "k"]
+
+    def line(prefix: str, names: list[str], values: list[int], what: str) -> str:
+        left = ", ".join(f"{prefix}_{name}" for name in names)
+        return f"{left} = {', '.join(map(str, values))}  # {what}"
+
+    lines = [line("N", channels, [getattr(n, a) for a in channels], kinds)]
+    if spatial:
+        taps = [KERNEL_OF[axis] for axis in spatial]
+        rows = [plan.nest.windows[axis].size for axis in spatial]
+        lines.append(line("N", [*spatial], [sizes[a] for a in spatial], "output positions"))
+        lines.append(line("N", taps, [sizes[t] for t in taps], "kernel taps"))
+        lines.append(line("I", [*spatial], rows, "input positions that are read"))
+    return lines
+
+
+def _windows(plan: Plan) -> list[str]:
+    if not plan.layer.spatial_axes:
+        return []
+    lines = ["WINDOWS = {  # how output positions read input positions"]
+    for axis in plan.layer.spatial_axes:
+        lines.append(f'    "{axis}": {_window(axis, plan.nest.windows[axis])},')
+    return [*lines, "}"]
+
+
+def _window(axis: str, window: Window) -> str:
+    plain = Window(1)
+    names = ("stride", "dilation", "padding", "first", "step", "period", "run")
+    extra = [f", {n}={getattr(window, n)}" for n in names if getattr(window, n) != getattr(plain, n)]
+    return f"Window(I_{axis}, N_{KERNEL_OF[axis]}{''.join(extra)})"
+
+
+def _tiles(plan: Plan) -> list[str]:
+    loops = plan.tiling.loops()
+    if not loops:
+        return []
+    if len(loops) == 1:
+        axis = loops[0]
+        return [f"STEPS = {plan.tiling.steps}  # tiles of a work block along {axis}"]
+    tiles = ", ".join(f'"{axis}": {getattr(plan.tiling.counts, axis)}' for axis in loops)
+    return [
+        f"TILES = {{{tiles}}}  # of a work block, outermost loop first",
+        f"STEPS = {plan.tiling.steps}",
+    ]
+
+
+def _shapes(plan: Plan) -> list[str]:
+    layer, n = plan.layer, plan.nest.extents
+    if layer.kind == "matmul":
+        return ["IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it"]
+    group = "N_g, " if layer.groups > 1 else ""
+    rows = ", ".join(str(size) for size in layer.input[2:])
+    taps = ", ".join(f"N_{KERNEL_OF[axis]}" for axis in layer.spatial_axes)
+    assert n.b == layer.input[0]
+
+    def numbers(values: tuple[int, ...]) -> str:
+        return f"({', '.join(map(str, values))}{',' * (len(values) == 1)})"
+
+    return [
+        "# The layer in its own numbers: for sample values and the check.",
+        f"IN_SHAPE = (N_b, {group}N_c, {rows})",
+        f"KER_SHAPE = ({group}N_k, N_c, {taps})",
+        f"STRIDE, PADDING, DILATION = {numbers(layer.stride)}, {numbers(layer.padding)}, "
+        f"{numbers(layer.dilation)}",
+    ]
+
+
+def _words(plan: Plan) -> list[str]:
+    names = ("In", "Ker", "Out", "halo", "total")
+    counted = received(plan.distribution, plan.tiling)
+
+    def entry(words: dict[str, int]) -> str:
+        return "{" + ", ".join(f'"{name}": {words[name.lower()]}' for name in names) + "}"
+
+    d = plan.distribution
+    entries = ((rank, entry(counted.at(PerAxis(*d.at(rank))))) for rank in d.ranks)
+    changes = [next(same) for _, same in groupby(entries, key=lambda pair: pair[1])]
+    lines = ["# Words received, as planned: by the rank that receives most, and by each rank."]
+    lines.append(f"MOST = {entry(plan.words)}")
+    if len(changes) > LISTED:
+        return [*lines, "WORDS = {}  # too many different ranks to list"]
+    rows = [f"    {rank}: {text}," for rank, text in changes]
+    return [*lines, "WORDS = {  # from this rank on", *rows, "}"]

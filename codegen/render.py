@@ -1,0 +1,60 @@
+"""Program → text: place what `lower` decided, then add the imports that the text turns out to need."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from textwrap import indent
+from typing import Any
+
+import jinja2
+
+from codegen import library
+from codegen.lower import lower
+from codegen.program import Fetch, Node, Program, Steps, When
+from synth.plan import Plan
+
+
+def render(plan: Plan, standalone: bool = False, command: str = "synth emit") -> str:
+    """The text of the program of a plan; the same plan and command give the same bytes.
+
+    A standalone program carries the runtime functions that it uses and needs torch alone. Raises
+    `UsageError` when the name of the layer or the command cannot stand in a text.
+    """
+    program = lower(plan, command)
+    head = _template("header.py.j2", p=program)
+    algorithm = _template("algorithm.py.j2", p=program, run=_body(program.run, "\n\n"))
+    main = _template("main.py.j2", p=program)
+    parts = library.inlined(algorithm, main) if standalone else library.imported(algorithm, main)
+    return head + "\n" + parts
+
+
+def _body(nodes: tuple[Node, ...], between: str) -> str:
+    return indent(between.join(_statement(node) for node in nodes), "    ")
+
+
+def _statement(node: Node) -> str:
+    name = re.sub(r"(?<!^)([A-Z])", r"_\1", type(node).__name__).lower()
+    macro: Any = getattr(_environment().get_template("run.py.j2").module, name)
+    match node:
+        case Fetch(body) | When(body=body) | Steps(body):
+            text = macro(node, "\n".join(_statement(inner) for inner in body))
+        case _:
+            text = macro(node)
+    return str(text).strip("\n")
+
+
+def _template(name: str, **values: Program | str) -> str:
+    return _environment().get_template(name).render(**values)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("codegen"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # the text is Python; user's words pass through `names`
+    )

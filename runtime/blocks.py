@@ -1,0 +1,115 @@
+"""Half-open intervals, boxes of them, and the input rows that output rows read.
+
+An interval is `(low, high)`, a box is one interval per dimension of a tensor. Who
+owns, needs and sends what is written in these terms alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+Interval = tuple[int, int]
+Box = tuple[Interval, ...]
+
+
+class Window(NamedTuple):
+    """How output rows read input rows along one dimension; unread rows do not count.
+
+    Output row `o` reads input rows `stride·o + dilation·tap - padding`. Input row `i`
+    is row `first + step·i` of the user's tensor; where the stride leaves gaps, only
+    `run` of every `period` rows, counted from the first padded one, are read.
+    """
+
+    size: int  # input rows
+    kernel: int = 1
+    stride: int = 1
+    dilation: int = 1
+    padding: int = 0
+    first: int = 0
+    step: int = 1
+    period: int = 1
+    run: int = 1
+
+
+def cut(whole: Interval, parts: int, index: int) -> Interval:
+    """Part `index` of `parts`, as torch.tensor_split cuts: longer parts come first."""
+    low, high = whole
+    size, longer = divmod(high - low, parts)
+    start = low + index * size + min(index, longer)
+    return start, start + size + (1 if index < longer else 0)
+
+
+def meet(one: Interval, other: Interval) -> Interval:
+    """The positions in both intervals."""
+    low = max(one[0], other[0])
+    return low, max(low, min(one[1], other[1]))
+
+
+def overlap(one: Box, other: Box) -> Box:
+    """The words in both boxes."""
+    return tuple(meet(a, b) for a, b in zip(one, other, strict=True))
+
+
+def shape(box: Box) -> tuple[int, ...]:
+    """Extent of a box along each dimension."""
+    return tuple(high - low for low, high in box)
+
+
+def volume(box: Box) -> int:
+    """Words in a box."""
+    return math.prod(shape(box))
+
+
+def within(box: Box, frame: Box) -> tuple[slice, ...]:
+    """The slices that pick `box` out of a tensor that holds `frame`."""
+    pairs = zip(box, frame, strict=True)
+    return tuple(slice(b[0] - f[0], b[1] - f[0]) for b, f in pairs)
+
+
+def digits(step: int, tiles: dict[str, int]) -> dict[str, int]:
+    """Axis -> index of its tile in a step of the loops, which `tiles` lists in order."""
+    indices = {}
+    for axis, count in reversed(tiles.items()):
+        step, indices[axis] = divmod(step, count)
+    return indices
+
+
+def reach(rows: Interval, window: Window) -> Interval:
+    """The input rows that a block of output rows reads; padding is not read."""
+    low, high = rows
+    if high <= low:
+        return 0, 0
+    first = max(0, window.stride * low - window.padding)
+    last = window.stride * (high - 1) + window.dilation * (window.kernel - 1) + 1
+    last = min(window.size, last - window.padding)
+    return (first, last) if first < last else (0, 0)
+
+
+def zeros_around(rows: Interval, window: Window) -> tuple[int, int]:
+    """Zeros that a block of output rows sees before and after the rows it reads."""
+    low, high = rows
+    begin = window.stride * low - window.padding
+    frame = window.stride * (high - low - 1) + window.dilation * (window.kernel - 1) + 1
+    first, last = reach(rows, window)
+    if first == last:
+        return frame, 0
+    return first - begin, begin + frame - last
+
+
+def widen(own: Interval, need: Interval, parts: int, part: int) -> Interval:
+    """The rows of `need` that one part hands out: its own, the end parts what is beyond."""
+    low = need[0] if part == 0 else own[0]
+    high = need[1] if part == parts - 1 else own[1]
+    return meet((low, max(low, high)), need)
+
+
+def source_rows(rows: Interval, window: Window) -> list[int]:
+    """The rows of the user's tensor that the input rows of an interval are."""
+    found = []
+    for row in range(*rows):
+        whole, rest = divmod(row + window.padding, window.run)
+        if window.period == window.run:
+            whole, rest = 0, row
+        found.append(window.first + window.step * (whole * window.period + rest))
+    return found

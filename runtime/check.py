@@ -1,0 +1,108 @@
+"""One-process torch as the judge of values, the plan as the judge of words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+from runtime.blocks import Box
+from runtime.data import sample
+
+
+def reference(
+    conv: Callable[..., torch.Tensor] | None,
+    in_shape: Sequence[int],
+    ker_shape: Sequence[int],
+    out_box: Box,
+    dtype: torch.dtype,
+    device: torch.device,
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (),
+    dilation: Sequence[int] = (),
+) -> torch.Tensor:
+    """A box of Out by one torch call on sample values, from the layer's own numbers.
+
+    Uses nothing of the plan. `conv` is None for a matrix product In[b, c] · Ker[k, c].
+    Half types are computed in float32.
+    """
+    wide = torch.promote_types(dtype, torch.float32)
+    spatial = len(stride)
+    lead, rows = out_box[: len(out_box) - spatial], out_box[len(out_box) - spatial :]
+    taps = ker_shape[len(ker_shape) - spatial :]
+    positions = [range(*interval) for interval in lead[:-1]] + [
+        range(in_shape[len(lead) - 1])
+    ]
+    zeros: list[int] = []
+    for dim, (low, high) in enumerate(rows):
+        begin = stride[dim] * low - padding[dim]
+        end = (
+            stride[dim] * (high - 1)
+            + dilation[dim] * (taps[dim] - 1)
+            + 1
+            - padding[dim]
+        )
+        size = in_shape[len(lead) + dim]
+        first, last = min(size, max(0, begin)), max(0, min(size, end))
+        positions.append(range(first, last))
+        zeros = [first - begin, max(0, end - max(first, last)), *zeros]
+    ker_positions = [range(*interval) for interval in lead[1:]]
+    ker_positions += [range(extent) for extent in ker_shape[len(lead) - 1 :]]
+    inputs = sample("In", in_shape, positions, dtype, device).to(wide)
+    ker = sample("Ker", ker_shape, ker_positions, dtype, device).to(wide)
+    if conv is None:
+        return inputs @ ker.mT
+    groups = 1
+    if len(lead) == 3:  # [b, g, k, *rows]: a grouped convolution
+        groups = ker.shape[0]
+        inputs, ker = inputs.flatten(1, 2), ker.flatten(0, 1)
+    out = conv(F.pad(inputs, zeros), ker, None, list(stride), 0, list(dilation), groups)
+    return out.reshape([high - low for low, high in out_box])
+
+
+def value_fault(out: torch.Tensor, expected: torch.Tensor, box: Box) -> str | None:
+    """What is wrong with the values of a share of Out, in one sentence; None if nothing is.
+
+    Sample values are whole numbers, and so are exact results: an error below one half is
+    the vendor's rounding (Winograd), anything more is a fault. Half types get the
+    rounding of their format on top.
+    """
+    if out.shape != expected.shape:
+        return f"Out has shape {tuple(out.shape)} instead of {tuple(expected.shape)}"
+    if not out.numel():
+        return None
+    slack = 0.5
+    if out.dtype in (torch.float16, torch.bfloat16):
+        slack += 8 * torch.finfo(out.dtype).eps * float(expected.abs().max())
+    wrong = ~((out.to(expected.dtype) - expected).abs() < slack)  # so that NaN is wrong
+    count = int(wrong.sum())
+    if count == 0:
+        return None
+    place = [int(i) for i in wrong.nonzero()[0]]
+    got, right = float(out[tuple(place)]), float(expected[tuple(place)])
+    first = [i + low for i, (low, _) in zip(place, box, strict=True)]
+    shown = ", ".join(f"{low}:{high}" for low, high in box)
+    return (
+        f"Out differs in {count} of {out.numel()} words of its box [{shown}],"
+        f" first at {first}: {got:g} instead of {right:g}"
+    )
+
+
+def expected_words(
+    words: dict[int, dict[str, int]], rank: int
+) -> dict[str, int] | None:
+    """The entry of a rank in a table that lists only ranks at which the entry changes."""
+    first = max((first for first in words if first <= rank), default=None)
+    return None if first is None else words[first]
+
+
+def word_faults(
+    received: dict[str, int], predicted: dict[str, int] | None
+) -> list[str]:
+    """One sentence per tensor of which not the predicted number of words came."""
+    return [
+        f"received {received[name]} words of {name} instead of {expected}"
+        for name, expected in (predicted or {}).items()
+        if received[name] != expected
+    ]

@@ -1,0 +1,198 @@
+"""The command line of an emitted program: run once, check, time, report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from runtime.blocks import Box
+from runtime.check import expected_words, value_fault, word_faults
+from runtime.collectives import Words
+from runtime.mesh import World, place_at, stop
+from runtime.report import save_share, write_report
+
+Run = Callable[[Words], torch.Tensor]
+
+
+class Facts(NamedTuple):
+    """What a program says of itself."""
+
+    name: str
+    plan: str
+    flops: int  # of the whole layer; a multiply-add is two
+    most: dict[str, int]  # predicted words received by the rank that receives most
+    words: dict[int, dict[str, int]]  # the same by rank, see `expected_words`
+
+
+class Share(NamedTuple):
+    """What a rank computes: `run(words)` gives the box of Out, `expected()` judges it."""
+
+    run: Run
+    box: Box
+    expected: Callable[[], torch.Tensor]
+
+
+def arguments(about: str | None, argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags of an emitted program. `about` is its docstring."""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add(
+        "--check",
+        action="store_true",
+        help="compare with torch and the plan",
+    )
+    add("--bench", type=int, default=0, metavar="N", help="time N runs")
+    add("--report", metavar="DIR", help="write rank-00000.json and so on into DIR")
+    add("--save", action="store_true", help="with --report: every share of Out, too")
+    add(
+        "--timeout",
+        type=float,
+        default=60,
+        metavar="S",
+        help="patience with other ranks",
+    )
+    args = parser.parse_args(argv)
+    if args.bench < 0 or not 0 < args.timeout < 1e9:
+        parser.error("--bench and --timeout must be positive")
+    if args.save and not args.report:
+        parser.error("--save needs --report DIR")
+    return args
+
+
+def conclude(
+    args: argparse.Namespace, world: World, facts: Facts, share: Share | None = None
+) -> int:
+    """Run the share of this rank (None: it has none) as the flags say, and stop.
+
+    Returns the exit code: 0, or 5 where any rank found a fault. A run that breaks off
+    ends the process with code 6.
+    """
+    words = Words()
+    try:
+        out, seconds = timed(share, words, world.device)
+        faults = check(world, facts, share, out, words) if args.check else []
+        outcome = {"words": words.received(), "seconds": seconds, "faults": faults}
+        outcomes: list[Any] = [None] * world.size
+        dist.all_gather_object(outcomes, outcome)
+        most = {name: max(o["words"][name] for o in outcomes) for name in facts.most}
+        most_wrong = args.check and most != facts.most
+        if args.report:
+            leave_report(args, world, facts, outcome, words)
+        if args.save and share is not None:
+            save_share(args.report, world.rank, share.box, out)
+        times = bench(args.bench, share, world.device)
+        for fault in faults:
+            say(f"rank {world.rank} ({place_at(world.at)}): {fault}", sys.stderr)
+        dist.barrier()
+        bad = sum(bool(o["faults"]) for o in outcomes)
+        if world.rank == 0:
+            slowest = max(o["seconds"] for o in outcomes)
+            tell(args, world, facts, most, slowest, times, bad)
+        stop()
+    except (RuntimeError, ValueError, OSError) as error:
+        break_off(world, words, error)
+    return 5 if bad or most_wrong else 0
+
+
+def timed(
+    share: Share | None, words: Words, device: torch.device
+) -> tuple[torch.Tensor, float]:
+    """The share of Out and the seconds it took; all ranks begin together."""
+    dist.barrier()
+    begin = time.perf_counter()
+    out = torch.empty(0) if share is None else share.run(words)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return out, time.perf_counter() - begin
+
+
+def bench(runs: int, share: Share | None, device: torch.device) -> list[float]:
+    """Seconds of the slowest rank in each of some runs."""
+    times = [timed(share, Words(), device)[1] for _ in range(runs)]
+    if times:
+        slowest = torch.tensor(times, dtype=torch.float64, device=device)
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+        times = slowest.tolist()
+    return times
+
+
+def check(
+    world: World, facts: Facts, share: Share | None, out: torch.Tensor, words: Words
+) -> list[str]:
+    """What is wrong with the values and the words of this rank, one sentence each."""
+    if share is None:
+        return []
+    fault = value_fault(out, share.expected(), share.box)
+    wrong_words = word_faults(words.received(), expected_words(facts.words, world.rank))
+    return ([fault] if fault else []) + wrong_words
+
+
+def leave_report(
+    args: argparse.Namespace,
+    world: World,
+    facts: Facts,
+    outcome: dict[str, Any],
+    words: Words,
+) -> None:
+    """Write this rank's JSON report: what it did, what it received and when."""
+    steps = [[*key, received] for key, received in sorted(words.steps.items())]
+    checked = None if not args.check else not outcome["faults"]
+    report = {"plan": facts.plan, "rank": world.rank, "at": world.at, **outcome}
+    write_report(args.report, world.rank, {**report, "check": checked, "steps": steps})
+
+
+def tell(
+    args: argparse.Namespace,
+    world: World,
+    facts: Facts,
+    most: dict[str, int],
+    seconds: float,
+    times: list[float],
+    bad: int,
+) -> None:
+    """The lines of rank 0."""
+    shown = " ".join(f"{name} {words}" for name, words in most.items())
+    say(
+        f"{facts.name}: {world.size} ranks, {seconds:.4f} s;"
+        f" words received per rank, at most: {shown}"
+    )
+    if times:
+        median = statistics.median(times)
+        rate = facts.flops / median / 1e9
+        say(
+            f"bench: {len(times)} runs, slowest rank: median {median:.6f} s,"
+            f" min {min(times):.6f} s, {rate:.3f} GFlop/s"
+        )
+    if not args.check:
+        return
+    if bad:
+        say(f"check: failed on {bad} of {world.size} ranks", sys.stderr)
+    elif most != facts.most:
+        say(f"check: words differ from the plan's, {facts.most}", sys.stderr)
+    else:
+        say("check: every share of Out and every word count is as it should be")
+
+
+def say(line: str, to: Any = None) -> None:
+    """One line, at once, in one piece even when many ranks print."""
+    stream = to or sys.stdout
+    stream.write(line + "\n")
+    stream.flush()
+
+
+def break_off(world: World, words: Words, error: Exception) -> NoReturn:
+    """Say which rank failed and where it was, and end at once."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    where = f"rank {world.rank} ({place_at(world.at)})"
+    say(f"{where}: failed, last started {words.latest}: {reason}", sys.stderr)
+    os._exit(6)

@@ -1,0 +1,63 @@
+"""What surrounds the collectives of a program: counting words, putting panels together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from runtime.blocks import Box, shape, within
+
+Piece = tuple[Box, torch.Tensor, Any]  # what part of a panel, its values, their request
+Coming = tuple[
+    Box, torch.Tensor, Iterable[Piece]
+]  # a panel, a tensor like it, its pieces
+
+
+class Words:
+    """Counts the words that this rank receives: (phase, step, tensor) -> words."""
+
+    def __init__(self) -> None:
+        self.steps: dict[tuple[str, int, str], int] = {}
+        self.latest = "no communication yet"
+
+    def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
+        """A function that adds received words to one entry."""
+        self.latest = f"{tensor}, {phase} step {step}"
+
+        def count(words: int) -> None:
+            key = phase, step, tensor
+            if words:
+                self.steps[key] = self.steps.get(key, 0) + words
+
+        return count
+
+    def received(self) -> dict[str, int]:
+        """Words received per tensor, as halo (a part of In), and in total."""
+        words = dict.fromkeys(("In", "Ker", "Out", "halo", "total"), 0)
+        for (phase, _, tensor), received in self.steps.items():
+            words[tensor] += received
+            words["total"] += received
+            words["halo"] += received if phase == "halo" else 0
+        return words
+
+
+def assemble(box: Box, like: torch.Tensor, pieces: Iterable[Piece]) -> torch.Tensor:
+    """Wait for the pieces of a box one after the other and put them together."""
+    whole = None
+    for part, values, request in pieces:
+        request.wait()
+        if part == box:
+            return values
+        whole = like.new_empty(shape(box)) if whole is None else whole
+        whole[within(part, box)] = values
+    return like.new_empty(shape(box)) if whole is None else whole
+
+
+def settle(coming: dict[str, Coming], panels: dict[str, torch.Tensor]) -> None:
+    """Wait for the panels on their way; each takes the place of the one before."""
+    while coming:
+        tensor, panel = coming.popitem()
+        panels.pop(tensor, None)
+        panels[tensor] = assemble(*panel)

@@ -1,0 +1,180 @@
+"""Ranks on a grid: coordinates, the groups along its axes, start and stop."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import HashStore
+from torch.distributed.rendezvous import rendezvous
+
+At = dict[str, int]  # axis -> coordinate of a rank on the grid
+
+
+class Group(NamedTuple):
+    """The ranks that differ only along some axes, and what torch calls their group."""
+
+    handle: Any
+    peers: list[At]  # their coordinates, in the order of the group
+    me: int  # the index of this rank among them
+
+
+class World(NamedTuple):
+    """What one rank knows of the world."""
+
+    rank: int
+    size: int
+    device: torch.device
+    at: At | None  # None: the grid has no place for this rank
+
+
+def coordinates(rank: int, grid: dict[str, int]) -> At:
+    """The place of a rank on the grid; the last axis varies fastest."""
+    at = {}
+    for axis, parts in reversed(grid.items()):
+        rank, at[axis] = divmod(rank, parts)
+    return {axis: at[axis] for axis in grid}
+
+
+def rank_of(at: At, grid: dict[str, int]) -> int:
+    """The rank at some coordinates."""
+    rank = 0
+    for axis, parts in grid.items():
+        rank = rank * parts + at[axis]
+    return rank
+
+
+def grid_size(grid: dict[str, int]) -> int:
+    """Ranks on a grid."""
+    size = 1
+    for parts in grid.values():
+        size *= parts
+    return size
+
+
+def line(at: At, grid: dict[str, int], axes: tuple[str, ...]) -> list[At]:
+    """The coordinates of the ranks that differ from `at` only along `axes`, in order."""
+    peers = [at]
+    for axis in axes:
+        peers = [{**peer, axis: i} for peer in peers for i in range(grid[axis])]
+    return peers
+
+
+def make_groups(
+    at: At, grid: dict[str, int], lines: dict[str, tuple[str, ...]]
+) -> dict[str, Group]:
+    """Name -> the group of this rank along some axes. All ranks ask in the same order.
+
+    Only the members of a group take part in making it, so the cost does not grow with
+    the number of groups.
+    """
+    groups = {}
+    for name, axes in lines.items():
+        peers = line(at, grid, axes)
+        ranks = [rank_of(peer, grid) for peer in peers]
+        handle = dist.new_group(ranks, use_local_synchronization=True)
+        groups[name] = Group(handle, peers, peers.index(at))
+    return groups
+
+
+def place_at(at: At | None) -> str:
+    """For people: `b=0 k=1`."""
+    if at is None:
+        return "no place on the grid"
+    return " ".join(f"{axis}={index}" for axis, index in at.items()) or "the only place"
+
+
+def launched() -> tuple[int, int, int]:
+    """(rank, world size, local rank) as torchrun or srun tells; (0, 1, 0) without them."""
+    for names in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ):
+        if names[0] in os.environ and names[1] in os.environ:
+            rank, size = int(os.environ[names[0]]), int(os.environ[names[1]])
+            return rank, size, int(os.environ.get(names[2], "0"))
+    return 0, 1, 0
+
+
+def refuse(rank: int, sentence: str, code: int = 2) -> NoReturn:
+    """End every rank; rank 0 says why, in one line."""
+    if rank == 0:
+        print(sentence, file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def ranks_here(local: int) -> int:
+    """Ranks on this machine, as torchrun or srun tells; at least those before this one."""
+    told = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_TASKS_PER_NODE")
+    digits = (told or "").partition("(")[0].partition(",")[0]
+    return int(digits) if digits.isdecimal() else local + 1
+
+
+def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
+    """Join the other ranks of a program for `grid`, started with as many or `procs`.
+
+    nccl where every rank has a GPU of its own, else gloo. `timeout` in seconds bounds
+    every wait. Exits with code 2 when the world has another size or the ranks run
+    different plans, with code 6 when the ranks do not find each other.
+    """
+    rank, size, local = launched()
+    used = grid_size(grid)
+    if size not in (used, procs):
+        shown = " x ".join(f"{axis}={parts}" for axis, parts in grid.items()) or "1"
+        wanted = f"{used}" if used == procs else f"{used} or {procs}"
+        refuse(
+            rank,
+            f"this program is for {wanted} ranks, a grid {shown}, but was started with"
+            f" {size}; use torchrun --nproc-per-node={used}",
+        )
+    if size > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        refuse(rank, "set MASTER_ADDR and MASTER_PORT, as torchrun does")
+    gpus = torch.cuda.device_count()
+    limit = datetime.timedelta(seconds=timeout)
+    try:
+        store: Any = HashStore()
+        if size > 1:
+            store, _, _ = next(rendezvous("env://", rank, size, timeout=limit))
+        gpu = agree(store, rank, size, plan, gpus >= ranks_here(local))
+        device = torch.device("cuda", local) if gpu else torch.device("cpu")
+        if gpu:
+            torch.cuda.set_device(device)
+        dist.init_process_group(
+            "nccl" if gpu else "gloo",
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=limit,
+            device_id=device if gpu else None,
+        )
+    except RuntimeError as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        print(f"rank {rank}: did not find the others: {reason}", file=sys.stderr)
+        sys.exit(6)
+    return World(rank, size, device, coordinates(rank, grid) if rank < used else None)
+
+
+def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
+    """Whether all ranks have a GPU of their own. Exits unless all run the same plan."""
+    store.set(f"plan of rank {rank}", f"{plan} {int(gpu)}")
+    if rank == 0:
+        told = [store.get(f"plan of rank {peer}").decode() for peer in range(size)]
+        plans = sorted({text.split()[0] for text in told})
+        all_gpu = all(text.endswith("1") for text in told)
+        store.set("agreed", ("gpu" if all_gpu else "cpu") if len(plans) == 1 else "no")
+    agreed = store.get("agreed").decode()
+    if agreed == "no":
+        refuse(
+            rank, "the ranks run programs of different plans; start them all with one"
+        )
+    return bool(agreed == "gpu")
+
+
+def stop() -> None:
+    """Leave together."""
+    dist.barrier()
+    dist.destroy_process_group()

@@ -1,0 +1,44 @@
+"""A lower bound on the received words of a training step: three passes that may share what they gather.
+
+In pass i let a process touch I_i, K_i and O_i words of In (or dIn), Ker and Out; every pass does the same
+multiply-adds, so `I_i·K_i·O_i >= V` in each, as for one pass. Memory may carry what was gathered from one
+pass to another, and then the step receives, per process and less what it owns,
+
+    In   max(I_1, I_3) gathered   +  I_2 summed        forward 1, backward-data 2, backward-filter 3
+    Ker  max(K_1, K_2) gathered   +  K_3 summed
+    Out  max(O_2, O_3) gathered   +  O_1 summed
+
+A maximum is at least the mean, so pass 1 pays `I_1/2 + K_1/2 + O_1`, and the others alike: per pass a
+water-filling with weights 1/2, 1/2 and 1. All is counted for the average process; what a process owns is
+subtracted twice, once for the gathers and once for the sums. Memory is taken as unlimited, which can only
+lower the bound. Re-derived here; compare `docs/bounds.md` for a single pass.
+"""
+
+from __future__ import annotations
+
+from synth.axes import TENSORS
+from synth.bounds import UniversalBound, words_bound
+from synth.hbl import weighted_work
+from synth.nest import Nest
+from synth.passes import PASSES, WRITES
+
+
+def training_bound(nest: Nest, procs: int, most_work: int) -> UniversalBound:
+    """Received words of a training step, for the average (hence for some) of `procs` processes.
+
+    `most_work`: real multiply-adds of the most loaded process in one pass.
+    """
+    cap = min(most_work, max(1, nest.real_work))
+    mass = weighted_work(nest, 2 / 3)
+    piece = max(1, nest.real_work // nest.extents.g)
+    resident = 2 * nest.total_words / procs
+    words, point = 0.0, (0.0, 0.0, 0.0)
+    for pass_ in PASSES:
+        weights = {tensor: 1.0 if tensor == WRITES[pass_] else 0.5 for tensor in TENSORS}
+        out, inp, ker = (weights[tensor] * nest.words[tensor] for tensor in ("Out", "In", "Ker"))
+        scaled = mass * (1 / 4) ** (1 / 3)  # the product of the weights is 1/4
+        each, _, x = words_bound((out, inp, ker), scaled, cap, procs, None, piece)
+        words += each * (1 - 1e-12)
+        point = (point[0] + x[0], point[1] + x[1], point[2] + x[2])
+    kappa = nest.taps * (mass / max(1, nest.real_work)) ** 1.5
+    return UniversalBound(max(0.0, words - resident), 1, point, kappa, procs, cap, resident, "received")

@@ -1,0 +1,97 @@
+"""The moves and computations of a schedule, one kind at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from problems import conv, schedules
+
+from synth.axes import PerAxis
+from synth.distribution import Distribution
+from synth.intervals import contains, overlap, volume
+from synth.nest import Nest, Window
+from synth.schedule import Compute, Move, Schedule
+from synth.tiling import Tiling
+
+
+@given(schedules())
+def test_phases_come_in_order_and_each_step_computes_on_every_rank(schedule: Schedule) -> None:
+    rounds = list(schedule.rounds())
+    stays, steps = schedule.tiling.stationary, schedule.tiling.steps
+    before = ["halo"] if stays == "Out" else ["halo", "expand"]
+    after = ["reduce"] if stays == "Out" else []
+    assert [each.phase for each in rounds] == before + ["loop"] * steps + after
+    ranks = list(schedule.distribution.ranks)
+    for step, each in enumerate(each for each in rounds if each.phase == "loop"):
+        assert each.step == step
+        assert [compute.rank for compute in each.computes] == ranks
+
+
+@given(schedules())
+def test_moves_carry_words_from_those_who_have_them_to_others(schedule: Schedule) -> None:
+    d = schedule.distribution
+    for each in schedule.rounds():
+        for move in (*each.moves, *each.reductions):
+            assert volume(move.box) > 0
+            assert move.targets
+            assert move.source not in move.targets
+            assert move.why
+            source = d.at(move.source)
+            match move.kind:
+                case "halo":
+                    assert contains(d.owned("In", source), move.box)
+                    carried = d.carried("In", d.at(move.targets[0]))
+                    assert contains(carried, move.box)
+                case "broadcast":
+                    assert contains(d.carried(move.tensor, source), move.box)
+                    assert {move.source, *move.targets} == {d.rank(a) for a in d.group(move.tensor, source)}
+                case "reduce":
+                    (owner,) = move.targets
+                    assert contains(d.owned("Out", d.at(owner)), move.box)
+                    assert d.rank(source) in {d.rank(a) for a in d.group("Out", d.at(owner))}
+
+
+@given(schedules())
+def test_tensors_that_nobody_shares_do_not_move(schedule: Schedule) -> None:
+    d = schedule.distribution
+    moved = {m.tensor for each in schedule.rounds() for m in each.moves if m.kind == "broadcast"}
+    moved |= {m.tensor for each in schedule.rounds() for m in each.reductions}
+    assert all(d.group_size(tensor) > 1 for tensor in moved)
+
+
+@given(schedules())
+def test_halo_fills_what_a_process_carries_but_does_not_own(schedule: Schedule) -> None:
+    d = schedule.distribution
+    (halo,) = (each for each in schedule.rounds() if each.phase == "halo")
+    arrived = np.zeros(len(d.ranks), int)
+    for move in halo.moves:
+        arrived[list(move.targets)] += volume(move.box)
+    for rank in d.ranks:
+        carried = d.carried("In", d.at(rank))
+        assert arrived[rank] == volume(carried) - volume(overlap(carried, d.owned("In", d.at(rank))))
+
+
+@given(schedules())
+def test_the_same_problem_has_the_same_schedule(schedule: Schedule) -> None:
+    assert list(schedule.rounds()) == list(Schedule(schedule.distribution, schedule.tiling).rounds())
+
+
+def test_two_processes_by_hand() -> None:
+    """Four rows, kernel 3, one process per two rows: a row from each neighbour, Ker shared, nothing reduced."""
+    d = Distribution(Nest(PerAxis(h=4, c=2), Window(1), conv(4), Window(1)), PerAxis(h=2))
+    halo, loop, reduce = Schedule(d, Tiling("Out")).rounds()
+    flat = ((0, 1), (0, 1), (0, 2), (0, 1))
+    why = "the output rows of a block read input rows that its neighbours own"
+    assert halo.moves == (
+        Move("halo", "In", (*flat, (2, 3), (0, 1)), 1, (0,), why),
+        Move("halo", "In", (*flat, (1, 2), (0, 1)), 0, (1,), why),
+    )
+    why = "all ranks along axis x need the same slice of Ker"
+    taps = ((0, 1), (0, 3), (0, 1))
+    assert loop.moves == (
+        Move("broadcast", "Ker", ((0, 1), (0, 1), (0, 1), *taps), 0, (1,), why),
+        Move("broadcast", "Ker", ((0, 1), (0, 1), (1, 2), *taps), 1, (0,), why),
+    )
+    whole = {"b": (0, 1), "g": (0, 1), "d": (0, 1), "w": (0, 1), "c": (0, 2), "k": (0, 1)}
+    assert loop.computes == (Compute(0, {**whole, "h": (0, 2)}), Compute(1, {**whole, "h": (2, 4)}))
+    assert loop.reductions == reduce.reductions == ()

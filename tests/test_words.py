@@ -1,0 +1,92 @@
+"""Received words: the planner's formula against the words that the simulator counts one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from problems import conv, distributions, schedules
+
+from synth import words
+from synth.axes import TENSORS, PerAxis
+from synth.distribution import Distribution
+from synth.nest import Nest, Window
+from synth.schedule import Schedule
+from synth.simulate import simulate
+from synth.tiling import Tiling
+from synth.words import received
+
+NAMES = ("in", "ker", "out", "halo", "total")
+
+
+@given(schedules())
+def test_planned_words_are_simulated_words_for_every_rank_and_tensor(schedule: Schedule) -> None:
+    d = schedule.distribution
+    planned = received(d, schedule.tiling)
+    counted = simulate(schedule)
+    for rank in d.ranks:
+        at = planned.at(d.at(rank))
+        assert tuple(at) == NAMES
+        assert at == {name: counted.received[name][rank] for name in NAMES}
+    assert planned.most() == counted.most()
+
+
+@given(schedules())
+def test_python_integers_and_64_bits_count_alike(schedule: Schedule) -> None:
+    class Exact(words._Counter):
+        def __init__(self, distribution: Distribution, tiling: Tiling) -> None:
+            super().__init__(distribution, tiling)
+            self.integer = object
+
+    with pytest.MonkeyPatch.context() as patch:
+        short = received(schedule.distribution, schedule.tiling)
+        patch.setattr(words, "_Counter", Exact)
+        exact = received(schedule.distribution, schedule.tiling)
+    assert short.total.dtype == np.int64
+    assert exact.total.dtype == object
+    for one, other in zip((*short.by_tensor.values(), short.halo), (*exact.by_tensor.values(), exact.halo)):
+        assert (one == other).all()
+
+
+def test_words_beyond_64_bits_are_exact() -> None:
+    """A matrix product of 2^40 on a 2x2x2 grid: each slice is 2^78 words, of which half is owned."""
+    n = 2**40
+    nest = Nest(PerAxis(b=n, c=n, k=n), Window(1), Window(1), Window(1))
+    most = received(Distribution(nest, PerAxis(b=2, c=2, k=2)), Tiling()).most()
+    assert most == {"in": 2**77, "ker": 2**77, "out": 2**77, "halo": 0, "total": 3 * 2**77}
+    odd = Nest(PerAxis(b=n + 1, c=n, k=n), Window(1), Window(1), Window(1))
+    most = received(Distribution(odd, PerAxis(b=2, k=2)), Tiling()).most()
+    assert most["in"] == (n // 2 + 1) * (n // 2)
+    assert most["ker"] == n * (n // 2) // 2
+
+
+def test_halo_of_huge_images_is_exact() -> None:
+    rows = 2**38
+    window = conv(rows)
+    nest = Nest(PerAxis(b=2**20, h=rows, c=2**20), Window(1), window, Window(1))
+    most = received(Distribution(nest, PerAxis(h=4)), Tiling()).most()
+    assert most["halo"] == most["in"] == 2 * 2**40
+    assert all(type(count) is int for count in most.values())
+
+
+@given(distributions())
+def test_one_process_receives_nothing_and_no_process_more_than_it_can_use(d: Distribution) -> None:
+    most = received(d, Tiling())
+    if d.grid.size == 1:
+        assert most.most()["total"] == 0
+    slices = {t: max(np.prod([b - a for a, b in d.needed(t, d.at(r))]) for r in d.ranks) for t in TENSORS}
+    assert most.most()["in"] <= slices["In"]
+    assert most.most()["ker"] <= slices["Ker"]
+    assert most.most()["out"] <= slices["Out"] * (d.group_size("Out") - 1)
+
+
+def test_paper_formula_of_the_2d_algorithm() -> None:
+    """Classical SUMMA: every process of a p x p grid receives 2·(p-1)/p·n²/p words."""
+    n, p = 64, 4
+    nest = Nest(PerAxis(b=n, c=n, k=n), Window(1), Window(1), Window(1))
+    found: dict[str, Any] = received(
+        Distribution(nest, PerAxis(b=p, k=p)), Tiling("Out", PerAxis(c=4))
+    ).most()
+    assert found["total"] == 2 * (p - 1) * n * n // p**2
