@@ -1,4 +1,4 @@
-"""The command line: `synth plan | emit | run | simulate | schema | doctor`.
+"""The command line: `synth plan | emit | run | simulate | bounds | certify | report | plot | ...`.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 2 usage, 3 the input file is wrong,
 4 no plan is feasible, 5 a check failed, 6 a distributed run failed, 130 interrupted. Output files appear
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from synth.commands import bounds, certify, html, plot
 from synth.errors import SynthError, UsageError
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ def parser() -> Parser:
     run.add_argument("--bench", type=int, default=3, metavar="N", help="timed repetitions (default 3)")
     run.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
     run.set_defaults(run=_run)
+
+    for command in (bounds, certify, html, plot):
+        command.add(commands)
 
     simulate = commands.add_parser("simulate", help="interpret the schedule of all ranks in one process")
     _planning(simulate, required=False)

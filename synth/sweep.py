@@ -25,7 +25,7 @@ from synth.closed_form import (
 )
 from synth.distribution import Distribution
 from synth.errors import InfeasibleError
-from synth.gap import Gap, halo_blind_bound, split
+from synth.gap import Gap, split
 from synth.gp_family import Family
 from synth.hbl import weighted_work
 from synth.nest import Nest
@@ -145,10 +145,9 @@ class Sweep:
         relaxed = gap = None
         if self.family:
             relaxed = self.family.received(procs, words)
-            blind = self.family.received(procs, words, halos=False)
-            if plan and relaxed is not None and blind is not None:
-                bound_blind = halo_blind_bound(nest, procs, words, load)
-                gap = split(plan.words, relaxed, blind, bound.words, bound_blind)
+            smooth = self.family.received(procs, words, halos=False)
+            if plan and relaxed is not None and smooth is not None:
+                gap = split(plan.words, relaxed, smooth, bound.words)
         matmul = None
         if is_matmul(nest):
             matmul = matmul_memory_independent(nest.extents.x, nest.extents.k, nest.extents.c, procs)
