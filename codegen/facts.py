@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from codegen.coordinates import carries_more, dims_of, layer_axes
 from codegen.names import in_docstring, literal
-from synth.axes import AXES, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, PerAxis, Tensor
+from synth.axes import AXES, DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, PerAxis, Tensor
 from synth.nest import Window
 from synth.plan import Plan
 from synth.words import received
@@ -48,7 +48,7 @@ def _labelled(plan: Plan) -> list[tuple[str, list[str]]]:
 
 def _formula(plan: Plan) -> str:
     sizes = plan.nest.loop_extents()
-    rows = dict(zip(("b", "g", "c", *SPATIAL), plan.nest.accesses["In"].dims, strict=True))
+    rows = dict(zip(DIMS["In"], plan.nest.accesses["In"].dims, strict=True))
     inside = []
     for dim in dims_of(plan, "In"):
         tap = KERNEL_OF.get(dim, "")

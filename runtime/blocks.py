@@ -68,7 +68,7 @@ def within(box: Box, frame: Box) -> tuple[slice, ...]:
 
 
 def digits(step: int, tiles: dict[str, int]) -> dict[str, int]:
-    """Axis -> index of its tile in a step of the loops, which `tiles` lists in order."""
+    """Axis -> index of its tile in a step of the loops, outermost first in `tiles`."""
     indices = {}
     for axis, count in reversed(tiles.items()):
         step, indices[axis] = divmod(step, count)
@@ -98,7 +98,7 @@ def zeros_around(rows: Interval, window: Window) -> tuple[int, int]:
 
 
 def widen(own: Interval, need: Interval, parts: int, part: int) -> Interval:
-    """The rows of `need` that one part hands out: its own, the end parts what is beyond."""
+    """The rows of `need` that a part hands out: its own; an end part, those beyond."""
     low = need[0] if part == 0 else own[0]
     high = need[1] if part == parts - 1 else own[1]
     return meet((low, max(low, high)), need)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from runtime.blocks import Box
+from runtime.blocks import Box, shape, volume
 from runtime.data import sample
 
 
@@ -28,44 +28,41 @@ def reference(
     Half types are computed in float32.
     """
     wide = torch.promote_types(dtype, torch.float32)
-    spatial = len(stride)
-    lead, rows = out_box[: len(out_box) - spatial], out_box[len(out_box) - spatial :]
-    taps = ker_shape[len(ker_shape) - spatial :]
-    positions = [range(*interval) for interval in lead[:-1]] + [
-        range(in_shape[len(lead) - 1])
-    ]
-    zeros: list[int] = []
-    for dim, (low, high) in enumerate(rows):
+    out_shape = shape(out_box)
+    if not volume(out_box):
+        return torch.zeros(out_shape, dtype=wide, device=device)
+    lead = len(out_box) - len(stride)  # dimensions before the spatial ones
+    positions = [range(*interval) for interval in out_box[: lead - 1]]
+    positions.append(range(in_shape[lead - 1]))
+    zeros: list[int] = []  # around the rows that are read, the last dimension first
+    for dim, (low, high) in enumerate(out_box[lead:]):
         begin = stride[dim] * low - padding[dim]
-        end = (
-            stride[dim] * (high - 1)
-            + dilation[dim] * (taps[dim] - 1)
-            + 1
-            - padding[dim]
-        )
-        size = in_shape[len(lead) + dim]
-        first, last = min(size, max(0, begin)), max(0, min(size, end))
+        reach = dilation[dim] * (ker_shape[lead + dim] - 1) + 1
+        frame = stride[dim] * (high - low - 1) + reach
+        first = min(in_shape[lead + dim], max(0, begin))
+        last = max(first, min(in_shape[lead + dim], begin + frame))
+        before = min(first - begin, frame)
         positions.append(range(first, last))
-        zeros = [first - begin, max(0, end - max(first, last)), *zeros]
-    ker_positions = [range(*interval) for interval in lead[1:]]
-    ker_positions += [range(extent) for extent in ker_shape[len(lead) - 1 :]]
+        zeros = [before, frame - before - (last - first), *zeros]
+    ker_positions = [range(*interval) for interval in out_box[1:lead]]
+    ker_positions += [range(extent) for extent in ker_shape[lead - 1 :]]
     inputs = sample("In", in_shape, positions, dtype, device).to(wide)
     ker = sample("Ker", ker_shape, ker_positions, dtype, device).to(wide)
     if conv is None:
         return inputs @ ker.mT
     groups = 1
-    if len(lead) == 3:  # [b, g, k, *rows]: a grouped convolution
+    if lead == 3:  # [b, g, k, *rows]: a grouped convolution
         groups = ker.shape[0]
         inputs, ker = inputs.flatten(1, 2), ker.flatten(0, 1)
     out = conv(F.pad(inputs, zeros), ker, None, list(stride), 0, list(dilation), groups)
-    return out.reshape([high - low for low, high in out_box])
+    return out.reshape(out_shape)
 
 
 def value_fault(out: torch.Tensor, expected: torch.Tensor, box: Box) -> str | None:
-    """What is wrong with the values of a share of Out, in one sentence; None if nothing is.
+    """What is wrong with the values of a share of Out, in one sentence, or None.
 
-    Sample values are whole numbers, and so are exact results: an error below one half is
-    the vendor's rounding (Winograd), anything more is a fault. Half types get the
+    Sample values are whole numbers, and so are exact results: an error below one half
+    is the vendor's rounding (Winograd), anything more is a fault. Half types get the
     rounding of their format on top.
     """
     if out.shape != expected.shape:
@@ -92,7 +89,7 @@ def value_fault(out: torch.Tensor, expected: torch.Tensor, box: Box) -> str | No
 def expected_words(
     words: dict[int, dict[str, int]], rank: int
 ) -> dict[str, int] | None:
-    """The entry of a rank in a table that lists only ranks at which the entry changes."""
+    """The entry of a rank in a table that lists the ranks where entries change."""
     first = max((first for first in words if first <= rank), default=None)
     return None if first is None else words[first]
 

@@ -33,7 +33,7 @@ class Facts(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a rank computes: `run(words)` gives the box of Out, `expected()` judges it."""
+    """What a rank computes: `run(words)` gives a box of Out, `expected()` judges it."""
 
     run: Run
     box: Box
@@ -81,7 +81,13 @@ def conclude(
     try:
         out, seconds = timed(share, words, world.device)
         faults = check(world, facts, share, out, words) if args.check else []
-        outcome = {"words": words.received(), "seconds": seconds, "faults": faults}
+        times = bench(args.bench, share, world.device)
+        outcome = {
+            "words": words.received(),
+            "seconds": seconds,
+            "times": times,
+            "faults": faults,
+        }
         outcomes: list[Any] = [None] * world.size
         dist.all_gather_object(outcomes, outcome)
         most = {name: max(o["words"][name] for o in outcomes) for name in facts.most}
@@ -90,7 +96,6 @@ def conclude(
             leave_report(args, world, facts, outcome, words)
         if args.save and share is not None:
             save_share(args.report, world.rank, share.box, out)
-        times = bench(args.bench, share, world.device)
         for fault in faults:
             say(f"rank {world.rank} ({place_at(world.at)}): {fault}", sys.stderr)
         dist.barrier()

@@ -1,4 +1,4 @@
-"""What surrounds the collectives of a program: counting words, putting panels together."""
+"""What surrounds the collectives: counting words, putting panels together."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import torch
 from runtime.blocks import Box, shape, within
 
 Piece = tuple[Box, torch.Tensor, Any]  # what part of a panel, its values, their request
-Coming = tuple[
-    Box, torch.Tensor, Iterable[Piece]
-]  # a panel, a tensor like it, its pieces
+Coming = tuple[Box, torch.Tensor, Iterable[Piece]]  # a panel, a like tensor, pieces
 
 
 class Words:

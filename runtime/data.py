@@ -18,8 +18,8 @@ def sample(
 ) -> torch.Tensor:
     """Values of a tensor of shape `whole` at the given positions along each dimension.
 
-    Whole numbers from -4 to 4, a hash of an element's place in the whole tensor: the same
-    on every rank and device, and small enough that sums of products are exact.
+    Whole numbers from -4 to 4, a hash of an element's place in the whole tensor: the
+    same on every rank and device, and small enough that sums of products are exact.
     """
     index = torch.zeros((), dtype=torch.int64, device=device)
     for extent, places in zip(whole, positions, strict=True):
@@ -38,7 +38,7 @@ def sample_box(
     device: torch.device,
     windows: Sequence[Window] = (),
 ) -> torch.Tensor:
-    """The sample values of a box. Its last dimensions count the rows that `windows` read."""
+    """The sample values of a box whose last dimensions count what `windows` read."""
     plain = len(box) - len(windows)
     positions: list[Sequence[int]] = [range(*interval) for interval in box[:plain]]
     rows = zip(box[plain:], windows, strict=True)

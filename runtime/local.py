@@ -19,8 +19,9 @@ def convolve(
 ) -> torch.Tensor:
     """Out of one block, from exactly the input rows that it reads.
 
-    `conv` is torch's conv1d, conv2d or conv3d. Shapes: In [b, c, *rows], Ker [k, c, *taps],
-    Out [b, k, *rows]; with groups In [b, g, c, ...], Ker [g, k, c, ...], Out [b, g, k, ...].
+    `conv` is torch's conv1d, conv2d or conv3d. Shapes: In [b, c, *rows], Ker
+    [k, c, *taps] and Out [b, k, *rows]; with groups In [b, g, c, *rows], Ker
+    [g, k, c, *taps] and Out [b, g, k, *rows].
     """
     rows = [block[axis] for axis in windows]
     lead = in_tile.shape[: -len(rows)][:-1] + ker_tile.shape[-len(rows) - 2 :][:1]

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import HashStore
 from torch.distributed.rendezvous import rendezvous
 
 At = dict[str, int]  # axis -> coordinate of a rank on the grid
@@ -57,7 +56,7 @@ def grid_size(grid: dict[str, int]) -> int:
 
 
 def line(at: At, grid: dict[str, int], axes: tuple[str, ...]) -> list[At]:
-    """The coordinates of the ranks that differ from `at` only along `axes`, in order."""
+    """Coordinates of the ranks that differ from `at` only along `axes`, in order."""
     peers = [at]
     for axis in axes:
         peers = [{**peer, axis: i} for peer in peers for i in range(grid[axis])]
@@ -89,7 +88,7 @@ def place_at(at: At | None) -> str:
 
 
 def launched() -> tuple[int, int, int]:
-    """(rank, world size, local rank) as torchrun or srun tells; (0, 1, 0) without them."""
+    """(rank, world size, local rank) from torchrun or srun; (0, 1, 0) without them."""
     for names in (
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
         ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
@@ -108,7 +107,7 @@ def refuse(rank: int, sentence: str, code: int = 2) -> NoReturn:
 
 
 def ranks_here(local: int) -> int:
-    """Ranks on this machine, as torchrun or srun tells; at least those before this one."""
+    """Ranks on this machine as torchrun or srun tells, else those up to this one."""
     told = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_TASKS_PER_NODE")
     digits = (told or "").partition("(")[0].partition(",")[0]
     return int(digits) if digits.isdecimal() else local + 1
@@ -135,10 +134,11 @@ def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
         refuse(rank, "set MASTER_ADDR and MASTER_PORT, as torchrun does")
     gpus = torch.cuda.device_count()
     limit = datetime.timedelta(seconds=timeout)
+    url = "env://"
     try:
-        store: Any = HashStore()
-        if size > 1:
-            store, _, _ = next(rendezvous("env://", rank, size, timeout=limit))
+        if size == 1:  # nobody to meet: any port will do
+            url = "tcp://127.0.0.1:0"
+        store, _, _ = next(rendezvous(url, rank, size, timeout=limit))
         gpu = agree(store, rank, size, plan, gpus >= ranks_here(local))
         device = torch.device("cuda", local) if gpu else torch.device("cpu")
         if gpu:

@@ -59,6 +59,7 @@ class Simulation:
     out: Values | None
     received: dict[str, list[int]]  # "in", "ker", "out", "halo", "total" -> words by rank
     peak: list[int]
+    steps: dict[tuple[str, int, Tensor], list[int]]  # (phase, step, tensor) -> words received by rank
 
     def most(self) -> dict[str, int]:
         """The most words any rank received, as `words.Received.most`."""
@@ -82,6 +83,8 @@ class _Interpreter:
         self.counting = one is None or other is None
         self.dtype = one.dtype if one is not None else np.dtype("float64")
         self.received = {name: np.zeros(len(self.distribution.ranks), np.int64) for name in _NAMES}
+        self.steps: dict[tuple[str, int, Tensor], Values] = {}
+        self.now = Round("halo", 0)
         self.ranks = [RankState() for _ in self.distribution.ranks]
         for rank, state in enumerate(self.ranks):
             self._start(state, self.distribution.at(rank), (one, other))
@@ -125,9 +128,11 @@ class _Interpreter:
             now = following
         total = self.received["in"] + self.received["ker"] + self.received["out"]
         received = {name: words.tolist() for name, words in {**self.received, "total": total}.items()}
-        return Simulation(self._assemble(), received, [state.peak for state in self.ranks])
+        steps = {key: words.tolist() for key, words in self.steps.items()}
+        return Simulation(self._assemble(), received, [state.peak for state in self.ranks], steps)
 
     def _round(self, now: Round, following: Round | None) -> None:
+        self.now = now
         match now.phase:
             case "halo":
                 self._halo(now.moves)
@@ -174,8 +179,13 @@ class _Interpreter:
     def _share(state: RankState, tensor: Tensor) -> Held:
         return state.carried if tensor == "In" and state.carried else state.own[tensor]
 
-    def _count(self, move: Move, name: str) -> None:
-        self.received[name][list(move.targets)] += volume(move.box)
+    def _count(self, move: Move) -> None:
+        targets, words = list(move.targets), volume(move.box)
+        self.received[move.tensor.lower()][targets] += words
+        if move.kind in ("halo", "return"):
+            self.received["halo"][targets] += words
+        key = self.now.phase, self.now.step, move.tensor
+        self.steps.setdefault(key, np.zeros(len(self.ranks), np.int64))[targets] += words
 
     def _halo(self, moves: Iterable[Move]) -> None:
         strips = np.zeros(len(self.ranks), np.int64)
@@ -194,8 +204,7 @@ class _Interpreter:
         self._fills_carried(moves)
         for move in moves:
             values = self._take(move)
-            self._count(move, "in")
-            self._count(move, "halo")
+            self._count(move)
             for rank in (move.source, *move.targets):
                 strips[rank] += volume(move.box)
             for target in move.targets:
@@ -252,7 +261,7 @@ class _Interpreter:
         values = self._zeros(region)
         for piece in pieces:
             taken = self._take(piece)
-            self._count(piece, tensor.lower())
+            self._count(piece)
             if values is not None and taken is not None:
                 values[within(piece.box, region)] = taken
         largest = max(volume(piece.box) for piece in pieces)
@@ -310,14 +319,13 @@ class _Interpreter:
 
     def _reduce(self, moves: Iterable[Move]) -> None:
         """Partial sums of the written panel go to their owners; every rank then drops the panel."""
-        name = self.written.lower()
         moves = tuple(moves)
         self._sent_once(moves)
         transit = np.zeros(len(self.ranks), np.int64)
         arriving: list[tuple[int, Box, Values | None]] = []
         for move in moves:
             values = self._take(move)
-            self._count(move, name)
+            self._count(move)
             transit[[move.source, *move.targets]] += volume(move.box)
             arriving += [(target, move.box, values) for target in move.targets]
         for rank, state in enumerate(self.ranks):
@@ -381,8 +389,7 @@ class _Interpreter:
         arriving: list[tuple[int, Box, Values | None]] = []
         for move in moves:
             values = self._take(move)
-            self._count(move, "in")
-            self._count(move, "halo")
+            self._count(move)
             strips[[move.source, *move.targets]] += volume(move.box)
             arriving += [(target, move.box, values) for target in move.targets]
         for rank, state in enumerate(self.ranks):

@@ -219,7 +219,7 @@ def test_partial_sums_for_the_wrong_owner() -> None:
         first, *rest = each.reductions
         return replace(each, reductions=(replace(first, targets=(first.targets[0] + 1,)), *rest))
 
-    with pytest.raises(IncompleteResult, match=r"to rank 1, which owns"):
+    with pytest.raises(IncompleteResult, match=r"to rank 1, which sums"):
         verify(tampered(example(), edit))
 
 

@@ -1,0 +1,235 @@
+"""`synth run`: emit the program of a plan, start it under torchrun on this machine, and judge the outcome.
+
+Three judges: the program compares its own shares and words on every rank (`--check`); here the shares are
+put together and compared with one-process torch, and the words counted on every rank with the plan's, to
+the word. A disagreement is a `CheckError` that names rank, tensor and step; a run that does not end by
+itself with a result is a `RunError`. Whatever happens, no process and no file is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from codegen.render import render
+from synth.errors import CheckError, RunError
+from synth.plan import Plan
+from synth.simulate import simulate
+from synth.units import show_bytes, show_words
+
+STARTUP = 60.0  # seconds that starting all ranks may take, beside the timeout
+PER_RANK = 5.0  # and for each rank more
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run that agreed with its plan. Seconds are those of the slowest rank."""
+
+    plan: Plan
+    seconds: float
+    times: list[float]  # of the timed repetitions
+    words: list[dict[str, int]]  # by rank: words received per tensor, as halo, in total
+
+    @property
+    def median(self) -> float:
+        """Seconds of the median repetition."""
+        return statistics.median(self.times) if self.times else self.seconds
+
+    def __str__(self) -> str:
+        plan, most = self.plan, max(each["total"] for each in self.words)
+        size = plan.nest.word_bytes
+        rate = 2 * plan.nest.work / self.median / 1e9
+        idle = plan.procs - plan.used_procs
+        return "\n".join(
+            [
+                f"plan {plan.id} on {plan.used_procs} ranks, grid {plan.grid.shown()}"
+                + (f", {idle} idle" if idle else ""),
+                "values  equal to one-process torch, word for word",
+                f"words   on every rank as planned; at most {show_words(most)} = {show_bytes(most * size)}",
+                f"time    median {self.median:.4f} s of {len(self.times)} runs on the slowest rank, "
+                f"{rate:.2f} GFlop/s",
+            ]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as JSON data."""
+        return {
+            "schema": "synth.run/1",
+            "plan": self.plan.id,
+            "procs": self.plan.procs,
+            "used_procs": self.plan.used_procs,
+            "seconds": self.seconds,
+            "times": self.times,
+            "median_seconds": self.median,
+            "words_per_rank": self.words,
+            "values_agree": True,
+            "words_agree": True,
+        }
+
+
+def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3) -> Outcome:
+    """Emit, start and judge the program of a plan.
+
+    timeout: seconds that a rank may wait for another. Raises `RunError` when the run fails or hangs and
+    `CheckError` when values or words disagree.
+    """
+    with tempfile.TemporaryDirectory(prefix="synth-run-") as folder:
+        program = Path(folder, "program.py")
+        program.write_text(render(plan, command="synth run"), encoding="utf-8")
+        reports = Path(folder, "reports")
+        flags = ["--check", "--report", str(reports), "--save", "--timeout", str(timeout)]
+        flags += ["--bench", str(repetitions)] if repetitions else []
+        limit = timeout + STARTUP + PER_RANK * plan.procs
+        code, told = _started(program, plan.procs, flags, limit)
+        found = [_report(reports, rank) for rank in range(plan.used_procs)]
+        if any(report is None for report in found):
+            raise RunError(_failure(plan, code, told, found))
+        done = [report for report in found if report is not None]
+        _judge_words(plan, [report["words"] for report in done])
+        _judge_values(plan, reports)
+        if code != 0:
+            raise CheckError(_failure(plan, code, told, found))
+    names = {"In": "in", "Ker": "ker", "Out": "out", "halo": "halo", "total": "total"}
+    words = [{names[name]: count for name, count in report["words"].items()} for report in done]
+    return Outcome(plan, max(report["seconds"] for report in done), done[0]["times"], words)
+
+
+def _started(program: Path, procs: int, flags: list[str], limit: float) -> tuple[int, str]:
+    """Run the program under torchrun; its exit code and what it said."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1"]
+    command += [f"--nproc-per-node={procs}", str(program), *flags]
+    home = str(Path(__file__).resolve().parent.parent)
+    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    with tempfile.TemporaryFile() as output, _ended(command, environment, output) as process:
+        try:
+            code = process.wait(timeout=limit)
+        except subprocess.TimeoutExpired as fault:
+            output.seek(0)
+            said = _last_lines(output.read().decode(errors="replace"))
+            raise RunError(
+                f"the run did not end within {limit:.0f} s and was stopped; raise --timeout, or see: {said}"
+            ) from fault
+        output.seek(0)
+        return code, output.read().decode(errors="replace")
+
+
+@contextmanager
+def _ended(command: list[str], environment: dict[str, str], output: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a session of its own; when this is left, all of the session is gone."""
+    process = subprocess.Popen(
+        command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        for kind, patience in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
+            if not _alive(process.pid):
+                break
+            os.killpg(process.pid, kind)
+            begin = time.monotonic()
+            while _alive(process.pid) and time.monotonic() - begin < patience:
+                process.poll()
+                time.sleep(0.02)
+        process.wait()
+
+
+def _alive(session: int) -> bool:
+    """Whether any process of the group is left."""
+    try:
+        os.killpg(session, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _report(folder: Path, rank: int) -> dict[str, Any] | None:
+    try:
+        report: dict[str, Any] = json.loads(Path(folder, f"rank-{rank:05d}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return report
+
+
+def _last_lines(told: str) -> str:
+    """What a failed run said last, without torchrun's own banners."""
+    noise = ("torch/distributed", "=====", "-----", "elastic", "[Gloo]", "W1", "E1", "Root Cause")
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    kept = [line for line in lines if not any(mark in line for mark in noise)] or lines
+    return " | ".join(kept[-3:]) or "nothing was printed"
+
+
+def _failure(plan: Plan, code: int, told: str, found: list[dict[str, Any] | None]) -> str:
+    """One sentence about a run that failed."""
+    missing = [rank for rank, report in enumerate(found) if report is None]
+    ranks = ", ".join(f"{rank} ({plan.distribution.at(rank).shown()})" for rank in missing[:4])
+    who = f"ranks {ranks} left no result" if missing else "a check failed"
+    return f"the run of plan {plan.id} ended with code {code}: {who}; it said: {_last_lines(told)}"
+
+
+def _judge_words(plan: Plan, counted: list[dict[str, int]]) -> None:
+    """Words of every rank and tensor against the plan's formula."""
+    planned = plan.received
+    for rank, words in enumerate(counted):
+        at = plan.distribution.at(rank)
+        for name, expected in planned.at(at).items():
+            key = name.capitalize() if name in ("in", "ker", "out") else name
+            if words[key] != expected:
+                raise CheckError(
+                    f"rank {rank} ({at.shown()}) received {words[key]} words of {key}, but {expected} are "
+                    f"planned{_first_step(plan, rank, key)}"
+                )
+
+
+def _first_step(plan: Plan, rank: int, tensor: str) -> str:
+    """Where the plan has a rank receive words of a tensor, for the reader of a disagreement."""
+    steps = simulate(plan.schedule).steps
+    told = [
+        f"{phase} step {step}: {words[rank]}"
+        for (phase, step, name), words in steps.items()
+        if name == tensor and words[rank]
+    ]
+    return f" (by step: {'; '.join(told[:8])})" if told else ""
+
+
+def _judge_values(plan: Plan, folder: Path) -> None:
+    """Put the shares together and compare with the layer in one process, element by element."""
+    import torch
+
+    from synth.oneprocess import expected
+
+    right = expected(plan)
+    seen = torch.zeros(right.shape, dtype=torch.uint8)
+    for rank in range(plan.used_procs):
+        share = torch.load(Path(folder, f"rank-{rank:05d}.pt"), weights_only=True)
+        place = tuple(slice(low, high) for low, high in share["box"])
+        seen[place] += 1
+        wrong = ~((share["out"].to(right.dtype) - right[place]).abs() < _slack(share["out"], right))
+        if wrong.any():
+            first = [int(i) + low for i, (low, _) in zip(wrong.nonzero()[0], share["box"], strict=True)]
+            raise CheckError(
+                f"rank {rank} ({plan.distribution.at(rank).shown()}) computed {int(wrong.sum())} words of "
+                f"Out wrong, the first at {first}, in one of the {plan.tiling.steps} steps"
+            )
+    if not bool((seen == 1).all()):
+        raise CheckError(f"the shares of Out cover some words {int(seen.max())} times and some not at all")
+
+
+def _slack(out: Any, right: Any) -> float:
+    """Whole numbers differ by at least one; half types round."""
+    import torch
+
+    if out.dtype in (torch.float16, torch.bfloat16):
+        return 0.5 + 8 * float(torch.finfo(out.dtype).eps) * float(right.abs().max())
+    return 0.5

@@ -1,0 +1,81 @@
+"""Plans that together reach every statement the emitter can write. Small: they run on real ranks."""
+
+from __future__ import annotations
+
+from synth.axes import PerAxis
+from synth.layer import Layer
+from synth.plan import Plan
+from synth.tiling import Tiling
+
+
+def _plan(
+    layer: Layer,
+    grid: PerAxis,
+    stationary: str = "Out",
+    tiles: PerAxis = PerAxis(),
+    procs: int = 0,
+    swapped: bool = False,
+) -> Plan:
+    return Plan(layer, procs or grid.size, grid, Tiling(stationary, tiles, swapped))  # type: ignore[arg-type]
+
+
+G = PerAxis
+SMALL = Layer.conv2d((4, 16, 8, 8), 16, 3, padding=1, name="small")
+UNEVEN = Layer.conv2d((3, 7, 11, 9), 5, 3, padding=1, name="uneven")
+STRIDED = Layer.conv2d(
+    (2, 4, 15, 13), 6, (3, 5), stride=(2, 3), padding=(1, 2), dilation=(2, 1), name="strided"
+)
+POINT = Layer.conv2d((4, 8, 9, 9), 8, 1, stride=2, name="pointwise")
+GAPS = Layer.conv2d((2, 4, 17, 17), 4, 2, stride=3, padding=1, name="gaps")
+WIDE = Layer.conv2d((2, 3, 12, 6), 4, 7, padding=3, name="wide")
+GROUPED = Layer.conv2d((2, 12, 8, 8), 8, 3, padding=1, groups=4, name="grouped")
+DEPTHWISE = Layer.conv1d((2, 6, 20), 6, 5, stride=2, padding=2, groups=6, name="depthwise")
+LINE = Layer.conv1d((4, 6, 30), 8, 4, stride=1, padding=2, dilation=2, name="line")
+VOLUME = Layer.conv3d((2, 4, 6, 7, 5), 6, 3, padding=1, stride=(1, 2, 1), name="volume")
+MATRIX = Layer.matmul(12, 10, 14, name="matrix")
+DOUBLE = Layer.conv2d((2, 4, 6, 6), 4, 3, padding=1, dtype="float64", name="double")
+HALF = Layer.conv2d((2, 8, 6, 6), 4, 3, padding=1, dtype="bfloat16", name="half")
+RGB = Layer.conv2d((2, 1, 16, 6), 16, 3, padding=1, name="one_channel")
+
+CASES: dict[str, Plan] = {
+    "alone": _plan(SMALL, G()),
+    "data": _plan(SMALL, G(b=4)),
+    "data_panels": _plan(UNEVEN, G(b=3), "Out", G(c=3)),
+    "filter": _plan(SMALL, G(k=8)),
+    "channel": _plan(UNEVEN, G(c=3)),
+    "spatial": _plan(WIDE, G(h=4)),
+    "spatial_2d": _plan(UNEVEN, G(h=4, w=2)),
+    "summa": _plan(SMALL, G(b=2, k=4), "Out", G(c=4)),
+    "summa_2_5d": _plan(SMALL, G(h=2, c=2, k=2), "Out", G(c=4)),
+    "uneven_2_5d": _plan(UNEVEN, G(h=2, c=2, k=2), "Out", G(c=2)),
+    "strided": _plan(STRIDED, G(h=3, w=2), "Out", G(c=2)),
+    "strided_shared": _plan(STRIDED, G(h=2, k=3), "Out", G(c=2, h=2)),
+    "pointwise": _plan(POINT, G(h=2, w=2, k=2), "Out", G(c=2)),
+    "gaps": _plan(GAPS, G(h=4, k=2), "Out", G(c=2)),
+    "rows_shared": _plan(RGB, G(h=2, k=4)),
+    "rows_shared_tiles": _plan(RGB, G(h=2, k=4), "Ker", G(h=2)),
+    "ker_stays": _plan(SMALL, G(c=2, k=2, b=2), "Ker", G(b=2)),
+    "ker_stays_rows": _plan(UNEVEN, G(h=2, c=2, k=2), "Ker", G(h=2, w=2)),
+    "ker_stays_tiles": _plan(SMALL, G(b=2, c=2, k=2), "Ker", G(b=2, c=2, k=2)),
+    "ker_stays_swapped": _plan(SMALL, G(b=2, c=2, k=2), "Ker", G(h=2, c=2, k=2), swapped=True),
+    "ker_stays_sums": _plan(UNEVEN, G(b=2, c=2), "Ker", G(h=2, c=2), swapped=True),
+    "in_stays": _plan(SMALL, G(b=2, c=2, k=2), "In", G(k=4)),
+    "in_stays_halo": _plan(UNEVEN, G(h=3, k=2), "In", G(k=2)),
+    "in_stays_tiles": _plan(SMALL, G(h=2, c=2, k=2), "In", G(k=2, h=2, c=2), swapped=True),
+    "in_stays_sums": _plan(SMALL, G(w=2, c=2, k=2), "In", G(k=2, h=2, c=2)),
+    "out_stays_tiles": _plan(SMALL, G(h=2, k=2), "Out", G(c=2, h=2, k=2)),
+    "out_stays_swapped": _plan(UNEVEN, G(b=3, k=2), "Out", G(c=2, w=2, k=2), swapped=True),
+    "grouped": _plan(GROUPED, G(g=2, h=2, k=2), "Out", G(c=3)),
+    "grouped_channels": _plan(GROUPED, G(g=2, c=3), "Ker", G(h=2)),
+    "depthwise": _plan(DEPTHWISE, G(g=3, w=2)),
+    "line": _plan(LINE, G(b=2, w=2, k=2), "Out", G(c=2)),
+    "volume": _plan(VOLUME, G(d=2, h=2, k=2), "Out", G(c=2)),
+    "volume_ker": _plan(VOLUME, G(d=2, w=2, c=2), "Ker", G(d=3)),
+    "matrix_2d": _plan(MATRIX, G(b=2, k=4), "Out", G(c=3)),
+    "matrix_3d": _plan(MATRIX, G(b=2, c=2, k=2), "Out", G(c=2)),
+    "matrix_ker": _plan(MATRIX, G(b=2, c=2, k=2), "Ker", G(b=3)),
+    "matrix_in": _plan(MATRIX, G(c=4, k=2), "In", G(k=3)),
+    "idle": _plan(MATRIX, G(b=3, k=2), "Out", G(c=2), procs=7),
+    "double": _plan(DOUBLE, G(b=2, c=2)),
+    "half": _plan(HALF, G(c=2, k=2), "Out", G(c=2)),
+}

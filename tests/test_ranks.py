@@ -1,0 +1,159 @@
+"""Emitted programs on real gloo ranks: values as torch's, words per rank and step as the simulator's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codegen.render import render
+from synth.plan import Plan
+from synth.simulate import simulate
+from cases import CASES
+from ranks import Outcome, run_ranks
+
+pytestmark = pytest.mark.ranks
+ROOT = Path(__file__).parent.parent
+
+
+def agree(plan: Plan, outcome: Outcome) -> None:
+    """All ranks ended well and received what the simulator says, step by step."""
+    assert set(outcome.codes) == {0}, "\n".join(outcome.output)
+    simulated = simulate(plan.schedule)
+    assert len(outcome.reports) == len(outcome.codes)
+    for rank, report in enumerate(outcome.reports[: plan.used_procs]):
+        counted = {(phase, step, tensor): words for phase, step, tensor, words in report["steps"]}
+        expected = {key: words[rank] for key, words in simulated.steps.items() if words[rank]}
+        assert counted == expected, f"rank {rank}"
+        assert report["words"]["total"] == simulated.received["total"][rank]
+        assert report["check"] is True
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_words(name: str, tmp_path: Path) -> None:
+    plan = CASES[name]
+    agree(plan, run_ranks(render(plan), plan.used_procs, tmp_path, "--check"))
+
+
+def test_idle_ranks_wait(tmp_path: Path) -> None:
+    plan = CASES["idle"]
+    outcome = run_ranks(render(plan), plan.procs, tmp_path, "--check", "--bench", "2")
+    agree(plan, outcome)
+    assert outcome.reports[-1]["at"] is None
+    assert "bench: 2 runs" in outcome.output[0]
+
+
+def test_saved_shares_make_the_whole_result(tmp_path: Path) -> None:
+    import torch
+
+    from runtime.data import sample
+
+    plan = CASES["uneven_2_5d"]
+    outcome = run_ranks(render(plan), plan.used_procs, tmp_path, "--save")
+    assert set(outcome.codes) == {0}
+    layer = plan.layer
+    whole = torch.full(layer.output_shape, torch.nan)
+    for path in sorted(tmp_path.glob("rank-*.pt")):
+        saved = torch.load(path)
+        whole[tuple(slice(*interval) for interval in saved["box"])] = saved["out"]
+    cpu = torch.device("cpu")
+    ker_shape = (layer.out_channels, layer.input[1], *layer.kernel)
+    inputs, ker = (
+        sample(name, shape, [range(n) for n in shape], torch.float32, cpu)
+        for name, shape in (("In", layer.input), ("Ker", ker_shape))
+    )
+    assert torch.equal(whole, torch.nn.functional.conv2d(inputs, ker, padding=layer.padding))
+
+
+def test_wrong_values_and_words_are_told(tmp_path: Path) -> None:
+    plan = CASES["summa_2_5d"]
+    text = render(plan).replace("    return total\n", '    total[:, 0] += at["k"]\n    return total\n')
+    text = text.replace('"Ker": 288', '"Ker": 289')
+    outcome = run_ranks(text, plan.used_procs, tmp_path, "--check")
+    assert set(outcome.codes) == {5}
+    assert "rank 1 (h=0 c=0 k=1): Out differs in 128 of 512 words of its box" in outcome.output[1]
+    assert "rank 0 (h=0 c=0 k=0): received 288 words of Ker instead of 289" in outcome.output[0]
+    assert "check: failed on 8 of 8 ranks" in outcome.output[0]
+
+
+def test_a_lost_rank_is_named_by_the_others(tmp_path: Path) -> None:
+    plan = CASES["summa"]
+    text = render(plan).replace(
+        "        settle(coming, panels)\n",
+        "        settle(coming, panels)\n        if step == 1 and at == {'b': 1, 'k': 2}:\n            sys.exit(9)\n",
+    )
+    outcome = run_ranks(text, plan.used_procs, tmp_path)
+    assert outcome.codes[6] == 9
+    assert outcome.codes[5] == 6
+    assert "rank 5 (b=1 k=1): failed, last started" in outcome.output[5]
+
+
+def test_a_wrong_world_is_refused_in_one_line(tmp_path: Path) -> None:
+    outcome = run_ranks(render(CASES["summa_2_5d"]), 3, tmp_path)
+    assert outcome.codes == [2, 2, 2]
+    assert outcome.output == [
+        "this program is for 8 ranks, a grid h=2 x c=2 x k=2, but was started with 3;"
+        " use torchrun --nproc-per-node=8\n",
+        "",
+        "",
+    ]
+
+
+def test_different_plans_are_refused(tmp_path: Path) -> None:
+    text = render(CASES["data"]).replace('PLAN = "', 'import os\n\nPLAN = os.environ["RANK"] + "')
+    outcome = run_ranks(text, 4, tmp_path)
+    assert outcome.codes == [2] * 4
+    assert outcome.output[0] == "the ranks run programs of different plans; start them all with one\n"
+
+
+def torchrun(program: Path, ranks: int, cwd: Path, python_path: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path}
+    return subprocess.run(
+        [*command, "--standalone", str(program), "--check"],
+        cwd=cwd,
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def test_torchrun_runs_a_program(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(render(CASES["channel"]))
+    done = torchrun(program, 3, tmp_path, str(ROOT))
+    assert done.returncode == 0, done.stderr
+    assert "every word count is as it should be" in done.stdout
+
+
+def test_a_standalone_program_needs_torch_alone(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    text = render(CASES["strided_shared"], standalone=True)
+    program.write_text(
+        "import sys\n\nsys.modules['runtime'] = sys.modules['synth'] = None\n"
+        + text.replace("from __future__ import annotations\n", "")
+    )
+    outcome = run_ranks(text, 6, tmp_path, "--check")
+    agree(CASES["strided_shared"], outcome)
+
+
+def test_without_a_launcher_a_program_is_alone(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(render(CASES["alone"], standalone=True))
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-I", str(program), "--check"],
+        cwd=tmp_path,
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "check: every share" in done.stdout
