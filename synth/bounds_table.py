@@ -34,8 +34,8 @@ class Study:
         found: list[Change] = []
         size = layer.nest.word_bytes
         if len(procs) > 1:
-            for each in sizes[-1:] or [None]:
-                found += changes_along_procs(layer.nest, procs, None if each is None else each // size)
+            limit = sizes[-1] // size if sizes else None
+            found += changes_along_procs(layer.nest, procs, limit)
         if len(sizes) > 1:
             for p in procs if len(procs) <= 3 else ():
                 found += changes_along_memory(layer.nest, p, sizes)
@@ -151,10 +151,8 @@ def _head(study: Study) -> list[str]:
 
 def _received(study: Study) -> list[str]:
     matmul = any(p.received.matmul is not None for p in study.points)
-    rows = [
-        [*_head(study), "bound", "n", "regime", *(["matmul"] if matmul else []), "relaxation"]
-        + ["plan", "/bound", "integer", "halo", "bound", "regime", "grid"]
-    ]
+    head = [*_head(study), "bound", "n", "regime", *(["matmul"] if matmul else []), "relaxation"]
+    rows = [[*head, "plan", "/bound", "integer", "halo", "bound", "regime", "grid"]]
     for point in study.points:
         r = point.received
         row = [*_where(study, point), _words(r.bound), str(r.segments), r.regime]
@@ -162,7 +160,8 @@ def _received(study: Study) -> list[str]:
         row += [_words(r.relaxation)]
         row += [_words(r.plan.words) if r.plan else "-"]
         row += ["-" if r.ratio is None else f"{r.ratio:.3f}"]
-        row += [_percent(part, r.bound) for part in (r.gap.integer, r.gap.halo, r.gap.bound)] if r.gap else ["-"] * 3
+        gap = (r.gap.integer, r.gap.halo, r.gap.bound) if r.gap else ()
+        row += [_percent(part, r.bound) for part in gap] or ["-"] * 3
         row += [r.plan.regime, r.plan.grid.shown()] if r.plan else ["-", "-"]
         rows.append(row)
     last = len(rows[0]) - 1
@@ -177,10 +176,9 @@ def _percent(part: float, bound: float) -> str:
 def _accessed(study: Study) -> list[str]:
     limited = any(p.memory is not None for p in study.points)
     eq3 = any(p.accessed.integer is not None for p in study.points)
-    rows = [
-        [*_head(study), "bound", *(["sequential"] if limited else []), "Table 1 printed", "corrected"]
-        + ["Table 2 printed", "corrected", "Eq. 4", "case", "relaxation", *(["integer"] if eq3 else [])]
-    ]
+    head = [*_head(study), "bound", *(["sequential"] if limited else []), "Table 1 printed", "corrected"]
+    tail = ["Table 2 printed", "corrected", "Eq. 4", "case", "relaxation", *(["integer"] if eq3 else [])]
+    rows = [[*head, *tail]]
     wrong = False
     for point in study.points:
         a = point.accessed
@@ -196,7 +194,8 @@ def _accessed(study: Study) -> list[str]:
         row += [f"{marks[0]}{_words(a.table1_printed[1])} {a.table1_printed[0]}"]
         row += [f"{_words(a.table1_corrected[1])} {a.table1_corrected[0]}"]
         row += [f"{marks[1]}{_words(a.table2_printed)}", _words(a.table2_corrected)]
-        row += [_words(a.closed_form[1]), f"{a.closed_form[0]} {a.stationary}"] if a.closed_form else ["-", "-"]
+        form = a.closed_form
+        row += [_words(form[1]), f"{form[0]} {a.stationary}"] if form else ["-", "-"]
         row += [_words(a.relaxation), *([_words(a.integer)] if eq3 else [])]
         rows.append(row)
     lines = table(rows, right=[i for i in range(len(rows[0])) if rows[0][i] != "case"])

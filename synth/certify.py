@@ -1,4 +1,4 @@
-"""Checks a certificate of a lower bound: integers and fractions from the standard library, nothing else.
+"""Checks a certificate of a lower bound: integers and fractions of the standard library, no floating point.
 
 The claim: however a convolution is computed, if P processes do each multiply-add once and none does more
 than `most_work` of them, every word of In, Ker and Out is owned once and a process holds at most M words,
@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from synth.errors import CheckError, InputError
+from synth.layer import Layer
 
 SCHEMA = "synth.certificate/1"
 TENSORS = ("Out", "In", "Ker")
@@ -151,19 +153,18 @@ def proved(outputs: int, taps: int, square: Fraction) -> bool:
 
 def check(data: dict[str, Any]) -> list[str]:
     """The chain of a certificate, step by step, as text. Raises `CheckError` at the first false step."""
-    problem, procs, segments = data["problem"], data["procs"], data["segments"]
+    problem = data["problem"]
+    procs, segments, most_work = (_whole(data[key]) for key in ("procs", "segments", "most_work"))
     words, work, dims, flat = facts(problem)
     for key, found in (("sizes", words), ("multiply_adds", work)):
         _must(data[key] == found, f"{key} are {data[key]}, but the layer has {found}")
-    _must(procs >= 1 and segments >= 1, "processes and segments are at least 1")
-    _must(data["most_work"] * procs >= work, f"{procs} processes of {data['most_work']} cannot do {work}")
-    lines = [
-        f"1  {words}, {work} multiply-adds on {procs} processes, at most {data['most_work']} in each",
-    ]
+    _must(most_work * procs >= work, f"{procs} processes of {most_work} multiply-adds can do {work}")
+    sizes = ", ".join(f"|{t}| = {words[t]}" for t in TENSORS)
+    lines = [f"1  {sizes}; F = {work} multiply-adds, P = {procs}, at most {most_work} in each process"]
 
     squares = {(c["outputs"], c["taps"]): c for c in data["constants"]}
     for (outputs, taps), each in squares.items():
-        square, weight = Fraction(each["square"]), Fraction(each["weight"])
+        square, weight = _fraction(each["square"]), _fraction(each["weight"])
         _must(weight > 0 and weight**3 * square <= 1, f"weight of C({outputs},{taps}) is at most C^(-2/3)")
         _must(proved(outputs, taps, square), f"C({outputs},{taps})² <= {float(square):.9f}")
         lines.append(f"2  C({outputs},{taps})² <= {float(square):.9f}, weight {float(weight):.9f}")
@@ -172,20 +173,20 @@ def check(data: dict[str, Any]) -> list[str]:
     for dim in dims:
         counts = tap_counts(dim)
         mass *= sum(
-            counts[tap] * Fraction(squares[outputs, len(taps)]["weight"])
+            counts[tap] * _fraction(squares[outputs, len(taps)]["weight"])
             for outputs, taps in classes(dim)
             for tap in taps
         )
     lines.append(f"3  H >= {float(mass):.6e}")
 
     piece = max(1, work // problem["groups"] if problem["kind"] != "matmul" else work)
-    largest = min(-(-min(data["most_work"], work) // segments), piece)
+    largest = min(-(-min(most_work, work) // segments), piece)
     volume = mass**3 / largest
     lines.append(f"4  {segments} segments of at most {largest} multiply-adds: V = {float(volume):.6e}")
 
-    x = {t: Fraction(data["x"][t]) for t in TENSORS}
-    nu = Fraction(data["nu"])
-    mu = {t: Fraction(data["multipliers"][t]) for t in TENSORS}
+    x = {t: _fraction(data["x"][t]) for t in TENSORS}
+    nu = _fraction(data["nu"])
+    mu = {t: _fraction(data["multipliers"][t]) for t in TENSORS}
     _must(math.prod(x.values()) <= volume, "x_O·x_I·x_K <= V")
     _must(nu >= 0 and min(x.values()) > 0 and min(mu.values()) >= 0, "ν, μ >= 0 and x > 0")
     for t in TENSORS:
@@ -194,12 +195,12 @@ def check(data: dict[str, Any]) -> list[str]:
     shown = ", ".join(f"μ_{t} = {float(mu[t]):.6f}" for t in TENSORS)
     lines.append(f"5  ν = {float(nu):.6e}, {shown}: X_O + X_I + X_K >= {float(total):.6e}")
 
-    memory = data["memory_words"]
+    memory = None if data["memory_words"] is None else _whole(data["memory_words"])
     _must(segments == 1 or memory is not None, "several segments need a memory limit")
     carried = (segments - 1) * (memory or 0)
     bound = total / procs - carried - Fraction(sum(words.values()), procs)
-    claimed = Fraction(data["words"])
-    _must(claimed <= max(bound, Fraction(0)), f"{float(claimed):.6f} words are proved; only {float(bound):.6f} are")
+    claimed = _fraction(data["words"])
+    _must(claimed <= max(bound, Fraction(0)), f"{float(claimed):.3f} words follow; {float(bound):.3f} do")
     lines.append(f"6  received words per process >= {float(bound):.3f} >= {float(claimed):.3f}, as claimed")
     return lines
 
@@ -209,8 +210,20 @@ def _must(true: bool, what: str) -> None:
         raise CheckError(f"the certificate is wrong: it is not true that {what}")
 
 
+def _whole(value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{value!r} is no whole number from 1")
+    return value
+
+
+def _fraction(text: object) -> Fraction:
+    if not isinstance(text, str) or not re.fullmatch(r"\d{1,4000}(/\d{1,4000})?", text):
+        raise ValueError(f"{str(text)[:40]!r} is no fraction p/q")
+    return Fraction(text)
+
+
 def check_file(path: str) -> list[str]:
-    """`check` of a file. Raises `InputError` where it is no certificate, `CheckError` where it proves nothing."""
+    """`check` of a file. Raises `InputError` where it is no certificate, `CheckError` where a step is false."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as fault:
@@ -219,7 +232,8 @@ def check_file(path: str) -> list[str]:
         raise InputError(f"{path}: is not JSON; write it with `synth plan --certify`") from fault
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise InputError(f"{path}: is no certificate ({SCHEMA}); write one with `synth plan --certify`")
+    Layer.from_json(data.get("problem"), path)
     try:
         return check(data)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError, IndexError, AttributeError) as fault:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as fault:
         raise InputError(f"{path}: is no whole certificate ({fault!r}); write it anew") from fault

@@ -63,7 +63,10 @@ def parser() -> Parser:
         default="plan",
         help="print what this stage of the derivation made, and stop",
     )
-    plan.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+    shape = plan.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+    shape.add_argument("--certify", action="store_true", help="print a certificate of the lower bound")
+    shape.add_argument("--explain", nargs="?", const="text", choices=("text", "latex"), help="derive it")
     plan.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
     plan.set_defaults(run=_plan)
 
@@ -174,6 +177,16 @@ def _json(data: Any) -> str:
 
 def _plan(args: argparse.Namespace) -> int:
     made = _asked(args)
+    if args.certify:
+        from synth.certificate import certificate
+
+        _put(_json(certificate(made)), args.output)
+        return 0
+    if args.explain:
+        from synth.explain import explain
+
+        _put(explain(made, args.explain), args.output)
+        return 0
     relaxed = None
     if args.relax:
         from synth.relaxation import relax_received

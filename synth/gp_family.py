@@ -70,7 +70,7 @@ class Family:
         return max(0.0, min(costs) - nest.total_words / procs) if costs else None
 
     def accessed(self, procs: int, memory: float | None = None) -> float | None:
-        """The least `relaxation.relax_accessed(...).cost` over stationary tensors; None where no tile fits."""
+        """Least `relaxation.relax_accessed(...).cost` over stationary tensors; None where no tile fits."""
         work = max(1.0, self.nest.extents.size / procs)
         found = [self._built("accessed", t, True, memory is not None).solve(work, memory) for t in TENSORS]
         return min((cost for cost in found if cost is not None), default=None)

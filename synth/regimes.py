@@ -8,6 +8,8 @@ By the plan: how many of the composite indices x, c, k its grid cuts.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,7 +61,7 @@ def changes_along_procs(
         return regime_of(universal_bound(nest, p, memory_words, accounting=accounting), nest)
 
     found = []
-    for low, high in zip(procs, procs[1:], strict=False):
+    for low, high in itertools.pairwise(procs):
         while at(low) != at(high):
             first = _first_change(at, low, high)
             found.append(Change("procs", first, at(low), at(first), fixed))
@@ -75,7 +77,7 @@ def changes_along_memory(nest: Nest, procs: int, sizes: list[int]) -> list[Chang
 
     found = []
     words = [max(1, size // nest.word_bytes) for size in sizes]
-    for low, high in zip(words, words[1:], strict=False):
+    for low, high in itertools.pairwise(words):
         while at(low) != at(high):
             first = _first_change(at, low, high)
             found.append(Change("memory", first * nest.word_bytes, at(low), at(first), procs))
@@ -83,7 +85,7 @@ def changes_along_memory(nest: Nest, procs: int, sizes: list[int]) -> list[Chang
     return found
 
 
-def _first_change(at, low: int, high: int) -> int:  # type: ignore[no-untyped-def]
+def _first_change(at: Callable[[int], Regime], low: int, high: int) -> int:
     """A point in (low, high] whose regime differs from low's and from its predecessor's."""
     start = at(low)
     while high - low > 1:

@@ -1,4 +1,4 @@
-"""Words against memory for one plan's layer and processes: the bound as a curve, the best plan as a staircase."""
+"""Words against memory for a plan's layer and processes: the bound a curve, the best plans a staircase."""
 
 from __future__ import annotations
 
