@@ -111,8 +111,10 @@ class _Form:
         """The condition under which a step begins another tile of a tensor; empty if it always does."""
         if self.loops[-1] in DIMS[tensor]:
             return ""
-        self.asks_changes = True
         axes = [f'"{axis}"' for axis in self.loops if axis in DIMS[tensor]]
+        if not axes:  # one tile for all steps
+            return "step == 0" if step == "step" else "step + 1 == STEPS"
+        self.asks_changes = True
         return f"changes({', '.join([step, *axes])})"
 
     # -- the loop -------------------------------------------------------------------------------------

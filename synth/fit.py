@@ -57,12 +57,14 @@ def fit(
 ) -> tuple[Fit | None, int]:
     """The tiling with the fewest words within `limit` words of memory, and the least memory any tiling needs.
 
+    Without a limit the least memory is not looked for, and 0.
+
     `role` says which pass, and which tensors are kept. Ties go to fewer steps (beyond `PANELS`), then to
     the order of `stationary`.
     """
     fitter = _Fitter(distribution, limit, role)
     found: list[tuple[int, int, int, Fit]] = []
-    least = {tensor: fitter.least(tensor) for tensor in stationary}
+    least = {tensor: 0 if limit is None else fitter.least(tensor) for tensor in stationary}
     for order, tensor in enumerate(stationary):
         if limit is not None and least[tensor] > limit:
             continue
@@ -137,17 +139,19 @@ class _Fitter:
     def _first(self, tilings: Iterable[Tiling]) -> Tiling | None:
         return next((tiling for tiling in tilings if self.fits(tiling)), None)
 
-    def _streams(self, tensor: Tensor) -> list[PerAxis]:
+    def _streams(self, tensor: Tensor) -> Iterator[PerAxis]:
         """Panel counts to try, the wanted one first, then finer ones."""
         stream = Tiling(tensor).stream
         streaming = Tiling(tensor).streaming
         wanted = PANELS if any(self.distribution.group_size(t) > 1 for t in streaming) else 1
         if stream == "x":
             wanted = min(wanted, self.work.b)
-            return [n for n in self._counts("x") if n.b >= wanted or n.b == self.work.b]
+            yield PerAxis(b=wanted)
+            yield from (n for n in self._counts("x") if n.b >= wanted or n.b == self.work.b)
+            return
         extent = getattr(self.work, stream)
         wanted = min(wanted, max(1, extent // THINNEST))
-        return [n for n in self._counts(stream) if getattr(n, stream) >= wanted]
+        yield from (n for n in self._counts(stream) if getattr(n, stream) >= wanted)
 
     def _counts(self, composite: str) -> list[PerAxis]:
         """Tile counts of a composite index, coarsest first."""

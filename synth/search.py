@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -94,6 +95,12 @@ class _Search:
         if least is None:
             pinned = ", ".join(f"{axis}={n}" for axis, n in self.request.fixed.items())
             within = f" with {pinned}" if pinned else ""
+            needed = math.prod(self.request.fixed.values())
+            if needed > self.procs:
+                raise InfeasibleError(
+                    f"no grid of at most {self.procs} processes exists{within}; "
+                    f"take at least {needed} processes or free a part of --grid"
+                )
             raise InfeasibleError(
                 f"no grid of exactly {self.procs} processes exists{within} for {self.nest}; "
                 f"allow idle processes (leave out --exact-procs) or take another number"
@@ -167,10 +174,10 @@ class _Search:
         """All admitted grids with these parts along g, c and k."""
         room, work = self.procs // channels.size, self._channel_work(channels)
         stop = bisect_right(self.space.x_grids, room, key=lambda each: each[0])
-        for procs, x_work, grid in self.space.x_grids[:stop]:
+        for procs, x_work, (b, d, h, w) in self.space.x_grids[:stop]:
             if work * x_work > self.cap or (self.request.exact and procs != room):
                 continue
-            yield grid._replace(g=channels.g, c=channels.c, k=channels.k)
+            yield PerAxis(b, channels.g, d, h, w, channels.c, channels.k)
 
     # -- lower bounds ---------------------------------------------------------------------------------
 

@@ -93,16 +93,18 @@ class Space:
         return min(works, default=None)
 
     @cached_property
-    def x_grids(self) -> list[tuple[int, int, PerAxis]]:
-        """All (processes, iterations of the largest block, grid) over b, d, h, w; by processes."""
-        grids = [(1, 1, PerAxis())]
+    def x_grids(self) -> list[tuple[int, int, tuple[int, ...]]]:
+        """All (processes, iterations of the largest block, parts along b, d, h, w); by processes."""
+        grids: list[tuple[int, int, tuple[int, ...]]] = [(1, 1, ())]
         for axis in X_AXES:
+            options = [(parts, self.block(axis, parts)) for parts in self.counts(axis)]
             grids = [
-                (procs * parts, work * self.block(axis, parts), grid.with_(axis, parts))
-                for procs, work, grid in grids
-                for parts in self.counts(axis)
-                if procs * parts <= self.procs and (not self.exact or self.procs % (procs * parts) == 0)
+                (procs * parts, work * block, (*chosen, parts))
+                for procs, work, chosen in grids
+                for parts, block in options[: bisect_right(options, (self.procs // procs, 1 << 200))]
             ]
+        if self.exact:
+            grids = [grid for grid in grids if self.procs % grid[0] == 0]
         return sorted(grids)
 
     @cached_property

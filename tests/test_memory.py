@@ -25,7 +25,7 @@ def test_no_rank_holds_more_than_planned(schedule: Schedule) -> None:
     planned = Footprints(schedule.distribution).memory(schedule.tiling)
     held = max(simulate(schedule).peak)
     assert held <= planned.words
-    # of 6000 random problems the median is 1.15 and the worst 2.95, where one tile of many needs a padded copy
+    # of 6000 random problems the median is 1.15, the worst 2.95: one tile of many needs a padded copy
     assert planned.words <= 4 * held
 
 

@@ -77,7 +77,7 @@ def test_the_same_problem_has_the_same_schedule(schedule: Schedule) -> None:
 
 
 def test_two_processes_by_hand() -> None:
-    """Four rows, kernel 3, two rows per process: a row from each neighbour, Ker shared, nothing reduced."""
+    """Four rows, kernel 3, two rows each: a row from the neighbour, Ker shared, nothing reduced."""
     d = Distribution(Nest(PerAxis(h=4, c=2), Window(1), conv(4), Window(1)), PerAxis(h=2))
     halo, loop, reduce = Schedule(d, Tiling("Out")).rounds()
     flat = ((0, 1), (0, 1), (0, 2), (0, 1))

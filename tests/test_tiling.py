@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 from hypothesis import given
@@ -40,7 +40,7 @@ def test_loads_are_the_changes_of_tile_from_step_to_step(schedule: Schedule) -> 
     for tensor in tiling.streaming:
         walked = [axis for axis in order if axis in DIMS[tensor]]
         seen = [tuple(tiling.indices(step)[axis] for axis in walked) for step in range(tiling.steps)]
-        visits = 1 + sum(one != other for one, other in zip(seen, seen[1:], strict=False))
+        visits = 1 + sum(one != other for one, other in pairwise(seen))
         assert visits == tiling.loads(tensor) * len(set(seen))
         ones = dict.fromkeys("dhw", 1)
         access = accesses(ones, ones, dict.fromkeys("dhw", 0))[tensor]

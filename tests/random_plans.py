@@ -1,0 +1,47 @@
+"""Random small plans: any kind of layer, any grid up to eight ranks, any tiling."""
+
+from __future__ import annotations
+
+import random
+
+from synth.axes import AXES, PerAxis
+from synth.layer import Layer, LayerError
+from synth.plan import Plan
+from synth.tiling import Tiling
+
+
+def random_layer(rng: random.Random) -> Layer:
+    """A layer of at most some thousand multiply-adds per output channel."""
+    dims = rng.choice([0, 1, 1, 2, 2, 2, 3])
+    if dims == 0:
+        return Layer.matmul(rng.randint(2, 12), rng.randint(2, 12), rng.randint(2, 12))
+    while True:
+        groups = rng.choice([1, 1, 1, 2, 3])
+        size = [rng.randint(3, 13 if dims < 3 else 7) for _ in range(dims)]
+        rest = {
+            "stride": [rng.choice([1, 1, 2, 3]) for _ in range(dims)],
+            "padding": [rng.choice([0, 1, 2]) for _ in range(dims)],
+            "dilation": [rng.choice([1, 1, 2]) for _ in range(dims)],
+        }
+        channels = (groups * rng.randint(1, 6), groups * rng.randint(1, 6))
+        kernel = [rng.randint(1, 4) for _ in range(dims)]
+        make = (Layer.conv1d, Layer.conv2d, Layer.conv3d)[dims - 1]
+        try:
+            return make([rng.randint(1, 4), channels[0], *size], channels[1], kernel, groups=groups, **rest)  # type: ignore[arg-type]
+        except LayerError:
+            continue
+
+
+def random_plan(rng: random.Random) -> Plan:
+    """A plan of a random layer; nothing in it has to be good."""
+    layer = random_layer(rng)
+    extents = layer.nest.extents
+    while True:
+        grid = PerAxis(*(rng.choice([1, 1, 1, 2, 2, 3, 4]) for _ in AXES))
+        if grid.size <= 8 and all(p <= n for p, n in zip(grid, extents, strict=True)):
+            break
+    blocks = [-(-n // p) for n, p in zip(extents, grid, strict=True)]
+    counts = PerAxis(*(rng.choice([1, 1, 1, 2, 3]) for _ in AXES))._replace(g=1)
+    counts = PerAxis(*(min(t, b) for t, b in zip(counts, blocks, strict=True)))
+    stationary = rng.choice(["Out", "Ker", "In"])
+    return Plan(layer, grid.size, grid, Tiling(stationary, counts, rng.random() < 0.5))  # type: ignore[arg-type]

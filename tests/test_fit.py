@@ -1,0 +1,94 @@
+"""The best tiling of a distribution against all tilings."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from problems import all_tilings, distributions, small_nests
+
+from synth.axes import TENSORS, PerAxis, Tensor
+from synth.distribution import Distribution
+from synth.fit import PANELS, fit, tile_counts
+from synth.memory import Footprints
+from synth.nest import Nest, Window
+from synth.tiling import Tiling
+from synth.words import received
+
+Point = tuple[int, int]  # words, memory
+
+
+def all_points(d: Distribution, stationary: Tensor) -> dict[Tiling, Point]:
+    """Words and memory of every tiling."""
+    footprints = Footprints(d)
+    known: dict[tuple[int, ...], int] = {}
+    points = {}
+    for tiling in all_tilings(d.most_work, stationary):
+        n = tiling.counts
+        key = (*(tiling.loads(tensor) for tensor in TENSORS), n.d, n.h, n.w)
+        if key not in known:
+            known[key] = received(d, tiling).most()["total"]
+        points[tiling] = known[key], footprints.memory(tiling).words
+    return points
+
+
+@given(st.integers(1, 3000))
+def test_tile_counts_are_one_per_tile_size(extent: int) -> None:
+    sizes = [math.ceil(extent / n) for n in tile_counts(extent)]
+    assert sizes == sorted({math.ceil(extent / n) for n in range(1, extent + 1)}, reverse=True)
+
+
+@pytest.mark.parametrize("stationary", TENSORS)
+@given(d=distributions(small_nests(4)), share=st.floats(0, 1))
+def test_fewest_words_of_all_tilings_that_fit(stationary: Tensor, d: Distribution, share: float) -> None:
+    assume(d.most_work.size <= 300)
+    points = all_points(d, stationary)
+    memories = sorted({memory for _, memory in points.values()})
+    for limit in (memories[0], memories[int(share * (len(memories) - 1))], memories[-1], None):
+        found, least = fit(d, [stationary], limit)
+        assert least == memories[0]
+        assert found is not None
+        assert (found.words, found.memory) == points[found.tiling]
+        assert limit is None or found.memory <= limit
+        assert found.words == min(w for w, m in points.values() if limit is None or m <= limit)
+    assert fit(d, [stationary], memories[0] - 1) == (None, memories[0])
+
+
+@given(distributions(small_nests(4)))
+def test_the_best_of_three_stationary_tensors(d: Distribution) -> None:
+    each = [fit(d, [tensor], None) for tensor in TENSORS]
+    found, least = fit(d, TENSORS, None)
+    assert found is not None
+    assert found.words == min(one.words for one, _ in each if one)
+    assert least == min(memory for _, memory in each)
+
+
+def test_panels_for_overlap_where_memory_is_ample() -> None:
+    nest = Nest(PerAxis(b=64, c=256, k=256), *[Window(1)] * 3)
+    found, _ = fit(Distribution(nest, PerAxis(b=2, k=2)), ["Out"], None)
+    assert found is not None
+    assert found.tiling == Tiling("Out", PerAxis(c=PANELS))
+    thin = Nest(PerAxis(b=64, c=3, k=256), *[Window(1)] * 3)
+    found, _ = fit(Distribution(thin, PerAxis(b=2, k=2)), ["Out"], None)
+    assert found is not None
+    assert found.tiling == Tiling("Out")  # three channels are never cut thinner for overlap
+    alone, _ = fit(Distribution(nest, PerAxis()), ["Out"], None)
+    assert alone is not None
+    assert alone.tiling.steps == 1  # nothing travels
+
+
+def test_panels_get_finer_and_then_inner_tiles_appear_as_memory_shrinks() -> None:
+    nest = Nest(PerAxis(b=64, c=64, k=64), *[Window(1)] * 3)
+    d = Distribution(nest, PerAxis(b=2, k=2))
+    found, least = fit(d, ["Out"], None)
+    assert found is not None
+    words, steps = found.words, found.tiling.steps
+    for limit in range(found.memory, least - 1, -64):
+        found, _ = fit(d, ["Out"], limit)
+        assert found is not None
+        assert found.words >= words
+        assert found.words > words or found.tiling.steps >= steps
+        words, steps = found.words, found.tiling.steps
+    assert found.tiling.steps > found.tiling.panels

@@ -1,0 +1,167 @@
+"""The search against brute force over all grids, stationary tensors and tilings."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from problems import all_grids, small_nests
+from test_fit import all_points
+
+from synth.axes import AXES, TENSORS, PerAxis
+from synth.bounds import universal_bound
+from synth.distribution import Distribution
+from synth.errors import InfeasibleError
+from synth.layer import Layer
+from synth.nest import Nest, Window
+from synth.search import Found, Request, search
+from synth.tiling import Tiling
+from synth.words import received
+
+PROCS = st.integers(1, 24)
+
+
+def brute_force(request: Request) -> tuple[int, int, int] | None:
+    """(words, work, idle processes) of the best admitted plan, by looking at every plan."""
+    grids = [
+        grid
+        for grid in all_grids(request.nest.extents, request.procs, request.exact)
+        if all(getattr(grid, axis) == parts for axis, parts in request.fixed.items())
+    ]
+    works = {grid: Distribution(request.nest, grid).most_work.size for grid in grids}
+    least = min(works.values(), default=0)
+    plans = []
+    for grid in grids:
+        if works[grid] > (1 + request.balance) * least + 1e-9:
+            continue
+        words = fewest_words(Distribution(request.nest, grid), request)
+        if words is not None:
+            plans.append((words, works[grid], request.procs - grid.size))
+    return min(plans, default=None)
+
+
+def fewest_words(d: Distribution, request: Request) -> int | None:
+    if request.memory is None:  # nothing needs to be visited twice
+        return received(d, Tiling()).most()["total"]
+    points = [point for tensor in request.stationary for point in all_points(d, tensor).values()]
+    return min((words for words, memory in points if memory <= request.memory), default=None)
+
+
+def key(found: Found, request: Request) -> tuple[int, int, int]:
+    return found.fit.words, found.work, request.procs - found.grid.size
+
+
+@given(small_nests(7), PROCS, st.booleans(), st.sampled_from([0.0, 0.1, 0.5]))
+def test_no_grid_moves_fewer_words(nest: Nest, procs: int, exact: bool, balance: float) -> None:
+    request = Request(nest, procs, balance=balance, exact=exact)
+    expected = brute_force(request)
+    if expected is None:
+        with pytest.raises(InfeasibleError, match=rf"^no grid of exactly {procs} processes exists"):
+            search(request)
+        return
+    assert key(search(request), request) == expected
+
+
+@given(small_nests(5), PROCS, st.sampled_from(AXES), st.integers(1, 4))
+def test_no_grid_with_a_fixed_axis_moves_fewer_words(nest: Nest, procs: int, axis: str, parts: int) -> None:
+    request = Request(nest, procs, fixed={axis: min(parts, getattr(nest.extents, axis))})
+    expected = brute_force(request)
+    if expected is None:
+        with pytest.raises(InfeasibleError, match=r"^no grid of at most \d+ processes exists with"):
+            search(request)
+        return
+    found = search(request)
+    assert key(found, request) == expected
+    assert getattr(found.grid, axis) == request.fixed[axis]
+
+
+@settings(max_examples=60)
+@given(
+    small_nests(3), st.integers(1, 8), st.floats(0, 1), st.sampled_from([*((t,) for t in TENSORS), TENSORS])
+)
+def test_no_plan_within_the_memory_moves_fewer_words(
+    nest: Nest, procs: int, share: float, stationary: tuple[str, ...]
+) -> None:
+    assume(nest.extents.size <= 200)
+    free = Request(nest, procs, stationary=stationary)  # type: ignore[arg-type]
+    most = search(free).fit.memory
+    least = least_memory(replace(free, memory=1))
+    request = replace(free, memory=least + int(share * (most - least)))
+    assert key(search(request), request) == brute_force(request)
+
+
+def least_memory(request: Request) -> int:
+    """The memory in words that a refusal names."""
+    with pytest.raises(InfeasibleError) as fault:
+        search(request)
+    named = re.search(r"the least that would do is (\d+) bytes \(--memory (\d+)\)$", str(fault.value))
+    assert named
+    assert named[1] == named[2]
+    return int(named[1]) // request.nest.word_bytes
+
+
+@given(small_nests(5), st.integers(1, 12))
+def test_the_memory_that_a_refusal_names_is_the_least(nest: Nest, procs: int) -> None:
+    request = Request(nest, procs, memory=1)
+    least = least_memory(request)
+    assert search(replace(request, memory=least)).fit.memory <= least
+    assert least_memory(replace(request, memory=least - 1)) == least
+
+
+@given(small_nests(6), st.integers(1, 16), st.integers(1, 100))
+def test_more_memory_never_moves_more_words(nest: Nest, procs: int, more: int) -> None:
+    request = Request(nest, procs, memory=1)
+    memory = least_memory(request)
+    tight = search(replace(request, memory=memory)).fit.words
+    roomy = search(replace(request, memory=memory + more)).fit.words
+    assert tight >= roomy >= search(replace(request, memory=None)).fit.words
+
+
+@given(small_nests(7), PROCS)
+def test_the_bound_is_below_the_optimum(nest: Nest, procs: int) -> None:
+    found = search(Request(nest, procs))
+    real = Distribution(nest, found.grid).most_real_work
+    assert universal_bound(nest, procs, None, real).words <= found.fit.words
+
+
+CONV4 = Layer.conv2d([32, 256, 14, 14], 256, 3, padding=1).nest
+
+
+@pytest.mark.parametrize(
+    ("procs", "used", "words"), [(61, 60, 193492), (127, 120, 116870), (1000, 960, 33407), (64, 64, 164864)]
+)
+def test_awkward_numbers_of_processes(procs: int, used: int, words: int) -> None:
+    found = search(Request(CONV4, procs))
+    assert (found.grid.size, found.fit.words) == (used, words)
+    assert found.work <= 1.1 * found.least_work
+
+
+def test_a_prime_is_worse_than_an_idle_process() -> None:
+    exact = search(Request(CONV4, 61, exact=True))
+    free = search(Request(CONV4, 61))
+    assert exact.grid.size == 61
+    assert exact.fit.words > 5 * free.fit.words
+
+
+def test_no_balance_is_no_choice() -> None:
+    """With balance 0 only grids with the least work remain."""
+    found = search(Request(CONV4, 1000, balance=0.0))
+    assert found.work == found.least_work
+
+
+def test_impossible_requests() -> None:
+    nest = Nest(PerAxis(b=2, c=3, k=5), *[Window(1)] * 3)
+    with pytest.raises(InfeasibleError) as fault:
+        search(Request(nest, 7, exact=True))
+    assert str(fault.value) == (
+        "no grid of exactly 7 processes exists for Nb=2 Nc=3 Nk=5; "
+        "allow idle processes (leave out --exact-procs) or take another number"
+    )
+    with pytest.raises(InfeasibleError) as fault:
+        search(Request(nest, 4, fixed={"k": 5}))
+    assert str(fault.value) == (
+        "no grid of at most 4 processes exists with k=5; take at least 5 processes or free a part of --grid"
+    )
