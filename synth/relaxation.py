@@ -239,10 +239,12 @@ def _least_block(nest: Nest, procs: int, words: Callable[[dict[Tensor, Expressio
 
 
 def relax_received(nest: Nest, procs: int, memory: float | None = None) -> Relaxed:
-    """A lower bound on the words that a process of any grid plan receives, average over `procs`.
+    """A lower bound on the words that a process of any grid plan receives, average over its processes.
 
-    Minimises the clipped slices of In, Ker and Out of a real grid, ∏P <= `procs`, less the
-    `total_words/procs` that a process owns on average. `memory` is all local words of a process (M_D): the
+    Minimises the clipped slices of In, Ker and Out of a real grid on `procs` working processes, less the
+    `total_words/procs` that each owns on average. A plan that leaves processes idle is compared with the
+    relaxation at the processes that it uses: where received words grow with P (one axis split, one tensor
+    gathered whole), fewer processes receive less. `memory` is all local words of a process (M_D): the
     stationary slice and the owned shards of the other two tensors must fit (Eq. 11 of SPAA'21 without its
     streaming buffers, which a plan may make as thin as it likes or not need at all); the best stationary
     tensor is taken. InfeasibleError if no stationary slice fits.

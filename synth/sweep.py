@@ -144,8 +144,9 @@ class Sweep:
         bound = universal_bound(nest, procs, words, load)
         relaxed = gap = None
         if self.family:
-            relaxed = self.family.received(procs, words)
-            smooth = self.family.received(procs, words, halos=False)
+            used = plan.grid.size if plan else procs  # idle processes neither own nor receive
+            relaxed = self.family.received(used, words)
+            smooth = self.family.received(used, words, halos=False)
             if plan and relaxed is not None and smooth is not None:
                 gap = split(plan.words, relaxed, smooth, bound.words)
         matmul = None
