@@ -26,13 +26,14 @@ def certificate(plan: Plan) -> dict[str, Any]:
     problem, procs, memory = plan.layer.to_json(), plan.procs, plan.memory_words
     words, work, dims, flat = facts(problem)
     cap = min(plan.distribution.most_real_work, max(1, work))
-    constants = {}
+    constants: dict[tuple[int, int], tuple[Fraction, Fraction]] = {}
     mass = Fraction(flat)
     for dim in dims:
         counts, factor = tap_counts(dim), Fraction(0)
         for outputs, taps in classes(dim):
-            each = constants.setdefault((outputs, len(taps)), _constant(outputs, len(taps)))
-            factor += sum(counts[tap] for tap in taps) * each[1]
+            if (outputs, len(taps)) not in constants:
+                constants[outputs, len(taps)] = _constant(outputs, len(taps))
+            factor += sum(counts[tap] for tap in taps) * constants[outputs, len(taps)][1]
         mass *= factor
     piece = max(1, work // plan.layer.groups)
     sizes = tuple(float(words[t]) for t in TENSORS)

@@ -16,6 +16,7 @@ docs/bounds.md):
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -135,14 +136,16 @@ def proved(outputs: int, taps: int, square: Fraction) -> bool:
     if few not in (3, 4):
         return False
     ends = [Fraction(n, 2) for n in ((-2, -1, 0) if few == 3 else (-2, -1, 0, 1, 2))]
-    pieces = list(zip(ends, ends[1:], strict=False))
+    pieces = list(itertools.pairwise(ends))
     for start, end in pieces:  # the list grows: a piece that is not proved whole is proved in halves
-        hull = ((start, start), (start, end), (end, end))
-        lags = [_lags(*corner, few) for corner in hull]
-        if all(lag is not None and below(many, lag, square) for lag in lags):
+        shown = [
+            (lags := _lags(s, e, few)) is not None and below(many, lags, square)
+            for s, e in ((start, start), (end, end), (start, end))
+        ]
+        if all(shown):
             continue
-        if end - start < Fraction(1, 2**20):
-            return False
+        if not (shown[0] and shown[1]) or end - start < Fraction(1, 2**20):
+            return False  # false at a point of the curve, or too close to call
         middle = (start + end) / 2
         pieces += [(start, middle), (middle, end)]
     return True
@@ -187,7 +190,7 @@ def check(data: dict[str, Any]) -> list[str]:
     x = {t: _fraction(data["x"][t]) for t in TENSORS}
     nu = _fraction(data["nu"])
     mu = {t: _fraction(data["multipliers"][t]) for t in TENSORS}
-    _must(math.prod(x.values()) <= volume, "x_O·x_I·x_K <= V")
+    _must(nu == 0 or math.prod(x.values()) <= volume, "x_O·x_I·x_K <= V")
     _must(nu >= 0 and min(x.values()) > 0 and min(mu.values()) >= 0, "ν, μ >= 0 and x > 0")
     for t in TENSORS:
         _must(nu / x[t] + mu[t] == 1, f"ν/x + μ = 1 for {t}")
@@ -223,7 +226,7 @@ def _fraction(text: object) -> Fraction:
 
 
 def check_file(path: str) -> list[str]:
-    """`check` of a file. Raises `InputError` where it is no certificate, `CheckError` where a step is false."""
+    """`check` of a file. Raises `InputError` where it is no certificate, `CheckError` at a false step."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as fault:
