@@ -18,6 +18,7 @@ from synth.plan import Plan
 def render(plan: Plan, standalone: bool = False, command: str = "synth emit") -> str:
     """The text of the program of a plan; the same plan and command give the same bytes.
 
+    The schedule is that of Li et al., SPAA'21, generalised to all three stationary tensors (synth.schedule).
     A standalone program carries the runtime functions that it uses and needs torch alone. Raises
     `UsageError` when the name of the layer or the command cannot stand in a text.
     """
@@ -35,7 +36,7 @@ def _body(nodes: tuple[Node, ...], between: str) -> str:
 
 def _statement(node: Node) -> str:
     name = re.sub(r"(?<!^)([A-Z])", r"_\1", type(node).__name__).lower()
-    macro: Any = getattr(_environment().get_template("run.py.j2").module, name)
+    macro: Any = getattr(environment().get_template("run.py.j2").module, name)
     match node:
         case Fetch(body) | When(body=body) | Steps(body):
             text = macro(node, "\n".join(_statement(inner) for inner in body))
@@ -45,11 +46,12 @@ def _statement(node: Node) -> str:
 
 
 def _template(name: str, **values: Program | str) -> str:
-    return _environment().get_template(name).render(**values)
+    return environment().get_template(name).render(**values)
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Templates in which everything that they name must exist."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("codegen"),
         undefined=jinja2.StrictUndefined,

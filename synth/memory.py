@@ -78,6 +78,11 @@ def halo_rows(window: Window, out: int, parts: int) -> HaloRows:
     return HaloRows(max(map(length, reaches)), kept, sent, reaches != owned)
 
 
+def plainly_padded(window: Window, extent: int, parts: int, tiles: int) -> bool:
+    """Whether the local kernel's own `padding=` serves every tile along a dimension."""
+    return window.plain(0, extent) if parts * tiles == 1 else window.padding == 0
+
+
 @cache
 def tile_rows(window: Window, out: int, parts: int, tiles: int) -> int:
     """The most rows that any tile of any block reads."""
@@ -147,8 +152,7 @@ class Footprints:
         for axis in SPATIAL:
             window, extent = self.nest.windows[axis], getattr(self.nest.extents, axis)
             words *= window.frame(getattr(t, axis))
-            alone = getattr(self.grid, axis) * getattr(tiling.counts, axis) == 1
-            plain &= window.plain(0, extent) if alone else window.padding == 0
+            plain &= plainly_padded(window, extent, getattr(self.grid, axis), getattr(tiling.counts, axis))
         return 0 if plain else t.b * t.g * t.c * words
 
     def in_transit(self, tiling: Tiling) -> int:

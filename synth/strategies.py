@@ -66,15 +66,12 @@ def alternatives(request: Request, least_work: int) -> list[Alternative]:
 def _alternative(strategy: Strategy, request: Request, least_work: int) -> Alternative:
     stationary: Sequence[Tensor] = [strategy.stationary] if strategy.stationary else request.stationary
     fixed: dict[str, int] = {axis: 1 for axis in AXES if axis not in strategy.axes}
-    if strategy.name == "3D":
-        request = replace(request, memory=None)
     asked = replace(request, fixed=fixed, stationary=tuple(stationary))
-    found = _search(asked)
+    found = None if strategy.name == "3D" else _search(asked)  # 3D takes all the memory that it can use
+    found = found or _search(replace(asked, memory=None))
     if found:
-        return _row(strategy.name, request, found, "")
-    found = _search(replace(asked, memory=None))
-    if found:
-        return _row(strategy.name, request, found, "needs more than the memory limit")
+        fits = request.memory is None or found.fit.memory <= request.memory
+        return _row(strategy.name, request, found, "" if fits else "needs more than the memory limit")
     found = _search(replace(asked, memory=None, most_work=None, balance=0.0))
     if found is None:
         return Alternative(strategy.name, None, None, None, False, "no such grid")
