@@ -1,7 +1,7 @@
-"""lower bound <= geometric program <= integer optimum, on random layers: `python benchmarks/chain.py --count 5000`.
+"""bound <= geometric program <= integer optimum on random layers: `python benchmarks/chain.py --count 5000`.
 
-Three independent computations per problem, in both accountings, with and without a memory limit. Prints how many
-problems were tried and every violation; exit code 5 if there is one.
+Three independent computations per problem, in both accountings, with and without a memory limit. Prints
+how many problems were tried and every violation; exit code 5 if there is one.
 """
 
 from __future__ import annotations
@@ -92,8 +92,10 @@ def problems(count: int, seed: int = 0) -> Iterator[tuple[Layer, int, float | No
     rng = random.Random(seed)
     for _ in range(count):
         layer = random_layer(rng)
-        yield layer, rng.choice((2, 3, 4, 6, 7, 8, 12, 16, 17, 24, 32, 61, 64, 100, 128)), rng.choice(
-            (None, None, 1.5, 3.0, 8.0)
+        yield (
+            layer,
+            rng.choice((2, 3, 4, 6, 7, 8, 12, 16, 17, 24, 32, 61, 64, 100, 128)),
+            rng.choice((None, None, 1.5, 3.0, 8.0)),
         )
 
 

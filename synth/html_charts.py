@@ -41,7 +41,13 @@ def _nice(low: float, high: float) -> list[float]:
     """Round ticks between two positive numbers on a log scale: as dense as eight of them allow."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     inside: list[float] = []
-    for leads in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 8)):
+    for leads in (
+        (1,),
+        (1, 3),
+        (1, 2, 5),
+        (1, 1.5, 2, 3, 5, 7),
+        (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 8),
+    ):
         found = [lead * 10.0**d for d in decades for lead in leads if low <= lead * 10.0**d <= high]
         if len(found) <= 8:
             inside = found
@@ -60,8 +66,7 @@ def _text(x: float, y: float, text: str, kind: str = "tick", anchor: str = "midd
 
 def _svg(parts: Iterable[str], label: str, name: str, high: int = HIGH) -> str:
     return (
-        f'<svg id="{name}" viewBox="0 0 {WIDE} {high}" role="img" aria-label="{label}">'
-        f"{''.join(parts)}</svg>"
+        f'<svg id="{name}" viewBox="0 0 {WIDE} {high}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
     )
 
 
@@ -92,7 +97,9 @@ def tradeoff_chart(plan: Plan, curve: Sequence[Trade]) -> str:
         at = x(plan.memory_limit)
         parts.append(f'<line x1="{at}" x2="{at}" y1="{TOP}" y2="{HIGH - BOTTOM}" class="limit"/>')
     if plan.words["total"] > 0:
-        parts.append(f'<circle class="here" cx="{x(plan.memory_bytes)}" cy="{y(plan.words["total"])}" r="6"/>')
+        parts.append(
+            f'<circle class="here" cx="{x(plan.memory_bytes)}" cy="{y(plan.words["total"])}" r="6"/>'
+        )
     return _svg(parts, "Received words against memory per process", "tradeoff")
 
 

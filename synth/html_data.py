@@ -85,7 +85,9 @@ def _steps(plan: Plan, schedule: Schedule) -> Iterator[dict[str, Any]]:
         return {"phase": phase, "text": label + text, "moves": moves, "tile": tile}
 
     if plan.words["halo"] and written != "In" and "In" not in tiling.kept:
-        yield step("halo", "halo: every rank gets the In rows at its edges from neighbours", [["In", "halo"]], {})
+        yield step(
+            "halo", "halo: every rank gets the In rows at its edges from neighbours", [["In", "halo"]], {}
+        )
     for tensor in tiling.expanded:
         if grouped[tensor]:
             text = f"expand: {name[tensor]} is gathered along {LACKED_INDEX[tensor]} and stays"

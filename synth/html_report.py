@@ -60,7 +60,11 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
     return [
         (f"{plan.used_procs}", "processes", f"{idle} of {plan.procs} idle" if idle else "all of them work"),
         (plan.algorithm, "algorithm", f"{plan.tiling.stationary} stationary, {steps}"),
-        (show_words(total), "words received", f"at most, by any rank: {show_bytes(total * plan.nest.word_bytes)}"),
+        (
+            show_words(total),
+            "words received",
+            f"at most, by any rank: {show_bytes(total * plan.nest.word_bytes)}",
+        ),
         (show_words(plan.bound.words), "lower bound", "no schedule receives fewer on average"),
         (ratio, "words / bound", "1 would be optimal beyond doubt"),
         (show_bytes(plan.memory_bytes), "memory", f"per process, at most; {limit}"),
@@ -95,7 +99,9 @@ def strategies(plan: Plan) -> list[dict[str, Any]]:
         return round(100 * math.log(max(words, low) / low) / math.log(high / low), 2)
 
     result = []
-    for name, words, grid, why, feasible in sorted(rows, key=lambda r: (r[1] is None, r[1], r[0] != "this plan")):
+    for name, words, grid, why, feasible in sorted(
+        rows, key=lambda r: (r[1] is None, r[1], r[0] != "this plan")
+    ):
         times = f"{words / plan.words['total']:.2f}" if words and plan.words["total"] else "-"
         kind = "mine" if name == "this plan" else "fair" if feasible else "unfair"
         result.append(

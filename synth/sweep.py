@@ -216,9 +216,7 @@ class Sweep:
 
 def nothing_fits(nest: Nest, procs: int, memory: int, asked: Asked) -> InfeasibleError | None:
     """Why no plan fits `memory` bytes per process, with the least that would do; None where one does."""
-    request = Request(
-        nest, procs, memory // nest.word_bytes, balance=asked.balance, exact=asked.exact_procs
-    )
+    request = Request(nest, procs, memory // nest.word_bytes, balance=asked.balance, exact=asked.exact_procs)
     try:
         search(request)
     except InfeasibleError as fault:

@@ -102,7 +102,9 @@ def test_false_constants_are_found(plan: Plan) -> None:
         check(wrong)
 
 
-@pytest.mark.parametrize(("outputs", "taps"), [(2, 2), (7, 2), (100, 2), (5, 3), (14, 3), (56, 3), (14, 4), (3, 9)])
+@pytest.mark.parametrize(
+    ("outputs", "taps"), [(2, 2), (7, 2), (100, 2), (5, 3), (14, 3), (56, 3), (14, 4), (3, 9)]
+)
 def test_constants_are_proved_and_no_smaller_ones(outputs: int, taps: int) -> None:
     square = Fraction(hbl_constant(outputs, taps) ** 2)
     assert proved(outputs, taps, square * (1 + Fraction(1, 10**9)))

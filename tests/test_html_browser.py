@@ -186,7 +186,9 @@ def test_opens_in_less_than_a_second(browser: Any, procs: int, tmp_path: Path) -
     times = []
     for _ in range(3):
         browser.refresh()
-        times.append(browser.execute_script("return performance.getEntriesByType('navigation')[0].loadEventEnd"))
+        times.append(
+            browser.execute_script("return performance.getEntriesByType('navigation')[0].loadEventEnd")
+        )
     assert min(times) < 1000
     assert len(browser.find_elements("css selector", "#grid g")) == procs
     silent(browser)

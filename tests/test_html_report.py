@@ -1,4 +1,4 @@
-"""The HTML report: self-contained, small, the same bytes for the same plan, safe whatever a layer is called."""
+"""The HTML report: self-contained, small, reproducible, safe whatever a layer is called."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_one_process_has_nothing_to_show_but_shows_it() -> None:
 def test_bars_and_columns(plan: Plan) -> None:
     assert max(bar["percent"] for bar in memory_bars(plan)) == 100
     assert plan.used_procs % columns(plan) == 0
-    assert [row["name"] for row in strategies(plan)][0] == "this plan"
+    assert next(row["name"] for row in strategies(plan)) == "this plan"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,11 @@ def test_three_cases_of_a_matrix_product() -> None:
     seen = {p: regime_of(universal_bound(nest, p), nest) for p in (1, 2, 4, 5, 64, 65, 1024)}
     assert seen == {1: "local", 2: "1D", 4: "1D", 5: "2D", 64: "2D", 65: "3D", 1024: "3D"}
     found = changes_along_procs(nest, [1, 8, 1024], None)
-    assert [(c.at, c.before, c.after) for c in found] == [(2, "local", "1D"), (5, "1D", "2D"), (65, "2D", "3D")]
+    assert [(c.at, c.before, c.after) for c in found] == [
+        (2, "local", "1D"),
+        (5, "1D", "2D"),
+        (65, "2D", "3D"),
+    ]
 
 
 def test_changes_along_memory_are_exact() -> None:

@@ -41,7 +41,7 @@ def test_words_rise_as_memory_falls() -> None:
     points = Sweep(CONV, Asked(relaxations=False)).points([64], [2**n for n in range(17, 23)])
     words = [p.received.plan.words for p in points if p.received.plan]
     assert words == sorted(words)
-    assert [p.received.plan.regime for p in points if p.received.plan][0] == "3D"
+    assert next(p.received.plan.regime for p in points if p.received.plan) == "3D"
 
 
 def test_matrix_product_column() -> None:
