@@ -170,7 +170,7 @@ def _received(study: Study) -> list[str]:
 
 
 def _percent(part: float, bound: float) -> str:
-    return f"{100 * part / bound:.1f}%" if bound > 0 else "-"
+    return f"{round(100 * part / bound, 1) + 0.0:.1f}%" if bound > 0 else "-"  # + 0.0: no "-0.0"
 
 
 def _accessed(study: Study) -> list[str]:

@@ -77,7 +77,9 @@ class Symbols:
 
         self.W: dict[str, Any] = {a: of("W", a, getattr(plan.work, a)) for a in AXES}
         self.T: dict[str, Any] = {a: of("T", a, getattr(plan.tile, a)) for a in AXES}
-        kernels: dict[str, Any] = {KERNEL_OF[a]: of("N", KERNEL_OF[a], nest.windows[a].kernel) for a in SPATIAL}
+        kernels: dict[str, Any] = {
+            KERNEL_OF[a]: of("N", KERNEL_OF[a], nest.windows[a].kernel) for a in SPATIAL
+        }
         stride: dict[str, Any] = {}
         dilation: dict[str, Any] = {}
         for axis in SPATIAL:
