@@ -165,20 +165,12 @@ def check(data: dict[str, Any]) -> list[str]:
     sizes = ", ".join(f"|{t}| = {words[t]}" for t in TENSORS)
     lines = [f"1  {sizes}; F = {work} multiply-adds, P = {procs}, at most {most_work} in each process"]
 
-    squares = {(c["outputs"], c["taps"]): c for c in data["constants"]}
-    for (outputs, taps), each in squares.items():
-        square, weight = _fraction(each["square"]), _fraction(each["weight"])
-        _must(weight > 0 and weight**3 * square <= 1, f"weight of C({outputs},{taps}) is at most C^(-2/3)")
-        _must(proved(outputs, taps, square), f"C({outputs},{taps})² <= {float(square):.9f}")
-        lines.append(f"2  C({outputs},{taps})² <= {float(square):.9f}, weight {float(weight):.9f}")
-
+    weights = _weights(data["constants"], lines)
     mass = Fraction(flat)
     for dim in dims:
         counts = tap_counts(dim)
         mass *= sum(
-            counts[tap] * _fraction(squares[outputs, len(taps)]["weight"])
-            for outputs, taps in classes(dim)
-            for tap in taps
+            counts[tap] * weights[outputs, len(taps)] for outputs, taps in classes(dim) for tap in taps
         )
     lines.append(f"3  H >= {float(mass):.6e}")
 
@@ -206,6 +198,19 @@ def check(data: dict[str, Any]) -> list[str]:
     _must(claimed <= max(bound, Fraction(0)), f"{float(claimed):.3f} words follow; {float(bound):.3f} do")
     lines.append(f"6  received words per process >= {float(bound):.3f} >= {float(claimed):.3f}, as claimed")
     return lines
+
+
+def _weights(constants: list[dict[str, Any]], lines: list[str]) -> dict[tuple[int, int], Fraction]:
+    """(outputs, taps) -> a proved lower bound of C^(-2/3). Raises `CheckError`."""
+    weights = {}
+    for each in constants:
+        outputs, taps = _whole(each["outputs"]), _whole(each["taps"])
+        square, weight = _fraction(each["square"]), _fraction(each["weight"])
+        _must(weight > 0 and weight**3 * square <= 1, f"weight of C({outputs},{taps}) is at most C^(-2/3)")
+        _must(proved(outputs, taps, square), f"C({outputs},{taps})² <= {float(square):.9f}")
+        weights[outputs, taps] = weight
+        lines.append(f"2  C({outputs},{taps})² <= {float(square):.9f}, weight {float(weight):.9f}")
+    return weights
 
 
 def _must(true: bool, what: str) -> None:

@@ -1,4 +1,4 @@
-"""The documentation: every `$ synth` command in it prints what is shown there, and every link leads somewhere."""
+"""The documentation: every `$ synth` command prints what is shown there, every link leads somewhere."""
 
 from __future__ import annotations
 
