@@ -179,13 +179,13 @@ class Footprints:
         base = sum(self.shares[t] for t in tiling.reads)
         apart = {t for t in TENSORS if grouped[t] or (t == "In" and t in tiling.kept and self.halo[0])}
         base += sum(self.slice(t) for t in tiling.kept | tiling.keeps if t in apart and t != stays)
+        base += self.carried(written) if stays != written else 0
         halo, returned = 0, 0
         if written == "In":
             returned = base + self.carried("In") + sum(self.halo)
         elif "In" not in tiling.kept:
             halo = base + sum(self.halo)
             base += self.halo[0]
-        base += self.carried(written) if stays != written else 0
         slice_ = self.slice(stays) if stays == written or stays in apart else 0
         piece = max((self.carried(t) for t in tiling.expanded if grouped[t]), default=0)
         panels = sum(self.tile(t, tiling) for t in tiling.brought if grouped[t])

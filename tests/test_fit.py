@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from problems import all_tilings, distributions, small_nests
+from problems import all_tilings, conv, distributions, small_nests
 
 from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
@@ -93,3 +93,13 @@ def test_panels_get_finer_and_then_inner_tiles_appear_as_memory_shrinks() -> Non
         assert found.words > words or found.tiling.steps >= steps
         words, steps = found.words, found.tiling.steps
     assert found.tiling.steps > found.tiling.panels
+
+
+def test_tiles_that_padding_cuts_short() -> None:
+    """Four tiles of five rows are as long as three, but the longest reads fewer rows at the padded edge."""
+    d = Distribution(Nest(PerAxis(b=2, h=5, c=5, k=4), Window(1), conv(5), Window(1)), PerAxis(k=3))
+    points = all_points(d, "Out")
+    for limit in {memory for _, memory in points.values()}:
+        found, _ = fit(d, ["Out"], limit)
+        assert found is not None
+        assert found.words == min(words for words, memory in points.values() if memory <= limit)
