@@ -24,6 +24,7 @@ from synth.words import received
 
 PANELS = 4  # panels wanted for overlap, where memory does not ask for more
 SHORT = 8  # rows of a block up to which every tile count is tried
+FEW = 64  # ways to tile x up to which none is left out by an estimate of its rows
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 
 
@@ -215,6 +216,8 @@ def x_counts(samples: int, spatial: tuple[tuple[Window, int, int], ...]) -> tupl
         plain = all(plainly_padded(*space, n) for space, _, n in each)
         frame = batch * math.prod(space[0].frame(-(-block // n)) for space, block, n in each)
         candidates.append((read, math.prod(counts), (rows, out, 0 if plain else frame), counts))
+    if len(candidates) <= FEW:
+        return tuple(counts for *_, counts in sorted(candidates))
     kept: list[tuple[int, int, int]] = []
     result = []
     for _, _, sizes, counts in sorted(candidates):
