@@ -16,7 +16,7 @@ from itertools import product
 
 from synth.axes import SPATIAL, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.intervals import cut, length
+from synth.intervals import cuts, length
 from synth.memory import EXACT, Footprints, plainly_padded, tile_rows
 from synth.nest import Window
 from synth.tiling import ONES, Tiling
@@ -234,13 +234,13 @@ def _all_counts(block: int) -> Sequence[int]:
 
 @cache
 def _rows_read(window: Window, extent: int, parts: int, tiles: int) -> int:
-    """Rows that the tiles of a block read, rows read by two tiles counted twice; the most of any block."""
+    """Rows that the tiles of all blocks read, rows read by two tiles counted twice; from above for many."""
     if parts * tiles > EXACT:
         block = -(-extent // parts)
         size, longer = divmod(block, tiles)
-        return longer * window.frame(size + 1) + (tiles - longer) * window.frame(size)
-    blocks = (cut((0, extent), parts, i) for i in range(parts))
-    return max(sum(length(window.reach(*cut(block, tiles, j))) for j in range(tiles)) for block in blocks)
+        return parts * (longer * window.frame(size + 1) + (tiles - longer) * window.frame(size))
+    blocks = cuts((0, extent), parts)
+    return sum(length(window.reach(*tile)) for block in blocks for tile in cuts(block, tiles))
 
 
 def _merge(one: PerAxis, other: PerAxis) -> PerAxis:

@@ -99,7 +99,16 @@ def test_tiles_that_padding_cuts_short() -> None:
     """Four tiles of five rows are as long as three, but the longest reads fewer rows at the padded edge."""
     d = Distribution(Nest(PerAxis(b=2, h=5, c=5, k=4), Window(1), conv(5), Window(1)), PerAxis(k=3))
     points = all_points(d, "Out")
-    for limit in {memory for _, memory in points.values()}:
+    for limit in sorted({memory for _, memory in points.values()}):
         found, _ = fit(d, ["Out"], limit)
         assert found is not None
         assert found.words == min(words for words, memory in points.values() if memory <= limit)
+
+
+def test_blocks_of_which_the_padding_takes_most() -> None:
+    """With more padding than rows, the tiles that read the fewest rows are not the same in every block."""
+    h, w = Window.reduced(3, 2, 1, 1, 2), Window.reduced(2, 2, 1, 1, 2)
+    d = Distribution(Nest(PerAxis(b=2, h=6, w=5, c=3, k=6), Window(1), h, w), PerAxis(b=2, h=2, k=2))
+    found, _ = fit(d, ["Ker"], 159)
+    assert found is not None
+    assert found.words == min(words for words, memory in all_points(d, "Ker").values() if memory <= 159) == 36
