@@ -22,11 +22,11 @@ class Trade:
     words: int | None
 
 
-def memory_curve(plan: Plan, points: int = 48, searches: int = 10) -> list[Trade]:
+def memory_curve(plan: Plan, points: int = 48, searches: int = 6) -> list[Trade]:
     """Received words per process at `points` memory sizes, around what the plan needs and what it must hold.
 
-    At most `searches` plans are sought, for limits that fall by a third each; `words` is the least of those
-    that fit, hence attained, and the optimum at the limits that were tried.
+    At most `searches` plans are sought, for limits that fall at least 2.5-fold each; `words` is the least
+    of those that fit, hence attained, and the optimum at the limits that were tried.
     """
     nest, procs, cap = plan.nest, plan.procs, plan.distribution.most_real_work
     least = max(4, -(-nest.total_words // procs))
@@ -46,6 +46,8 @@ def _plans(plan: Plan, highest: int, searches: int) -> list[tuple[int, int]]:
     found = [(plan.memory.words, plan.words["total"])]
     limit = highest
     for _ in range(searches):
+        if limit < plan.nest.total_words / plan.procs:
+            break  # the shares alone do not fit
         request = Request(
             plan.nest,
             plan.procs,
@@ -59,5 +61,5 @@ def _plans(plan: Plan, highest: int, searches: int) -> list[tuple[int, int]]:
         except InfeasibleError:
             break
         found.append((fit.memory, fit.words))
-        limit = min(fit.memory - 1, int(limit / 1.5))
+        limit = min(fit.memory - 1, int(limit / 2.5))
     return found
