@@ -59,12 +59,18 @@ def _tensor_text(plan: Plan, tensor: Tensor) -> TensorText:
         dims=", ".join(dims),
         verb="adds to" if tensor == "Out" else "reads",
         owned=_returned(owned),
-        touched=_returned(tuple(_touched(tensor, dim) for dim in dims)),
+        touched=_returned(tuple(_touched(tensor, dim) for dim in dims)) if _asked(plan, tensor) else "",
         member=place if named else "",
         carried=_returned(carried) if carried else "",
         carried_member=place if any("member" in interval for interval in carried) else "",
         kept=", ".join(_kept(dim, own) for dim, own in zip(dims, carried, strict=False)),
     )
+
+
+def _asked(plan: Plan, tensor: Tensor) -> bool:
+    """Whether `run` takes less of a tensor than a rank has, or gathers more."""
+    tiled = any(axis in DIMS[tensor] for axis in plan.tiling.loops())
+    return tensor == "Out" or tiled or plan.distribution.group_size(tensor) > 1
 
 
 def _returned(intervals: tuple[str, ...]) -> str:

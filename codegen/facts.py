@@ -86,7 +86,7 @@ def _ownership(plan: Plan, tensor: Tensor) -> str:
         if over:
             cuts.append(f"{dim} over " + " then ".join(over))
     group = [axis for axis in LACKS[tensor] if getattr(plan.grid, axis) > 1]
-    named = f" (x: {', '.join(group)})" if tensor == "Ker" and len(group) > 1 else ""
+    named = f" (x: {', '.join(group)})" if tensor == "Ker" and group else ""
     partial = "; partial sums along c until reduced" if tensor == "Out" and group else ""
     return f"{tensor}: {', '.join(cuts) or 'one rank has all'}{named}{partial}"
 
@@ -108,8 +108,7 @@ def _memory(plan: Plan) -> str:
 
 def constants(plan: Plan) -> tuple[str, ...]:
     """The constants of the program, line by line."""
-    axes = layer_axes(plan)
-    lines = [
+    return (
         f"NAME = {literal(plan.layer.name, 'the name of the layer')}",
         f'PLAN = "{plan.id}"',
         f"DTYPE = torch.{plan.nest.dtype}",
@@ -124,9 +123,7 @@ def constants(plan: Plan) -> tuple[str, ...]:
         f"FLOPS = {2 * plan.nest.work:_}  # of the whole layer",
         "",
         *_words(plan),
-    ]
-    assert axes
-    return tuple(lines)
+    )
 
 
 def _grid(plan: Plan) -> list[str]:
@@ -204,13 +201,12 @@ def _tiles(plan: Plan) -> list[str]:
 
 
 def _shapes(plan: Plan) -> list[str]:
-    layer, n = plan.layer, plan.nest.extents
+    layer = plan.layer
     if layer.kind == "matmul":
         return ["IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it"]
     group = "N_g, " if layer.groups > 1 else ""
     rows = ", ".join(str(size) for size in layer.input[2:])
     taps = ", ".join(f"N_{KERNEL_OF[axis]}" for axis in layer.spatial_axes)
-    assert n.b == layer.input[0]
 
     def numbers(values: tuple[int, ...]) -> str:
         return f"({', '.join(map(str, values))}{',' * (len(values) == 1)})"

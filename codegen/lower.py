@@ -20,7 +20,7 @@ from codegen.program import (
     Text,
     When,
 )
-from synth.axes import DIMS, LACKED_INDEX, Tensor
+from synth.axes import DIMS, LACKED_INDEX, TENSORS, Tensor
 from synth.plan import Plan
 from synth.schedule import WHY
 
@@ -72,9 +72,7 @@ class _Form:
         if self.halo:
             nodes.append(Halo(_sentence(WHY["halo"]), self._neighbour_axes()))
         nodes += [self._gather(t) for t in ("In", "Ker") if self._comes_whole(t)]
-        if self._fetches():
-            nodes.append(Fetch(tuple(n for t in self._fetches() for n in self._start(t))))
-        nodes += self._loop()
+        nodes += self._all_steps()
         if not self.moves("Out") and self.grouped("Out"):
             return (*nodes, Finish(self._why("reduce", "Out")))
         return (*nodes, Text(("return out",)))
@@ -119,16 +117,18 @@ class _Form:
 
     # -- the loop -------------------------------------------------------------------------------------
 
-    def _loop(self) -> list[Node]:
+    def _all_steps(self) -> list[Node]:
         box = "owned_out(at)" if self.moves("Out") else "touched_out(work(at))"
-        begin = Text((f"out_box = {box}", "out = in_own.new_zeros(shape(out_box))"))
+        begin = f"out_box = {box}", "out = in_own.new_zeros(shape(out_box))"
+        named = self._names_block()
         if not self.loops:
-            return [Text((*begin.lines, "block = work(at)")), *self._step("0")]
-        body: list[Node] = []
-        if self._fetches():
-            begin = Text((*begin.lines, "panels, coming = {}, fetch(0)"))
-            body.append(Receive())
-        return [begin, Steps((*body, *self._step("step")))]
+            return [Text((*begin, *(("block = work(at)",) if named else ()))), *self._step("0")]
+        body: list[Node] = [Text(("block = tile(at, step)",))] if named else []
+        if not self._fetches():
+            return [Text(begin), Steps((*body, *self._step("step")))]
+        fetch = Fetch(tuple(node for tensor in self._fetches() for node in self._start(tensor)))
+        loop = Steps((*body, Receive(), *self._step("step")))
+        return [Text(begin), fetch, Text(("panels, coming = {}, fetch(0)",)), loop]
 
     def _step(self, step: str) -> list[Node]:
         """The local kernel, and what follows when Out leaves panel by panel."""
@@ -149,13 +149,20 @@ class _Form:
             lines.append(f"out += {kernel}")
         return [Text(tuple(lines))]
 
+    def _names_block(self) -> bool:
+        """Whether a step says which block of the nest it works on."""
+        local = (t for t in TENSORS if not (self.moves(t) and t != "Out"))
+        tiled = any(axis in DIMS[t] for t in local for axis in self.loops)
+        return self.plan.layer.kind != "matmul" or self.moves("Out") or tiled
+
     def _hand_over(self, lines: list[str], kernel: str, step: str) -> list[Node]:
         leave = HandOver(self._why("reduce", "Out"), step)
         begins = self._changes("Out", "step") if self.loops else ""
         if not begins:
             return [Text((*lines, f"sums = {kernel}")), leave]
-        lines += [f"term = {kernel}", f"sums = term if {begins} else sums + term"]
-        return [Text(tuple(lines)), When(self._changes("Out", "step + 1"), (leave,))]
+        fresh = When(begins, (Text(("sums = 0  # another panel of Out begins",)),))
+        add = Text((*lines, f"sums += {kernel}"))
+        return [fresh, add, When(self._changes("Out", "step + 1"), (leave,))]
 
     def _operand(self, tensor: Tensor) -> tuple[str, list[str]]:
         """What the local kernel takes of a tensor, and the statements that make it."""

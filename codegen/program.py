@@ -18,7 +18,7 @@ class TensorText:
     dims: str  # "b, c, h, w"
     verb: str  # what a block does with it: "reads" or "writes"
     owned: str  # a return statement, as are the next two
-    touched: str
+    touched: str  # empty: nothing asks
     member: str = ""  # place in the group, where `owned` uses that name
     carried: str = ""  # empty: what a rank owns is what it hands out
     carried_member: str = ""

@@ -35,7 +35,7 @@ def _body(nodes: tuple[Node, ...], between: str) -> str:
 
 def _statement(node: Node) -> str:
     name = re.sub(r"(?<!^)([A-Z])", r"_\1", type(node).__name__).lower()
-    macro: Any = getattr(_environment().get_template("run.py.j2").module, name)
+    macro: Any = getattr(environment().get_template("run.py.j2").module, name)
     match node:
         case Fetch(body) | When(body=body) | Steps(body):
             text = macro(node, "\n".join(_statement(inner) for inner in body))
@@ -45,11 +45,12 @@ def _statement(node: Node) -> str:
 
 
 def _template(name: str, **values: Program | str) -> str:
-    return _environment().get_template(name).render(**values)
+    return environment().get_template(name).render(**values)
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Templates in which everything that they name must exist."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("codegen"),
         undefined=jinja2.StrictUndefined,

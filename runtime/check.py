@@ -41,7 +41,7 @@ def reference(
         frame = stride[dim] * (high - low - 1) + reach
         first = min(in_shape[lead + dim], max(0, begin))
         last = max(first, min(in_shape[lead + dim], begin + frame))
-        before = min(first - begin, frame)
+        before = max(0, min(first - begin, frame))
         positions.append(range(first, last))
         zeros = [before, frame - before - (last - first), *zeros]
     ker_positions = [range(*interval) for interval in out_box[1:lead]]

@@ -27,6 +27,7 @@ class Facts(NamedTuple):
 
     name: str
     plan: str
+    dtype: torch.dtype
     flops: int  # of the whole layer; a multiply-add is two
     most: dict[str, int]  # predicted words received by the rank that receives most
     words: dict[int, dict[str, int]]  # the same by rank, see `expected_words`
@@ -176,7 +177,9 @@ def tell(
         rate = facts.flops / median / 1e9
         say(
             f"bench: {len(times)} runs, slowest rank: median {median:.6f} s,"
-            f" min {min(times):.6f} s, {rate:.3f} GFlop/s"
+            f" min {min(times):.6f} s, {rate:.3f} GFlop/s; at most"
+            f" {most['total']} words, {most['total'] * facts.dtype.itemsize} bytes"
+            " received per rank and run"
         )
     if not args.check:
         return

@@ -5,14 +5,14 @@ from __future__ import annotations
 from synth.axes import PerAxis
 from synth.layer import Layer
 from synth.plan import Plan
-from synth.tiling import Tiling
+from synth.tiling import ONES, Tiling
 
 
 def _plan(
     layer: Layer,
     grid: PerAxis,
     stationary: str = "Out",
-    tiles: PerAxis = PerAxis(),
+    tiles: PerAxis = ONES,
     procs: int = 0,
     swapped: bool = False,
 ) -> Plan:

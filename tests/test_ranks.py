@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cases import CASES
+from random_plans import random_plan
+from ranks import Outcome, run_ranks
 
 from codegen.render import render
 from synth.plan import Plan
 from synth.simulate import simulate
-from cases import CASES
-from ranks import Outcome, run_ranks
 
 pytestmark = pytest.mark.ranks
 ROOT = Path(__file__).parent.parent
@@ -38,12 +41,26 @@ def test_values_and_words(name: str, tmp_path: Path) -> None:
     agree(plan, run_ranks(render(plan), plan.used_procs, tmp_path, "--check"))
 
 
+@pytest.mark.parametrize("seed", range(16))
+def test_random_plans(seed: int, tmp_path: Path) -> None:
+    plan = random_plan(random.Random(seed))
+    agree(plan, run_ranks(render(plan), plan.used_procs, tmp_path, "--check"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 400))
+def test_many_random_plans(seed: int, tmp_path: Path) -> None:
+    plan = random_plan(random.Random(seed))
+    agree(plan, run_ranks(render(plan), plan.used_procs, tmp_path, "--check"))
+
+
 def test_idle_ranks_wait(tmp_path: Path) -> None:
     plan = CASES["idle"]
     outcome = run_ranks(render(plan), plan.procs, tmp_path, "--check", "--bench", "2")
     agree(plan, outcome)
     assert outcome.reports[-1]["at"] is None
-    assert "bench: 2 runs" in outcome.output[0]
+    assert "bench: 2 runs, slowest rank: median" in outcome.output[0]
+    assert "bytes received per rank and run" in outcome.output[0]
 
 
 def test_saved_shares_make_the_whole_result(tmp_path: Path) -> None:
@@ -83,7 +100,9 @@ def test_a_lost_rank_is_named_by_the_others(tmp_path: Path) -> None:
     plan = CASES["summa"]
     text = render(plan).replace(
         "        settle(coming, panels)\n",
-        "        settle(coming, panels)\n        if step == 1 and at == {'b': 1, 'k': 2}:\n            sys.exit(9)\n",
+        "        settle(coming, panels)\n"
+        "        if step == 1 and at == {'b': 1, 'k': 2}:\n"
+        "            sys.exit(9)\n",
     )
     outcome = run_ranks(text, plan.used_procs, tmp_path)
     assert outcome.codes[6] == 9
@@ -132,14 +151,23 @@ def test_torchrun_runs_a_program(tmp_path: Path) -> None:
 
 
 def test_a_standalone_program_needs_torch_alone(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    text = render(CASES["strided_shared"], standalone=True)
-    program.write_text(
-        "import sys\n\nsys.modules['runtime'] = sys.modules['synth'] = None\n"
-        + text.replace("from __future__ import annotations\n", "")
-    )
-    outcome = run_ranks(text, 6, tmp_path, "--check")
-    agree(CASES["strided_shared"], outcome)
+    plan = CASES["strided_shared"]
+    text = render(plan, standalone=True)
+    assert "runtime" not in text
+    assert "import synth" not in text
+    agree(plan, run_ranks(text, plan.used_procs, tmp_path, "--check"))
+
+
+def test_run_can_be_imported() -> None:
+    import torch
+
+    from runtime.collectives import Words
+
+    names: dict[str, Any] = {"__name__": "program"}
+    exec(compile(render(CASES["alone"]), "program.py", "exec"), names)
+    inputs, ker = torch.randn(4, 16, 8, 8), torch.randn(16, 16, 3, 3)
+    out = names["run"](inputs, ker, {}, {}, Words())
+    torch.testing.assert_close(out, torch.nn.functional.conv2d(inputs, ker, padding=1))
 
 
 def test_without_a_launcher_a_program_is_alone(tmp_path: Path) -> None:
