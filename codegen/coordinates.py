@@ -68,8 +68,10 @@ def _tensor_text(plan: Plan, tensor: Tensor) -> TensorText:
 
 
 def _asked(plan: Plan, tensor: Tensor) -> bool:
-    """Whether `run` takes less of a tensor than a rank has, or gathers more."""
+    """Whether `run` takes less of a tensor than a rank has, or needs more, or sums it up."""
     tiled = any(axis in DIMS[tensor] for axis in plan.tiling.loops())
+    if tensor == "Out" and not plan.tiling.loops():
+        return plan.distribution.group_size("Out") > 1
     return tensor == "Out" or tiled or plan.distribution.group_size(tensor) > 1
 
 

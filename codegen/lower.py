@@ -75,7 +75,9 @@ class _Form:
         nodes += self._all_steps()
         if not self.moves("Out") and self.grouped("Out"):
             return (*nodes, Finish(self._why("reduce", "Out")))
-        return (*nodes, Text(("return out",)))
+        if self.loops or self.moves("Out"):
+            nodes.append(Text(("return out",)))
+        return tuple(nodes)
 
     # -- what comes in --------------------------------------------------------------------------------
 
@@ -122,7 +124,13 @@ class _Form:
         begin = f"out_box = {box}", "out = in_own.new_zeros(shape(out_box))"
         named = self._names_block()
         if not self.loops:
-            return [Text((*begin, *(("block = work(at)",) if named else ()))), *self._step("0")]
+            block = ("block = work(at)",) if named else ()
+            if self.moves("Out"):
+                return [Text((*begin, *block)), *self._step("0")]
+            kernel = self._kernel()[1]
+            if self.grouped("Out"):
+                return [Text((begin[0], *block, f"out = {kernel}"))]
+            return [Text((*block, f"return {kernel}"))]
         body: list[Node] = [Text(("block = tile(at, step)",))] if named else []
         if not self._fetches():
             return [Text(begin), Steps((*body, *self._step("step")))]
@@ -132,15 +140,7 @@ class _Form:
 
     def _step(self, step: str) -> list[Node]:
         """The local kernel, and what follows when Out leaves panel by panel."""
-        lines: list[str] = []
-        operands = []
-        for tensor in ("In", "Ker"):
-            operand, before = self._operand(tensor)
-            lines += before
-            operands.append(operand)
-        kernel = f"{operands[0]} @ {operands[1]}.mT"
-        if self.plan.layer.kind != "matmul":
-            kernel = f"convolve(F.{self.plan.layer.kind}, {', '.join(operands)}, block, WINDOWS)"
+        lines, kernel = self._kernel()
         if self.moves("Out"):
             return self._hand_over(lines, kernel, step)
         if any(axis in DIMS["Out"] for axis in self.loops):
@@ -148,6 +148,18 @@ class _Form:
         else:
             lines.append(f"out += {kernel}")
         return [Text(tuple(lines))]
+
+    def _kernel(self) -> tuple[list[str], str]:
+        """The statements before the local kernel, and the expression that it is."""
+        lines: list[str] = []
+        operands = []
+        for tensor in ("In", "Ker"):
+            operand, before = self._operand(tensor)
+            lines += before
+            operands.append(operand)
+        if self.plan.layer.kind == "matmul":
+            return lines, f"{operands[0]} @ {operands[1]}.mT"
+        return lines, f"convolve(F.{self.plan.layer.kind}, {', '.join(operands)}, block, WINDOWS)"
 
     def _names_block(self) -> bool:
         """Whether a step says which block of the nest it works on."""
