@@ -1,6 +1,6 @@
 """volume: conv3d forward on 8 ranks as a grid d=2 x h=2 x k=2.
 
-Emitted by `synth emit layer.yaml --procs 8` (plan 6ac6443ab71c).
+Emitted by `synth emit layer.yaml --procs 8` (plan 4807c4d995cf).
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 PROGRAM.py --check
@@ -31,7 +31,7 @@ from runtime.local import convolve
 from runtime.mesh import line, make_groups, start
 
 NAME = "volume"
-PLAN = "6ac6443ab71c"
+PLAN = "4807c4d995cf"
 DTYPE = torch.float32
 
 P_d, P_h, P_k = 2, 2, 2  # ranks along each axis
@@ -188,11 +188,11 @@ def run(in_own, ker_own, at, groups, words):
     def fetch(step):
         """Start the broadcasts that `step` waits for."""
         block, coming = tile(at, step), {}
-        # All ranks along axis k need the same slice of In.
+        # All ranks along k need the same slice of In.
         panel, count = touched_in(block), words.counter("loop", step, "In")
         pieces = broadcast(panel, in_wide, carried_in, groups["k"], count)
         coming["In"] = panel, in_wide, list(pieces)
-        # All ranks along axis x need the same slice of Ker.
+        # All ranks along x need the same slice of Ker.
         panel, count = touched_ker(block), words.counter("loop", step, "Ker")
         pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
         coming["Ker"] = panel, ker_own, list(pieces)

@@ -1,6 +1,6 @@
 """small: conv2d forward on 8 ranks as a grid h=2 x c=2 x k=2.
 
-Emitted by `synth emit layer.yaml --procs 8` (plan 899dbf067b44).
+Emitted by `synth emit layer.yaml --procs 8` (plan 55b741281f48).
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 PROGRAM.py --check
@@ -31,7 +31,7 @@ from runtime.local import convolve
 from runtime.mesh import line, make_groups, start
 
 NAME = "small"
-PLAN = "899dbf067b44"
+PLAN = "55b741281f48"
 DTYPE = torch.float32
 
 P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
@@ -202,11 +202,11 @@ def run(in_own, ker_own, at, groups, words):
     def fetch(step):
         """Start the broadcasts that `step` waits for."""
         block, coming = tile(at, step), {}
-        # All ranks along axis k need the same slice of In.
+        # All ranks along k need the same slice of In.
         panel, count = touched_in(block), words.counter("loop", step, "In")
         pieces = broadcast(panel, in_wide, carried_in, groups["k"], count)
         coming["In"] = panel, in_wide, list(pieces)
-        # All ranks along axis x need the same slice of Ker.
+        # All ranks along x need the same slice of Ker.
         panel, count = touched_ker(block), words.counter("loop", step, "Ker")
         pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
         coming["Ker"] = panel, ker_own, list(pieces)
@@ -221,7 +221,7 @@ def run(in_own, ker_own, at, groups, words):
             coming = fetch(step + 1)  # travels while this step computes
         out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
 
-    # Each rank along axis c holds a partial sum of the same slice of Out.
+    # Each rank along c holds a partial sum of the same slice of Out.
     _, total = reduce(out, out_box, groups["c"], words.counter("reduce", 0, "Out"))
     return total
 

@@ -1,6 +1,6 @@
 """small: conv2d forward on 8 ranks as a grid b=2 x c=2 x k=2.
 
-Emitted by `synth emit layer.yaml --procs 8` (plan 809478f7fd29).
+Emitted by `synth emit layer.yaml --procs 8` (plan c35fc181c209).
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 PROGRAM.py --check
@@ -30,7 +30,7 @@ from runtime.local import convolve
 from runtime.mesh import make_groups, start
 
 NAME = "small"
-PLAN = "809478f7fd29"
+PLAN = "c35fc181c209"
 DTYPE = torch.float32
 
 P_b, P_c, P_k = 2, 2, 2  # ranks along each axis
@@ -183,7 +183,7 @@ def run(in_own, ker_own, at, groups, words):
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups` the
     group of this rank for every entry of LINES; `words` counts what arrives.
     """
-    # All ranks along axis k need the same slice of In.
+    # All ranks along k need the same slice of In.
     in_box = touched_in(work(at))
     count = words.counter("expand", 0, "In")
     pieces = broadcast(in_box, in_own, owned_in, groups["k"], count)
@@ -195,7 +195,7 @@ def run(in_own, ker_own, at, groups, words):
     def fetch(step):
         """Start the broadcasts that `step` waits for."""
         block, coming = tile(at, step), {}
-        # All ranks along axis x need the same slice of Ker.
+        # All ranks along x need the same slice of Ker.
         panel, count = touched_ker(block), words.counter("loop", step, "Ker")
         pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
         coming["Ker"] = panel, ker_own, list(pieces)
@@ -209,7 +209,7 @@ def run(in_own, ker_own, at, groups, words):
         if step + 1 < STEPS:
             coming = fetch(step + 1)  # travels while this step computes
         sums = convolve(F.conv2d, in_slice, panels["Ker"], block, WINDOWS)
-        # Each rank along axis c holds a partial sum of the same slice of Out.
+        # Each rank along c holds a partial sum of the same slice of Out.
         count = words.counter("loop", step, "Out")
         share, total = reduce(sums, touched_out(block), groups["c"], count)
         out[within(share, out_box)] += total

@@ -1,6 +1,6 @@
 """uneven: conv2d forward on 4 ranks as a grid b=2 x c=2.
 
-Emitted by `synth emit layer.yaml --procs 4` (plan e49ce996107b).
+Emitted by `synth emit layer.yaml --procs 4` (plan a72003cc962b).
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=4 PROGRAM.py --check
@@ -30,7 +30,7 @@ from runtime.local import convolve
 from runtime.mesh import make_groups, start
 
 NAME = "uneven"
-PLAN = "e49ce996107b"
+PLAN = "a72003cc962b"
 DTYPE = torch.float32
 
 P_b, P_c = 2, 2  # ranks along each axis
@@ -178,7 +178,7 @@ def run(in_own, ker_own, at, groups, words):
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups` the
     group of this rank for every entry of LINES; `words` counts what arrives.
     """
-    # All ranks along axis x need the same slice of Ker.
+    # All ranks along x need the same slice of Ker.
     ker_box = touched_ker(work(at))
     count = words.counter("expand", 0, "Ker")
     pieces = broadcast(ker_box, ker_own, owned_ker, groups["x"], count)
@@ -195,7 +195,7 @@ def run(in_own, ker_own, at, groups, words):
         ker_tile = ker_slice[within(touched_ker(block), ker_box)]
         sums += convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
         if changes(step + 1, "h"):
-            # Each rank along axis c holds a partial sum of the same slice of Out.
+            # Each rank along c holds a partial sum of the same slice of Out.
             count = words.counter("loop", step, "Out")
             share, total = reduce(sums, touched_out(block), groups["c"], count)
             out[within(share, out_box)] += total

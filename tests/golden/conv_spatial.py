@@ -1,6 +1,6 @@
 """wide: conv2d forward on 4 ranks as a grid h=4.
 
-Emitted by `synth emit layer.yaml --procs 4` (plan d2b8604955b2).
+Emitted by `synth emit layer.yaml --procs 4` (plan 1e0a8ea314ef).
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=4 PROGRAM.py --check
@@ -11,7 +11,7 @@ Owned  In: h over h
        Ker: k over x (x: h)
        Out: h over h
 Moves  In 216 (halo 216), Ker 441, Out 0: at most 657 words received per rank
-Memory at most 2691 words of 4 bytes per rank
+Memory at most 2103 words of 4 bytes per rank
 """
 
 import sys
@@ -31,7 +31,7 @@ from runtime.local import convolve
 from runtime.mesh import line, make_groups, start
 
 NAME = "wide"
-PLAN = "d2b8604955b2"
+PLAN = "1e0a8ea314ef"
 DTYPE = torch.float32
 
 P_h = 4  # ranks along each axis
@@ -135,7 +135,7 @@ def run(in_own, ker_own, at, groups, words):
     count = words.counter("halo", 0, "In")
     in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
 
-    # All ranks along axis x need the same slice of Ker.
+    # All ranks along x need the same slice of Ker.
     ker_box = touched_ker(work(at))
     count = words.counter("loop", 0, "Ker")
     pieces = broadcast(ker_box, ker_own, owned_ker, groups["x"], count)

@@ -1,6 +1,6 @@
 """strided: conv2d forward on 6 ranks as a grid h=2 x k=3.
 
-Emitted by `synth emit layer.yaml --procs 6` (plan 1fd4629cff99).
+Emitted by `synth emit layer.yaml --procs 6` (plan ef1fd7159a70).
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=6 PROGRAM.py --check
@@ -41,7 +41,7 @@ from runtime.local import convolve
 from runtime.mesh import line, make_groups, start
 
 NAME = "strided"
-PLAN = "1fd4629cff99"
+PLAN = "ef1fd7159a70"
 DTYPE = torch.float32
 
 P_h, P_k = 2, 3  # ranks along each axis
@@ -185,11 +185,11 @@ def run(in_own, ker_own, at, groups, words):
     def fetch(step):
         """Start the broadcasts that `step` waits for."""
         block, coming = tile(at, step), {}
-        # All ranks along axis k need the same slice of In.
+        # All ranks along k need the same slice of In.
         panel, count = touched_in(block), words.counter("loop", step, "In")
         pieces = broadcast(panel, in_wide, carried_in, groups["k"], count)
         coming["In"] = panel, in_wide, list(pieces)
-        # All ranks along axis x need the same slice of Ker.
+        # All ranks along x need the same slice of Ker.
         if changes(step, "c"):
             panel, count = touched_ker(block), words.counter("loop", step, "Ker")
             pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)

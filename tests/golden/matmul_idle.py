@@ -1,6 +1,6 @@
 """matrix: matmul forward on 6 ranks as a grid b=3 x k=2.
 
-Emitted by `synth emit layer.yaml --procs 7` (plan b8be36acd8cf).
+Emitted by `synth emit layer.yaml --procs 7` (plan b0dc543b7b4c).
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=6 PROGRAM.py --check
@@ -29,7 +29,7 @@ from runtime.data import sample_box
 from runtime.mesh import make_groups, start
 
 NAME = "matrix"
-PLAN = "b8be36acd8cf"
+PLAN = "b0dc543b7b4c"
 DTYPE = torch.float32
 
 P_b, P_k = 3, 2  # ranks along each axis
@@ -133,11 +133,11 @@ def run(in_own, ker_own, at, groups, words):
     def fetch(step):
         """Start the broadcasts that `step` waits for."""
         block, coming = tile(at, step), {}
-        # All ranks along axis k need the same slice of In.
+        # All ranks along k need the same slice of In.
         panel, count = touched_in(block), words.counter("loop", step, "In")
         pieces = broadcast(panel, in_own, owned_in, groups["k"], count)
         coming["In"] = panel, in_own, list(pieces)
-        # All ranks along axis x need the same slice of Ker.
+        # All ranks along x need the same slice of Ker.
         panel, count = touched_ker(block), words.counter("loop", step, "Ker")
         pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
         coming["Ker"] = panel, ker_own, list(pieces)

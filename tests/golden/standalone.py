@@ -1,6 +1,6 @@
 """small: conv2d forward on 8 ranks as a grid b=2 x k=4.
 
-Emitted by `synth emit layer.yaml --procs 8 --standalone` (plan 4e01080493b2).
+Emitted by `synth emit layer.yaml --procs 8 --standalone` (plan 1bcc65013f8a).
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 PROGRAM.py --check
@@ -54,7 +54,7 @@ class Window(NamedTuple):
 
 
 NAME = "small"
-PLAN = "4e01080493b2"
+PLAN = "1bcc65013f8a"
 DTYPE = torch.float32
 
 P_b, P_k = 2, 4  # ranks along each axis
@@ -174,11 +174,11 @@ def run(in_own, ker_own, at, groups, words):
     def fetch(step):
         """Start the broadcasts that `step` waits for."""
         block, coming = tile(at, step), {}
-        # All ranks along axis k need the same slice of In.
+        # All ranks along k need the same slice of In.
         panel, count = touched_in(block), words.counter("loop", step, "In")
         pieces = broadcast(panel, in_own, owned_in, groups["k"], count)
         coming["In"] = panel, in_own, list(pieces)
-        # All ranks along axis x need the same slice of Ker.
+        # All ranks along x need the same slice of Ker.
         panel, count = touched_ker(block), words.counter("loop", step, "Ker")
         pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
         coming["Ker"] = panel, ker_own, list(pieces)
@@ -737,7 +737,13 @@ def conclude(
     try:
         out, seconds = timed(share, words, world.device)
         faults = check(world, facts, share, out, words) if args.check else []
-        outcome = {"words": words.received(), "seconds": seconds, "faults": faults}
+        times = bench(args.bench, share, world.device)
+        outcome = {
+            "words": words.received(),
+            "seconds": seconds,
+            "times": times,
+            "faults": faults,
+        }
         outcomes: list[Any] = [None] * world.size
         dist.all_gather_object(outcomes, outcome)
         most = {name: max(o["words"][name] for o in outcomes) for name in facts.most}
@@ -746,7 +752,6 @@ def conclude(
             leave_report(args, world, facts, outcome, words)
         if args.save and share is not None:
             save_share(args.report, world.rank, share.box, out)
-        times = bench(args.bench, share, world.device)
         for fault in faults:
             say(f"rank {world.rank} ({place_at(world.at)}): {fault}", sys.stderr)
         dist.barrier()
