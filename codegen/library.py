@@ -15,6 +15,7 @@ MODULES = ("blocks", "mesh", "halo", "collectives", "local", "data", "check", "r
 COMMON = {  # names of other packages -> how a program imports them
     "sys": "import sys",
     "partial": "from functools import partial",
+    "once_differentiable": "from torch.autograd.function import once_differentiable",
     "torch": "import torch",
     "dist": "import torch.distributed as dist",
     "F": "import torch.nn.functional as F",

@@ -214,6 +214,7 @@ def _command(args: argparse.Namespace) -> str:
     words = ["synth", "emit", os.path.basename(args.layer), "--procs", str(args.procs)]
     for flag in ("memory", "grid"):
         words += [f"--{flag}", getattr(args, flag)] if getattr(args, flag) else []
+    words += ["--pass", args.pass_] if args.pass_ != "forward" else []
     words += ["--objective", args.objective] if args.objective != "words" else []
     words += ["--stationary", args.stationary] if args.stationary != "auto" else []
     words += ["--balance", f"{args.balance:g}"] if args.balance != 0.10 else []
