@@ -109,6 +109,7 @@ CASES: dict[str, Plan] = {
     "training_data": _training(SMALL, G(b=4)),
     "training_alone": _training(UNEVEN, G()),
     "training_3d": _training(UNEVEN, G(h=2, c=2, k=2)),
+    "training_3d_b": _training(UNEVEN, G(h=4, k=2), "In"),
     "training_nothing_kept": _training(SMALL, G(h=2, c=2, k=2), "", (G(c=4), G(k=2), G(b=2)), "Out In Ker"),
     "training_tiles": _training(
         STRIDED, G(h=2, k=3), "In Out", (G(c=2, h=2), G(c=2), G(w=2, c=2)), "Ker Out In"
