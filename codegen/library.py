@@ -11,10 +11,24 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-MODULES = ("blocks", "mesh", "halo", "collectives", "local", "data", "check", "report", "cli")
+MODULES = (
+    "blocks",
+    "mesh",
+    "halo",
+    "collectives",
+    "local",
+    "data",
+    "check",
+    "report",
+    "cli",
+    "shares",
+    "placements",
+    "module",
+)
 COMMON = {  # names of other packages -> how a program imports them
     "sys": "import sys",
     "partial": "from functools import partial",
+    "once_differentiable": "from torch.autograd.function import once_differentiable",
     "torch": "import torch",
     "dist": "import torch.distributed as dist",
     "F": "import torch.nn.functional as F",

@@ -14,15 +14,17 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from codegen.module import distributed_conv
     from synth.layer import Layer, load_layer
     from synth.pipeline import plan
     from synth.plan import Plan
     from synth.plan_file import read_plan
     from synth.simulated import simulated as simulate
 
-__all__ = ["Layer", "Plan", "load_layer", "plan", "read_plan", "simulate"]
+__all__ = ["Layer", "Plan", "distributed_conv", "load_layer", "plan", "read_plan", "simulate"]
 
 _HOMES = {
+    "distributed_conv": ("codegen.module", "distributed_conv"),
     "Layer": ("synth.layer", "Layer"),
     "load_layer": ("synth.layer", "load_layer"),
     "plan": ("synth.pipeline", "plan"),

@@ -74,6 +74,7 @@ def parser() -> Parser:
     _planning(emit, required=False)
     emit.add_argument("--plan", metavar="FILE", help="emit this plan instead of deriving one")
     emit.add_argument("--standalone", action="store_true", help="one file that needs torch alone")
+    emit.add_argument("--module", action="store_true", help="a torch.nn.Module instead of a command line")
     emit.add_argument("--sbatch", metavar="FILE", help="write an sbatch file for SLURM, too")
     emit.add_argument("--ranks-per-node", type=int, metavar="N", help="for --sbatch (default: up to 8)")
     emit.add_argument("--walltime", default="00:10:00", metavar="HH:MM:SS", help="for --sbatch")
@@ -211,7 +212,7 @@ def _emit(args: argparse.Namespace) -> int:
     from codegen.render import render
     from synth.output import write_whole
 
-    text = render(made, standalone=args.standalone, command=_command(args))
+    text = render(made, standalone=args.standalone, command=_command(args), module=args.module)
     if args.sbatch:
         from codegen.sbatch import render_sbatch
 
@@ -231,6 +232,7 @@ def _command(args: argparse.Namespace) -> str:
     words = ["synth", "emit", os.path.basename(args.layer), "--procs", str(args.procs)]
     for flag in ("memory", "grid"):
         words += [f"--{flag}", getattr(args, flag)] if getattr(args, flag) else []
+    words += ["--pass", args.pass_] if args.pass_ != "forward" else []
     words += ["--objective", args.objective] if args.objective != "words" else []
     words += ["--stationary", args.stationary] if args.stationary != "auto" else []
     words += ["--balance", f"{args.balance:g}"] if args.balance != 0.10 else []

@@ -25,13 +25,14 @@ ROOT = Path(__file__).parent.parent
 def agree(plan: Plan, outcome: Outcome) -> None:
     """All ranks ended well and received what the simulator says, step by step."""
     assert set(outcome.codes) == {0}, "\n".join(outcome.output)
-    simulated = simulate(plan.schedule)
+    passes = [(f"{s.tiling.pass_} " * bool(plan.later), simulate(s)) for s in plan.schedules]
+    steps = {(part + phase, *key): n for part, s in passes for (phase, *key), n in s.steps.items()}
     assert len(outcome.reports) == len(outcome.codes)
     for rank, report in enumerate(outcome.reports[: plan.used_procs]):
         counted = {(phase, step, tensor): words for phase, step, tensor, words in report["steps"]}
-        expected = {key: words[rank] for key, words in simulated.steps.items() if words[rank]}
+        expected = {key: words[rank] for key, words in steps.items() if words[rank]}
         assert counted == expected, f"rank {rank}"
-        assert report["words"]["total"] == simulated.received["total"][rank]
+        assert report["words"]["total"] == sum(s.received["total"][rank] for _, s in passes)
         assert report["check"] is True
 
 
@@ -76,8 +77,8 @@ def test_saved_shares_make_the_whole_result(tmp_path: Path) -> None:
     layer = plan.layer
     whole = torch.full(layer.output_shape, torch.nan)
     for path in sorted(tmp_path.glob("rank-*.pt")):
-        saved = torch.load(path)
-        whole[tuple(slice(*interval) for interval in saved["box"])] = saved["out"]
+        saved = torch.load(path)["Out"]
+        whole[tuple(slice(*interval) for interval in saved["box"])] = saved["values"]
     cpu = torch.device("cpu")
     ker_shape = (layer.out_channels, layer.input[1], *layer.kernel)
     inputs, ker = (

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 
 from runtime.blocks import Window, cut, overlap, reach, shape, volume, within
 from runtime.check import reference
-from runtime.cli import Facts, Share, arguments, conclude
+from runtime.cli import Facts, Result, Share, arguments, conclude
 from runtime.collectives import assemble, settle
 from runtime.data import sample_box
 from runtime.local import convolve
@@ -154,12 +154,12 @@ def broadcast(panel, here, carried, group, count):
         )
 
 
-def reduce(sums, panel, group, count):
-    """Sum a panel over a group: each rank is sent the terms of the words that it owns.
+def reduce(sums, panel, carried, group, count):
+    """Sum a panel over a group: each rank is sent the terms of what it carries.
 
-    Returns the box that this rank owns of the panel, and its total.
+    Returns the box that this rank carries of the panel, and its total.
     """
-    shares = [overlap(owned_out(peer), panel) for peer in group.peers]
+    shares = [overlap(carried(peer), panel) for peer in group.peers]
     mine = shares[group.me]
     others = [i for i in range(len(shares)) if i != group.me]
     leaving = torch.cat([sums[within(shares[i], panel)].flatten() for i in others])
@@ -180,8 +180,8 @@ def reduce(sums, panel, group, count):
 def run(in_own, ker_own, at, groups, words):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups` the
-    group of this rank for every entry of LINES; `words` counts what arrives.
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
+    the group of this rank for every entry of LINES; `words` counts what arrives.
     """
     # All ranks along k need the same slice of In.
     in_box = touched_in(work(at))
@@ -210,14 +210,14 @@ def run(in_own, ker_own, at, groups, words):
             coming = fetch(step + 1)  # travels while this step computes
         sums = convolve(F.conv2d, in_slice, panels["Ker"], block, WINDOWS)
         # Each rank along c holds a partial sum of the same slice of Out.
-        count = words.counter("loop", step, "Out")
-        share, total = reduce(sums, touched_out(block), groups["c"], count)
+        panel, count = touched_out(block), words.counter("loop", step, "Out")
+        share, total = reduce(sums, panel, owned_out, groups["c"], count)
         out[within(share, out_box)] += total
 
     return out
 
 
-def expected(at, device):
+def expected_out(at, device):
     """The same share of Out from one torch call, with the layer's own numbers."""
     box = owned_out(at)
     return reference(
@@ -236,8 +236,10 @@ def main():
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
     job = partial(run, in_own, ker_own, at, groups)
-    share = Share(job, owned_out(at), partial(expected, at, device))
-    return conclude(args, world, facts, share)
+    results = [
+        Result("Out", owned_out(at), partial(expected_out, at, device)),
+    ]
+    return conclude(args, world, facts, Share(job, results))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 
 from runtime.blocks import Window, cut, overlap, reach, shape, volume, within
 from runtime.check import reference
-from runtime.cli import Facts, Share, arguments, conclude
+from runtime.cli import Facts, Result, Share, arguments, conclude
 from runtime.collectives import assemble
 from runtime.data import sample_box
 from runtime.halo import redistribute
@@ -127,8 +127,8 @@ def broadcast(panel, here, carried, group, count):
 def run(in_own, ker_own, at, groups, words):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups` the
-    group of this rank for every entry of LINES; `words` counts what arrives.
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
+    the group of this rank for every entry of LINES; `words` counts what arrives.
     """
     # The output rows of a block read input rows that its neighbours own.
     neighbours = line(at, GRID, ("h",))
@@ -145,7 +145,7 @@ def run(in_own, ker_own, at, groups, words):
     return convolve(F.conv2d, in_wide, ker_slice, block, WINDOWS)
 
 
-def expected(at, device):
+def expected_out(at, device):
     """The same share of Out from one torch call, with the layer's own numbers."""
     box = owned_out(at)
     return reference(
@@ -164,8 +164,10 @@ def main():
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
     job = partial(run, in_own, ker_own, at, groups)
-    share = Share(job, owned_out(at), partial(expected, at, device))
-    return conclude(args, world, facts, share)
+    results = [
+        Result("Out", owned_out(at), partial(expected_out, at, device)),
+    ]
+    return conclude(args, world, facts, Share(job, results))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from runtime.blocks import cut, overlap, shape, volume, within
 from runtime.check import reference
-from runtime.cli import Facts, Share, arguments, conclude
+from runtime.cli import Facts, Result, Share, arguments, conclude
 from runtime.collectives import settle
 from runtime.data import sample_box
 from runtime.mesh import make_groups, start
@@ -124,8 +124,8 @@ def broadcast(panel, here, carried, group, count):
 def run(in_own, ker_own, at, groups, words):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups` the
-    group of this rank for every entry of LINES; `words` counts what arrives.
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
+    the group of this rank for every entry of LINES; `words` counts what arrives.
     """
     out_box = touched_out(work(at))
     out = in_own.new_zeros(shape(out_box))
@@ -154,7 +154,7 @@ def run(in_own, ker_own, at, groups, words):
     return out
 
 
-def expected(at, device):
+def expected_out(at, device):
     """The same share of Out from one torch call, with the layer's own numbers."""
     box = owned_out(at)
     return reference(None, IN_SHAPE, KER_SHAPE, box, DTYPE, device)
@@ -172,8 +172,10 @@ def main():
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
     job = partial(run, in_own, ker_own, at, groups)
-    share = Share(job, owned_out(at), partial(expected, at, device))
-    return conclude(args, world, facts, share)
+    results = [
+        Result("Out", owned_out(at), partial(expected_out, at, device)),
+    ]
+    return conclude(args, world, facts, Share(job, results))
 
 
 if __name__ == "__main__":

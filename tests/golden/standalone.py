@@ -165,8 +165,8 @@ def broadcast(panel, here, carried, group, count):
 def run(in_own, ker_own, at, groups, words):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups` the
-    group of this rank for every entry of LINES; `words` counts what arrives.
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
+    the group of this rank for every entry of LINES; `words` counts what arrives.
     """
     out_box = touched_out(work(at))
     out = in_own.new_zeros(shape(out_box))
@@ -450,9 +450,16 @@ class Words:
     def __init__(self) -> None:
         self.steps: dict[tuple[str, int, str], int] = {}
         self.latest = "no communication yet"
+        self.part = ""  # what the phases that are counted now belong to
+
+    def during(self, part: str) -> Words:
+        """This counter; from now on its phases are those of one part of a program."""
+        self.part = f"{part} "
+        return self
 
     def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
         """A function that adds received words to one entry."""
+        phase = self.part + phase
         self.latest = f"{tensor}, {phase} step {step}"
 
         def count(words: int) -> None:
@@ -463,12 +470,13 @@ class Words:
         return count
 
     def received(self) -> dict[str, int]:
-        """Words received per tensor, as halo (a part of In), and in total."""
+        """Words received per tensor, as halo (there or back), and in total."""
         words = dict.fromkeys(("In", "Ker", "Out", "halo", "total"), 0)
         for (phase, _, tensor), received in self.steps.items():
             words[tensor] += received
             words["total"] += received
-            words["halo"] += received if phase == "halo" else 0
+            halo = phase.endswith(("halo", "return"))
+            words["halo"] += received if halo else 0
         return words
 
 
@@ -501,28 +509,47 @@ def convolve(
 ) -> torch.Tensor:
     """Out of one block, from exactly the input rows that it reads.
 
-    `conv` is torch's conv1d, conv2d or conv3d. Shapes: In [b, c, *rows], Ker
-    [k, c, *taps] and Out [b, k, *rows]; with groups In [b, g, c, *rows], Ker
-    [g, k, c, *taps] and Out [b, g, k, *rows].
+    `conv` is torch's conv1d, conv2d or conv3d.
     """
-    rows = [block[axis] for axis in windows]
-    lead = in_tile.shape[: -len(rows)][:-1] + ker_tile.shape[-len(rows) - 2 :][:1]
-    out_shape = (*lead, *(high - low for low, high in rows))
+    dims = len(windows)
+    rows = (high - low for low, high in (block[axis] for axis in windows))
+    out_shape = (*in_tile.shape[: -dims - 1], ker_tile.shape[-dims - 2], *rows)
     if not (in_tile.numel() and ker_tile.numel() and all(out_shape)):
         return in_tile.new_zeros(out_shape)
-    groups = ker_tile.shape[0] if ker_tile.dim() == len(rows) + 3 else 1
-    if ker_tile.dim() == len(rows) + 3:
-        in_tile, ker_tile = in_tile.flatten(1, 2), ker_tile.flatten(0, 1)
-    zeros = [zeros_around(block[axis], window) for axis, window in windows.items()]
-    padding = [before for before, _ in zeros]
-    steps = [window.stride for window in windows.values()]
-    if not all(0 <= b - a < step for (b, a), step in zip(zeros, steps, strict=True)):
-        # More zeros on one side than `padding=` can say: write them out.
-        in_tile = F.pad(in_tile, [n for pair in reversed(zeros) for n in pair])
-        padding = [0] * len(rows)
-    dilation = [window.dilation for window in windows.values()]
-    out = conv(in_tile, ker_tile, None, steps, padding, dilation, groups)
+    fit = fitted(block, windows)
+    wide, ker, groups = flat(in_tile, dims), ker_tile, 1
+    if ker.dim() == dims + 3:
+        groups, ker = ker.shape[0], ker.flatten(0, 1)
+    if fit.zeros:
+        wide = F.pad(wide, fit.zeros)
+    out = conv(wide, ker, None, fit.stride, fit.padding, fit.dilation, groups)
     return out.reshape(out_shape)
+
+
+class Fit(NamedTuple):
+    """How a block's rows are given to torch: zeros to write out, what torch adds."""
+
+    zeros: list[int]  # as `F.pad` takes them, the last dimension first; often none
+    padding: list[int]
+    stride: list[int]
+    dilation: list[int]
+
+
+def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
+    """The zeros around a block; written out where `padding=` cannot say them."""
+    around = [zeros_around(block[axis], window) for axis, window in windows.items()]
+    stride = [window.stride for window in windows.values()]
+    dilation = [window.dilation for window in windows.values()]
+    pairs = zip(around, stride, strict=True)
+    if all(0 <= before - after < step for (before, after), step in pairs):
+        return Fit([], [before for before, _ in around], stride, dilation)
+    zeros = [n for pair in reversed(around) for n in pair]
+    return Fit(zeros, [0] * len(around), stride, dilation)
+
+
+def flat(tile: torch.Tensor, dims: int) -> torch.Tensor:
+    """In or Out as torch has it: groups and their channels are one dimension."""
+    return tile.flatten(1, 2) if tile.dim() == dims + 3 else tile
 
 
 def sample(
@@ -609,15 +636,17 @@ def reference(
     return out.reshape(out_shape)
 
 
-def value_fault(out: torch.Tensor, expected: torch.Tensor, box: Box) -> str | None:
-    """What is wrong with the values of a share of Out, in one sentence, or None.
+def value_fault(
+    name: str, out: torch.Tensor, expected: torch.Tensor, box: Box
+) -> str | None:
+    """What is wrong with the values of a share of a tensor, in one sentence, or None.
 
     Sample values are whole numbers, and so are exact results: an error below one half
     is the vendor's rounding (Winograd), anything more is a fault. Half types get the
     rounding of their format on top.
     """
     if out.shape != expected.shape:
-        return f"Out has shape {tuple(out.shape)} instead of {tuple(expected.shape)}"
+        return f"{name} has shape {tuple(out.shape)} instead of {tuple(expected.shape)}"
     if not out.numel():
         return None
     slack = 0.5
@@ -632,7 +661,7 @@ def value_fault(out: torch.Tensor, expected: torch.Tensor, box: Box) -> str | No
     first = [i + low for i, (low, _) in zip(place, box, strict=True)]
     shown = ", ".join(f"{low}:{high}" for low, high in box)
     return (
-        f"Out differs in {count} of {out.numel()} words of its box [{shown}],"
+        f"{name} differs in {count} of {out.numel()} words of its box [{shown}],"
         f" first at {first}: {got:g} instead of {right:g}"
     )
 
@@ -666,15 +695,21 @@ def write_report(folder: str, rank: int, facts: dict[str, Any]) -> None:
     os.replace(path + ".part", path)
 
 
-def save_share(folder: str, rank: int, box: Box, out: torch.Tensor) -> None:
-    """Write `rank-00003.pt`: a share of Out and the box of the tensor that it is."""
+def save_shares(
+    folder: str, rank: int, shares: dict[str, tuple[Box, torch.Tensor]]
+) -> None:
+    """Write `rank-00003.pt`: tensor -> the box of it that a rank made, its values."""
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"rank-{rank:05d}.pt")
-    torch.save({"box": box, "out": out.cpu()}, path + ".part")
+    saved = {
+        name: {"box": box, "values": values.cpu()}
+        for name, (box, values) in shares.items()
+    }
+    torch.save(saved, path + ".part")
     os.replace(path + ".part", path)
 
 
-Run = Callable[[Words], torch.Tensor]
+Tensors = torch.Tensor | tuple[torch.Tensor, ...]
 
 
 class Facts(NamedTuple):
@@ -688,12 +723,19 @@ class Facts(NamedTuple):
     words: dict[int, dict[str, int]]  # the same by rank, see `expected_words`
 
 
-class Share(NamedTuple):
-    """What a rank computes: `run(words)` gives a box of Out, `expected()` judges it."""
+class Result(NamedTuple):
+    """A box of a tensor that a rank computes; `expected()` judges it."""
 
-    run: Run
+    name: str
     box: Box
     expected: Callable[[], torch.Tensor]
+
+
+class Share(NamedTuple):
+    """What a rank computes: `run(words)` gives its box of every result."""
+
+    run: Callable[[Words], Tensors]
+    results: list[Result]
 
 
 def arguments(about: str | None, argv: list[str] | None = None) -> argparse.Namespace:
@@ -709,7 +751,7 @@ def arguments(about: str | None, argv: list[str] | None = None) -> argparse.Name
     )
     add("--bench", type=int, default=0, metavar="N", help="time N runs")
     add("--report", metavar="DIR", help="write rank-00000.json and so on into DIR")
-    add("--save", action="store_true", help="with --report: every share of Out, too")
+    add("--save", action="store_true", help="with --report: the results, too")
     add(
         "--timeout",
         type=float,
@@ -735,8 +777,8 @@ def conclude(
     """
     words = Words()
     try:
-        out, seconds = timed(share, words, world.device)
-        faults = check(world, facts, share, out, words) if args.check else []
+        values, seconds = timed(share, words, world.device)
+        faults = check(world, facts, share, values, words) if args.check else []
         times = bench(args.bench, share, world.device)
         outcome = {
             "words": words.received(),
@@ -751,7 +793,9 @@ def conclude(
         if args.report:
             leave_report(args, world, facts, outcome, words)
         if args.save and share is not None:
-            save_share(args.report, world.rank, share.box, out)
+            pairs = zip(share.results, values, strict=True)
+            made = {each.name: (each.box, value) for each, value in pairs}
+            save_shares(args.report, world.rank, made)
         for fault in faults:
             say(f"rank {world.rank} ({place_at(world.at)}): {fault}", sys.stderr)
         dist.barrier()
@@ -767,14 +811,15 @@ def conclude(
 
 def timed(
     share: Share | None, words: Words, device: torch.device
-) -> tuple[torch.Tensor, float]:
-    """The share of Out and the seconds it took; all ranks begin together."""
+) -> tuple[tuple[torch.Tensor, ...], float]:
+    """This rank's results and the seconds they took; all ranks begin together."""
     dist.barrier()
     begin = time.perf_counter()
-    out = torch.empty(0) if share is None else share.run(words)
+    made = () if share is None else share.run(words)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return out, time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
+    return (made,) if isinstance(made, torch.Tensor) else made, seconds
 
 
 def bench(runs: int, share: Share | None, device: torch.device) -> list[float]:
@@ -788,14 +833,21 @@ def bench(runs: int, share: Share | None, device: torch.device) -> list[float]:
 
 
 def check(
-    world: World, facts: Facts, share: Share | None, out: torch.Tensor, words: Words
+    world: World,
+    facts: Facts,
+    share: Share | None,
+    values: tuple[torch.Tensor, ...],
+    words: Words,
 ) -> list[str]:
     """What is wrong with the values and the words of this rank, one sentence each."""
     if share is None:
         return []
-    fault = value_fault(out, share.expected(), share.box)
+    faults = [
+        value_fault(each.name, value, each.expected(), each.box)
+        for each, value in zip(share.results, values, strict=True)
+    ]
     wrong_words = word_faults(words.received(), expected_words(facts.words, world.rank))
-    return ([fault] if fault else []) + wrong_words
+    return [*filter(None, faults), *wrong_words]
 
 
 def leave_report(
@@ -843,7 +895,7 @@ def tell(
     elif most != facts.most:
         say(f"check: words differ from the plan's, {facts.most}", sys.stderr)
     else:
-        say("check: every share of Out and every word count is as it should be")
+        say("check: every share and every word count is as it should be")
 
 
 def say(line: str, to: Any = None) -> None:
@@ -861,7 +913,7 @@ def break_off(world: World, words: Words, error: Exception) -> NoReturn:
     os._exit(6)
 
 
-def expected(at, device):
+def expected_out(at, device):
     """The same share of Out from one torch call, with the layer's own numbers."""
     box = owned_out(at)
     return reference(
@@ -880,8 +932,10 @@ def main():
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
     job = partial(run, in_own, ker_own, at, groups)
-    share = Share(job, owned_out(at), partial(expected, at, device))
-    return conclude(args, world, facts, share)
+    results = [
+        Result("Out", owned_out(at), partial(expected_out, at, device)),
+    ]
+    return conclude(args, world, facts, Share(job, results))
 
 
 if __name__ == "__main__":
