@@ -40,12 +40,12 @@ def carries_more(plan: Plan) -> bool:
     return any(d.carried("In", at)[dim] != d.owned("In", at)[dim] for at in places for dim in spatial)
 
 
-def tensor_texts(plan: Plan) -> tuple[TensorText, ...]:
-    """The functions of all three tensors."""
-    return tuple(_tensor_text(plan, tensor) for tensor in TENSORS)
+def tensor_texts(plan: Plan, asked: set[Tensor]) -> tuple[TensorText, ...]:
+    """The functions of all three tensors; what a block touches only of those that are `asked` for it."""
+    return tuple(_tensor_text(plan, tensor, tensor in asked) for tensor in TENSORS)
 
 
-def _tensor_text(plan: Plan, tensor: Tensor) -> TensorText:
+def _tensor_text(plan: Plan, tensor: Tensor, asked: bool) -> TensorText:
     dims = dims_of(plan, tensor)
     place = _place(plan, tensor)
     share = plan.distribution.shares[tensor]
@@ -57,14 +57,21 @@ def _tensor_text(plan: Plan, tensor: Tensor) -> TensorText:
         name=tensor,
         var=tensor.lower(),
         dims=", ".join(dims),
-        verb="adds to" if tensor == "Out" else "reads",
+        verb=_verb(plan, tensor),
         owned=_returned(owned),
-        touched=_returned(tuple(_touched(tensor, dim) for dim in dims)),
+        touched=_returned(tuple(_touched(tensor, dim) for dim in dims)) if asked else "",
         member=place if named else "",
         carried=_returned(carried) if carried else "",
         carried_member=place if any("member" in interval for interval in carried) else "",
         kept=", ".join(_kept(dim, own) for dim, own in zip(dims, carried, strict=False)),
     )
+
+
+def _verb(plan: Plan, tensor: Tensor) -> str:
+    """What a block of the nest does with a tensor."""
+    if plan.later:
+        return "touches"
+    return "adds to" if tensor == plan.tiling.written else "reads"
 
 
 def _returned(intervals: tuple[str, ...]) -> str:

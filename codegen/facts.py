@@ -7,12 +7,15 @@ from textwrap import wrap
 
 from codegen.coordinates import carries_more, dims_of, layer_axes
 from codegen.names import in_docstring, literal
-from synth.axes import AXES, DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, PerAxis, Tensor
+from synth.axes import AXES, DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, Tensor
 from synth.nest import Window
+from synth.passes import Pass, shown
 from synth.plan import Plan
+from synth.tiling import Tiling
 from synth.words import received
 
 LISTED = 64  # entries up to which the words of all ranks are listed
+SHAPES = "SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE"
 WIDTH = 81  # columns beside the labels of the header
 
 
@@ -20,7 +23,7 @@ def title(plan: Plan) -> str:
     """The first line of the docstring."""
     name = in_docstring(plan.layer.name, "the name of the layer")
     ranks = "1 rank" if plan.used_procs == 1 else f"{plan.used_procs} ranks as a grid {plan.grid.shown()}"
-    return f"{name}: {plan.layer.kind} forward on {ranks}."
+    return f"{name}: {plan.layer.kind} {plan.pass_} on {ranks}."
 
 
 def header(plan: Plan) -> tuple[str, ...]:
@@ -39,9 +42,9 @@ def _labelled(plan: Plan) -> list[tuple[str, list[str]]]:
     return [
         ("Run", run),
         ("Nest", [_formula(plan), _extents(plan)]),
-        ("Form", [_form(plan)]),
+        ("Form", _forms(plan)),
         ("Owned", [_ownership(plan, tensor) for tensor in TENSORS]),
-        ("Moves", [_moves(plan)]),
+        ("Moves", _moves(plan)),
         ("Memory", [_memory(plan)]),
     ]
 
@@ -67,13 +70,28 @@ def _extents(plan: Plan) -> str:
     return text + ("; In without the rows that the stride skips" if skips else "")
 
 
-def _form(plan: Plan) -> str:
-    stays, stream = plan.tiling.stationary, plan.tiling.stream
-    others = " and ".join(plan.tiling.streaming)
-    panels = "in one panel" if plan.tiling.panels == 1 else f"in {plan.tiling.panels} panels along {stream}"
-    inner = [a for a in plan.tiling.loops() if a not in LACKS[stays]]
+def _forms(plan: Plan) -> list[str]:
+    """The form of every pass."""
+    if not plan.later:
+        return [f"{plan.algorithm}: {_form(plan.tiling)}"]
+    return [f"{tiling.pass_}: {_form(tiling)}" for tiling in plan.tilings]
+
+
+def _form(tiling: Tiling) -> str:
+    pass_, stays, stream = tiling.pass_, tiling.stationary, tiling.stream
+    others = " and ".join(shown(pass_, tensor) for tensor in tiling.streaming if not tiling.whole(tensor))
+    panels = "in one panel" if tiling.panels == 1 else f"in {tiling.panels} panels along {stream}"
+    inner = [a for a in tiling.loops() if a not in LACKS[stays]]
+    found = _named(pass_, "found", tiling.kept)
+    kept = _named(pass_, "kept", tiling.keeps)
+    passing = f", {others} pass{'es' * (' and ' not in others)} {panels}" if others else ""
     tiled = f"; tiles along {', '.join(inner)} inside" if inner else ""
-    return f"{plan.algorithm}: {stays} stays, {others} pass {panels}{tiled}"
+    return f"{shown(pass_, stays)} stays{passing}{tiled}{found}{kept}"
+
+
+def _named(pass_: Pass, verb: str, tensors: frozenset[Tensor]) -> str:
+    names = " and ".join(shown(pass_, tensor) for tensor in TENSORS if tensor in tensors)
+    return f"; {names} {verb}" if names else ""
 
 
 def _ownership(plan: Plan, tensor: Tensor) -> str:
@@ -86,16 +104,23 @@ def _ownership(plan: Plan, tensor: Tensor) -> str:
         if over:
             cuts.append(f"{dim} over " + " then ".join(over))
     group = [axis for axis in LACKS[tensor] if getattr(plan.grid, axis) > 1]
-    named = f" (x: {', '.join(group)})" if tensor == "Ker" and len(group) > 1 else ""
-    partial = "; partial sums along c until reduced" if tensor == "Out" and group else ""
+    named = f" (x: {', '.join(group)})" if tensor == "Ker" and group else ""
+    written = tensor in {tiling.written for tiling in plan.tilings}
+    partial = f"; partial sums along {line} until reduced" if written and group else ""
     return f"{tensor}: {', '.join(cuts) or 'one rank has all'}{named}{partial}"
 
 
-def _moves(plan: Plan) -> str:
-    words = plan.words
+def _moves(plan: Plan) -> list[str]:
+    whole = f"{_received(plan, plan.words)}: at most {plan.words['total']} words received per rank"
+    if not plan.later:
+        return [whole]
+    passes = ((t.pass_, received(plan.distribution, t).most()) for t in plan.tilings)
+    return [*(f"{pass_}: {_received(plan, words)}" for pass_, words in passes), f"together: {whole}"]
+
+
+def _received(plan: Plan, words: dict[str, int]) -> str:
     halo = f" (halo {words['halo']})" if carries_more(plan) else ""
-    each = f"In {words['in']}{halo}, Ker {words['ker']}, Out {words['out']}"
-    return f"{each}: at most {words['total']} words received per rank"
+    return f"In {words['in']}{halo}, Ker {words['ker']}, Out {words['out']}"
 
 
 def _memory(plan: Plan) -> str:
@@ -108,8 +133,7 @@ def _memory(plan: Plan) -> str:
 
 def constants(plan: Plan) -> tuple[str, ...]:
     """The constants of the program, line by line."""
-    axes = layer_axes(plan)
-    lines = [
+    return (
         f"NAME = {literal(plan.layer.name, 'the name of the layer')}",
         f'PLAN = "{plan.id}"',
         f"DTYPE = torch.{plan.nest.dtype}",
@@ -121,12 +145,10 @@ def constants(plan: Plan) -> tuple[str, ...]:
         *_tiles(plan),
         "",
         *_shapes(plan),
-        f"FLOPS = {2 * plan.nest.work:_}  # of the whole layer",
+        f"FLOPS = {2 * plan.nest.work * len(plan.tilings):_}  # of the whole layer",
         "",
         *_words(plan),
-    ]
-    assert axes
-    return tuple(lines)
+    )
 
 
 def _grid(plan: Plan) -> list[str]:
@@ -190,27 +212,47 @@ def _window(axis: str, window: Window) -> str:
 
 
 def _tiles(plan: Plan) -> list[str]:
+    if plan.later:
+        return _tiles_by_pass(plan)
     loops = plan.tiling.loops()
     if not loops:
         return []
     if len(loops) == 1:
-        axis = loops[0]
-        return [f"STEPS = {plan.tiling.steps}  # tiles of a work block along {axis}"]
-    tiles = ", ".join(f'"{axis}": {getattr(plan.tiling.counts, axis)}' for axis in loops)
+        return [f"STEPS = {plan.tiling.steps}  # tiles of a work block along {loops[0]}"]
     return [
-        f"TILES = {{{tiles}}}  # of a work block, outermost loop first",
+        f"TILES = {_counts(plan.tiling)}  # of a work block, outermost loop first",
         f"STEPS = {plan.tiling.steps}",
     ]
 
 
+def _tiles_by_pass(plan: Plan) -> list[str]:
+    tiled = [tiling for tiling in plan.tilings if tiling.loops()]
+    if not tiled:
+        return []
+    names = {tiling: tiling.pass_.replace("-", "_") for tiling in tiled}
+    steps = ", ".join(f'"{names[tiling]}": {tiling.steps}' for tiling in tiled)
+    return [
+        "TILES = {  # of a work block in each pass, outermost loop first",
+        *(f'    "{names[tiling]}": {_counts(tiling)},' for tiling in tiled),
+        "}",
+        f"STEPS = {{{steps}}}",
+    ]
+
+
+def _counts(tiling: Tiling) -> str:
+    tiles = ", ".join(f'"{axis}": {getattr(tiling.counts, axis)}' for axis in tiling.loops())
+    return f"{{{tiles}}}"
+
+
 def _shapes(plan: Plan) -> list[str]:
-    layer, n = plan.layer, plan.nest.extents
+    layer, gradients = plan.layer, plan.pass_ != "forward"
     if layer.kind == "matmul":
-        return ["IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it"]
+        lines = ["IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it"]
+        return lines + ["OUT_SHAPE = (N_b, N_k)", SHAPES] * gradients
     group = "N_g, " if layer.groups > 1 else ""
     rows = ", ".join(str(size) for size in layer.input[2:])
     taps = ", ".join(f"N_{KERNEL_OF[axis]}" for axis in layer.spatial_axes)
-    assert n.b == layer.input[0]
+    positions = ", ".join(f"N_{axis}" for axis in layer.spatial_axes)
 
     def numbers(values: tuple[int, ...]) -> str:
         return f"({', '.join(map(str, values))}{',' * (len(values) == 1)})"
@@ -219,6 +261,7 @@ def _shapes(plan: Plan) -> list[str]:
         "# The layer in its own numbers: for sample values and the check.",
         f"IN_SHAPE = (N_b, {group}N_c, {rows})",
         f"KER_SHAPE = ({group}N_k, N_c, {taps})",
+        *([f"OUT_SHAPE = (N_b, {group}N_k, {positions})", SHAPES] if gradients else []),
         f"STRIDE, PADDING, DILATION = {numbers(layer.stride)}, {numbers(layer.padding)}, "
         f"{numbers(layer.dilation)}",
     ]
@@ -226,13 +269,12 @@ def _shapes(plan: Plan) -> list[str]:
 
 def _words(plan: Plan) -> list[str]:
     names = ("In", "Ker", "Out", "halo", "total")
-    counted = received(plan.distribution, plan.tiling)
 
     def entry(words: dict[str, int]) -> str:
         return "{" + ", ".join(f'"{name}": {words[name.lower()]}' for name in names) + "}"
 
     d = plan.distribution
-    entries = ((rank, entry(counted.at(PerAxis(*d.at(rank))))) for rank in d.ranks)
+    entries = ((rank, entry(plan.received.at(d.at(rank)))) for rank in d.ranks)
     changes = [next(same) for _, same in groupby(entries, key=lambda pair: pair[1])]
     lines = ["# Words received, as planned: by the rank that receives most, and by each rank."]
     lines.append(f"MOST = {entry(plan.words)}")

@@ -11,15 +11,30 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-MODULES = ("blocks", "mesh", "halo", "collectives", "local", "data", "check", "report", "cli")
+MODULES = (
+    "blocks",
+    "mesh",
+    "halo",
+    "collectives",
+    "local",
+    "data",
+    "check",
+    "report",
+    "cli",
+    "shares",
+    "placements",
+    "module",
+)
 COMMON = {  # names of other packages -> how a program imports them
     "sys": "import sys",
     "partial": "from functools import partial",
+    "once_differentiable": "from torch.autograd.function import once_differentiable",
     "torch": "import torch",
     "dist": "import torch.distributed as dist",
     "F": "import torch.nn.functional as F",
 }
 WIDTH = 88
+RULE = "# What follows is the same in every program: set-up, sample values, checks, reports.\n"
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,7 @@ def inlined(algorithm: str, main: str) -> str:
     used = names.union(*(d.uses for d in [*early, *late]))
     others = [line for name, line in {**library.imports, **COMMON}.items() if name in used]
     top = ["from __future__ import annotations", *others]
-    pieces = [_imports(top), _sources(early), algorithm, _rule(), _sources(late), main]
+    pieces = [_imports(top), _sources(early), algorithm, RULE, _sources(late), main]
     return "\n\n".join(piece.strip("\n") + "\n" for piece in pieces if piece)
 
 
@@ -108,17 +123,15 @@ def _library() -> Library:
             match node:
                 case ast.Import() | ast.ImportFrom():
                     imports |= _others(node)
-                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                    spaced = True
-                case ast.Assign(targets=[ast.Name(id=name)]):
-                    spaced = False
-                case _:
-                    continue
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                continue
-            uses = free_names(ast.Module([node], [])) - {name}
-            source = "\n".join(lines[node.lineno - 1 : node.end_lineno])
-            definitions[name] = Definition(name, module, source, uses, spaced)
+                case (
+                    ast.FunctionDef(name=name)
+                    | ast.ClassDef(name=name)
+                    | ast.Assign(targets=[ast.Name(id=name)])
+                ):
+                    uses = free_names(ast.Module([node], [])) - {name}
+                    source = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+                    spaced = not isinstance(node, ast.Assign)
+                    definitions[name] = Definition(name, module, source, uses, spaced)
     return Library(definitions, dict(sorted(imports.items(), key=lambda item: item[1])))
 
 
@@ -163,13 +176,9 @@ def _from(module: str, names: list[str]) -> str:
     return "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
 
 
-def _rule() -> str:
-    return "# What follows is the same in every program: set-up, sample values, checks, reports.\n"
-
-
 def _sources(definitions: list[Definition]) -> str:
     text = ""
-    for definition in definitions:
-        text += ("\n\n" if definition.spaced and text else "") + definition.source + "\n"
-        text += "" if not definition.spaced else "\n\n"
-    return text.replace("\n\n\n\n\n", "\n\n\n").replace("\n\n\n\n", "\n\n\n")
+    for before, definition in zip([None, *definitions], definitions, strict=False):
+        gap = "\n\n" if before and (before.spaced or definition.spaced) else ""
+        text += gap + definition.source + "\n"
+    return text

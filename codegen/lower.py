@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from codegen.coordinates import carries_more, tensor_texts, work_intervals
+from codegen.coordinates import tensor_texts, work_intervals
 from codegen.facts import constants, header, title
 from codegen.names import in_docstring
-from codegen.program import (
-    Broadcast,
-    Fetch,
-    Finish,
-    Gather,
-    Halo,
-    HandOver,
-    Node,
-    Program,
-    Receive,
-    Start,
-    Steps,
-    Text,
-    When,
-)
-from synth.axes import DIMS, LACKED_INDEX, Tensor
+from codegen.one_pass import OnePass
+from codegen.program import Layer, Operand, Program, Result
+from synth.axes import TENSORS, Tensor
+from synth.errors import UsageError
+from synth.passes import WRITES, Pass, shown
 from synth.plan import Plan
-from synth.schedule import WHY
+
+CLASSES = {
+    "conv1d": "DistributedConv1d",
+    "conv2d": "DistributedConv2d",
+    "conv3d": "DistributedConv3d",
+    "matmul": "DistributedLinear",
+}
 
 
-def lower(plan: Plan, command: str) -> Program:
-    """The program of a plan. `command` is the line that emits it, for its header."""
+def lower(plan: Plan, command: str, module: bool = False) -> Program:
+    """The program of a plan. `command` is the line that emits it, for its header.
+
+    With `module` the program of a training plan ends in a `torch.nn.Module` instead of a command line.
+    Raises `UsageError` for a module of anything but a training plan, and for a single pass that would find
+    tensors kept.
+    """
+    _look_at(plan, module)
+    alone = not plan.later
+    forms = [OnePass(plan, tiling, alone) for tiling in plan.tilings]
+    functions = tuple(form.function() for form in forms)
     loops = plan.tiling.loops()
-    form = _Form(plan)
-    run = form.statements()
+    tile = "the block" if not loops else "one loop" if len(loops) == 1 else "nested loops"
+    if not alone:
+        tile = "by pass" if any(form.loops for form in forms) else "the block"
+    asked = {tensor for form in forms for tensor in form.touches}
     return Program(
         title=title(plan),
         command=in_docstring(command, "the command"),
@@ -37,150 +43,81 @@ def lower(plan: Plan, command: str) -> Program:
         header=header(plan),
         constants=constants(plan),
         work=work_intervals(plan),
-        tile="the block" if not loops else "one loop" if len(loops) == 1 else "nested loops",
+        tile=tile,
         loop_axis=loops[0] if loops else "",
-        asks_changes=form.asks_changes,
-        tensors=tensor_texts(plan),
-        broadcasts=any(form.grouped(tensor) for tensor in ("In", "Ker")),
-        reduces=form.grouped("Out"),
-        run=run,
-        conv="" if plan.layer.kind == "matmul" else f"F.{plan.layer.kind}",
+        asks_changes=any(form.asks_changes for form in forms),
+        tensors=tensor_texts(plan, asked),
+        broadcasts=any(form.grouped(t) for form in forms for t in form.gathered),
+        reduces=any(form.grouped(form.written) for form in forms),
+        functions=functions,
+        layer=None if alone else _layer(forms),
+        module=CLASSES[plan.layer.kind] if module else "",
+        operands=_operands(plan),
+        results=tuple(_result(plan, tiling.pass_) for tiling in plan.tilings),
+        windows=plan.layer.kind != "matmul",
         idle=plan.procs > plan.used_procs,
     )
 
 
-class _Form:
-    """The statements of `run` for one plan."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.tiling, self.distribution = plan, plan.tiling, plan.distribution
-        self.loops = plan.tiling.loops()
-        self.halo = carries_more(plan)
-        self.asks_changes = False
-
-    def grouped(self, tensor: Tensor) -> bool:
-        """Whether several ranks share a slice of the tensor."""
-        return self.distribution.group_size(tensor) > 1
-
-    def moves(self, tensor: Tensor) -> bool:
-        """Whether the tensor comes, or leaves, panel by panel."""
-        return tensor != self.tiling.stationary and self.grouped(tensor)
-
-    def statements(self) -> tuple[Node, ...]:
-        """All of `run`."""
-        nodes: list[Node] = []
-        if self.halo:
-            nodes.append(Halo(_sentence(WHY["halo"]), self._neighbour_axes()))
-        nodes += [self._gather(t) for t in ("In", "Ker") if self._comes_whole(t)]
-        if self._fetches():
-            nodes.append(Fetch(tuple(n for t in self._fetches() for n in self._start(t))))
-        nodes += self._loop()
-        if not self.moves("Out") and self.grouped("Out"):
-            return (*nodes, Finish(self._why("reduce", "Out")))
-        return (*nodes, Text(("return out",)))
-
-    # -- what comes in --------------------------------------------------------------------------------
-
-    def _comes_whole(self, tensor: Tensor) -> bool:
-        return self.grouped(tensor) and (tensor == self.tiling.stationary or not self.loops)
-
-    def _fetches(self) -> list[Tensor]:
-        return [t for t in ("In", "Ker") if self.moves(t) and self.loops]
-
-    def _broadcast(self, tensor: Tensor) -> Broadcast:
-        here, carried = self._here(tensor)
-        return Broadcast(tensor, tensor.lower(), here, carried, LACKED_INDEX[tensor])
-
-    def _here(self, tensor: Tensor) -> tuple[str, str]:
-        """The variable with what this rank carries, and the function that says its box."""
-        if tensor == "In" and self.halo:
-            return "in_wide", "carried_in"
-        return f"{tensor.lower()}_own", f"owned_{tensor.lower()}"
-
-    def _gather(self, tensor: Tensor) -> Gather:
-        phase = "expand" if tensor == self.tiling.stationary else "loop"
-        return Gather(**vars(self._broadcast(tensor)), why=self._why("broadcast", tensor), phase=phase)
-
-    def _start(self, tensor: Tensor) -> tuple[Node, ...]:
-        start = Start(**vars(self._broadcast(tensor)))
-        why = Text((f"# {self._why('broadcast', tensor)}",))
-        condition = self._changes(tensor, "step")
-        return (why, When(condition, (start,))) if condition else (why, start)
-
-    def _changes(self, tensor: Tensor, step: str) -> str:
-        """The condition under which a step begins another tile of a tensor; empty if it always does."""
-        if self.loops[-1] in DIMS[tensor]:
-            return ""
-        axes = [f'"{axis}"' for axis in self.loops if axis in DIMS[tensor]]
-        if not axes:  # one tile for all steps
-            return "step == 0" if step == "step" else "step + 1 == STEPS"
-        self.asks_changes = True
-        return f"changes({', '.join([step, *axes])})"
-
-    # -- the loop -------------------------------------------------------------------------------------
-
-    def _loop(self) -> list[Node]:
-        box = "owned_out(at)" if self.moves("Out") else "touched_out(work(at))"
-        begin = Text((f"out_box = {box}", "out = in_own.new_zeros(shape(out_box))"))
-        if not self.loops:
-            return [Text((*begin.lines, "block = work(at)")), *self._step("0")]
-        body: list[Node] = []
-        if self._fetches():
-            begin = Text((*begin.lines, "panels, coming = {}, fetch(0)"))
-            body.append(Receive())
-        return [begin, Steps((*body, *self._step("step")))]
-
-    def _step(self, step: str) -> list[Node]:
-        """The local kernel, and what follows when Out leaves panel by panel."""
-        lines: list[str] = []
-        operands = []
-        for tensor in ("In", "Ker"):
-            operand, before = self._operand(tensor)
-            lines += before
-            operands.append(operand)
-        kernel = f"{operands[0]} @ {operands[1]}.mT"
-        if self.plan.layer.kind != "matmul":
-            kernel = f"convolve(F.{self.plan.layer.kind}, {', '.join(operands)}, block, WINDOWS)"
-        if self.moves("Out"):
-            return self._hand_over(lines, kernel, step)
-        if any(axis in DIMS["Out"] for axis in self.loops):
-            lines += [f"term = {kernel}", "out[within(touched_out(block), out_box)] += term"]
-        else:
-            lines.append(f"out += {kernel}")
-        return [Text(tuple(lines))]
-
-    def _hand_over(self, lines: list[str], kernel: str, step: str) -> list[Node]:
-        leave = HandOver(self._why("reduce", "Out"), step)
-        begins = self._changes("Out", "step") if self.loops else ""
-        if not begins:
-            return [Text((*lines, f"sums = {kernel}")), leave]
-        lines += [f"term = {kernel}", f"sums = term if {begins} else sums + term"]
-        return [Text(tuple(lines)), When(self._changes("Out", "step + 1"), (leave,))]
-
-    def _operand(self, tensor: Tensor) -> tuple[str, list[str]]:
-        """What the local kernel takes of a tensor, and the statements that make it."""
-        var = tensor.lower()
-        if self.moves(tensor) and self.loops:
-            return f'panels["{tensor}"]', []
-        whole, frame = self._here(tensor)
-        frame = f"{frame}(at)"
-        if self.grouped(tensor):
-            whole, frame = f"{var}_slice", f"{var}_box"
-        if not any(axis in DIMS[tensor] for axis in self.loops):
-            return whole, []
-        return f"{var}_tile", [f"{var}_tile = {whole}[within(touched_{var}(block), {frame})]"]
-
-    # -- words ----------------------------------------------------------------------------------------
-
-    def _neighbour_axes(self) -> str:
-        shared = any(dim in "dhw" for dim, _ in self.distribution.shares["In"])
-        axes = [a for a in ("d", "h", "w", *("k" * shared)) if getattr(self.plan.grid, a) > 1]
-        return f"({', '.join(repr(a) for a in axes)}{',' * (len(axes) == 1)})".replace("'", '"')
-
-    @staticmethod
-    def _why(kind: str, tensor: Tensor) -> str:
-        return _sentence(WHY[kind].format(along=LACKED_INDEX[tensor], tensor=tensor))
+def _look_at(plan: Plan, module: bool) -> None:
+    if module and not plan.later:
+        raise UsageError(
+            f"a module needs a training plan, but this one is of the {plan.pass_} pass; plan --pass training"
+        )
+    if not plan.later and plan.tiling.kept | plan.tiling.keeps:
+        raise UsageError(
+            f"a {plan.pass_} pass alone finds nothing kept, and keeps nothing; plan --pass training"
+        )
 
 
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:] + "."
+def _layer(forms: list[OnePass]) -> Layer:
+    """How the three passes hand each other what they keep."""
+    forward, data, filter_ = forms
+    waiting = (filter_.given("In"), data.given("Ker"))
+    return Layer(
+        forward=", ".join(["out", *forward.kept]),
+        forward_arguments=", ".join(forward.parameters),
+        saved=", ".join(waiting),
+        data=", ".join(["din", *data.kept]),
+        data_arguments=", ".join(data.parameters),
+        filter_arguments=", ".join(filter_.parameters),
+    )
+
+
+def _operands(plan: Plan) -> tuple[Operand, ...]:
+    """What the program is given: sample values of the tensors that it reads."""
+    given: tuple[Tensor, ...] = TENSORS if plan.later else plan.tiling.reads
+    windows = ", windows" if plan.layer.kind != "matmul" else ""
+    gradient = {"Out": "dOut"}  # the only gradient that is given
+    operands = []
+    for tensor in given:
+        role = gradient.get(tensor, tensor)
+        rows = windows if tensor == "In" else ""
+        owned, shape = f"owned_{tensor.lower()}", f"{tensor.upper()}_SHAPE"
+        operands.append(Operand(role, role.lower(), owned, shape, rows))
+    return tuple(operands)
+
+
+def _result(plan: Plan, pass_: Pass) -> Result:
+    """What a pass makes, and the torch call that makes the same."""
+    written, layer = WRITES[pass_], plan.layer
+    role = shown(pass_, written)
+    conv = "None" if layer.kind == "matmul" else f"F.{layer.kind}"
+    spatial = () if layer.kind == "matmul" else ("STRIDE, PADDING, DILATION",)
+    return Result(role, role.lower(), f"owned_{written.lower()}", _expected(pass_, conv, spatial))
+
+
+def _expected(pass_: Pass, conv: str, spatial: tuple[str, ...]) -> tuple[str, ...]:
+    """The statements that judge a share, in the lines that a formatter makes of them."""
+    if pass_ == "forward":
+        arguments = (conv, "IN_SHAPE", "KER_SHAPE", "box", "DTYPE", "device", *spatial)
+        call = "reference"
+    else:
+        role = shown(pass_, WRITES[pass_])
+        windows = ("WINDOWS",) if spatial else ()
+        arguments = (f'"{role}"', conv, "SHAPES", "box", "DTYPE", "device", *spatial, *windows)
+        call = "gradient"
+    line = f"return {call}({', '.join(arguments)})"
+    if len(line) <= 84:
+        return (line,)
+    return (f"return {call}(", f"    {', '.join(arguments)}", ")")

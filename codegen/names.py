@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from synth.errors import UsageError
 
 
@@ -28,4 +30,4 @@ def literal(text: str, what: str) -> str:
 
 def in_shell(text: str, what: str) -> str:
     """`text` as one word of a shell script."""
-    return "'" + printable(text, what).replace("'", "'\\''") + "'"
+    return shlex.quote(printable(text, what))

@@ -1,6 +1,6 @@
 """An IR close to the text of a program: every number and every name is decided, templates only place them.
 
-`lower` makes a `Program` from a plan, `render` turns it into text. The statements of `run` are a tree of
+`lower` makes a `Program` from a plan, `render` turns it into text. The statements of a pass are a tree of
 small nodes; a node is rendered by the macro of its name in `templates/run.py.j2`.
 """
 
@@ -16,9 +16,9 @@ class TensorText:
     name: str  # "In"
     var: str  # "in"
     dims: str  # "b, c, h, w"
-    verb: str  # what a block does with it: "reads" or "writes"
+    verb: str  # what a block does with it: "reads" or "adds to"
     owned: str  # a return statement, as are the next two
-    touched: str
+    touched: str  # empty: nothing asks
     member: str = ""  # place in the group, where `owned` uses that name
     carried: str = ""  # empty: what a rank owns is what it hands out
     carried_member: str = ""
@@ -37,11 +37,17 @@ class Halo:
 class Broadcast:
     """How the panels of one tensor reach all ranks of a group."""
 
-    tensor: str
-    var: str
+    tensor: str  # as words are counted: "Out"
+    role: str  # what it is in this pass: "dOut"
+    box: str  # the function that says what a block touches
     here: str  # the variable with what this rank carries
     carried: str  # the function that says which box that is
     group: str
+
+    @property
+    def var(self) -> str:
+        """The beginning of the names of its variables."""
+        return self.role.lower()
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,7 @@ class Gather(Broadcast):
 
     why: str = ""
     phase: str = "expand"
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,7 @@ class Start(Broadcast):
 class Fetch:
     """The function that starts all broadcasts that one step waits for."""
 
+    tiles: str
     body: tuple[Node, ...]
 
 
@@ -76,6 +84,7 @@ class When:
 class Steps:
     """The loop over the tiles of the work block."""
 
+    count: str
     body: tuple[Node, ...]
 
 
@@ -83,20 +92,41 @@ class Steps:
 class Receive:
     """Wait for the panels of this step, then start those of the next."""
 
-
-@dataclass(frozen=True)
-class HandOver:
-    """Reduce an Out panel onto the shares of a group."""
-
-    why: str
-    step: str
+    steps: str
 
 
 @dataclass(frozen=True)
-class Finish:
-    """Reduce the stationary Out and return the own share."""
+class Reduce:
+    """How partial sums of the written tensor reach the ranks that sum them."""
 
     why: str
+    tensor: str
+    var: str
+    box: str  # the function that says what a block touches
+    carried: str
+    group: str
+
+
+@dataclass(frozen=True)
+class HandOver(Reduce):
+    """Reduce a panel onto the shares of a group."""
+
+
+@dataclass(frozen=True)
+class Finish(Reduce):
+    """Reduce all that was written onto the shares of a group."""
+
+    phase: str
+
+
+@dataclass(frozen=True)
+class GiveBack:
+    """Send the halo rows of dIn to their owners, who add them."""
+
+    why: str
+    axes: str
+    result: str  # "return", or the variable with the outcome
+    sums: str
 
 
 @dataclass(frozen=True)
@@ -106,7 +136,50 @@ class Text:
     lines: tuple[str, ...]
 
 
-Node = Halo | Gather | Start | Fetch | When | Steps | Receive | HandOver | Finish | Text
+Node = Halo | Gather | Start | Fetch | When | Steps | Receive | HandOver | Finish | GiveBack | Text
+
+
+@dataclass(frozen=True)
+class Function:
+    """One pass."""
+
+    name: str  # "run", or the pass
+    parameters: str
+    about: tuple[str, ...]  # its docstring
+    body: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The three passes of a training step as one differentiable function."""
+
+    forward: str  # what the call of each pass binds, and with what
+    forward_arguments: str
+    saved: str  # what waits for the backward passes
+    data: str
+    data_arguments: str
+    filter_arguments: str
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor that the program is given."""
+
+    role: str
+    var: str
+    owned: str
+    shape: str
+    windows: str  # ", windows" where it has rows that only a window reads
+
+
+@dataclass(frozen=True)
+class Result:
+    """A tensor that the program makes, and how one torch call makes it."""
+
+    role: str
+    var: str
+    owned: str
+    expected: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -119,12 +192,16 @@ class Program:
     header: tuple[str, ...]
     constants: tuple[str, ...]
     work: tuple[tuple[str, str], ...]  # axis -> expression of its interval
-    tile: str  # "the block", "one loop" or "nested loops"
+    tile: str  # "the block", "one loop", "nested loops" or "by pass"
     loop_axis: str
     asks_changes: bool
     tensors: tuple[TensorText, ...]
     broadcasts: bool
     reduces: bool
-    run: tuple[Node, ...]
-    conv: str  # "F.conv2d"; empty for a matrix product
+    functions: tuple[Function, ...]
+    layer: Layer | None  # training
+    module: str  # the class of `runtime.module` that the program becomes; empty: it becomes a command
+    operands: tuple[Operand, ...]
+    results: tuple[Result, ...]
+    windows: bool  # whether the layer has spatial dimensions
     idle: bool

@@ -11,45 +11,50 @@ import jinja2
 
 from codegen import library
 from codegen.lower import lower
-from codegen.program import Fetch, Node, Program, Steps, When
+from codegen.program import Fetch, Function, Node, Program, Steps, When
 from synth.plan import Plan
 
 
-def render(plan: Plan, standalone: bool = False, command: str = "synth emit") -> str:
+def render(plan: Plan, standalone: bool = False, command: str = "synth emit", module: bool = False) -> str:
     """The text of the program of a plan; the same plan and command give the same bytes.
 
-    A standalone program carries the runtime functions that it uses and needs torch alone. Raises
-    `UsageError` when the name of the layer or the command cannot stand in a text.
+    The schedule is that of Li et al., SPAA'21, generalised to all three stationary tensors (synth.schedule).
+    A standalone program carries the runtime functions that it uses and needs torch alone. With `module`
+    the text ends in `layer()`, a `torch.nn.Module`, instead of a command line. Raises `UsageError` when
+    the name of the layer or the command cannot stand in a text, or a module is asked of a single pass.
     """
-    program = lower(plan, command)
+    program = lower(plan, command, module)
     head = _template("header.py.j2", p=program)
-    algorithm = _template("algorithm.py.j2", p=program, run=_body(program.run, "\n\n"))
-    main = _template("main.py.j2", p=program)
-    parts = library.inlined(algorithm, main) if standalone else library.imported(algorithm, main)
+    functions = "\n\n\n".join(_function(function) for function in program.functions)
+    algorithm = _template("algorithm.py.j2", p=program, functions=functions)
+    end = _template("module.py.j2" if module else "main.py.j2", p=program)
+    parts = library.inlined(algorithm, end) if standalone else library.imported(algorithm, end)
     return head + "\n" + parts
 
 
-def _body(nodes: tuple[Node, ...], between: str) -> str:
-    return indent(between.join(_statement(node) for node in nodes), "    ")
+def _function(function: Function) -> str:
+    body = indent("\n\n".join(_statement(node) for node in function.body), "    ")
+    return _template("function.py.j2", f=function, body=body).rstrip("\n")
 
 
 def _statement(node: Node) -> str:
     name = re.sub(r"(?<!^)([A-Z])", r"_\1", type(node).__name__).lower()
-    macro: Any = getattr(_environment().get_template("run.py.j2").module, name)
+    macro: Any = getattr(environment().get_template("run.py.j2").module, name)
     match node:
-        case Fetch(body) | When(body=body) | Steps(body):
+        case Fetch(body=body) | When(body=body) | Steps(body=body):
             text = macro(node, "\n".join(_statement(inner) for inner in body))
         case _:
             text = macro(node)
     return str(text).strip("\n")
 
 
-def _template(name: str, **values: Program | str) -> str:
-    return _environment().get_template(name).render(**values)
+def _template(name: str, **values: Program | Function | str) -> str:
+    return environment().get_template(name).render(**values)
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Templates in which everything that they name must exist."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("codegen"),
         undefined=jinja2.StrictUndefined,

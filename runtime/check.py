@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from runtime.blocks import Box, shape, volume
+from runtime.blocks import Box, Window, shape, source_rows, volume
 from runtime.data import sample
+
+NAMES = "In", "Ker", "dOut"  # of which sample values are given
 
 
 def reference(
@@ -41,7 +43,7 @@ def reference(
         frame = stride[dim] * (high - low - 1) + reach
         first = min(in_shape[lead + dim], max(0, begin))
         last = max(first, min(in_shape[lead + dim], begin + frame))
-        before = min(first - begin, frame)
+        before = max(0, min(first - begin, frame))
         positions.append(range(first, last))
         zeros = [before, frame - before - (last - first), *zeros]
     ker_positions = [range(*interval) for interval in out_box[1:lead]]
@@ -58,15 +60,68 @@ def reference(
     return out.reshape(out_shape)
 
 
-def value_fault(out: torch.Tensor, expected: torch.Tensor, box: Box) -> str | None:
-    """What is wrong with the values of a share of Out, in one sentence, or None.
+def gradient(
+    of: str,
+    conv: Callable[..., torch.Tensor] | None,
+    shapes: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    box: Box,
+    dtype: torch.dtype,
+    device: torch.device,
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (),
+    dilation: Sequence[int] = (),
+    windows: dict[str, Window] | None = None,
+) -> torch.Tensor:
+    """A box of dIn or dKer by torch's autograd on sample values, in one process.
+
+    `shapes` are those of In, Ker and Out. Samples and channels outside the box are left
+    out, rows are not. `windows` say which rows of the user's tensor the rows of a dIn
+    box are. Half types: as in `reference`.
+    """
+    wide, lead = torch.promote_types(dtype, torch.float32), len(shapes[0]) - len(stride)
+    places = [[range(n) for n in each] for each in shapes]
+    mine = [range(*interval) for interval in box[:lead]]
+    if of == "dIn":  # [b, (g,) c, *rows]
+        places[0][:lead] = mine
+        places[1][: lead - 2] = mine[1:-1]
+        places[1][lead - 1] = mine[-1]
+        places[2][: lead - 1] = mine[:-1]
+    else:  # dKer [(g,) k, c, *taps]
+        places[0][1:lead] = [*mine[:-2], mine[-1]]
+        places[1][:lead] = mine
+        places[2][1:lead] = mine[:-1]
+    inputs, ker, dout = (
+        sample(name, whole, where, dtype, device).to(wide).requires_grad_()
+        for name, whole, where in zip(NAMES, shapes, places, strict=True)
+    )
+    asked = inputs if of == "dIn" else ker
+    if not (inputs.numel() and ker.numel() and dout.numel()):
+        return torch.zeros(shape(box), dtype=wide, device=device)
+    if conv is None:
+        out = inputs @ ker.mT
+    else:
+        groups = ker.shape[0] if lead == 3 else 1
+        flat = (inputs.flatten(1, 2), ker.flatten(0, 1)) if lead == 3 else (inputs, ker)
+        out = conv(*flat, None, list(stride), list(padding), list(dilation), groups)
+    (result,) = torch.autograd.grad(out.reshape(dout.shape), asked, dout)
+    for dim, window in enumerate((windows or {}).values(), lead):
+        rows = list(range(*box[dim])) if of == "dKer" else source_rows(box[dim], window)
+        index = torch.tensor(rows, dtype=torch.int64, device=device)
+        result = result.index_select(dim, index)
+    return result
+
+
+def value_fault(
+    name: str, out: torch.Tensor, expected: torch.Tensor, box: Box
+) -> str | None:
+    """What is wrong with the values of a share of a tensor, in one sentence, or None.
 
     Sample values are whole numbers, and so are exact results: an error below one half
     is the vendor's rounding (Winograd), anything more is a fault. Half types get the
     rounding of their format on top.
     """
     if out.shape != expected.shape:
-        return f"Out has shape {tuple(out.shape)} instead of {tuple(expected.shape)}"
+        return f"{name} has shape {tuple(out.shape)} instead of {tuple(expected.shape)}"
     if not out.numel():
         return None
     slack = 0.5
@@ -81,7 +136,7 @@ def value_fault(out: torch.Tensor, expected: torch.Tensor, box: Box) -> str | No
     first = [i + low for i, (low, _) in zip(place, box, strict=True)]
     shown = ", ".join(f"{low}:{high}" for low, high in box)
     return (
-        f"Out differs in {count} of {out.numel()} words of its box [{shown}],"
+        f"{name} differs in {count} of {out.numel()} words of its box [{shown}],"
         f" first at {first}: {got:g} instead of {right:g}"
     )
 

@@ -17,9 +17,9 @@ from runtime.blocks import Box
 from runtime.check import expected_words, value_fault, word_faults
 from runtime.collectives import Words
 from runtime.mesh import World, place_at, stop
-from runtime.report import save_share, write_report
+from runtime.report import save_shares, write_report
 
-Run = Callable[[Words], torch.Tensor]
+Tensors = torch.Tensor | tuple[torch.Tensor, ...]
 
 
 class Facts(NamedTuple):
@@ -27,17 +27,25 @@ class Facts(NamedTuple):
 
     name: str
     plan: str
+    dtype: torch.dtype
     flops: int  # of the whole layer; a multiply-add is two
     most: dict[str, int]  # predicted words received by the rank that receives most
     words: dict[int, dict[str, int]]  # the same by rank, see `expected_words`
 
 
-class Share(NamedTuple):
-    """What a rank computes: `run(words)` gives a box of Out, `expected()` judges it."""
+class Result(NamedTuple):
+    """A box of a tensor that a rank computes; `expected()` judges it."""
 
-    run: Run
+    name: str
     box: Box
     expected: Callable[[], torch.Tensor]
+
+
+class Share(NamedTuple):
+    """What a rank computes: `run(words)` gives its box of every result."""
+
+    run: Callable[[Words], Tensors]
+    results: list[Result]
 
 
 def arguments(about: str | None, argv: list[str] | None = None) -> argparse.Namespace:
@@ -53,7 +61,7 @@ def arguments(about: str | None, argv: list[str] | None = None) -> argparse.Name
     )
     add("--bench", type=int, default=0, metavar="N", help="time N runs")
     add("--report", metavar="DIR", help="write rank-00000.json and so on into DIR")
-    add("--save", action="store_true", help="with --report: every share of Out, too")
+    add("--save", action="store_true", help="with --report: the results, too")
     add(
         "--timeout",
         type=float,
@@ -79,8 +87,8 @@ def conclude(
     """
     words = Words()
     try:
-        out, seconds = timed(share, words, world.device)
-        faults = check(world, facts, share, out, words) if args.check else []
+        values, seconds = timed(share, words, world.device)
+        faults = check(world, facts, share, values, words) if args.check else []
         times = bench(args.bench, share, world.device)
         outcome = {
             "words": words.received(),
@@ -95,7 +103,9 @@ def conclude(
         if args.report:
             leave_report(args, world, facts, outcome, words)
         if args.save and share is not None:
-            save_share(args.report, world.rank, share.box, out)
+            pairs = zip(share.results, values, strict=True)
+            made = {each.name: (each.box, value) for each, value in pairs}
+            save_shares(args.report, world.rank, made)
         for fault in faults:
             say(f"rank {world.rank} ({place_at(world.at)}): {fault}", sys.stderr)
         dist.barrier()
@@ -111,14 +121,15 @@ def conclude(
 
 def timed(
     share: Share | None, words: Words, device: torch.device
-) -> tuple[torch.Tensor, float]:
-    """The share of Out and the seconds it took; all ranks begin together."""
+) -> tuple[tuple[torch.Tensor, ...], float]:
+    """This rank's results and the seconds they took; all ranks begin together."""
     dist.barrier()
     begin = time.perf_counter()
-    out = torch.empty(0) if share is None else share.run(words)
+    made = () if share is None else share.run(words)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return out, time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
+    return (made,) if isinstance(made, torch.Tensor) else made, seconds
 
 
 def bench(runs: int, share: Share | None, device: torch.device) -> list[float]:
@@ -132,14 +143,21 @@ def bench(runs: int, share: Share | None, device: torch.device) -> list[float]:
 
 
 def check(
-    world: World, facts: Facts, share: Share | None, out: torch.Tensor, words: Words
+    world: World,
+    facts: Facts,
+    share: Share | None,
+    values: tuple[torch.Tensor, ...],
+    words: Words,
 ) -> list[str]:
     """What is wrong with the values and the words of this rank, one sentence each."""
     if share is None:
         return []
-    fault = value_fault(out, share.expected(), share.box)
+    faults = [
+        value_fault(each.name, value, each.expected(), each.box)
+        for each, value in zip(share.results, values, strict=True)
+    ]
     wrong_words = word_faults(words.received(), expected_words(facts.words, world.rank))
-    return ([fault] if fault else []) + wrong_words
+    return [*filter(None, faults), *wrong_words]
 
 
 def leave_report(
@@ -176,7 +194,9 @@ def tell(
         rate = facts.flops / median / 1e9
         say(
             f"bench: {len(times)} runs, slowest rank: median {median:.6f} s,"
-            f" min {min(times):.6f} s, {rate:.3f} GFlop/s"
+            f" min {min(times):.6f} s, {rate:.3f} GFlop/s; at most"
+            f" {most['total']} words, {most['total'] * facts.dtype.itemsize} bytes"
+            " received per rank and run"
         )
     if not args.check:
         return
@@ -185,7 +205,7 @@ def tell(
     elif most != facts.most:
         say(f"check: words differ from the plan's, {facts.most}", sys.stderr)
     else:
-        say("check: every share of Out and every word count is as it should be")
+        say("check: every share and every word count is as it should be")
 
 
 def say(line: str, to: Any = None) -> None:

@@ -19,9 +19,16 @@ class Words:
     def __init__(self) -> None:
         self.steps: dict[tuple[str, int, str], int] = {}
         self.latest = "no communication yet"
+        self.part = ""  # what the phases that are counted now belong to
+
+    def during(self, part: str) -> Words:
+        """This counter; from now on its phases are those of one part of a program."""
+        self.part = f"{part} "
+        return self
 
     def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
         """A function that adds received words to one entry."""
+        phase = self.part + phase
         self.latest = f"{tensor}, {phase} step {step}"
 
         def count(words: int) -> None:
@@ -32,12 +39,13 @@ class Words:
         return count
 
     def received(self) -> dict[str, int]:
-        """Words received per tensor, as halo (a part of In), and in total."""
+        """Words received per tensor, as halo (there or back), and in total."""
         words = dict.fromkeys(("In", "Ker", "Out", "halo", "total"), 0)
         for (phase, _, tensor), received in self.steps.items():
             words[tensor] += received
             words["total"] += received
-            words["halo"] += received if phase == "halo" else 0
+            halo = phase.endswith(("halo", "return"))
+            words["halo"] += received if halo else 0
         return words
 
 

@@ -31,22 +31,60 @@ def redistribute(
     result = own.new_empty(shape(there))
     if volume(kept):
         result[within(kept, there)] = own[within(kept, here)]
+    for box, piece in exchange(own, owned, wanted, at, peers, grid, count):
+        result[within(box, there)] = piece
+    return result
+
+
+def give_back(
+    sums: torch.Tensor,
+    carried: Callable[[At], Box],
+    owned: Callable[[At], Box],
+    at: At,
+    peers: list[At],
+    grid: dict[str, int],
+    count: Callable[[int], None],
+) -> torch.Tensor:
+    """The words of `owned(at)`: the sums that this rank and `peers` hold of them.
+
+    The adjoint of `redistribute` from `owned` to `carried`: the same words travel the
+    other way, and where they were copied they are added.
+    """
+    here, there = carried(at), owned(at)
+    kept = overlap(here, there)
+    result = sums.new_zeros(shape(there))
+    if volume(kept):
+        result[within(kept, there)] = sums[within(kept, here)]
+    for box, piece in exchange(sums, carried, owned, at, peers, grid, count):
+        result[within(box, there)] += piece
+    return result
+
+
+def exchange(
+    values: torch.Tensor,
+    held: Callable[[At], Box],
+    wanted: Callable[[At], Box],
+    at: At,
+    peers: list[At],
+    grid: dict[str, int],
+    count: Callable[[int], None],
+) -> list[tuple[Box, torch.Tensor]]:
+    """Send `peers` what they want of the words held here, get what this rank wants."""
+    here, there = held(at), wanted(at)
     requests, arriving = [], []
     for peer in peers:
         if peer == at:
             continue
         rank = rank_of(peer, grid)
-        leaves, comes = overlap(here, wanted(peer)), overlap(there, owned(peer))
+        leaves, comes = overlap(here, wanted(peer)), overlap(there, held(peer))
         if volume(leaves):
-            piece = own[within(leaves, here)].contiguous()
+            piece = values[within(leaves, here)].contiguous()
             requests.append(dist.P2POp(dist.isend, piece, rank))
         if volume(comes):
-            piece = own.new_empty(shape(comes))
+            piece = values.new_empty(shape(comes))
             requests.append(dist.P2POp(dist.irecv, piece, rank))
             arriving.append((comes, piece))
             count(volume(comes))
     for request in dist.batch_isend_irecv(requests) if requests else ():
         request.wait()
-    for box, piece in arriving:
-        result[within(box, there)] = piece
-    return result
+    return arriving

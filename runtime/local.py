@@ -1,13 +1,18 @@
-"""The local kernel: torch's own convolution on the rows that one block reads."""
+"""The local kernels: torch's own convolution and its gradients, on one block.
+
+Shapes: In [b, c, *rows], Ker [k, c, *taps] and Out [b, k, *rows]; with groups In
+[b, g, c, *rows], Ker [g, k, c, *taps] and Out [b, g, k, *rows].
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from runtime.blocks import Interval, Window, zeros_around
+from runtime.blocks import Interval, Window, reach, zeros_around
 
 
 def convolve(
@@ -19,25 +24,103 @@ def convolve(
 ) -> torch.Tensor:
     """Out of one block, from exactly the input rows that it reads.
 
-    `conv` is torch's conv1d, conv2d or conv3d. Shapes: In [b, c, *rows], Ker
-    [k, c, *taps] and Out [b, k, *rows]; with groups In [b, g, c, *rows], Ker
-    [g, k, c, *taps] and Out [b, g, k, *rows].
+    `conv` is torch's conv1d, conv2d or conv3d.
     """
-    rows = [block[axis] for axis in windows]
-    lead = in_tile.shape[: -len(rows)][:-1] + ker_tile.shape[-len(rows) - 2 :][:1]
-    out_shape = (*lead, *(high - low for low, high in rows))
+    dims = len(windows)
+    rows = (high - low for low, high in (block[axis] for axis in windows))
+    out_shape = (*in_tile.shape[: -dims - 1], ker_tile.shape[-dims - 2], *rows)
     if not (in_tile.numel() and ker_tile.numel() and all(out_shape)):
         return in_tile.new_zeros(out_shape)
-    groups = ker_tile.shape[0] if ker_tile.dim() == len(rows) + 3 else 1
-    if ker_tile.dim() == len(rows) + 3:
-        in_tile, ker_tile = in_tile.flatten(1, 2), ker_tile.flatten(0, 1)
-    zeros = [zeros_around(block[axis], window) for axis, window in windows.items()]
-    padding = [before for before, _ in zeros]
-    steps = [window.stride for window in windows.values()]
-    if not all(0 <= b - a < step for (b, a), step in zip(zeros, steps, strict=True)):
-        # More zeros on one side than `padding=` can say: write them out.
-        in_tile = F.pad(in_tile, [n for pair in reversed(zeros) for n in pair])
-        padding = [0] * len(rows)
-    dilation = [window.dilation for window in windows.values()]
-    out = conv(in_tile, ker_tile, None, steps, padding, dilation, groups)
+    fit = fitted(block, windows)
+    wide, ker, groups = flat(in_tile, dims), ker_tile, 1
+    if ker.dim() == dims + 3:
+        groups, ker = ker.shape[0], ker.flatten(0, 1)
+    if fit.zeros:
+        wide = F.pad(wide, fit.zeros)
+    out = conv(wide, ker, None, fit.stride, fit.padding, fit.dilation, groups)
     return out.reshape(out_shape)
+
+
+def input_gradient(
+    ker_tile: torch.Tensor,
+    dout_tile: torch.Tensor,
+    block: dict[str, Interval],
+    windows: dict[str, Window],
+) -> torch.Tensor:
+    """What one block adds to dIn, on exactly the input rows that it reads."""
+    dims = len(windows)
+    reads = [reach(block[axis], window) for axis, window in windows.items()]
+    rows = [high - low for low, high in reads]
+    in_shape = (*dout_tile.shape[: -dims - 1], ker_tile.shape[-dims - 1], *rows)
+    if not (dout_tile.numel() and ker_tile.numel() and all(in_shape)):
+        return dout_tile.new_zeros(in_shape)
+    fit = fitted(block, windows)
+    shape_only = flat(dout_tile.new_empty(1).expand(in_shape), dims)
+    if fit.zeros:
+        shape_only = F.pad(shape_only, fit.zeros)
+    din = gradients(shape_only, ker_tile, dout_tile, fit, 0)
+    if fit.zeros:
+        din = F.pad(din, [-zeros for zeros in fit.zeros])
+    return din.reshape(in_shape)
+
+
+def kernel_gradient(
+    in_tile: torch.Tensor,
+    dout_tile: torch.Tensor,
+    block: dict[str, Interval],
+    windows: dict[str, Window],
+) -> torch.Tensor:
+    """What one block adds to dKer."""
+    dims = len(windows)
+    taps = (window.kernel for window in windows.values())
+    ker_shape = (*dout_tile.shape[1:-dims], in_tile.shape[-dims - 1], *taps)
+    if not (in_tile.numel() and dout_tile.numel() and all(ker_shape)):
+        return in_tile.new_zeros(ker_shape)
+    fit = fitted(block, windows)
+    wide = flat(in_tile, dims)
+    if fit.zeros:
+        wide = F.pad(wide, fit.zeros)
+    shape_only = in_tile.new_empty(1).expand(ker_shape)
+    return gradients(wide, shape_only, dout_tile, fit, 1).reshape(ker_shape)
+
+
+class Fit(NamedTuple):
+    """How a block's rows are given to torch: zeros to write out, what torch adds."""
+
+    zeros: list[int]  # as `F.pad` takes them, the last dimension first; often none
+    padding: list[int]
+    stride: list[int]
+    dilation: list[int]
+
+
+def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
+    """The zeros around a block; written out where `padding=` cannot say them."""
+    around = [zeros_around(block[axis], window) for axis, window in windows.items()]
+    stride = [window.stride for window in windows.values()]
+    dilation = [window.dilation for window in windows.values()]
+    pairs = zip(around, stride, strict=True)
+    if all(0 <= before - after < step for (before, after), step in pairs):
+        return Fit([], [before for before, _ in around], stride, dilation)
+    zeros = [n for pair in reversed(around) for n in pair]
+    return Fit(zeros, [0] * len(around), stride, dilation)
+
+
+def flat(tile: torch.Tensor, dims: int) -> torch.Tensor:
+    """In or Out as torch has it: groups and their channels are one dimension."""
+    return tile.flatten(1, 2) if tile.dim() == dims + 3 else tile
+
+
+def gradients(
+    wide: torch.Tensor, ker: torch.Tensor, dout: torch.Tensor, fit: Fit, of: int
+) -> torch.Tensor:
+    """torch's gradient of one convolution: of its input (0) or of its kernel (1)."""
+    dims, groups = len(fit.stride), 1
+    if ker.dim() == dims + 3:
+        groups, ker = ker.shape[0], ker.flatten(0, 1)
+    no_bias, transposed, more_rows = None, False, [0] * dims
+    wanted = [of == 0, of == 1, False]
+    steps = fit.stride, fit.padding, fit.dilation, transposed, more_rows, groups
+    found: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
+        flat(dout, dims), wide, ker, no_bias, *steps, wanted
+    )
+    return found[of]

@@ -1,4 +1,4 @@
-"""What a rank leaves behind: a JSON report and, on request, its share of Out."""
+"""What a rank leaves behind: a JSON report and, on request, its shares of results."""
 
 from __future__ import annotations
 
@@ -21,9 +21,15 @@ def write_report(folder: str, rank: int, facts: dict[str, Any]) -> None:
     os.replace(path + ".part", path)
 
 
-def save_share(folder: str, rank: int, box: Box, out: torch.Tensor) -> None:
-    """Write `rank-00003.pt`: a share of Out and the box of the tensor that it is."""
+def save_shares(
+    folder: str, rank: int, shares: dict[str, tuple[Box, torch.Tensor]]
+) -> None:
+    """Write `rank-00003.pt`: tensor -> the box of it that a rank made, its values."""
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"rank-{rank:05d}.pt")
-    torch.save({"box": box, "out": out.cpu()}, path + ".part")
+    saved = {
+        name: {"box": box, "values": values.cpu()}
+        for name, (box, values) in shares.items()
+    }
+    torch.save(saved, path + ".part")
     os.replace(path + ".part", path)

@@ -9,18 +9,22 @@ Everything is imported when it is first asked for, so `import synth` costs nothi
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from codegen.module import distributed_conv
     from synth.layer import Layer, load_layer
     from synth.pipeline import plan
     from synth.plan import Plan
     from synth.plan_file import read_plan
     from synth.simulated import simulated as simulate
 
-__all__ = ["Layer", "Plan", "load_layer", "plan", "read_plan", "simulate"]
+__all__ = ["Layer", "Plan", "distributed_conv", "load_layer", "plan", "read_plan", "simulate"]
 
 _HOMES = {
+    "distributed_conv": ("codegen.module", "distributed_conv"),
     "Layer": ("synth.layer", "Layer"),
     "load_layer": ("synth.layer", "load_layer"),
     "plan": ("synth.pipeline", "plan"),
@@ -28,6 +32,17 @@ _HOMES = {
     "read_plan": ("synth.plan_file", "read_plan"),
     "simulate": ("synth.simulated", "simulated"),
 }
+
+
+class _Package(ModuleType):
+    """Keeps the functions `plan` and `simulate` when the modules of these names are imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The command line: `synth plan | emit | run | simulate | schema | doctor`.
+"""The command line: `synth plan | emit | run | simulate | bounds | certify | report | plot | ...`.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 2 usage, 3 the input file is wrong,
 4 no plan is feasible, 5 a check failed, 6 a distributed run failed, 130 interrupted. Output files appear
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from synth.commands import bounds, certify, errata, html, plot
 from synth.errors import SynthError, UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +63,10 @@ def parser() -> Parser:
         default="plan",
         help="print what this stage of the derivation made, and stop",
     )
-    plan.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+    shape = plan.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+    shape.add_argument("--certify", action="store_true", help="print a certificate of the lower bound")
+    shape.add_argument("--explain", nargs="?", const="text", choices=("text", "latex"), help="derive it")
     plan.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
     plan.set_defaults(run=_plan)
 
@@ -70,6 +74,7 @@ def parser() -> Parser:
     _planning(emit, required=False)
     emit.add_argument("--plan", metavar="FILE", help="emit this plan instead of deriving one")
     emit.add_argument("--standalone", action="store_true", help="one file that needs torch alone")
+    emit.add_argument("--module", action="store_true", help="a torch.nn.Module instead of a command line")
     emit.add_argument("--sbatch", metavar="FILE", help="write an sbatch file for SLURM, too")
     emit.add_argument("--ranks-per-node", type=int, metavar="N", help="for --sbatch (default: up to 8)")
     emit.add_argument("--walltime", default="00:10:00", metavar="HH:MM:SS", help="for --sbatch")
@@ -83,6 +88,9 @@ def parser() -> Parser:
     run.add_argument("--bench", type=int, default=3, metavar="N", help="timed repetitions (default 3)")
     run.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
     run.set_defaults(run=_run)
+
+    for command in (bounds, certify, html, plot, errata):
+        command.add(commands)
 
     simulate = commands.add_parser("simulate", help="interpret the schedule of all ranks in one process")
     _planning(simulate, required=False)
@@ -182,6 +190,16 @@ def _plan(args: argparse.Namespace) -> int:
         if network.is_network_file(args.layer):
             return network.plan(args)
     made = _asked(args)
+    if args.certify:
+        from synth.certificate import certificate
+
+        _put(_json(certificate(made)), args.output)
+        return 0
+    if args.explain:
+        from synth.explain import explain
+
+        _put(explain(made, args.explain), args.output)
+        return 0
     relaxed = None
     if args.relax:
         from synth.relaxation import relax_received
@@ -206,7 +224,7 @@ def _emit(args: argparse.Namespace) -> int:
     from codegen.render import render
     from synth.output import write_whole
 
-    text = render(made, standalone=args.standalone, command=_command(args))
+    text = render(made, standalone=args.standalone, command=_command(args), module=args.module)
     if args.sbatch:
         from codegen.sbatch import render_sbatch
 
@@ -226,6 +244,7 @@ def _command(args: argparse.Namespace) -> str:
     words = ["synth", "emit", os.path.basename(args.layer), "--procs", str(args.procs)]
     for flag in ("memory", "grid"):
         words += [f"--{flag}", getattr(args, flag)] if getattr(args, flag) else []
+    words += ["--pass", args.pass_] if args.pass_ != "forward" else []
     words += ["--objective", args.objective] if args.objective != "words" else []
     words += ["--stationary", args.stationary] if args.stationary != "auto" else []
     words += ["--balance", f"{args.balance:g}"] if args.balance != 0.10 else []

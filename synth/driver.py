@@ -49,7 +49,7 @@ class Outcome:
     def __str__(self) -> str:
         plan, most = self.plan, max(each["total"] for each in self.words)
         size = plan.nest.word_bytes
-        rate = 2 * plan.nest.work / self.median / 1e9
+        rate = 2 * plan.nest.work * len(plan.tilings) / self.median / 1e9
         idle = plan.procs - plan.used_procs
         return "\n".join(
             [
@@ -194,10 +194,10 @@ def _judge_words(plan: Plan, counted: list[dict[str, int]]) -> None:
 
 def _first_step(plan: Plan, rank: int, tensor: str) -> str:
     """Where the plan has a rank receive words of a tensor, for the reader of a disagreement."""
-    steps = simulate(plan.schedule).steps
     told = [
-        f"{phase} step {step}: {words[rank]}"
-        for (phase, step, name), words in steps.items()
+        f"{schedule.tiling.pass_} {phase} step {step}: {words[rank]}"
+        for schedule in plan.schedules
+        for (phase, step, name), words in simulate(schedule).steps.items()
         if name == tensor and words[rank]
     ]
     return f" (by step: {'; '.join(told[:8])})" if told else ""
@@ -209,21 +209,27 @@ def _judge_values(plan: Plan, folder: Path) -> None:
 
     from synth.oneprocess import expected
 
-    right = expected(plan)
-    seen = torch.zeros(right.shape, dtype=torch.uint8)
+    whole = expected(plan)
+    seen = {name: torch.zeros(right.shape, dtype=torch.uint8) for name, right in whole.items()}
     for rank in range(plan.used_procs):
-        share = torch.load(Path(folder, f"rank-{rank:05d}.pt"), weights_only=True)
-        place = tuple(slice(low, high) for low, high in share["box"])
-        seen[place] += 1
-        wrong = ~((share["out"].to(right.dtype) - right[place]).abs() < _slack(share["out"], right))
-        if wrong.any():
-            first = [int(i) + low for i, (low, _) in zip(wrong.nonzero()[0], share["box"], strict=True)]
+        shares = torch.load(Path(folder, f"rank-{rank:05d}.pt"), weights_only=True)
+        for name, right in whole.items():
+            box, values = shares[name]["box"], shares[name]["values"]
+            place = tuple(slice(low, high) for low, high in box)
+            seen[name][place] += 1
+            wrong = ~((values.to(right.dtype) - right[place]).abs() < _slack(values, right))
+            if wrong.any():
+                first = [int(i) + low for i, (low, _) in zip(wrong.nonzero()[0], box, strict=True)]
+                at = plan.distribution.at(rank).shown()
+                raise CheckError(
+                    f"rank {rank} ({at}) computed {int(wrong.sum())} words of {name} wrong, "
+                    f"the first at {first}"
+                )
+    for name, times in seen.items():
+        if not bool((times == 1).all()):
             raise CheckError(
-                f"rank {rank} ({plan.distribution.at(rank).shown()}) computed {int(wrong.sum())} words of "
-                f"Out wrong, the first at {first}, in one of the {plan.tiling.steps} steps"
+                f"the shares of {name} cover some words {int(times.max())} times and some not at all"
             )
-    if not bool((seen == 1).all()):
-        raise CheckError(f"the shares of Out cover some words {int(seen.max())} times and some not at all")
 
 
 def _slack(out: Any, right: Any) -> float:

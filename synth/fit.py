@@ -16,13 +16,15 @@ from itertools import product
 
 from synth.axes import SPATIAL, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.memory import Footprints, plainly_padded, tile_rows
+from synth.intervals import cuts, length
+from synth.memory import EXACT, Footprints, plainly_padded, tile_rows
 from synth.nest import Window
 from synth.tiling import ONES, Tiling
 from synth.words import received
 
 PANELS = 4  # panels wanted for overlap, where memory does not ask for more
-MANY = 64  # steps beyond which inner tiles are looked at although panels alone would do
+SHORT = 8  # rows of a block up to which every tile count is tried
+FEW = 64  # ways to tile x up to which none is left out by an estimate of its rows
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 
 
@@ -99,43 +101,54 @@ class _Fitter:
     def tilings(self, tensor: Tensor) -> Iterator[Tiling]:
         """The tilings worth comparing for one stationary tensor, level by level of inner tiles.
 
-        A level is left out when a coarser one moves no more words than an untiled block does, and does
-        so in few steps.
+        A level is left out when a coarser one moves no more words than the level could.
         """
-        plain = self._panels(tensor, ONES)
-        if plain:
-            yield plain
-        untiled = self.words(self._tiling(tensor))
-        if plain and plain.steps <= MANY and self.words(plain) == untiled:
-            return
+        untiled = received(self.distribution, self._tiling(tensor))
+        floor = int(untiled.total.max())
+        fewest = 0
+        for tiling in self._panels(tensor, ONES, floor):
+            fewest = min(fewest or self.words(tiling), self.words(tiling))
+            yield tiling
+            if self.words(tiling) == floor and tiling.steps <= PANELS:
+                return
         first, second = (self._counts(composite)[1:] for composite in Tiling(tensor).order[1:])
-        attained = plain is not None and self.words(plain) == untiled
         for inner in (*first, *second):
-            held = self._panels(tensor, inner)
-            if held:
-                yield held
-                attained |= self.words(held) == untiled
-        if attained:
+            for tiling in self._panels(tensor, inner, floor):
+                fewest = min(fewest or self.words(tiling), self.words(tiling))
+                yield tiling
+        # with both inner loops, one of the streaming tensors is visited at least twice
+        streaming = Tiling(tensor).streaming
+        twice = min(int((untiled.total + untiled.by_tensor[t]).max()) for t in streaming)
+        if 0 < fewest <= twice:
             return
         for one, two, swapped in product(first, second, (False, True)):
-            both = self._panels(tensor, _merge(one, two), swapped)
-            if both:
-                yield both
+            yield from self._panels(tensor, _merge(one, two), twice, swapped)
 
-    def _panels(self, tensor: Tensor, inner: PerAxis, swapped: bool = False) -> Tiling | None:
-        """The inner tiles with the first panel count that fits, in the order of `_streams`."""
-        coarse, fine = self._streams(tensor)
-        tilings = [self._tiling(tensor, _merge(counts, inner), swapped) for counts in fine]
+    def _panels(self, tensor: Tensor, inner: PerAxis, enough: int, swapped: bool = False) -> Iterator[Tiling]:
+        """The inner tiles with panel counts that fit, in the order of `_streams`.
+
+        Along c and k the first one is as good as any; along x, where panels share rows, all are yielded
+        until one moves no more than `enough` words.
+        """
+        coarse, fine = (
+            [self._tiling(tensor, _merge(counts, inner), swapped) for counts in each]
+            for each in self._streams(tensor)
+        )
         if Tiling(tensor).stream == "x":
-            found = self._first(tilings)
-        elif self.fits(tilings[0]):
-            found = tilings[0]
-        else:  # beyond one step, more panels never need more memory
-            index = bisect_left(tilings, True, lo=1, key=self.fits)
-            found = tilings[index] if index < len(tilings) else None
+            for tiling in (*fine, *coarse):
+                if self.fits(tiling):
+                    yield tiling
+                    if self.words(tiling) <= enough:
+                        return
+            return
+        found = None
+        if self.fits(fine[0]):
+            found = fine[0]
+        elif self.fits(fine[-1]):  # beyond one step, more panels never need more memory
+            found = fine[bisect_left(fine, True, lo=1, key=self.fits)]
+        found = found or self._first(coarse)
         if found:
-            return found
-        return self._first(self._tiling(tensor, _merge(counts, inner), swapped) for counts in coarse)
+            yield found
 
     def least(self, tensor: Tensor) -> int:
         """The least memory any tiling of this stationary tensor needs.
@@ -194,15 +207,17 @@ def x_counts(samples: int, spatial: tuple[tuple[Window, int, int], ...]) -> tupl
     """
     blocks = [-(-extent // parts) for _, extent, parts in spatial]
     candidates = []
-    for counts in product(tile_counts(samples), *(tile_counts(block) for block in blocks)):
+    for counts in product(tile_counts(samples), *(_all_counts(block) for block in blocks)):
         each = list(zip(spatial, blocks, counts[1:], strict=True))
-        read = samples * math.prod(_rows_read(window, block, n) for (window, _, _), block, n in each)
+        read = samples * math.prod(_rows_read(*space, n) for space, _, n in each)
         batch = -(-samples // counts[0])
         rows = batch * math.prod(tile_rows(*space, n) for space, _, n in each)
         out = batch * math.prod(-(-block // n) for _, block, n in each)
         plain = all(plainly_padded(*space, n) for space, _, n in each)
         frame = batch * math.prod(space[0].frame(-(-block // n)) for space, block, n in each)
         candidates.append((read, math.prod(counts), (rows, out, 0 if plain else frame), counts))
+    if len(candidates) <= FEW:
+        return tuple(counts for *_, counts in sorted(candidates))
     kept: list[tuple[int, int, int]] = []
     result = []
     for _, _, sizes, counts in sorted(candidates):
@@ -212,10 +227,20 @@ def x_counts(samples: int, spatial: tuple[tuple[Window, int, int], ...]) -> tupl
     return tuple(result)
 
 
-def _rows_read(window: Window, block: int, tiles: int) -> int:
-    """Rows that the tiles of an inner block read, rows read by two tiles counted twice."""
-    size, longer = divmod(block, tiles)
-    return longer * window.frame(size + 1) + (tiles - longer) * window.frame(size)
+def _all_counts(block: int) -> Sequence[int]:
+    """Along a short axis every count: where the cuts fall decides how many rows tiles share at the border."""
+    return range(1, block + 1) if block <= SHORT else tile_counts(block)
+
+
+@cache
+def _rows_read(window: Window, extent: int, parts: int, tiles: int) -> int:
+    """Rows that the tiles of all blocks read, rows read by two tiles counted twice; from above for many."""
+    if parts * tiles > EXACT:
+        block = -(-extent // parts)
+        size, longer = divmod(block, tiles)
+        return parts * (longer * window.frame(size + 1) + (tiles - longer) * window.frame(size))
+    blocks = cuts((0, extent), parts)
+    return sum(length(window.reach(*tile)) for block in blocks for tile in cuts(block, tiles))
 
 
 def _merge(one: PerAxis, other: PerAxis) -> PerAxis:

@@ -178,22 +178,22 @@ class Footprints:
         stays, written = tiling.stationary, tiling.written
         base = sum(self.shares[t] for t in tiling.reads)
         apart = {t for t in TENSORS if grouped[t] or (t == "In" and t in tiling.kept and self.halo[0])}
-        base += sum(self.slice(t) for t in tiling.kept | tiling.keeps if t in apart and t != stays)
-        halo, returned = 0, 0
-        if written == "In":
-            returned = base + self.carried("In") + sum(self.halo)
-        elif "In" not in tiling.kept:
-            halo = base + sum(self.halo)
-            base += self.halo[0]
+        base += sum(self.slice(t) for t in tiling.kept if t in apart)
         base += self.carried(written) if stays != written else 0
-        slice_ = self.slice(stays) if stays == written or stays in apart else 0
+        halo = 0
+        if written != "In" and "In" not in tiling.kept:
+            halo = base + sum(self.halo) + (self.slice(stays) if stays == written else 0)
+            base += self.halo[0]
+        base += sum(self.slice(t) for t in tiling.keeps if t in apart and t != stays)
+        alone = stays != written and (stays in tiling.kept or stays not in apart)
+        slice_ = 0 if alone else self.slice(stays)
         piece = max((self.carried(t) for t in tiling.expanded if grouped[t]), default=0)
         panels = sum(self.tile(t, tiling) for t in tiling.brought if grouped[t])
         flying = panels if tiling.steps > 1 else 0  # the next panels, while these are in use
         result = self.tile(written, tiling) + self.padded(tiling)
         sums = self.tile(written, tiling) + self.in_transit(tiling) if stays != written else 0
         loop = base + slice_ + panels + max(panels, flying + result + sums)
-        reduce = returned
+        reduce = base + self.carried("In") + sum(self.halo) if written == "In" else 0
         if stays == written and grouped[written]:
             whole = replace(tiling, counts=PerAxis())
             reduce = max(reduce, base + slice_ + self.in_transit(whole) + self.carried(written))

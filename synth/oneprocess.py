@@ -1,44 +1,73 @@
-"""The layer in one process, by torch.nn.functional, on the sample values that emitted programs use."""
+"""The layer in one process, by torch and its autograd, on the sample values that emitted programs use."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from synth.axes import SPATIAL, Tensor
 from synth.layer import Layer
+from synth.passes import WRITES, shown
 from synth.plan import Plan
 
 
-def shapes(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shapes of In and Ker as a program holds them: groups are a dimension of their own."""
+def shapes(layer: Layer) -> dict[Tensor, tuple[int, ...]]:
+    """Shapes of the tensors as a program holds them: groups are a dimension of their own."""
     nest = layer.nest.extents
     if layer.kind == "matmul":
-        return (nest.b, nest.c), (nest.k, nest.c)
+        return {"In": (nest.b, nest.c), "Ker": (nest.k, nest.c), "Out": (nest.b, nest.k)}
     grouped = (nest.g,) if layer.groups > 1 else ()
-    rows = layer.input[2:]
-    return (nest.b, *grouped, nest.c, *rows), (*grouped, nest.k, nest.c, *layer.kernel)
+    positions = tuple(getattr(nest, axis) for axis in SPATIAL if axis in layer.spatial_axes)
+    return {
+        "In": (nest.b, *grouped, nest.c, *layer.input[2:]),
+        "Ker": (*grouped, nest.k, nest.c, *layer.kernel),
+        "Out": (nest.b, *grouped, nest.k, *positions),
+    }
 
 
-def expected(plan: Plan) -> Any:
-    """Out of the whole layer, a torch tensor in the shape in which programs hold it.
+def expected(plan: Plan) -> dict[str, Any]:
+    """What the passes of a plan make of the whole layer: "Out", "dIn" or "dKer" -> a torch tensor.
 
-    Half types are computed in float32.
+    The shapes are those of a program; dIn has the rows that the layer reads. Half types are computed in
+    float32.
     """
     import torch
-    from torch.nn import functional
 
     from runtime.data import sample
 
-    layer = plan.layer
-    dtype: torch.dtype = getattr(torch, layer.dtype)
+    dtype: torch.dtype = getattr(torch, plan.layer.dtype)
     wide = torch.promote_types(dtype, torch.float32)
-    device = torch.device("cpu")
-    in_shape, ker_shape = shapes(layer)
-    inputs = sample("In", in_shape, [range(n) for n in in_shape], dtype, device).to(wide)
-    ker = sample("Ker", ker_shape, [range(n) for n in ker_shape], dtype, device).to(wide)
+    names = {"In": "In", "Ker": "Ker", "Out": "dOut"}
+    inputs, ker, dout = (
+        sample(names[tensor], shape, [range(n) for n in shape], dtype, torch.device("cpu")).to(wide)
+        for tensor, shape in shapes(plan.layer).items()
+    )
+    out = _layer(plan.layer, inputs.requires_grad_(), ker.requires_grad_()).reshape(dout.shape)
+    made = {"Out": out.detach()}
+    if plan.pass_ != "forward":
+        din, made["dKer"] = torch.autograd.grad(out, (inputs, ker), dout)
+        made["dIn"] = _read_rows(plan.layer, din)
+    roles = (shown(tiling.pass_, WRITES[tiling.pass_]) for tiling in plan.tilings)
+    return {role: made[role] for role in roles}
+
+
+def _layer(layer: Layer, inputs: Any, ker: Any) -> Any:
+    from torch.nn import functional
+
     if layer.kind == "matmul":
         return inputs @ ker.T
-    conv = getattr(functional, layer.kind)
     if layer.groups > 1:
         inputs, ker = inputs.flatten(1, 2), ker.flatten(0, 1)
-    out = conv(inputs, ker, None, layer.stride, layer.padding, layer.dilation, layer.groups)
-    return out.unflatten(1, (layer.groups, -1)) if layer.groups > 1 else out
+    conv = getattr(functional, layer.kind)
+    return conv(inputs, ker, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+
+
+def _read_rows(layer: Layer, din: Any) -> Any:
+    """dIn without the rows that the stride skips."""
+    import torch
+
+    axes = [axis for axis in SPATIAL if axis in layer.spatial_axes]
+    for dim, axis in enumerate(axes, din.dim() - len(axes)):
+        window = layer.nest.windows[axis]
+        rows = [window.source(row) for row in range(window.size)]
+        din = din.index_select(dim, torch.tensor(rows, dtype=torch.int64))
+    return din

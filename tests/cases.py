@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from synth.axes import PerAxis
 from synth.layer import Layer
 from synth.plan import Plan
-from synth.tiling import Tiling
+from synth.tiling import ONES, Tiling
+from synth.training import roles
 
 
 def _plan(
     layer: Layer,
     grid: PerAxis,
     stationary: str = "Out",
-    tiles: PerAxis = PerAxis(),
+    tiles: PerAxis = ONES,
     procs: int = 0,
     swapped: bool = False,
+    pass_: str = "forward",
 ) -> Plan:
-    return Plan(layer, procs or grid.size, grid, Tiling(stationary, tiles, swapped))  # type: ignore[arg-type]
+    return Plan(layer, procs or grid.size, grid, Tiling(stationary, tiles, swapped, pass_))  # type: ignore[arg-type]
+
+
+def _training(
+    layer: Layer, grid: PerAxis, kept: str = "In Ker Out", tiles: tuple[PerAxis, ...] = (), stays: str = "Out"
+) -> Plan:
+    """Three passes; `tiles` and one stationary tensor for each of them, `kept` between them."""
+    counts, stationary = tiles or (ONES,) * 3, (stays.split() * 3)[:3]
+    first, *later = (
+        replace(role, stationary=tensor, counts=count)  # type: ignore[arg-type]
+        for role, tensor, count in zip(roles(frozenset(kept.split())), stationary, counts, strict=True)  # type: ignore[arg-type]
+    )
+    return Plan(layer, grid.size, grid, first, later=tuple(later))
 
 
 G = PerAxis
@@ -78,4 +94,28 @@ CASES: dict[str, Plan] = {
     "idle": _plan(MATRIX, G(b=3, k=2), "Out", G(c=2), procs=7),
     "double": _plan(DOUBLE, G(b=2, c=2)),
     "half": _plan(HALF, G(c=2, k=2), "Out", G(c=2)),
+    "back_spatial": _plan(WIDE, G(h=4), pass_="backward-data"),
+    "back_summa": _plan(SMALL, G(b=2, k=4), "In", G(k=2), pass_="backward-data"),
+    "back_2_5d": _plan(UNEVEN, G(h=2, c=2, k=2), "In", G(k=2), pass_="backward-data"),
+    "back_panels": _plan(STRIDED, G(h=2, k=3), "Out", G(c=2), pass_="backward-data"),
+    "back_rows_shared": _plan(RGB, G(h=2, k=4), "Ker", G(h=2), pass_="backward-data"),
+    "back_gaps": _plan(GAPS, G(h=4, k=2), "In", G(k=2), pass_="backward-data"),
+    "back_matrix": _plan(MATRIX, G(b=2, c=2, k=2), "In", G(k=3), pass_="backward-data"),
+    "filter_data": _plan(SMALL, G(b=4), "Ker", pass_="backward-filter"),
+    "filter_2_5d": _plan(UNEVEN, G(h=2, c=2, k=2), "Ker", G(h=2), pass_="backward-filter"),
+    "filter_panels": _plan(SMALL, G(b=2, c=2, k=2), "In", G(k=4), pass_="backward-filter"),
+    "filter_grouped": _plan(GROUPED, G(g=2, h=2, k=2), "Ker", G(b=2), pass_="backward-filter"),
+    "filter_matrix": _plan(MATRIX, G(b=2, c=2, k=2), "Ker", G(b=3), pass_="backward-filter"),
+    "training_data": _training(SMALL, G(b=4)),
+    "training_alone": _training(UNEVEN, G()),
+    "training_3d": _training(UNEVEN, G(h=2, c=2, k=2)),
+    "training_3d_b": _training(UNEVEN, G(h=4, k=2), "In"),
+    "training_nothing_kept": _training(SMALL, G(h=2, c=2, k=2), "", (G(c=4), G(k=2), G(b=2)), "Out In Ker"),
+    "training_tiles": _training(
+        STRIDED, G(h=2, k=3), "In Out", (G(c=2, h=2), G(c=2), G(w=2, c=2)), "Ker Out In"
+    ),
+    "training_grouped": _training(GROUPED, G(g=2, h=2, k=2), "Ker"),
+    "training_volume": _training(VOLUME, G(d=2, h=2, k=2), "In Out", (ONES, G(k=2), ONES), "Ker"),
+    "training_line": _training(LINE, G(b=2, w=2, k=2)),
+    "training_matrix": _training(MATRIX, G(b=2, c=2, k=2), "In Ker Out", (), "Ker"),
 }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
-from synth.axes import AXES, PerAxis
+from synth.axes import AXES, TENSORS, PerAxis, Tensor
 from synth.layer import Layer, LayerError
+from synth.passes import Task
 from synth.plan import Plan
 from synth.tiling import Tiling
+from synth.training import roles
 
 
 def random_layer(rng: random.Random) -> Layer:
@@ -32,7 +35,7 @@ def random_layer(rng: random.Random) -> Layer:
             continue
 
 
-def random_plan(rng: random.Random) -> Plan:
+def random_plan(rng: random.Random, task: Task = "forward") -> Plan:
     """A plan of a random layer; nothing in it has to be good."""
     layer = random_layer(rng)
     extents = layer.nest.extents
@@ -41,7 +44,17 @@ def random_plan(rng: random.Random) -> Plan:
         if grid.size <= 8 and all(p <= n for p, n in zip(grid, extents, strict=True)):
             break
     blocks = [-(-n // p) for n, p in zip(extents, grid, strict=True)]
+    kept = frozenset(t for t in TENSORS if task == "training" and rng.random() < 0.7)
+    passes = roles(kept) if task == "training" else (Tiling(pass_=task),)
+    first, *later = (_tiled(rng, blocks, role) for role in passes)
+    return Plan(layer, grid.size, grid, first, later=tuple(later))
+
+
+def _tiled(rng: random.Random, blocks: list[int], role: Tiling) -> Tiling:
+    """A stationary tensor and tiles, in any number."""
     counts = PerAxis(*(rng.choice([1, 1, 1, 2, 3]) for _ in AXES))._replace(g=1)
     counts = PerAxis(*(min(t, b) for t, b in zip(counts, blocks, strict=True)))
-    stationary = rng.choice(["Out", "Ker", "In"])
-    return Plan(layer, grid.size, grid, Tiling(stationary, counts, rng.random() < 0.5))  # type: ignore[arg-type]
+    stationary: Tensor = rng.choice(["Out", "Ker", "In"])
+    if role.kept | role.keeps and rng.random() < 0.5:
+        counts = PerAxis()
+    return replace(role, stationary=stationary, counts=counts, swapped=rng.random() < 0.5)

@@ -51,13 +51,15 @@ def rank_main(program: str, rank: int, size: int, port: int, argv: list[str], lo
     runpy.run_path(program, run_name="__main__")
 
 
-def run_ranks(text: str, size: int, folder: Path, *argv: str, seconds: float = 60) -> Outcome:
+def run_ranks(
+    text: str, size: int, folder: Path, *argv: str, timeout: float = 30, seconds: float = 60
+) -> Outcome:
     """Run a program on `size` ranks with `--report`; ranks that do not end in time are killed."""
     program = folder / "program.py"
     program.write_text(text, encoding="utf-8")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    port, flags = free_port(), [*argv, "--report", str(folder), "--timeout", "30"]
+    port, flags = free_port(), [*argv, "--report", str(folder), "--timeout", str(timeout)]
     logs = [folder / f"log-{rank}" for rank in range(size)]
     ranks = [
         context.Process(target=rank_main, args=(str(program), rank, size, port, flags, str(logs[rank])))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cases import CASES
+from random_plans import random_plan
+from ranks import Outcome, run_ranks
 
 from codegen.render import render
 from synth.plan import Plan
 from synth.simulate import simulate
-from cases import CASES
-from ranks import Outcome, run_ranks
 
 pytestmark = pytest.mark.ranks
 ROOT = Path(__file__).parent.parent
@@ -22,13 +25,14 @@ ROOT = Path(__file__).parent.parent
 def agree(plan: Plan, outcome: Outcome) -> None:
     """All ranks ended well and received what the simulator says, step by step."""
     assert set(outcome.codes) == {0}, "\n".join(outcome.output)
-    simulated = simulate(plan.schedule)
+    passes = [(f"{s.tiling.pass_} " * bool(plan.later), simulate(s)) for s in plan.schedules]
+    steps = {(part + phase, *key): n for part, s in passes for (phase, *key), n in s.steps.items()}
     assert len(outcome.reports) == len(outcome.codes)
     for rank, report in enumerate(outcome.reports[: plan.used_procs]):
         counted = {(phase, step, tensor): words for phase, step, tensor, words in report["steps"]}
-        expected = {key: words[rank] for key, words in simulated.steps.items() if words[rank]}
+        expected = {key: words[rank] for key, words in steps.items() if words[rank]}
         assert counted == expected, f"rank {rank}"
-        assert report["words"]["total"] == simulated.received["total"][rank]
+        assert report["words"]["total"] == sum(s.received["total"][rank] for _, s in passes)
         assert report["check"] is True
 
 
@@ -38,12 +42,28 @@ def test_values_and_words(name: str, tmp_path: Path) -> None:
     agree(plan, run_ranks(render(plan), plan.used_procs, tmp_path, "--check"))
 
 
+@pytest.mark.parametrize("seed", range(16))
+def test_random_plans(seed: int, tmp_path: Path) -> None:
+    plan = random_plan(random.Random(seed))
+    agree(plan, run_ranks(render(plan), plan.used_procs, tmp_path, "--check"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_many_random_plans(tmp_path: Path) -> None:
+    for seed in range(100, 400):
+        plan, folder = random_plan(random.Random(seed)), tmp_path / str(seed)
+        folder.mkdir()
+        agree(plan, run_ranks(render(plan), plan.used_procs, folder, "--check"))
+
+
 def test_idle_ranks_wait(tmp_path: Path) -> None:
     plan = CASES["idle"]
     outcome = run_ranks(render(plan), plan.procs, tmp_path, "--check", "--bench", "2")
     agree(plan, outcome)
     assert outcome.reports[-1]["at"] is None
-    assert "bench: 2 runs" in outcome.output[0]
+    assert "bench: 2 runs, slowest rank: median" in outcome.output[0]
+    assert "bytes received per rank and run" in outcome.output[0]
 
 
 def test_saved_shares_make_the_whole_result(tmp_path: Path) -> None:
@@ -57,8 +77,8 @@ def test_saved_shares_make_the_whole_result(tmp_path: Path) -> None:
     layer = plan.layer
     whole = torch.full(layer.output_shape, torch.nan)
     for path in sorted(tmp_path.glob("rank-*.pt")):
-        saved = torch.load(path)
-        whole[tuple(slice(*interval) for interval in saved["box"])] = saved["out"]
+        saved = torch.load(path)["Out"]
+        whole[tuple(slice(*interval) for interval in saved["box"])] = saved["values"]
     cpu = torch.device("cpu")
     ker_shape = (layer.out_channels, layer.input[1], *layer.kernel)
     inputs, ker = (
@@ -83,12 +103,27 @@ def test_a_lost_rank_is_named_by_the_others(tmp_path: Path) -> None:
     plan = CASES["summa"]
     text = render(plan).replace(
         "        settle(coming, panels)\n",
-        "        settle(coming, panels)\n        if step == 1 and at == {'b': 1, 'k': 2}:\n            sys.exit(9)\n",
+        "        settle(coming, panels)\n"
+        "        if step == 1 and at == {'b': 1, 'k': 2}:\n"
+        "            sys.exit(9)\n",
     )
     outcome = run_ranks(text, plan.used_procs, tmp_path)
     assert outcome.codes[6] == 9
     assert outcome.codes[5] == 6
     assert "rank 5 (b=1 k=1): failed, last started" in outcome.output[5]
+
+
+def test_a_hung_rank_is_not_waited_for(tmp_path: Path) -> None:
+    text = render(CASES["data_panels"]).replace(
+        "        settle(coming, panels)\n",
+        "        settle(coming, panels)\n"
+        "        if step == 1 and at['b'] == 2:\n"
+        "            __import__('time').sleep(8)\n"
+        "            sys.exit(9)\n",
+    )
+    outcome = run_ranks(text, 3, tmp_path, timeout=2)
+    assert outcome.codes == [6, 6, 9]
+    assert "rank 0 (b=0): failed, last started Ker, loop step 2" in outcome.output[0]
 
 
 def test_a_wrong_world_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -132,14 +167,23 @@ def test_torchrun_runs_a_program(tmp_path: Path) -> None:
 
 
 def test_a_standalone_program_needs_torch_alone(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    text = render(CASES["strided_shared"], standalone=True)
-    program.write_text(
-        "import sys\n\nsys.modules['runtime'] = sys.modules['synth'] = None\n"
-        + text.replace("from __future__ import annotations\n", "")
-    )
-    outcome = run_ranks(text, 6, tmp_path, "--check")
-    agree(CASES["strided_shared"], outcome)
+    plan = CASES["strided_shared"]
+    text = render(plan, standalone=True)
+    assert "runtime" not in text
+    assert "import synth" not in text
+    agree(plan, run_ranks(text, plan.used_procs, tmp_path, "--check"))
+
+
+def test_run_can_be_imported() -> None:
+    import torch
+
+    from runtime.collectives import Words
+
+    names: dict[str, Any] = {"__name__": "program"}
+    exec(compile(render(CASES["alone"]), "program.py", "exec"), names)
+    inputs, ker = torch.randn(4, 16, 8, 8), torch.randn(16, 16, 3, 3)
+    out = names["run"](inputs, ker, {}, {}, Words())
+    torch.testing.assert_close(out, torch.nn.functional.conv2d(inputs, ker, padding=1))
 
 
 def test_without_a_launcher_a_program_is_alone(tmp_path: Path) -> None:

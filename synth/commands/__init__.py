@@ -1,1 +1,4 @@
-"""Commands of the command line, one module each; nothing heavy is imported before a command runs."""
+"""Commands of `synth`, one file each: `add` declares the flags, `run` does the work.
+
+Nothing heavy is imported at the top of these files: `synth --help` reads all of them.
+"""

@@ -1,0 +1,40 @@
+"""A training plan as a `torch.nn.Module`: its emitted text, imported.
+
+plan = synth.plan("conv.yaml", procs=8, pass_="training", exact_procs=True)
+conv = synth.distributed_conv(plan)
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from codegen.render import render
+from synth.plan import Plan
+
+if TYPE_CHECKING:
+    from runtime.module import DistributedLayer
+
+
+def distributed_conv(plan: Plan, **options: Any) -> DistributedLayer:
+    """The layer of a training plan on the ranks of the default process group; all of them must ask.
+
+    The options are those of `runtime.module.DistributedLayer`. Raises `UsageError` where the plan is not of
+    a training step, `ValueError` where the ranks are not those of the plan.
+    """
+    module = imported(render(plan, module=True), f"synth_plan_{plan.id}")
+    layer: DistributedLayer = module.layer(**options)
+    return layer
+
+
+def imported(text: str, name: str) -> ModuleType:
+    """An emitted text as a module; tracebacks show its lines."""
+    file = f"<{name}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    module = ModuleType(name)
+    module.__file__ = file
+    sys.modules[name] = module
+    exec(compile(text, file, "exec"), module.__dict__)
+    return module

@@ -1,0 +1,317 @@
+"""One pass of a plan as statements: the form that all nine programs share, with the roles exchanged."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+
+from codegen.coordinates import carries_more
+from codegen.program import (
+    Broadcast,
+    Fetch,
+    Finish,
+    Function,
+    Gather,
+    GiveBack,
+    Halo,
+    HandOver,
+    Node,
+    Receive,
+    Reduce,
+    Start,
+    Steps,
+    Text,
+    When,
+)
+from synth.axes import DIMS, LACKED_INDEX, TENSORS, Tensor
+from synth.passes import Pass, shown
+from synth.plan import Plan
+from synth.schedule import WHY
+from synth.tiling import Tiling
+
+WIDTH = 84  # columns of a docstring in a function
+KERNELS: dict[Pass, str] = {  # the local kernel on what a pass reads
+    "forward": "convolve(F.{conv}, {one}, {other}, block, WINDOWS)",
+    "backward-data": "input_gradient({one}, {other}, block, WINDOWS)",
+    "backward-filter": "kernel_gradient({one}, {other}, block, WINDOWS)",
+}
+PRODUCTS: dict[Pass, str] = {  # the same where the layer is Out[b,k] = In[b,c] Ker[k,c]
+    "forward": "{one} @ {other}.mT",
+    "backward-data": "{other} @ {one}",
+    "backward-filter": "{other}.mT @ {one}",
+}
+
+
+class OnePass:
+    """The function of one pass, in a program of its own (`alone`) or beside others."""
+
+    def __init__(self, plan: Plan, tiling: Tiling, alone: bool = True) -> None:
+        self.plan, self.tiling, self.distribution = plan, tiling, plan.distribution
+        self.loops, self.written = tiling.loops(), tiling.written
+        self.halo = carries_more(plan)
+        self.alone = alone
+        self.name = tiling.pass_.replace("-", "_")
+        self.steps = "STEPS" if alone else "steps"
+        self.tiles = "" if alone else ", tiles"
+        self.asks_changes = False
+        self.touches: set[Tensor] = set()  # tensors of which the text asks what a block touches
+
+    def function(self) -> Function:
+        """The whole pass."""
+        body = self.statements()
+        name = "run" if self.alone else self.name
+        return Function(name, ", ".join(self.parameters), self.about(), body)
+
+    # -- names ----------------------------------------------------------------------------------------
+
+    def role(self, tensor: Tensor) -> str:
+        """`In`, or `dIn` where it is a gradient."""
+        return shown(self.tiling.pass_, tensor)
+
+    def var(self, tensor: Tensor) -> str:
+        """The beginning of a tensor's variables."""
+        return self.role(tensor).lower()
+
+    def whole(self, tensor: Tensor) -> str:
+        """The variable with the whole slice of a tensor that is read."""
+        return f"{self.var(tensor)}_slice" if self.grouped(tensor) else self.here(tensor)
+
+    def here(self, tensor: Tensor) -> str:
+        """The variable with what this rank hands to its group."""
+        return "in_wide" if tensor == "In" and self.halo else f"{self.var(tensor)}_own"
+
+    def carried(self, tensor: Tensor) -> str:
+        """The function that says which box that is."""
+        return "carried_in" if tensor == "In" and self.halo else f"owned_{tensor.lower()}"
+
+    def touched(self, tensor: Tensor) -> str:
+        """The function that says what a block touches of a tensor."""
+        self.touches.add(tensor)
+        return f"touched_{tensor.lower()}"
+
+    def given(self, tensor: Tensor) -> str:
+        """The parameter by which a tensor comes: what a rank owns, or what an earlier pass kept."""
+        return self.whole(tensor) if tensor in self.tiling.kept else f"{self.var(tensor)}_own"
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What the pass is given of the tensors that it reads."""
+        return tuple(self.given(tensor) for tensor in self.tiling.reads)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What the pass returns beside its result: slices that a later pass finds."""
+        slices = (self.whole(t) for t in self.tiling.reads if t in self.tiling.keeps)
+        return tuple(name for name in slices if name not in self.parameters)
+
+    def about(self) -> tuple[str, ...]:
+        """The docstring, line by line."""
+        place = self.written.lower()
+        first = f"This rank's share of {self.role(self.written)}: its words of the box `owned_{place}(at)`."
+        (one, one_box), (other, other_box) = (self._parameter(tensor) for tensor in self.tiling.reads)
+        rest = (
+            f"`{one}` and `{other}` hold the boxes `{one_box}` and `{other_box}`, `groups` the group of this "
+            "rank for every entry of LINES; `words` counts what arrives."
+        )
+        if self.kept:
+            names = " and ".join(f"`{name}`" for name in self.kept)
+            rest += f" Returned as well, for the passes to come: {names}."
+        return (first, "", *wrap(rest, WIDTH, break_on_hyphens=False))
+
+    def _parameter(self, tensor: Tensor) -> tuple[str, str]:
+        name = self.given(tensor)
+        if name.endswith("_own"):
+            return name, f"owned_{tensor.lower()}(at)"
+        return name, "carried_in(at)" if name == "in_wide" else f"{self.touched(tensor)}(work(at))"
+
+    # -- what moves -----------------------------------------------------------------------------------
+
+    def grouped(self, tensor: Tensor) -> bool:
+        """Whether several ranks share a slice of the tensor."""
+        return self.distribution.group_size(tensor) > 1
+
+    @property
+    def gathered(self) -> tuple[Tensor, ...]:
+        """The tensors that are read and not found kept: they are gathered, whole or panel by panel."""
+        return tuple(t for t in self.tiling.reads if t not in self.tiling.kept)
+
+    def arrives(self, tensor: Tensor) -> bool:
+        """Whether a tensor that is read comes panel by panel."""
+        return tensor in self.tiling.brought and self.grouped(tensor)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the tensor that is written leaves panel by panel."""
+        return self.tiling.stationary != self.written and self.grouped(self.written)
+
+    @property
+    def returns(self) -> bool:
+        """Whether halo rows of dIn go back to their owners."""
+        return self.written == "In" and self.halo
+
+    def statements(self) -> tuple[Node, ...]:
+        """The body of the function."""
+        nodes: list[Node] = []
+        if not self.alone and self.loops:
+            key = f'"{self.name}"'
+            nodes.append(Text((f"tiles, steps = TILES[{key}], STEPS[{key}]",)))
+        if self.halo and self.written != "In" and "In" not in self.tiling.kept:
+            nodes.append(Halo(_sentence(WHY["halo"]), self._neighbour_axes()))
+        nodes += [self._gather(tensor) for tensor in self._whole_at_once()]
+        nodes += self._all_steps()
+        return (*nodes, *self._end())
+
+    def _whole_at_once(self) -> list[Tensor]:
+        expanded = [t for t in self.tiling.expanded if self.grouped(t)]
+        return expanded + ([] if self.loops else [t for t in self.tiling.reads if self.arrives(t)])
+
+    def _fetches(self) -> list[Tensor]:
+        return [t for t in self.tiling.reads if self.arrives(t) and self.loops]
+
+    def _broadcast(self, tensor: Tensor) -> Broadcast:
+        names = self.touched(tensor), self.here(tensor), self.carried(tensor)
+        return Broadcast(tensor, self.role(tensor), *names, LACKED_INDEX[tensor])
+
+    def _gather(self, tensor: Tensor) -> Gather:
+        phase, step = "loop", 0
+        if tensor in self.tiling.expanded:
+            phase, step = "expand", self.tiling.expanded.index(tensor)
+        common = vars(self._broadcast(tensor))
+        return Gather(**common, why=self._why("broadcast", tensor), phase=phase, step=step)
+
+    def _start(self, tensor: Tensor) -> tuple[Node, ...]:
+        start = Start(**vars(self._broadcast(tensor)))
+        why = Text((f"# {self._why('broadcast', tensor)}",))
+        condition = self._changes(tensor, "step")
+        return (why, When(condition, (start,))) if condition else (why, start)
+
+    def _changes(self, tensor: Tensor, step: str) -> str:
+        """The condition under which a step begins another tile of a tensor; empty if it always does."""
+        if self.loops[-1] in DIMS[tensor]:
+            return ""
+        axes = [f'"{axis}"' for axis in self.loops if axis in DIMS[tensor]]
+        if not axes:  # one tile for all steps
+            return "step == 0" if step == "step" else f"step + 1 == {self.steps}"
+        self.asks_changes = True
+        return f"changes({', '.join([step + self.tiles, *axes])})"
+
+    # -- the loop -------------------------------------------------------------------------------------
+
+    def _all_steps(self) -> list[Node]:
+        named = self._names_block()
+        if not self.loops:
+            return self._one_step(("block = work(at)",) if named else ())
+        body: list[Node] = [Text((f"block = tile(at, step{self.tiles})",))] if named else []
+        if not self._fetches():
+            return [Text(self._begin()), Steps(self.steps, (*body, *self._step()))]
+        fetch = Fetch(self.tiles, tuple(node for tensor in self._fetches() for node in self._start(tensor)))
+        loop = Steps(self.steps, (*body, Receive(self.steps), *self._step()))
+        return [Text(self._begin()), fetch, Text(("panels, coming = {}, fetch(0)",)), loop]
+
+    def _one_step(self, block: tuple[str, ...]) -> list[Node]:
+        var, kernel = self.var(self.written), self._kernel()[1]
+        if self.grouped(self.written):
+            return [Text((self._begin()[0], *block, f"{var} = {kernel}"))]
+        name = f"{var} =" if self.returns or self.kept else "return"
+        return [Text((*block, f"{name} {kernel}"))]
+
+    def _begin(self) -> tuple[str, str]:
+        """The box of what is summed here, and its zeros."""
+        var, written = self.var(self.written), self.written
+        away = self.leaves and self.loops
+        box = self.carried(written) + "(at)" if away else self.touched(written) + "(work(at))"
+        return f"{var}_box = {box}", f"{var} = {self.parameters[0]}.new_zeros(shape({var}_box))"
+
+    def _step(self) -> list[Node]:
+        """The local kernel, and what follows when the result leaves panel by panel."""
+        var, written = self.var(self.written), self.written
+        lines, kernel = self._kernel()
+        if self.leaves:
+            return self._hand_over(lines, kernel)
+        if any(axis in DIMS[written] for axis in self.loops):
+            place = f"within({self.touched(written)}(block), {var}_box)"
+            lines += [f"term = {kernel}", f"{var}[{place}] += term"]
+        else:
+            lines.append(f"{var} += {kernel}")
+        return [Text(tuple(lines))]
+
+    def _kernel(self) -> tuple[list[str], str]:
+        """The statements before the local kernel, and the expression that it is."""
+        lines: list[str] = []
+        operands = []
+        for tensor in self.tiling.reads:
+            operand, before = self._operand(tensor)
+            lines += before
+            operands.append(operand)
+        kind = self.plan.layer.kind
+        form = (PRODUCTS if kind == "matmul" else KERNELS)[self.tiling.pass_]
+        return lines, form.format(conv=kind, one=operands[0], other=operands[1])
+
+    def _names_block(self) -> bool:
+        """Whether a step says which block of the nest it works on."""
+        local = (t for t in TENSORS if t == self.written or not self.arrives(t))
+        tiled = any(axis in DIMS[t] for t in local for axis in self.loops)
+        return self.plan.layer.kind != "matmul" or (self.leaves and bool(self.loops)) or tiled
+
+    def _hand_over(self, lines: list[str], kernel: str) -> list[Node]:
+        leave = HandOver(**vars(self._reduce()))
+        begins = self._changes(self.written, "step")
+        if not begins:
+            return [Text((*lines, f"sums = {kernel}")), leave]
+        panel = f"another panel of {self.role(self.written)} begins"
+        fresh = When(begins, (Text((f"sums = 0  # {panel}",)),))
+        add = Text((*lines, f"sums += {kernel}"))
+        return [fresh, add, When(self._changes(self.written, "step + 1"), (leave,))]
+
+    def _reduce(self) -> Reduce:
+        written = self.written
+        names = self.var(written), self.touched(written), self.carried(written)
+        return Reduce(self._why("reduce", written), written, *names, LACKED_INDEX[written])
+
+    def _operand(self, tensor: Tensor) -> tuple[str, list[str]]:
+        """What the local kernel takes of a tensor, and the statements that make it."""
+        var = self.var(tensor)
+        if self.arrives(tensor) and self.loops:
+            return f'panels["{self.role(tensor)}"]', []
+        whole = self.whole(tensor)
+        if not any(axis in DIMS[tensor] for axis in self.loops):
+            return whole, []
+        frame = f"{self.carried(tensor)}(at)"
+        if self.grouped(tensor):
+            gathered = tensor not in self.tiling.kept
+            frame = f"{var}_box" if gathered else f"{self.touched(tensor)}(work(at))"
+        cut = f"{var}_tile = {whole}[within({self.touched(tensor)}(block), {frame})]"
+        if len(cut) <= WIDTH - 4:
+            return f"{var}_tile", [cut]
+        return f"{var}_tile", [f"{var}_box = {frame}", cut.replace(frame, f"{var}_box")]
+
+    # -- the end --------------------------------------------------------------------------------------
+
+    def _end(self) -> list[Node]:
+        nodes: list[Node] = []
+        result = self.var(self.written)
+        if self.grouped(self.written) and not (self.leaves and self.loops):
+            nodes.append(Finish(**vars(self._reduce()), phase="loop" if self.leaves else "reduce"))
+            result = "total"
+        elif not (self.loops or self.returns or self.kept):
+            return nodes  # the one kernel call is what is returned
+        if self.returns:
+            into = "din_own =" if self.kept else "return"
+            nodes.append(GiveBack(_sentence(WHY["return"]), self._neighbour_axes(), into, result))
+            result = "din_own"
+        if self.kept or not self.returns:
+            nodes.append(Text((f"return {', '.join([result, *self.kept])}",)))
+        return nodes
+
+    # -- words ----------------------------------------------------------------------------------------
+
+    def _neighbour_axes(self) -> str:
+        shared = any(dim in "dhw" for dim, _ in self.distribution.shares["In"])
+        axes = [a for a in ("d", "h", "w", *("k" * shared)) if getattr(self.plan.grid, a) > 1]
+        return f"({', '.join(repr(a) for a in axes)}{',' * (len(axes) == 1)})".replace("'", '"')
+
+    def _why(self, kind: str, tensor: Tensor) -> str:
+        return _sentence(WHY[kind].format(along=LACKED_INDEX[tensor], tensor=self.role(tensor)))
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."

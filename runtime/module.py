@@ -1,0 +1,307 @@
+"""Layers of training plans as `torch.nn.Module`s: weight, input, output are shares.
+
+The passes are those of an emitted program, which builds its layer by `layer()`. A rank
+gives its share of In, the words of `owned_in(at)`, and gets its share of Out; DTensors
+go in and out where their placements say the same. The weight is the own box of Ker, the
+bias the own channels of Out, held alike by the ranks that own the same ones.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor
+
+from runtime.blocks import Box, shape, within
+from runtime.collectives import Words
+from runtime.mesh import At, coordinates, grid_size, make_groups, place_at
+from runtime.placements import expressed, refused
+from runtime.shares import gather_shares, share_of
+
+
+class DistributedLayer(nn.Module):
+    """One layer on all ranks of the default process group; see its subclasses.
+
+    program: what was emitted for a training plan, as an imported module.
+    bias: whether the layer adds one number to each output channel.
+    check_finite: look for NaN and infinity in all that goes in and out; a
+        `FloatingPointError` then names layer, tensor and ranks, on every rank.
+
+    Raises `ValueError` where the ranks are not as many as the plan's grid has.
+    """
+
+    kernel_dims: int
+
+    def __init__(
+        self,
+        program: Any,
+        *,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        check_finite: bool = False,
+    ) -> None:
+        super().__init__()
+        self.program, self.name, self.check_finite = program, program.NAME, check_finite
+        if len(program.KER_SHAPE) - self.kernel_dims not in (2, 3):
+            raise ValueError(f"{self.name} is no layer for a {type(self).__name__}")
+        ranks = grid_size(program.GRID)
+        if dist.get_world_size() != ranks:
+            raise ValueError(
+                f"{self.name} is planned for {ranks} ranks, but"
+                f" {dist.get_world_size()} run; plan it for as many, with exact_procs"
+            )
+        self.at: At = coordinates(dist.get_rank(), program.GRID)
+        self.groups = make_groups(self.at, program.GRID, program.LINES)
+        self.words = Words()  # received since the layer was made
+        like = {"dtype": program.DTYPE, "device": device}
+        self.weight = nn.Parameter(
+            torch.empty(shape(program.owned_ker(self.at)), **like)
+        )
+        self.bias: nn.Parameter | None = None
+        if bias:
+            self.bias = nn.Parameter(torch.empty(shape(self.channels(self.at)), **like))
+        self.bias_group = self._bias_group()
+        self.reset_parameters()
+        if check_finite:
+            for role, tensor in (("dKer", self.weight), ("dBias", self.bias)):
+                self._watch(tensor, role)
+
+    def channels(self, at: At) -> Box:
+        """The output channels (groups and channels) that the rank at `at` owns."""
+        box: Box = self.program.owned_out(at)
+        return box[1 : len(box) - self.kernel_dims]
+
+    def _bias_group(self) -> Any:
+        """The ranks that own the same output channels, of other samples or rows."""
+        ats = [coordinates(r, self.program.GRID) for r in range(dist.get_world_size())]
+        mine = self.channels(self.at)
+        ranks = [rank for rank, at in enumerate(ats) if self.channels(at) == mine]
+        return dist.new_group(ranks, use_local_synchronization=True)
+
+    def reset_parameters(self) -> None:
+        """Values as torch's own layers begin with: uniform, from rank 0's generator."""
+        seed = [int(torch.randint(2**31, ()))]
+        dist.broadcast_object_list(seed, src=0)
+        bound = 1 / math.sqrt(
+            math.prod(self.program.KER_SHAPE[-self.kernel_dims - 1 :])
+        )
+        first = sum(low * 2**i for i, (low, _) in enumerate(self.channels(self.at)))
+        own = (self.weight, dist.get_rank()), (self.bias, 2**20 + first)
+        for parameter, offset in own:
+            if parameter is not None:
+                generator = torch.Generator().manual_seed(seed[0] + offset)
+                values = torch.rand(parameter.shape, generator=generator) * 2 - 1
+                with torch.no_grad():
+                    parameter.copy_(values * bound)
+
+    # -- one step -------------------------------------------------------------------
+
+    def forward(self, share: torch.Tensor) -> torch.Tensor:
+        """This rank's share of Out, from its share of In."""
+        if isinstance(share, DTensor):
+            return self._between_dtensors(share)
+        wanted = shape(self.program.owned_in(self.at))
+        if share.shape != wanted:
+            raise ValueError(
+                f"{self.name}: rank {dist.get_rank()} ({place_at(self.at)}) owns In of"
+                f" shape {wanted}, but was given {tuple(share.shape)};"
+                " `layer.share(whole)` cuts it"
+            )
+        self._look("In", share)
+        if self.check_finite and share.requires_grad:
+            share = share.view_as(share)
+            self._watch(share, "dIn")
+        out: torch.Tensor = self.program.Layer.apply(
+            share, self.weight, self.at, self.groups, self.words
+        )
+        if self.bias is not None:
+            out = AddBias.apply(  # type: ignore[no-untyped-call]
+                out, self.bias, self.kernel_dims, self.bias_group
+            )
+        self._look("Out", out)
+        if self.check_finite and out.requires_grad:
+            self._watch(out, "dOut")
+        return out
+
+    def _between_dtensors(self, whole: DTensor) -> torch.Tensor:
+        refused(self.name, whole, self.program.owned_in, self.program.GRID)
+        device = whole.device.type
+        mesh, places = self.placements("Out", device)
+        out = self.forward(whole.to_local())
+        extents = self.program.OUT_SHAPE
+        strides = torch.empty(extents, device="meta").stride()
+        return DTensor.from_local(
+            out,
+            mesh,
+            places,
+            run_check=False,
+            shape=torch.Size(extents),
+            stride=strides,
+        )
+
+    def placements(self, tensor: str, device: str = "cpu") -> tuple[Any, list[Any]]:
+        """(mesh, placements) of the shares of "In" or "Out" as a DTensor has them.
+
+        Raises `ValueError` where no placements say who owns what. All ranks must ask.
+        """
+        owned, whole = self.program.owned_in, self.program.IN_SHAPE
+        if tensor == "Out":
+            owned, whole = self.program.owned_out, self.program.OUT_SHAPE
+        return expressed(
+            self.name, tensor, owned, tuple(whole), self.program.GRID, device
+        )
+
+    def share(self, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's share of a whole In, given as torch's own layers have it."""
+        whole = whole.reshape(self.program.IN_SHAPE)
+        windows = getattr(self.program, "WINDOWS", {})
+        return share_of(whole, self.program.owned_in(self.at), tuple(windows.values()))
+
+    def gather(self, share: torch.Tensor) -> torch.Tensor:
+        """The whole Out from the shares of all ranks, as torch's own layers have it."""
+        whole = gather_shares(
+            share, self.program.owned_out, self.program.OUT_SHAPE, self.program.GRID
+        )
+        return whole.flatten(1, 2) if self._grouped else whole
+
+    @property
+    def _grouped(self) -> bool:
+        return len(self.program.KER_SHAPE) == self.kernel_dims + 3
+
+    # -- NaN ------------------------------------------------------------------------
+
+    def _watch(self, tensor: torch.Tensor | None, role: str) -> None:
+        if tensor is not None:
+            tensor.register_hook(lambda gradient: self._look(role, gradient))  # type: ignore[no-untyped-call]
+
+    def _look(self, role: str, values: torch.Tensor) -> None:
+        if not self.check_finite:
+            return
+        bad = torch.zeros(
+            dist.get_world_size(), dtype=torch.int32, device=values.device
+        )
+        bad[dist.get_rank()] = int(not bool(torch.isfinite(values).all()))
+        dist.all_reduce(bad)
+        if bad.any():
+            ranks = [int(rank) for rank in bad.nonzero().flatten()]
+            where = ", ".join(
+                f"rank {rank} ({place_at(coordinates(rank, self.program.GRID))})"
+                for rank in ranks
+            )
+            raise FloatingPointError(
+                f"layer {self.name}: {role} is not finite on {where}"
+            )
+
+    # -- state ----------------------------------------------------------------------
+
+    def full_state_dict(self) -> dict[str, torch.Tensor]:
+        """Weight and bias whole, on every rank, as torch's own layers save them."""
+        program = self.program
+        weight = gather_shares(
+            self.weight.detach(), program.owned_ker, program.KER_SHAPE, program.GRID
+        )
+        state = {"weight": weight.flatten(0, 1) if self._grouped else weight}
+        if self.bias is not None:
+            whole = program.OUT_SHAPE[1 : len(program.OUT_SHAPE) - self.kernel_dims]
+            state["bias"] = gather_shares(
+                self.bias.detach(), self.channels, whole, program.GRID
+            ).flatten()
+        return state
+
+    def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Take the own shares of a whole weight and bias, saved from any grid.
+
+        Raises `ValueError` with the names where the state is of another layer.
+        """
+        program = self.program
+        boxes: dict[str, Box] = {"weight": program.owned_ker(self.at)}
+        whole = {"weight": tuple(program.KER_SHAPE)}
+        if self.bias is not None:
+            boxes["bias"] = self.channels(self.at)
+            whole["bias"] = tuple(program.OUT_SHAPE[1 : 1 + len(boxes["bias"])])
+        flat = {
+            name: (math.prod(sizes[:2]), *sizes[2:]) if self._grouped else sizes
+            for name, sizes in whole.items()
+        }
+        given = {name: tuple(values.shape) for name, values in state.items()}
+        if given != flat:
+            raise ValueError(
+                f"the state is not of layer {self.name}:"
+                f" it has {given}, the layer {flat}"
+            )
+        with torch.no_grad():
+            for name, box in boxes.items():
+                values = state[name].reshape(whole[name])
+                frame = tuple((0, extent) for extent in whole[name])
+                getattr(self, name).copy_(values[within(box, frame)])
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What a state of shares belongs to; part of `state_dict()`."""
+        return {"layer": self.name, "plan": self.program.PLAN, "rank": dist.get_rank()}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Refuse the shares of another plan or rank."""
+        mine = self.get_extra_state()
+        if state != mine:
+            raise ValueError(
+                f"the state holds shares of {state}, not of {mine};"
+                " move it by full_state_dict and load_full_state_dict"
+            )
+
+    def extra_repr(self) -> str:
+        """Name, plan and shares."""
+        grid = " x ".join(f"{axis}={n}" for axis, n in self.program.GRID.items()) or "1"
+        share = tuple(self.weight.shape)
+        return f"{self.name}, plan={self.program.PLAN}, grid={grid}, weight={share}"
+
+
+class DistributedConv1d(DistributedLayer):
+    """`torch.nn.Conv1d` on the ranks of a plan."""
+
+    kernel_dims = 1
+
+
+class DistributedConv2d(DistributedLayer):
+    """`torch.nn.Conv2d` on the ranks of a plan."""
+
+    kernel_dims = 2
+
+
+class DistributedConv3d(DistributedLayer):
+    """`torch.nn.Conv3d` on the ranks of a plan."""
+
+    kernel_dims = 3
+
+
+class DistributedLinear(DistributedLayer):
+    """`torch.nn.Linear` on the ranks of a plan."""
+
+    kernel_dims = 0
+
+
+class AddBias(torch.autograd.Function):
+    """Add a number to each channel; its gradient is summed over those that share it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, out: torch.Tensor, bias: torch.Tensor, dims: int, group: Any
+    ) -> torch.Tensor:
+        """Out plus bias."""
+        ctx.dims, ctx.group = dims, group
+        return out + bias.reshape(*bias.shape, *[1] * dims)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+        """dOut passes; every number of the bias gets the sum of its channel."""
+        dims = [0, *range(dout.dim() - ctx.dims, dout.dim())]
+        dbias = dout.sum(dims).contiguous()
+        dist.all_reduce(dbias, group=ctx.group)
+        return dout, dbias, None, None

@@ -1,0 +1,271 @@
+"""uneven: conv2d backward-filter on 8 ranks as a grid h=2 x c=2 x k=2.
+
+Emitted by `synth emit layer.yaml --procs 8` (plan dcab91b60d12).
+Change the plan, not this file.
+
+Run    torchrun --nproc-per-node=8 PROGRAM.py --check
+Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
+       b=3 h=11 w=9 c=7 k=5 r=3 s=3
+Form   3D: dKer stays, In and dOut pass in 2 panels along x
+Owned  In: c over c, h over h, w over k
+       Ker: k over k then x, c over c (x: h); partial sums along x until reduced
+       Out: k over k then c, h over h
+Moves  In 588 (halo 60), Ker 72, Out 324: at most 786 words received per rank
+Memory at most 3882 words of 4 bytes per rank
+"""
+
+import sys
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from runtime.blocks import Window, cut, overlap, reach, shape, volume, widen, within
+from runtime.check import gradient
+from runtime.cli import Facts, Result, Share, arguments, conclude
+from runtime.collectives import settle
+from runtime.data import sample_box
+from runtime.halo import redistribute
+from runtime.local import kernel_gradient
+from runtime.mesh import line, make_groups, start
+
+NAME = "uneven"
+PLAN = "dcab91b60d12"
+DTYPE = torch.float32
+
+P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
+GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
+PROCS = 8  # ranks that may be started
+LINES = {  # what the ranks that differ only along these axes share
+    "k": ("k",),  # a slice of In
+    "x": ("h",),  # a slice of Ker
+    "c": ("c",),  # a slice of Out
+}
+
+N_b, N_c, N_k = 3, 7, 5  # samples, input and output channels
+N_h, N_w = 11, 9  # output positions
+N_r, N_s = 3, 3  # kernel taps
+I_h, I_w = 11, 9  # input positions that are read
+WINDOWS = {  # how output positions read input positions
+    "h": Window(I_h, N_r, padding=1),
+    "w": Window(I_w, N_s, padding=1),
+}
+STEPS = 2  # tiles of a work block along h
+
+# The layer in its own numbers: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 11, 9)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+OUT_SHAPE = (N_b, N_k, N_h, N_w)
+SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE
+STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
+FLOPS = 187_110  # of the whole layer
+
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 588, "Ker": 72, "Out": 324, "halo": 60, "total": 786}
+WORDS = {  # from this rank on
+    0: {"In": 492, "Ker": 72, "Out": 162, "halo": 60, "total": 726},
+    1: {"In": 588, "Ker": 36, "Out": 162, "halo": 48, "total": 786},
+    2: {"In": 369, "Ker": 54, "Out": 324, "halo": 45, "total": 747},
+    3: {"In": 441, "Ker": 27, "Out": 162, "halo": 36, "total": 630},
+    4: {"In": 444, "Ker": 36, "Out": 135, "halo": 60, "total": 615},
+    5: {"In": 528, "Ker": 36, "Out": 135, "halo": 48, "total": 699},
+    6: {"In": 333, "Ker": 27, "Out": 270, "halo": 45, "total": 630},
+    7: {"In": 396, "Ker": 27, "Out": 135, "halo": 36, "total": 558},
+}
+
+
+def work(at):
+    """The block of the nest that the rank at `at` works on: axis -> interval."""
+    return {
+        "b": (0, N_b),
+        "h": cut((0, N_h), P_h, at["h"]),
+        "w": (0, N_w),
+        "c": cut((0, N_c), P_c, at["c"]),
+        "k": cut((0, N_k), P_k, at["k"]),
+    }
+
+
+def tile(at, step):
+    """The part of that block which one step works on."""
+    block = work(at)
+    block["h"] = cut(block["h"], STEPS, step)
+    return block
+
+
+def owned_in(at):
+    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
+    return (
+        (0, N_b),
+        cut((0, N_c), P_c, at["c"]),
+        cut((0, I_h), P_h, at["h"]),
+        cut((0, I_w), P_k, at["k"]),
+    )
+
+
+def touched_in(block):
+    """The box of In[b, c, h, w] that a block of the nest reads."""
+    return (
+        block["b"],
+        block["c"],
+        reach(block["h"], WINDOWS["h"]),
+        reach(block["w"], WINDOWS["w"]),
+    )
+
+
+def carried_in(at):
+    """What a rank hands out: its share of the rows that its block reads, halo and all."""
+    b, c, _, w = owned_in(at)
+    block = work(at)
+    return (
+        b,
+        c,
+        reach(block["h"], WINDOWS["h"]),
+        widen(w, reach(block["w"], WINDOWS["w"]), P_k, at["k"]),
+    )
+
+
+def owned_ker(at):
+    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
+    return (
+        cut(cut((0, N_k), P_k, at["k"]), P_h, at["h"]),
+        cut((0, N_c), P_c, at["c"]),
+        (0, N_r),
+        (0, N_s),
+    )
+
+
+def touched_ker(block):
+    """The box of Ker[k, c, r, s] that a block of the nest adds to."""
+    return block["k"], block["c"], (0, N_r), (0, N_s)
+
+
+def owned_out(at):
+    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
+    return (
+        (0, N_b),
+        cut(cut((0, N_k), P_k, at["k"]), P_c, at["c"]),
+        cut((0, N_h), P_h, at["h"]),
+        (0, N_w),
+    )
+
+
+def touched_out(block):
+    """The box of Out[b, k, h, w] that a block of the nest reads."""
+    return block["b"], block["k"], block["h"], block["w"]
+
+
+def broadcast(panel, here, carried, group, count):
+    """Start one broadcast for each piece of a panel, from the rank that carries it.
+
+    Yields (box, values, request). `here` holds `carried(at)` of this rank.
+    """
+    for source, peer in enumerate(group.peers):
+        box = overlap(carried(peer), panel)
+        if volume(box) == 0:
+            continue
+        if source == group.me:
+            piece = here[within(box, carried(peer))].contiguous()
+        else:
+            piece = here.new_empty(shape(box))
+            count(volume(box))
+        yield (
+            box,
+            piece,
+            dist.broadcast(piece, group=group.handle, group_src=source, async_op=True),
+        )
+
+
+def reduce(sums, panel, carried, group, count):
+    """Sum a panel over a group: each rank is sent the terms of what it carries.
+
+    Returns the box that this rank carries of the panel, and its total.
+    """
+    shares = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = shares[group.me]
+    others = [i for i in range(len(shares)) if i != group.me]
+    leaving = torch.cat([sums[within(shares[i], panel)].flatten() for i in others])
+    arriving = leaving.new_empty(len(others), *shape(mine))
+    sent, received = [volume(share) for share in shares], [volume(mine)] * len(shares)
+    sent[group.me] = received[group.me] = 0  # the own terms stay
+    dist.all_to_all_single(
+        arriving.view(-1),
+        leaving,
+        output_split_sizes=received,
+        input_split_sizes=sent,
+        group=group.handle,
+    )
+    count(arriving.numel())
+    return mine, sums[within(mine, panel)] + arriving.sum(0)
+
+
+def run(in_own, dout_own, at, groups, words):
+    """This rank's share of dKer: its words of the box `owned_ker(at)`.
+
+    `in_own` and `dout_own` hold the boxes `owned_in(at)` and `owned_out(at)`, `groups`
+    the group of this rank for every entry of LINES; `words` counts what arrives.
+    """
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = line(at, GRID, ("h", "k"))
+    count = words.counter("halo", 0, "In")
+    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+
+    dker_box = touched_ker(work(at))
+    dker = in_own.new_zeros(shape(dker_box))
+
+    def fetch(step):
+        """Start the broadcasts that `step` waits for."""
+        block, coming = tile(at, step), {}
+        # All ranks along k need the same slice of In.
+        panel, count = touched_in(block), words.counter("loop", step, "In")
+        pieces = broadcast(panel, in_wide, carried_in, groups["k"], count)
+        coming["In"] = panel, in_wide, list(pieces)
+        # All ranks along c need the same slice of dOut.
+        panel, count = touched_out(block), words.counter("loop", step, "Out")
+        pieces = broadcast(panel, dout_own, owned_out, groups["c"], count)
+        coming["dOut"] = panel, dout_own, list(pieces)
+        return coming
+
+    panels, coming = {}, fetch(0)
+
+    for step in range(STEPS):
+        block = tile(at, step)
+        settle(coming, panels)
+        if step + 1 < STEPS:
+            coming = fetch(step + 1)  # travels while this step computes
+        dker += kernel_gradient(panels["In"], panels["dOut"], block, WINDOWS)
+
+    # Each rank along x holds a partial sum of the same slice of dKer.
+    count = words.counter("reduce", 0, "Ker")
+    _, total = reduce(dker, dker_box, owned_ker, groups["x"], count)
+
+    return total
+
+
+def expected_dker(at, device):
+    """The same share of dKer from one torch call, with the layer's own numbers."""
+    box = owned_ker(at)
+    return gradient(
+        "dKer", F.conv2d, SHAPES, box, DTYPE, device, STRIDE, PADDING, DILATION, WINDOWS
+    )
+
+
+def main():
+    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    args = arguments(__doc__)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    world = start(PLAN, GRID, PROCS, args.timeout)
+    at, device = world.at, world.device
+    groups = make_groups(at, GRID, LINES)
+    windows = tuple(WINDOWS.values())
+    in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
+    dout_own = sample_box("dOut", OUT_SHAPE, owned_out(at), DTYPE, device)
+    job = partial(run, in_own, dout_own, at, groups)
+    results = [
+        Result("dKer", owned_ker(at), partial(expected_dker, at, device)),
+    ]
+    return conclude(args, world, facts, Share(job, results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+"""volume: conv3d forward on 8 ranks as a grid d=2 x h=2 x k=2.
+
+Emitted by `synth emit layer.yaml --procs 8` (plan 4807c4d995cf).
+Change the plan, not this file.
+
+Run    torchrun --nproc-per-node=8 PROGRAM.py --check
+Nest   Out[b,k,d,h,w] += In[b,c,d+t-1,2h+r-1,w+s-1] * Ker[k,c,t,r,s]
+       b=2 d=6 h=4 w=5 c=4 k=6 t=3 r=3 s=3
+Form   2D: Out stays, In and Ker pass in 2 panels along c
+Owned  In: c over k, d over d, h over h
+       Ker: k over k, c over x (x: d, h)
+       Out: k over k, d over d, h over h
+Moves  In 460 (halo 140), Ker 243, Out 0: at most 703 words received per rank
+Memory at most 2665 words of 4 bytes per rank
+"""
+
+import sys
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from runtime.blocks import Window, cut, overlap, reach, shape, volume, within
+from runtime.check import reference
+from runtime.cli import Facts, Result, Share, arguments, conclude
+from runtime.collectives import settle
+from runtime.data import sample_box
+from runtime.halo import redistribute
+from runtime.local import convolve
+from runtime.mesh import line, make_groups, start
+
+NAME = "volume"
+PLAN = "4807c4d995cf"
+DTYPE = torch.float32
+
+P_d, P_h, P_k = 2, 2, 2  # ranks along each axis
+GRID = {"d": P_d, "h": P_h, "k": P_k}  # the last axis varies fastest over the ranks
+PROCS = 8  # ranks that may be started
+LINES = {  # what the ranks that differ only along these axes share
+    "k": ("k",),  # a slice of In
+    "x": ("d", "h"),  # a slice of Ker
+}
+
+N_b, N_c, N_k = 2, 4, 6  # samples, input and output channels
+N_d, N_h, N_w = 6, 4, 5  # output positions
+N_t, N_r, N_s = 3, 3, 3  # kernel taps
+I_d, I_h, I_w = 6, 7, 5  # input positions that are read
+WINDOWS = {  # how output positions read input positions
+    "d": Window(I_d, N_t, padding=1),
+    "h": Window(I_h, N_r, stride=2, padding=1),
+    "w": Window(I_w, N_s, padding=1),
+}
+STEPS = 2  # tiles of a work block along c
+
+# The layer in its own numbers: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 6, 7, 5)
+KER_SHAPE = (N_k, N_c, N_t, N_r, N_s)
+STRIDE, PADDING, DILATION = (1, 2, 1), (1, 1, 1), (1, 1, 1)
+FLOPS = 311_040  # of the whole layer
+
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 460, "Ker": 243, "Out": 0, "halo": 140, "total": 703}
+WORDS = {  # from this rank on
+    0: {"In": 400, "Ker": 243, "Out": 0, "halo": 80, "total": 643},
+    2: {"In": 460, "Ker": 243, "Out": 0, "halo": 140, "total": 703},
+    4: {"In": 400, "Ker": 243, "Out": 0, "halo": 80, "total": 643},
+    6: {"In": 460, "Ker": 243, "Out": 0, "halo": 140, "total": 703},
+}
+
+
+def work(at):
+    """The block of the nest that the rank at `at` works on: axis -> interval."""
+    return {
+        "b": (0, N_b),
+        "d": cut((0, N_d), P_d, at["d"]),
+        "h": cut((0, N_h), P_h, at["h"]),
+        "w": (0, N_w),
+        "c": (0, N_c),
+        "k": cut((0, N_k), P_k, at["k"]),
+    }
+
+
+def tile(at, step):
+    """The part of that block which one step works on."""
+    block = work(at)
+    block["c"] = cut(block["c"], STEPS, step)
+    return block
+
+
+def owned_in(at):
+    """The box of In[b, c, d, h, w] that the rank at `at` alone stores."""
+    return (
+        (0, N_b),
+        cut((0, N_c), P_k, at["k"]),
+        cut((0, I_d), P_d, at["d"]),
+        cut((0, I_h), P_h, at["h"]),
+        (0, I_w),
+    )
+
+
+def touched_in(block):
+    """The box of In[b, c, d, h, w] that a block of the nest reads."""
+    return (
+        block["b"],
+        block["c"],
+        reach(block["d"], WINDOWS["d"]),
+        reach(block["h"], WINDOWS["h"]),
+        reach(block["w"], WINDOWS["w"]),
+    )
+
+
+def carried_in(at):
+    """What a rank hands out: its share of the rows that its block reads, halo and all."""
+    b, c, _, _, w = owned_in(at)
+    block = work(at)
+    return b, c, reach(block["d"], WINDOWS["d"]), reach(block["h"], WINDOWS["h"]), w
+
+
+def owned_ker(at):
+    """The box of Ker[k, c, t, r, s] that the rank at `at` alone stores."""
+    member = at["d"] * P_h + at["h"]  # among the ranks that share a slice
+    return (
+        cut((0, N_k), P_k, at["k"]),
+        cut((0, N_c), P_d * P_h, member),
+        (0, N_t),
+        (0, N_r),
+        (0, N_s),
+    )
+
+
+def touched_ker(block):
+    """The box of Ker[k, c, t, r, s] that a block of the nest reads."""
+    return block["k"], block["c"], (0, N_t), (0, N_r), (0, N_s)
+
+
+def owned_out(at):
+    """The box of Out[b, k, d, h, w] that the rank at `at` alone stores."""
+    return (
+        (0, N_b),
+        cut((0, N_k), P_k, at["k"]),
+        cut((0, N_d), P_d, at["d"]),
+        cut((0, N_h), P_h, at["h"]),
+        (0, N_w),
+    )
+
+
+def touched_out(block):
+    """The box of Out[b, k, d, h, w] that a block of the nest adds to."""
+    return block["b"], block["k"], block["d"], block["h"], block["w"]
+
+
+def broadcast(panel, here, carried, group, count):
+    """Start one broadcast for each piece of a panel, from the rank that carries it.
+
+    Yields (box, values, request). `here` holds `carried(at)` of this rank.
+    """
+    for source, peer in enumerate(group.peers):
+        box = overlap(carried(peer), panel)
+        if volume(box) == 0:
+            continue
+        if source == group.me:
+            piece = here[within(box, carried(peer))].contiguous()
+        else:
+            piece = here.new_empty(shape(box))
+            count(volume(box))
+        yield (
+            box,
+            piece,
+            dist.broadcast(piece, group=group.handle, group_src=source, async_op=True),
+        )
+
+
+def run(in_own, ker_own, at, groups, words):
+    """This rank's share of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
+    the group of this rank for every entry of LINES; `words` counts what arrives.
+    """
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = line(at, GRID, ("d", "h"))
+    count = words.counter("halo", 0, "In")
+    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+
+    def fetch(step):
+        """Start the broadcasts that `step` waits for."""
+        block, coming = tile(at, step), {}
+        # All ranks along k need the same slice of In.
+        panel, count = touched_in(block), words.counter("loop", step, "In")
+        pieces = broadcast(panel, in_wide, carried_in, groups["k"], count)
+        coming["In"] = panel, in_wide, list(pieces)
+        # All ranks along x need the same slice of Ker.
+        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
+        pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
+        coming["Ker"] = panel, ker_own, list(pieces)
+        return coming
+
+    panels, coming = {}, fetch(0)
+
+    for step in range(STEPS):
+        block = tile(at, step)
+        settle(coming, panels)
+        if step + 1 < STEPS:
+            coming = fetch(step + 1)  # travels while this step computes
+        out += convolve(F.conv3d, panels["In"], panels["Ker"], block, WINDOWS)
+
+    return out
+
+
+def expected_out(at, device):
+    """The same share of Out from one torch call, with the layer's own numbers."""
+    box = owned_out(at)
+    return reference(
+        F.conv3d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
+    )
+
+
+def main():
+    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    args = arguments(__doc__)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    world = start(PLAN, GRID, PROCS, args.timeout)
+    at, device = world.at, world.device
+    groups = make_groups(at, GRID, LINES)
+    windows = tuple(WINDOWS.values())
+    in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
+    ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
+    job = partial(run, in_own, ker_own, at, groups)
+    results = [
+        Result("Out", owned_out(at), partial(expected_out, at, device)),
+    ]
+    return conclude(args, world, facts, Share(job, results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,246 @@
+"""small: conv2d forward on 8 ranks as a grid b=2 x c=2 x k=2.
+
+Emitted by `synth emit layer.yaml --procs 8` (plan c35fc181c209).
+Change the plan, not this file.
+
+Run    torchrun --nproc-per-node=8 PROGRAM.py --check
+Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
+       b=4 h=8 w=8 c=16 k=16 r=3 s=3
+Form   3D: In stays, Ker and Out pass in 4 panels along k
+Owned  In: b over b, c over c then k
+       Ker: k over k, c over c then x (x: b)
+       Out: b over b, k over k then c; partial sums along c until reduced
+Moves  In 512, Ker 288, Out 512: at most 1312 words received per rank
+Memory at most 3648 words of 4 bytes per rank
+"""
+
+import sys
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from runtime.blocks import Window, cut, overlap, reach, shape, volume, within
+from runtime.check import reference
+from runtime.cli import Facts, Result, Share, arguments, conclude
+from runtime.collectives import assemble, settle
+from runtime.data import sample_box
+from runtime.local import convolve
+from runtime.mesh import make_groups, start
+
+NAME = "small"
+PLAN = "c35fc181c209"
+DTYPE = torch.float32
+
+P_b, P_c, P_k = 2, 2, 2  # ranks along each axis
+GRID = {"b": P_b, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
+PROCS = 8  # ranks that may be started
+LINES = {  # what the ranks that differ only along these axes share
+    "k": ("k",),  # a slice of In
+    "x": ("b",),  # a slice of Ker
+    "c": ("c",),  # a slice of Out
+}
+
+N_b, N_c, N_k = 4, 16, 16  # samples, input and output channels
+N_h, N_w = 8, 8  # output positions
+N_r, N_s = 3, 3  # kernel taps
+I_h, I_w = 8, 8  # input positions that are read
+WINDOWS = {  # how output positions read input positions
+    "h": Window(I_h, N_r, padding=1),
+    "w": Window(I_w, N_s, padding=1),
+}
+STEPS = 4  # tiles of a work block along k
+
+# The layer in its own numbers: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 8, 8)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
+FLOPS = 1_179_648  # of the whole layer
+
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 512, "Ker": 288, "Out": 512, "halo": 0, "total": 1312}
+WORDS = {  # from this rank on
+    0: {"In": 512, "Ker": 288, "Out": 512, "halo": 0, "total": 1312},
+}
+
+
+def work(at):
+    """The block of the nest that the rank at `at` works on: axis -> interval."""
+    return {
+        "b": cut((0, N_b), P_b, at["b"]),
+        "h": (0, N_h),
+        "w": (0, N_w),
+        "c": cut((0, N_c), P_c, at["c"]),
+        "k": cut((0, N_k), P_k, at["k"]),
+    }
+
+
+def tile(at, step):
+    """The part of that block which one step works on."""
+    block = work(at)
+    block["k"] = cut(block["k"], STEPS, step)
+    return block
+
+
+def owned_in(at):
+    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
+    return (
+        cut((0, N_b), P_b, at["b"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_k, at["k"]),
+        (0, I_h),
+        (0, I_w),
+    )
+
+
+def touched_in(block):
+    """The box of In[b, c, h, w] that a block of the nest reads."""
+    return (
+        block["b"],
+        block["c"],
+        reach(block["h"], WINDOWS["h"]),
+        reach(block["w"], WINDOWS["w"]),
+    )
+
+
+def owned_ker(at):
+    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
+    return (
+        cut((0, N_k), P_k, at["k"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_b, at["b"]),
+        (0, N_r),
+        (0, N_s),
+    )
+
+
+def touched_ker(block):
+    """The box of Ker[k, c, r, s] that a block of the nest reads."""
+    return block["k"], block["c"], (0, N_r), (0, N_s)
+
+
+def owned_out(at):
+    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
+    return (
+        cut((0, N_b), P_b, at["b"]),
+        cut(cut((0, N_k), P_k, at["k"]), P_c, at["c"]),
+        (0, N_h),
+        (0, N_w),
+    )
+
+
+def touched_out(block):
+    """The box of Out[b, k, h, w] that a block of the nest adds to."""
+    return block["b"], block["k"], block["h"], block["w"]
+
+
+def broadcast(panel, here, carried, group, count):
+    """Start one broadcast for each piece of a panel, from the rank that carries it.
+
+    Yields (box, values, request). `here` holds `carried(at)` of this rank.
+    """
+    for source, peer in enumerate(group.peers):
+        box = overlap(carried(peer), panel)
+        if volume(box) == 0:
+            continue
+        if source == group.me:
+            piece = here[within(box, carried(peer))].contiguous()
+        else:
+            piece = here.new_empty(shape(box))
+            count(volume(box))
+        yield (
+            box,
+            piece,
+            dist.broadcast(piece, group=group.handle, group_src=source, async_op=True),
+        )
+
+
+def reduce(sums, panel, carried, group, count):
+    """Sum a panel over a group: each rank is sent the terms of what it carries.
+
+    Returns the box that this rank carries of the panel, and its total.
+    """
+    shares = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = shares[group.me]
+    others = [i for i in range(len(shares)) if i != group.me]
+    leaving = torch.cat([sums[within(shares[i], panel)].flatten() for i in others])
+    arriving = leaving.new_empty(len(others), *shape(mine))
+    sent, received = [volume(share) for share in shares], [volume(mine)] * len(shares)
+    sent[group.me] = received[group.me] = 0  # the own terms stay
+    dist.all_to_all_single(
+        arriving.view(-1),
+        leaving,
+        output_split_sizes=received,
+        input_split_sizes=sent,
+        group=group.handle,
+    )
+    count(arriving.numel())
+    return mine, sums[within(mine, panel)] + arriving.sum(0)
+
+
+def run(in_own, ker_own, at, groups, words):
+    """This rank's share of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
+    the group of this rank for every entry of LINES; `words` counts what arrives.
+    """
+    # All ranks along k need the same slice of In.
+    in_box = touched_in(work(at))
+    count = words.counter("expand", 0, "In")
+    pieces = broadcast(in_box, in_own, owned_in, groups["k"], count)
+    in_slice = assemble(in_box, in_own, pieces)
+
+    out_box = owned_out(at)
+    out = in_own.new_zeros(shape(out_box))
+
+    def fetch(step):
+        """Start the broadcasts that `step` waits for."""
+        block, coming = tile(at, step), {}
+        # All ranks along x need the same slice of Ker.
+        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
+        pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
+        coming["Ker"] = panel, ker_own, list(pieces)
+        return coming
+
+    panels, coming = {}, fetch(0)
+
+    for step in range(STEPS):
+        block = tile(at, step)
+        settle(coming, panels)
+        if step + 1 < STEPS:
+            coming = fetch(step + 1)  # travels while this step computes
+        sums = convolve(F.conv2d, in_slice, panels["Ker"], block, WINDOWS)
+        # Each rank along c holds a partial sum of the same slice of Out.
+        panel, count = touched_out(block), words.counter("loop", step, "Out")
+        share, total = reduce(sums, panel, owned_out, groups["c"], count)
+        out[within(share, out_box)] += total
+
+    return out
+
+
+def expected_out(at, device):
+    """The same share of Out from one torch call, with the layer's own numbers."""
+    box = owned_out(at)
+    return reference(
+        F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
+    )
+
+
+def main():
+    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    args = arguments(__doc__)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    world = start(PLAN, GRID, PROCS, args.timeout)
+    at, device = world.at, world.device
+    groups = make_groups(at, GRID, LINES)
+    windows = tuple(WINDOWS.values())
+    in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
+    ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
+    job = partial(run, in_own, ker_own, at, groups)
+    results = [
+        Result("Out", owned_out(at), partial(expected_out, at, device)),
+    ]
+    return conclude(args, world, facts, Share(job, results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

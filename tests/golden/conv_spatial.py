@@ -1,0 +1,174 @@
+"""wide: conv2d forward on 4 ranks as a grid h=4.
+
+Emitted by `synth emit layer.yaml --procs 4` (plan 1e0a8ea314ef).
+Change the plan, not this file.
+
+Run    torchrun --nproc-per-node=4 PROGRAM.py --check
+Nest   Out[b,k,h,w] += In[b,c,h+r-3,w+s-3] * Ker[k,c,r,s]
+       b=2 h=12 w=6 c=3 k=4 r=7 s=7
+Form   2D: Out stays, In and Ker pass in one panel
+Owned  In: h over h
+       Ker: k over x (x: h)
+       Out: h over h
+Moves  In 216 (halo 216), Ker 441, Out 0: at most 657 words received per rank
+Memory at most 2103 words of 4 bytes per rank
+"""
+
+import sys
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from runtime.blocks import Window, cut, overlap, reach, shape, volume, within
+from runtime.check import reference
+from runtime.cli import Facts, Result, Share, arguments, conclude
+from runtime.collectives import assemble
+from runtime.data import sample_box
+from runtime.halo import redistribute
+from runtime.local import convolve
+from runtime.mesh import line, make_groups, start
+
+NAME = "wide"
+PLAN = "1e0a8ea314ef"
+DTYPE = torch.float32
+
+P_h = 4  # ranks along each axis
+GRID = {"h": P_h}  # the last axis varies fastest over the ranks
+PROCS = 4  # ranks that may be started
+LINES = {  # what the ranks that differ only along these axes share
+    "x": ("h",),  # a slice of Ker
+}
+
+N_b, N_c, N_k = 2, 3, 4  # samples, input and output channels
+N_h, N_w = 12, 6  # output positions
+N_r, N_s = 7, 7  # kernel taps
+I_h, I_w = 12, 6  # input positions that are read
+WINDOWS = {  # how output positions read input positions
+    "h": Window(I_h, N_r, padding=3),
+    "w": Window(I_w, N_s, padding=3),
+}
+
+# The layer in its own numbers: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 12, 6)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+STRIDE, PADDING, DILATION = (1, 1), (3, 3), (1, 1)
+FLOPS = 169_344  # of the whole layer
+
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 216, "Ker": 441, "Out": 0, "halo": 216, "total": 657}
+WORDS = {  # from this rank on
+    0: {"In": 108, "Ker": 441, "Out": 0, "halo": 108, "total": 549},
+    1: {"In": 216, "Ker": 441, "Out": 0, "halo": 216, "total": 657},
+    3: {"In": 108, "Ker": 441, "Out": 0, "halo": 108, "total": 549},
+}
+
+
+def work(at):
+    """The block of the nest that the rank at `at` works on: axis -> interval."""
+    return {
+        "b": (0, N_b),
+        "h": cut((0, N_h), P_h, at["h"]),
+        "w": (0, N_w),
+        "c": (0, N_c),
+        "k": (0, N_k),
+    }
+
+
+def owned_in(at):
+    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
+    return (0, N_b), (0, N_c), cut((0, I_h), P_h, at["h"]), (0, I_w)
+
+
+def carried_in(at):
+    """What a rank hands out: its share of the rows that its block reads, halo and all."""
+    b, c, _, w = owned_in(at)
+    block = work(at)
+    return b, c, reach(block["h"], WINDOWS["h"]), w
+
+
+def owned_ker(at):
+    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
+    return cut((0, N_k), P_h, at["h"]), (0, N_c), (0, N_r), (0, N_s)
+
+
+def touched_ker(block):
+    """The box of Ker[k, c, r, s] that a block of the nest reads."""
+    return block["k"], block["c"], (0, N_r), (0, N_s)
+
+
+def owned_out(at):
+    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
+    return (0, N_b), (0, N_k), cut((0, N_h), P_h, at["h"]), (0, N_w)
+
+
+def broadcast(panel, here, carried, group, count):
+    """Start one broadcast for each piece of a panel, from the rank that carries it.
+
+    Yields (box, values, request). `here` holds `carried(at)` of this rank.
+    """
+    for source, peer in enumerate(group.peers):
+        box = overlap(carried(peer), panel)
+        if volume(box) == 0:
+            continue
+        if source == group.me:
+            piece = here[within(box, carried(peer))].contiguous()
+        else:
+            piece = here.new_empty(shape(box))
+            count(volume(box))
+        yield (
+            box,
+            piece,
+            dist.broadcast(piece, group=group.handle, group_src=source, async_op=True),
+        )
+
+
+def run(in_own, ker_own, at, groups, words):
+    """This rank's share of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
+    the group of this rank for every entry of LINES; `words` counts what arrives.
+    """
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = line(at, GRID, ("h",))
+    count = words.counter("halo", 0, "In")
+    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+
+    # All ranks along x need the same slice of Ker.
+    ker_box = touched_ker(work(at))
+    count = words.counter("loop", 0, "Ker")
+    pieces = broadcast(ker_box, ker_own, owned_ker, groups["x"], count)
+    ker_slice = assemble(ker_box, ker_own, pieces)
+
+    block = work(at)
+    return convolve(F.conv2d, in_wide, ker_slice, block, WINDOWS)
+
+
+def expected_out(at, device):
+    """The same share of Out from one torch call, with the layer's own numbers."""
+    box = owned_out(at)
+    return reference(
+        F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
+    )
+
+
+def main():
+    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    args = arguments(__doc__)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    world = start(PLAN, GRID, PROCS, args.timeout)
+    at, device = world.at, world.device
+    groups = make_groups(at, GRID, LINES)
+    windows = tuple(WINDOWS.values())
+    in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
+    ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
+    job = partial(run, in_own, ker_own, at, groups)
+    results = [
+        Result("Out", owned_out(at), partial(expected_out, at, device)),
+    ]
+    return conclude(args, world, facts, Share(job, results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,238 @@
+"""strided: conv2d forward on 6 ranks as a grid h=2 x k=3.
+
+Emitted by `synth emit layer.yaml --procs 6` (plan ef1fd7159a70).
+Change the plan, not this file.
+
+Run    torchrun --nproc-per-node=6 PROGRAM.py --check
+Nest   Out[b,k,h,w] += In[b,c,h+r-1,3w+s-2] * Ker[k,c,r,s]
+       b=2 h=7 w=5 c=4 k=6 r=3 s=5; In without the rows that the stride skips
+Form   2D: Out stays, In and Ker pass in 2 panels along c; tiles along h inside
+Owned  In: h over h then k
+       Ker: k over k, c over x (x: h)
+       Out: k over k, h over h
+Moves  In 624 (halo 104), Ker 60, Out 0: at most 684 words received per rank
+Memory at most 1716 words of 4 bytes per rank
+"""
+
+import sys
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from runtime.blocks import (
+    Window,
+    cut,
+    digits,
+    overlap,
+    reach,
+    shape,
+    volume,
+    widen,
+    within,
+)
+from runtime.check import reference
+from runtime.cli import Facts, Result, Share, arguments, conclude
+from runtime.collectives import settle
+from runtime.data import sample_box
+from runtime.halo import redistribute
+from runtime.local import convolve
+from runtime.mesh import line, make_groups, start
+
+NAME = "strided"
+PLAN = "ef1fd7159a70"
+DTYPE = torch.float32
+
+P_h, P_k = 2, 3  # ranks along each axis
+GRID = {"h": P_h, "k": P_k}  # the last axis varies fastest over the ranks
+PROCS = 6  # ranks that may be started
+LINES = {  # what the ranks that differ only along these axes share
+    "k": ("k",),  # a slice of In
+    "x": ("h",),  # a slice of Ker
+}
+
+N_b, N_c, N_k = 2, 4, 6  # samples, input and output channels
+N_h, N_w = 7, 5  # output positions
+N_r, N_s = 3, 5  # kernel taps
+I_h, I_w = 7, 13  # input positions that are read
+WINDOWS = {  # how output positions read input positions
+    "h": Window(I_h, N_r, padding=1, first=1, step=2),
+    "w": Window(I_w, N_s, stride=3, padding=2),
+}
+TILES = {"c": 2, "h": 2}  # of a work block, outermost loop first
+STEPS = 4
+
+# The layer in its own numbers: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 15, 13)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+STRIDE, PADDING, DILATION = (2, 3), (1, 2), (2, 1)
+FLOPS = 50_400  # of the whole layer
+
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 624, "Ker": 60, "Out": 0, "halo": 104, "total": 684}
+WORDS = {  # from this rank on
+    0: {"In": 416, "Ker": 60, "Out": 0, "halo": 0, "total": 476},
+    1: {"In": 520, "Ker": 60, "Out": 0, "halo": 0, "total": 580},
+    2: {"In": 624, "Ker": 60, "Out": 0, "halo": 104, "total": 684},
+    3: {"In": 520, "Ker": 60, "Out": 0, "halo": 104, "total": 580},
+    4: {"In": 416, "Ker": 60, "Out": 0, "halo": 0, "total": 476},
+}
+
+
+def work(at):
+    """The block of the nest that the rank at `at` works on: axis -> interval."""
+    return {
+        "b": (0, N_b),
+        "h": cut((0, N_h), P_h, at["h"]),
+        "w": (0, N_w),
+        "c": (0, N_c),
+        "k": cut((0, N_k), P_k, at["k"]),
+    }
+
+
+def tile(at, step):
+    """The part of that block which one step works on."""
+    block = work(at)
+    for axis, index in digits(step, TILES).items():
+        block[axis] = cut(block[axis], TILES[axis], index)
+    return block
+
+
+def changes(step, *axes):
+    """Whether `step` begins another tile along any of these axes, and so does the end."""
+    before, now = digits(step - 1, TILES), digits(step, TILES)
+    return any(before[axis] != now[axis] for axis in axes)
+
+
+def owned_in(at):
+    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
+    return (0, N_b), (0, N_c), cut(cut((0, I_h), P_h, at["h"]), P_k, at["k"]), (0, I_w)
+
+
+def touched_in(block):
+    """The box of In[b, c, h, w] that a block of the nest reads."""
+    return (
+        block["b"],
+        block["c"],
+        reach(block["h"], WINDOWS["h"]),
+        reach(block["w"], WINDOWS["w"]),
+    )
+
+
+def carried_in(at):
+    """What a rank hands out: its share of the rows that its block reads, halo and all."""
+    b, c, h, w = owned_in(at)
+    block = work(at)
+    return b, c, widen(h, reach(block["h"], WINDOWS["h"]), P_k, at["k"]), w
+
+
+def owned_ker(at):
+    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
+    return cut((0, N_k), P_k, at["k"]), cut((0, N_c), P_h, at["h"]), (0, N_r), (0, N_s)
+
+
+def touched_ker(block):
+    """The box of Ker[k, c, r, s] that a block of the nest reads."""
+    return block["k"], block["c"], (0, N_r), (0, N_s)
+
+
+def owned_out(at):
+    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
+    return (0, N_b), cut((0, N_k), P_k, at["k"]), cut((0, N_h), P_h, at["h"]), (0, N_w)
+
+
+def touched_out(block):
+    """The box of Out[b, k, h, w] that a block of the nest adds to."""
+    return block["b"], block["k"], block["h"], block["w"]
+
+
+def broadcast(panel, here, carried, group, count):
+    """Start one broadcast for each piece of a panel, from the rank that carries it.
+
+    Yields (box, values, request). `here` holds `carried(at)` of this rank.
+    """
+    for source, peer in enumerate(group.peers):
+        box = overlap(carried(peer), panel)
+        if volume(box) == 0:
+            continue
+        if source == group.me:
+            piece = here[within(box, carried(peer))].contiguous()
+        else:
+            piece = here.new_empty(shape(box))
+            count(volume(box))
+        yield (
+            box,
+            piece,
+            dist.broadcast(piece, group=group.handle, group_src=source, async_op=True),
+        )
+
+
+def run(in_own, ker_own, at, groups, words):
+    """This rank's share of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
+    the group of this rank for every entry of LINES; `words` counts what arrives.
+    """
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = line(at, GRID, ("h", "k"))
+    count = words.counter("halo", 0, "In")
+    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+
+    def fetch(step):
+        """Start the broadcasts that `step` waits for."""
+        block, coming = tile(at, step), {}
+        # All ranks along k need the same slice of In.
+        panel, count = touched_in(block), words.counter("loop", step, "In")
+        pieces = broadcast(panel, in_wide, carried_in, groups["k"], count)
+        coming["In"] = panel, in_wide, list(pieces)
+        # All ranks along x need the same slice of Ker.
+        if changes(step, "c"):
+            panel, count = touched_ker(block), words.counter("loop", step, "Ker")
+            pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
+            coming["Ker"] = panel, ker_own, list(pieces)
+        return coming
+
+    panels, coming = {}, fetch(0)
+
+    for step in range(STEPS):
+        block = tile(at, step)
+        settle(coming, panels)
+        if step + 1 < STEPS:
+            coming = fetch(step + 1)  # travels while this step computes
+        term = convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
+        out[within(touched_out(block), out_box)] += term
+
+    return out
+
+
+def expected_out(at, device):
+    """The same share of Out from one torch call, with the layer's own numbers."""
+    box = owned_out(at)
+    return reference(
+        F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
+    )
+
+
+def main():
+    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    args = arguments(__doc__)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    world = start(PLAN, GRID, PROCS, args.timeout)
+    at, device = world.at, world.device
+    groups = make_groups(at, GRID, LINES)
+    windows = tuple(WINDOWS.values())
+    in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
+    ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
+    job = partial(run, in_own, ker_own, at, groups)
+    results = [
+        Result("Out", owned_out(at), partial(expected_out, at, device)),
+    ]
+    return conclude(args, world, facts, Share(job, results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

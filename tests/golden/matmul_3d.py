@@ -1,0 +1,207 @@
+"""matrix: matmul forward on 8 ranks as a grid b=2 x c=2 x k=2.
+
+Emitted by `synth emit layer.yaml --procs 8` (plan 3c8ebf6a9820).
+Change the plan, not this file.
+
+Run    torchrun --nproc-per-node=8 PROGRAM.py --check
+Nest   Out[b,k] += In[b,c] * Ker[k,c]
+       b=12 c=14 k=10
+Form   3D: Out stays, In and Ker pass in 2 panels along c
+Owned  In: b over b then k, c over c
+       Ker: k over k, c over c then x (x: b)
+       Out: b over b then c, k over k; partial sums along c until reduced
+Moves  In 21, Ker 20, Out 15: at most 56 words received per rank
+Memory at most 189 words of 4 bytes per rank
+"""
+
+import sys
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from runtime.blocks import cut, overlap, shape, volume, within
+from runtime.check import reference
+from runtime.cli import Facts, Result, Share, arguments, conclude
+from runtime.collectives import settle
+from runtime.data import sample_box
+from runtime.mesh import make_groups, start
+
+NAME = "matrix"
+PLAN = "3c8ebf6a9820"
+DTYPE = torch.float32
+
+P_b, P_c, P_k = 2, 2, 2  # ranks along each axis
+GRID = {"b": P_b, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
+PROCS = 8  # ranks that may be started
+LINES = {  # what the ranks that differ only along these axes share
+    "k": ("k",),  # a slice of In
+    "x": ("b",),  # a slice of Ker
+    "c": ("c",),  # a slice of Out
+}
+
+N_b, N_c, N_k = 12, 14, 10  # rows of Out, terms of a sum, columns of Out
+STEPS = 2  # tiles of a work block along c
+
+IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it
+FLOPS = 3_360  # of the whole layer
+
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 21, "Ker": 20, "Out": 15, "halo": 0, "total": 56}
+WORDS = {  # from this rank on
+    0: {"In": 21, "Ker": 15, "Out": 15, "halo": 0, "total": 51},
+    4: {"In": 21, "Ker": 20, "Out": 15, "halo": 0, "total": 56},
+}
+
+
+def work(at):
+    """The block of the nest that the rank at `at` works on: axis -> interval."""
+    return {
+        "b": cut((0, N_b), P_b, at["b"]),
+        "c": cut((0, N_c), P_c, at["c"]),
+        "k": cut((0, N_k), P_k, at["k"]),
+    }
+
+
+def tile(at, step):
+    """The part of that block which one step works on."""
+    block = work(at)
+    block["c"] = cut(block["c"], STEPS, step)
+    return block
+
+
+def owned_in(at):
+    """The box of In[b, c] that the rank at `at` alone stores."""
+    return cut(cut((0, N_b), P_b, at["b"]), P_k, at["k"]), cut((0, N_c), P_c, at["c"])
+
+
+def touched_in(block):
+    """The box of In[b, c] that a block of the nest reads."""
+    return block["b"], block["c"]
+
+
+def owned_ker(at):
+    """The box of Ker[k, c] that the rank at `at` alone stores."""
+    return cut((0, N_k), P_k, at["k"]), cut(cut((0, N_c), P_c, at["c"]), P_b, at["b"])
+
+
+def touched_ker(block):
+    """The box of Ker[k, c] that a block of the nest reads."""
+    return block["k"], block["c"]
+
+
+def owned_out(at):
+    """The box of Out[b, k] that the rank at `at` alone stores."""
+    return cut(cut((0, N_b), P_b, at["b"]), P_c, at["c"]), cut((0, N_k), P_k, at["k"])
+
+
+def touched_out(block):
+    """The box of Out[b, k] that a block of the nest adds to."""
+    return block["b"], block["k"]
+
+
+def broadcast(panel, here, carried, group, count):
+    """Start one broadcast for each piece of a panel, from the rank that carries it.
+
+    Yields (box, values, request). `here` holds `carried(at)` of this rank.
+    """
+    for source, peer in enumerate(group.peers):
+        box = overlap(carried(peer), panel)
+        if volume(box) == 0:
+            continue
+        if source == group.me:
+            piece = here[within(box, carried(peer))].contiguous()
+        else:
+            piece = here.new_empty(shape(box))
+            count(volume(box))
+        yield (
+            box,
+            piece,
+            dist.broadcast(piece, group=group.handle, group_src=source, async_op=True),
+        )
+
+
+def reduce(sums, panel, carried, group, count):
+    """Sum a panel over a group: each rank is sent the terms of what it carries.
+
+    Returns the box that this rank carries of the panel, and its total.
+    """
+    shares = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = shares[group.me]
+    others = [i for i in range(len(shares)) if i != group.me]
+    leaving = torch.cat([sums[within(shares[i], panel)].flatten() for i in others])
+    arriving = leaving.new_empty(len(others), *shape(mine))
+    sent, received = [volume(share) for share in shares], [volume(mine)] * len(shares)
+    sent[group.me] = received[group.me] = 0  # the own terms stay
+    dist.all_to_all_single(
+        arriving.view(-1),
+        leaving,
+        output_split_sizes=received,
+        input_split_sizes=sent,
+        group=group.handle,
+    )
+    count(arriving.numel())
+    return mine, sums[within(mine, panel)] + arriving.sum(0)
+
+
+def run(in_own, ker_own, at, groups, words):
+    """This rank's share of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
+    the group of this rank for every entry of LINES; `words` counts what arrives.
+    """
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+
+    def fetch(step):
+        """Start the broadcasts that `step` waits for."""
+        block, coming = tile(at, step), {}
+        # All ranks along k need the same slice of In.
+        panel, count = touched_in(block), words.counter("loop", step, "In")
+        pieces = broadcast(panel, in_own, owned_in, groups["k"], count)
+        coming["In"] = panel, in_own, list(pieces)
+        # All ranks along x need the same slice of Ker.
+        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
+        pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
+        coming["Ker"] = panel, ker_own, list(pieces)
+        return coming
+
+    panels, coming = {}, fetch(0)
+
+    for step in range(STEPS):
+        settle(coming, panels)
+        if step + 1 < STEPS:
+            coming = fetch(step + 1)  # travels while this step computes
+        out += panels["In"] @ panels["Ker"].mT
+
+    # Each rank along c holds a partial sum of the same slice of Out.
+    count = words.counter("reduce", 0, "Out")
+    _, total = reduce(out, out_box, owned_out, groups["c"], count)
+
+    return total
+
+
+def expected_out(at, device):
+    """The same share of Out from one torch call, with the layer's own numbers."""
+    box = owned_out(at)
+    return reference(None, IN_SHAPE, KER_SHAPE, box, DTYPE, device)
+
+
+def main():
+    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    args = arguments(__doc__)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    world = start(PLAN, GRID, PROCS, args.timeout)
+    at, device = world.at, world.device
+    groups = make_groups(at, GRID, LINES)
+    in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device)
+    ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
+    job = partial(run, in_own, ker_own, at, groups)
+    results = [
+        Result("Out", owned_out(at), partial(expected_out, at, device)),
+    ]
+    return conclude(args, world, facts, Share(job, results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

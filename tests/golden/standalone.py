@@ -1,0 +1,942 @@
+"""small: conv2d forward on 8 ranks as a grid b=2 x k=4.
+
+Emitted by `synth emit layer.yaml --procs 8 --standalone` (plan 1bcc65013f8a).
+Change the plan, not this file.
+
+Run    torchrun --nproc-per-node=8 PROGRAM.py --check
+Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
+       b=4 h=8 w=8 c=16 k=16 r=3 s=3
+Form   2D: Out stays, In and Ker pass in 4 panels along c
+Owned  In: b over b, c over k
+       Ker: k over k, c over x (x: b)
+       Out: b over b, k over k
+Moves  In 1536, Ker 288, Out 0: at most 1824 words received per rank
+Memory at most 3136 words of 4 bytes per rank
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.rendezvous import rendezvous
+
+
+class Window(NamedTuple):
+    """How output rows read input rows along one dimension; unread rows do not count.
+
+    Output row `o` reads input rows `stride·o + dilation·tap - padding`. Input row `i`
+    is row `first + step·i` of the user's tensor; where the stride leaves gaps, only
+    `run` of every `period` rows, counted from the first padded one, are read.
+    """
+
+    size: int  # input rows
+    kernel: int = 1
+    stride: int = 1
+    dilation: int = 1
+    padding: int = 0
+    first: int = 0
+    step: int = 1
+    period: int = 1
+    run: int = 1
+
+
+NAME = "small"
+PLAN = "1bcc65013f8a"
+DTYPE = torch.float32
+
+P_b, P_k = 2, 4  # ranks along each axis
+GRID = {"b": P_b, "k": P_k}  # the last axis varies fastest over the ranks
+PROCS = 8  # ranks that may be started
+LINES = {  # what the ranks that differ only along these axes share
+    "k": ("k",),  # a slice of In
+    "x": ("b",),  # a slice of Ker
+}
+
+N_b, N_c, N_k = 4, 16, 16  # samples, input and output channels
+N_h, N_w = 8, 8  # output positions
+N_r, N_s = 3, 3  # kernel taps
+I_h, I_w = 8, 8  # input positions that are read
+WINDOWS = {  # how output positions read input positions
+    "h": Window(I_h, N_r, padding=1),
+    "w": Window(I_w, N_s, padding=1),
+}
+STEPS = 4  # tiles of a work block along c
+
+# The layer in its own numbers: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 8, 8)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
+FLOPS = 1_179_648  # of the whole layer
+
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 1536, "Ker": 288, "Out": 0, "halo": 0, "total": 1824}
+WORDS = {  # from this rank on
+    0: {"In": 1536, "Ker": 288, "Out": 0, "halo": 0, "total": 1824},
+}
+
+
+def work(at):
+    """The block of the nest that the rank at `at` works on: axis -> interval."""
+    return {
+        "b": cut((0, N_b), P_b, at["b"]),
+        "h": (0, N_h),
+        "w": (0, N_w),
+        "c": (0, N_c),
+        "k": cut((0, N_k), P_k, at["k"]),
+    }
+
+
+def tile(at, step):
+    """The part of that block which one step works on."""
+    block = work(at)
+    block["c"] = cut(block["c"], STEPS, step)
+    return block
+
+
+def owned_in(at):
+    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
+    return cut((0, N_b), P_b, at["b"]), cut((0, N_c), P_k, at["k"]), (0, I_h), (0, I_w)
+
+
+def touched_in(block):
+    """The box of In[b, c, h, w] that a block of the nest reads."""
+    return (
+        block["b"],
+        block["c"],
+        reach(block["h"], WINDOWS["h"]),
+        reach(block["w"], WINDOWS["w"]),
+    )
+
+
+def owned_ker(at):
+    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
+    return cut((0, N_k), P_k, at["k"]), cut((0, N_c), P_b, at["b"]), (0, N_r), (0, N_s)
+
+
+def touched_ker(block):
+    """The box of Ker[k, c, r, s] that a block of the nest reads."""
+    return block["k"], block["c"], (0, N_r), (0, N_s)
+
+
+def owned_out(at):
+    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
+    return cut((0, N_b), P_b, at["b"]), cut((0, N_k), P_k, at["k"]), (0, N_h), (0, N_w)
+
+
+def touched_out(block):
+    """The box of Out[b, k, h, w] that a block of the nest adds to."""
+    return block["b"], block["k"], block["h"], block["w"]
+
+
+def broadcast(panel, here, carried, group, count):
+    """Start one broadcast for each piece of a panel, from the rank that carries it.
+
+    Yields (box, values, request). `here` holds `carried(at)` of this rank.
+    """
+    for source, peer in enumerate(group.peers):
+        box = overlap(carried(peer), panel)
+        if volume(box) == 0:
+            continue
+        if source == group.me:
+            piece = here[within(box, carried(peer))].contiguous()
+        else:
+            piece = here.new_empty(shape(box))
+            count(volume(box))
+        yield (
+            box,
+            piece,
+            dist.broadcast(piece, group=group.handle, group_src=source, async_op=True),
+        )
+
+
+def run(in_own, ker_own, at, groups, words):
+    """This rank's share of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
+    the group of this rank for every entry of LINES; `words` counts what arrives.
+    """
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+
+    def fetch(step):
+        """Start the broadcasts that `step` waits for."""
+        block, coming = tile(at, step), {}
+        # All ranks along k need the same slice of In.
+        panel, count = touched_in(block), words.counter("loop", step, "In")
+        pieces = broadcast(panel, in_own, owned_in, groups["k"], count)
+        coming["In"] = panel, in_own, list(pieces)
+        # All ranks along x need the same slice of Ker.
+        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
+        pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
+        coming["Ker"] = panel, ker_own, list(pieces)
+        return coming
+
+    panels, coming = {}, fetch(0)
+
+    for step in range(STEPS):
+        block = tile(at, step)
+        settle(coming, panels)
+        if step + 1 < STEPS:
+            coming = fetch(step + 1)  # travels while this step computes
+        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
+
+    return out
+
+
+# What follows is the same in every program: set-up, sample values, checks, reports.
+
+
+Interval = tuple[int, int]
+Box = tuple[Interval, ...]
+
+
+def cut(whole: Interval, parts: int, index: int) -> Interval:
+    """Part `index` of `parts`, as torch.tensor_split cuts: longer parts come first."""
+    low, high = whole
+    size, longer = divmod(high - low, parts)
+    start = low + index * size + min(index, longer)
+    return start, start + size + (1 if index < longer else 0)
+
+
+def meet(one: Interval, other: Interval) -> Interval:
+    """The positions in both intervals."""
+    low = max(one[0], other[0])
+    return low, max(low, min(one[1], other[1]))
+
+
+def overlap(one: Box, other: Box) -> Box:
+    """The words in both boxes."""
+    return tuple(meet(a, b) for a, b in zip(one, other, strict=True))
+
+
+def shape(box: Box) -> tuple[int, ...]:
+    """Extent of a box along each dimension."""
+    return tuple(high - low for low, high in box)
+
+
+def volume(box: Box) -> int:
+    """Words in a box."""
+    return math.prod(shape(box))
+
+
+def within(box: Box, frame: Box) -> tuple[slice, ...]:
+    """The slices that pick `box` out of a tensor that holds `frame`."""
+    pairs = zip(box, frame, strict=True)
+    return tuple(slice(b[0] - f[0], b[1] - f[0]) for b, f in pairs)
+
+
+def reach(rows: Interval, window: Window) -> Interval:
+    """The input rows that a block of output rows reads; padding is not read."""
+    low, high = rows
+    if high <= low:
+        return 0, 0
+    first = max(0, window.stride * low - window.padding)
+    last = window.stride * (high - 1) + window.dilation * (window.kernel - 1) + 1
+    last = min(window.size, last - window.padding)
+    return (first, last) if first < last else (0, 0)
+
+
+def zeros_around(rows: Interval, window: Window) -> tuple[int, int]:
+    """Zeros that a block of output rows sees before and after the rows it reads."""
+    low, high = rows
+    begin = window.stride * low - window.padding
+    frame = window.stride * (high - low - 1) + window.dilation * (window.kernel - 1) + 1
+    first, last = reach(rows, window)
+    if first == last:
+        return frame, 0
+    return first - begin, begin + frame - last
+
+
+def source_rows(rows: Interval, window: Window) -> list[int]:
+    """The rows of the user's tensor that the input rows of an interval are."""
+    found = []
+    for row in range(*rows):
+        whole, rest = divmod(row + window.padding, window.run)
+        if window.period == window.run:
+            whole, rest = 0, row
+        found.append(window.first + window.step * (whole * window.period + rest))
+    return found
+
+
+At = dict[str, int]  # axis -> coordinate of a rank on the grid
+
+
+class Group(NamedTuple):
+    """The ranks that differ only along some axes, and what torch calls their group."""
+
+    handle: Any
+    peers: list[At]  # their coordinates, in the order of the group
+    me: int  # the index of this rank among them
+
+
+class World(NamedTuple):
+    """What one rank knows of the world."""
+
+    rank: int
+    size: int
+    device: torch.device
+    at: At | None  # None: the grid has no place for this rank
+
+
+def coordinates(rank: int, grid: dict[str, int]) -> At:
+    """The place of a rank on the grid; the last axis varies fastest."""
+    at = {}
+    for axis, parts in reversed(grid.items()):
+        rank, at[axis] = divmod(rank, parts)
+    return {axis: at[axis] for axis in grid}
+
+
+def rank_of(at: At, grid: dict[str, int]) -> int:
+    """The rank at some coordinates."""
+    rank = 0
+    for axis, parts in grid.items():
+        rank = rank * parts + at[axis]
+    return rank
+
+
+def grid_size(grid: dict[str, int]) -> int:
+    """Ranks on a grid."""
+    size = 1
+    for parts in grid.values():
+        size *= parts
+    return size
+
+
+def line(at: At, grid: dict[str, int], axes: tuple[str, ...]) -> list[At]:
+    """Coordinates of the ranks that differ from `at` only along `axes`, in order."""
+    peers = [at]
+    for axis in axes:
+        peers = [{**peer, axis: i} for peer in peers for i in range(grid[axis])]
+    return peers
+
+
+def make_groups(
+    at: At, grid: dict[str, int], lines: dict[str, tuple[str, ...]]
+) -> dict[str, Group]:
+    """Name -> the group of this rank along some axes. All ranks ask in the same order.
+
+    Only the members of a group take part in making it, so the cost does not grow with
+    the number of groups.
+    """
+    groups = {}
+    for name, axes in lines.items():
+        peers = line(at, grid, axes)
+        ranks = [rank_of(peer, grid) for peer in peers]
+        handle = dist.new_group(ranks, use_local_synchronization=True)
+        groups[name] = Group(handle, peers, peers.index(at))
+    return groups
+
+
+def place_at(at: At | None) -> str:
+    """For people: `b=0 k=1`."""
+    if at is None:
+        return "no place on the grid"
+    return " ".join(f"{axis}={index}" for axis, index in at.items()) or "the only place"
+
+
+def launched() -> tuple[int, int, int]:
+    """(rank, world size, local rank) from torchrun or srun; (0, 1, 0) without them."""
+    for names in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ):
+        if names[0] in os.environ and names[1] in os.environ:
+            rank, size = int(os.environ[names[0]]), int(os.environ[names[1]])
+            return rank, size, int(os.environ.get(names[2], "0"))
+    return 0, 1, 0
+
+
+def refuse(rank: int, sentence: str, code: int = 2) -> NoReturn:
+    """End every rank; rank 0 says why, in one line."""
+    if rank == 0:
+        print(sentence, file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def ranks_here(local: int) -> int:
+    """Ranks on this machine as torchrun or srun tells, else those up to this one."""
+    told = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_TASKS_PER_NODE")
+    digits = (told or "").partition("(")[0].partition(",")[0]
+    return int(digits) if digits.isdecimal() else local + 1
+
+
+def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
+    """Join the other ranks of a program for `grid`, started with as many or `procs`.
+
+    nccl where every rank has a GPU of its own, else gloo. `timeout` in seconds bounds
+    every wait. Exits with code 2 when the world has another size or the ranks run
+    different plans, with code 6 when the ranks do not find each other.
+    """
+    rank, size, local = launched()
+    used = grid_size(grid)
+    if size not in (used, procs):
+        shown = " x ".join(f"{axis}={parts}" for axis, parts in grid.items()) or "1"
+        wanted = f"{used}" if used == procs else f"{used} or {procs}"
+        refuse(
+            rank,
+            f"this program is for {wanted} ranks, a grid {shown}, but was started with"
+            f" {size}; use torchrun --nproc-per-node={used}",
+        )
+    if size > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        refuse(rank, "set MASTER_ADDR and MASTER_PORT, as torchrun does")
+    gpus = torch.cuda.device_count()
+    limit = datetime.timedelta(seconds=timeout)
+    url = "env://"
+    try:
+        if size == 1:  # nobody to meet: any port will do
+            url = "tcp://127.0.0.1:0"
+        store, _, _ = next(rendezvous(url, rank, size, timeout=limit))
+        gpu = agree(store, rank, size, plan, gpus >= ranks_here(local))
+        device = torch.device("cuda", local) if gpu else torch.device("cpu")
+        if gpu:
+            torch.cuda.set_device(device)
+        dist.init_process_group(
+            "nccl" if gpu else "gloo",
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=limit,
+            device_id=device if gpu else None,
+        )
+    except RuntimeError as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        print(f"rank {rank}: did not find the others: {reason}", file=sys.stderr)
+        sys.exit(6)
+    return World(rank, size, device, coordinates(rank, grid) if rank < used else None)
+
+
+def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
+    """Whether all ranks have a GPU of their own. Exits unless all run the same plan."""
+    store.set(f"plan of rank {rank}", f"{plan} {int(gpu)}")
+    if rank == 0:
+        told = [store.get(f"plan of rank {peer}").decode() for peer in range(size)]
+        plans = sorted({text.split()[0] for text in told})
+        all_gpu = all(text.endswith("1") for text in told)
+        store.set("agreed", ("gpu" if all_gpu else "cpu") if len(plans) == 1 else "no")
+    agreed = store.get("agreed").decode()
+    if agreed == "no":
+        refuse(
+            rank, "the ranks run programs of different plans; start them all with one"
+        )
+    return bool(agreed == "gpu")
+
+
+def stop() -> None:
+    """Leave together."""
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+Piece = tuple[Box, torch.Tensor, Any]  # what part of a panel, its values, their request
+Coming = tuple[Box, torch.Tensor, Iterable[Piece]]  # a panel, a like tensor, pieces
+
+
+class Words:
+    """Counts the words that this rank receives: (phase, step, tensor) -> words."""
+
+    def __init__(self) -> None:
+        self.steps: dict[tuple[str, int, str], int] = {}
+        self.latest = "no communication yet"
+        self.part = ""  # what the phases that are counted now belong to
+
+    def during(self, part: str) -> Words:
+        """This counter; from now on its phases are those of one part of a program."""
+        self.part = f"{part} "
+        return self
+
+    def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
+        """A function that adds received words to one entry."""
+        phase = self.part + phase
+        self.latest = f"{tensor}, {phase} step {step}"
+
+        def count(words: int) -> None:
+            key = phase, step, tensor
+            if words:
+                self.steps[key] = self.steps.get(key, 0) + words
+
+        return count
+
+    def received(self) -> dict[str, int]:
+        """Words received per tensor, as halo (there or back), and in total."""
+        words = dict.fromkeys(("In", "Ker", "Out", "halo", "total"), 0)
+        for (phase, _, tensor), received in self.steps.items():
+            words[tensor] += received
+            words["total"] += received
+            halo = phase.endswith(("halo", "return"))
+            words["halo"] += received if halo else 0
+        return words
+
+
+def assemble(box: Box, like: torch.Tensor, pieces: Iterable[Piece]) -> torch.Tensor:
+    """Wait for the pieces of a box one after the other and put them together."""
+    whole = None
+    for part, values, request in pieces:
+        request.wait()
+        if part == box:
+            return values
+        whole = like.new_empty(shape(box)) if whole is None else whole
+        whole[within(part, box)] = values
+    return like.new_empty(shape(box)) if whole is None else whole
+
+
+def settle(coming: dict[str, Coming], panels: dict[str, torch.Tensor]) -> None:
+    """Wait for the panels on their way; each takes the place of the one before."""
+    while coming:
+        tensor, panel = coming.popitem()
+        panels.pop(tensor, None)
+        panels[tensor] = assemble(*panel)
+
+
+def convolve(
+    conv: Callable[..., torch.Tensor],
+    in_tile: torch.Tensor,
+    ker_tile: torch.Tensor,
+    block: dict[str, Interval],
+    windows: dict[str, Window],
+) -> torch.Tensor:
+    """Out of one block, from exactly the input rows that it reads.
+
+    `conv` is torch's conv1d, conv2d or conv3d.
+    """
+    dims = len(windows)
+    rows = (high - low for low, high in (block[axis] for axis in windows))
+    out_shape = (*in_tile.shape[: -dims - 1], ker_tile.shape[-dims - 2], *rows)
+    if not (in_tile.numel() and ker_tile.numel() and all(out_shape)):
+        return in_tile.new_zeros(out_shape)
+    fit = fitted(block, windows)
+    wide, ker, groups = flat(in_tile, dims), ker_tile, 1
+    if ker.dim() == dims + 3:
+        groups, ker = ker.shape[0], ker.flatten(0, 1)
+    if fit.zeros:
+        wide = F.pad(wide, fit.zeros)
+    out = conv(wide, ker, None, fit.stride, fit.padding, fit.dilation, groups)
+    return out.reshape(out_shape)
+
+
+class Fit(NamedTuple):
+    """How a block's rows are given to torch: zeros to write out, what torch adds."""
+
+    zeros: list[int]  # as `F.pad` takes them, the last dimension first; often none
+    padding: list[int]
+    stride: list[int]
+    dilation: list[int]
+
+
+def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
+    """The zeros around a block; written out where `padding=` cannot say them."""
+    around = [zeros_around(block[axis], window) for axis, window in windows.items()]
+    stride = [window.stride for window in windows.values()]
+    dilation = [window.dilation for window in windows.values()]
+    pairs = zip(around, stride, strict=True)
+    if all(0 <= before - after < step for (before, after), step in pairs):
+        return Fit([], [before for before, _ in around], stride, dilation)
+    zeros = [n for pair in reversed(around) for n in pair]
+    return Fit(zeros, [0] * len(around), stride, dilation)
+
+
+def flat(tile: torch.Tensor, dims: int) -> torch.Tensor:
+    """In or Out as torch has it: groups and their channels are one dimension."""
+    return tile.flatten(1, 2) if tile.dim() == dims + 3 else tile
+
+
+def sample(
+    tensor: str,
+    whole: Sequence[int],
+    positions: Sequence[Sequence[int]],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.Tensor:
+    """Values of a tensor of shape `whole` at the given positions along each dimension.
+
+    Whole numbers from -4 to 4, a hash of an element's place in the whole tensor: the
+    same on every rank and device, and small enough that sums of products are exact.
+    """
+    index = torch.zeros((), dtype=torch.int64, device=device)
+    for extent, places in zip(whole, positions, strict=True):
+        along = torch.tensor(list(places), dtype=torch.int64, device=device)
+        index = index.unsqueeze(-1) * extent + along
+    mixed = (index % 2**31 + sum(map(ord, tensor))) * 1103515245 % 2**31
+    mixed = (mixed ^ (mixed >> 15)) * 747796405 % 2**31
+    return ((mixed ^ (mixed >> 13)) % 9 - 4).to(dtype)
+
+
+def sample_box(
+    tensor: str,
+    whole: Sequence[int],
+    box: Box,
+    dtype: torch.dtype,
+    device: torch.device,
+    windows: Sequence[Window] = (),
+) -> torch.Tensor:
+    """The sample values of a box whose last dimensions count what `windows` read."""
+    plain = len(box) - len(windows)
+    positions: list[Sequence[int]] = [range(*interval) for interval in box[:plain]]
+    rows = zip(box[plain:], windows, strict=True)
+    positions += [source_rows(interval, window) for interval, window in rows]
+    return sample(tensor, whole, positions, dtype, device)
+
+
+def reference(
+    conv: Callable[..., torch.Tensor] | None,
+    in_shape: Sequence[int],
+    ker_shape: Sequence[int],
+    out_box: Box,
+    dtype: torch.dtype,
+    device: torch.device,
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (),
+    dilation: Sequence[int] = (),
+) -> torch.Tensor:
+    """A box of Out by one torch call on sample values, from the layer's own numbers.
+
+    Uses nothing of the plan. `conv` is None for a matrix product In[b, c] · Ker[k, c].
+    Half types are computed in float32.
+    """
+    wide = torch.promote_types(dtype, torch.float32)
+    out_shape = shape(out_box)
+    if not volume(out_box):
+        return torch.zeros(out_shape, dtype=wide, device=device)
+    lead = len(out_box) - len(stride)  # dimensions before the spatial ones
+    positions = [range(*interval) for interval in out_box[: lead - 1]]
+    positions.append(range(in_shape[lead - 1]))
+    zeros: list[int] = []  # around the rows that are read, the last dimension first
+    for dim, (low, high) in enumerate(out_box[lead:]):
+        begin = stride[dim] * low - padding[dim]
+        reach = dilation[dim] * (ker_shape[lead + dim] - 1) + 1
+        frame = stride[dim] * (high - low - 1) + reach
+        first = min(in_shape[lead + dim], max(0, begin))
+        last = max(first, min(in_shape[lead + dim], begin + frame))
+        before = max(0, min(first - begin, frame))
+        positions.append(range(first, last))
+        zeros = [before, frame - before - (last - first), *zeros]
+    ker_positions = [range(*interval) for interval in out_box[1:lead]]
+    ker_positions += [range(extent) for extent in ker_shape[lead - 1 :]]
+    inputs = sample("In", in_shape, positions, dtype, device).to(wide)
+    ker = sample("Ker", ker_shape, ker_positions, dtype, device).to(wide)
+    if conv is None:
+        return inputs @ ker.mT
+    groups = 1
+    if lead == 3:  # [b, g, k, *rows]: a grouped convolution
+        groups = ker.shape[0]
+        inputs, ker = inputs.flatten(1, 2), ker.flatten(0, 1)
+    out = conv(F.pad(inputs, zeros), ker, None, list(stride), 0, list(dilation), groups)
+    return out.reshape(out_shape)
+
+
+def value_fault(
+    name: str, out: torch.Tensor, expected: torch.Tensor, box: Box
+) -> str | None:
+    """What is wrong with the values of a share of a tensor, in one sentence, or None.
+
+    Sample values are whole numbers, and so are exact results: an error below one half
+    is the vendor's rounding (Winograd), anything more is a fault. Half types get the
+    rounding of their format on top.
+    """
+    if out.shape != expected.shape:
+        return f"{name} has shape {tuple(out.shape)} instead of {tuple(expected.shape)}"
+    if not out.numel():
+        return None
+    slack = 0.5
+    if out.dtype in (torch.float16, torch.bfloat16):
+        slack += 8 * torch.finfo(out.dtype).eps * float(expected.abs().max())
+    wrong = ~((out.to(expected.dtype) - expected).abs() < slack)  # so that NaN is wrong
+    count = int(wrong.sum())
+    if count == 0:
+        return None
+    place = [int(i) for i in wrong.nonzero()[0]]
+    got, right = float(out[tuple(place)]), float(expected[tuple(place)])
+    first = [i + low for i, (low, _) in zip(place, box, strict=True)]
+    shown = ", ".join(f"{low}:{high}" for low, high in box)
+    return (
+        f"{name} differs in {count} of {out.numel()} words of its box [{shown}],"
+        f" first at {first}: {got:g} instead of {right:g}"
+    )
+
+
+def expected_words(
+    words: dict[int, dict[str, int]], rank: int
+) -> dict[str, int] | None:
+    """The entry of a rank in a table that lists the ranks where entries change."""
+    first = max((first for first in words if first <= rank), default=None)
+    return None if first is None else words[first]
+
+
+def word_faults(
+    received: dict[str, int], predicted: dict[str, int] | None
+) -> list[str]:
+    """One sentence per tensor of which not the predicted number of words came."""
+    return [
+        f"received {received[name]} words of {name} instead of {expected}"
+        for name, expected in (predicted or {}).items()
+        if received[name] != expected
+    ]
+
+
+def write_report(folder: str, rank: int, facts: dict[str, Any]) -> None:
+    """Write `rank-00003.json`; readers see all of it or nothing."""
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, f"rank-{rank:05d}.json")
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        json.dump(facts, file)
+        file.write("\n")
+    os.replace(path + ".part", path)
+
+
+def save_shares(
+    folder: str, rank: int, shares: dict[str, tuple[Box, torch.Tensor]]
+) -> None:
+    """Write `rank-00003.pt`: tensor -> the box of it that a rank made, its values."""
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, f"rank-{rank:05d}.pt")
+    saved = {
+        name: {"box": box, "values": values.cpu()}
+        for name, (box, values) in shares.items()
+    }
+    torch.save(saved, path + ".part")
+    os.replace(path + ".part", path)
+
+
+Tensors = torch.Tensor | tuple[torch.Tensor, ...]
+
+
+class Facts(NamedTuple):
+    """What a program says of itself."""
+
+    name: str
+    plan: str
+    dtype: torch.dtype
+    flops: int  # of the whole layer; a multiply-add is two
+    most: dict[str, int]  # predicted words received by the rank that receives most
+    words: dict[int, dict[str, int]]  # the same by rank, see `expected_words`
+
+
+class Result(NamedTuple):
+    """A box of a tensor that a rank computes; `expected()` judges it."""
+
+    name: str
+    box: Box
+    expected: Callable[[], torch.Tensor]
+
+
+class Share(NamedTuple):
+    """What a rank computes: `run(words)` gives its box of every result."""
+
+    run: Callable[[Words], Tensors]
+    results: list[Result]
+
+
+def arguments(about: str | None, argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags of an emitted program. `about` is its docstring."""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add(
+        "--check",
+        action="store_true",
+        help="compare with torch and the plan",
+    )
+    add("--bench", type=int, default=0, metavar="N", help="time N runs")
+    add("--report", metavar="DIR", help="write rank-00000.json and so on into DIR")
+    add("--save", action="store_true", help="with --report: the results, too")
+    add(
+        "--timeout",
+        type=float,
+        default=60,
+        metavar="S",
+        help="patience with other ranks",
+    )
+    args = parser.parse_args(argv)
+    if args.bench < 0 or not 0 < args.timeout < 1e9:
+        parser.error("--bench and --timeout must be positive")
+    if args.save and not args.report:
+        parser.error("--save needs --report DIR")
+    return args
+
+
+def conclude(
+    args: argparse.Namespace, world: World, facts: Facts, share: Share | None = None
+) -> int:
+    """Run the share of this rank (None: it has none) as the flags say, and stop.
+
+    Returns the exit code: 0, or 5 where any rank found a fault. A run that breaks off
+    ends the process with code 6.
+    """
+    words = Words()
+    try:
+        values, seconds = timed(share, words, world.device)
+        faults = check(world, facts, share, values, words) if args.check else []
+        times = bench(args.bench, share, world.device)
+        outcome = {
+            "words": words.received(),
+            "seconds": seconds,
+            "times": times,
+            "faults": faults,
+        }
+        outcomes: list[Any] = [None] * world.size
+        dist.all_gather_object(outcomes, outcome)
+        most = {name: max(o["words"][name] for o in outcomes) for name in facts.most}
+        most_wrong = args.check and most != facts.most
+        if args.report:
+            leave_report(args, world, facts, outcome, words)
+        if args.save and share is not None:
+            pairs = zip(share.results, values, strict=True)
+            made = {each.name: (each.box, value) for each, value in pairs}
+            save_shares(args.report, world.rank, made)
+        for fault in faults:
+            say(f"rank {world.rank} ({place_at(world.at)}): {fault}", sys.stderr)
+        dist.barrier()
+        bad = sum(bool(o["faults"]) for o in outcomes)
+        if world.rank == 0:
+            slowest = max(o["seconds"] for o in outcomes)
+            tell(args, world, facts, most, slowest, times, bad)
+        stop()
+    except (RuntimeError, ValueError, OSError) as error:
+        break_off(world, words, error)
+    return 5 if bad or most_wrong else 0
+
+
+def timed(
+    share: Share | None, words: Words, device: torch.device
+) -> tuple[tuple[torch.Tensor, ...], float]:
+    """This rank's results and the seconds they took; all ranks begin together."""
+    dist.barrier()
+    begin = time.perf_counter()
+    made = () if share is None else share.run(words)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    seconds = time.perf_counter() - begin
+    return (made,) if isinstance(made, torch.Tensor) else made, seconds
+
+
+def bench(runs: int, share: Share | None, device: torch.device) -> list[float]:
+    """Seconds of the slowest rank in each of some runs."""
+    times = [timed(share, Words(), device)[1] for _ in range(runs)]
+    if times:
+        slowest = torch.tensor(times, dtype=torch.float64, device=device)
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+        times = slowest.tolist()
+    return times
+
+
+def check(
+    world: World,
+    facts: Facts,
+    share: Share | None,
+    values: tuple[torch.Tensor, ...],
+    words: Words,
+) -> list[str]:
+    """What is wrong with the values and the words of this rank, one sentence each."""
+    if share is None:
+        return []
+    faults = [
+        value_fault(each.name, value, each.expected(), each.box)
+        for each, value in zip(share.results, values, strict=True)
+    ]
+    wrong_words = word_faults(words.received(), expected_words(facts.words, world.rank))
+    return [*filter(None, faults), *wrong_words]
+
+
+def leave_report(
+    args: argparse.Namespace,
+    world: World,
+    facts: Facts,
+    outcome: dict[str, Any],
+    words: Words,
+) -> None:
+    """Write this rank's JSON report: what it did, what it received and when."""
+    steps = [[*key, received] for key, received in sorted(words.steps.items())]
+    checked = None if not args.check else not outcome["faults"]
+    report = {"plan": facts.plan, "rank": world.rank, "at": world.at, **outcome}
+    write_report(args.report, world.rank, {**report, "check": checked, "steps": steps})
+
+
+def tell(
+    args: argparse.Namespace,
+    world: World,
+    facts: Facts,
+    most: dict[str, int],
+    seconds: float,
+    times: list[float],
+    bad: int,
+) -> None:
+    """The lines of rank 0."""
+    shown = " ".join(f"{name} {words}" for name, words in most.items())
+    say(
+        f"{facts.name}: {world.size} ranks, {seconds:.4f} s;"
+        f" words received per rank, at most: {shown}"
+    )
+    if times:
+        median = statistics.median(times)
+        rate = facts.flops / median / 1e9
+        say(
+            f"bench: {len(times)} runs, slowest rank: median {median:.6f} s,"
+            f" min {min(times):.6f} s, {rate:.3f} GFlop/s; at most"
+            f" {most['total']} words, {most['total'] * facts.dtype.itemsize} bytes"
+            " received per rank and run"
+        )
+    if not args.check:
+        return
+    if bad:
+        say(f"check: failed on {bad} of {world.size} ranks", sys.stderr)
+    elif most != facts.most:
+        say(f"check: words differ from the plan's, {facts.most}", sys.stderr)
+    else:
+        say("check: every share and every word count is as it should be")
+
+
+def say(line: str, to: Any = None) -> None:
+    """One line, at once, in one piece even when many ranks print."""
+    stream = to or sys.stdout
+    stream.write(line + "\n")
+    stream.flush()
+
+
+def break_off(world: World, words: Words, error: Exception) -> NoReturn:
+    """Say which rank failed and where it was, and end at once."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    where = f"rank {world.rank} ({place_at(world.at)})"
+    say(f"{where}: failed, last started {words.latest}: {reason}", sys.stderr)
+    os._exit(6)
+
+
+def expected_out(at, device):
+    """The same share of Out from one torch call, with the layer's own numbers."""
+    box = owned_out(at)
+    return reference(
+        F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
+    )
+
+
+def main():
+    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    args = arguments(__doc__)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    world = start(PLAN, GRID, PROCS, args.timeout)
+    at, device = world.at, world.device
+    groups = make_groups(at, GRID, LINES)
+    windows = tuple(WINDOWS.values())
+    in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
+    ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
+    job = partial(run, in_own, ker_own, at, groups)
+    results = [
+        Result("Out", owned_out(at), partial(expected_out, at, device)),
+    ]
+    return conclude(args, world, facts, Share(job, results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,382 @@
+"""strided: conv2d training on 6 ranks as a grid h=2 x k=3.
+
+Emitted by `synth emit layer.yaml --procs 6` (plan 1bd7c76b2d18).
+Change the plan, not this file.
+
+Run    torchrun --nproc-per-node=6 PROGRAM.py --check
+Nest   Out[b,k,h,w] += In[b,c,h+r-1,3w+s-2] * Ker[k,c,r,s]
+       b=2 h=7 w=5 c=4 k=6 r=3 s=5; In without the rows that the stride skips
+Form   forward: Ker stays, Out passes in 2 panels along x; tiles along c inside; In kept
+       backward-data: dOut stays, dIn and Ker pass in 2 panels along c; dOut kept
+       backward-filter: In stays, dKer passes in one panel; tiles along w, c inside; In
+       and dOut found
+Owned  In: h over h then k; partial sums along k until reduced
+       Ker: k over k, c over x (x: h); partial sums along x until reduced
+       Out: k over k, h over h
+Moves  forward: In 416 (halo 104), Ker 60, Out 0
+       backward-data: In 520 (halo 104), Ker 60, Out 0
+       backward-filter: In 0 (halo 0), Ker 120, Out 0
+       together: In 936 (halo 208), Ker 240, Out 0: at most 1176 words received per rank
+Memory at most 3216 words of 4 bytes per rank
+"""
+
+import sys
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+from runtime.blocks import (
+    Window,
+    cut,
+    digits,
+    overlap,
+    reach,
+    shape,
+    volume,
+    widen,
+    within,
+)
+from runtime.check import gradient, reference
+from runtime.cli import Facts, Result, Share, arguments, conclude
+from runtime.collectives import assemble, settle
+from runtime.data import sample_box
+from runtime.halo import give_back, redistribute
+from runtime.local import convolve, input_gradient, kernel_gradient
+from runtime.mesh import line, make_groups, start
+
+NAME = "strided"
+PLAN = "1bd7c76b2d18"
+DTYPE = torch.float32
+
+P_h, P_k = 2, 3  # ranks along each axis
+GRID = {"h": P_h, "k": P_k}  # the last axis varies fastest over the ranks
+PROCS = 6  # ranks that may be started
+LINES = {  # what the ranks that differ only along these axes share
+    "k": ("k",),  # a slice of In
+    "x": ("h",),  # a slice of Ker
+}
+
+N_b, N_c, N_k = 2, 4, 6  # samples, input and output channels
+N_h, N_w = 7, 5  # output positions
+N_r, N_s = 3, 5  # kernel taps
+I_h, I_w = 7, 13  # input positions that are read
+WINDOWS = {  # how output positions read input positions
+    "h": Window(I_h, N_r, padding=1, first=1, step=2),
+    "w": Window(I_w, N_s, stride=3, padding=2),
+}
+TILES = {  # of a work block in each pass, outermost loop first
+    "forward": {"h": 2, "c": 2},
+    "backward_data": {"c": 2},
+    "backward_filter": {"w": 2, "c": 2},
+}
+STEPS = {"forward": 4, "backward_data": 2, "backward_filter": 4}
+
+# The layer in its own numbers: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 15, 13)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+OUT_SHAPE = (N_b, N_k, N_h, N_w)
+SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE
+STRIDE, PADDING, DILATION = (2, 3), (1, 2), (2, 1)
+FLOPS = 151_200  # of the whole layer
+
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 936, "Ker": 240, "Out": 0, "halo": 208, "total": 1176}
+WORDS = {  # from this rank on
+    0: {"In": 728, "Ker": 240, "Out": 0, "halo": 0, "total": 968},
+    1: {"In": 624, "Ker": 240, "Out": 0, "halo": 0, "total": 864},
+    2: {"In": 936, "Ker": 240, "Out": 0, "halo": 208, "total": 1176},
+    3: {"In": 832, "Ker": 240, "Out": 0, "halo": 208, "total": 1072},
+    4: {"In": 520, "Ker": 240, "Out": 0, "halo": 0, "total": 760},
+}
+
+
+def work(at):
+    """The block of the nest that the rank at `at` works on: axis -> interval."""
+    return {
+        "b": (0, N_b),
+        "h": cut((0, N_h), P_h, at["h"]),
+        "w": (0, N_w),
+        "c": (0, N_c),
+        "k": cut((0, N_k), P_k, at["k"]),
+    }
+
+
+def tile(at, step, tiles):
+    """The part of that block which one step of a pass works on."""
+    block = work(at)
+    for axis, index in digits(step, tiles).items():
+        block[axis] = cut(block[axis], tiles[axis], index)
+    return block
+
+
+def owned_in(at):
+    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
+    return (0, N_b), (0, N_c), cut(cut((0, I_h), P_h, at["h"]), P_k, at["k"]), (0, I_w)
+
+
+def touched_in(block):
+    """The box of In[b, c, h, w] that a block of the nest touches."""
+    return (
+        block["b"],
+        block["c"],
+        reach(block["h"], WINDOWS["h"]),
+        reach(block["w"], WINDOWS["w"]),
+    )
+
+
+def carried_in(at):
+    """What a rank hands out: its share of the rows that its block reads, halo and all."""
+    b, c, h, w = owned_in(at)
+    block = work(at)
+    return b, c, widen(h, reach(block["h"], WINDOWS["h"]), P_k, at["k"]), w
+
+
+def owned_ker(at):
+    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
+    return cut((0, N_k), P_k, at["k"]), cut((0, N_c), P_h, at["h"]), (0, N_r), (0, N_s)
+
+
+def touched_ker(block):
+    """The box of Ker[k, c, r, s] that a block of the nest touches."""
+    return block["k"], block["c"], (0, N_r), (0, N_s)
+
+
+def owned_out(at):
+    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
+    return (0, N_b), cut((0, N_k), P_k, at["k"]), cut((0, N_h), P_h, at["h"]), (0, N_w)
+
+
+def touched_out(block):
+    """The box of Out[b, k, h, w] that a block of the nest touches."""
+    return block["b"], block["k"], block["h"], block["w"]
+
+
+def broadcast(panel, here, carried, group, count):
+    """Start one broadcast for each piece of a panel, from the rank that carries it.
+
+    Yields (box, values, request). `here` holds `carried(at)` of this rank.
+    """
+    for source, peer in enumerate(group.peers):
+        box = overlap(carried(peer), panel)
+        if volume(box) == 0:
+            continue
+        if source == group.me:
+            piece = here[within(box, carried(peer))].contiguous()
+        else:
+            piece = here.new_empty(shape(box))
+            count(volume(box))
+        yield (
+            box,
+            piece,
+            dist.broadcast(piece, group=group.handle, group_src=source, async_op=True),
+        )
+
+
+def reduce(sums, panel, carried, group, count):
+    """Sum a panel over a group: each rank is sent the terms of what it carries.
+
+    Returns the box that this rank carries of the panel, and its total.
+    """
+    shares = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = shares[group.me]
+    others = [i for i in range(len(shares)) if i != group.me]
+    leaving = torch.cat([sums[within(shares[i], panel)].flatten() for i in others])
+    arriving = leaving.new_empty(len(others), *shape(mine))
+    sent, received = [volume(share) for share in shares], [volume(mine)] * len(shares)
+    sent[group.me] = received[group.me] = 0  # the own terms stay
+    dist.all_to_all_single(
+        arriving.view(-1),
+        leaving,
+        output_split_sizes=received,
+        input_split_sizes=sent,
+        group=group.handle,
+    )
+    count(arriving.numel())
+    return mine, sums[within(mine, panel)] + arriving.sum(0)
+
+
+def forward(in_own, ker_own, at, groups, words):
+    """This rank's share of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
+    the group of this rank for every entry of LINES; `words` counts what arrives.
+    Returned as well, for the passes to come: `in_slice`.
+    """
+    tiles, steps = TILES["forward"], STEPS["forward"]
+
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = line(at, GRID, ("h", "k"))
+    count = words.counter("halo", 0, "In")
+    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+
+    # All ranks along k need the same slice of In.
+    in_box = touched_in(work(at))
+    count = words.counter("expand", 0, "In")
+    pieces = broadcast(in_box, in_wide, carried_in, groups["k"], count)
+    in_slice = assemble(in_box, in_wide, pieces)
+
+    # All ranks along x need the same slice of Ker.
+    ker_box = touched_ker(work(at))
+    count = words.counter("expand", 1, "Ker")
+    pieces = broadcast(ker_box, ker_own, owned_ker, groups["x"], count)
+    ker_slice = assemble(ker_box, ker_own, pieces)
+
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+
+    for step in range(steps):
+        block = tile(at, step, tiles)
+        in_tile = in_slice[within(touched_in(block), in_box)]
+        ker_tile = ker_slice[within(touched_ker(block), ker_box)]
+        term = convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
+        out[within(touched_out(block), out_box)] += term
+
+    return out, in_slice
+
+
+def backward_data(ker_own, dout_own, at, groups, words):
+    """This rank's share of dIn: its words of the box `owned_in(at)`.
+
+    `ker_own` and `dout_own` hold the boxes `owned_ker(at)` and `owned_out(at)`,
+    `groups` the group of this rank for every entry of LINES; `words` counts what
+    arrives.
+    """
+    tiles, steps = TILES["backward_data"], STEPS["backward_data"]
+
+    din_box = carried_in(at)
+    din = ker_own.new_zeros(shape(din_box))
+
+    def fetch(step):
+        """Start the broadcasts that `step` waits for."""
+        block, coming = tile(at, step, tiles), {}
+        # All ranks along x need the same slice of Ker.
+        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
+        pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
+        coming["Ker"] = panel, ker_own, list(pieces)
+        return coming
+
+    panels, coming = {}, fetch(0)
+
+    for step in range(steps):
+        block = tile(at, step, tiles)
+        settle(coming, panels)
+        if step + 1 < steps:
+            coming = fetch(step + 1)  # travels while this step computes
+        sums = input_gradient(panels["Ker"], dout_own, block, WINDOWS)
+        # Each rank along k holds a partial sum of the same slice of dIn.
+        panel, count = touched_in(block), words.counter("loop", step, "In")
+        share, total = reduce(sums, panel, carried_in, groups["k"], count)
+        din[within(share, din_box)] += total
+
+    # The rows of dIn that a block computes for its neighbours are added where they are owned.
+    neighbours = line(at, GRID, ("h", "k"))
+    count = words.counter("return", 0, "In")
+    return give_back(din, carried_in, owned_in, at, neighbours, GRID, count)
+
+
+def backward_filter(in_slice, dout_own, at, groups, words):
+    """This rank's share of dKer: its words of the box `owned_ker(at)`.
+
+    `in_slice` and `dout_own` hold the boxes `touched_in(work(at))` and `owned_out(at)`,
+    `groups` the group of this rank for every entry of LINES; `words` counts what
+    arrives.
+    """
+    tiles, steps = TILES["backward_filter"], STEPS["backward_filter"]
+
+    dker_box = owned_ker(at)
+    dker = in_slice.new_zeros(shape(dker_box))
+
+    for step in range(steps):
+        block = tile(at, step, tiles)
+        in_tile = in_slice[within(touched_in(block), touched_in(work(at)))]
+        dout_tile = dout_own[within(touched_out(block), owned_out(at))]
+        sums = kernel_gradient(in_tile, dout_tile, block, WINDOWS)
+        # Each rank along x holds a partial sum of the same slice of dKer.
+        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
+        share, total = reduce(sums, panel, owned_ker, groups["x"], count)
+        dker[within(share, dker_box)] += total
+
+    return dker
+
+
+class Layer(torch.autograd.Function):
+    """The layer as torch differentiates it; what the passes keep waits in `ctx`."""
+
+    @staticmethod
+    def forward(ctx, in_own, ker_own, at, groups, words):
+        """Out, from the shares of In and Ker."""
+        ctx.place = at, groups, words
+        place = at, groups, words.during("forward")
+        out, in_slice = forward(in_own, ker_own, *place)
+        ctx.save_for_backward(in_slice, ker_own)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dout_own):
+        """dIn and dKer, from the share of dOut."""
+        at, groups, words = ctx.place
+        in_slice, ker_own = ctx.saved_tensors
+        place = at, groups, words.during("backward-data")
+        din = backward_data(ker_own, dout_own, *place)
+        place = at, groups, words.during("backward-filter")
+        dker = backward_filter(in_slice, dout_own, *place)
+        return din, dker, None, None, None
+
+
+def run(in_own, ker_own, dout_own, at, groups, words):
+    """The passes of a training step: this rank's shares of Out, dIn and dKer."""
+    given = in_own.detach().requires_grad_(), ker_own.detach().requires_grad_()
+    out = Layer.apply(*given, at, groups, words)
+    return out.detach(), *torch.autograd.grad(out, given, dout_own)
+
+
+def expected_out(at, device):
+    """The same share of Out from one torch call, with the layer's own numbers."""
+    box = owned_out(at)
+    return reference(
+        F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
+    )
+
+
+def expected_din(at, device):
+    """The same share of dIn from one torch call, with the layer's own numbers."""
+    box = owned_in(at)
+    return gradient(
+        "dIn", F.conv2d, SHAPES, box, DTYPE, device, STRIDE, PADDING, DILATION, WINDOWS
+    )
+
+
+def expected_dker(at, device):
+    """The same share of dKer from one torch call, with the layer's own numbers."""
+    box = owned_ker(at)
+    return gradient(
+        "dKer", F.conv2d, SHAPES, box, DTYPE, device, STRIDE, PADDING, DILATION, WINDOWS
+    )
+
+
+def main():
+    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    args = arguments(__doc__)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    world = start(PLAN, GRID, PROCS, args.timeout)
+    at, device = world.at, world.device
+    groups = make_groups(at, GRID, LINES)
+    windows = tuple(WINDOWS.values())
+    in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
+    ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
+    dout_own = sample_box("dOut", OUT_SHAPE, owned_out(at), DTYPE, device)
+    job = partial(run, in_own, ker_own, dout_own, at, groups)
+    results = [
+        Result("Out", owned_out(at), partial(expected_out, at, device)),
+        Result("dIn", owned_in(at), partial(expected_din, at, device)),
+        Result("dKer", owned_ker(at), partial(expected_dker, at, device)),
+    ]
+    return conclude(args, world, facts, Share(job, results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
