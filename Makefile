@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: check test lint demo golden bench
+.PHONY: check test lint demo golden bench accuracy networks
 
 check: lint test
 
@@ -21,6 +21,12 @@ golden: $(BIN)/synth
 
 bench: $(BIN)/synth
 	$(BIN)/python benchmarks/planning.py
+
+accuracy: $(BIN)/synth
+	$(BIN)/python -m synth.oracle.accuracy
+
+networks: $(BIN)/synth
+	$(BIN)/python benchmarks/networks.py
 
 $(BIN)/synth: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]' && touch $@

@@ -36,7 +36,7 @@ def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
     layer, form = plan.layer, plan.closed_form
     timed: dict[str, Any] = {}
     if plan.timed:
-        from synth.time_report import time_json
+        from synth.time_json import time_json
 
         timed = {"time": time_json(plan, *plan.timed)}
     return {
