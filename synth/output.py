@@ -19,8 +19,8 @@ def write_bytes(path: str, data: bytes) -> None:
 
     Raises `UsageError` where it cannot be written; what was there before is then still there.
     """
-    if os.path.exists(path) and not os.path.isfile(path):
-        _write_in_place(path, text)  # a device or a pipe is written to, never replaced
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        _write_in_place(path, data)  # a device or a pipe is written to, never replaced
         return
     folder = os.path.dirname(path) or "."
     try:
@@ -48,9 +48,9 @@ def write_bytes(path: str, data: bytes) -> None:
         raise
 
 
-def _write_in_place(path: str, text: str) -> None:
+def _write_in_place(path: str, data: bytes) -> None:
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(path, "wb") as file:
+            file.write(data)
     except OSError as fault:
         raise UsageError(f"{path}: cannot be written ({fault.strerror}); name a file") from fault
