@@ -1,6 +1,6 @@
 """How long planning takes, from a cold start: whole processes, seconds and peak memory, medians.
 
-    python benchmarks/planning.py [--runs 5] [-o benchmarks/results/planning.md]
+python benchmarks/planning.py [--runs 5] [-o benchmarks/results/planning.md]
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ Everything is imported when it is first asked for, so `import synth` costs nothi
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,6 +32,17 @@ _HOMES = {
     "read_plan": ("synth.plan_file", "read_plan"),
     "simulate": ("synth.simulated", "simulated"),
 }
+
+
+class _Package(ModuleType):
+    """Keeps the functions `plan` and `simulate` when the modules of these names are imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

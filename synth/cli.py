@@ -1,4 +1,4 @@
-"""The command line: `synth plan | emit | run | simulate | schema | doctor`.
+"""The command line: `synth plan | emit | run | simulate | bounds | certify | report | plot | ...`.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 2 usage, 3 the input file is wrong,
 4 no plan is feasible, 5 a check failed, 6 a distributed run failed, 130 interrupted. Output files appear
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from synth.commands import bounds, certify, errata, html, plot
 from synth.errors import SynthError, UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +63,10 @@ def parser() -> Parser:
         default="plan",
         help="print what this stage of the derivation made, and stop",
     )
-    plan.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+    shape = plan.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+    shape.add_argument("--certify", action="store_true", help="print a certificate of the lower bound")
+    shape.add_argument("--explain", nargs="?", const="text", choices=("text", "latex"), help="derive it")
     plan.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
     plan.set_defaults(run=_plan)
 
@@ -84,6 +88,9 @@ def parser() -> Parser:
     run.add_argument("--bench", type=int, default=3, metavar="N", help="timed repetitions (default 3)")
     run.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
     run.set_defaults(run=_run)
+
+    for command in (bounds, certify, html, plot, errata):
+        command.add(commands)
 
     simulate = commands.add_parser("simulate", help="interpret the schedule of all ranks in one process")
     _planning(simulate, required=False)
@@ -171,6 +178,16 @@ def _json(data: Any) -> str:
 
 def _plan(args: argparse.Namespace) -> int:
     made = _asked(args)
+    if args.certify:
+        from synth.certificate import certificate
+
+        _put(_json(certificate(made)), args.output)
+        return 0
+    if args.explain:
+        from synth.explain import explain
+
+        _put(explain(made, args.explain), args.output)
+        return 0
     relaxed = None
     if args.relax:
         from synth.relaxation import relax_received

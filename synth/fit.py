@@ -8,6 +8,7 @@ Inner tiles cost reloads and are considered only where no panel count fits.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,12 +16,15 @@ from itertools import product
 
 from synth.axes import SPATIAL, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.memory import Footprints, tile_rows
+from synth.intervals import cuts, length
+from synth.memory import EXACT, Footprints, plainly_padded, tile_rows
 from synth.nest import Window
-from synth.tiling import COMPOSITE, ONES, Tiling
+from synth.tiling import ONES, Tiling
 from synth.words import received
 
 PANELS = 4  # panels wanted for overlap, where memory does not ask for more
+SHORT = 8  # rows of a block up to which every tile count is tried
+FEW = 64  # ways to tile x up to which none is left out by an estimate of its rows
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 
 
@@ -95,42 +99,67 @@ class _Fitter:
         return self._words[key]
 
     def tilings(self, tensor: Tensor) -> Iterator[Tiling]:
-        """The tilings worth comparing for one stationary tensor: the coarsest that fit, level by level."""
-        plain = self._first(self._tiling(tensor, counts) for counts in self._streams(tensor))
-        if plain:
-            yield plain
-        if plain and self.words(plain) == self.words(self._tiling(tensor)):
+        """The tilings worth comparing for one stationary tensor, level by level of inner tiles.
+
+        A level is left out when a coarser one moves no more words than the level could.
+        """
+        untiled = received(self.distribution, self._tiling(tensor))
+        floor = int(untiled.total.max())
+        fewest = 0
+        for tiling in self._panels(tensor, ONES, floor):
+            fewest = min(fewest or self.words(tiling), self.words(tiling))
+            yield tiling
+            if self.words(tiling) == floor and tiling.steps <= PANELS:
+                return
+        first, second = (self._counts(composite)[1:] for composite in Tiling(tensor).order[1:])
+        for inner in (*first, *second):
+            for tiling in self._panels(tensor, inner, floor):
+                fewest = min(fewest or self.words(tiling), self.words(tiling))
+                yield tiling
+        # with both inner loops, one of the streaming tensors is visited at least twice
+        streaming = Tiling(tensor).streaming
+        twice = min(int((untiled.total + untiled.by_tensor[t]).max()) for t in streaming)
+        if 0 < fewest <= twice:
             return
-        stream, *inner = Tiling(tensor).order
-        thinnest = self._counts(stream)[-1]
-        for tiled, other in (inner, inner[::-1]):
-            finer = (_merge(thinnest, each) for each in self._counts(tiled))
-            held = self._first(self._tiling(tensor, counts) for counts in finer)
-            if held:
-                yield self._coarsened(held, tiled)
-                continue
-            yield from self._both(tensor, thinnest, other, tiled)
+        for one, two, swapped in product(first, second, (False, True)):
+            yield from self._panels(tensor, _merge(one, two), twice, swapped)
 
-    def _coarsened(self, held: Tiling, *inner: str) -> Tiling:
-        """The same inner tiles with as few panels as fit."""
-        axes = [axis for composite in inner for axis in COMPOSITE[composite]]
-        kept = PerAxis(**{axis: getattr(held.counts, axis) for axis in axes})
-        options = (_merge(kept, stream) for stream in self._counts(held.stream))
-        return self._first(replace(held, counts=counts) for counts in options) or held
+    def _panels(self, tensor: Tensor, inner: PerAxis, enough: int, swapped: bool = False) -> Iterator[Tiling]:
+        """The inner tiles with panel counts that fit, in the order of `_streams`.
 
-    def _both(self, tensor: Tensor, thinnest: PerAxis, outer: str, inner: str) -> Iterator[Tiling]:
-        """Both inner composites tiled: for each outer count the coarsest inner tiles that fit."""
-        swapped = Tiling(tensor).order[1] != outer
-        for first in self._counts(outer)[1:]:
-            options = (_merge(_merge(thinnest, first), second) for second in self._counts(inner))
-            found = self._first(self._tiling(tensor, counts, swapped) for counts in options)
-            if found:
-                yield self._coarsened(found, outer, inner)
+        Along c and k the first one is as good as any; along x, where panels share rows, all are yielded
+        until one moves no more than `enough` words.
+        """
+        coarse, fine = (
+            [self._tiling(tensor, _merge(counts, inner), swapped) for counts in each]
+            for each in self._streams(tensor)
+        )
+        if Tiling(tensor).stream == "x":
+            for tiling in (*fine, *coarse):
+                if self.fits(tiling):
+                    yield tiling
+                    if self.words(tiling) <= enough:
+                        return
+            return
+        found = None
+        if self.fits(fine[0]):
+            found = fine[0]
+        elif self.fits(fine[-1]):  # beyond one step, more panels never need more memory
+            found = fine[bisect_left(fine, True, lo=1, key=self.fits)]
+        found = found or self._first(coarse)
+        if found:
+            yield found
 
     def least(self, tensor: Tensor) -> int:
-        """The least memory any tiling of this stationary tensor needs: everything in unit tiles."""
-        units = self.work.with_("g", 1)
-        thin = [units, self._counts(Tiling(tensor).stream)[-1], PerAxis()]
+        """The least memory any tiling of this stationary tensor needs.
+
+        Smaller tiles need less, but for two steps up: a second panel on its way as soon as there is a
+        second step, and a padded copy as soon as a padded axis is tiled.
+        """
+        work = self.work
+        thin = [PerAxis()]
+        for d, h, w in product(*({1, getattr(work, axis)} for axis in SPATIAL)):
+            thin.append(PerAxis(b=work.b, d=d, h=h, w=w, c=work.c, k=work.k))
         return min(self.footprints.memory(self._tiling(tensor, counts)).words for counts in thin)
 
     def _tiling(self, tensor: Tensor, counts: PerAxis = ONES, swapped: bool = False) -> Tiling:
@@ -139,19 +168,24 @@ class _Fitter:
     def _first(self, tilings: Iterable[Tiling]) -> Tiling | None:
         return next((tiling for tiling in tilings if self.fits(tiling)), None)
 
-    def _streams(self, tensor: Tensor) -> Iterator[PerAxis]:
-        """Panel counts to try, the wanted one first, then finer ones."""
+    def _streams(self, tensor: Tensor) -> tuple[list[PerAxis], list[PerAxis]]:
+        """Panel counts: coarser than wanted, and from the wanted one on, which comes first."""
         stream = Tiling(tensor).stream
         streaming = Tiling(tensor).streaming
         wanted = PANELS if any(self.distribution.group_size(t) > 1 for t in streaming) else 1
         if stream == "x":
             wanted = min(wanted, self.work.b)
-            yield PerAxis(b=wanted)
-            yield from (n for n in self._counts("x") if n.b >= wanted or n.b == self.work.b)
-            return
+            best = PerAxis(b=wanted)
+            if self.limit is None:
+                return [], [best]
+            counts = self._counts("x")
+            finer = [n for n in counts if n.b >= wanted or n.b == self.work.b]
+            return [n for n in counts if n not in finer], [best, *finer]
         extent = getattr(self.work, stream)
         wanted = min(wanted, max(1, extent // THINNEST))
-        yield from (n for n in self._counts(stream) if getattr(n, stream) >= wanted)
+        counts = self._counts(stream)
+        at = next(i for i, n in enumerate(counts) if getattr(n, stream) >= wanted)
+        return counts[:at], counts[at:]
 
     def _counts(self, composite: str) -> list[PerAxis]:
         """Tile counts of a composite index, coarsest first."""
@@ -172,28 +206,41 @@ def x_counts(samples: int, spatial: tuple[tuple[Window, int, int], ...]) -> tupl
     more rows in all and has tiles that are no larger.
     """
     blocks = [-(-extent // parts) for _, extent, parts in spatial]
-    kept: list[tuple[int, int, int, int, tuple[int, ...]]] = []
-    for counts in product(tile_counts(samples), *(tile_counts(block) for block in blocks)):
+    candidates = []
+    for counts in product(tile_counts(samples), *(_all_counts(block) for block in blocks)):
         each = list(zip(spatial, blocks, counts[1:], strict=True))
-        read = samples * math.prod(_rows_read(window, block, n) for (window, _, _), block, n in each)
+        read = samples * math.prod(_rows_read(*space, n) for space, _, n in each)
         batch = -(-samples // counts[0])
         rows = batch * math.prod(tile_rows(*space, n) for space, _, n in each)
         out = batch * math.prod(-(-block // n) for _, block, n in each)
-        kept.append((read, math.prod(counts), rows, out, counts))
-    kept.sort()
-    best: list[tuple[int, int]] = []
+        plain = all(plainly_padded(*space, n) for space, _, n in each)
+        frame = batch * math.prod(space[0].frame(-(-block // n)) for space, block, n in each)
+        candidates.append((read, math.prod(counts), (rows, out, 0 if plain else frame), counts))
+    if len(candidates) <= FEW:
+        return tuple(counts for *_, counts in sorted(candidates))
+    kept: list[tuple[int, int, int]] = []
     result = []
-    for _, _, rows, out, counts in kept:
-        if not any(r <= rows and o <= out for r, o in best):
-            best = [(r, o) for r, o in best if not (rows <= r and out <= o)] + [(rows, out)]
+    for _, _, sizes, counts in sorted(candidates):
+        if not any(all(k <= s for k, s in zip(known, sizes, strict=True)) for known in kept):
+            kept.append(sizes)
             result.append(counts)
     return tuple(result)
 
 
-def _rows_read(window: Window, block: int, tiles: int) -> int:
-    """Rows that the tiles of an inner block read, rows read by two tiles counted twice."""
-    size, longer = divmod(block, tiles)
-    return longer * window.frame(size + 1) + (tiles - longer) * window.frame(size)
+def _all_counts(block: int) -> Sequence[int]:
+    """Along a short axis every count: where the cuts fall decides how many rows tiles share at the border."""
+    return range(1, block + 1) if block <= SHORT else tile_counts(block)
+
+
+@cache
+def _rows_read(window: Window, extent: int, parts: int, tiles: int) -> int:
+    """Rows that the tiles of all blocks read, rows read by two tiles counted twice; from above for many."""
+    if parts * tiles > EXACT:
+        block = -(-extent // parts)
+        size, longer = divmod(block, tiles)
+        return parts * (longer * window.frame(size + 1) + (tiles - longer) * window.frame(size))
+    blocks = cuts((0, extent), parts)
+    return sum(length(window.reach(*tile)) for block in blocks for tile in cuts(block, tiles))
 
 
 def _merge(one: PerAxis, other: PerAxis) -> PerAxis:

@@ -78,6 +78,11 @@ def halo_rows(window: Window, out: int, parts: int) -> HaloRows:
     return HaloRows(max(map(length, reaches)), kept, sent, reaches != owned)
 
 
+def plainly_padded(window: Window, extent: int, parts: int, tiles: int) -> bool:
+    """Whether the local kernel's own `padding=` serves every tile along a dimension."""
+    return window.plain(0, extent) if parts * tiles == 1 else window.padding == 0
+
+
 @cache
 def tile_rows(window: Window, out: int, parts: int, tiles: int) -> int:
     """The most rows that any tile of any block reads."""
@@ -147,8 +152,7 @@ class Footprints:
         for axis in SPATIAL:
             window, extent = self.nest.windows[axis], getattr(self.nest.extents, axis)
             words *= window.frame(getattr(t, axis))
-            alone = getattr(self.grid, axis) * getattr(tiling.counts, axis) == 1
-            plain &= window.plain(0, extent) if alone else window.padding == 0
+            plain &= plainly_padded(window, extent, getattr(self.grid, axis), getattr(tiling.counts, axis))
         return 0 if plain else t.b * t.g * t.c * words
 
     def in_transit(self, tiling: Tiling) -> int:
@@ -174,22 +178,22 @@ class Footprints:
         stays, written = tiling.stationary, tiling.written
         base = sum(self.shares[t] for t in tiling.reads)
         apart = {t for t in TENSORS if grouped[t] or (t == "In" and t in tiling.kept and self.halo[0])}
-        base += sum(self.slice(t) for t in tiling.kept | tiling.keeps if t in apart and t != stays)
-        halo, returned = 0, 0
-        if written == "In":
-            returned = base + self.carried("In") + sum(self.halo)
-        elif "In" not in tiling.kept:
-            halo = base + sum(self.halo)
-            base += self.halo[0]
+        base += sum(self.slice(t) for t in tiling.kept if t in apart)
         base += self.carried(written) if stays != written else 0
-        slice_ = self.slice(stays) if stays == written or stays in apart else 0
+        halo = 0
+        if written != "In" and "In" not in tiling.kept:
+            halo = base + sum(self.halo) + (self.slice(stays) if stays == written else 0)
+            base += self.halo[0]
+        base += sum(self.slice(t) for t in tiling.keeps if t in apart and t != stays)
+        alone = stays != written and (stays in tiling.kept or stays not in apart)
+        slice_ = 0 if alone else self.slice(stays)
         piece = max((self.carried(t) for t in tiling.expanded if grouped[t]), default=0)
         panels = sum(self.tile(t, tiling) for t in tiling.brought if grouped[t])
         flying = panels if tiling.steps > 1 else 0  # the next panels, while these are in use
         result = self.tile(written, tiling) + self.padded(tiling)
         sums = self.tile(written, tiling) + self.in_transit(tiling) if stays != written else 0
         loop = base + slice_ + panels + max(panels, flying + result + sums)
-        reduce = returned
+        reduce = base + self.carried("In") + sum(self.halo) if written == "In" else 0
         if stays == written and grouped[written]:
             whole = replace(tiling, counts=PerAxis())
             reduce = max(reduce, base + slice_ + self.in_transit(whole) + self.carried(written))

@@ -10,7 +10,12 @@ from synth.errors import UsageError
 
 
 def write_whole(path: str, text: str) -> None:
-    """Write a text file through a neighbour that is renamed into place.
+    """Write a text file, see `write_bytes`."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str, data: bytes) -> None:
+    """Write a file through a neighbour that is renamed into place.
 
     Raises `UsageError` where it cannot be written; what was there before is then still there.
     """
@@ -22,8 +27,8 @@ def write_whole(path: str, text: str) -> None:
             f"{path}: cannot be written ({fault.strerror}); check the folder and its rights"
         ) from fault
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         mask = os.umask(0)

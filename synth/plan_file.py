@@ -33,32 +33,10 @@ def axes_json(plan_layer: Layer, values: PerAxis) -> dict[str, int]:
 
 def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
     """The plan as JSON data; `words` are integers, memory is in words and bytes."""
-    layer = plan.layer
-    form, tiling = plan.closed_form, plan.tiling
+    layer, form = plan.layer, plan.closed_form
     return {
-        "schema": SCHEMA,
-        "id": plan.id,
-        "name": layer.name,
-        "problem": layer.to_json(),
-        "procs": plan.procs,
-        "used_procs": plan.used_procs,
-        "pass": plan.pass_,
+        **exact_json(plan),
         "algorithm": plan.algorithm,
-        "stationary": tiling.stationary.lower(),
-        "grid": axes_json(layer, plan.grid),
-        "work": axes_json(layer, plan.work),
-        "tile": axes_json(layer, plan.tile),
-        "panels": tiling.panels,
-        "steps": tiling.steps,
-        "passes": [each.to_json() for each in plan.tilings],
-        "words": plan.words,
-        "memory": {"words": plan.memory.words, "bytes": plan.memory_bytes, "limit_bytes": plan.memory_limit},
-        "balance": {
-            "allowed": plan.balance,
-            "work": plan.work.size,
-            "least_work": plan.least_work,
-            "exact_procs": plan.exact_procs,
-        },
         "bounds": {
             "universal": plan.bound.words,
             "paper": plan.paper_bound,
@@ -85,6 +63,35 @@ def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
             }
             for each in plan.alternatives
         ],
+    }
+
+
+def exact_json(plan: Plan) -> dict[str, Any]:
+    """The decisions and the whole numbers that follow from them: what `parse_plan` derives anew."""
+    layer, tiling = plan.layer, plan.tiling
+    return {
+        "schema": SCHEMA,
+        "id": plan.id,
+        "name": layer.name,
+        "problem": layer.to_json(),
+        "procs": plan.procs,
+        "used_procs": plan.used_procs,
+        "pass": plan.pass_,
+        "stationary": tiling.stationary.lower(),
+        "grid": axes_json(layer, plan.grid),
+        "work": axes_json(layer, plan.work),
+        "tile": axes_json(layer, plan.tile),
+        "panels": tiling.panels,
+        "steps": tiling.steps,
+        "passes": [each.to_json() for each in plan.tilings],
+        "words": plan.words,
+        "memory": {"words": plan.memory.words, "bytes": plan.memory_bytes, "limit_bytes": plan.memory_limit},
+        "balance": {
+            "allowed": plan.balance,
+            "work": plan.work.size,
+            "least_work": plan.least_work,
+            "exact_procs": plan.exact_procs,
+        },
     }
 
 
@@ -124,15 +131,15 @@ def parse_plan(text: str, name: str) -> Plan:
         raise InputError(f"{name}: name is not text; {REMEDY}")
     layer = Layer.from_json(data.get("problem"), name, layer_name)
     plan = _decisions(data, layer, name)
-    for key, said, derived in (
-        ("id", data.get("id"), plan.id),
-        ("used_procs", data.get("used_procs"), plan.used_procs),
-        ("words", data.get("words"), plan.words),
-        ("panels", data.get("panels"), plan.tiling.panels),
-    ):
-        if said != derived:
-            raise InputError(f"{name}: {key} is {str(said)[:80]}, but the plan makes it {derived}; {REMEDY}")
+    for key, derived in exact_json(plan).items():
+        if _canonical(data.get(key)) != _canonical(derived):
+            said = f"{str(data.get(key))[:80]}, but the plan makes it {str(derived)[:80]}"
+            raise InputError(f"{name}: {key} is {said}; {REMEDY}")
     return plan
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True)  # 4, 4.0 and true are three values
 
 
 def _refuse(constant: str) -> float:

@@ -46,7 +46,7 @@ class Relaxed:
         )
 
 
-def _variables(nest: Nest, prefix: str) -> dict[Axis, Expression]:
+def variables(nest: Nest, prefix: str) -> dict[Axis, Expression]:
     """One positive variable per axis longer than 1; the number 1 for the others."""
     import cvxpy as cp
 
@@ -54,21 +54,22 @@ def _variables(nest: Nest, prefix: str) -> dict[Axis, Expression]:
     return {a: cp.Variable(pos=True, name=f"{prefix}_{a}") if sizes[a] > 1 else 1.0 for a in AXES}
 
 
-def _values(variables: Mapping[Axis, Expression]) -> dict[Axis, float]:
-    return {a: float(v if isinstance(v, float) else v.value) for a, v in variables.items()}
+def values_of(solved: Mapping[Axis, Expression]) -> dict[Axis, float]:
+    """The numbers that variables have after a program was solved."""
+    return {a: float(v if isinstance(v, float) else v.value) for a, v in solved.items()}
 
 
-def _product(factors: list[Expression]) -> Expression:
+def product(factors: list[Expression]) -> Expression:
     """The product; the number 0 is kept apart, because posynomials do not know it (all-padding layers)."""
-    product: Expression = 1.0
+    result: Expression = 1.0
     for factor in factors:
         if isinstance(factor, float) and factor == 0.0:
             return 0.0
-        product = factor if isinstance(product, float) and product == 1.0 else product * factor
-    return product
+        result = factor if isinstance(result, float) and result == 1.0 else result * factor
+    return result
 
 
-def _sum(terms: Iterable[Expression]) -> Expression:
+def total(terms: Iterable[Expression]) -> Expression:
     """The sum without the terms that are the number 0."""
     kept = [term for term in terms if not (isinstance(term, float) and term == 0.0)]
     return sum(kept[1:], kept[0])
@@ -108,11 +109,12 @@ def _rows(nest: Nest, axis: Axis, tile: Expression) -> Expression:
     return (stride + halo) * tile
 
 
-def _tile_footprints(nest: Nest, T: Mapping[Axis, Expression]) -> dict[Tensor, Expression]:
+def tile_footprints(nest: Nest, T: Mapping[Axis, Expression]) -> dict[Tensor, Expression]:
+    """Words that a tile of each tensor touches, not clipped at the padding."""
     return {
-        "In": _product([T["b"], T["g"], T["c"], *(_rows(nest, a, T[a]) for a in SPATIAL if _in(nest, a))]),
-        "Ker": nest.taps * _product([T["g"], T["k"], T["c"]]),
-        "Out": _product([T["b"], T["g"], T["k"], *(T[a] for a in SPATIAL)]),
+        "In": product([T["b"], T["g"], T["c"], *(_rows(nest, a, T[a]) for a in SPATIAL if _in(nest, a))]),
+        "Ker": nest.taps * product([T["g"], T["k"], T["c"]]),
+        "Out": product([T["b"], T["g"], T["k"], *(T[a] for a in SPATIAL)]),
     }
 
 
@@ -137,15 +139,15 @@ def relax_accessed(nest: Nest, procs: int, memory: float | None, stationary: Ten
             f"One position of each tensor's tile needs {least} words and the tile memory has {memory:g}; "
             f"allow at least {least}."
         )
-    W, T = _variables(nest, "W"), _variables(nest, "T")
+    W, T = variables(nest, "W"), variables(nest, "T")
     sizes = nest.extents._asdict()
-    footprints = _tile_footprints(nest, T)
+    footprints = tile_footprints(nest, T)
     cost: Expression = 0.0
     for tensor in TENSORS:
         moved = set(AXES) if tensor != stationary else set(AXES) - set(LACKS[tensor])
         trips = [W[a] / T[a] for a in AXES if a in moved and sizes[a] > 1]
-        cost = cost + _product([footprints[tensor], *trips])
-    constraints: list[Any] = [_product(list(W.values())) >= max(1.0, nest.extents.size / procs)]
+        cost = cost + product([footprints[tensor], *trips])
+    constraints: list[Any] = [product(list(W.values())) >= max(1.0, nest.extents.size / procs)]
     for axis in AXES:
         if sizes[axis] > 1:
             constraints += [T[axis] >= 1, T[axis] <= W[axis], W[axis] <= sizes[axis]]
@@ -156,7 +158,7 @@ def relax_accessed(nest: Nest, procs: int, memory: float | None, stationary: Ten
         raise InfeasibleError(
             f"Eq. 3 has no solution for {procs} processes and {memory} words of tile memory."
         )
-    blocks, tiles = _canonical(nest, procs, stationary, _values(W), _values(T))
+    blocks, tiles = _canonical(nest, procs, stationary, values_of(W), values_of(T))
     return Relaxed(value, blocks, tiles, stationary, "accessed")
 
 
@@ -199,45 +201,50 @@ def _filled(
 # --- received: what travels ---------------------------------------------------------------------------
 
 
-def _average_rows(window: Window, out: int, block: Expression) -> Expression:
+def average_rows(window: Window, out: int, block: Expression, halos: bool = True) -> Expression:
     """At most the average number of rows that a block reads when `out` positions are cut into blocks.
 
     P blocks read `size` rows together, and every cut makes at least `overlap` rows count twice, so their
-    average is at least `overlap + W·(size - overlap)/N` with W = N/P.
+    average is at least `overlap + W·(size - overlap)/N` with W = N/P; without `halos` `W·size/N`.
     """
     if out == 1:
         return float(window.size)
-    slope = (window.size - window.overlap) / out
+    overlap = window.overlap if halos else 0
+    slope = (window.size - overlap) / out
     if slope == 0:
-        return float(window.overlap)
-    return window.overlap + slope * block if window.overlap else slope * block
+        return float(overlap)
+    return overlap + slope * block if overlap else slope * block
 
 
-def _slices(nest: Nest, W: Mapping[Axis, Expression]) -> dict[Tensor, Expression]:
-    rows = [_average_rows(nest.windows[a], nest.loop_extents()[a], W[a]) for a in SPATIAL]
+def slices(nest: Nest, W: Mapping[Axis, Expression], halos: bool = True) -> dict[Tensor, Expression]:
+    """Words of each tensor's slice, clipped footprints from below; without `halos` no row counts twice."""
+    sizes = nest.extents._asdict()
+    rows = [average_rows(nest.windows[a], sizes[a], W[a], halos) for a in SPATIAL]
     return {
-        "In": _product([W["b"], W["g"], W["c"], *rows]),
-        "Ker": nest.taps * _product([W["g"], W["k"], W["c"]]),
-        "Out": _product([W["b"], W["g"], W["k"], *(W[a] for a in SPATIAL)]),
+        "In": product([W["b"], W["g"], W["c"], *rows]),
+        "Ker": nest.taps * product([W["g"], W["k"], W["c"]]),
+        "Out": product([W["b"], W["g"], W["k"], *(W[a] for a in SPATIAL)]),
     }
 
 
 def _least_block(nest: Nest, procs: int, words: Callable[[dict[Tensor, Expression]], Expression]) -> Any:
     """W, slices and constraints of the received accounting, with the objective `words(slices)` solved."""
-    W = _variables(nest, "W")
-    slices = _slices(nest, W)
-    constraints: list[Any] = [_product(list(W.values())) >= max(1.0, nest.extents.size / procs)]
+    W = variables(nest, "W")
+    touched = slices(nest, W)
+    constraints: list[Any] = [product(list(W.values())) >= max(1.0, nest.extents.size / procs)]
     for axis, size in zip(AXES, nest.extents, strict=True):
         if size > 1:
             constraints += [W[axis] >= 1, W[axis] <= size]
-    return W, slices, constraints, words(slices)
+    return W, touched, constraints, words(touched)
 
 
 def relax_received(nest: Nest, procs: int, memory: float | None = None) -> Relaxed:
-    """A lower bound on the words that a process of any grid plan receives, average over `procs`.
+    """A lower bound on the words that a process of any grid plan receives, average over its processes.
 
-    Minimises the clipped slices of In, Ker and Out of a real grid, ∏P <= `procs`, less the
-    `total_words/procs` that a process owns on average. `memory` is all local words of a process (M_D): the
+    Minimises the clipped slices of In, Ker and Out of a real grid on `procs` working processes, less the
+    `total_words/procs` that each owns on average. A plan that leaves processes idle is compared with the
+    relaxation at the processes that it uses: where received words grow with P (one axis split, one tensor
+    gathered whole), fewer processes receive less. `memory` is all local words of a process (M_D): the
     stationary slice and the owned shards of the other two tensors must fit (Eq. 11 of SPAA'21 without its
     streaming buffers, which a plan may make as thin as it likes or not need at all); the best stationary
     tensor is taken. InfeasibleError if no stationary slice fits.
@@ -266,11 +273,11 @@ def _received(nest: Nest, procs: int, stationary: Tensor, room: float) -> Relaxe
     """Least accessed words with the stationary slice inside `room` words, or None."""
     if room <= 0:
         return None
-    W, slices, constraints, cost = _least_block(nest, procs, lambda s: _sum(s.values()))
+    W, touched, constraints, cost = _least_block(nest, procs, lambda s: total(s.values()))
     if not math.isinf(room):
-        constraints.append(slices[stationary] <= room)
+        constraints.append(touched[stationary] <= room)
     value = _minimised(cost, constraints)
-    return None if value is None else Relaxed(value, _values(W), _values(W), stationary, "received")
+    return None if value is None else Relaxed(value, values_of(W), values_of(W), stationary, "received")
 
 
 def _least_memory(nest: Nest, procs: int, stationary: Tensor) -> float:

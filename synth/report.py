@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
     from synth.tiling import Tiling
 
 
+WIDTH = 110
+
+
 def report(plan: Plan) -> str:
-    """The whole report, plain text of at most 110 columns."""
+    """The whole report, plain text of at most `WIDTH` columns."""
     sections = [
         heading(plan),
         decided(plan),
@@ -29,7 +33,17 @@ def report(plan: Plan) -> str:
             *indented(compared(plan)),
         ],
     ]
-    return "\n\n".join("\n".join(section) for section in sections) + "\n"
+    return "\n\n".join("\n".join(wrapped(section)) for section in sections) + "\n"
+
+
+def wrapped(lines: Iterable[str]) -> list[str]:
+    """Lines of at most `WIDTH` columns; what is left of a longer one goes on below, further right."""
+    rest = " " * 14
+    return [
+        part
+        for line in lines
+        for part in (textwrap.wrap(line, WIDTH, subsequent_indent=rest, break_on_hyphens=False) or [""])
+    ]
 
 
 def indented(lines: Iterable[str]) -> list[str]:

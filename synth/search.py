@@ -3,7 +3,7 @@
 Best first. A candidate enters the queue with a lower bound of its words and is refined when it comes up:
 
     channels   a grid over (g, c, k), bounded over all ways to split x
-    grid       a whole grid, bounded by the average process and by the process with the largest slices
+    grid       a whole grid, bounded by the average process, then by a few heavily loaded ones
     plan       a grid with its best tiling: exact words
 
 The first plan to come up is the optimum. Ties go to the least work, the fewest idle processes, then to
@@ -24,9 +24,9 @@ from synth.axes import SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.fit import Fit, fit
-from synth.memory import Footprints, tile_rows
+from synth.intervals import overlap, volume
 from synth.nest import Nest
-from synth.passes import Task, reads
+from synth.passes import WRITES, Task, reads
 from synth.space import Space
 from synth.tiling import Tiling
 from synth.training import fit_training
@@ -127,7 +127,7 @@ class _Search:
                 continue
             distribution = Distribution(self.nest, grid)
             if stage == "grid":
-                tighter = max(bound, self._largest_slices(distribution))
+                tighter = max(bound, self._loaded(distribution))
                 heapq.heappush(queue, (tighter, key, next(self.ticket), "bounded", grid, None))
                 continue
             best, least_memory = self._fit(distribution)
@@ -206,20 +206,34 @@ class _Search:
         average = max(0.0, inputs + ker + out - self.total / grid.size)
         return average * self.request.moves * (1 - 1e-12)
 
-    def _largest_slices(self, distribution: Distribution) -> float:
-        """Words that a process with the largest block reads, if it owned as much as any process does.
+    def _loaded(self, distribution: Distribution) -> int:
+        """Words that some heavily loaded processes receive at least, tile by tile or not: the most of them.
 
-        In training it reads In and Ker at least once, and dOut.
+        They have the largest block along every axis; the first of them owns the largest shares, the last
+        the smallest. In training every tensor is gathered once and summed once.
         """
-        nest, grid, work = self.nest, distribution.grid, distribution.most_work
-        footprints = Footprints(distribution)
-        rows = 1
-        for axis in SPATIAL:
-            rows *= tile_rows(nest.windows[axis], getattr(nest.extents, axis), getattr(grid, axis), 1)
-        slices: dict[Tensor, int] = {
-            "In": work.b * work.g * work.c * rows,
-            "Ker": work.g * work.c * work.k * nest.taps,
-            "Out": work.x * work.g * work.k,
-        }
-        read = TENSORS if self.request.pass_ == "training" else reads(self.request.pass_)
-        return sum(max(0, slices[tensor] - footprints.shares[tensor]) for tensor in read)
+        task = self.request.pass_
+        gathered = TENSORS if task == "training" else reads(task)
+        summed = TENSORS if task == "training" else (WRITES[task],)
+        most = 0
+        for at in self._heavy(distribution):
+            words = 0
+            for tensor in gathered:
+                needed = distribution.needed(tensor, at)
+                words += volume(needed) - volume(overlap(needed, distribution.owned(tensor, at)))
+            for tensor in summed:
+                words += (distribution.group_size(tensor) - 1) * volume(distribution.carried(tensor, at))
+            most = max(most, words)
+        return most
+
+    def _heavy(self, distribution: Distribution) -> Iterator[PerAxis]:
+        n, grid = self.nest.extents, distribution.grid
+        last = PerAxis(*((extent - 1) % parts for extent, parts in zip(n, grid, strict=True)))
+        rows = {axis: self._middle(axis, getattr(grid, axis)) for axis in SPATIAL}
+        yield PerAxis(**rows)
+        yield last._replace(**rows)
+        yield last
+
+    def _middle(self, axis: Axis, parts: int) -> int:
+        """Where a longest block lies that padding cuts least: the second, if it is as long as the first."""
+        return 1 if parts > 2 and (getattr(self.nest.extents, axis) - 1) % parts > 0 else 0

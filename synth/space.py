@@ -1,8 +1,9 @@
 """The space of process grids, and the work balance that a grid must keep.
 
-A grid is one count per axis with product at most P. Along an axis only counts that shrink the largest
-block are worth having (any other count leaves processes without gain), and the divisors of P, so that a
-grid of exactly P processes is always among them.
+A grid is one count per axis with product at most P. Along a long axis only counts that shrink the largest
+block are tried (any other count adds processes that relieve nobody), and the divisors of P, so that a grid
+of exactly P processes is always among them. Along a short axis every count is tried: there, how padding
+and uneven cuts fall out can matter more.
 
 The balance rule: let w* be the least work of the most loaded process over all grids of at most P
 processes; a grid may load a process with at most `(1 + balance)·w*`. Work is counted in iterations of
@@ -21,6 +22,7 @@ from synth.axes import AXES, X_AXES, Axis, PerAxis
 from synth.nest import Nest
 from synth.shares import divisors
 
+SHORT = 16  # extents up to which every count of an axis is tried
 FULL = 2048  # counts up to which every useful count of an axis is tried; beyond, smooth ones only
 
 
@@ -28,6 +30,8 @@ def useful_counts(extent: int, procs: int) -> list[int]:
     """Processes along an axis of some extent that shrink the largest block, and divisors of `procs`."""
     most = min(extent, procs)
     counts = {n for n in divisors(procs) if n <= most}
+    if extent <= SHORT:
+        return list(range(1, most + 1))
     root = math.isqrt(extent) + 1  # a count or its block is at most this
     counts |= set(range(1, min(most, root, FULL) + 1))
     if most > root:

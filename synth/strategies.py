@@ -60,26 +60,39 @@ def alternatives(request: Request, least_work: int) -> list[Alternative]:
     """
     cap = int((1 + request.balance) * least_work + 1e-9)
     unpinned = replace(request, fixed={}, most_work=cap, exact=False)
-    return [_alternative(strategy, unpinned, least_work) for strategy in STRATEGIES]
+    known: Known = {}
+    return [_alternative(strategy, unpinned, least_work, known) for strategy in STRATEGIES]
 
 
-def _alternative(strategy: Strategy, request: Request, least_work: int) -> Alternative:
+Known = dict[tuple[str, int | None], PerAxis]  # (axes, most work) -> the best grid over these axes
+
+
+def _alternative(strategy: Strategy, request: Request, least_work: int, known: Known) -> Alternative:
     stationary: Sequence[Tensor] = [strategy.stationary] if strategy.stationary else request.stationary
     fixed: dict[str, int] = {axis: 1 for axis in AXES if axis not in strategy.axes}
-    if strategy.name == "3D":
-        request = replace(request, memory=None)
     asked = replace(request, fixed=fixed, stationary=tuple(stationary))
-    found = _search(asked)
+    free = replace(asked, memory=None)
+    limited = request.memory is not None and strategy.name != "3D"  # 3D takes all the memory it can use
+    found = (_search(asked) if limited else None) or _freely(free, strategy.axes, known)
     if found:
-        return _row(strategy.name, request, found, "")
-    found = _search(replace(asked, memory=None))
-    if found:
-        return _row(strategy.name, request, found, "needs more than the memory limit")
-    found = _search(replace(asked, memory=None, most_work=None, balance=0.0))
+        fits = request.memory is None or found.fit.memory <= request.memory
+        return _row(strategy.name, request, found, "" if fits else "needs more than the memory limit")
+    found = _search(replace(free, most_work=None, balance=0.0))
     if found is None:
         return Alternative(strategy.name, None, None, None, False, "no such grid")
     load = found.work / least_work
     return _row(strategy.name, request, found, f"loads a process with {load:.2f}x the least work")
+
+
+def _freely(request: Request, axes: str, known: Known) -> Found | None:
+    """Without a memory limit the words of a grid are the same whichever tensor stays: search once."""
+    name = "".join(sorted(axes))
+    if (name, request.most_work) in known:
+        return _search(replace(request, fixed=known[name, request.most_work]._asdict()))
+    found = _search(request)
+    if found:
+        known[name, request.most_work] = found.grid
+    return found
 
 
 def _search(request: Request) -> Found | None:

@@ -26,7 +26,7 @@ SUFFIXES = {
 
 def parse_bytes(text: str) -> int:
     """Bytes from text like `65536`, `16GiB` or `1.5G`. Raises `UsageError`."""
-    match = re.fullmatch(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([A-Za-z]{0,3})\s*", text)
+    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,9})?)\s*([A-Za-z]{0,3})\s*", text)
     if not match or match[2].upper() not in SUFFIXES:
         raise UsageError(
             f"{text!r} is no size in bytes; write a number with K, M, G, T, KiB, MiB, GiB or TiB, e.g. 16GiB"

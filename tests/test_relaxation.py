@@ -18,7 +18,7 @@ from synth.closed_form import paper_bound
 from synth.errors import InfeasibleError, UsageError
 from synth.nest import Nest, Window
 from synth.paper_cost import accessed_cost, tile_words
-from synth.relaxation import _average_rows, relax_accessed, relax_received
+from synth.relaxation import average_rows, relax_accessed, relax_received
 
 SOLVER = 1e-5  # relative accuracy that is asked of the solver
 TENSORS = ("Out", "Ker", "In")
@@ -74,7 +74,7 @@ def test_average_rows_is_below_every_cut(window: Window, data: st.DataObject) ->
     )
     edges = [0, *cuts, window.out]
     rows = sum(b - a for a, b in (window.reach(i, j) for i, j in itertools.pairwise(edges)))
-    assert _average_rows(window, window.out, window.out / parts) <= rows / parts + 1e-9
+    assert average_rows(window, window.out, window.out / parts) <= rows / parts + 1e-9
 
 
 def test_more_memory_never_moves_more() -> None:

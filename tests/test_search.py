@@ -24,8 +24,8 @@ from synth.words import received
 PROCS = st.integers(1, 24)
 
 
-def brute_force(request: Request) -> tuple[int, int, int] | None:
-    """(words, work, idle processes) of the best admitted plan, by looking at every plan."""
+def brute_force(request: Request) -> tuple[int, int] | None:
+    """(words, work) of the best admitted plan, by looking at every plan."""
     grids = [
         grid
         for grid in all_grids(request.nest.extents, request.procs, request.exact)
@@ -39,7 +39,7 @@ def brute_force(request: Request) -> tuple[int, int, int] | None:
             continue
         words = fewest_words(Distribution(request.nest, grid), request)
         if words is not None:
-            plans.append((words, works[grid], request.procs - grid.size))
+            plans.append((words, works[grid]))
     return min(plans, default=None)
 
 
@@ -50,11 +50,12 @@ def fewest_words(d: Distribution, request: Request) -> int | None:
     return min((words for words, memory in points if memory <= request.memory), default=None)
 
 
-def key(found: Found, request: Request) -> tuple[int, int, int]:
-    return found.fit.words, found.work, request.procs - found.grid.size
+def key(found: Found) -> tuple[int, int]:
+    return found.fit.words, found.work
 
 
-@given(small_nests(7), PROCS, st.booleans(), st.sampled_from([0.0, 0.1, 0.5]))
+@settings(max_examples=60)
+@given(small_nests(6), st.integers(1, 16), st.booleans(), st.sampled_from([0.0, 0.1, 0.5]))
 def test_no_grid_moves_fewer_words(nest: Nest, procs: int, exact: bool, balance: float) -> None:
     request = Request(nest, procs, balance=balance, exact=exact)
     expected = brute_force(request)
@@ -62,10 +63,11 @@ def test_no_grid_moves_fewer_words(nest: Nest, procs: int, exact: bool, balance:
         with pytest.raises(InfeasibleError, match=rf"^no grid of exactly {procs} processes exists"):
             search(request)
         return
-    assert key(search(request), request) == expected
+    assert key(search(request)) == expected
 
 
-@given(small_nests(5), PROCS, st.sampled_from(AXES), st.integers(1, 4))
+@settings(max_examples=60)
+@given(small_nests(5), st.integers(1, 12), st.sampled_from(AXES), st.integers(1, 4))
 def test_no_grid_with_a_fixed_axis_moves_fewer_words(nest: Nest, procs: int, axis: str, parts: int) -> None:
     request = Request(nest, procs, fixed={axis: min(parts, getattr(nest.extents, axis))})
     expected = brute_force(request)
@@ -74,7 +76,7 @@ def test_no_grid_with_a_fixed_axis_moves_fewer_words(nest: Nest, procs: int, axi
             search(request)
         return
     found = search(request)
-    assert key(found, request) == expected
+    assert key(found) == expected
     assert getattr(found.grid, axis) == request.fixed[axis]
 
 
@@ -90,7 +92,7 @@ def test_no_plan_within_the_memory_moves_fewer_words(
     most = search(free).fit.memory
     least = least_memory(replace(free, memory=1))
     request = replace(free, memory=least + int(share * (most - least)))
-    assert key(search(request), request) == brute_force(request)
+    assert key(search(request)) == brute_force(request)
 
 
 def least_memory(request: Request) -> int:

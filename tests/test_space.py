@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from problems import all_grids, nests, small_nests
 
-from synth.axes import AXES, PerAxis
+from synth.axes import AXES, X_AXES, PerAxis
 from synth.distribution import Distribution
 from synth.nest import Nest
 from synth.space import Space, useful_counts
@@ -45,7 +45,7 @@ def test_channels_and_x_together_hold_a_grid_for_every_block(nest: Nest, procs: 
     """Every block size of every grid is there on no more processes; with `exact`, every grid is."""
     space = Space(nest, procs, {}, exact)
     made = {
-        PerAxis(*(a * b for a, b in zip(grid, channels, strict=True)))
+        channels._replace(**dict(zip(X_AXES, grid, strict=True)))
         for channels in space.channel_grids()
         for count, _, grid in space.x_grids
         if count * channels.size <= procs

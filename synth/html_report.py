@@ -1,0 +1,136 @@
+"""`synth report`: a plan as one HTML file that needs no network: pictures, a little script, both themes.
+
+All text and numbers are decided here; the template only places them. A report of a network would be a list
+of such pages' data with one section more (`templates/report.html.j2`, "sections").
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from synth.axes import AXES, PerAxis
+from synth.html_charts import tradeoff_chart, words_chart
+from synth.html_data import MOST_STEPS, report_data
+from synth.plan import Plan
+from synth.report import ownership
+from synth.tradeoff import memory_curve
+from synth.units import show_bytes, show_words
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def html_report(plan: Plan) -> str:
+    """The page of a plan: self-contained, the same bytes for the same plan."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    # inside <script>, "<" must not start a tag, whatever the layer is called
+    data = json.dumps(report_data(plan), separators=(",", ":")).replace("<", "\\u003c")
+    return environment.get_template("report.html.j2").render(
+        plan=plan,
+        title=plan.layer.name,
+        subtitle=str(plan.layer),
+        tiles=tiles(plan),
+        axes=axes_table(plan),
+        ownership=[" ".join(line.split()) for line in ownership(plan)],
+        strategies=strategies(plan),
+        memory=memory_bars(plan),
+        words_chart=Markup(words_chart(plan)),
+        tradeoff_chart=Markup(tradeoff_chart(plan, memory_curve(plan))),
+        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
+        data=Markup(data),
+        cut_short=sum(t.steps for t in plan.tilings) > MOST_STEPS,
+    )
+
+
+def tiles(plan: Plan) -> list[tuple[str, str, str]]:
+    """The numbers at the top: (value, what it is, remark)."""
+    idle = plan.procs - plan.used_procs
+    total = plan.words["total"]
+    limit = f"of {show_bytes(plan.memory_limit)}" if plan.memory_limit else "no limit was set"
+    ratio = "-" if plan.ratio is None else f"{plan.ratio:.3f}"
+    steps = f"{plan.tiling.steps} step{'s' * (plan.tiling.steps > 1)}"
+    return [
+        (f"{plan.used_procs}", "processes", f"{idle} of {plan.procs} idle" if idle else "all of them work"),
+        (plan.algorithm, "algorithm", f"{plan.tiling.stationary} stationary, {steps}"),
+        (
+            show_words(total),
+            "words received",
+            f"at most, by any rank: {show_bytes(total * plan.nest.word_bytes)}",
+        ),
+        (show_words(plan.bound.words), "lower bound", "no schedule receives fewer on average"),
+        (ratio, "words / bound", "1 would be optimal beyond doubt"),
+        (show_bytes(plan.memory_bytes), "memory", f"per process, at most; {limit}"),
+    ]
+
+
+def axes_table(plan: Plan) -> dict[str, Any]:
+    """Extents, grid, work and tile per axis."""
+    shown = {"b", "c", "k", *plan.layer.spatial_axes, *(("g",) if plan.layer.groups > 1 else ())}
+    axes = [axis for axis in AXES if axis in shown]
+
+    def row(name: str, values: PerAxis) -> list[str]:
+        return [name, *(str(getattr(values, axis)) for axis in axes)]
+
+    rows = [row("extent N", plan.nest.extents), row("grid P", plan.grid)]
+    return {"head": axes, "rows": [*rows, row("work W", plan.work), row("tile T", plan.tile)]}
+
+
+def strategies(plan: Plan) -> list[dict[str, Any]]:
+    """Rows of the comparison, fewest words first; `from` and `to` place a line on a log scale, in percent."""
+    rows: list[tuple[str, int | None, str, str, bool]] = [
+        ("this plan", plan.words["total"], plan.grid.shown(), "", True)
+    ]
+    for each in plan.alternatives:
+        grid = each.grid.shown() if each.grid else "-"
+        rows.append((each.name, each.words, grid, each.why, each.feasible))
+    known = [float(words) for _, words, _, _, _ in rows if words]
+    low = min([*known, *([plan.bound.words] if plan.bound.words > 0 else [])], default=1.0)
+    high = max([*known, low * 2])
+
+    def place(words: float) -> float:
+        return round(100 * math.log(max(words, low) / low) / math.log(high / low), 2)
+
+    result = []
+    for name, words, grid, why, feasible in sorted(
+        rows, key=lambda r: (r[1] is None, r[1], r[0] != "this plan")
+    ):
+        times = f"{words / plan.words['total']:.2f}" if words and plan.words["total"] else "-"
+        kind = "mine" if name == "this plan" else "fair" if feasible else "unfair"
+        result.append(
+            {
+                "name": name,
+                "grid": grid,
+                "words": "-" if words is None else show_words(words),
+                "times": times,
+                "why": why,
+                "kind": kind,
+                "to": place(words or low),
+            }
+        )
+    return result
+
+
+def memory_bars(plan: Plan) -> list[dict[str, Any]]:
+    """Memory by phase; `percent` of the largest."""
+    phases = {
+        "own shares": plan.memory.shares,
+        "halo": plan.memory.halo,
+        "expand": plan.memory.expand,
+        "loop": plan.memory.loop,
+        "reduce": plan.memory.reduce,
+    }
+    size = plan.nest.word_bytes
+    most = max([*phases.values(), 1])
+    return [
+        {"name": name, "bytes": show_bytes(words * size), "percent": round(100 * words / most, 2)}
+        for name, words in phases.items()
+        if words
+    ]

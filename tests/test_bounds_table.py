@@ -1,0 +1,50 @@
+"""The table of a sweep: text that fits, CSV and JSON with the same numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from synth.bounds_table import Study, to_csv
+from synth.layer import load_layer
+from synth.sweep import Sweep
+
+LAYER = load_layer("examples/conv.yaml")
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return Study.of(LAYER, Sweep(LAYER.nest).points([1, 4, 64], [2**17, 2**20, None]))
+
+
+def test_text(study: Study) -> None:
+    text = str(study)
+    assert "received words per process" in text
+    assert "accessed words per process" in text
+    assert "!" in text  # Table 1 as printed lacks case 1b at P = 1
+    assert all(len(line) <= 150 for line in text.splitlines())
+
+
+def test_csv_has_the_numbers_of_json(study: Study) -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(study))))
+    points = json.loads(json.dumps(study.to_json()))["points"]
+    assert len(rows) == len(points) == 9
+    for row, point in zip(rows, points, strict=True):
+        assert int(row["procs"]) == point["procs"]
+        assert float(row["received.bound"]) == point["received"]["bound"]
+        plan = point["received"]["plan"]
+        assert row.get("received.plan.words", "") == ("" if plan is None else str(plan["words"]))
+
+
+def test_no_plan_is_a_dash_not_a_number(study: Study) -> None:
+    short = next(p for p in study.points if p.procs == 64 and p.memory == 2**17)
+    assert short.received.plan is None
+    assert short.received.ratio is None
+
+
+def test_changes_are_named() -> None:
+    text = str(Study.of(LAYER, Sweep(LAYER.nest).points([1, 64], [None])))
+    assert "local up to P = 1, 1D from P = 2" in text

@@ -1,0 +1,17 @@
+"""bound <= relaxation <= integer on random layers: some in every run, 5000 with --slow."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.chain import problems, violations
+
+
+def test_chain_on_some_random_problems() -> None:
+    assert [v for problem in problems(60) for v in violations(*problem)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_chain_on_five_thousand_random_problems() -> None:
+    assert [v for problem in problems(5000) for v in violations(*problem)] == []

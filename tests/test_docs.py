@@ -1,0 +1,48 @@
+"""The documentation: every `$ synth` command prints what is shown there, every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from synth.certificate import certificate
+from synth.certify import check
+from synth.cli import main
+from synth.pipeline import plan
+
+DOCS = sorted(Path("docs").glob("*.md"))
+BLOCKS = [
+    pytest.param(command, shown, id=f"{path.stem}: {command}")
+    for path in DOCS
+    for command, shown in re.findall(
+        r"```console\n\$ ([^\n]*)\n(.*?)```", path.read_text(encoding="utf-8"), re.S
+    )
+]
+
+
+@pytest.mark.parametrize(("command", "shown"), BLOCKS)
+def test_commands_print_what_is_shown(command: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.split()[1:]) == 0
+    (text, numbers), (wanted, right) = split(capsys.readouterr().out), split(shown)
+    assert text == wanted
+    assert numbers == pytest.approx(right, rel=1e-5, abs=0.11)  # a solver's last digit may differ
+
+
+def split(text: str) -> tuple[list[str], list[float]]:
+    """The words of a text with a mark for every number, and the numbers."""
+    number = r"-?\d{1,3}(?: \d{3})+(?!\d)|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+    values = [float(each.replace(" ", "")) for each in re.findall(number, text)]
+    return re.sub(number, "#", text).split(), values
+
+
+def test_certificate_of_the_documentation() -> None:
+    lines = check(certificate(plan("examples/conv.yaml", 64)))
+    assert "\n".join(lines) in Path("docs/laboratory.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / link).exists(), link

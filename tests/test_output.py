@@ -1,0 +1,74 @@
+"""Files appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from synth.errors import UsageError
+from synth.output import write_whole
+
+
+def test_a_file_is_written_with_the_usual_rights(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_whole(str(path), "σ\n")
+    assert path.read_bytes() == "σ\n".encode()
+    assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
+    write_whole(str(path), "again\n")
+    assert path.read_text() == "again\n"
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_what_was_there_stays_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        UsageError, match=r"plan.json: cannot be written \(No space left on device\); check space"
+    ):
+        write_whole(str(path), "new")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def test_nothing_is_left_behind_by_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(source: str, target: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(str(tmp_path / "plan.json"), "new")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "plan.json"
+    with pytest.raises(UsageError) as fault:
+        write_whole(str(path), "new")
+    assert str(fault.value) == (
+        f"{path}: cannot be written (No such file or directory); check the folder and its rights"
+    )
+
+
+def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_whole(str(tmp_path), "new")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_beside_oneself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_whole("here.txt", "text")
+    assert Path("here.txt").read_text() == "text"
