@@ -125,6 +125,7 @@ def _planning(command: argparse.ArgumentParser, required: bool) -> None:
     command.add_argument("--exact-procs", action="store_true", help="leave no process idle")
     tasks = ("forward", "backward-data", "backward-filter", "training")
     command.add_argument("--pass", dest="pass_", choices=tasks, default="forward")
+    command.add_argument("--strategy", metavar="NAME", help="the best plan of a named strategy, e.g. 2.5D")
 
 
 def _asked(args: argparse.Namespace) -> Plan:
@@ -153,6 +154,7 @@ def _asked(args: argparse.Namespace) -> Plan:
         exact_procs=args.exact_procs,
         pass_=args.pass_,
         machine=args.machine,
+        strategy=args.strategy,
     )
 
 
@@ -244,6 +246,7 @@ def _command(args: argparse.Namespace) -> str:
     words = ["synth", "emit", os.path.basename(args.layer), "--procs", str(args.procs)]
     for flag in ("memory", "grid"):
         words += [f"--{flag}", getattr(args, flag)] if getattr(args, flag) else []
+    words += ["--strategy", args.strategy] if args.strategy else []
     words += ["--pass", args.pass_] if args.pass_ != "forward" else []
     words += ["--objective", args.objective] if args.objective != "words" else []
     words += ["--stationary", args.stationary] if args.stationary != "auto" else []

@@ -21,7 +21,7 @@ def plain(plan: Plan, bias: bool = True) -> nn.Module:
     """torch's own layer."""
     layer = plan.layer
     if layer.kind == "matmul":
-        return nn.Linear(layer.input[1], layer.out_channels, bias)
+        return nn.Linear(layer.nest.extents.c, layer.nest.extents.k, bias)
     kinds = {"conv1d": nn.Conv1d, "conv2d": nn.Conv2d, "conv3d": nn.Conv3d}
     steps: Any = layer.stride, layer.padding, layer.dilation
     kernel: Any = layer.kernel
@@ -41,14 +41,15 @@ def steps_as_torch(name: str) -> None:
     model, whole = distributed_conv(plan), plain(plan)
     model.load_full_state_dict(whole.state_dict())
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9) for m in (model, whole)]
-    inputs = torch.randn(plan.layer.input)
+    shape = plan.layer.input if plan.layer.kernel else (plan.nest.extents.b, plan.nest.extents.c)
+    inputs = torch.randn(shape)
     for _ in range(3):
         share = model.share(inputs).requires_grad_()
         given = inputs.clone().requires_grad_()
         out, right = model(share), whole(given)
         near(model.gather(out.detach()).reshape(right.shape), right.detach())
-        out.square().sum().backward()
-        right.square().sum().backward()
+        (out.square().sum() / right.numel()).backward()
+        (right.square().sum() / right.numel()).backward()
         near(share.grad, model.share(given.grad))
         for optimizer in optimizers:
             optimizer.step()
