@@ -94,8 +94,9 @@ def rank_main(rank: int, procs: int, port: int, rounds: int, path: str) -> None:
     traffic: dict[str, list[int]] = {method: [] for method in METHODS}
     for turn in range(rounds + 1):  # the first one warms up
         for method in METHODS:
-            dist.barrier()
-            before, begin = loopback(), time.perf_counter()
+            before = loopback()
+            dist.barrier()  # nobody sends before rank 0 has read the counter
+            begin = time.perf_counter()
             loss = step(*runs[method])
             seconds = torch.tensor(time.perf_counter() - begin)
             dist.barrier()
@@ -168,8 +169,8 @@ def report(procs: int, rounds: int) -> str:
             "# One training step of ResNet-50 conv5 3x3 "
             f"({SAMPLES}x{CHANNELS}x{ROWS}x{ROWS} to {CHANNELS}, float32), {procs} ranks",
             "",
-            f"{describe()}, torch {torch.__version__.partition('+')[0]}, gloo on one machine, one thread per "
-            f"rank; {rounds} rounds, methods alternating. Plan {plan.id}, grid {plan.grid.shown()}. All ranks "
+            f"{describe()}, torch {torch.__version__.partition('+')[0]}, gloo on one machine, one thread "
+            f"per rank; {rounds} rounds, methods alternating. Plan {plan.id}, grid {plan.grid.shown()}. All ranks "
             "share the cores listed, so seconds compare methods and say nothing of speed-up.",
             "",
             "| | median s | least s | median s / FSDP2 | MB received per rank, formula | / FSDP2 | "
@@ -177,9 +178,10 @@ def report(procs: int, rounds: int) -> str:
             "|---|---|---|---|---|---|---|---|",
             *rows,
             "",
-            "Formulas and the way of counting are in the docstring of `benchmarks/training_step.py`. The losses "
-            "of all methods agree in every round. DDP and FSDP2 hold In and Out of their samples only and "
-            "move weights; ours moves whatever is fewest words, here activations and a part of the weights.",
+            "Formulas and the way of counting are in the docstring of `benchmarks/training_step.py`. The "
+            "losses of all methods agree in every round. DDP and FSDP2 hold In and Out of their samples and "
+            "move the weights; ours moves whatever is fewest words: here at most "
+            f"{plan.words['in']} of In, {plan.words['ker']} of Ker and {plan.words['out']} of Out, per rank.",
             "",
         ]
     )
