@@ -76,7 +76,7 @@ def parser() -> Parser:
     emit.add_argument("--standalone", action="store_true", help="one file that needs torch alone")
     emit.add_argument("--module", action="store_true", help="a torch.nn.Module instead of a command line")
     emit.add_argument("--sbatch", metavar="FILE", help="write an sbatch file for SLURM, too")
-    emit.add_argument("--ranks-per-node", type=int, metavar="N", help="for --sbatch (default: up to 8)")
+    emit.add_argument("--ranks-per-node", type=int, default=8, metavar="N", help="for --sbatch (default 8)")
     emit.add_argument("--walltime", default="00:10:00", metavar="HH:MM:SS", help="for --sbatch")
     emit.add_argument("-o", "--output", metavar="FILE", help="write the program to FILE instead of stdout")
     emit.set_defaults(run=_emit)
@@ -222,6 +222,8 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _emit(args: argparse.Namespace) -> int:
+    import os
+
     made = _asked(args)
     from codegen.render import render
     from synth.output import write_whole
@@ -230,8 +232,9 @@ def _emit(args: argparse.Namespace) -> int:
     if args.sbatch:
         from codegen.sbatch import render_sbatch
 
-        program = args.output or "program.py"
-        write_whole(args.sbatch, render_sbatch(made, program, args.ranks_per_node, args.walltime))
+        program = os.path.basename(args.output or "program.py")  # the script stands beside the program
+        script = render_sbatch(made, program, args.ranks_per_node, args.walltime)
+        write_whole(args.sbatch, script)
     _put(text, args.output)
     return 0
 
