@@ -170,8 +170,8 @@ def report(procs: int, rounds: int) -> str:
             f"({SAMPLES}x{CHANNELS}x{ROWS}x{ROWS} to {CHANNELS}, float32), {procs} ranks",
             "",
             f"{describe()}, torch {torch.__version__.partition('+')[0]}, gloo on one machine, one thread "
-            f"per rank; {rounds} rounds, methods alternating. Plan {plan.id}, grid {plan.grid.shown()}. All ranks "
-            "share the cores listed, so seconds compare methods and say nothing of speed-up.",
+            f"per rank; {rounds} rounds, methods alternating. Plan {plan.id}, grid {plan.grid.shown()}. "
+            "All ranks share the cores listed, so seconds compare methods and say nothing of speed-up.",
             "",
             "| | median s | least s | median s / FSDP2 | MB received per rank, formula | / FSDP2 | "
             "MB at the sockets per rank | / FSDP2 |",
