@@ -22,7 +22,8 @@ golden: $(READY)
 	$(BIN)/python -m pytest -q tests/test_golden.py --update-golden
 
 bench: $(READY)
-	$(BIN)/python benchmarks/planning.py
+	$(BIN)/python benchmarks/planning.py -o benchmarks/results/planning.md
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/training_step.py
 
 accuracy: $(READY)
 	$(BIN)/python -m synth.oracle.accuracy

@@ -1,6 +1,8 @@
-"""One training step of a ResNet-50 conv5 layer on 8 gloo ranks: ours, DDP and FSDP2, alternating.
+"""One training step of a layer on gloo ranks of this machine: ours, DDP and FSDP2, alternating.
 
-    python benchmarks/training_step.py [--rounds 7] [--procs 8]
+    python benchmarks/training_step.py [--rounds 7] [--procs 4 8] [LAYER.yaml ...]
+
+Without layer files: 3x3 layers of ResNet-50, the widest of WRN-50-4, and one of VGG-16, 32 samples each.
 
 A step is forward, backward and an SGD update; every rank begins with its share of the batch (ours: of In)
 and all three begin with the same weights. Bytes that a rank receives are given twice: by formula (ours: the
@@ -27,15 +29,9 @@ from typing import Any
 from machine import describe
 
 RESULTS = Path(__file__).parent / "results" / "training_step.md"
-SAMPLES, CHANNELS, ROWS = 32, 512, 7
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+LAYERS = ("resnet50/conv3_x_3x3", "resnet50/conv5_x_3x3", "wrn50_4/conv5_x_3x3", "vgg16/conv4_2")
 METHODS = ("ours", "DDP", "FSDP2")
-
-
-def layer() -> Any:
-    """conv5's 3x3 layer."""
-    from synth.layer import Layer
-
-    return Layer.conv2d((SAMPLES, CHANNELS, ROWS, ROWS), CHANNELS, 3, padding=1, name="conv5_3x3")
 
 
 def loopback() -> int:
@@ -47,7 +43,7 @@ def loopback() -> int:
     return 0
 
 
-def make(method: str, whole: Any) -> tuple[Any, Callable[[Any], Any]]:
+def make(method: str, layer: Any, whole: Any) -> tuple[Any, Callable[[Any], Any]]:
     """The model of a method, and how it takes its share of the batch."""
     import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
@@ -56,7 +52,7 @@ def make(method: str, whole: Any) -> tuple[Any, Callable[[Any], Any]]:
     import synth
 
     if method == "ours":
-        plan = synth.plan(layer(), dist.get_world_size(), pass_="training", exact_procs=True)
+        plan = synth.plan(layer, dist.get_world_size(), pass_="training", exact_procs=True)
         model = synth.distributed_conv(plan)
         model.load_full_state_dict(whole.state_dict())
         return model, model.share
@@ -72,20 +68,24 @@ def samples(inputs: Any) -> Any:
     return inputs.tensor_split(dist.get_world_size())[dist.get_rank()].contiguous()
 
 
-def rank_main(rank: int, procs: int, port: int, rounds: int, path: str) -> None:
+def rank_main(rank: int, procs: int, port: int, rounds: int, file: str, path: str) -> None:
     """One rank: all methods, one step of each per round."""
     import torch
     import torch.distributed as dist
     from torch import nn
 
+    from synth.layer import load_layer
+
     torch.set_num_threads(1)
+    layer = load_layer(file)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     dist.init_process_group("gloo", rank=rank, world_size=procs)
     runs, losses = {}, {}
+    shape = layer.input[1], layer.out_channels, layer.kernel
     for method in METHODS:
         torch.manual_seed(0)
-        model, take = make(method, nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1))
-        inputs = torch.randn(SAMPLES, CHANNELS, ROWS, ROWS)
+        model, take = make(method, layer, nn.Conv2d(*shape, layer.stride, layer.padding))
+        inputs = torch.randn(layer.input)
         scale = 1 if method == "ours" else procs  # the others average their gradients
         share = take(inputs).requires_grad_()  # as in the middle of a network
         runs[method] = model, share, torch.optim.SGD(model.parameters(), lr=1e-3), scale
@@ -116,13 +116,13 @@ def step(model: Any, share: Any, optimizer: Any, scale: int) -> Any:
     """Forward, backward, update; the share of the loss."""
     optimizer.zero_grad()
     share.grad = None
-    loss = model(share).square().sum() / (SAMPLES * CHANNELS * ROWS * ROWS)
+    loss = model(share).square().sum() / 1e6
     (loss * scale).backward()
     optimizer.step()
     return loss.detach()
 
 
-def measured(procs: int, rounds: int) -> dict[str, Any]:
+def measured(procs: int, rounds: int, file: str) -> dict[str, Any]:
     """What the ranks measured."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -131,7 +131,9 @@ def measured(procs: int, rounds: int) -> dict[str, Any]:
     context.set_forkserver_preload(["torch", "torch.distributed.fsdp", "torch.nn.parallel"])
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "result.json"))
-        ranks = [context.Process(target=rank_main, args=(r, procs, port, rounds, path)) for r in range(procs)]
+        ranks = [
+            context.Process(target=rank_main, args=(r, procs, port, rounds, file, path)) for r in range(procs)
+        ]
         for process in ranks:
             process.start()
         for process in ranks:
@@ -142,63 +144,63 @@ def measured(procs: int, rounds: int) -> dict[str, Any]:
     return found
 
 
-def report(procs: int, rounds: int) -> str:
-    """The table."""
-    import torch
-
+def rows(procs: int, rounds: int, file: str) -> list[str]:
+    """The rows of a layer."""
     import synth
 
-    plan = synth.plan(layer(), procs, pass_="training", exact_procs=True)
+    plan = synth.plan(file, procs, pass_="training", exact_procs=True)
     kernel = plan.nest.words["Ker"] * plan.nest.word_bytes
     data = 2 * kernel * (procs - 1) // procs
     formula = {"ours": plan.words["total"] * plan.nest.word_bytes, "DDP": data, "FSDP2": data}
-    found = measured(procs, rounds)
-    rows = []
+    found = measured(procs, rounds, file)
+    lines = []
     for method in METHODS:
-        times, counted = found["times"][method], min(found["traffic"][method]) / procs
-        pairs = zip(times, found["times"]["FSDP2"], strict=True)
-        ratio = statistics.median(mine / theirs for mine, theirs in pairs)
-        share = formula[method] / formula["FSDP2"]
-        rows.append(
-            f"| {method} | {statistics.median(times):.3f} | {min(times):.3f} | {ratio:.2f} | "
-            f"{formula[method] / 1e6:.2f} | {share:.3f} | {counted / 1e6:.2f} | "
-            f"{counted * procs / min(found['traffic']['FSDP2']):.3f} |"
+        times, counted = found["times"][method], min(found["traffic"][method])
+        pairs = zip(found["times"][method], found["times"]["ours"], strict=True)
+        ratio = statistics.median(theirs / mine for theirs, mine in pairs)
+        grid = plan.grid.shown() if method == "ours" else ""
+        lines.append(
+            f"| {plan.layer.name} | {procs} | {method} | {grid} | {statistics.median(times):.3f} | "
+            f"{min(times):.3f} | {ratio:.2f} | {formula[method] / 1e6:.2f} | {counted / procs / 1e6:.2f} | "
+            f"{counted / min(found['traffic']['ours']):.2f} |"
         )
-    return "\n".join(
-        [
-            "# One training step of ResNet-50 conv5 3x3 "
-            f"({SAMPLES}x{CHANNELS}x{ROWS}x{ROWS} to {CHANNELS}, float32), {procs} ranks",
-            "",
-            f"{describe()}, torch {torch.__version__.partition('+')[0]}, gloo on one machine, one thread "
-            f"per rank; {rounds} rounds, methods alternating. Plan {plan.id}, grid {plan.grid.shown()}. "
-            "All ranks share the cores listed, so seconds compare methods and say nothing of speed-up.",
-            "",
-            "| | median s | least s | median s / FSDP2 | MB received per rank, formula | / FSDP2 | "
-            "MB at the sockets per rank | / FSDP2 |",
-            "|---|---|---|---|---|---|---|---|",
-            *rows,
-            "",
-            "Formulas and the way of counting are in the docstring of `benchmarks/training_step.py`. The "
-            "losses of all methods agree in every round. DDP and FSDP2 hold In and Out of their samples and "
-            "move the weights; ours moves whatever is fewest words: here at most "
-            f"{plan.words['in']} of In, {plan.words['ker']} of Ker and {plan.words['out']} of Out, per rank.",
-            "",
-        ]
-    )
+    return lines
+
+
+def head(rounds: int) -> list[str]:
+    """What stands above the table."""
+    import torch
+
+    return [
+        "# One training step of a layer: ours beside DDP and FSDP2",
+        "",
+        f"{describe()}, torch {torch.__version__.partition('+')[0]}, gloo on one machine, one thread per "
+        f"rank; {rounds} rounds, methods alternating. All ranks share the cores listed, so seconds compare "
+        "methods and say nothing of speed-up. Formulas and the way of counting are in the docstring of "
+        "`benchmarks/training_step.py`; the losses of all methods agree in every round.",
+        "",
+        "| layer | P | | grid | median s | least s | median s / ours | MB per rank, formula | "
+        "MB per rank at the sockets | / ours |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
 
 
 def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Measure, print, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("layers", nargs="*", metavar="LAYER.yaml")
+    parser.add_argument("--procs", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--procs", type=int, default=8)
+    parser.add_argument("--no-write", action="store_true", help="print only")
     args = parser.parse_args()
-    text = report(args.procs, args.rounds)
-    print(text)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(text, encoding="utf-8")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    lines = head(args.rounds)
+    for file in args.layers or [str(EXAMPLES / f"{name}.yaml") for name in LAYERS]:
+        for procs in args.procs:
+            lines += rows(procs, args.rounds, file)
+            print("\n".join(lines[-len(METHODS) :]), flush=True)
+    if not args.no_write:
+        RESULTS.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
