@@ -1,26 +1,35 @@
 # `make demo` shows the main job, `make check` is the one test command; both set up .venv on first use.
+# `make check BIN=/some/venv/bin` uses another environment as it is, and installs nothing there.
 PYTHON ?= python3
-VENV ?= .venv
-BIN := $(VENV)/bin
+OWN := .venv/bin
+BIN ?= $(OWN)
+READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 
-.PHONY: check test lint demo golden bench
+.PHONY: check test lint demo golden bench accuracy networks
 
 check: lint test
 
-test: $(BIN)/synth
+test: $(READY)
 	CI=1 $(BIN)/python -m pytest -q
 
-lint: $(BIN)/synth
+lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-demo: $(BIN)/synth
+demo: $(READY)
 	PATH="$(abspath $(BIN)):$$PATH" sh examples/demo.sh
 
-golden: $(BIN)/synth
+golden: $(READY)
 	$(BIN)/python -m pytest -q tests/test_golden.py --update-golden
 
-bench: $(BIN)/synth
-	$(BIN)/python benchmarks/planning.py
+bench: $(READY)
+	$(BIN)/python benchmarks/planning.py -o benchmarks/results/planning.md
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/training_step.py
 
-$(BIN)/synth: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]' && touch $@
+accuracy: $(READY)
+	$(BIN)/python -m synth.oracle.accuracy
+
+networks: $(READY)
+	$(BIN)/python benchmarks/networks.py
+
+$(OWN)/synth: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv && $(OWN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]' && touch $@

@@ -36,14 +36,18 @@ def plan(
     balance: float = 0.10,
     exact_procs: bool = False,
     pass_: str = "forward",
+    machine: str | os.PathLike[str] | None = None,
+    strategy: str | None = None,
 ) -> Plan:
     """The communication-optimal plan of a layer (a `Layer` or the path of a layer file).
 
-    objective: "words" (received words, exact) or "paper" (Eq. 10 of SPAA'21, on exactly `procs` processes).
+    objective: "words" (received words, exact), "paper" (Eq. 10 of SPAA'21, on exactly `procs` processes) or
+    "time" (seconds on a machine; the only one that needs `machine`, a file or the name of a shipped one).
     procs: processes; a few may stay idle within `balance`, none with `exact_procs`.
     memory: bytes per process, as an int or like "16GiB"; None for as much as it takes.
     pass_: "forward", "backward-data", "backward-filter", or "training" for all three on one grid.
     grid: parts of the grid to keep fixed, e.g. {"b": 4, "k": 2}.
+    strategy: a name of `strategies.STRATEGIES`, e.g. "stationary-x": the best plan within it.
 
     Raises `UsageError` for arguments out of range, `InputError` for a wrong file, and `InfeasibleError`
     when nothing fits; the message then says what would.
@@ -51,14 +55,21 @@ def plan(
     if not isinstance(layer, Layer):
         layer = load_layer(layer)
     limit = parse_bytes(memory) if isinstance(memory, str) else memory
-    request = checked(layer, procs, limit, stationary, dict(grid or {}), balance, exact_procs)
+    pinned = dict(grid or {})
+    if strategy is not None:
+        pinned, stationary = _within(strategy, pinned, stationary)
+    request = checked(layer, procs, limit, stationary, pinned, balance, exact_procs)
     if pass_ not in TASKS:
         raise UsageError(f"pass is {pass_!r}; it must be one of {', '.join(TASKS)}")
     request = replace(request, pass_=pass_)
     if objective == "paper":
+        if strategy is not None:
+            raise UsageError(f"objective paper chooses its own grid; leave out strategy {strategy}")
         request = replace(request, fixed=_paper_grid(request, layer), balance=10.0)
+    elif objective == "time":
+        return _fastest(request, layer, procs, limit, balance, exact_procs, machine)
     elif objective != "words":
-        raise UsageError(f"objective is {objective!r}; it must be words or paper")
+        raise UsageError(f"objective is {objective!r}; it must be words, time or paper")
     found = search(request)
     tiling, *later = found.fit.tilings
     return Plan(
@@ -72,6 +83,49 @@ def plan(
         found.least_work,
         tuple(later),
     )
+
+
+def _fastest(
+    request: Request,
+    layer: Layer,
+    procs: int,
+    limit: int | None,
+    balance: float,
+    exact: bool,
+    machine: str | os.PathLike[str] | None,
+) -> Plan:
+    """The plan with the fewest seconds on a machine."""
+    from synth.machine.file import load_machine
+    from synth.time_search import fastest
+
+    if machine is None:
+        raise UsageError("objective time needs a machine; name a file, or one of those that are shipped")
+    where = load_machine(machine)
+    if where.most_ranks is not None and procs > where.most_ranks:
+        raise UsageError(f"{where.name} has {where.most_ranks} ranks, fewer than --procs {procs}; take fewer")
+    found = fastest(request, where)
+    tiling, *later = found.tilings
+    made = Plan(layer, procs, found.grid, tiling, limit, balance, exact, found.least_work, tuple(later))
+    return replace(made, timed=(where, found))
+
+
+def _within(strategy: str, grid: dict[str, int], stationary: str) -> tuple[dict[str, int], str]:
+    """The parts of the grid and the stationary tensor that a named strategy leaves no choice of."""
+    from synth.strategies import STRATEGIES
+
+    known = {each.name: each for each in STRATEGIES}
+    if strategy not in known:
+        raise UsageError(f"strategy is {strategy!r}; it must be one of {', '.join(known)}")
+    named = known[strategy]
+    for axis, parts in grid.items():
+        if axis in AXES and axis not in named.axes and parts != 1:
+            raise UsageError(
+                f"strategy {strategy} does not split axis {axis}; leave {axis}={parts} out of grid"
+            )
+    stays = named.stationary.lower() if named.stationary else stationary
+    if stationary not in ("auto", stays):
+        raise UsageError(f"strategy {strategy} keeps {named.stationary} stationary, not {stationary}")
+    return {**{axis: 1 for axis in AXES if axis not in named.axes}, **grid}, stays
 
 
 def _paper_grid(request: Request, layer: Layer) -> dict[str, int]:

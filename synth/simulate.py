@@ -8,48 +8,25 @@ received per tensor, and the most words it ever held. None of it uses the planne
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from synth.axes import TENSORS, PerAxis, Tensor
-from synth.errors import CheckError
 from synth.intervals import Block, Box, contains, overlap, shape, volume, within
 from synth.kernel import Values
 from synth.kernel import run as run_kernel
+from synth.rank_state import (
+    Held,
+    IncompleteResult,
+    PanelMissing,
+    RankState,
+    add_box,
+    halo_is_filled,
+    hull,
+    sums_are_sent_once,
+)
 from synth.schedule import Compute, Move, Round, Schedule
-
-
-class PanelMissing(CheckError):
-    """A rank computes with, or sends, words that are not there."""
-
-
-class IncompleteResult(CheckError):
-    """Some words of Out were never finished, or were finished twice."""
-
-
-@dataclass
-class Held:
-    """A box of a tensor in one rank's memory; `values` is None when only counting."""
-
-    box: Box
-    values: Values | None
-
-
-@dataclass
-class RankState:
-    """One rank's memory."""
-
-    own: dict[Tensor, Held] = field(default_factory=dict)
-    carried: Held | None = None  # the widened share of In
-    sums: Held = field(default_factory=lambda: Held((), None))  # the share of the written tensor
-    tile: dict[Tensor, Held] = field(default_factory=dict)  # slices and panels in use
-    live: int = 0
-    peak: int = 0
-
-    def touch(self, transient: int = 0) -> None:
-        """Note a moment at which `transient` more words are alive."""
-        self.peak = max(self.peak, self.live + transient)
 
 
 @dataclass(frozen=True)
@@ -201,7 +178,7 @@ class _Interpreter:
             if state.carried.values is not None and own.values is not None and volume(kept):
                 state.carried.values[within(kept, box)] = own.values[within(kept, own.box)]
         moves = tuple(moves)
-        self._fills_carried(moves)
+        halo_is_filled(self.ranks, moves)
         for move in moves:
             values = self._take(move)
             self._count(move)
@@ -213,28 +190,6 @@ class _Interpreter:
                     into.values[within(move.box, into.box)] = values
         for state, words in zip(self.ranks, strips, strict=True):
             state.touch(int(words))
-
-    def _fills_carried(self, moves: tuple[Move, ...]) -> None:
-        """What a rank carries is what it owns of it and one strip from each of some other owners.
-
-        Owners hold disjoint boxes (and `_take` sees that they do), so distinct sources and the right sum
-        mean that no row is missing.
-        """
-        strips: dict[int, list[Move]] = {}
-        for move in moves:
-            for target in move.targets:
-                strips.setdefault(target, []).append(move)
-        for rank, state in enumerate(self.ranks):
-            box, own = state.carried.box if state.carried else (), state.own["In"].box
-            arriving = strips.get(rank, [])
-            sources = {rank, *(move.source for move in arriving)}
-            inside = all(contains(box, move.box) for move in arriving)
-            filled = volume(overlap(box, own)) + sum(volume(move.box) for move in arriving)
-            if not inside or len(sources) != len(arriving) + 1 or filled != volume(box):
-                raise PanelMissing(
-                    f"rank {rank} carries In {box} for its group, but the rows it owns and those it gets "
-                    f"from ranks {sorted(sources - {rank})} do not tile it; the schedule is wrong"
-                )
 
     def _gather(self, moves: tuple[Move, ...], one_at_a_time: bool = False) -> None:
         for tensor in self.tiling.reads:
@@ -254,7 +209,7 @@ class _Interpreter:
         Members carry disjoint boxes (and `_take` sees that they do): distinct sources and the right sum
         mean that the pieces tile the region.
         """
-        region = _hull([piece.box for piece in pieces])
+        region = hull([piece.box for piece in pieces])
         distinct = len({piece.source for piece in pieces}) == len(pieces)
         if not distinct or sum(volume(piece.box) for piece in pieces) != volume(region):
             raise PanelMissing(f"the pieces of {tensor} {region} for ranks {ranks} do not tile it")
@@ -320,7 +275,7 @@ class _Interpreter:
     def _reduce(self, moves: Iterable[Move]) -> None:
         """Partial sums of the written panel go to their owners; every rank then drops the panel."""
         moves = tuple(moves)
-        self._sent_once(moves)
+        sums_are_sent_once(self.ranks, self.written, moves)
         transit = np.zeros(len(self.ranks), np.int64)
         arriving: list[tuple[int, Box, Values | None]] = []
         for move in moves:
@@ -332,30 +287,8 @@ class _Interpreter:
             state.touch(int(transit[rank]))
             self._into_share(state)
         for target, box, values in arriving:
-            _add_box(self.ranks[target].sums, box, values)
+            add_box(self.ranks[target].sums, box, values)
         self._drop(self.written)
-
-    def _sent_once(self, moves: tuple[Move, ...]) -> None:
-        """Every rank sends each word of its panel to the one rank that carries it, or carries it itself."""
-        sent = [[rank] for rank in range(len(self.ranks))]
-        words = [0] * len(self.ranks)
-        for move in moves:
-            for target in move.targets:
-                if not contains(self.ranks[target].sums.box, move.box):
-                    raise IncompleteResult(
-                        f"rank {move.source} sends partial sums {move.box} to rank {target}, which sums "
-                        f"{self.ranks[target].sums.box}; the schedule is wrong"
-                    )
-            sent[move.source] += move.targets
-            words[move.source] += volume(move.box) * len(move.targets)
-        for rank, state in enumerate(self.ranks):
-            panel = state.tile.get(self.written)
-            left = volume(panel.box) - volume(overlap(panel.box, state.sums.box)) if panel else 0
-            if len(set(sent[rank])) != len(sent[rank]) or words[rank] != left:
-                raise IncompleteResult(
-                    f"rank {rank} holds {left} partial sums of {self.written} for others, but sends "
-                    f"{words[rank]} to ranks {sorted(sent[rank][1:])}; the schedule is wrong"
-                )
 
     def _drop(self, tensor: Tensor) -> None:
         if tensor in self.tiling.kept | self.tiling.keeps:
@@ -369,7 +302,7 @@ class _Interpreter:
         if panel is None or panel.values is None:
             return
         mine = overlap(panel.box, state.sums.box)
-        _add_box(state.sums, mine, panel.values[within(mine, panel.box)])
+        add_box(state.sums, mine, panel.values[within(mine, panel.box)])
 
     def _finish(self, moves: Iterable[Move]) -> None:
         """The stationary tensor was written: reduce it; the finished shares are new words."""
@@ -398,10 +331,10 @@ class _Interpreter:
             kept = overlap(own, state.sums.box)
             state.touch(int(strips[rank]) + (volume(own) if own != state.sums.box else 0))
             if state.sums.values is not None:
-                _add_box(mine, kept, state.sums.values[within(kept, state.sums.box)])
+                add_box(mine, kept, state.sums.values[within(kept, state.sums.box)])
             state.sums = mine
         for target, box, values in arriving:
-            _add_box(self.ranks[target].sums, box, values)
+            add_box(self.ranks[target].sums, box, values)
 
     def _assemble(self) -> Values | None:
         if self.counting:
@@ -420,12 +353,3 @@ class _Interpreter:
 
 
 _NAMES = ("in", "ker", "out", "halo")
-
-
-def _add_box(into: Held, box: Box, values: Values | None) -> None:
-    if into.values is not None and values is not None and volume(box):
-        into.values[within(box, into.box)] += values
-
-
-def _hull(boxes: list[Box]) -> Box:
-    return tuple((min(b[d][0] for b in boxes), max(b[d][1] for b in boxes)) for d in range(len(boxes[0])))

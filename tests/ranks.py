@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PRELOAD = ["torch", "torch.distributed", "runtime.cli", "runtime.halo", "runtime.network", "codegen.module"]
+PRELOAD = [
+    "torch",
+    "torch.distributed",
+    "runtime.cli",
+    "runtime.halo",
+    "runtime.local",
+    "runtime.module",
+    "runtime.network",
+    "codegen.module",
+]
 
 
 @dataclass(frozen=True)
