@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from synth.commands import bounds, certify, errata, html, plot
+from synth.commands import bounds, certify, errata, html, import_, plot
 from synth.errors import SynthError, UsageError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def parser() -> Parser:
     run.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
     run.set_defaults(run=_run)
 
-    for command in (bounds, certify, html, plot, errata):
+    for command in (bounds, certify, html, plot, errata, import_):
         command.add(commands)
 
     simulate = commands.add_parser("simulate", help="interpret the schedule of all ranks in one process")

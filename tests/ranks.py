@@ -19,6 +19,7 @@ PRELOAD = [
     "runtime.halo",
     "runtime.local",
     "runtime.module",
+    "runtime.network",
     "codegen.module",
 ]
 

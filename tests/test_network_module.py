@@ -1,0 +1,51 @@
+"""Whole networks on real ranks: ten steps with the losses and weights of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ranks import Outcome, run_ranks
+
+PROGRAM = "from network_ranks import main\n\nmain()\n"
+
+
+def told(folder: Path, function: str, argument: str) -> Outcome:
+    """Four ranks ran a function of `network_ranks` to its end."""
+    outcome = run_ranks(PROGRAM, 4, folder, function, argument, str(folder))
+    assert set(outcome.codes) == {0}, "\n".join(outcome.output)
+    return outcome
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("plans", ["free data spatial channel", "filter hybrid rows_channels mixed"])
+def test_residual_trains_as_torch(plans: str, tmp_path: Path) -> None:
+    told(tmp_path, "trains_as_torch", f"residual {plans}")
+
+
+@pytest.mark.ranks
+def test_volumes_train_as_torch(tmp_path: Path) -> None:
+    told(tmp_path, "trains_as_torch", "cosmo volume")
+
+
+@pytest.mark.ranks
+def test_odd_layers_train_as_torch(tmp_path: Path) -> None:
+    outcome = told(tmp_path, "trains_as_torch", "odd free rows_channels")
+    assert "norm: gathered, every rank computes it" in outcome.output[0]
+
+
+@pytest.mark.ranks
+def test_a_loss_of_shares_adds_up(tmp_path: Path) -> None:
+    told(tmp_path, "sharded_loss", "residual")
+
+
+@pytest.mark.ranks
+def test_refusals_name_the_layer(tmp_path: Path) -> None:
+    outcome = told(tmp_path, "refusals", "odd")
+    for said in (
+        "norm (norm) cannot be computed from shares",
+        "plan names the layer nothing, which the model does not have",
+        "there is no strategy 'best'",
+        "the model is asked for 3 ranks, but 4 run; start as many",
+    ):
+        assert f"refused: {said}" in outcome.output[0]
