@@ -5,7 +5,7 @@ OWN := .venv/bin
 BIN ?= $(OWN)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 
-.PHONY: check test lint demo golden bench
+.PHONY: check test lint demo golden bench accuracy networks
 
 check: lint test
 
@@ -22,7 +22,14 @@ golden: $(READY)
 	$(BIN)/python -m pytest -q tests/test_golden.py --update-golden
 
 bench: $(READY)
-	$(BIN)/python benchmarks/planning.py
+	$(BIN)/python benchmarks/planning.py -o benchmarks/results/planning.md
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/training_step.py
+
+accuracy: $(READY)
+	$(BIN)/python -m synth.oracle.accuracy
+
+networks: $(READY)
+	$(BIN)/python benchmarks/networks.py
 
 $(OWN)/synth: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv && $(OWN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]' && touch $@

@@ -26,21 +26,22 @@ def title(plan: Plan) -> str:
     return f"{name}: {plan.layer.kind} {plan.pass_} on {ranks}."
 
 
-def header(plan: Plan) -> tuple[str, ...]:
+def header(plan: Plan, module: bool = False) -> tuple[str, ...]:
     """The labelled lines of the docstring."""
     lines = []
-    for label, text in _labelled(plan):
+    for label, text in _labelled(plan, module):
         first, *rest = [piece for line in text for piece in wrap(line, WIDTH)]
         lines += [f"{label:<7}{first}", *(f"       {line}" for line in rest)]
     return tuple(lines)
 
 
-def _labelled(plan: Plan) -> list[tuple[str, list[str]]]:
+def _labelled(plan: Plan, module: bool) -> list[tuple[str, list[str]]]:
     run = [f"torchrun --nproc-per-node={plan.used_procs} PROGRAM.py --check"]
     if plan.procs > plan.used_procs:
         run.append(f"or with {plan.procs} ranks, {plan.procs - plan.used_procs} of them idle")
+    use = [f"layer() on all {plan.used_procs} ranks, once their process group is initialised"]
     return [
-        ("Run", run),
+        ("Use", use) if module else ("Run", run),
         ("Nest", [_formula(plan), _extents(plan)]),
         ("Form", _forms(plan)),
         ("Owned", [_ownership(plan, tensor) for tensor in TENSORS]),

@@ -76,7 +76,7 @@ def parser() -> Parser:
     emit.add_argument("--standalone", action="store_true", help="one file that needs torch alone")
     emit.add_argument("--module", action="store_true", help="a torch.nn.Module instead of a command line")
     emit.add_argument("--sbatch", metavar="FILE", help="write an sbatch file for SLURM, too")
-    emit.add_argument("--ranks-per-node", type=int, metavar="N", help="for --sbatch (default: up to 8)")
+    emit.add_argument("--ranks-per-node", type=int, default=8, metavar="N", help="for --sbatch (default 8)")
     emit.add_argument("--walltime", default="00:10:00", metavar="HH:MM:SS", help="for --sbatch")
     emit.add_argument("-o", "--output", metavar="FILE", help="write the program to FILE instead of stdout")
     emit.set_defaults(run=_emit)
@@ -98,6 +98,11 @@ def parser() -> Parser:
     simulate.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
     simulate.set_defaults(run=_simulate, plan=None)
 
+    from synth.commands import network, predict
+
+    network.register(commands, plan)
+    predict.register(commands)
+
     schema = commands.add_parser("schema", help="print the JSON Schema of the layer file")
     schema.set_defaults(run=_schema)
     doctor = commands.add_parser("doctor", help="say what of the environment is there")
@@ -112,7 +117,8 @@ def _planning(command: argparse.ArgumentParser, required: bool) -> None:
     command.add_argument("layer", metavar="LAYER", nargs=None if required else "?", help=what)
     command.add_argument("--procs", type=int, metavar="P", required=required, help="processes")
     command.add_argument("--memory", metavar="SIZE", help="bytes per process, e.g. 16GiB")
-    command.add_argument("--objective", choices=("words", "paper"), default="words")
+    command.add_argument("--objective", choices=("words", "time", "paper"), default="words")
+    command.add_argument("--machine", metavar="FILE", help="machine file, or the name of a shipped machine")
     command.add_argument("--stationary", choices=("auto", "out", "in", "ker"), default="auto")
     command.add_argument("--grid", metavar="b=4,k=2", help="fix parts of the grid")
     command.add_argument("--balance", type=float, default=0.10, metavar="F", help="extra work allowed (0.10)")
@@ -147,6 +153,7 @@ def _asked(args: argparse.Namespace) -> Plan:
         balance=args.balance,
         exact_procs=args.exact_procs,
         pass_=args.pass_,
+        machine=args.machine,
         strategy=args.strategy,
     )
 
@@ -179,6 +186,11 @@ def _json(data: Any) -> str:
 
 
 def _plan(args: argparse.Namespace) -> int:
+    if str(args.layer).endswith((".yaml", ".yml")):
+        from synth.commands import network
+
+        if network.is_network_file(args.layer):
+            return network.plan(args)
     made = _asked(args)
     if args.certify:
         from synth.certificate import certificate
@@ -210,6 +222,8 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _emit(args: argparse.Namespace) -> int:
+    import os
+
     made = _asked(args)
     from codegen.render import render
     from synth.output import write_whole
@@ -218,8 +232,9 @@ def _emit(args: argparse.Namespace) -> int:
     if args.sbatch:
         from codegen.sbatch import render_sbatch
 
-        program = args.output or "program.py"
-        write_whole(args.sbatch, render_sbatch(made, program, args.ranks_per_node, args.walltime))
+        program = os.path.basename(args.output or "program.py")  # the script stands beside the program
+        script = render_sbatch(made, program, args.ranks_per_node, args.walltime)
+        write_whole(args.sbatch, script)
     _put(text, args.output)
     return 0
 

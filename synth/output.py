@@ -19,6 +19,9 @@ def write_bytes(path: str, data: bytes) -> None:
 
     Raises `UsageError` where it cannot be written; what was there before is then still there.
     """
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        _write_in_place(path, data)  # a device or a pipe is written to, never replaced
+        return
     folder = os.path.dirname(path) or "."
     try:
         handle, waiting = tempfile.mkstemp(dir=folder, prefix=".synth-", suffix=".part")
@@ -43,3 +46,11 @@ def write_bytes(path: str, data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(waiting)
         raise
+
+
+def _write_in_place(path: str, data: bytes) -> None:
+    try:
+        with open(path, "wb") as file:
+            file.write(data)
+    except OSError as fault:
+        raise UsageError(f"{path}: cannot be written ({fault.strerror}); name a file") from fault

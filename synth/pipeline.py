@@ -36,11 +36,13 @@ def plan(
     balance: float = 0.10,
     exact_procs: bool = False,
     pass_: str = "forward",
+    machine: str | os.PathLike[str] | None = None,
     strategy: str | None = None,
 ) -> Plan:
     """The communication-optimal plan of a layer (a `Layer` or the path of a layer file).
 
-    objective: "words" (received words, exact) or "paper" (Eq. 10 of SPAA'21, on exactly `procs` processes).
+    objective: "words" (received words, exact), "paper" (Eq. 10 of SPAA'21, on exactly `procs` processes) or
+    "time" (seconds on a machine; the only one that needs `machine`, a file or the name of a shipped one).
     procs: processes; a few may stay idle within `balance`, none with `exact_procs`.
     memory: bytes per process, as an int or like "16GiB"; None for as much as it takes.
     pass_: "forward", "backward-data", "backward-filter", or "training" for all three on one grid.
@@ -64,8 +66,10 @@ def plan(
         if strategy is not None:
             raise UsageError(f"objective paper chooses its own grid; leave out strategy {strategy}")
         request = replace(request, fixed=_paper_grid(request, layer), balance=10.0)
+    elif objective == "time":
+        return _fastest(request, layer, procs, limit, balance, exact_procs, machine)
     elif objective != "words":
-        raise UsageError(f"objective is {objective!r}; it must be words or paper")
+        raise UsageError(f"objective is {objective!r}; it must be words, time or paper")
     found = search(request)
     tiling, *later = found.fit.tilings
     return Plan(
@@ -79,6 +83,30 @@ def plan(
         found.least_work,
         tuple(later),
     )
+
+
+def _fastest(
+    request: Request,
+    layer: Layer,
+    procs: int,
+    limit: int | None,
+    balance: float,
+    exact: bool,
+    machine: str | os.PathLike[str] | None,
+) -> Plan:
+    """The plan with the fewest seconds on a machine."""
+    from synth.machine.file import load_machine
+    from synth.time_search import fastest
+
+    if machine is None:
+        raise UsageError("objective time needs a machine; name a file, or one of those that are shipped")
+    where = load_machine(machine)
+    if where.most_ranks is not None and procs > where.most_ranks:
+        raise UsageError(f"{where.name} has {where.most_ranks} ranks, fewer than --procs {procs}; take fewer")
+    found = fastest(request, where)
+    tiling, *later = found.tilings
+    made = Plan(layer, procs, found.grid, tiling, limit, balance, exact, found.least_work, tuple(later))
+    return replace(made, timed=(where, found))
 
 
 def _within(strategy: str, grid: dict[str, int], stationary: str) -> tuple[dict[str, int], str]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import add
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from synth.axes import PerAxis
 from synth.bounds import UniversalBound, universal_bound
@@ -30,6 +30,10 @@ from synth.training import training_memory
 from synth.training_bound import training_bound
 from synth.words import Received, received
 
+if TYPE_CHECKING:
+    from synth.machine.levels import Machine
+    from synth.time_search import Fastest
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -44,6 +48,7 @@ class Plan:
     exact_procs: bool = False
     least_work: int | None = None  # w*: iterations of the most loaded process, at best
     later: tuple[Tiling, ...] = ()  # training: the backward passes, in order of execution
+    timed: tuple[Machine, Fastest] | None = field(default=None, compare=False)  # with objective time
 
     @property
     def nest(self) -> Nest:

@@ -34,6 +34,11 @@ def axes_json(plan_layer: Layer, values: PerAxis) -> dict[str, int]:
 def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
     """The plan as JSON data; `words` are integers, memory is in words and bytes."""
     layer, form = plan.layer, plan.closed_form
+    timed: dict[str, Any] = {}
+    if plan.timed:
+        from synth.time_json import time_json
+
+        timed = {"time": time_json(plan, *plan.timed)}
     return {
         **exact_json(plan),
         "algorithm": plan.algorithm,
@@ -63,6 +68,7 @@ def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
             }
             for each in plan.alternatives
         ],
+        **timed,
     }
 
 

@@ -33,6 +33,10 @@ def report(plan: Plan) -> str:
             *indented(compared(plan)),
         ],
     ]
+    if plan.timed:
+        from synth.time_report import time_lines
+
+        sections.insert(5, time_lines(plan, *plan.timed))
     return "\n\n".join("\n".join(wrapped(section)) for section in sections) + "\n"
 
 

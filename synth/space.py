@@ -137,6 +137,19 @@ class Space:
                         yield PerAxis(g=g, c=c, k=k)
 
 
+def all_grids(space: Space, procs: int) -> list[PerAxis]:
+    """Every grid of a space."""
+    grids = []
+    for channels in space.channel_grids():
+        room = procs // channels.size
+        for count, _, (b, d, h, w) in space.x_grids:
+            if count > room:
+                break
+            if count == room or not space.exact:
+                grids.append(PerAxis(b, channels.g, d, h, w, channels.c, channels.k))
+    return grids
+
+
 def _undominated(states: dict[int, int]) -> dict[int, int]:
     kept: dict[int, int] = {}
     least = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from synth.layer_rules import SPATIAL_AXES, LayerError
 from synth.nest import Nest, Window
 from synth.schedule import Schedule
 from synth.tiling import Tiling
+from synth.training import roles
 
 KINDS = tuple(SPATIAL_AXES)
 Values = NDArray[Any]
@@ -76,16 +78,30 @@ def distributions(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) 
 
 @st.composite
 def schedules(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) -> Schedule:
-    """A distribution with a stationary tensor and at most 24 tiles."""
+    """A distribution with a stationary tensor and at most 24 tiles: the forward pass."""
     distribution = draw(distributions(nest))
+    return Schedule(distribution, _tiled(draw, distribution, Tiling()))
+
+
+@st.composite
+def steps(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) -> tuple[Schedule, ...]:
+    """The three passes of a training step on one distribution, with any tensors kept between them."""
+    distribution = draw(distributions(nest))
+    kept = frozenset(tensor for tensor in TENSORS if draw(st.booleans()))
+    return tuple(Schedule(distribution, _tiled(draw, distribution, role)) for role in roles(kept))
+
+
+def _tiled(draw: st.DrawFn, distribution: Distribution, role: Tiling) -> Tiling:
+    """Any stationary tensor, at most 24 tiles, either order of the inner loops."""
     work = distribution.most_work
     counts = [
         1 if axis == "g" else draw(st.sampled_from((1, *range(1, min(getattr(work, axis), 4) + 1))))
         for axis in AXES
     ]
-    made = Tiling(draw(st.sampled_from(TENSORS)), PerAxis(*counts), draw(st.booleans()))
+    stationary: Tensor = draw(st.sampled_from(TENSORS))
+    made = replace(role, stationary=stationary, counts=PerAxis(*counts), swapped=draw(st.booleans()))
     assume(made.steps <= 24)
-    return Schedule(distribution, made)
+    return made
 
 
 def integers_for(nest: Nest, tensor: Tensor, seed: int = 0) -> Values:

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PRELOAD = ["torch", "torch.distributed", "runtime.cli", "runtime.halo", "runtime.local"]
+PRELOAD = [
+    "torch",
+    "torch.distributed",
+    "runtime.cli",
+    "runtime.halo",
+    "runtime.local",
+    "runtime.module",
+    "codegen.module",
+]
 
 
 @dataclass(frozen=True)

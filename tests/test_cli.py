@@ -285,3 +285,14 @@ def test_help_names_every_command() -> None:
     ).stdout
     for command in ("plan", "emit", "run", "simulate", "schema", "doctor"):
         assert f"    {command} " in text
+
+
+def test_emit_writes_program_and_batch_script(tmp_path: Path) -> None:
+    program, script = tmp_path / "conv.py", tmp_path / "job.sbatch"
+    layer = str(Path(__file__).parent.parent / "examples" / "small.yaml")
+    assert main(["emit", layer, "--procs", "16", "-o", str(program), "--sbatch", str(script)]) == 0
+    assert "srun" in script.read_text()
+    assert "--ntasks-per-node=8" in script.read_text()
+    assert str(tmp_path) not in script.read_text()
+    compile(program.read_text(), "conv.py", "exec")
+    assert main(["emit", layer, "--procs", "4", "--sbatch", str(script), "--ranks-per-node", "0"]) == 2

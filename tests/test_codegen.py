@@ -36,6 +36,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.py").write_text(render(plan))
     for name in ("summa_2_5d", "strided_shared", "matrix_ker", "ker_stays_sums", "alone", "idle"):
         (folder / f"{name}_alone.py").write_text(render(CASES[name], standalone=True))
+    for name in ("training_3d", "training_tiles", "training_matrix", "training_grouped"):
+        (folder / f"{name}_module.py").write_text(render(CASES[name], module=True))
+        (folder / f"{name}_module_alone.py").write_text(render(CASES[name], True, module=True))
+        (folder / f"{name}_alone.py").write_text(render(CASES[name], True))
+    for seed, task in enumerate(("backward-data", "backward-filter", "training") * 20):
+        (folder / f"random_{task}_{seed}.py").write_text(render(random_plan(random.Random(seed), task)))
     for seed in range(120):
         (folder / f"random_{seed}.py").write_text(render(random_plan(random.Random(seed)), seed % 6 == 0))
     quoted = replace(CASES["data"].layer, name='it\'s a "layer" with \\N{x} \\')

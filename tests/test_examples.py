@@ -17,7 +17,7 @@ from synth.layer import Layer, layer_file_schema, load_layer
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 TABLES: dict[str, Any] = json.loads((ROOT / "tests/data/layer_tables.json").read_text())
-FILES = sorted(EXAMPLES.rglob("*.yaml"))
+FILES = sorted(path for path in EXAMPLES.rglob("*.yaml") if path.parent.name != "networks")
 SCHEMA = jsonschema.Draft202012Validator(layer_file_schema())
 
 Shape = tuple[int, int, int, int, int]  # input channels, filters, kernel, stride, input size

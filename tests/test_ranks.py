@@ -15,6 +15,7 @@ from random_plans import random_plan
 from ranks import Outcome, run_ranks
 
 from codegen.render import render
+from synth.passes import TASKS
 from synth.plan import Plan
 from synth.simulate import simulate
 
@@ -44,7 +45,7 @@ def test_values_and_words(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(16))
 def test_random_plans(seed: int, tmp_path: Path) -> None:
-    plan = random_plan(random.Random(seed))
+    plan = random_plan(random.Random(seed), TASKS[seed % 4])
     agree(plan, run_ranks(render(plan), plan.used_procs, tmp_path, "--check"))
 
 
@@ -52,7 +53,7 @@ def test_random_plans(seed: int, tmp_path: Path) -> None:
 @pytest.mark.timeout(1200)
 def test_many_random_plans(tmp_path: Path) -> None:
     for seed in range(100, 400):
-        plan, folder = random_plan(random.Random(seed)), tmp_path / str(seed)
+        plan, folder = random_plan(random.Random(seed), TASKS[seed % 4]), tmp_path / str(seed)
         folder.mkdir()
         agree(plan, run_ranks(render(plan), plan.used_procs, folder, "--check"))
 

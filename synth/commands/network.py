@@ -1,0 +1,102 @@
+"""`synth plan NET.yaml`: a strategy per layer of a whole network; `synth replay`: its run on a machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from synth.errors import UsageError
+
+if TYPE_CHECKING:
+    from synth.network.planner import NetworkPlan
+
+
+def register(commands: Any, plan_parser: argparse.ArgumentParser) -> None:
+    """Flags of `plan` that only networks use, and the command `replay`."""
+    plan_parser.add_argument(
+        "--solver",
+        choices=("auto", "path", "elimination", "mip"),
+        default="auto",
+        help="network files: how the choice per layer is made (all exact)",
+    )
+    replay = commands.add_parser("replay", help="replay a network plan on a machine, event by event")
+    replay.add_argument("layer", metavar="NET", help="network file (YAML)")
+    replay.add_argument("--procs", type=int, metavar="P", required=True, help="processes, up to 1000000")
+    replay.add_argument("--machine", metavar="FILE", required=True, help="machine file, or a shipped machine")
+    replay.add_argument("--memory", metavar="SIZE", help="bytes per process, e.g. 16GiB")
+    replay.add_argument("--objective", choices=("words", "time"), default="time")
+    replay.add_argument("--balance", type=float, default=0.10, metavar="F", help="extra work allowed (0.10)")
+    replay.add_argument("--pass", dest="pass_", choices=("forward", "training"), default="forward")
+    replay.add_argument("--trace", metavar="FILE", help="write a Chrome trace (JSON) for Perfetto")
+    replay.add_argument("--json", action="store_true", help="print one JSON object")
+    replay.set_defaults(run=_replay, solver="auto")
+
+
+def is_network_file(path: str) -> bool:
+    """Whether a file describes a network; a file that cannot be read is left to the layer reader."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return any(line.startswith(("layers:", "network:")) for line in file)
+    except (OSError, UnicodeDecodeError, ValueError):
+        return False
+
+
+def planned(args: argparse.Namespace) -> NetworkPlan:
+    """The network plan that the flags ask for; progress goes to stderr when that is a terminal."""
+    from synth.network.file import load_network
+    from synth.network.options import Asked
+    from synth.network.planner import plan_network
+    from synth.units import parse_bytes
+
+    if args.objective == "paper":
+        raise UsageError("objective paper is for one layer; for a network use words or time")
+    for flag in ("grid", "relax"):
+        if getattr(args, flag, None):
+            raise UsageError(f"--{flag} is for one layer, not for a network; leave it out")
+    machine = None
+    if args.machine:
+        from synth.machine.file import load_machine
+
+        machine = load_machine(args.machine)
+    asked = Asked(
+        args.procs,
+        args.objective,
+        args.pass_ == "training",
+        parse_bytes(args.memory) if args.memory else (machine.memory if machine else None),
+        machine,
+        args.balance,
+    )
+    return plan_network(load_network(args.layer), asked, args.solver, _tell if sys.stderr.isatty() else None)
+
+
+def _tell(text: str) -> None:
+    print(f"synth: {text}", file=sys.stderr)
+
+
+def plan(args: argparse.Namespace) -> int:
+    """`synth plan NET.yaml`."""
+    made = planned(args)
+    from synth.network.report import to_json
+
+    text = json.dumps(to_json(made), indent=1) + "\n" if args.json else str(made)
+    if args.output:
+        from synth.output import write_whole
+
+        write_whole(args.output, text)
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from synth.replay import replay
+
+    made = replay(planned(args))
+    if args.trace:
+        from synth.output import write_whole
+
+        write_whole(args.trace, json.dumps(made.chrome_trace()) + "\n")
+    sys.stdout.write(json.dumps(made.to_json(), indent=1) + "\n" if args.json else f"{made}\n")
+    return 0

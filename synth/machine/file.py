@@ -1,0 +1,216 @@
+"""Machine files: YAML with levels, rates and memory; every complaint has its line and column.
+
+machine: lassen
+source: where the numbers come from
+levels:                       # from the inside out
+  - {name: node, ranks: 4, alpha: 9e-6, beta: 2e-11}
+  - {name: system, alpha: 3e-5, beta: 8e-11, links: 2}
+compute: {rate: 7e12, bandwidth: 7.5e11}
+memory: 16GiB
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NoReturn
+
+from synth.errors import InputError, UsageError
+from synth.machine.collectives import ALGORITHMS
+from synth.machine.levels import Compute, Level, Machine
+from synth.units import parse_bytes
+from synth.yaml_places import Listing, Mapping, Node, Scalar, did_you_mean, parse, read_text, shown
+
+_NUMBER = re.compile(r"[+-]?(\d{1,25}(\.\d{0,25})?|\.\d{1,25})([eE][+-]?\d{1,3})?")
+TOP = ("machine", "source", "levels", "compute", "memory", "overlap", "algorithms")
+LEVEL = (
+    "name",
+    "ranks",
+    "alpha",
+    "beta",
+    "base",
+    "small",
+    "links",
+    "contention",
+    "staging_alpha",
+    "staging_beta",
+    "kind",
+)
+COMPUTE = ("rate", "bandwidth", "gamma", "overhead")
+PROFILES = Path(__file__).resolve().parent.parent / "data" / "machines"
+
+
+def profiles() -> list[str]:
+    """Names of the machines that are shipped."""
+    return sorted(path.stem for path in PROFILES.glob("*.yaml"))
+
+
+def load_machine(named: str | os.PathLike[str]) -> Machine:
+    """The machine of a file, or a shipped one by its name. Raises `InputError`."""
+    name = os.fspath(named)
+    if not os.path.exists(name) and "/" not in name and not name.endswith((".yaml", ".yml")):
+        if name not in profiles():
+            raise InputError(f"no machine file and no shipped machine {shown(name)}{_guess(name)}")
+        path = PROFILES / f"{name}.yaml"
+        return parse_machine(read_text(path), path.name)
+    return parse_machine(read_text(name), name)
+
+
+def _guess(name: str) -> str:
+    return did_you_mean(name, profiles())
+
+
+def parse_machine(text: str, filename: str) -> Machine:
+    """The machine in a file's text. Raises `InputError` with the place."""
+    root = parse(text, filename)
+    if root is None:
+        raise InputError(f"{filename}:1:1: the file holds no machine; write levels: and compute:")
+    top = mapping(root, "the file", TOP)
+    for key, what in (("levels", "a list of levels"), ("compute", "{rate: flop per second}")):
+        if key not in top:
+            raise root.fault(f"the machine lacks {key}; write {key}: with {what}")
+    levels = _levels(top["levels"])
+    compute = mapping(top["compute"], "compute", COMPUTE)
+    if "rate" not in compute:
+        raise top["compute"].fault("compute lacks rate; write rate: and floating-point operations per second")
+    numbers = {key: number(node, key, positive=key in ("rate", "bandwidth")) for key, node in compute.items()}
+    overlap = number(top["overlap"], "overlap") if "overlap" in top else 1.0
+    if overlap > 1:
+        raise top["overlap"].fault(f"overlap is {overlap:g}; it is a share from 0 to 1")
+    name = word(top["machine"], "machine") if "machine" in top else Path(filename).stem
+    return Machine(
+        name,
+        levels,
+        Compute(**numbers),
+        _memory(top.get("memory")),
+        overlap,
+        _algorithms(top.get("algorithms")),
+        word(top["source"], "source") if "source" in top else "",
+    )
+
+
+def mapping(node: Node, what: str, known: tuple[str, ...]) -> dict[str, Node]:
+    """The entries of a mapping, all keys known."""
+    if not isinstance(node, Mapping):
+        raise node.fault(f"{what} is {node}, not a mapping; write {', '.join(known[:3])} under it")
+    for key, (place, _) in node.entries.items():
+        if key not in known:
+            raise place.fault(f"unknown key {place} of {what}{did_you_mean(key, known)}")
+    return {key: value for key, (_, value) in node.entries.items()}
+
+
+def number(node: Node, what: str, positive: bool = False) -> float:
+    """A number that is at least 0 (or more than 0). Raises `InputError` at its place."""
+    if not isinstance(node, Scalar) or node.quoted or not _NUMBER.fullmatch(node.text):
+        raise node.fault(f"{what} is {node}, not a number; write it like 8e-11")
+    value = float(node.text)
+    if value < 0 or (positive and value == 0) or value > 1e30:
+        least = "more than 0" if positive else "at least 0"
+        raise node.fault(f"{what} is {node}; it must be {least}, in seconds, bytes or operations per second")
+    return value
+
+
+def word(node: Node, what: str) -> str:
+    """A text on one line."""
+    if not isinstance(node, Scalar) or not node.text.strip():
+        raise node.fault(f"{what} is {node}; write one text")
+    return shown(node.text, 400)
+
+
+def count(node: Node, what: str) -> int:
+    """A whole number from 1."""
+    if not isinstance(node, Scalar):
+        raise node.fault(f"{what} is {node}; write a whole number")
+    value = node.integer(what)
+    if not 1 <= value <= 2**40:
+        raise node.fault(f"{what} is {value}; it must be a whole number from 1 to 2**40")
+    return value
+
+
+def _levels(node: Node) -> tuple[Level, ...]:
+    if not isinstance(node, Listing) or not node.items:
+        raise node.fault(f"levels is {node}; write a list of levels, from the inside out")
+    levels: list[Level] = []
+    for place in node.items:
+        level = _level(place)
+        if any(level.name == before.name for before in levels):
+            raise place.fault(f"level {level.name} is given twice; name each level once")
+        if levels:
+            _nested(place, levels[-1], level)
+        levels.append(level)
+    return tuple(levels)
+
+
+def _level(place: Node) -> Level:
+    entries = mapping(place, "a level", LEVEL)
+    for key in ("name", "alpha", "beta"):
+        if key not in entries:
+            raise place.fault(f"a level lacks {key}; write name, ranks, alpha (s) and beta (s per byte)")
+    floats = ("alpha", "beta", "base", "staging_alpha", "staging_beta", "contention")
+    numbers = {key: number(entries[key], key) for key in floats if key in entries}
+    if numbers.get("contention", 1.0) < 1:
+        raise entries["contention"].fault(
+            f"contention is {numbers['contention']:g}; it counts flows on a link, so it is at least 1"
+        )
+    return Level(
+        word(entries["name"], "name"),
+        count(entries["ranks"], "ranks") if "ranks" in entries else None,
+        small=_small(entries["small"]) if "small" in entries else (),
+        links=count(entries["links"], "links") if "links" in entries else None,
+        **numbers,
+    )
+
+
+def _nested(place: Node, inner: Level, outer: Level) -> None:
+    """Each unit of a level is made of whole units of the level below."""
+
+    def contradict(why: str) -> NoReturn:
+        raise place.fault(f"level {outer.name} {why}; list levels from the inside out")
+
+    if inner.ranks is None:
+        contradict(f"lies outside {inner.name}, which has no ranks; give {inner.name} its ranks")
+    if outer.ranks is None:
+        return
+    if outer.ranks <= inner.ranks:
+        contradict(f"has {outer.ranks} ranks, not more than the {inner.ranks} of {inner.name} inside it")
+    if outer.ranks % inner.ranks:
+        contradict(f"has {outer.ranks} ranks, which is no multiple of the {inner.ranks} of {inner.name}")
+
+
+def _small(node: Node) -> tuple[tuple[int, float], ...]:
+    """[[bytes, beta], ...]: messages shorter than `bytes` see that beta."""
+    steps: list[tuple[int, float]] = []
+    for item in node.items if isinstance(node, Listing) else ():
+        if not isinstance(item, Listing) or len(item.items) != 2:
+            raise item.fault(f"an entry of small is {item}; write [bytes, beta]")
+        step = count(item.items[0], "bytes of small"), number(item.items[1], "beta of small")
+        if steps and step[0] <= steps[-1][0]:
+            raise item.fault(f"small lists {step[0]} bytes after {steps[-1][0]}; list sizes ascending")
+        steps.append(step)
+    if not steps:
+        raise node.fault(f"small is {node}; write a list of [bytes, beta]")
+    return tuple(steps)
+
+
+def _memory(node: Node | None) -> int | None:
+    if node is None:
+        return None
+    try:
+        return parse_bytes(word(node, "memory"))
+    except UsageError as fault:
+        raise node.fault(f"memory: {fault}") from fault
+
+
+def _algorithms(node: Node | None) -> tuple[str, ...]:
+    if node is None:
+        return ()
+    if not isinstance(node, Listing) or not node.items:
+        raise node.fault(f"algorithms is {node}; write a list out of {', '.join(ALGORITHMS)}")
+    names = []
+    for item in node.items:
+        name = word(item, "an entry of algorithms")
+        if name not in ALGORITHMS:
+            raise item.fault(f"algorithm {name} is unknown{did_you_mean(name, ALGORITHMS)}")
+        names.append(name)
+    return tuple(names)

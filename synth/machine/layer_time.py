@@ -1,0 +1,203 @@
+"""Seconds of one layer on a machine: computing, and the communication that computing does not hide.
+
+The words of a placed grid do not depend on which tensor stays or on the number of panels; the time does.
+The stationary tensor and the halo travel before (or after) everything else; the other two tensors stream in
+n panels, one collective per panel, while the previous panel is used:
+
+    time = exposed + (C + S)/n + max(C, S)·(n-1)/n        C computing, S streaming
+
+and `machine.overlap` says how much of the hidden part really hides.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from synth.axes import LACKED_INDEX, LACKS, SPATIAL, TENSORS, PerAxis, Tensor
+from synth.distribution import Distribution
+from synth.machine.collectives import Cost, Group, Op, best
+from synth.machine.groups import Order, group_of
+from synth.machine.levels import Machine
+from synth.memory import Footprints, halo_rows
+from synth.nest import Nest
+from synth.passes import PASSES, WRITES, Pass
+
+THINNEST = 16  # channels below which a panel feeds the local kernel badly
+PANELS = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class PassTime:
+    """Seconds of one pass. `comm` is all communication, `exposed` what computing does not hide."""
+
+    pass_: Pass
+    stationary: Tensor
+    panels: int
+    compute: float
+    comm: float
+    exposed: float
+    parts: tuple[tuple[str, str, float], ...] = ()  # (tensor, algorithm, seconds)
+
+    @property
+    def total(self) -> float:
+        """Seconds of the pass."""
+        return self.compute + self.exposed
+
+
+@lru_cache(maxsize=1 << 17)
+def collective(machine: Machine, op: Op, size: float, group: Group) -> Cost:
+    """`collectives.best`, remembered."""
+    return best(machine, op, size, group)
+
+
+def compute_seconds(machine: Machine, nest: Nest, work: PerAxis, weighted: bool) -> float:
+    """Seconds that the most loaded rank computes in one pass: 2 operations per multiply-add.
+
+    A pooling is bound by memory: it reads its input and writes its output once.
+    """
+    if weighted:
+        return machine.compute.overhead + 2 * work.size * nest.taps / machine.compute.rate
+    bandwidth = machine.compute.bandwidth or machine.compute.rate
+    touched = work.size * (nest.strides + 1) * nest.word_bytes
+    return machine.compute.overhead + touched / bandwidth
+
+
+class LayerTimer:
+    """The times of one placed grid of a layer; `keeps`: backward-filter has the dOut of backward-data."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        nest: Nest,
+        grid: PerAxis,
+        order: Order,
+        weighted: bool = True,
+        keeps: bool = True,
+    ) -> None:
+        self.keeps = keeps
+        self.machine, self.nest, self.grid, self.order, self.weighted = machine, nest, grid, order, weighted
+        self.footprints = Footprints(Distribution(nest, grid))
+        self.work = self.footprints.work
+
+    @cached_property
+    def groups(self) -> dict[Tensor, Group]:
+        """Tensor -> the ranks that share a slice of it."""
+        return {t: group_of(self.machine, self.grid, self.order, LACKS[t]) for t in TENSORS}
+
+    @cached_property
+    def sizes(self) -> dict[Tensor, int]:
+        """Tensor -> bytes of the largest slice."""
+        return {t: self.footprints.slice(t) * self.nest.word_bytes for t in TENSORS}
+
+    @cached_property
+    def compute(self) -> float:
+        """Seconds that the most loaded rank computes in one pass."""
+        return compute_seconds(self.machine, self.nest, self.work, self.weighted)
+
+    @cached_property
+    def halo_seconds(self) -> float:
+        """Strips from two neighbours per split axis, on the outermost level that such neighbours cross."""
+        words = self.halo_words()
+        if words == 0:
+            return 0.0
+        split = tuple(axis for axis in SPATIAL if getattr(self.grid, axis) > 1)
+        group = group_of(self.machine, self.grid, self.order, split)
+        if not group.units():
+            return 0.0
+        level, _ = group.units()[-1]
+        one = self.machine.levels[level].message(0)
+        whole = self.machine.levels[level].message(words * self.nest.word_bytes, group.shared(level))
+        return whole + one * (2 * len(split) - 1)
+
+    def halo_words(self) -> int:
+        """Words of the widest strips that a rank receives from its neighbours."""
+        nest, parts = self.nest, dict(self.footprints.distribution.shares["In"])
+        flat: int = math.prod(-(-getattr(self.work, d) // parts.get(d, 1)) for d in ("b", "g", "c"))
+        rows = [halo_rows(nest.windows[a], getattr(nest.extents, a), getattr(self.grid, a)) for a in SPATIAL]
+        carried = math.prod(row.carried for row in rows)
+        if not any(row.moves for row in rows):
+            return 0
+        return flat * int(carried - math.prod(row.kept for row in rows))
+
+    def travels(self, pass_: Pass) -> dict[Tensor, Op]:
+        """Tensor -> the collective that brings it in or sums it; backward-filter may have dOut."""
+        ops: dict[Tensor, Op] = {}
+        for tensor in TENSORS:
+            if self.groups[tensor].size == 1 or (tensor == "Ker" and not self.weighted):
+                continue
+            if self.keeps and pass_ == "backward-filter" and tensor == "Out":
+                continue
+            ops[tensor] = "reduce_scatter" if WRITES[pass_] == tensor else "all_gather"
+        if not self.weighted and self.nest.extents.c == 1:
+            ops.pop("Out", None)
+        return ops
+
+    def streams(self, stationary: Tensor) -> int:
+        """Positions along which panels can be cut."""
+        index = LACKED_INDEX[stationary]
+        if index == "x":
+            return self.work.b
+        return max(1, int(getattr(self.work, index)) // THINNEST)
+
+    def passed(self, pass_: Pass, stationary: Tensor | None = None, panels: int | None = None) -> PassTime:
+        """The best stationary tensor and number of panels of a pass, unless they are given."""
+        travels = self.travels(pass_)
+        times: list[tuple[float, int, int]] = []
+        for index, tensor in enumerate(TENSORS):
+            if stationary in (None, tensor):
+                counts = [panels] if panels else [n for n in PANELS if n <= self.streams(tensor)]
+                if all(t == tensor for t in travels):
+                    counts = counts[:1]  # nothing streams
+                times += [(self._exposed(travels, tensor, n)[0], n, index) for n in counts]
+        _, chosen, index = min(times)
+        return self._described(pass_, travels, TENSORS[index], chosen)
+
+    def _seconds(self, op: Op, tensor: Tensor, pieces: int) -> Cost:
+        return collective(self.machine, op, self.sizes[tensor] / pieces, self.groups[tensor])
+
+    def _exposed(self, travels: dict[Tensor, Op], stationary: Tensor, panels: int) -> tuple[float, float]:
+        """(seconds that computing does not hide, seconds of all communication)."""
+        alone, streamed = self.halo_seconds, 0.0
+        for tensor, op in travels.items():
+            pieces = 1 if tensor == stationary else panels
+            seconds = self._seconds(op, tensor, pieces).seconds * pieces
+            alone, streamed = (alone + seconds, streamed) if pieces == 1 else (alone, streamed + seconds)
+        hidden = self.machine.overlap * min(self.compute, streamed) * (panels - 1) / panels
+        calls = (panels - 1) * self.machine.compute.overhead
+        return alone + streamed - hidden + calls, alone + streamed
+
+    def _described(self, pass_: Pass, travels: dict[Tensor, Op], stationary: Tensor, panels: int) -> PassTime:
+        exposed, comm = self._exposed(travels, stationary, panels)
+        parts = [("halo", "neighbours", self.halo_seconds)] if self.halo_seconds else []
+        for tensor, op in travels.items():
+            pieces = 1 if tensor == stationary else panels
+            made = self._seconds(op, tensor, pieces)
+            parts.append((tensor, made.algorithm, made.seconds * pieces))
+        return PassTime(pass_, stationary, panels, self.compute, comm, exposed, tuple(parts))
+
+    def least(self, pass_: Pass) -> float:
+        """Seconds of the best choice, without its description."""
+        travels = self.travels(pass_)
+        if not travels:
+            return self.compute + self.halo_seconds
+        return self.passed(pass_).total
+
+    def passes(self, training: bool) -> list[PassTime]:
+        """Forward, or all three passes; a pooling has no backward-filter."""
+        return [self.passed(pass_) for pass_ in self.wanted(training)]
+
+    def wanted(self, training: bool) -> tuple[Pass, ...]:
+        """The passes that there are."""
+        if not training:
+            return PASSES[:1]
+        return PASSES if self.weighted else PASSES[:2]
+
+
+def layer_seconds(
+    machine: Machine, nest: Nest, grid: PerAxis, order: Order, training: bool = False, weighted: bool = True
+) -> float:
+    """Seconds of a layer: forward, or all three passes."""
+    timer = LayerTimer(machine, nest, grid, order, weighted)
+    return sum(timer.least(pass_) for pass_ in timer.wanted(training))

@@ -1,0 +1,309 @@
+"""Owned boxes of many grids at once: words of each layer, and words that move between two layers.
+
+`distribution.Distribution` says which box of a tensor a rank owns, one rank and one grid at a time. Here the
+same cuts are taken as arrays over (grid, rank), so that a planner can price thousands of pairs of grids. A
+redistribution is priced by intersecting boxes alone: a rank receives what it must own and does not own yet.
+
+Dimensions of a box here: b, channels (all groups, flat), d, h, w, in the user's coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synth.axes import AXES, DIMS, LACKS, SPATIAL, PerAxis, Tensor
+from synth.distribution import Distribution
+from synth.machine.groups import ROW_MAJOR, Order, strides
+from synth.nest import Nest
+
+Array = NDArray[Any]
+Span = tuple[Array, Array]
+FLAT = ("b", "channel", "d", "h", "w")
+CHUNK = 1 << 18  # elements of one intersection
+
+
+EVERY = 1 << 15  # ranks up to which every rank is looked at; of more, a fixed sample
+
+
+@cache
+def looked_at(procs: int) -> Array:
+    """The ranks over which maxima are taken: all of them, or a sample that is the same every time."""
+    if procs <= EVERY:
+        return np.arange(procs, dtype=np.int32)
+    drawn = np.random.default_rng(procs).integers(0, procs, 8190)
+    return np.unique(np.concatenate([[0, procs - 1], drawn])).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A grid with the order in which its axes run over the ranks."""
+
+    grid: PerAxis
+    order: Order = ROW_MAJOR
+
+
+class Boxes:
+    """Boxes of some placed grids of one nest over `procs` ranks; arrays are (grid, rank)."""
+
+    def __init__(self, nest: Nest, placed: Sequence[Placed], procs: int) -> None:
+        self.nest, self.placed, self.procs = nest, list(placed), procs
+        self.distributions = [Distribution(nest, each.grid) for each in placed]
+        self.integer: Any = np.int32 if max(max(nest.shapes.values())) < 2**31 else np.int64
+        self.lines: dict[tuple[str, str], Span] = {}
+        ranks = looked_at(procs)[None, :]
+        steps = [strides(each.grid, each.order) for each in placed]
+        self.parts: dict[str, Array] = {
+            a: np.array([[getattr(p.grid, a)] for p in placed], np.int32) for a in AXES
+        }
+        self.at: dict[str, Array] = {a: self._coordinate(ranks, steps, a) for a in AXES}
+        self.idle = ranks >= np.array([[each.grid.size] for each in placed])
+
+    def _coordinate(self, ranks: Array, steps: list[dict[Any, int]], axis: str) -> Array:
+        if self.parts[axis].max() == 1:
+            return np.zeros((1, 1), dtype=np.int32)
+        step = np.array([[s[axis]] for s in steps], np.int32)
+        at: Array = ranks // step % self.parts[axis]
+        return at
+
+    def _line(self, tensor: Tensor, dim: str) -> Span:
+        """What the group of each rank owns along a dimension."""
+        if (tensor, dim) not in self.lines:
+            size = dict(zip(DIMS[tensor], self.nest.shapes[tensor], strict=True))[dim]
+            whole = np.zeros((1, 1), dtype=self.integer), np.full((1, 1), size, dtype=self.integer)
+            split = dim in AXES and self.parts[dim].max() > 1
+            self.lines[tensor, dim] = _cut(whole, self.parts[dim], self.at[dim]) if split else whole
+        return self.lines[tensor, dim]
+
+    def _member(self, tensor: Tensor) -> Array:
+        member = np.zeros((1, 1), dtype=np.int32)
+        for axis in LACKS[tensor]:
+            member = member * self.parts[axis] + self.at[axis]
+        return member
+
+    def owned(self, tensor: Tensor) -> dict[str, Span]:
+        """Dimension -> the interval that each rank alone owns."""
+        member, spans = self._member(tensor), {}
+        for dim in DIMS[tensor]:
+            line = self._line(tensor, dim)
+            parts, step = self._share(tensor, dim)
+            spans[dim] = line if parts.max() == 1 else _cut(line, parts, member // step % parts)
+        return spans
+
+    def _share(self, tensor: Tensor, dim: str) -> tuple[Array, Array]:
+        """(parts along a dimension, members per part) of each grid's share."""
+        cuts = [_radix(each.shares[tensor]).get(dim, (1, 1)) for each in self.distributions]
+        return (
+            np.array([[parts] for parts, _ in cuts], np.int32),
+            np.array([[step] for _, step in cuts], np.int32),
+        )
+
+    # -- words of the layer --------------------------------------------------------------------------
+
+    @cached_property
+    def _inputs(self) -> tuple[Array, Array]:
+        """Words of In that are needed, and words that are needed and owned."""
+        needed = kept = np.ones((1, 1), dtype=np.int64)
+        own = self.owned("In")
+        for dim in DIMS["In"]:
+            if dim not in SPATIAL:
+                needed, kept = needed * _len(self._line("In", dim)), kept * _len(own[dim])
+                continue
+            reach = self._reach(dim)
+            needed, kept = needed * _len(reach), kept * _len(_meet(reach, own[dim]))
+        return needed, kept
+
+    @cached_property
+    def _summed(self) -> tuple[Array, Array]:
+        """Words of dIn carried for the group, and words owned, once per block that adds to them."""
+        carried = wanted = np.ones((1, 1), dtype=np.int64)
+        own, member = self.owned("In"), self._member("In")
+        for dim in DIMS["In"]:
+            if dim not in SPATIAL:
+                carried, wanted = carried * _len(own[dim]), wanted * _len(own[dim])
+                continue
+            reach = self._reach(dim)
+            parts, step = self._share("In", dim)
+            part = member // step % parts
+            low = np.where(part == 0, reach[0], own[dim][0])
+            high = np.where(part == parts - 1, reach[1], own[dim][1])
+            carried = carried * _len(_meet((low, np.maximum(low, high)), reach))
+            wanted = wanted * self._added(dim, own[dim])
+        return carried, wanted
+
+    def _added(self, dim: Any, own: Span) -> Array:
+        """Rows of an interval, each counted once for every block that reads it."""
+        window, extent, parts = self.nest.windows[dim], getattr(self.nest.extents, dim), self.parts[dim]
+        rows = np.zeros_like(own[0] + self.at[dim])
+        for index in range(int(parts.max())):
+            block = _cut((0, extent), parts, np.minimum(index, parts - 1))
+            rows = rows + np.where(index < parts, _len(_meet(_reached(window, block), own)), 0)
+        return rows
+
+    def _reach(self, dim: Any) -> Span:
+        extent = getattr(self.nest.extents, dim)
+        return _reached(self.nest.windows[dim], _cut((0, extent), self.parts[dim], self.at[dim]))
+
+    def words(self, training: bool, weighted: bool) -> tuple[Array, dict[str, Array]]:
+        """(words that the most-receiving rank receives, words per tensor), per grid.
+
+        Forward alone, or all three passes; of these, backward-filter reuses what backward-data gathered of
+        dOut, and nothing else is kept. Without weights (pooling) the
+        kernel is free and has no gradient.
+        """
+        group = {t: self._group(t) for t in LACKS}
+        needed, kept = self._inputs
+        ker, out = (_volume(self.owned(t)) for t in ("Ker", "Out"))
+        gather_in, gather_out = needed - kept, out * (group["Out"] - 1)
+        if self.nest.extents.c == 1:
+            gather_out = gather_out * 0
+        moved = {"in": gather_in, "out": gather_out, "ker": 0 * ker}
+        if weighted:
+            slice_ = np.ones((1, 1), dtype=np.int64)
+            for dim in DIMS["Ker"]:
+                slice_ = slice_ * _len(self._line("Ker", dim))
+            moved["ker"] = slice_ - ker
+        if training:
+            # backward-data reads dOut and Ker, and sums dIn over the k-group and the halo;
+            # backward-filter reads dOut and In, and sums dKer over the x-group
+            # (it has kept the dOut that backward-data gathered)
+            carried, wanted = self._summed
+            sums = carried * (group["In"] - 1) + wanted - kept
+            moved["out"] = moved["out"] + self._slice_out() - out
+            moved["in"] = moved["in"] + sums + gather_in * (1 if weighted else 0)
+            if weighted:
+                moved["ker"] = moved["ker"] * 2 + ker * (group["Ker"] - 1)
+        moved = {name: np.where(self.idle, 0, words) for name, words in moved.items()}
+        total = moved["in"] + moved["ker"] + moved["out"]
+        return total.max(axis=1), {name: words.max(axis=1) for name, words in moved.items()}
+
+    def _slice_out(self) -> Array:
+        words = np.ones((1, 1), dtype=np.int64)
+        for dim in DIMS["Out"]:
+            words = words * _len(self._line("Out", dim))
+        return words
+
+    def _group(self, tensor: Tensor) -> Array:
+        return np.array([[each.group_size(tensor)] for each in self.distributions])
+
+    # -- boxes in the user's coordinates ---------------------------------------------------------------
+
+    def flat(self, tensor: Tensor) -> tuple[Array, Array, Array]:
+        """(lows, highs) as (dimension of `FLAT`, grid, rank), and which grids have such boxes.
+
+        Channels of a grouped tensor are one interval only where whole groups, or parts of one, are owned.
+        """
+        own = self.owned(tensor)
+        inner = "c" if tensor == "In" else "k"
+        width = getattr(self.nest.extents, inner)
+        group, channel = own["g"], own[inner]
+        whole: Array = (_len(channel) == width) | (_len(group) <= 1)
+        low = group[0] * width + channel[0]
+        high = np.where(_len(group) <= 1, group[0] * width + channel[1], group[1] * width)
+        spans = {**own, "channel": (low, np.where(_len(group) == 0, low, high))}
+        shape = (len(self.placed), self.idle.shape[1])
+        lows = np.stack([np.broadcast_to(spans[d][0], shape) for d in FLAT]).astype(np.int32)
+        highs = np.stack([np.broadcast_to(spans[d][1], shape) for d in FLAT]).astype(np.int32)
+        highs[0][self.idle] = lows[0][self.idle]
+        return lows, highs, np.asarray(np.broadcast_to(whole, shape).all(axis=1))
+
+
+def rows_read(nest: Nest) -> dict[int, Array]:
+    """Position in `FLAT` -> the user's rows that reduced rows are, where they are not all rows."""
+    tables = {}
+    for dim in SPATIAL:
+        window = nest.windows[dim]
+        rows = np.array([window.source(i) for i in range(window.size)])
+        if window.size and (rows[0] != 0 or rows[-1] != window.size - 1):
+            tables[FLAT.index(dim)] = rows
+    return tables
+
+
+def moved_words(
+    source: tuple[Array, Array], target: tuple[Array, Array], tables: dict[int, Array]
+) -> tuple[Array, Array]:
+    """Words that the most-receiving rank receives: forward, and of the gradient on the way back.
+
+    `source` and `target` are (lows, highs) of the boxes before and after, as `Boxes.flat` gives them;
+    `tables` translate rows of the source where the target skips rows. Results are (source, target) grids.
+    """
+    low, high = (each.copy() for each in source)
+    for dim, rows in tables.items():
+        low[dim] = np.searchsorted(rows, low[dim])
+        high[dim] = np.searchsorted(rows, high[dim])
+    want, have = _boxes_volume(*target), _boxes_volume(*source)
+    cut = [d for d in range(len(FLAT)) if not _alike(low[d], high[d], target[0][d], target[1][d])]
+    forward = np.empty((low.shape[1], target[0].shape[1]), dtype=np.int64)
+    backward = np.empty_like(forward)
+    narrow = max(int(want.max()), int(have.max())) < 2**31
+    scale = np.ones(1, dtype=np.int32 if narrow else np.int64)
+    for d in set(range(len(FLAT))) - set(cut):
+        scale = scale * max(0, int(high[d].max() - low[d].min()))
+    for index in range(low.shape[1]):
+        common = np.broadcast_to(scale, target[0].shape[1:])
+        for d in cut:
+            met = np.minimum(high[d, index], target[1][d]) - np.maximum(low[d, index], target[0][d])
+            common = common * np.maximum(met, 0)
+        common = np.where(have[index] == 0, 0, np.where(want == 0, 0, common))
+        forward[index] = (want - common).max(axis=1)
+        backward[index] = (have[index] - common).max(axis=1)
+    return forward, backward
+
+
+def _alike(*bounds: Array) -> bool:
+    """Whether every box, before and after, spans the same whole dimension."""
+    low, high, low2, high2 = (int(b.flat[0]) for b in bounds)
+    return low == low2 and high == high2 and all(bool((b == b.flat[0]).all()) for b in bounds)
+
+
+def _boxes_volume(low: Array, high: Array) -> Array:
+    volume = np.ones(low.shape[1:], dtype=np.int64)
+    for d in range(len(low)):
+        volume = volume * np.maximum(high[d] - low[d], 0)
+    return volume
+
+
+def _radix(share: tuple[tuple[str, int], ...]) -> dict[str, tuple[int, int]]:
+    """Dimension -> (parts, members per part step) of a share."""
+    step, result = 1, {}
+    for dim, parts in reversed(share):
+        result[dim] = parts, step
+        step *= parts
+    return result
+
+
+def _volume(spans: dict[str, Span]) -> Array:
+    volume = np.ones((1, 1), dtype=np.int64)
+    for span in spans.values():
+        volume = volume * _len(span)
+    return volume
+
+
+def _cut(whole: tuple[Any, Any], parts: Any, index: Any) -> Span:
+    low, high = whole
+    size, longer = (high - low) // parts, (high - low) % parts
+    start = low + index * size + np.minimum(index, longer)
+    return start, start + size + (index < longer)
+
+
+def _reached(window: Any, block: Span) -> Span:
+    low, high = block
+    first = np.maximum(0, window.stride * low - window.padding)
+    tail = window.dilation * (window.kernel - 1) + 1 - window.padding
+    last = np.minimum(window.size, window.stride * (high - 1) + tail)
+    empty = (high <= low) | (last <= first)
+    return np.where(empty, 0, first), np.where(empty, 0, last)
+
+
+def _meet(one: Span, other: Span) -> Span:
+    low = np.maximum(one[0], other[0])
+    return low, np.maximum(low, np.minimum(one[1], other[1]))
+
+
+def _len(span: Span) -> Array:
+    return span[1] - span[0]

@@ -1,0 +1,270 @@
+"""What a layer of a network can choose from: placed grids with their cost, and the strategies they belong to.
+
+The family is every grid that uses all P processes within the work balance (or, where P has no such grid,
+every grid of at most P). A layer's options are the grids with the fewest words (or the least time), those
+that other layers like, and the choices of the best single strategies; so a plan is never worse than these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from synth.axes import AXES, SPATIAL, PerAxis
+from synth.errors import InfeasibleError
+from synth.machine.groups import CHANNELS_SWAPPED, ORDERS, ROW_MAJOR, Order, distinct_orders
+from synth.machine.layer_time import compute_seconds, layer_seconds
+from synth.machine.levels import Machine
+from synth.nest import Nest
+from synth.network.boxes import EVERY, Boxes, Placed
+from synth.network.graph import Node
+from synth.space import Space, all_grids
+from synth.strategies import STRATEGIES
+
+BATCH = 16  # grids whose words are counted at once
+ORDERS_KEPT = 2  # placements of one grid
+TIMED = 96  # grids of a kind that are timed, those with the lowest bounds; a third of it per strategy
+ELEMENTS = 1 << 18  # grids times ranks of one count
+STRATEGY_AXES: dict[str, str] = {each.name: each.axes for each in STRATEGIES if each.name != "2.5D"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The request: processes, objective ("words" or "time"), pass, memory in bytes per process."""
+
+    procs: int
+    objective: str = "words"
+    training: bool = False
+    memory: int | None = None
+    machine: Machine | None = None
+    balance: float = 0.10
+    keep: int = 12  # options per layer that are kept for their own cost
+    axes: str = ""  # grids may split these axes only; "" for all
+    placement: bool = True  # whether ranks may be placed in other orders than row-major
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """Orders of the axes over the ranks."""
+        if not self.placement:
+            return (ROW_MAJOR,)
+        return ORDERS if self.objective == "time" else (ROW_MAJOR, CHANNELS_SWAPPED)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What layers with the same choices have in common."""
+
+    nest: Nest
+    weighted: bool
+
+    @classmethod
+    def of(cls, node: Node) -> Kind:
+        """The kind of a planned node."""
+        assert node.layer is not None
+        return cls(node.layer.nest, node.weighted)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One option of a layer."""
+
+    placed: Placed
+    cost: float
+
+
+class Catalogue:
+    """All grids of one kind, most promising first; costs are exact and computed when they are asked for."""
+
+    def __init__(self, kind: Kind, asked: Asked) -> None:
+        self.kind, self.asked, self.nest = kind, asked, kind.nest
+        self.costs: dict[Placed, float] = {}
+        self.words: dict[PerAxis, int] = {}
+        bounds = {grid: self._bound(grid) for grid in self._grids()}
+        self.bounds = dict(sorted(bounds.items(), key=lambda each: (each[1], each[0])))
+
+    def _grids(self) -> list[PerAxis]:
+        """The family, without grids whose channels are no single intervals."""
+        procs, nest = self.asked.procs, self.nest
+        spaces = Space(nest, procs, {}, True), Space(nest, procs, {}, False)
+        most = int((1 + self.asked.balance) * (spaces[1].least_work or 1) + 1e-9)
+        if self.asked.objective == "time":
+            most = 1 << 200  # time itself weighs the balance
+        for space in spaces:
+            found = [g for g in all_grids(space, procs) if largest_block(nest, g).size <= most]
+            found = [g for g in found if self._single_intervals(g)] or found
+            if found:
+                return found
+        return []
+
+    def _single_intervals(self, grid: PerAxis) -> bool:
+        """Whether groups are split as far as the channels within them need; see `Boxes.flat`."""
+        n = self.nest.extents
+        return n.g == 1 or grid.g == n.g or (grid.c == grid.k == 1) or (n.c == n.k == 1)
+
+    def _bound(self, grid: PerAxis) -> float:
+        """A lower bound of the cost: words of an average rank without halos, or seconds."""
+        words, parts = self.nest.words, grid.size
+        inputs = words["In"] * (1 / (grid.x * grid.g * grid.c) - 1 / parts)
+        ker = words["Ker"] * (1 / (grid.g * grid.c * grid.k) - 1 / parts) if self.kind.weighted else 0.0
+        out = words["Out"] * (1 / (grid.x * grid.g * grid.k) - 1 / parts)
+        received = inputs + ker + out
+        if self.asked.training:
+            received = 3 * (inputs + ker) + 2 * out if self.kind.weighted else 2 * (inputs + out)
+        received *= 1 - 1e-9
+        if self.asked.objective == "words":
+            return received
+        machine = self.asked.machine
+        assert machine is not None
+        passes = (3 if self.kind.weighted else 2) if self.asked.training else 1
+        beta = min(min([level.beta, *(b for _, b in level.small)]) for level in machine.levels)
+        work = largest_block(self.nest, grid)
+        computing = passes * compute_seconds(machine, self.nest, work, self.kind.weighted)
+        return max(computing, received * self.nest.word_bytes * beta / 2)
+
+    def cost(self, placed: Placed) -> float:
+        """Words or seconds of one placed grid, remembered."""
+        if self.asked.objective == "words":
+            self._count([placed.grid])
+            return float(self.words[placed.grid])
+        if placed not in self.costs:
+            machine = self.asked.machine
+            assert machine is not None
+            self.costs[placed] = layer_seconds(
+                machine, self.nest, placed.grid, placed.order, self.asked.training, self.kind.weighted
+            )
+        return self.costs[placed]
+
+    def orders(self, grid: PerAxis) -> list[Placed]:
+        """The cheapest ways to place a grid."""
+        placed = [Placed(grid, order) for order in distinct_orders(grid, self.asked.orders)]
+        return sorted(placed, key=self.cost)[:ORDERS_KEPT]
+
+    def _count(self, grids: Sequence[PerAxis]) -> None:
+        """Exact words of some grids at once."""
+        new = [grid for grid in grids if grid not in self.words]
+        if new:
+            boxes = Boxes(self.nest, [Placed(g) for g in new], self.asked.procs)
+            words, _ = boxes.words(self.asked.training, self.kind.weighted)
+            self.words.update(zip(new, map(int, words), strict=True))
+
+    def best(self, count: int, axes: str = "") -> list[tuple[float, Placed]]:
+        """The cheapest grids that split no other axes than `axes`, each in its best order.
+
+        Best first: a grid is looked at only while its lower bound is below the worst that is kept. Words
+        are exact; of a large family only the most promising grids are timed.
+        """
+        found: list[tuple[float, int, Placed]] = []
+        fits = [grid for grid in self.bounds if not axes or splits_only(grid, axes)]
+        if not fits and self.asked.objective == "time":
+            fits = self._fewer(axes)
+        batch = max(1, min(BATCH, ELEMENTS // min(self.asked.procs, EVERY)))
+        if self.asked.objective == "time":
+            fits = fits[: TIMED // 3 if axes else TIMED]
+        for start in range(0, len(fits), batch):
+            if len(found) >= count and self.bounds[fits[start]] > found[count - 1][0]:
+                break
+            found += self._batch(fits[start : start + batch], start, count, found)
+            found.sort(key=lambda each: each[:2])
+        return [(cost, placed) for cost, _, placed in found[:count]]
+
+    def least(self) -> float:
+        """A proven lower bound of every grid's cost: the best one, or the bound of those never timed."""
+        found = self.best(1)[0][0]
+        if self.asked.objective == "words" or len(self.bounds) <= TIMED:
+            return found
+        return min(found, list(self.bounds.values())[TIMED])
+
+    def _fewer(self, axes: str) -> list[PerAxis]:
+        """Grids that split only some axes and so cannot use all processes: those with the least work."""
+        fixed: dict[str, int] = {axis: 1 for axis in AXES if axis not in axes}
+        grids = all_grids(Space(self.nest, self.asked.procs, fixed, False), self.asked.procs)
+        least = min(largest_block(self.nest, grid).size for grid in grids)
+        fits = [g for g in grids if largest_block(self.nest, g).size <= least]
+        self.bounds |= {g: self._bound(g) for g in fits}
+        return sorted(fits, key=lambda g: (self.bounds[g], g))
+
+    def _batch(
+        self, grids: list[PerAxis], start: int, count: int, found: list[tuple[float, int, Placed]]
+    ) -> list[tuple[float, int, Placed]]:
+        if self.asked.objective == "words":
+            self._count(grids)
+            return [(self.cost(Placed(g)), start + i, Placed(g)) for i, g in enumerate(grids)]
+        worst = found[count - 1][0] if len(found) >= count else float("inf")
+        result = []
+        for i, grid in enumerate(grids):
+            if self.bounds[grid] > worst:
+                break
+            fastest = self.orders(grid)[0]
+            result.append((self.cost(fastest), start + i, fastest))
+        return result
+
+
+def options(
+    catalogues: Sequence[Catalogue],
+    near: Sequence[Sequence[int]],
+    extra: Sequence[Iterable[Placed]],
+    asked: Asked,
+) -> list[list[Choice]]:
+    """Per catalogue its own best grids, grids that cut x as the catalogues `near` it would, and `extra`."""
+    own = [[placed.grid for _, placed in c.best(asked.keep)] for c in catalogues]
+    result = []
+    for position, catalogue in enumerate(catalogues):
+        wanted = dict.fromkeys(own[position])
+        liked: dict[PerAxis, float] = {}
+        for other in near[position]:
+            for place, cut in enumerate(dict.fromkeys(_x_cut(grid) for grid in own[other])):
+                liked[cut] = liked.get(cut, 0.0) + 1 / (1 + place)
+        cuts = sorted(liked, key=lambda g: (-liked[g], g))
+        known = {_x_cut(grid) for grid in wanted}
+        for cut in [c for c in cuts if c not in known][: asked.keep // 2]:
+            wanted.update(dict.fromkeys(_with_cut(cut, catalogue, 1)))
+        for cut in cuts[: asked.keep // 3]:
+            wanted.update(dict.fromkeys(_with_cut(cut, catalogue, 2)))
+        every = dict.fromkeys([*(p for g in wanted for p in catalogue.orders(g)), *extra[position]])
+        result.append([Choice(p, catalogue.cost(p)) for p in every])
+    return result
+
+
+def strategy_choices(catalogues: Sequence[Catalogue], axes: str, count: int = 4) -> list[list[Choice]] | int:
+    """Per catalogue the options within one strategy; or the position of a layer that has none."""
+    result: list[list[Choice]] = []
+    for position, catalogue in enumerate(catalogues):
+        found = catalogue.best(count, axes)
+        if not found:
+            return position
+        result.append(
+            [Choice(p, catalogue.cost(p)) for _, best in found for p in catalogue.orders(best.grid)]
+        )
+    return result
+
+
+def feasible(catalogues: Sequence[Catalogue], nodes: Sequence[Node], asked: Asked) -> None:
+    """Raises `InfeasibleError` where a layer has no grid at all."""
+    for catalogue, node in zip(catalogues, nodes, strict=True):
+        if not catalogue.bounds:
+            raise InfeasibleError(
+                f"{node.name}: no grid of {asked.procs} processes keeps the balance; raise --balance or take "
+                f"another number of processes"
+            )
+
+
+def splits_only(grid: PerAxis, axes: str) -> bool:
+    """Whether a grid has more than one process along no other axes than `axes`."""
+    return all(n == 1 or axis in axes for axis, n in zip(AXES, grid, strict=True))
+
+
+def largest_block(nest: Nest, grid: PerAxis) -> PerAxis:
+    """W: the largest block, per axis."""
+    return PerAxis(*(-(-n // p) for n, p in zip(nest.extents, grid, strict=True)))
+
+
+def _x_cut(grid: PerAxis) -> PerAxis:
+    """The cut of x alone: what neighbours can have in common."""
+    return grid._replace(g=1, c=1, k=1)
+
+
+def _with_cut(cut: PerAxis, catalogue: Catalogue, count: int) -> list[PerAxis]:
+    """The most promising grids of a catalogue with the given cut of x."""
+    same = (g for g in catalogue.bounds if all(getattr(g, a) == getattr(cut, a) for a in ("b", *SPATIAL)))
+    return list(islice(same, count))

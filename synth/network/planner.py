@@ -1,0 +1,315 @@
+"""A strategy per layer of a whole network, with what moves between layers and all memory counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from synth.axes import PerAxis
+from synth.distribution import Distribution
+from synth.errors import InfeasibleError, UsageError
+from synth.fit import Fit, fit
+from synth.machine.groups import split_over
+from synth.network.boxes import EVERY, Array, Boxes, Placed, moved_words, rows_read
+from synth.network.graph import Edge, Network
+from synth.network.options import (
+    STRATEGY_AXES,
+    Asked,
+    Catalogue,
+    Choice,
+    Kind,
+    feasible,
+    options,
+    strategy_choices,
+)
+from synth.network.solve import Progress, Solution, Table, solve
+from synth.search import STATIONARY
+
+
+@dataclass(frozen=True)
+class Single:
+    """The best that one strategy does on every layer; `why` says where it cannot be used."""
+
+    name: str
+    cost: float | None
+    why: str = ""
+    chosen: tuple[Placed, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True)
+class NetworkPlan:
+    """One placed grid per planned layer. Costs are words per rank (at most) or seconds, as asked."""
+
+    network: Network
+    asked: Asked
+    chosen: tuple[Placed, ...]
+    layer_costs: tuple[float, ...]
+    edge_costs: dict[Edge, float]
+    edge_words: dict[Edge, int]
+    solution: Solution
+    least: float  # Σ of every layer's own least cost: no plan of the family is below
+    singles: tuple[Single, ...]
+    resident: int  # words that every rank holds throughout: weights, gradients, activations
+    fits: tuple[Fit, ...]
+
+    @property
+    def cost(self) -> float:
+        """Words received per rank, summed over layers and redistributions, or seconds."""
+        return sum(self.layer_costs) + sum(self.edge_costs.values())
+
+    @property
+    def best_single(self) -> Single | None:
+        """The best single strategy that can be used everywhere."""
+        usable = [s for s in self.singles if s.cost is not None]
+        return min(usable, key=lambda s: s.cost or 0.0, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """This plan over the best single strategy."""
+        best = self.best_single
+        return self.cost / best.cost if best and best.cost else None
+
+    @property
+    def memory_words(self) -> int:
+        """The most words a rank holds: what is resident, and the working memory of the largest layer."""
+        return self.resident + max(each.memory for each in self.fits)
+
+    @cached_property
+    def free_edges(self) -> list[Edge]:
+        """Redistributions over which nothing moves."""
+        return [edge for edge, words in self.edge_words.items() if words == 0]
+
+    def __str__(self) -> str:
+        from synth.network.report import report
+
+        return report(self)
+
+
+def plan_network(
+    network: Network, asked: Asked, method: str = "auto", progress: Progress | None = None
+) -> NetworkPlan:
+    """The cheapest choice of placed grids.
+
+    Raises `UsageError` for contradicting arguments, and `InfeasibleError` where a layer has no grid or the
+    memory is too small; the message says what would do.
+    """
+    if asked.objective not in ("words", "time"):
+        raise UsageError(f"objective is {asked.objective!r}; for a network it must be words or time")
+    if asked.objective == "time" and asked.machine is None:
+        raise UsageError("objective time needs a machine; name one with --machine")
+    if not 1 <= asked.procs <= 2**20:
+        raise UsageError(f"procs is {asked.procs}; it must be from 1 to {2**20} for a network")
+    if asked.procs > EVERY:
+        asked = replace(asked, keep=2)
+    return _Planner(network, asked, method, progress or (lambda text: None)).run()
+
+
+class _Planner:
+    def __init__(self, network: Network, asked: Asked, method: str, tell: Progress) -> None:
+        self.network, self.asked, self.method, self.tell = network, asked, method, tell
+        self.nodes = network.planned
+        if not self.nodes:
+            raise UsageError(
+                f"{network.name} has no convolution, product or pooling; nothing is to be planned"
+            )
+        self.position = {node.name: i for i, node in enumerate(self.nodes)}
+        self.kinds = [Kind.of(node) for node in self.nodes]
+        self.distinct = list(dict.fromkeys(self.kinds))
+        self.of_kind = [self.distinct.index(kind) for kind in self.kinds]
+        self.fitted: dict[tuple[Kind, PerAxis], Fit | None] = {}
+
+    def run(self) -> NetworkPlan:
+        self.tell(f"{len(self.nodes)} layers, {len(self.distinct)} of them different")
+        self.catalogues = [Catalogue(kind, self.asked) for kind in self.distinct]
+        feasible([self.catalogues[i] for i in self.of_kind], self.nodes, self.asked)
+        self.resident = self._resident()
+        if self.asked.axes:
+            return self._restricted()
+        singles = () if self.asked.procs > EVERY else tuple(self._singles())
+        extra: list[list[Placed]] = [[] for _ in self.distinct]
+        for single in singles:
+            for kind, placed in zip(self.of_kind, single.chosen, strict=False):
+                extra[kind].append(placed)
+        table = self._fitting(options(self.catalogues, self._near(), extra, self.asked))
+        self.tell(f"options per layer: {min(map(len, table))} to {max(map(len, table))}")
+        solution, words = self._solve(table, self.method)
+        return self._result(table, solution, words, singles)
+
+    def _restricted(self) -> NetworkPlan:
+        """The best choice of grids that split certain axes only."""
+        found = strategy_choices(self.catalogues, self.asked.axes)
+        if isinstance(found, int):
+            node = self.nodes[self.of_kind.index(found)]
+            raise InfeasibleError(f"{node.name}: no grid splits {self.asked.axes} only; free more axes")
+        table = self._fitting(found)
+        solution, words = self._solve(table, self.method)
+        return self._result(table, solution, words, ())
+
+    def _near(self) -> list[list[int]]:
+        """Kind -> kinds of layers that are at most two redistributions away."""
+        beside: list[set[int]] = [set() for _ in self.nodes]
+        for edge in self.network.edges:
+            one, other = self.position[edge.source], self.position[edge.target]
+            beside[one].add(other)
+            beside[other].add(one)
+        near: list[set[int]] = [set() for _ in self.distinct]
+        for node, others in enumerate(beside):
+            reached = others.union(*(beside[other] for other in others)) - {node}
+            near[self.of_kind[node]] |= {self.of_kind[other] for other in reached}
+        return [sorted(each) for each in near]
+
+    # -- memory ---------------------------------------------------------------------------------------
+
+    def _resident(self) -> int:
+        """Words that stay: weights; in training also gradients and all activations, at most per rank."""
+        total = 0
+        for node in self.nodes:
+            nest, procs = Kind.of(node).nest, self.asked.procs
+            if node.weighted:
+                total += -(-nest.words["Ker"] // procs) * (2 if self.asked.training else 1)
+            if self.asked.training:
+                total += -(-nest.words["In"] // procs)
+        return total
+
+    def _fitting(self, table: list[list[Choice]]) -> list[list[Choice]]:
+        """Only the options that fit the memory."""
+        if self.asked.memory is None:
+            return table
+        result = []
+        for kind, choices in zip(self.distinct, table, strict=True):
+            fitting = [c for c in choices if self._fit(kind, c.placed) is not None]
+            if not fitting:
+                raise self._too_small(kind, choices)
+            result.append(fitting)
+        return result
+
+    def _limit(self, kind: Kind) -> int | None:
+        if self.asked.memory is None:
+            return None
+        return self.asked.memory // kind.nest.word_bytes - self.resident
+
+    def _fit(self, kind: Kind, placed: Placed) -> Fit | None:
+        key = (kind, placed.grid)
+        if key not in self.fitted:
+            distribution = Distribution(kind.nest, placed.grid)
+            self.fitted[key] = fit(distribution, STATIONARY, self._limit(kind))[0]
+        return self.fitted[key]
+
+    def _too_small(self, kind: Kind, choices: Sequence[Choice]) -> InfeasibleError:
+        node = self.nodes[self.kinds.index(kind)]
+        least = min(fit(Distribution(kind.nest, c.placed.grid), STATIONARY, None)[1] for c in choices)
+        size = kind.nest.word_bytes
+        need = (least + self.resident) * size
+        return InfeasibleError(
+            f"{node.name}: no option fits {self.asked.memory} bytes per process next to the "
+            f"{self.resident * size} bytes that stay throughout; --memory {need} would do"
+        )
+
+    # -- one choice of options --------------------------------------------------------------------------
+
+    def _singles(self) -> list[Single]:
+        """Strategies with fewer axes first: what they choose is open to those with more."""
+        by_axes: dict[str, Single] = {}
+        for axes in sorted(set(STRATEGY_AXES.values()), key=lambda axes: (len(axes), axes)):
+            within = [single for other, single in by_axes.items() if set(other) <= set(axes)]
+            by_axes[axes] = self._single(axes, within)
+        return [replace(by_axes[axes], name=name) for name, axes in STRATEGY_AXES.items()]
+
+    def _single(self, axes: str, within: Sequence[Single]) -> Single:
+        found = strategy_choices(self.catalogues, axes)
+        if isinstance(found, int):
+            node = self.nodes[self.of_kind.index(found)]
+            return Single(axes, None, f"cannot use {self.asked.procs} processes evenly at {node.name}")
+        for single in within:
+            for kind, placed in zip(self.of_kind, single.chosen, strict=False):
+                if all(choice.placed != placed for choice in found[kind]):
+                    found[kind].append(Choice(placed, self.catalogues[kind].cost(placed)))
+        try:
+            table = self._fitting(found)
+        except InfeasibleError:
+            return Single(axes, None, "needs more memory")
+        solution, _ = self._solve(table, "auto")
+        chosen = tuple(table[k][o].placed for k, o in zip(self.of_kind, solution.chosen, strict=True))
+        return Single(axes, solution.cost, "", chosen)
+
+    def _solve(
+        self, table: list[list[Choice]], method: str
+    ) -> tuple[Solution, dict[Edge, tuple[Array, Table]]]:
+        costs = [np.array([c.cost for c in table[kind]]) for kind in self.of_kind]
+        priced = self._edges(table)
+        pairs: dict[tuple[int, int], Table] = {}
+        for edge, (_, cost) in priced.items():
+            key = self.position[edge.source], self.position[edge.target]
+            pairs[key] = pairs[key] + cost if key in pairs else cost
+        return solve(costs, pairs, method, self.tell), priced
+
+    def _edges(self, table: list[list[Choice]]) -> dict[Edge, tuple[Array, Table]]:
+        """Edge -> (words, cost) by (source option, target option); alike edges are priced once."""
+        procs = self.asked.procs
+        boxes = [
+            Boxes(k.nest, [c.placed for c in row], procs) for k, row in zip(self.distinct, table, strict=True)
+        ]
+        flat: dict[tuple[int, str], tuple[Array, Array]] = {}
+        known: dict[tuple[int, int, str], tuple[Array, Table]] = {}
+        result = {}
+        for edge in self.network.edges:
+            source, target = (self.of_kind[self.position[n]] for n in (edge.source, edge.target))
+            key = (source, target, edge.role)
+            if key not in known:
+                for kind, tensor in ((source, "Out"), (target, "In" if edge.role == "in" else "Out")):
+                    if (kind, tensor) not in flat:
+                        flat[kind, tensor] = boxes[kind].flat(tensor)[:2]  # type: ignore[arg-type]
+                after = "In" if edge.role == "in" else "Out"
+                rows = rows_read(self.distinct[target].nest) if edge.role == "in" else {}
+                forward, backward = moved_words(flat[source, "Out"], flat[target, after], rows)
+                words = forward + backward if self.asked.training else forward
+                known[key] = words, self._priced(words, self.distinct[target])
+            result[edge] = known[key]
+        return result
+
+    def _priced(self, words: Array, kind: Kind) -> Table:
+        """Words, or seconds: one exchange on the outermost level that P ranks span, all ranks at once."""
+        if self.asked.objective == "words":
+            return words.astype(np.float64)
+        machine = self.asked.machine
+        assert machine is not None
+        group = split_over(machine, self.asked.procs)
+        if not group.units():
+            return np.zeros(words.shape)
+        level, _ = group.units()[-1]
+        where, flows = machine.levels[level], group.shared(level)
+        each = where.message(1.0, flows) - where.message(0.0, flows)
+        seconds = where.message(0.0) * (2 if self.asked.training else 1) + words * kind.nest.word_bytes * each
+        return np.where(words > 0, seconds, 0.0)
+
+    def _result(
+        self,
+        table: list[list[Choice]],
+        solution: Solution,
+        priced: dict[Edge, tuple[Array, Table]],
+        singles: tuple[Single, ...],
+    ) -> NetworkPlan:
+        picked = [table[k][o] for k, o in zip(self.of_kind, solution.chosen, strict=True)]
+        at = {
+            edge: (solution.chosen[self.position[edge.source]], solution.chosen[self.position[edge.target]])
+            for edge in priced
+        }
+        fits = tuple(self._fit(kind, c.placed) for kind, c in zip(self.kinds, picked, strict=True))
+        assert all(each is not None for each in fits)
+        return NetworkPlan(
+            self.network,
+            self.asked,
+            tuple(c.placed for c in picked),
+            tuple(c.cost for c in picked),
+            {edge: float(cost[at[edge]]) for edge, (_, cost) in priced.items()},
+            {edge: int(words[at[edge]]) for edge, (words, _) in priced.items()},
+            solution,
+            math.fsum(self.catalogues[k].least() for k in self.of_kind),
+            singles,
+            self.resident,
+            tuple(each for each in fits if each is not None),
+        )

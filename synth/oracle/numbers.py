@@ -1,0 +1,83 @@
+"""Numbers that the papers print, computed from networks and equations: each with its convention.
+
+Those that do not reproduce are listed with the reason in `DISAGREE`.
+"""
+
+from __future__ import annotations
+
+from synth.network.file import parse_network
+from synth.network.graph import Network
+
+GIB = 2**30
+
+
+def cosmoflow(width: int) -> Network:
+    """The network of Oyama et al., Table 2, at an input width of 128, 256 or 512."""
+    lines = ["network: cosmoflow", f"input: [1, 4, {width}, {width}, {width}]", "layers:"]
+    pooled = 7 if width >= 512 else 6 if width >= 256 else 5
+    for number, filters in enumerate((16, 32, 64, 128, 256, 256, 256), 1):
+        stride = ", stride: 2" if number == 4 else ""
+        lines.append(f"  - conv3d: {{out_channels: {filters}, kernel: 3, padding: 1{stride}}}")
+        lines.append("  - relu: {}")
+        if number <= pooled:
+            lines.append("  - pool: {kernel: 3, stride: 2, padding: 1}")
+    lines += ["  - flatten: {}", *(f"  - linear: {{out_features: {n}}}" for n in (2048, 256, 4))]
+    return parse_network("\n".join(lines), f"cosmoflow{width}")
+
+
+def conv_gflop(network: Network) -> float:
+    """Forward GFlop per sample of the convolutions; 2 per multiply-add, padding counted."""
+    convs = (node for node in network.planned if node.kind.startswith("conv"))
+    return 2 * sum(node.operations for node in convs) / network.input[0] / 1e9
+
+
+def activation_gib(network: Network) -> float:
+    """GiB per sample in fp32: twice (the input and all outputs of convolutions, activations, poolings),
+    and twice the input once more: the convention under which Oyama et al., Table 2, reproduces."""
+    outputs = sum(n.out_words for n in network.nodes.values() if n.kind in ("conv3d", "relu", "pool"))
+    one = network.input[1] * network.input[2] * network.input[3] * network.input[4]
+    return 4 * (2 * (outputs / network.input[0] + one) + 2 * one) / GIB
+
+
+def model_mib(parameters: int, statistics: int = 0, scales: int = 0) -> float:
+    """MiB of a model file in fp32: parameters, running statistics and scale factors of batch norms."""
+    return 4 * (parameters + statistics + scales) / 2**20
+
+
+# swCaffe, Table 2: (layer, input channels, filters, size, best forward seconds, printed Gflop/s), batch 128
+SWCAFFE_FORWARD = (
+    ("1_1", 3, 64, 224, 4.19, 5.29),
+    ("1_2", 64, 64, 224, 4.30, 110.83),
+    ("2_1", 64, 128, 112, 1.63, 146.68),
+    ("2_2", 128, 128, 112, 2.34, 202.52),
+    ("3_1", 128, 256, 56, 0.73, 323.10),
+    ("3_2", 256, 256, 56, 1.14, 414.62),
+    ("3_3", 256, 256, 56, 1.14, 415.97),
+    ("4_1", 256, 512, 28, 0.69, 344.42),
+    ("4_2", 512, 512, 28, 1.33, 347.36),
+    ("4_3", 512, 512, 28, 1.33, 348.50),
+    ("5_1", 512, 512, 14, 0.40, 293.58),
+    ("5_2", 512, 512, 14, 0.40, 293.58),
+    ("5_3", 512, 512, 14, 0.40, 293.59),
+)
+
+
+def swcaffe_gflops(channels: int, filters: int, size: int, seconds: float, batch: int = 128) -> float:
+    """Gflop/s of a 3x3 "same" convolution: 2·multiply-adds of the batch over the time."""
+    return 2 * 9 * channels * filters * size * size * batch / seconds / 1e9
+
+
+DISAGREE: tuple[tuple[str, str], ...] = (
+    ("swCaffe: the first fully connected layer of VGG-16 has 102 MB", "102.8 M is its element count"),
+    ("swCaffe: the first convolution of VGG-16 has 1.7 KB", "1,728 is its element count"),
+    ("swCaffe: β2 is about β1/4", "a quarter of the bandwidth is four times the time per byte"),
+    (
+        "Oyama et al., Table 1, conv4 to conv7",
+        "no input width gives them; conv1 to conv3 are those of one input channel (conv1) and W = 128",
+    ),
+    ("Kahira et al.: mean accuracy 86.74 %", "the mean of the six printed means; their runs are unpublished"),
+    (
+        "Kahira et al., Eq. 12 and Table 3: max WU",
+        "printed inside the bracket that is multiplied per segment; an update happens once per step",
+    ),
+)

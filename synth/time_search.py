@@ -1,0 +1,154 @@
+"""The objective `time` for one layer: the grid, stationary tensor and panels with the fewest seconds.
+
+Ranks are placed row-major, as the emitted programs place them, so the choice of the grid is also the choice
+of which axes lie inside a node. Nothing is kept between passes. Best first: a grid is timed only while a
+lower bound of its time (its computing, or all it moves at the fastest level) is below the best so far.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from synth.axes import PerAxis
+from synth.errors import InfeasibleError
+from synth.machine.groups import ORDERS, ROW_MAJOR, Order, distinct_orders
+from synth.machine.layer_time import PANELS, LayerTimer, PassTime, compute_seconds
+from synth.machine.levels import Machine
+from synth.passes import PASSES, Pass
+from synth.search import STATIONARY, Request
+from synth.space import Space, all_grids
+from synth.tiling import ONES, Tiling
+
+Timed = list[tuple[Tiling, PassTime]]  # per pass
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """The fastest plan of a layer; `order` is a placement of the same grid that may be faster still."""
+
+    grid: PerAxis
+    tilings: tuple[Tiling, ...]  # one per pass
+    times: tuple[PassTime, ...]
+    least_work: int
+    order: Order
+    order_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """All passes together."""
+        return sum(time.total for time in self.times)
+
+
+def fastest(request: Request, machine: Machine) -> Fastest:
+    """The plan of a request with the least time on a machine; work balance is left to time itself.
+
+    The family is every grid of P processes and, unless the request is exact, of P/2, P/4, ...: where start-up
+    costs dominate, idle processes are faster.
+    Raises `InfeasibleError` where no grid exists or none fits the memory.
+    """
+    nest, space = request.nest, Space(request.nest, request.procs, request.fixed, request.exact)
+    grids = sorted((bound(request, machine, grid), grid) for grid in _family(request))
+    if not grids:
+        raise InfeasibleError(
+            f"no grid of exactly {request.procs} processes exists for {nest}; allow idle ones"
+        )
+    best: tuple[float, PerAxis, Timed] | None = None
+    for least, grid in grids:
+        if best and least >= best[0]:
+            break
+        timed = _timed(request, machine, grid, best[0] if best else None)
+        if timed is None:
+            continue
+        seconds = sum(time.total for _, time in timed)
+        if best is None or seconds < best[0]:
+            best = seconds, grid, timed
+    if best is None:
+        raise InfeasibleError(
+            f"no plan for {request.procs} processes that streams whole tiles fits the memory; plan for "
+            f"--objective words, which can tile further, or raise --memory"
+        )
+    _, grid, timed = best
+    orders = distinct_orders(grid, ORDERS)
+    seconds, order = min((_placed(request, machine, grid, o), i) for i, o in enumerate(orders))
+    tilings, times = tuple(zip(*timed, strict=True))
+    return Fastest(grid, tilings, times, space.least_work or 1, orders[order], seconds)
+
+
+def _placed(request: Request, machine: Machine, grid: PerAxis, order: Order) -> float:
+    timer = LayerTimer(machine, request.nest, grid, order, keeps=False)
+    return sum(timer.least(pass_) for pass_ in _passes(request))
+
+
+def _passes(request: Request) -> tuple[Pass, ...]:
+    return PASSES if request.pass_ == "training" else (request.pass_,)
+
+
+def _family(request: Request) -> list[PerAxis]:
+    procs, grids = request.procs, list[PerAxis]()
+    while procs >= 1:
+        grids += all_grids(Space(request.nest, procs, request.fixed, True), procs)
+        procs = 0 if request.exact else procs // 2
+    return grids or ([] if request.exact else all_grids(_loose(request), request.procs))
+
+
+def _loose(request: Request) -> Space:
+    return Space(request.nest, request.procs, request.fixed, False)
+
+
+def bound(request: Request, machine: Machine, grid: PerAxis) -> float:
+    """Seconds that no schedule of a grid can beat: computing, or all it moves over the fastest level."""
+    nest, words, parts = request.nest, request.nest.words, grid.size
+    alpha = min(level.alpha + level.staging_alpha for level in machine.levels)
+    beta = min(min([level.beta, *(b for _, b in level.small)]) for level in machine.levels)
+    passes = len(_passes(request))
+    slices = {
+        "In": grid.x * grid.g * grid.c,
+        "Ker": grid.g * grid.c * grid.k,
+        "Out": grid.x * grid.g * grid.k,
+    }
+    seconds = 0.0
+    for tensor, group in (("In", grid.k), ("Ker", grid.x), ("Out", grid.c)):
+        received = words[tensor] * (1 / slices[tensor] - 1 / parts)  # type: ignore[index]
+        if group > 1:
+            seconds += alpha * math.ceil(math.log2(group)) + received * nest.word_bytes * beta * (1 - 1e-9)
+    work = PerAxis(*(-(-n // p) for n, p in zip(nest.extents, grid, strict=True)))
+    return passes * max(compute_seconds(machine, nest, work, True), seconds)
+
+
+def _timed(request: Request, machine: Machine, grid: PerAxis, below: float | None) -> Timed | None:
+    """The fastest schedule of every pass that fits the memory; None when none fits or none is fast enough."""
+    timer = LayerTimer(machine, request.nest, grid, ROW_MAJOR, keeps=False)
+    if request.stationary == STATIONARY:
+        times = [timer.passed(pass_) for pass_ in _passes(request)]
+        if below is not None and sum(time.total for time in times) >= below:
+            return None
+        if request.memory is None:
+            return [(_tiling(time), time) for time in times]
+    found: Timed = []
+    for pass_ in _passes(request):
+        choices = sorted(_choices(request, timer, pass_), key=lambda t: (t.total, t.panels, t.stationary))
+        fitting = ((_tiling(time), time) for time in choices)
+        most = request.memory
+        first = next(
+            (e for e in fitting if most is None or timer.footprints.memory(e[0]).words <= most), None
+        )
+        if first is None:
+            return None
+        found.append(first)
+    return found
+
+
+def _choices(request: Request, timer: LayerTimer, pass_: Pass) -> list[PassTime]:
+    return [
+        timer.passed(pass_, stays, panels)
+        for stays in request.stationary
+        for panels in PANELS
+        if panels <= max(1, timer.streams(stays))
+    ]
+
+
+def _tiling(time: PassTime) -> Tiling:
+    stream = Tiling(time.stationary).stream
+    counts = ONES.with_("b" if stream == "x" else stream, time.panels)
+    return Tiling(time.stationary, counts, pass_=time.pass_)

@@ -1,0 +1,88 @@
+"""The objective time of one layer: exact over its family, within memory, and on the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from synth.cli import main
+from synth.errors import InfeasibleError
+from synth.layer import Layer, load_layer
+from synth.machine.file import load_machine
+from synth.machine.groups import ROW_MAJOR
+from synth.machine.layer_time import LayerTimer
+from synth.machine.levels import Machine
+from synth.search import Request
+from synth.space import Space, all_grids
+from synth.time_search import bound, fastest
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+LASSEN = load_machine("lassen")
+
+
+@pytest.mark.parametrize("name", ["conv.yaml", "matmul.yaml", "resnet50/conv1_7x7.yaml"])
+@pytest.mark.parametrize("machine", ["lassen", "abci-mpi", "h100"])
+def test_exact_over_the_family_and_bounds_hold(name: str, machine: str) -> None:
+    nest, where = load_layer(EXAMPLES / name).nest, load_machine(machine)
+    request = Request(nest, 16)
+    least = float("inf")
+    for procs in (16, 8, 4, 2, 1):
+        for grid in all_grids(Space(nest, procs, {}, True), procs):
+            seconds = LayerTimer(where, nest, grid, ROW_MAJOR).passed("forward").total
+            assert bound(request, where, grid) <= seconds * (1 + 1e-9)
+            least = min(least, seconds)
+    assert fastest(request, where).seconds == pytest.approx(least)
+
+
+def test_panels_hide_communication_where_it_pays() -> None:
+    layer = Layer.matmul(8192, 8192, 8192)
+    timer = LayerTimer(LASSEN, layer.nest, fastest(Request(layer.nest, 16), LASSEN).grid, ROW_MAJOR)
+    chosen = timer.passed("forward")
+    assert chosen.panels > 1
+    assert chosen.exposed < chosen.comm
+    assert chosen.total < timer.passed("forward", chosen.stationary, 1).total
+
+
+def test_no_overlap_exposes_everything() -> None:
+    plain = Machine("plain", LASSEN.levels, LASSEN.compute, overlap=0.0)
+    layer = Layer.matmul(4096, 4096, 4096)
+    time = fastest(Request(layer.nest, 16), plain).times[0]
+    assert time.exposed == pytest.approx(time.comm)
+
+
+def test_memory_and_fixed_grids() -> None:
+    nest = load_layer(EXAMPLES / "conv.yaml").nest
+    free = fastest(Request(nest, 16), LASSEN)
+    assert fastest(Request(nest, 16, fixed={"b": 8}), LASSEN).grid.b == 8
+    assert fastest(Request(nest, 16, exact=True), LASSEN).grid.size == 16
+    with pytest.raises(InfeasibleError, match="fits the memory"):
+        fastest(Request(nest, 16, memory=1000), LASSEN)
+    assert free.seconds <= fastest(Request(nest, 16, fixed={"b": 8}), LASSEN).seconds
+
+
+def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    conv = str(EXAMPLES / "conv.yaml")
+    assert main(["plan", conv, "--procs", "16", "--objective", "time"]) == 2
+    assert "needs a machine" in capsys.readouterr().err
+    assert main(["plan", conv, "--procs", "16", "--objective", "time", "--machine", "lassen"]) == 0
+    assert "time on lassen" in capsys.readouterr().out
+    assert main(["plan", conv, "--procs", "16", "--objective", "time", "--machine", "lassen", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["time"]["seconds"] > 0
+    assert set(data["time"]["axes_inside"]) == {"socket"}
+
+
+def test_a_layer_plan_imports_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys; from synth.cli import main; "
+        f"main(['plan', {str(EXAMPLES / 'conv.yaml')!r}, '--procs', '16', '-o', sys.argv[1]]); "
+        "print([m for m in ('torch', 'cvxpy', 'sympy', 'networkx', 'matplotlib') if m in sys.modules])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "plan.txt")], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip().endswith("[]")

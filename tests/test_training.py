@@ -1,0 +1,95 @@
+"""Training plans: three passes on one grid, what they keep for each other, and what that costs."""
+
+from __future__ import annotations
+
+from functools import reduce
+from itertools import combinations
+from operator import add
+
+import pytest
+from cases import CASES
+from hypothesis import given, settings
+from problems import distributions, small_nests, steps
+
+import synth
+from synth.axes import TENSORS
+from synth.distribution import Distribution
+from synth.memory import Footprints
+from synth.passes import PASSES
+from synth.schedule import Schedule
+from synth.simulate import simulate
+from synth.simulated import simulated
+from synth.training import SPANS, fit_training, resident, roles
+from synth.verify import verify
+from synth.words import received
+
+SETS = [frozenset(kept) for count in range(4) for kept in combinations(TENSORS, count)]
+
+
+@pytest.mark.parametrize("kept", SETS, ids=lambda kept: "+".join(sorted(kept)) or "nothing")
+def test_roles_hand_over_what_is_kept(kept: frozenset[str]) -> None:
+    passes = {tiling.pass_: tiling for tiling in roles(kept)}  # type: ignore[arg-type]
+    assert tuple(passes) == PASSES
+    for tensor, (gathers, finds) in SPANS.items():
+        assert (tensor in passes[gathers].keeps) == (tensor in kept) == (tensor in passes[finds].kept)
+        assert PASSES.index(gathers) < PASSES.index(finds)
+
+
+@given(steps())
+@settings(max_examples=60)
+def test_schedules_are_right_and_fit_the_planned_memory(schedules: tuple[Schedule, ...]) -> None:
+    """For every pass and every set of kept tensors; `verify` looks at all words and all ranks."""
+    footprints = Footprints(schedules[0].distribution)
+    for schedule in schedules:
+        verify(schedule, None)
+        planned = footprints.memory(schedule.tiling).words
+        assert max(simulate(schedule).peak) <= planned
+
+
+@given(distributions(small_nests()))
+@settings(max_examples=40)
+def test_each_kept_tensor_saves_one_gather(distribution: Distribution) -> None:
+    """With one tile a step: keeping everything moves each tensor twice, keeping nothing three times."""
+    words = {kept: reduce(add, (received(distribution, t) for t in roles(kept))) for kept in SETS}
+    everything, nothing = words[frozenset(TENSORS)], words[frozenset()]
+    for tensor in TENSORS:
+        saved = received(distribution, roles(frozenset())[PASSES.index(SPANS[tensor][1])])
+        expected = nothing.by_tensor[tensor] - saved.by_tensor[tensor]
+        assert (words[frozenset({tensor})].by_tensor[tensor] == expected).all()
+        assert (everything.by_tensor[tensor] == expected).all()
+
+
+@given(distributions(small_nests()))
+@settings(max_examples=12)
+def test_less_memory_keeps_less_and_moves_more(distribution: Distribution) -> None:
+    best, _ = fit_training(distribution, TENSORS, None)
+    assert best is not None
+    none, least = fit_training(distribution, TENSORS, 1)
+    assert none is None
+    assert fit_training(distribution, TENSORS, least - 1)[0] is None
+    tight, _ = fit_training(distribution, TENSORS, least)
+    assert tight is not None
+    assert tight.memory <= least
+    assert tight.words >= best.words
+    kept = tight.tilings[0].keeps | tight.tilings[1].keeps
+    footprints = Footprints(distribution)
+    for tiling in tight.tilings:
+        alive = resident(footprints, kept, tiling.pass_)
+        assert max(simulate(Schedule(distribution, tiling)).peak) + alive <= least
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("training")])
+def test_cases_simulate(name: str) -> None:
+    outcome = simulated(CASES[name])
+    assert outcome.values
+    assert max(outcome.received["total"]) == CASES[name].words["total"]
+
+
+def test_a_training_plan_is_read_back() -> None:
+    import json
+
+    from synth.plan_file import parse_plan
+
+    plan = synth.plan(CASES["data"].layer, 4, pass_="training")
+    assert parse_plan(json.dumps(plan.to_json()), "plan.json") == plan
+    assert [tiling.pass_ for tiling in plan.tilings] == list(PASSES)

@@ -1,0 +1,63 @@
+"""The lower bound of a training step: below every plan, and below the brute force of all grids."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from problems import all_grids, distributions, small_nests
+
+from synth.axes import TENSORS
+from synth.bounds import universal_bound
+from synth.distribution import Distribution
+from synth.layer import Layer
+from synth.nest import Nest
+from synth.passes import WRITES
+from synth.training import fit_training, roles
+from synth.training_bound import training_bound
+from synth.words import received
+
+
+@given(distributions())
+@settings(max_examples=150)
+def test_bound_is_below_every_distribution(distribution: Distribution) -> None:
+    """Whatever grid: the process that receives most is above the average, and that above the bound."""
+    bound = training_bound(distribution.nest, distribution.grid.size, distribution.most_real_work)
+    kept = frozenset(TENSORS)
+    total = sum(received(distribution, tiling).total for tiling in roles(kept))
+    assert int(total.max()) >= bound.words * (1 - 1e-9)
+
+
+@given(small_nests(4), st.integers(2, 6))
+@settings(max_examples=25)
+def test_bound_is_below_the_best_of_all_grids(nest: Nest, procs: int) -> None:
+    grids = [Distribution(nest, grid) for grid in all_grids(nest.extents, procs, exact=True)]
+    assume(grids)
+    best = min(grids, key=lambda each: fit_training(each, TENSORS, None)[0].words)  # type: ignore[union-attr]
+    fit, _ = fit_training(best, TENSORS, None)
+    assert fit is not None
+    assert fit.words >= training_bound(nest, procs, best.most_real_work).words * (1 - 1e-9)
+
+
+def test_a_step_costs_at_least_as_much_as_two_passes_of_a_matrix_product() -> None:
+    """Closed form for a cube: per pass min a/2 + b/2 + c with abc = V is 3 (V/4)^(1/3)."""
+    n, procs = 96, 27
+    nest = Layer.matmul(n, n, n).nest
+    volume = (n**3 / procs) ** 2
+    expected = 3 * 3 * (volume / 4) ** (1 / 3) - 2 * 3 * n * n / procs
+    bound = training_bound(nest, procs, n**3 // procs)
+    assert math.isclose(bound.words, expected, rel_tol=1e-6)
+    single = universal_bound(nest, procs, None, n**3 // procs).words
+    assert bound.words > single
+
+
+@given(st.tuples(*[st.floats(0.5, 50)] * 3), st.floats(1, 1e4))
+def test_the_water_filling_behind_it_is_a_minimum(sizes: tuple[float, float, float], volume: float) -> None:
+    """For any gathers and sums whose products reach V in all passes, the step's words are not fewer."""
+    touched = {pass_: dict(zip(TENSORS, sizes, strict=True)) for pass_ in WRITES}
+    scale = (volume / math.prod(sizes)) ** (1 / 3)
+    touched = {pass_: {t: w * scale for t, w in each.items()} for pass_, each in touched.items()}
+    gathers = sum(max(touched[p][t] for p in WRITES if WRITES[p] != t) for t in TENSORS)
+    sums = sum(touched[p][t] for p, t in WRITES.items())
+    assert gathers + sums >= 9 * (volume / 4) ** (1 / 3) * (1 - 1e-9)
