@@ -178,13 +178,20 @@ def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
     store.set(f"plan of rank {rank}", f"{plan} {int(gpu)}")
     if rank == 0:
         told = [store.get(f"plan of rank {peer}").decode() for peer in range(size)]
-        plans = sorted({text.split()[0] for text in told})
+        other = [peer for peer in range(size) if told[peer].split()[0] != plan]
         all_gpu = all(text.endswith("1") for text in told)
-        store.set("agreed", ("gpu" if all_gpu else "cpu") if len(plans) == 1 else "no")
+        verdict = f"no {other[0]}" if other else "gpu" if all_gpu else "cpu"
+        store.set("agreed", verdict)
     agreed = store.get("agreed").decode()
-    if agreed == "no":
+    if agreed.startswith("no"):
+        store.set(f"rank {rank} heard", "")
+        if rank == 0:  # who may keep the store
+            store.wait([f"rank {peer} heard" for peer in range(size)])
+        other_rank = agreed.partition(" ")[2]
         refuse(
-            rank, "the ranks run programs of different plans; start them all with one"
+            rank,
+            f"rank {other_rank} runs another plan than rank 0;"
+            " start all ranks with one program",
         )
     return bool(agreed == "gpu")
 

@@ -44,7 +44,7 @@ class Watch:
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
             is_master=False,
-            timeout=datetime.timedelta(seconds=min(timeout, 5)),
+            timeout=datetime.timedelta(seconds=timeout),
             wait_for_workers=False,
         )
         self.own = socket.gethostname(), os.getpid(), birth(os.getpid())
@@ -52,13 +52,14 @@ class Watch:
 
     def begin(self) -> None:
         """Start watching, and take over what would end this rank without a word."""
-        self.bell, ring = os.pipe()
-        os.set_blocking(ring, False)
-        signal.set_wakeup_fd(ring)  # rings even while the main thread hangs
+        self.bell, self.ring = os.pipe()
+        os.set_blocking(self.ring, False)
+        signal.set_wakeup_fd(self.ring)  # rings even while the main thread hangs
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         sys.excepthook = lambda kind, error, trace: self.end(reason_of(error))
-        threading.Thread(target=self.look, daemon=True).start()
+        self.thread = threading.Thread(target=self.look, daemon=True)
+        self.thread.start()
 
     def close(self) -> None:
         """Stop watching: only the way out is left."""
@@ -68,6 +69,8 @@ class Watch:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
+        os.write(self.ring, b"\0")
+        self.thread.join()  # in the store as the process ends, it would abort it
 
     def sign(self) -> None:
         """Give a sign of life."""
@@ -88,6 +91,8 @@ class Watch:
         ] = []  # by rank: its ticks, and when they were new
         while self.state == "here":
             rung, _, _ = select.select([self.bell], [], [], TICK)
+            if self.state != "here":
+                return
             if rung:
                 number = os.read(self.bell, 1)[0]
                 self.end(f"stopped by {signal.Signals(number).name}")

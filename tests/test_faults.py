@@ -95,7 +95,7 @@ def test_another_plan_and_another_world_are_refused(tmp_path: Path) -> None:
     text = broken("pass").replace('PLAN = "', 'PLAN = "other" * (os.environ["RANK"] == "2") + "')
     outcome = run_ranks(text, 4, tmp_path, timeout=TIMEOUT)
     assert outcome.codes == [2] * 4
-    assert "the ranks run programs of different plans" in outcome.output[0]
+    assert "rank 2 runs another plan than rank 0" in outcome.output[0]
     outcome = run_ranks(broken("pass"), 3, tmp_path, timeout=TIMEOUT)
     assert outcome.codes == [2] * 3
     assert "this program is for 4 ranks, a grid b=2 x k=2, but was started with 3" in outcome.output[0]
