@@ -16,6 +16,7 @@ MODULES = (
     "mesh",
     "halo",
     "collectives",
+    "watch",
     "local",
     "data",
     "check",

@@ -18,6 +18,7 @@ from runtime.check import expected_words, value_fault, word_faults
 from runtime.collectives import Words
 from runtime.mesh import World, place_at, stop
 from runtime.report import save_shares, write_report
+from runtime.watch import reason_of, say
 
 Tensors = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -87,9 +88,11 @@ def conclude(
     """
     words = Words()
     try:
-        values, seconds = timed(share, words, world.device)
+        values, seconds = timed(share, words, world)
+        words.enter("the check")
         faults = check(world, facts, share, values, words) if args.check else []
-        times = bench(args.bench, share, world.device)
+        times = bench(args.bench, share, world)
+        follow(world, words, "the gathering of the outcomes")
         outcome = {
             "words": words.received(),
             "seconds": seconds,
@@ -100,6 +103,7 @@ def conclude(
         dist.all_gather_object(outcomes, outcome)
         most = {name: max(o["words"][name] for o in outcomes) for name in facts.most}
         most_wrong = args.check and most != facts.most
+        words.enter("the writing of the report")
         if args.report:
             leave_report(args, world, facts, outcome, words)
         if args.save and share is not None:
@@ -108,35 +112,47 @@ def conclude(
             save_shares(args.report, world.rank, made)
         for fault in faults:
             say(f"rank {world.rank} ({place_at(world.at)}): {fault}", sys.stderr)
+        words.enter("the barrier at the end")
         dist.barrier()
         bad = sum(bool(o["faults"]) for o in outcomes)
         if world.rank == 0:
             slowest = max(o["seconds"] for o in outcomes)
             tell(args, world, facts, most, slowest, times, bad)
+        if world.watch:
+            world.watch.close()
         stop()
-    except (RuntimeError, ValueError, OSError) as error:
+    except Exception as error:
         break_off(world, words, error)
     return 5 if bad or most_wrong else 0
 
 
 def timed(
-    share: Share | None, words: Words, device: torch.device
+    share: Share | None, words: Words, world: World
 ) -> tuple[tuple[torch.Tensor, ...], float]:
     """This rank's results and the seconds they took; all ranks begin together."""
+    follow(world, words, "the barrier before a run")
     dist.barrier()
     begin = time.perf_counter()
     made = () if share is None else share.run(words)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if world.device.type == "cuda":
+        torch.cuda.synchronize(world.device)
     seconds = time.perf_counter() - begin
     return (made,) if isinstance(made, torch.Tensor) else made, seconds
 
 
-def bench(runs: int, share: Share | None, device: torch.device) -> list[float]:
+def follow(world: World, words: Words, stage: str) -> None:
+    """A stage begins; from now on the other ranks hear of these words."""
+    words.enter(stage)
+    if world.watch:
+        words.started = max(words.started, world.watch.words.started + 1)
+        world.watch.words = words
+
+
+def bench(runs: int, share: Share | None, world: World) -> list[float]:
     """Seconds of the slowest rank in each of some runs."""
-    times = [timed(share, Words(), device)[1] for _ in range(runs)]
+    times = [timed(share, Words(), world)[1] for _ in range(runs)]
     if times:
-        slowest = torch.tensor(times, dtype=torch.float64, device=device)
+        slowest = torch.tensor(times, dtype=torch.float64, device=world.device)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
         times = slowest.tolist()
     return times
@@ -208,16 +224,10 @@ def tell(
         say("check: every share and every word count is as it should be")
 
 
-def say(line: str, to: Any = None) -> None:
-    """One line, at once, in one piece even when many ranks print."""
-    stream = to or sys.stdout
-    stream.write(line + "\n")
-    stream.flush()
-
-
 def break_off(world: World, words: Words, error: Exception) -> NoReturn:
-    """Say which rank failed and where it was, and end at once."""
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Say which rank failed, where it was and who is lost, and end at once."""
+    if world.watch:
+        world.watch.end(reason_of(error))
     where = f"rank {world.rank} ({place_at(world.at)})"
-    say(f"{where}: failed, last started {words.latest}: {reason}", sys.stderr)
+    say(f"{where}: failed, last started {words.latest}: {reason_of(error)}", sys.stderr)
     os._exit(6)

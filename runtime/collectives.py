@@ -18,7 +18,7 @@ class Words:
 
     def __init__(self) -> None:
         self.steps: dict[tuple[str, int, str], int] = {}
-        self.latest = "no communication yet"
+        self.started, self.latest = 0, "no communication yet"
         self.part = ""  # what the phases that are counted now belong to
 
     def during(self, part: str) -> Words:
@@ -26,10 +26,14 @@ class Words:
         self.part = f"{part} "
         return self
 
+    def enter(self, stage: str) -> None:
+        """Note what this rank starts, for the others to see where it is."""
+        self.started, self.latest = self.started + 1, stage
+
     def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
         """A function that adds received words to one entry."""
         phase = self.part + phase
-        self.latest = f"{tensor}, {phase} step {step}"
+        self.enter(f"{tensor}, {phase} step {step}")
 
         def count(words: int) -> None:
             key = phase, step, tensor

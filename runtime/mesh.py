@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from runtime.watch import Watch
+
 At = dict[str, int]  # axis -> coordinate of a rank on the grid
 
 
@@ -29,6 +31,7 @@ class World(NamedTuple):
     size: int
     device: torch.device
     at: At | None  # None: the grid has no place for this rank
+    watch: Watch | None  # None: nobody else is there
 
 
 def coordinates(rank: int, grid: dict[str, int]) -> At:
@@ -64,18 +67,23 @@ def line(at: At, grid: dict[str, int], axes: tuple[str, ...]) -> list[At]:
 
 
 def make_groups(
-    at: At, grid: dict[str, int], lines: dict[str, tuple[str, ...]]
+    at: At,
+    grid: dict[str, int],
+    lines: dict[str, tuple[str, ...]],
+    timeout: float | None = None,
 ) -> dict[str, Group]:
     """Name -> the group of this rank along some axes. All ranks ask in the same order.
 
+    `timeout` in seconds bounds every wait in these groups (None: torch's own limit).
     Only the members of a group take part in making it, so the cost does not grow with
     the number of groups.
     """
+    limit = None if timeout is None else datetime.timedelta(seconds=timeout)
     groups = {}
     for name, axes in lines.items():
         peers = line(at, grid, axes)
         ranks = [rank_of(peer, grid) for peer in peers]
-        handle = dist.new_group(ranks, use_local_synchronization=True)
+        handle = dist.new_group(ranks, limit, use_local_synchronization=True)
         groups[name] = Group(handle, peers, peers.index(at))
     return groups
 
@@ -132,6 +140,8 @@ def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
         )
     if size > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         refuse(rank, "set MASTER_ADDR and MASTER_PORT, as torchrun does")
+    at = coordinates(rank, grid) if rank < used else None
+    watch = None
     gpus = torch.cuda.device_count()
     limit = datetime.timedelta(seconds=timeout)
     url = "env://"
@@ -139,6 +149,9 @@ def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
         if size == 1:  # nobody to meet: any port will do
             url = "tcp://127.0.0.1:0"
         store, _, _ = next(rendezvous(url, rank, size, timeout=limit))
+        if size > 1:
+            who = f"rank {rank} ({place_at(at)})"
+            watch = Watch(rank, size, who, at is None, timeout)
         gpu = agree(store, rank, size, plan, gpus >= ranks_here(local))
         device = torch.device("cuda", local) if gpu else torch.device("cpu")
         if gpu:
@@ -155,7 +168,9 @@ def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         print(f"rank {rank}: did not find the others: {reason}", file=sys.stderr)
         sys.exit(6)
-    return World(rank, size, device, coordinates(rank, grid) if rank < used else None)
+    if watch:
+        watch.begin()
+    return World(rank, size, device, at, watch)
 
 
 def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
@@ -163,13 +178,20 @@ def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
     store.set(f"plan of rank {rank}", f"{plan} {int(gpu)}")
     if rank == 0:
         told = [store.get(f"plan of rank {peer}").decode() for peer in range(size)]
-        plans = sorted({text.split()[0] for text in told})
+        other = [peer for peer in range(size) if told[peer].split()[0] != plan]
         all_gpu = all(text.endswith("1") for text in told)
-        store.set("agreed", ("gpu" if all_gpu else "cpu") if len(plans) == 1 else "no")
+        verdict = f"no {other[0]}" if other else "gpu" if all_gpu else "cpu"
+        store.set("agreed", verdict)
     agreed = store.get("agreed").decode()
-    if agreed == "no":
+    if agreed.startswith("no"):
+        store.set(f"rank {rank} heard", "")
+        if rank == 0:  # who may keep the store
+            store.wait([f"rank {peer} heard" for peer in range(size)])
+        other_rank = agreed.partition(" ")[2]
         refuse(
-            rank, "the ranks run programs of different plans; start them all with one"
+            rank,
+            f"rank {other_rank} runs another plan than rank 0;"
+            " start all ranks with one program",
         )
     return bool(agreed == "gpu")
 

@@ -18,6 +18,8 @@ from synth.errors import SynthError, UsageError
 if TYPE_CHECKING:
     from synth.plan import Plan
 
+MOST_RANKS = 512  # that `synth run` starts on this machine
+
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -259,7 +261,14 @@ def _command(args: argparse.Namespace) -> str:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if not 0 < args.timeout < 1e9 or not 0 <= args.bench < 1e9:
+        raise UsageError("--timeout must be positive and --bench at least 0; both below 1e9")
     made = _asked(args)
+    if made.procs > MOST_RANKS:
+        raise UsageError(
+            f"{made.procs} processes are too many for one machine, at most {MOST_RANKS}; "
+            "write the program with `synth emit --sbatch` and start it on a cluster"
+        )
     from synth.driver import run
 
     outcome = run(made, timeout=args.timeout, repetitions=args.bench)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -17,12 +18,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from codegen.render import render
+from synth.axes import AXES
 from synth.errors import CheckError, RunError
 from synth.plan import Plan
 from synth.simulate import simulate
@@ -30,6 +32,10 @@ from synth.units import show_bytes, show_words
 
 STARTUP = 60.0  # seconds that starting all ranks may take, beside the timeout
 PER_RANK = 5.0  # and for each rank more
+LAST_WORDS = 4.0  # for ranks to say why they end when torchrun is gone
+
+_OF_RANK = re.compile(r"rank [0-9]+ \(")
+_BLAMES = re.compile(r" is (lost|late), |; the first to fail ")
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3) -> Outcome:
     """
     with tempfile.TemporaryDirectory(prefix="synth-run-") as folder:
         program = Path(folder, "program.py")
-        program.write_text(render(plan, command="synth run"), encoding="utf-8")
+        _write(program, render(plan, command="synth run"))
         reports = Path(folder, "reports")
         flags = ["--check", "--report", str(reports), "--save", "--timeout", str(timeout)]
         flags += ["--bench", str(repetitions)] if repetitions else []
@@ -105,6 +111,13 @@ def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3) -> Outcome:
     return Outcome(plan, max(report["seconds"] for report in done), done[0]["times"], words)
 
 
+def _write(program: Path, text: str) -> None:
+    try:
+        program.write_text(text, encoding="utf-8")
+    except OSError as fault:
+        raise RunError(f"{program}: cannot be written ({fault.strerror}); check space and rights") from fault
+
+
 def _started(program: Path, procs: int, flags: list[str], limit: float) -> tuple[int, str]:
     """Run the program under torchrun; its exit code and what it said."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1"]
@@ -121,6 +134,7 @@ def _started(program: Path, procs: int, flags: list[str], limit: float) -> tuple
             raise RunError(
                 f"the run did not end within {limit:.0f} s and was stopped; raise --timeout, or see: {said}"
             ) from fault
+        _end_strays(str(program), LAST_WORDS)
         output.seek(0)
         return code, output.read().decode(errors="replace")
 
@@ -143,6 +157,30 @@ def _ended(command: list[str], environment: dict[str, str], output: Any) -> Iter
                 process.poll()
                 time.sleep(0.02)
         process.wait()
+        _end_strays(next(word for word in command if word.endswith(".py")))
+
+
+def _end_strays(program: str, patience: float = 0.0) -> None:
+    """Ranks have sessions of their own: wait for those that outlive torchrun, then end them.
+
+    They are found in /proc; where there is none they notice by themselves.
+    """
+    begin = time.monotonic()
+    while (left := _ranks_of(program)) and time.monotonic() - begin < patience:
+        time.sleep(0.1)
+    for rank in left:
+        with suppress(ProcessLookupError):
+            os.kill(rank, signal.SIGKILL)
+
+
+def _ranks_of(program: str) -> list[int]:
+    """The processes that run a program; its path is that of one run alone."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it ended meanwhile, or is another user's
+            if os.fsencode(program) in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
 
 
 def _alive(session: int) -> bool:
@@ -166,6 +204,9 @@ def _last_lines(told: str) -> str:
     """What a failed run said last, without torchrun's own banners."""
     noise = ("torch/distributed", "=====", "-----", "elastic", "[Gloo]", "W1", "E1", "Root Cause")
     lines = [line.strip() for line in told.splitlines() if line.strip()]
+    ranks = [line for line in lines if _OF_RANK.match(line)]
+    if ranks:  # who blames another rank knows most
+        return " | ".join(sorted(ranks, key=lambda line: not _BLAMES.search(line))[:2])
     kept = [line for line in lines if not any(mark in line for mark in noise)] or lines
     return " | ".join(kept[-3:]) or "nothing was printed"
 
@@ -173,9 +214,16 @@ def _last_lines(told: str) -> str:
 def _failure(plan: Plan, code: int, told: str, found: list[dict[str, Any] | None]) -> str:
     """One sentence about a run that failed."""
     missing = [rank for rank, report in enumerate(found) if report is None]
-    ranks = ", ".join(f"{rank} ({plan.distribution.at(rank).shown()})" for rank in missing[:4])
+    ranks = ", ".join(f"{rank} ({_place(plan, rank)})" for rank in missing[:4])
     who = f"ranks {ranks} left no result" if missing else "a check failed"
+    who = "no rank left a result" if len(missing) == len(found) else who
     return f"the run of plan {plan.id} ended with code {code}: {who}; it said: {_last_lines(told)}"
+
+
+def _place(plan: Plan, rank: int) -> str:
+    """The coordinates of a rank along the axes that are cut, as programs print them."""
+    at = plan.distribution.at(rank)
+    return " ".join(f"{axis}={getattr(at, axis)}" for axis in AXES if getattr(plan.grid, axis) > 1)
 
 
 def _judge_words(plan: Plan, counted: list[dict[str, int]]) -> None:

@@ -22,6 +22,8 @@ def write_bytes(path: str, data: bytes) -> None:
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         _write_in_place(path, data)  # a device or a pipe is written to, never replaced
         return
+    if "\0" in path:
+        raise UsageError(f"{path!r} is no file name; name a file")
     folder = os.path.dirname(path) or "."
     try:
         handle, waiting = tempfile.mkstemp(dir=folder, prefix=".synth-", suffix=".part")

@@ -17,6 +17,7 @@ from synth.layer import Layer
 from synth.passes import PASSES
 from synth.plan import Plan
 from synth.tiling import Tiling
+from synth.yaml_places import shown
 
 SCHEMA = "synth.plan/1"
 LARGEST = 16 * 2**20  # bytes of a plan file
@@ -103,11 +104,11 @@ def exact_json(plan: Plan) -> dict[str, Any]:
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:
     """A plan from a file. Raises `InputError` where it is no plan, was edited, or is of another version."""
-    return parse_plan(_text(path), os.fspath(path))
+    return parse_plan(_text(path), shown(os.fspath(path), 4096))
 
 
 def _text(path: str | os.PathLike[str]) -> str:
-    name = os.fspath(path)
+    name = shown(os.fspath(path), 4096)
     try:
         if not Path(path).is_file():
             raise InputError(f"{name}: no such file, or not a plain one; name a plan file")

@@ -255,7 +255,7 @@ def main():
     facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES)
+    groups = make_groups(at, GRID, LINES, args.timeout)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
     dout_own = sample_box("dOut", OUT_SHAPE, owned_out(at), DTYPE, device)
     job = partial(run, ker_own, dout_own, at, groups)

@@ -256,7 +256,7 @@ def main():
     facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES)
+    groups = make_groups(at, GRID, LINES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     dout_own = sample_box("dOut", OUT_SHAPE, owned_out(at), DTYPE, device)

@@ -193,7 +193,7 @@ def main():
     facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES)
+    groups = make_groups(at, GRID, LINES, args.timeout)
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
     job = partial(run, in_own, ker_own, at, groups)

@@ -168,7 +168,7 @@ def main():
     at, device = world.at, world.device
     if at is None:  # the grid has no place for this rank: it only waits for the others
         return conclude(args, world, facts)
-    groups = make_groups(at, GRID, LINES)
+    groups = make_groups(at, GRID, LINES, args.timeout)
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
     job = partial(run, in_own, ker_own, at, groups)

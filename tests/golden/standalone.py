@@ -21,8 +21,12 @@ import datetime
 import json
 import math
 import os
+import select
+import signal
+import socket
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -289,6 +293,7 @@ class World(NamedTuple):
     size: int
     device: torch.device
     at: At | None  # None: the grid has no place for this rank
+    watch: Watch | None  # None: nobody else is there
 
 
 def coordinates(rank: int, grid: dict[str, int]) -> At:
@@ -324,18 +329,23 @@ def line(at: At, grid: dict[str, int], axes: tuple[str, ...]) -> list[At]:
 
 
 def make_groups(
-    at: At, grid: dict[str, int], lines: dict[str, tuple[str, ...]]
+    at: At,
+    grid: dict[str, int],
+    lines: dict[str, tuple[str, ...]],
+    timeout: float | None = None,
 ) -> dict[str, Group]:
     """Name -> the group of this rank along some axes. All ranks ask in the same order.
 
+    `timeout` in seconds bounds every wait in these groups (None: torch's own limit).
     Only the members of a group take part in making it, so the cost does not grow with
     the number of groups.
     """
+    limit = None if timeout is None else datetime.timedelta(seconds=timeout)
     groups = {}
     for name, axes in lines.items():
         peers = line(at, grid, axes)
         ranks = [rank_of(peer, grid) for peer in peers]
-        handle = dist.new_group(ranks, use_local_synchronization=True)
+        handle = dist.new_group(ranks, limit, use_local_synchronization=True)
         groups[name] = Group(handle, peers, peers.index(at))
     return groups
 
@@ -392,6 +402,8 @@ def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
         )
     if size > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         refuse(rank, "set MASTER_ADDR and MASTER_PORT, as torchrun does")
+    at = coordinates(rank, grid) if rank < used else None
+    watch = None
     gpus = torch.cuda.device_count()
     limit = datetime.timedelta(seconds=timeout)
     url = "env://"
@@ -399,6 +411,9 @@ def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
         if size == 1:  # nobody to meet: any port will do
             url = "tcp://127.0.0.1:0"
         store, _, _ = next(rendezvous(url, rank, size, timeout=limit))
+        if size > 1:
+            who = f"rank {rank} ({place_at(at)})"
+            watch = Watch(rank, size, who, at is None, timeout)
         gpu = agree(store, rank, size, plan, gpus >= ranks_here(local))
         device = torch.device("cuda", local) if gpu else torch.device("cpu")
         if gpu:
@@ -415,7 +430,9 @@ def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         print(f"rank {rank}: did not find the others: {reason}", file=sys.stderr)
         sys.exit(6)
-    return World(rank, size, device, coordinates(rank, grid) if rank < used else None)
+    if watch:
+        watch.begin()
+    return World(rank, size, device, at, watch)
 
 
 def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
@@ -423,13 +440,20 @@ def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
     store.set(f"plan of rank {rank}", f"{plan} {int(gpu)}")
     if rank == 0:
         told = [store.get(f"plan of rank {peer}").decode() for peer in range(size)]
-        plans = sorted({text.split()[0] for text in told})
+        other = [peer for peer in range(size) if told[peer].split()[0] != plan]
         all_gpu = all(text.endswith("1") for text in told)
-        store.set("agreed", ("gpu" if all_gpu else "cpu") if len(plans) == 1 else "no")
+        verdict = f"no {other[0]}" if other else "gpu" if all_gpu else "cpu"
+        store.set("agreed", verdict)
     agreed = store.get("agreed").decode()
-    if agreed == "no":
+    if agreed.startswith("no"):
+        store.set(f"rank {rank} heard", "")
+        if rank == 0:  # who may keep the store
+            store.wait([f"rank {peer} heard" for peer in range(size)])
+        other_rank = agreed.partition(" ")[2]
         refuse(
-            rank, "the ranks run programs of different plans; start them all with one"
+            rank,
+            f"rank {other_rank} runs another plan than rank 0;"
+            " start all ranks with one program",
         )
     return bool(agreed == "gpu")
 
@@ -449,7 +473,7 @@ class Words:
 
     def __init__(self) -> None:
         self.steps: dict[tuple[str, int, str], int] = {}
-        self.latest = "no communication yet"
+        self.started, self.latest = 0, "no communication yet"
         self.part = ""  # what the phases that are counted now belong to
 
     def during(self, part: str) -> Words:
@@ -457,10 +481,14 @@ class Words:
         self.part = f"{part} "
         return self
 
+    def enter(self, stage: str) -> None:
+        """Note what this rank starts, for the others to see where it is."""
+        self.started, self.latest = self.started + 1, stage
+
     def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
         """A function that adds received words to one entry."""
         phase = self.part + phase
-        self.latest = f"{tensor}, {phase} step {step}"
+        self.enter(f"{tensor}, {phase} step {step}")
 
         def count(words: int) -> None:
             key = phase, step, tensor
@@ -498,6 +526,183 @@ def settle(coming: dict[str, Coming], panels: dict[str, torch.Tensor]) -> None:
         tensor, panel = coming.popitem()
         panels.pop(tensor, None)
         panels[tensor] = assemble(*panel)
+
+
+TICK = 0.5  # seconds between two signs of life
+SILENCE = 2.0  # seconds without one that make a rank lost once a run breaks off
+
+
+class Watch:
+    """A thread that tells the other ranks where this one is, and ends it with code 6.
+
+    It ends when the launcher is gone or sends a signal, and when another rank gives no
+    sign of life; the main thread may hang in a collective meanwhile. Whoever ends says
+    which ranks are lost or behind, and where they were last.
+    """
+
+    def __init__(
+        self, rank: int, size: int, who: str, idle: bool, timeout: float
+    ) -> None:
+        self.rank, self.who, self.idle = rank, who, idle
+        self.timeout = timeout
+        self.words = Words()
+        self.ticks, self.state = 0, "here"
+        self.parent, self.lock = os.getppid(), threading.Lock()
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self.keys = [f"sign of rank {peer} in {attempt}" for peer in range(size)]
+        self.first_key = f"first fault in {attempt}"
+        self.store = dist.TCPStore(  # type: ignore[attr-defined,unused-ignore]
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=False,
+            timeout=datetime.timedelta(seconds=timeout),
+            wait_for_workers=False,
+        )
+        self.own = socket.gethostname(), os.getpid(), birth(os.getpid())
+        self.sign()
+
+    def begin(self) -> None:
+        """Start watching, and take over what would end this rank without a word."""
+        self.bell, self.ring = os.pipe()
+        os.set_blocking(self.ring, False)
+        signal.set_wakeup_fd(self.ring)  # rings even while the main thread hangs
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        sys.excepthook = lambda kind, error, trace: self.end(reason_of(error))
+        self.thread = threading.Thread(target=self.look, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        """Stop watching: only the way out is left."""
+        with self.lock:
+            self.state = "done"
+            self.sign()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os.write(self.ring, b"\0")
+        self.thread.join()  # in the store as the process ends, it would abort it
+
+    def sign(self) -> None:
+        """Give a sign of life."""
+        self.ticks += 1
+        place = 0 if self.idle else self.words.started, self.words.latest
+        told = [self.ticks, self.state, self.who, *place, *self.own]
+        self.store.set(self.keys[self.rank], json.dumps(told))
+
+    def signs(self) -> list[list[Any]]:
+        """The latest sign of every rank."""
+        return [json.loads(told) for told in self.store.multi_get(self.keys)]
+
+    def look(self) -> None:
+        """What the thread does: sign, and look for what ends this rank."""
+        since, started = time.monotonic(), -1
+        heard: list[
+            tuple[int, float]
+        ] = []  # by rank: its ticks, and when they were new
+        while self.state == "here":
+            rung, _, _ = select.select([self.bell], [], [], TICK)
+            if self.state != "here":
+                return
+            if rung:
+                number = os.read(self.bell, 1)[0]
+                self.end(f"stopped by {signal.Signals(number).name}")
+            if os.getppid() != self.parent:
+                self.end("its launcher is gone")
+            try:
+                with self.lock:
+                    self.sign()
+                now = time.monotonic()
+                if started != self.words.started:
+                    since, started, heard = now, self.words.started, []
+                if now - since < self.timeout / 2:  # others are asked when all is slow
+                    continue
+                signs = self.signs()
+            except RuntimeError:
+                if self.state == "here":
+                    self.end("the launcher or rank 0, who keeps the store, is gone")
+                return
+            heard = heard or [(0, now)] * len(signs)
+            heard = [
+                old if sign[0] == old[0] or sign[1] != "here" else (sign[0], now)
+                for sign, old in zip(signs, heard, strict=True)
+            ]
+            if any(
+                now - when > self.timeout / 2 and sign[1] == "here"
+                for sign, (_, when) in zip(signs, heard, strict=True)
+            ):
+                self.end(f"no sign of life from every rank in {self.timeout:g} s")
+
+    def end(self, reason: str) -> NoReturn:
+        """Say why this rank ends and who is to blame, and end it at once."""
+        with self.lock:  # whoever comes second waits for the end
+            self.state, latest = "failed", self.words.latest
+            told = f"{self.who}: failed, last started {latest}: {reason}"
+            try:
+                blamed = self.blame(f"{self.who}, last started {latest}: {reason}")
+            except RuntimeError:  # the store is gone
+                blamed = ""
+            say(told + blamed, sys.stderr)
+            os._exit(6)
+
+    def blame(self, own: str) -> str:
+        """The ranks that are lost, else those behind, else the first that failed."""
+        self.sign()
+        reached = self.words.started
+        first = self.store.compare_set(self.first_key, "", own).decode()
+        before, begin = self.signs(), time.monotonic()
+        lost = before
+        while lost and time.monotonic() - begin < SILENCE:
+            time.sleep(0.1)
+            pairs = list(zip(before, self.signs(), strict=True))
+            lost = [new for old, new in pairs if old[0] == new[0] and new[1] == "here"]
+        for sign in lost:
+            end_lost(*sign[5:])
+        signs = self.signs()
+        least = min((sign[3] for sign in signs if sign[3]), default=0)
+        late = [
+            sign for sign in signs if sign[1] == "here" and sign[3] == least < reached
+        ]
+        named = [f"; {who} is lost, last seen at {at}" for _, _, who, _, at, *_ in lost]
+        if not named:
+            named = [f"; {who} is late, still at {at}" for _, _, who, _, at, *_ in late]
+        if not named and first != own:
+            named = [f"; the first to fail was {first}"]
+        return "".join(named[:8])
+
+
+def birth(pid: int) -> str:
+    """When a process of this machine began, so that no other is taken for it."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def end_lost(host: str, pid: int, began: str) -> None:
+    """End a lost rank of a run that breaks off, where it is on this machine."""
+    if host == socket.gethostname() and began and began == birth(pid):
+        os.kill(pid, signal.SIGKILL)
+
+
+def reason_of(error: BaseException) -> str:
+    """One line about an error."""
+    text = (str(error).strip().splitlines() or [""])[0]
+    text = text.partition(". This is typically")[
+        0
+    ]  # gloo's guess, after its source line
+    text = text.partition("] ")[2] if text.startswith("[/") else text
+    if text and isinstance(error, RuntimeError | ValueError | OSError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def say(line: str, to: Any = None) -> None:
+    """One line, at once, in one piece even when many ranks print."""
+    stream = to or sys.stdout
+    stream.write(line + "\n")
+    stream.flush()
 
 
 def convolve(
@@ -777,9 +982,11 @@ def conclude(
     """
     words = Words()
     try:
-        values, seconds = timed(share, words, world.device)
+        values, seconds = timed(share, words, world)
+        words.enter("the check")
         faults = check(world, facts, share, values, words) if args.check else []
-        times = bench(args.bench, share, world.device)
+        times = bench(args.bench, share, world)
+        follow(world, words, "the gathering of the outcomes")
         outcome = {
             "words": words.received(),
             "seconds": seconds,
@@ -790,6 +997,7 @@ def conclude(
         dist.all_gather_object(outcomes, outcome)
         most = {name: max(o["words"][name] for o in outcomes) for name in facts.most}
         most_wrong = args.check and most != facts.most
+        words.enter("the writing of the report")
         if args.report:
             leave_report(args, world, facts, outcome, words)
         if args.save and share is not None:
@@ -798,35 +1006,47 @@ def conclude(
             save_shares(args.report, world.rank, made)
         for fault in faults:
             say(f"rank {world.rank} ({place_at(world.at)}): {fault}", sys.stderr)
+        words.enter("the barrier at the end")
         dist.barrier()
         bad = sum(bool(o["faults"]) for o in outcomes)
         if world.rank == 0:
             slowest = max(o["seconds"] for o in outcomes)
             tell(args, world, facts, most, slowest, times, bad)
+        if world.watch:
+            world.watch.close()
         stop()
-    except (RuntimeError, ValueError, OSError) as error:
+    except Exception as error:
         break_off(world, words, error)
     return 5 if bad or most_wrong else 0
 
 
 def timed(
-    share: Share | None, words: Words, device: torch.device
+    share: Share | None, words: Words, world: World
 ) -> tuple[tuple[torch.Tensor, ...], float]:
     """This rank's results and the seconds they took; all ranks begin together."""
+    follow(world, words, "the barrier before a run")
     dist.barrier()
     begin = time.perf_counter()
     made = () if share is None else share.run(words)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if world.device.type == "cuda":
+        torch.cuda.synchronize(world.device)
     seconds = time.perf_counter() - begin
     return (made,) if isinstance(made, torch.Tensor) else made, seconds
 
 
-def bench(runs: int, share: Share | None, device: torch.device) -> list[float]:
+def follow(world: World, words: Words, stage: str) -> None:
+    """A stage begins; from now on the other ranks hear of these words."""
+    words.enter(stage)
+    if world.watch:
+        words.started = max(words.started, world.watch.words.started + 1)
+        world.watch.words = words
+
+
+def bench(runs: int, share: Share | None, world: World) -> list[float]:
     """Seconds of the slowest rank in each of some runs."""
-    times = [timed(share, Words(), device)[1] for _ in range(runs)]
+    times = [timed(share, Words(), world)[1] for _ in range(runs)]
     if times:
-        slowest = torch.tensor(times, dtype=torch.float64, device=device)
+        slowest = torch.tensor(times, dtype=torch.float64, device=world.device)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
         times = slowest.tolist()
     return times
@@ -898,18 +1118,12 @@ def tell(
         say("check: every share and every word count is as it should be")
 
 
-def say(line: str, to: Any = None) -> None:
-    """One line, at once, in one piece even when many ranks print."""
-    stream = to or sys.stdout
-    stream.write(line + "\n")
-    stream.flush()
-
-
 def break_off(world: World, words: Words, error: Exception) -> NoReturn:
-    """Say which rank failed and where it was, and end at once."""
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Say which rank failed, where it was and who is lost, and end at once."""
+    if world.watch:
+        world.watch.end(reason_of(error))
     where = f"rank {world.rank} ({place_at(world.at)})"
-    say(f"{where}: failed, last started {words.latest}: {reason}", sys.stderr)
+    say(f"{where}: failed, last started {words.latest}: {reason_of(error)}", sys.stderr)
     os._exit(6)
 
 
@@ -927,7 +1141,7 @@ def main():
     facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES)
+    groups = make_groups(at, GRID, LINES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
