@@ -103,10 +103,11 @@ def exact_json(plan: Plan) -> dict[str, Any]:
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:
     """A plan from a file. Raises `InputError` where it is no plan, was edited, or is of another version."""
-    return parse_plan(_text(path), os.fspath(path))
+    return parse_plan(plan_text(path), os.fspath(path))
 
 
-def _text(path: str | os.PathLike[str]) -> str:
+def plan_text(path: str | os.PathLike[str]) -> str:
+    """The text of a plan file, of a layer or a network. Raises `InputError` where it cannot be read."""
     name = os.fspath(path)
     try:
         if not Path(path).is_file():
