@@ -1,39 +1,33 @@
 """`synth report`: a plan as one HTML file that needs no network: pictures, a little script, both themes.
 
-All text and numbers are decided here; the template only places them. A report of a network would be a list
-of such pages' data with one section more (`templates/report.html.j2`, "sections").
+All text and numbers are decided here; the template only places them.
+A network has its own page (`html_network`), of the same frame.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 from synth.axes import AXES, PerAxis
 from synth.html_charts import tradeoff_chart, words_chart
 from synth.html_data import MOST_STEPS, report_data
+from synth.html_page import render
 from synth.plan import Plan
 from synth.report import ownership
 from synth.tradeoff import memory_curve
 from synth.units import show_bytes, show_words
 
-TEMPLATES = Path(__file__).parent / "templates"
-
 
 def html_report(plan: Plan) -> str:
     """The page of a plan: self-contained, the same bytes for the same plan."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    # inside <script>, "<" must not start a tag, whatever the layer is called
-    data = json.dumps(report_data(plan), separators=(",", ":")).replace("<", "\\u003c")
-    return environment.get_template("report.html.j2").render(
-        plan=plan,
+    return render(
+        "report",
+        report_data(plan),
+        label=f"plan {plan.id}",
+        kicker=f"plan {plan.id} · {plan.pass_}",
         title=plan.layer.name,
         subtitle=str(plan.layer),
         tiles=tiles(plan),
@@ -43,9 +37,6 @@ def html_report(plan: Plan) -> str:
         memory=memory_bars(plan),
         words_chart=Markup(words_chart(plan)),
         tradeoff_chart=Markup(tradeoff_chart(plan, memory_curve(plan))),
-        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
-        script=Markup((TEMPLATES / "report.js").read_text(encoding="utf-8")),
-        data=Markup(data),
         cut_short=sum(t.steps for t in plan.tilings) > MOST_STEPS,
     )
 

@@ -104,10 +104,11 @@ def exact_json(plan: Plan) -> dict[str, Any]:
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:
     """A plan from a file. Raises `InputError` where it is no plan, was edited, or is of another version."""
-    return parse_plan(_text(path), shown(os.fspath(path), 4096))
+    return parse_plan(plan_text(path), shown(os.fspath(path), 4096))
 
 
-def _text(path: str | os.PathLike[str]) -> str:
+def plan_text(path: str | os.PathLike[str]) -> str:
+    """The text of a plan file, of a layer or a network. Raises `InputError` where it cannot be read."""
     name = shown(os.fspath(path), 4096)
     try:
         if not Path(path).is_file():

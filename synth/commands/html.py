@@ -1,4 +1,4 @@
-"""`synth report`: a plan as one self-contained HTML file."""
+"""`synth report`: a plan of a layer or a network as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,27 @@ from typing import Any
 def add(commands: Any) -> None:
     """Declares the command."""
     flags = commands.add_parser("report", help="show a plan as one self-contained HTML file")
-    flags.add_argument("plan", metavar="PLAN.json", help="a plan file (`synth plan --json`)")
+    flags.add_argument(
+        "plan", metavar="PLAN.json", help="a layer's or network's plan file (`synth plan --json`)"
+    )
     flags.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
     flags.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Renders the file. Raises `InputError` where the plan is no plan, or was edited."""
-    from synth.html_report import html_report
-    from synth.plan_file import read_plan
+    from synth.network.plan_file import is_network_plan, parse_network_plan
+    from synth.plan_file import parse_plan, plan_text
 
-    text = html_report(read_plan(args.plan))
+    given = plan_text(args.plan)
+    if is_network_plan(given):
+        from synth.html_network import html_network
+
+        text = html_network(parse_network_plan(given, args.plan))
+    else:
+        from synth.html_report import html_report
+
+        text = html_report(parse_plan(given, args.plan))
     if args.output:
         from synth.output import write_whole
 

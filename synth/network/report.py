@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from synth.network.boxes import Boxes, Placed
 from synth.network.graph import Edge
+from synth.network.options import Kind
 from synth.network.planner import NetworkPlan
 from synth.report import table
 from synth.units import show_bytes, show_words
@@ -104,7 +106,9 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
         "lower_bound": plan.least,
         "gap": plan.solution.gap,
         "method": plan.solution.method,
+        "word_bytes": Kind.of(plan.network.planned[0]).nest.word_bytes,
         "memory_words": plan.memory_words,
+        "resident_words": plan.resident,
         "layers": [
             {
                 "name": node.name,
@@ -113,6 +117,8 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
                 "stationary": fit.tiling.stationary.lower(),
                 "panels": fit.tiling.panels,
                 "cost": cost,
+                "words": _words(Kind.of(node), placed, plan),
+                "memory_words": fit.memory,
             }
             for node, placed, cost, fit in rows
         ],
@@ -121,6 +127,13 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
         "best_single": best.name if best else None,
         "ratio": plan.ratio,
     }
+
+
+def _words(kind: Kind, placed: Placed, plan: NetworkPlan) -> dict[str, int]:
+    """Tensor -> what the rank that receives most of it receives; their sum is no rank's, in general."""
+    asked = plan.asked
+    _, by_tensor = Boxes(kind.nest, [placed], asked.procs).words(asked.training, kind.weighted)
+    return {tensor: int(by_tensor[tensor][0]) for tensor in ("in", "ker", "out")}
 
 
 def _edge(edge: Edge, plan: NetworkPlan) -> dict[str, Any]:

@@ -1,4 +1,3 @@
-"use strict";
 (() => {
 const D = JSON.parse(document.getElementById("data").textContent);
 const TENSORS = ["In", "Ker", "Out"], SPATIAL = ["d", "h", "w"];
@@ -237,10 +236,6 @@ $("step").addEventListener("input", event => { play(false); goto(+event.target.v
 $("back").addEventListener("click", () => { play(false); goto(state.step - 1); });
 $("next").addEventListener("click", () => { play(false); goto(state.step + 1); });
 $("play").addEventListener("click", () => play(!state.timer));
-$("theme").addEventListener("click", () => {
-  const root = document.documentElement, dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = (root.dataset.theme || (dark ? "dark" : "light")) === "dark" ? "light" : "dark";
-});
 show();
 
 // for tests: what the page knows about a rank, against the planner

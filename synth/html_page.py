@@ -1,0 +1,31 @@
+"""The frame that all HTML reports share: one file, its style and script inside, nothing from a network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def render(name: str, data: object, **values: Any) -> str:
+    """The page of `templates/NAME.html.j2`, with `data` as JSON for `templates/NAME.js`."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def files(*names: str) -> Markup:
+        found = [TEMPLATES / each for each in names]
+        return Markup("\n".join(file.read_text(encoding="utf-8") for file in found if file.is_file()))
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    # inside <script>, "<" must not start a tag, whatever the layer is called
+    shown = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return environment.get_template(f"{name}.html.j2").render(
+        style=files("report.css", *([] if name == "report" else [f"{name}.css"])),
+        script=files("theme.js", f"{name}.js"),
+        data=Markup(shown),
+        **values,
+    )
