@@ -19,6 +19,7 @@ from typing import NamedTuple
 from synth.axes import AXES, TENSORS, Axis, PerAxis, Tensor
 from synth.errors import InfeasibleError, UsageError
 from synth.nest import Access, Nest, Scalar, accessed_words
+from synth.shares import divisors
 
 # stationary tensor -> tile loops, outermost first: the composite index it lacks runs innermost
 ORDER: dict[Tensor, tuple[Axis, ...]] = {
@@ -130,16 +131,11 @@ def grids(nest: Nest, procs: int) -> Iterator[PerAxis]:
             if left <= nest.extents[position]:
                 yield (left,)
             return
-        for divisor in _divisors(left):
+        for divisor in divisors(left):
             if divisor <= nest.extents[position]:
                 yield from ((divisor, *tail) for tail in rest(position + 1, left // divisor))
 
     return (PerAxis(*grid) for grid in rest(0, procs))
-
-
-def _divisors(n: int) -> list[int]:
-    small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
-    return small + [n // d for d in reversed(small) if d * d != n]
 
 
 class _Search(NamedTuple):
@@ -240,7 +236,7 @@ def _best_tile(search: _Search, stationary: Tensor, grid: PerAxis) -> tuple[int,
     last: Axis = "c" if stationary == "In" else "k"
     single = {"Out": ("g", "c"), "Ker": ("g", "b"), "In": ("g", "k")}[stationary]
     middle = [a for a in AXES if a not in single and a != last]
-    lengths = _divisors(getattr(work, last))
+    lengths = divisors(getattr(work, last))
     room = search.limit
     if search.distributed:  # g_D - g depends on the grid alone but for the stationary tile
         room -= float(memory_at(nest, stationary, grid, PerAxis(), True))
@@ -249,7 +245,7 @@ def _best_tile(search: _Search, stationary: Tensor, grid: PerAxis) -> tuple[int,
         )
     counted = [a for t, a in nest.accesses.items() if not (search.distributed and t == stationary)]
     best: tuple[int, PerAxis] | None = None
-    for sizes in itertools.product(*(_divisors(getattr(work, a)) for a in middle)):
+    for sizes in itertools.product(*(divisors(getattr(work, a)) for a in middle)):
         tile = PerAxis(**dict(zip(middle, sizes, strict=True)))
         fixed = sum(a.footprint(nest.loop_extents(tile.with_(last, 0))) for a in counted)
         each = sum(a.footprint(nest.loop_extents(tile)) for a in counted) - fixed
