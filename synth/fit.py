@@ -53,6 +53,14 @@ def tile_counts(extent: int) -> tuple[int, ...]:
     return tuple(sorted({-(-extent // size) for size in sizes}))
 
 
+def count_from(extent: int, wanted: int) -> int:
+    """The first of the tile counts of an extent that is `wanted` or more; `wanted` is at most the extent."""
+    if wanted == 1:
+        return 1
+    size = -(-extent // (wanted - 1)) - 1  # the largest tile that is cut into as many
+    return -(-extent // size)
+
+
 def fit(
     distribution: Distribution,
     stationary: Sequence[Tensor],
@@ -95,7 +103,7 @@ class _Fitter:
         rows = () if tiling.whole("In") else tuple(getattr(tiling.counts, axis) for axis in SPATIAL)
         key = (tiling.loads("In"), tiling.loads("Ker"), tiling.loads("Out"), *rows)
         if key not in self._words:
-            self._words[key] = int(received(self.distribution, tiling).total.max())
+            self._words[key] = received(self.distribution, tiling).most_with()
         return self._words[key]
 
     def tilings(self, tensor: Tensor) -> Iterator[Tiling]:
@@ -104,7 +112,7 @@ class _Fitter:
         A level is left out when a coarser one moves no more words than the level could.
         """
         untiled = received(self.distribution, self._tiling(tensor))
-        floor = int(untiled.total.max())
+        floor = untiled.most_with()
         fewest = 0
         for tiling in self._panels(tensor, ONES, floor):
             fewest = min(fewest or self.words(tiling), self.words(tiling))
@@ -118,7 +126,7 @@ class _Fitter:
                 yield tiling
         # with both inner loops, one of the streaming tensors is visited at least twice
         streaming = Tiling(tensor).streaming
-        twice = min(int((untiled.total + untiled.by_tensor[t]).max()) for t in streaming)
+        twice = min(untiled.most_with(tensor) for tensor in streaming)
         if 0 < fewest <= twice:
             return
         for one, two, swapped in product(first, second, (False, True)):
@@ -183,6 +191,8 @@ class _Fitter:
             return [n for n in counts if n not in finer], [best, *finer]
         extent = getattr(self.work, stream)
         wanted = min(wanted, max(1, extent // THINNEST))
+        if self.limit is None:
+            return [], [PerAxis(**{stream: count_from(extent, wanted)})]
         counts = self._counts(stream)
         at = next(i for i, n in enumerate(counts) if getattr(n, stream) >= wanted)
         return counts[:at], counts[at:]
