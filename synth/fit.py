@@ -20,7 +20,7 @@ from synth.intervals import cuts, length
 from synth.memory import EXACT, Footprints, plainly_padded, tile_rows
 from synth.nest import Window
 from synth.tiling import ONES, Tiling
-from synth.words import received
+from synth.words import Visits, received
 
 PANELS = 4  # panels wanted for overlap, where memory does not ask for more
 SHORT = 8  # rows of a block up to which every tile count is tried
@@ -92,7 +92,7 @@ class _Fitter:
         self.distribution, self.limit, self.role = distribution, limit, role
         self.footprints = Footprints(distribution)
         self.work = distribution.most_work
-        self._words: dict[tuple[int, ...], int] = {}
+        self._words: dict[Visits, int] = {}
 
     def fits(self, tiling: Tiling) -> bool:
         """Whether a tiling stays within the memory limit."""
@@ -100,8 +100,7 @@ class _Fitter:
 
     def words(self, tiling: Tiling) -> int:
         """Most words any process receives; tilings that visit the same tiles as often share the count."""
-        rows = () if tiling.whole("In") else tuple(getattr(tiling.counts, axis) for axis in SPATIAL)
-        key = (tiling.loads("In"), tiling.loads("Ker"), tiling.loads("Out"), *rows)
+        key = Visits.of(tiling)
         if key not in self._words:
             self._words[key] = received(self.distribution, tiling).most_with()
         return self._words[key]

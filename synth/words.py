@@ -11,9 +11,10 @@ as arrays over the process grid. The simulator and the running programs count th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,9 +93,30 @@ def _joined(one: Array, other: Array) -> tuple[Array, Array, Array]:
     return pairs // width, pairs % width, classes
 
 
+class Visits(NamedTuple):
+    """What of a tiling decides the words: tilings that visit the same tiles as often move as many."""
+
+    written: Tensor
+    kept: frozenset[Tensor]
+    loads: tuple[int, ...]  # by tensor, in the order of `TENSORS`
+    rows: tuple[int, ...]  # tiles of In along d, h and w; (1, 1, 1) where it is there as a whole
+
+    @classmethod
+    def of(cls, tiling: Tiling) -> Visits:
+        """The visits of a tiling."""
+        counts = PerAxis() if tiling.whole("In") else tiling.counts
+        loads = tuple(tiling.loads(tensor) for tensor in TENSORS)
+        return cls(tiling.written, tiling.kept, loads, tuple(getattr(counts, axis) for axis in SPATIAL))
+
+
 def received(distribution: Distribution, tiling: Tiling) -> Received:
     """Words that each process receives in the pass of a tiling."""
-    counter = _Counter(distribution, tiling)
+    return _received(distribution, Visits.of(tiling))
+
+
+@lru_cache(maxsize=2)  # what a fit asks for again and again; more would hold much memory for nothing
+def _received(distribution: Distribution, visits: Visits) -> Received:
+    counter = _Counter(distribution, visits)
     inputs, halo = counter.inputs()
     words = {"In": inputs, "Ker": counter.flat("Ker"), "Out": counter.flat("Out"), "halo": halo}
     shape = tuple(len(first) for first in counter.first)
@@ -108,11 +130,12 @@ class _Counter:
     one per class, may take more.
     """
 
-    def __init__(self, distribution: Distribution, tiling: Tiling) -> None:
-        self.distribution, self.tiling, self.grid = distribution, tiling, distribution.grid
+    def __init__(self, distribution: Distribution, visits: Visits) -> None:
+        self.distribution, self.visits, self.grid = distribution, visits, distribution.grid
+        self.loads = dict(zip(TENSORS, visits.loads, strict=True))
         nest = distribution.nest
         self.nest = nest
-        most = max(nest.words.values()) * self.grid.size * tiling.steps
+        most = max(nest.words.values()) * self.grid.size * max(visits.loads) * math.prod(visits.rows)
         self.integer: Any = np.int64 if most < 2**61 else object
         self.factors: dict[str, list[Array]] = {**self._input_factors()}
         for tensor in ("Ker", "Out"):
@@ -166,12 +189,12 @@ class _Counter:
 
     def flat(self, tensor: Tensor) -> Array:
         """Words of Ker or Out, which have no halo."""
-        if tensor == self.tiling.written:
+        if tensor == self.visits.written:
             partners = self.distribution.group_size(tensor) - 1
-            return self.product(f"{tensor} share") * partners * self.tiling.loads(tensor)
-        if tensor in self.tiling.kept:
+            return self.product(f"{tensor} share") * partners * self.loads[tensor]
+        if tensor in self.visits.kept:
             return self._nothing()
-        return (self.product(f"{tensor} slice") - self.product(f"{tensor} share")) * self.tiling.loads(tensor)
+        return (self.product(f"{tensor} slice") - self.product(f"{tensor} share")) * self.loads[tensor]
 
     def product(self, name: str) -> Array:
         """Words of a box for every class: its lengths along all dimensions, multiplied."""
@@ -186,15 +209,15 @@ class _Counter:
 
     def inputs(self) -> tuple[Array, Array]:
         """Words of In received in all, and as halo."""
-        if "In" in self.tiling.kept:
+        if "In" in self.visits.kept:
             return self._nothing(), self._nothing()
-        if self.tiling.written == "In":
+        if self.visits.written == "In":
             partners = self.distribution.group_size("In") - 1
-            sums = self.product("mine") * partners * self.tiling.loads("In")
+            sums = self.product("mine") * partners * self.loads["In"]
             halo = self.product("wanted") - self.product("kept")
             return sums + halo, halo
         halo = self.product("carried") - self.product("kept")
-        gathered = (self.product("visited") - self.product("mine")) * self.tiling.loads("In")
+        gathered = (self.product("visited") - self.product("mine")) * self.loads["In"]
         return gathered + halo, halo
 
     def _input_factors(self) -> dict[str, list[Array]]:
@@ -204,7 +227,7 @@ class _Counter:
         those that it carries, and of the `kept` among them that it owns; for a pass that writes In, of the
         rows that it owns, counted for each block that reads them (`wanted`).
         """
-        if "In" in self.tiling.kept:
+        if "In" in self.visits.kept:
             return {}
         factors: dict[str, list[Array]] = {n: [] for n in ("visited", "mine", "carried", "kept", "wanted")}
         for dim in DIMS["In"]:
@@ -226,7 +249,7 @@ class _Counter:
             "carried": _len(carry),
             "kept": _len(_meet(carry, own)),
         }
-        return {**rows, "wanted": self._wanted(dim, window, own)} if self.tiling.written == "In" else rows
+        return {**rows, "wanted": self._wanted(dim, window, own)} if self.visits.written == "In" else rows
 
     def _wanted(self, dim: Axis, window: Window, own: Spans) -> Array:
         """Rows of the own interval, counted once for every block along the dimension that reads them."""
@@ -238,7 +261,7 @@ class _Counter:
         return _cut((self.index("") + 0, self.index("") + extent), getattr(self.grid, axis), self.index(axis))
 
     def _reaches(self, dim: Axis, window: Window) -> Any:
-        count = 1 if self.tiling.whole("In") else getattr(self.tiling.counts, dim)
+        count = self.visits.rows[SPATIAL.index(dim)]
         work = self._work(dim)
         return (self._reach(window, _cut(work, count, self.index("") + i)) for i in range(count))
 
