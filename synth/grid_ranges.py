@@ -61,7 +61,9 @@ class Ranges:
 
     def halves(self, whole: Range) -> Iterator[Range]:
         """Two ranges, narrowed, that hold what a range holds, cut along its widest axis in ratio."""
-        axis = max(range(len(AXES)), key=lambda a: self.counts[a][whole.last[a]] / self.counts[a][whole.first[a]])
+        axis = max(
+            range(len(AXES)), key=lambda a: self.counts[a][whole.last[a]] / self.counts[a][whole.first[a]]
+        )
         counts, low, high = self.counts[axis], whole.first[axis], whole.last[axis]
         middle = bisect_right(counts, math.isqrt(counts[low] * counts[high]), low + 1, high)
         for begin, end in ((low, middle - 1), (middle, high)):

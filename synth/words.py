@@ -200,7 +200,9 @@ class _Counter:
         """Words of a box for every class: its lengths along all dimensions, multiplied."""
         words: Array = np.ones([1] * len(AXES), self.integer)
         for factor in self.factors[name]:
-            picked = (f if n > 1 else np.zeros(1, np.int64) for f, n in zip(self.first, factor.shape, strict=True))
+            picked = (
+                f if n > 1 else np.zeros(1, np.int64) for f, n in zip(self.first, factor.shape, strict=True)
+            )
             words = words * factor[np.ix_(*picked)]
         return words
 
