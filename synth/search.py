@@ -7,8 +7,8 @@ Best first. A candidate enters the queue with a lower bound of its words and is 
     distribution   the same, bounded by a few heavily loaded processes
     found          a grid with its best tiling: exact words
 
-The first grid with a tiling to come up is the optimum. Ties go to the least work, the fewest idle processes, then to
-few parts along c, w, h, d and k, in this order.
+The first grid with a tiling to come up is the optimum. Ties go to the least work, the fewest idle
+processes, then to few parts along c, w, h, d and k, in this order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Many emitted programs on one set of gloo ranks, started once: their `main` runs as it is, again and again.
 
-Only what joins and leaves the world is replaced: the ranks have met already, and stay.
+Only what joins the world is replaced: the ranks have met already, and stay for the next program.
 """
 
 from __future__ import annotations
@@ -56,14 +56,16 @@ def _rank(folder: str, count: int, rank: int, size: int, port: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from runtime import cli
     from runtime.mesh import World, coordinates, grid_size
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
-    cli.stop = dist.barrier
+    store = dist.TCPStore("127.0.0.1", port, size, rank == 0)
 
     def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
+        """Join the others in a world of its own, in which the names of groups begin anew."""
+        dist.init_process_group(
+            "gloo", store=dist.PrefixStore(f"{number}", store), rank=rank, world_size=size
+        )
         at = coordinates(rank, grid) if rank < grid_size(grid) else None
         return World(rank, size, torch.device("cpu"), at, None)
 
@@ -78,7 +80,9 @@ def _rank(folder: str, count: int, rank: int, size: int, port: int) -> None:
             code = 6
         if code == 6:
             os._exit(6)
-    dist.destroy_process_group()
+    store.set(f"rank {rank} is done", "")
+    if rank == 0:  # who keeps the store
+        store.wait([f"rank {peer} is done" for peer in range(size)])
 
 
 def _fault(made: Plan, reports: Path, told: str) -> str:
