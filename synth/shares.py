@@ -44,6 +44,8 @@ def share_of(members: int, extents: tuple[tuple[str, int], ...]) -> Share:
     for dim, extent in extents:
         if extent % members == 0:
             return ((dim, members),)
+    words = math.prod(extent for _, extent in extents)
+    fairest = (words // members, -words // members)  # the least and the most of an even cut
     best: Share = ()
     served = (-1, 0)
     for count in (1, 2, 3):
@@ -53,6 +55,8 @@ def share_of(members: int, extents: tuple[tuple[str, int], ...]) -> Share:
             most = math.prod(-(-extent // parts.get(dim, 1)) for dim, extent in extents)
             if (least, -most) > served:
                 best, served = candidate, (least, -most)
+            if served == fairest:
+                return best
         if count == 2 and served[0] > 0:
             break
     return best

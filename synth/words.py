@@ -139,7 +139,7 @@ class _Counter:
         self.integer: Any = np.int64 if most < 2**61 else object
         self.factors: dict[str, list[Array]] = {**self._input_factors()}
         for tensor in ("Ker", "Out"):
-            cut = [self.owned(tensor, dim) for dim in DIMS[tensor]]  # type: ignore[index, arg-type]
+            cut = [self.owned(tensor, dim) for dim in DIMS[tensor]]
             self.factors[f"{tensor} slice"] = [_len(line) for line, _ in cut]
             self.factors[f"{tensor} share"] = [_len(own) for _, own in cut]
         sorted_out = [self._classes(axis) for axis in range(len(AXES))]
@@ -236,7 +236,7 @@ class _Counter:
             line, own = self.owned("In", dim)
             lengths = dict.fromkeys(factors, _len(own)) | {"visited": _len(line)}
             if dim in SPATIAL:
-                lengths = self._rows(dim, own)  # type: ignore[arg-type]
+                lengths = self._rows(dim, own)
             for name, words in lengths.items():
                 factors[name].append(words)
         return factors
