@@ -13,6 +13,7 @@ from importlib.resources import files
 
 MODULES = (
     "blocks",
+    "words",
     "mesh",
     "halo",
     "collectives",

@@ -15,10 +15,10 @@ import torch.distributed as dist
 
 from runtime.blocks import Box
 from runtime.check import expected_words, value_fault, word_faults
-from runtime.collectives import Words
 from runtime.mesh import World, place_at, stop
 from runtime.report import save_shares, write_report
 from runtime.watch import reason_of, say
+from runtime.words import Words
 
 Tensors = torch.Tensor | tuple[torch.Tensor, ...]
 

@@ -128,6 +128,7 @@ def _planning(command: argparse.ArgumentParser, required: bool) -> None:
     tasks = ("forward", "backward-data", "backward-filter", "training")
     command.add_argument("--pass", dest="pass_", choices=tasks, default="forward")
     command.add_argument("--strategy", metavar="NAME", help="the best plan of a named strategy, e.g. 2.5D")
+    command.add_argument("--panels", type=int, metavar="N", help="panels wanted in the streaming loop")
 
 
 def _asked(args: argparse.Namespace) -> Plan:
@@ -157,6 +158,7 @@ def _asked(args: argparse.Namespace) -> Plan:
         pass_=args.pass_,
         machine=args.machine,
         strategy=args.strategy,
+        panels=args.panels,
     )
 
 
@@ -257,6 +259,7 @@ def _command(args: argparse.Namespace) -> str:
     words += ["--stationary", args.stationary] if args.stationary != "auto" else []
     words += ["--balance", f"{args.balance:g}"] if args.balance != 0.10 else []
     words += ["--exact-procs"] if args.exact_procs else []
+    words += ["--panels", str(args.panels)] if args.panels else []
     return " ".join(shlex.quote(word) for word in words)
 
 

@@ -70,11 +70,11 @@ def training_memory(footprints: Footprints, tilings: Sequence[Tiling]) -> Memory
 
 
 def fit_training(
-    distribution: Distribution, stationary: Sequence[Tensor], limit: int | None
+    distribution: Distribution, stationary: Sequence[Tensor], limit: int | None, panels: int | None = None
 ) -> tuple[Fit | None, int]:
     """The three tilings, and what they keep, with the fewest words in all; and the least memory needed.
 
-    Words are those of the process that receives most over the whole step.
+    Words are those of the process that receives most over the whole step; `panels` as for `fit`.
     """
     footprints = Footprints(distribution)
     best: Fit | None = None
@@ -82,7 +82,7 @@ def fit_training(
     for kept in _choices(limit is None):
         if best is not None and _words(distribution, roles(kept)) >= best.words:
             continue
-        chosen, needed = _fit_passes(distribution, footprints, stationary, limit, kept)
+        chosen, needed = _fit_passes(distribution, footprints, stationary, limit, kept, panels)
         least = needed if least is None else min(least, needed)
         if chosen is not None and (best is None or chosen.words < best.words):
             best = chosen
@@ -105,13 +105,14 @@ def _fit_passes(
     stationary: Sequence[Tensor],
     limit: int | None,
     kept: frozenset[Tensor],
+    panels: int | None,
 ) -> tuple[Fit | None, int]:
     tilings: list[Tiling] = []
     memory = needed = 0
     for role in roles(kept):
         alive = resident(footprints, kept, role.pass_)
         room = None if limit is None else limit - alive
-        found, least = fit(distribution, stationary, room, role)
+        found, least = fit(distribution, stationary, room, role, panels)
         needed = max(needed, least + alive)
         if found is not None:
             tilings.append(found.tiling)

@@ -28,7 +28,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -145,25 +145,16 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-def broadcast(panel, here, carried, group, count):
-    """Start one broadcast for each piece of a panel, from the rank that carries it.
+def gather(panel, here, carried, group, count):
+    """Start to bring a panel to all ranks of a group: each hands out what it carries.
 
-    Yields (box, values, request). `here` holds `carried(at)` of this rank.
+    `here` holds `carried(at)` of this rank.
     """
-    for source, peer in enumerate(group.peers):
-        box = overlap(carried(peer), panel)
-        if volume(box) == 0:
-            continue
-        if source == group.me:
-            piece = here[within(box, carried(peer))].contiguous()
-        else:
-            piece = here.new_empty(shape(box))
-            count(volume(box))
-        yield (
-            box,
-            piece,
-            dist.broadcast(piece, group=group.handle, group_src=source, async_op=True),
-        )
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
+    count(volume(panel) - volume(mine))
+    return all_gather(panel, parts, own, group)
 
 
 def run(in_own, ker_own, at, groups, words):
@@ -176,16 +167,14 @@ def run(in_own, ker_own, at, groups, words):
     out = in_own.new_zeros(shape(out_box))
 
     def fetch(step):
-        """Start the broadcasts that `step` waits for."""
+        """Start to bring in the panels that `step` waits for."""
         block, coming = tile(at, step), {}
         # All ranks along k need the same slice of In.
         panel, count = touched_in(block), words.counter("loop", step, "In")
-        pieces = broadcast(panel, in_own, owned_in, groups["k"], count)
-        coming["In"] = panel, in_own, list(pieces)
+        coming["In"] = gather(panel, in_own, owned_in, groups["k"], count)
         # All ranks along x need the same slice of Ker.
         panel, count = touched_ker(block), words.counter("loop", step, "Ker")
-        pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
-        coming["Ker"] = panel, ker_own, list(pieces)
+        coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
         return coming
 
     panels, coming = {}, fetch(0)
@@ -242,6 +231,13 @@ def within(box: Box, frame: Box) -> tuple[slice, ...]:
     return tuple(slice(b[0] - f[0], b[1] - f[0]) for b, f in pairs)
 
 
+def consecutive(box: Box, frame: Box) -> bool:
+    """Whether the words of `box` lie one after the other in a tensor over `frame`."""
+    sizes = shape(box)
+    first = next((dim for dim, size in enumerate(sizes) if size != 1), len(sizes))
+    return box[first + 1 :] == frame[first + 1 :]
+
+
 def reach(rows: Interval, window: Window) -> Interval:
     """The input rows that a block of output rows reads; padding is not read."""
     low, high = rows
@@ -273,6 +269,46 @@ def source_rows(rows: Interval, window: Window) -> list[int]:
             whole, rest = 0, row
         found.append(window.first + window.step * (whole * window.period + rest))
     return found
+
+
+class Words:
+    """Counts the words that this rank receives: (phase, step, tensor) -> words."""
+
+    def __init__(self) -> None:
+        self.steps: dict[tuple[str, int, str], int] = {}
+        self.started, self.latest = 0, "no communication yet"
+        self.part = ""  # what the phases that are counted now belong to
+
+    def during(self, part: str) -> Words:
+        """This counter; from now on its phases are those of one part of a program."""
+        self.part = f"{part} "
+        return self
+
+    def enter(self, stage: str) -> None:
+        """Note what this rank starts, for the others to see where it is."""
+        self.started, self.latest = self.started + 1, stage
+
+    def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
+        """A function that adds received words to one entry."""
+        phase = self.part + phase
+        self.enter(f"{tensor}, {phase} step {step}")
+
+        def count(words: int) -> None:
+            key = phase, step, tensor
+            if words:
+                self.steps[key] = self.steps.get(key, 0) + words
+
+        return count
+
+    def received(self) -> dict[str, int]:
+        """Words received per tensor, as halo (there or back), and in total."""
+        words = dict.fromkeys(("In", "Ker", "Out", "halo", "total"), 0)
+        for (phase, _, tensor), received in self.steps.items():
+            words[tensor] += received
+            words["total"] += received
+            halo = phase.endswith(("halo", "return"))
+            words["halo"] += received if halo else 0
+        return words
 
 
 At = dict[str, int]  # axis -> coordinate of a rank on the grid
@@ -464,60 +500,88 @@ def stop() -> None:
     dist.destroy_process_group()
 
 
-Piece = tuple[Box, torch.Tensor, Any]  # what part of a panel, its values, their request
-Coming = tuple[Box, torch.Tensor, Iterable[Piece]]  # a panel, a like tensor, pieces
+class Coming(NamedTuple):
+    """A panel on its way: the parts that ranks of a group carry, and their values."""
+
+    panel: Box
+    parts: Sequence[Box]
+    pieces: Sequence[torch.Tensor]
+    whole: torch.Tensor | None  # what all pieces are parts of, where they fit together
+    requests: Sequence[Any]
 
 
-class Words:
-    """Counts the words that this rank receives: (phase, step, tensor) -> words."""
+def all_gather(
+    panel: Box, parts: Sequence[Box], own: torch.Tensor, group: Group
+) -> Coming:
+    """Start to bring a panel together on all ranks of a group.
 
-    def __init__(self) -> None:
-        self.steps: dict[tuple[str, int, str], int] = {}
-        self.started, self.latest = 0, "no communication yet"
-        self.part = ""  # what the phases that are counted now belong to
-
-    def during(self, part: str) -> Words:
-        """This counter; from now on its phases are those of one part of a program."""
-        self.part = f"{part} "
-        return self
-
-    def enter(self, stage: str) -> None:
-        """Note what this rank starts, for the others to see where it is."""
-        self.started, self.latest = self.started + 1, stage
-
-    def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
-        """A function that adds received words to one entry."""
-        phase = self.part + phase
-        self.enter(f"{tensor}, {phase} step {step}")
-
-        def count(words: int) -> None:
-            key = phase, step, tensor
-            if words:
-                self.steps[key] = self.steps.get(key, 0) + words
-
-        return count
-
-    def received(self) -> dict[str, int]:
-        """Words received per tensor, as halo (there or back), and in total."""
-        words = dict.fromkeys(("In", "Ker", "Out", "halo", "total"), 0)
-        for (phase, _, tensor), received in self.steps.items():
-            words[tensor] += received
-            words["total"] += received
-            halo = phase.endswith(("halo", "return"))
-            words["halo"] += received if halo else 0
-        return words
+    parts: for each rank of the group the box that it carries of the panel, maybe empty.
+    own: the values of this rank's part.
+    """
+    carriers = [rank for rank, part in enumerate(parts) if volume(part)]
+    whole, fits = None, all(consecutive(part, panel) for part in parts)
+    if len(carriers) == 1:
+        (source,) = carriers
+        pieces = _places(parts, own, group)
+        ends = {"group": group.handle, "group_src": source}
+        requests = [dist.broadcast(pieces[source], **ends, async_op=True)]
+    elif native(group) and len({volume(part) for part in parts}) == 1:
+        flat = own.new_empty(len(parts), own.numel())
+        call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+        ends = {"group": group.handle, "async_op": True}
+        requests = [call(flat.view(-1), own.view(-1), **ends)]
+        pieces = [row.view(shape(part)) for row, part in zip(flat, parts, strict=True)]
+        if fits and list(parts) == sorted(parts):
+            whole = flat.view(shape(panel))
+    else:
+        if fits:
+            whole = own.new_empty(shape(panel))
+            pieces = [whole[within(part, panel)] for part in parts]
+            pieces[group.me].copy_(own)
+        else:
+            pieces = _places(parts, own, group)
+        requests = _to_each_other(pieces, group)
+    return Coming(panel, parts, pieces, whole, requests)
 
 
-def assemble(box: Box, like: torch.Tensor, pieces: Iterable[Piece]) -> torch.Tensor:
-    """Wait for the pieces of a box one after the other and put them together."""
-    whole = None
-    for part, values, request in pieces:
+def _places(
+    parts: Sequence[Box], own: torch.Tensor, group: Group
+) -> list[torch.Tensor]:
+    """The own piece, and room for those of the others."""
+    pieces = [own.new_empty(shape(part)) for part in parts]
+    pieces[group.me] = own
+    return pieces
+
+
+def _to_each_other(pieces: Sequence[torch.Tensor], group: Group) -> list[Any]:
+    """Send the own piece to all other ranks of the group, get theirs."""
+    calls = []
+    for step in range(1, len(pieces)):  # all start with another partner
+        to = (group.me + step) % len(pieces)
+        source = (group.me - step) % len(pieces)
+        ends = (dist.isend, group.me, to), (dist.irecv, source, source)
+        for call, piece, peer in ends:
+            if pieces[piece].numel():
+                calls.append(
+                    dist.P2POp(call, pieces[piece], group=group.handle, group_peer=peer)
+                )
+    return dist.batch_isend_irecv(calls) if calls else []
+
+
+def assemble(coming: Coming) -> torch.Tensor:
+    """Wait for the pieces of a panel and put them together."""
+    panel, parts, pieces, whole, requests = coming
+    for request in requests:
         request.wait()
-        if part == box:
+    if whole is not None:
+        return whole
+    for part, values in zip(parts, pieces, strict=True):
+        if part == panel:
             return values
-        whole = like.new_empty(shape(box)) if whole is None else whole
-        whole[within(part, box)] = values
-    return like.new_empty(shape(box)) if whole is None else whole
+    whole = pieces[0].new_empty(shape(panel))
+    for part, values in zip(parts, pieces, strict=True):
+        whole[within(part, panel)] = values
+    return whole
 
 
 def settle(coming: dict[str, Coming], panels: dict[str, torch.Tensor]) -> None:
@@ -525,7 +589,12 @@ def settle(coming: dict[str, Coming], panels: dict[str, torch.Tensor]) -> None:
     while coming:
         tensor, panel = coming.popitem()
         panels.pop(tensor, None)
-        panels[tensor] = assemble(*panel)
+        panels[tensor] = assemble(panel)
+
+
+def native(group: Group) -> bool:
+    """Whether even pieces go by the backend's own collectives."""
+    return bool(dist.get_backend(group.handle) == "nccl")
 
 
 TICK = 0.5  # seconds between two signs of life
