@@ -21,16 +21,9 @@ from synth.axes import TENSORS, Tensor
 from synth.distribution import Distribution
 from synth.fit import Fit, fit
 from synth.memory import Footprints, Memory
-from synth.passes import PASSES, Pass
+from synth.passes import PASSES, SPANS, Pass
 from synth.tiling import Tiling
 from synth.words import received
-
-# tensor -> (the pass that gathers it to keep it, the pass that finds it kept)
-SPANS: dict[Tensor, tuple[Pass, Pass]] = {
-    "In": ("forward", "backward-filter"),
-    "Ker": ("forward", "backward-data"),
-    "Out": ("backward-data", "backward-filter"),
-}
 
 
 def roles(kept: frozenset[Tensor]) -> tuple[Tiling, ...]:
@@ -79,7 +72,7 @@ def fit_training(
     footprints = Footprints(distribution)
     best: Fit | None = None
     least: int | None = None
-    for kept in _choices(limit is None):
+    for kept in choices(limit is None):
         if best is not None and _words(distribution, roles(kept)) >= best.words:
             continue
         chosen, needed = _fit_passes(distribution, footprints, stationary, limit, kept, panels)
@@ -90,7 +83,7 @@ def fit_training(
     return best, least
 
 
-def _choices(all_fit: bool) -> Iterator[frozenset[Tensor]]:
+def choices(all_fit: bool) -> Iterator[frozenset[Tensor]]:
     """What may be kept, most first; with enough memory everything is."""
     for count in range(len(TENSORS), -1, -1):
         for kept in combinations(TENSORS, count):
