@@ -18,6 +18,7 @@ MODULES = (
     "halo",
     "collectives",
     "watch",
+    "forms",
     "local",
     "data",
     "check",

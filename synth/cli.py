@@ -88,6 +88,7 @@ def parser() -> Parser:
     run.add_argument("--plan", metavar="FILE", help="run this plan instead of deriving one")
     run.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds a rank may wait")
     run.add_argument("--bench", type=int, default=3, metavar="N", help="timed repetitions (default 3)")
+    run.add_argument("--tune", action="store_true", help="time forms of the local kernel first, use the best")
     run.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
     run.set_defaults(run=_run)
 
@@ -274,7 +275,7 @@ def _run(args: argparse.Namespace) -> int:
         )
     from synth.driver import run
 
-    outcome = run(made, timeout=args.timeout, repetitions=args.bench)
+    outcome = run(made, timeout=args.timeout, repetitions=args.bench, tune=args.tune)
     sys.stdout.write(_json(outcome.to_json()) if args.json else f"{outcome}\n")
     return 0
 

@@ -85,11 +85,11 @@ class Outcome:
         }
 
 
-def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3) -> Outcome:
+def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3, tune: bool = False) -> Outcome:
     """Emit, start and judge the program of a plan.
 
-    timeout: seconds that a rank may wait for another. Raises `RunError` when the run fails or hangs and
-    `CheckError` when values or words disagree.
+    timeout: seconds that a rank may wait for another. tune: time the forms of the local kernel, use the best.
+    Raises `RunError` when the run fails or hangs and `CheckError` when values or words disagree.
     """
     with tempfile.TemporaryDirectory(prefix="synth-run-") as folder:
         program = Path(folder, "program.py")
@@ -97,6 +97,7 @@ def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3) -> Outcome:
         reports = Path(folder, "reports")
         flags = ["--check", "--report", str(reports), "--save", "--timeout", str(timeout)]
         flags += ["--bench", str(repetitions)] if repetitions else []
+        flags += ["--tune"] if tune else []
         limit = timeout + STARTUP + PER_RANK * plan.procs
         code, told = started(program, plan.procs, flags, limit)
         found = [_report(reports, rank) for rank in range(plan.used_procs)]

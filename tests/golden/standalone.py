@@ -30,7 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -774,6 +774,93 @@ def say(line: str, to: Any = None) -> None:
     stream.flush()
 
 
+Form = Callable[[], torch.Tensor]
+TRIES = 3  # timed calls per form; the least counts, so the first may warm up
+TRIALS = 3 * TRIES  # calls after which all forms of a kernel are timed
+LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
+Key = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype]  # pass, In, Ker
+
+
+class Tuning:
+    """What has been timed: kernel -> form -> seconds; `on` where it was asked for."""
+
+    on = False
+    times: ClassVar[dict[Key, dict[str, list[float]]]] = {}
+
+
+class Fit(NamedTuple):
+    """How a block's rows are given to torch: zeros to write out, what torch adds."""
+
+    zeros: list[int]  # as `F.pad` takes them, the last dimension first; often none
+    padding: list[int]
+    stride: list[int]
+    dilation: list[int]
+
+
+def fastest(key: Key, forms: dict[str, Form], device: torch.device) -> torch.Tensor:
+    """The result of one of the forms: each is timed in turn, then the best is used."""
+    times = Tuning.times.setdefault(key, {name: [] for name in forms})
+    rarest = min(forms, key=lambda name: len(times[name]))
+    if len(times[rarest]) >= TRIES:
+        return forms[min(forms, key=lambda name: min(times[name]))]()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    result = forms[rarest]()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    times[rarest].append(time.perf_counter() - begin)
+    return result
+
+
+def chosen() -> list[str]:
+    """For people: the form of every kernel that was timed to the end."""
+    lines = []
+    for key, times in Tuning.times.items():
+        if all(len(each) >= TRIES for each in times.values()):
+            order = sorted(times, key=lambda name: min(times[name]))
+            shown = (f"{name} {min(times[name]) * 1e3:.2f} ms" for name in order)
+            name, wide, ker, dtype = key
+            lines.append(
+                f"{name} {list(wide)} * {list(ker)} {dtype}: {', '.join(shown)}"
+            )
+    return lines
+
+
+def windows_of(wide: torch.Tensor, fit: Fit, taps: tuple[int, ...]) -> torch.Tensor:
+    """In as its windows, [b, c, *rows, *taps]; a view but for the padding."""
+    if any(fit.padding):
+        wide = F.pad(wide, [n for n in reversed(fit.padding) for _ in range(2)])
+    rows = []
+    for dim, tap in enumerate(taps):
+        frame = fit.dilation[dim] * (tap - 1) + 1
+        rows.append((wide.shape[dim + 2] - frame) // fit.stride[dim] + 1)
+    flat, lines = wide.stride()[:2], wide.stride()[2:]
+    along = [line * step for line, step in zip(lines, fit.stride, strict=True)]
+    inside = [line * step for line, step in zip(lines, fit.dilation, strict=True)]
+    sizes = *wide.shape[:2], *rows, *taps
+    return wide.as_strided(sizes, (*flat, *along, *inside))
+
+
+def product(wide: torch.Tensor, ker: torch.Tensor, fit: Fit) -> torch.Tensor:
+    """Out by one matrix product over the windows; one group."""
+    dims = len(fit.stride)
+    windows = windows_of(wide, fit, tuple(ker.shape[2:]))
+    summed = [1, *range(2 + dims, 2 + 2 * dims)], list(range(1, 2 + dims))
+    out: torch.Tensor = torch.tensordot(windows, ker, summed)
+    return out.movedim(-1, 1).contiguous()
+
+
+def reordered(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in channels-last order."""
+    return tensor.contiguous(memory_format=LAST[tensor.dim() - 2])
+
+
+def fits_in_memory(wide: torch.Tensor, taps: tuple[int, ...]) -> bool:
+    """Whether the windows may be written out: at most a GiB."""
+    return wide.numel() * wide.element_size() * math.prod(taps) <= 2**30
+
+
 def convolve(
     conv: Callable[..., torch.Tensor],
     in_tile: torch.Tensor,
@@ -796,17 +883,27 @@ def convolve(
         groups, ker = ker.shape[0], ker.flatten(0, 1)
     if fit.zeros:
         wide = F.pad(wide, fit.zeros)
-    out = conv(wide, ker, None, fit.stride, fit.padding, fit.dilation, groups)
-    return out.reshape(out_shape)
-
-
-class Fit(NamedTuple):
-    """How a block's rows are given to torch: zeros to write out, what torch adds."""
-
-    zeros: list[int]  # as `F.pad` takes them, the last dimension first; often none
-    padding: list[int]
-    stride: list[int]
-    dilation: list[int]
+    forms: dict[str, Form] = {
+        "direct": lambda: conv(
+            wide, ker, None, fit.stride, fit.padding, fit.dilation, groups
+        )
+    }
+    if not Tuning.on:
+        return forms["direct"]().reshape(out_shape)
+    if dims in LAST:
+        forms["channels-last"] = lambda: conv(
+            reordered(wide),
+            reordered(ker),
+            None,
+            fit.stride,
+            fit.padding,
+            fit.dilation,
+            groups,
+        ).contiguous()
+    if groups == 1 and fits_in_memory(wide, tuple(ker.shape[2:])):
+        forms["unfold"] = lambda: product(wide, ker, fit)
+    key = "forward", tuple(wide.shape), tuple(ker.shape), wide.dtype
+    return fastest(key, forms, wide.device).reshape(out_shape)
 
 
 def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
@@ -1024,6 +1121,7 @@ def arguments(about: str | None, argv: list[str] | None = None) -> argparse.Name
         help="compare with torch and the plan",
     )
     add("--bench", type=int, default=0, metavar="N", help="time N runs")
+    add("--tune", action="store_true", help="time forms of the local kernel first")
     add("--report", metavar="DIR", help="write rank-00000.json and so on into DIR")
     add("--save", action="store_true", help="with --report: the results, too")
     add(
@@ -1050,10 +1148,13 @@ def conclude(
     ends the process with code 6.
     """
     words = Words()
+    Tuning.on = args.tune
     try:
         values, seconds = timed(share, words, world)
         words.enter("the check")
         faults = check(world, facts, share, values, words) if args.check else []
+        for _ in range(TRIALS if args.tune and args.bench else 0):
+            timed(share, Words(), world)
         times = bench(args.bench, share, world)
         follow(world, words, "the gathering of the outcomes")
         outcome = {
@@ -1177,6 +1278,8 @@ def tell(
             f" {most['total']} words, {most['total'] * facts.dtype.itemsize} bytes"
             " received per rank and run"
         )
+    for line in chosen():
+        say(f"kernel on rank 0: {line}")
     if not args.check:
         return
     if bad:
