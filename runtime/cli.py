@@ -62,6 +62,12 @@ def arguments(about: str | None, argv: list[str] | None = None) -> argparse.Name
         help="compare with torch and the plan",
     )
     add("--bench", type=int, default=0, metavar="N", help="time N runs")
+    add(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="cuda: ranks may share GPUs, over gloo; auto: one GPU per rank, or none",
+    )
     add("--tune", action="store_true", help="time forms of the local kernel first")
     add("--report", metavar="DIR", help="write rank-00000.json and so on into DIR")
     add("--save", action="store_true", help="with --report: the results, too")

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from runtime.blocks import Box, consecutive, shape, volume, within
-from runtime.mesh import Group
+from runtime.mesh import Group, through_host
 
 
 class Coming(NamedTuple):
@@ -48,11 +48,14 @@ def all_gather(
     """
     carriers = [rank for rank, part in enumerate(parts) if volume(part)]
     whole, fits = None, all(consecutive(part, panel) for part in parts)
-    if len(carriers) == 1:
-        (source,) = carriers
+    if len(carriers) == 1 or through_host(own):  # gloo broadcasts from a GPU, too
         pieces = _places(parts, own, group)
-        ends = {"group": group.handle, "group_src": source}
-        requests = [dist.broadcast(pieces[source], **ends, async_op=True)]
+        requests = [
+            dist.broadcast(
+                pieces[source], group=group.handle, group_src=source, async_op=True
+            )
+            for source in carriers
+        ]
     elif native(group) and len({volume(part) for part in parts}) == 1:
         flat = own.new_empty(len(parts), own.numel())
         call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

@@ -152,7 +152,7 @@ def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
     args = arguments(__doc__)
     facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
-    world = start(PLAN, GRID, PROCS, args.timeout)
+    world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
     if at is None:  # the grid has no place for this rank: it only waits for the others
         return conclude(args, world, facts)
