@@ -37,7 +37,8 @@ def scattering(terms: torch.Tensor, dim: int, group: Any = None) -> Finish:
     parts = dist.get_world_size(group)
     if parts == 1:
         return lambda: terms
-    leaving = terms.unflatten(dim, (parts, -1)).movedim(dim, 0).contiguous()
+    sizes = *terms.shape[:dim], parts, terms.shape[dim] // parts, *terms.shape[dim + 1 :]
+    leaving = terms.view(sizes).movedim(dim, 0).contiguous()
     arriving = torch.empty_like(leaving)
     request = dist.all_to_all_single(arriving.view(-1), leaving.view(-1), group=group, async_op=True)
 

@@ -52,7 +52,7 @@ def fsdp2(layer: Layer, whole: Whole, training: bool) -> Contender:
 
     In training the gathered weights stay for the backward pass, which spares a second gathering.
     """
-    module = fully_shard(plain(layer, whole["Ker"]), reshard_after_forward=not training)
+    module: Any = fully_shard(plain(layer, whole["Ker"]), reshard_after_forward=not training)
     mine = {0: (dist.get_world_size(), dist.get_rank())}
     boxes = samples(layer) | {"Ker": split(tuple(whole["Ker"].shape), mine)}
     return Contender("FSDP2", module, boxes, mean=True)

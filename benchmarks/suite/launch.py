@@ -10,6 +10,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import synth
 from benchmarks.suite.kernels import operations
@@ -35,7 +36,7 @@ class Asked:
     peers: tuple[str, ...]
     seconds: float
     rounds: tuple[int, int]
-    profiled: int = 1
+    profiled: int = 3
     machine: str | None = None
     objective: str = "words"
 
@@ -47,25 +48,29 @@ class Asked:
 def planned(layer: Layer, procs: int, work: str, asked: Asked) -> Plan:
     """Our plan of a line; no rank is idle, for the peers use all."""
     machine = asked.machine_for(procs) if asked.objective == "time" else None
-    options = {"objective": asked.objective, "machine": machine}
-    return synth.plan(layer, procs, pass_=work, exact_procs=True, **options)
+    return synth.plan(layer, procs, pass_=work, exact_procs=True, objective=asked.objective, machine=machine)
 
 
 def lines(layer: Layer, whole: Path, procs: int, asked: Asked, folder: Path) -> list[Line]:
     """The measured lines of a layer on some ranks. Raises `MeasuringError`."""
     plans = {work: planned(layer, procs, work, asked) for work in asked.works}
-    sent = {work: replace(plan, timed=None) for work, plan in plans.items()}
+    sent = {work: {"ours": replace(plan, timed=None)} for work, plan in plans.items()}
     job = Job(layer, str(whole), sent, list(asked.peers), asked.seconds, asked.rounds, asked.profiled)
-    (folder / "job").write_bytes(pickle.dumps(job))
-    torchrun(procs, "benchmarks.suite.rank", str(folder / "job"), str(folder))
+    measured = measure(job, procs, folder)
     where = asked.machine_for(procs)
     machine = None if where is None else load_machine(where)
     found = []
     for work, plan in plans.items():
-        ranks = json.loads((folder / f"{work}.json").read_text())
         flops = operations(layer) * (3 if work == "training" else 1)
-        found.append(summarised(plan, flops, asked.objective, machine, ranks))
+        found.append(summarised(plan, flops, asked.objective, machine, measured[work]))
     return found
+
+
+def measure(job: Job, procs: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Work -> what each rank measured. Raises `MeasuringError`."""
+    (folder / "job").write_bytes(pickle.dumps(job))
+    torchrun(procs, "benchmarks.suite.rank", str(folder / "job"), str(folder))
+    return {work: json.loads((folder / f"{work}.json").read_text()) for work in job.plans}
 
 
 def torchrun(procs: int, module: str, *argv: str) -> None:

@@ -49,7 +49,7 @@ class Forward:
         return self.program.run(share, self.weight, self.at, self.groups, self.words)
 
 
-def ours(layer: Layer, whole: Whole, plan: Plan) -> tuple[Contender, Block]:
+def ours(layer: Layer, whole: Whole, plan: Plan, label: str) -> tuple[Contender, Block]:
     """The contender, and the local work of the same plan on this rank.
 
     Raises `NotApplicableError` for layers that it stores in another shape than torch does.
@@ -67,7 +67,7 @@ def ours(layer: Layer, whole: Whole, plan: Plan) -> tuple[Contender, Block]:
     if training:
         with torch.no_grad():
             module.weight.copy_(weight)
-    made = Contender("ours", module or Forward(program, weight), boxes)
+    made = Contender(label, module or Forward(program, weight), boxes)
     return made, local_block(layer, whole, plan)
 
 

@@ -77,8 +77,9 @@ class Summa(torch.autograd.Function):
         return din(), dker(), None, None
 
 
-def best_grid(m: int, n: int, k: int, procs: int) -> tuple[int, int]:
-    """(rows, columns) of the 2-D grid, both more than one, that gathers the fewest words."""
+def best_grid(sizes: tuple[int, ...], procs: int) -> tuple[int, int]:
+    """(rows, columns) of the 2-D grid, both more than one, that gathers the fewest words of (m, n, k)."""
+    m, n, k = sizes
     grids = [(r, procs // r) for r in range(2, procs) if procs % r == 0]
     grids = [(r, c) for r, c in grids if m % r == 0 and n % c == 0 and k % r == 0 and k % c == 0]
     if not grids:
@@ -89,7 +90,7 @@ def best_grid(m: int, n: int, k: int, procs: int) -> tuple[int, int]:
 def summa(layer: Layer, whole: Whole, training: bool) -> Contender:
     """SUMMA with Out stationary."""
     sizes, procs, rank = _product(layer), dist.get_world_size(), dist.get_rank()
-    r, c = best_grid(*layer.input, procs)
+    r, c = best_grid(layer.input, procs)
     i, j = divmod(rank, c)
     groups = [dist.new_group([a * c + b for b in range(c)]) for a in range(r)]
     groups += [dist.new_group([a * c + b for a in range(r)]) for b in range(c)]

@@ -34,11 +34,11 @@ Step = Callable[[], object]
 
 @dataclass
 class Job:
-    """A layer on some ranks. plans: work -> plan. seconds: of timed rounds, per work."""
+    """A layer on some ranks. plans: work -> label -> plan of ours. seconds: of timed rounds, per work."""
 
     layer: Layer
     whole: str  # file of the whole tensors
-    plans: dict[str, Plan]
+    plans: dict[str, dict[str, Plan]]
     peers: list[str]
     seconds: float
     rounds: tuple[int, int]  # at least, at most
@@ -46,17 +46,20 @@ class Job:
 
 
 def entered(job: Job, work: str, whole: Whole) -> tuple[dict[str, Run], dict[str, str], Block]:
-    """Contenders ready to run, those that cannot with the reason, and the local work."""
-    training = work == "training"
-    contender, block = ours(job.layer, whole, job.plans[work])
-    runs, refused = {"ours": Run(contender, whole, training)}, {}
+    """Contenders ready to run, those that cannot with the reason, and the local work of our first plan."""
+    training, blocks = work == "training", list[Block]()
+    runs, refused = dict[str, Run](), dict[str, str]()
+    for label, plan in job.plans[work].items():
+        contender, block = ours(job.layer, whole, plan, label)
+        runs[label] = Run(contender, whole, training)
+        blocks.append(block)
     for name in job.peers:
         try:
             made = PEERS[name](job.layer, whole, training)
             runs[made.name] = Run(made, whole, training)
         except NotApplicableError as error:
             refused[name] = str(error)
-    return runs, refused, block
+    return runs, refused, blocks[0]
 
 
 def compare(runs: dict[str, Run], whole: Whole) -> None:

@@ -1,7 +1,7 @@
 """Spatial parallelism by hand: rows are cut, neighbours exchange halos, weights are whole on every rank.
 
 The cut is the one of all grids over the spatial dimensions whose halo has the fewest words. For layers with
-stride and dilation 1 and "same" padding: the halo is as wide as the padding, zeros stand for it at the border.
+stride and dilation 1 and "same" padding: the halo is as wide as the padding, zeros at the border.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def summarised(
 ) -> Line:
     """The line of a plan, from the list over the ranks that `rank` writes."""
     first = ranks[0]
-    mine = makespans(ranks, "ours")
+    mine = makespans(ranks, next(iter(first["traffic"])))
     local, wire = makespans(ranks, LOCAL), makespans(ranks, WIRE)
     rows = []
     for name in first["traffic"]:

@@ -68,17 +68,8 @@ def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
 
 def overview(lines: list[Line]) -> list[str]:
     """One row per line: ours against the best peer and against what the machine allows."""
-    heads = (
-        "layer",
-        "P",
-        "work",
-        "rounds",
-        "best peer",
-        "its time / ours",
-        "its bytes / ours",
-        "local kernels s",
-    )
-    heads += ("wire s", "efficiency", "predicted s", "error")
+    heads = ["layer", "P", "work", "rounds", "best peer", "its time / ours", "its bytes / ours"]
+    heads += ["local kernels s", "wire s", "efficiency", "predicted s", "error"]
     rows = []
     for line in lines:
         best, mine = line.best, line.rows[0]
