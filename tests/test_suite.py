@@ -1,4 +1,4 @@
-"""The benchmark suite: every contender has torch's values, and what is counted at the sockets is what is planned."""
+"""The benchmark suite: every contender has torch's values; sockets count what is planned."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_contenders_have_the_same_values(
     if layer is IMAGE:  # weights of 3456 words, of which a ring all-reduce brings 2·3/4 to each rank
         weights = 4 * 16 * 24 * 9
         assert 1.5 * weights <= training["DDP"].received <= 1.5 * weights + HEADERS
-        assert forward["DDP"].received == 0
+        assert forward["DDP"].received < 1000  # messages of a barrier to come
         assert 0.75 * weights <= forward["FSDP2"].received <= 0.75 * weights + HEADERS
         assert forward["DDP"].copied == ("Ker",)
         assert lines[1].best is not None

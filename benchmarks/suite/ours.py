@@ -13,8 +13,8 @@ from benchmarks.suite.kernels import Kernel
 from codegen.module import distributed_conv, imported
 from codegen.render import render
 from runtime.blocks import Box
-from runtime.collectives import Words
 from runtime.mesh import coordinates, make_groups
+from runtime.words import Words
 from synth.layer import Layer
 from synth.plan import Plan
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.suite.overlap [--procs 2 4] [-o benchmarks/results/overlap.md]
 
-Forward passes with Out stationary on a grid of two dimensions: In and Ker come in panels along c. One panel is
-all at once: nothing can be computed before everything is there. The words are the same for every number of
-panels; more panels hide more of their way, need less memory, and pay more latencies and thinner local kernels.
+Forward passes with Out stationary on a grid of two dimensions: In and Ker come in panels along c. One panel
+is all at once: nothing can be computed before everything is there. The words are the same for every number of
+panels; more of them hide more of their way and need less memory, but pay latencies and thin local kernels.
 """
 
 from __future__ import annotations
@@ -34,8 +34,13 @@ LAYERS = (
 )
 GRIDS = {2: PerAxis(k=2), 4: PerAxis(b=2, k=2), 8: PerAxis(b=2, k=4)}
 PANELS = (1, 2, 4, 8, 16)
-HEADS = ("layer", "grid", "panels", "s", "quartiles", "/ one panel", "MB received", "MiB held")
-HEADS += ("kernel", "copies", "waiting", "rest")
+HEADS = ["layer", "grid", "panels", "s", "quartiles", "/ one panel", "MB received", "MiB held"]
+HEADS += ["kernel", "copies", "waiting", "rest"]
+ABOUT = """\
+Forward passes, Out stationary, In and Ker in panels along c, the next panel on its way while one is used;
+every number of panels in the same processes, in alternating order; medians. The threads that move the words
+need a core like those that compute: where ranks are as many as cores or more, overlap has little to hide.
+How a step is timed and where its shares come from: `suite.md`."""
 
 
 def plans(layer: Layer, procs: int) -> dict[str, Plan]:
@@ -49,15 +54,12 @@ def plans(layer: Layer, procs: int) -> dict[str, Plan]:
     return made
 
 
-def study(
-    layer: Layer, procs: int, seconds: float, whole: Path, folder: Path
-) -> tuple[Line, dict[str, Plan]]:
+def study(layer: Layer, procs: int, made: dict[str, Plan], seconds: float, whole: Path) -> Line:
     """All numbers of panels in the same processes."""
-    made = plans(layer, procs)
     job = Job(layer, str(whole), {"forward": made}, [], seconds, (5, 25), 3)
-    ranks = measure(job, procs, folder)["forward"]
+    ranks = measure(job, procs, whole.parent)["forward"]
     first = next(iter(made.values()))
-    return summarised(first, operations(layer), "given grid", None, ranks), made
+    return summarised(first, operations(layer), "given grid", None, ranks)
 
 
 def rows(line: Line, made: dict[str, Plan]) -> list[list[str]]:
@@ -97,16 +99,12 @@ def main() -> None:
             whole = Path(folder, "whole")
             write_whole(layer, whole)
             for procs in args.procs:
-                told += rows(*study(layer, procs, args.seconds, whole, Path(folder)))
+                made = plans(layer, procs)
+                told += rows(study(layer, procs, made, args.seconds, whole), made)
                 console.print("\n".join(markdown(HEADS, told)), markup=False)
-    about = (
-        f"{describe()}, torch {torch.__version__.partition('+')[0]}, gloo, one thread per rank. Forward passes,"
-        " Out stationary, In and Ker in panels along c; every number of panels in the same processes, in"
-        " alternating order; medians. The ranks share the cores with the threads that move the words: where they"
-        " are as many as the cores or more, travelling takes the time of computing, and overlap has little to"
-        " hide. How a step is timed and profiled: `suite.md`."
-    )
-    text = ["# Panels that travel while the one before is used", "", about, "", *markdown(HEADS, told)]
+    machine = f"{describe()}, torch {torch.__version__.partition('+')[0]}, gloo, one thread per rank."
+    text = ["# Panels that travel while the one before is used", "", machine, ABOUT, ""]
+    text += markdown(HEADS, told)
     args.output.write_text("\n".join(text) + "\n")
 
 
