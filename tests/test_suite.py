@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ from benchmarks.suite.products import best_grid
 from benchmarks.suite.rank import Job
 from benchmarks.suite.results import page
 from benchmarks.suite.spatial import best_parts
-from benchmarks.suite.summary import Line, summarised
+from benchmarks.suite.summary import Line, predicted, summarised
 from synth.layer import Layer
+from synth.machine.file import load_machine
+from synth.machine.groups import ROW_MAJOR
+from synth.machine.layer_time import LayerTimer
 from synth.plan import Plan
 
 IMAGE = Layer.conv2d((8, 16, 12, 10), 24, 3, padding=1, name="image")
@@ -107,6 +111,23 @@ def test_wrong_values_are_told(tmp_path: Path) -> None:
     outcome = run_ranks(program, 2, tmp_path, str(tmp_path / "job"), str(tmp_path))
     assert 0 not in outcome.codes
     assert any("ours: dKer is off by 1e+03" in said for said in outcome.output)
+
+
+def test_time_model_of_a_line() -> None:
+    """A plan made for a machine has its time; for a plan made for words the time is that of its schedule."""
+    lassen = load_machine("lassen")
+    timed = planned(IMAGE, 4, "training", replace(ASKED, objective="time", machine="lassen"))
+    assert timed.timed is not None
+    assert predicted(timed, lassen) == timed.timed[1].seconds
+    words = planned(IMAGE, 4, "forward", ASKED)
+    (tiling,) = words.tilings
+    timer = LayerTimer(lassen, words.nest, words.grid, ROW_MAJOR)
+    assert predicted(words, lassen) == timer.passed("forward", tiling.stationary, tiling.panels).total
+    assert predicted(words, None) is None
+
+
+def test_machine_file_for_some_ranks() -> None:
+    assert replace(ASKED, machine="here-{procs}.yaml").machine_for(8) == "here-8.yaml"
 
 
 @pytest.mark.parametrize(

@@ -73,46 +73,53 @@ def compare(runs: dict[str, Run], whole: Whole) -> None:
             raise SystemExit("; ".join(told))
 
 
-def counted(step: Step) -> tuple[int, int]:
-    """Bytes (sent, received) of one step of this rank, less those of the barriers around it."""
-    readings = []
+def counted(step: Step) -> tuple[int, int, float]:
+    """Bytes (sent, received) of one step of this rank, less those of the barriers around it, and seconds."""
+    readings, spent = [], 0.0
     for job in (lambda: None, step):
         dist.barrier()
-        before = traffic()
+        before, begin = traffic(), time.perf_counter()
         job()
         dist.barrier()
         readings.append(traffic().since(before))
+        spent = time.perf_counter() - begin
     empty, full = readings
-    return full.sent - empty.sent, full.received - empty.received
+    return full.sent - empty.sent, full.received - empty.received, spent
 
 
-def timed(steps: dict[str, Step], runs: dict[str, Run], job: Job) -> dict[str, list[tuple[float, float]]]:
-    """Name -> (start, end) on this rank, per round. Gradients are freed between steps, outside the times."""
-    names = list(steps)
-    dist.barrier()
-    begin = time.perf_counter()
-    for name in names:
-        _once(steps[name])
-    spent = time.perf_counter() - begin
+def rounds_for(job: Job, spent: float) -> int:
+    """How many rounds of some seconds each; the same on every rank."""
     least, most = job.rounds
     rounds = torch.tensor(max(least, min(most, int(job.seconds / max(spent, 1e-6)))))
     dist.broadcast(rounds, 0)
+    return int(rounds)
+
+
+def profiled(run: Run, times: int) -> dict[str, float]:
+    """Shares of the time, the mean of some steps."""
+    taken = []
+    for _ in range(times):
+        dist.barrier()
+        taken.append(shares(run.step))
+        run.forget()
+    return {part: sum(each[part] for each in taken) / times for part in PARTS} if times else {}
+
+
+def timed(steps: dict[str, Step], runs: dict[str, Run], rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Name -> (start, end) on this rank, per round. Gradients are freed between steps, outside the times."""
+    names = list(steps)
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
-    for turn in range(int(rounds)):
+    for turn in range(rounds):
         first = turn // 2 % len(names)
         order = names[first:] + names[:first]
         for name in order if turn % 2 == 0 else reversed(order):
-            times[name].append(_once(steps[name]))
+            dist.barrier()
+            begin = time.perf_counter()
+            steps[name]()
+            times[name].append((begin, time.perf_counter()))
             if name in runs:
                 runs[name].forget()
     return times
-
-
-def _once(step: Step) -> tuple[float, float]:
-    dist.barrier()
-    begin = time.perf_counter()
-    step()
-    return begin, time.perf_counter()
 
 
 def wire() -> Step:
@@ -126,21 +133,19 @@ def measure(job: Job, work: str, whole: Whole) -> dict[str, Any]:
     """Everything that this rank measures of a line."""
     runs, refused, block = entered(job, work, whole)
     compare(runs, whole)
-    steps: dict[str, Step] = {name: run.step for name, run in runs.items()}
-    moved = {name: counted(step) for name, step in steps.items()}
-    profiles: dict[str, dict[str, float]] = {}
-    for name, step in steps.items():
-        taken = []
-        for _ in range(job.profiled):
-            dist.barrier()
-            taken.append(shares(step))
-        if taken:
-            profiles[name] = {part: sum(each[part] for each in taken) / len(taken) for part in PARTS}
-    steps |= {LOCAL: lambda: block.step(work == "training"), WIRE: wire()}
+    moved = {}
+    for name, run in runs.items():
+        moved[name] = counted(run.step)
+        run.forget()
+    extra: dict[str, Step] = {LOCAL: lambda: block.step(work == "training"), WIRE: wire()}
+    spent = sum(seconds for *_, seconds in moved.values()) + sum(counted(step)[2] for step in extra.values())
+    rounds = rounds_for(job, spent)
+    few = job.profiled if rounds > job.rounds[0] else min(job.profiled, 1)  # heavy lines take long enough
+    steps = {name: run.step for name, run in runs.items()} | extra
     return {
-        "times": timed(steps, runs, job),
-        "traffic": moved,
-        "profiles": profiles,
+        "times": timed(steps, runs, rounds),
+        "traffic": {name: (sent, received) for name, (sent, received, _) in moved.items()},
+        "profiles": {name: profiled(run, few) for name, run in runs.items()},
         "refused": refused,
         "copied": {name: run.contender.copied for name, run in runs.items()},
     }

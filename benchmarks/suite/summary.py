@@ -66,13 +66,17 @@ class Line:
     predicted: float | None  # seconds, by the time model
 
     @property
-    def best(self) -> Row | None:
-        """The fastest peer that is given no more than ours: in a forward pass, no copies of the weights.
+    def rivals(self) -> list[Row]:
+        """The peers that are given no more than ours: in a forward pass, no copies of the weights.
 
         In a training step those who hold copies have to sum their gradients, so all compare.
         """
-        rivals = [row for row in self.rows[1:] if self.work == "training" or not row.copied]
-        return min(rivals, key=lambda row: row.ratio.median, default=None)
+        return [row for row in self.rows[1:] if self.work == "training" or not row.copied]
+
+    @property
+    def best(self) -> Row | None:
+        """The fastest rival."""
+        return min(self.rivals, key=lambda row: row.ratio.median, default=None)
 
     @property
     def error(self) -> float | None:
@@ -87,8 +91,9 @@ class Line:
         best = self.best
         if best and best.ratio.median < ENOUGH["ratio"]:
             told.append(f"{best.name} takes {best.ratio.median:.2f} of our time")
-        less = [row for row in self.rows[1:] if not (self.work == "forward" and row.copied)]
-        for row in less:
+        if mine.received > self.planned * 1.02 + 10_000:  # headers, and the messages of a barrier
+            told.append(f"{mine.received / max(self.planned, 1):.2f} of the planned bytes are received")
+        for row in self.rivals:
             if row.sent_received < mine.sent_received * 0.99:
                 told.append(f"{row.name} moves {row.sent_received / mine.sent_received:.2f} of our bytes")
         if self.efficiency < ENOUGH["efficiency"]:
@@ -127,7 +132,7 @@ def summarised(
         moved = [rank["traffic"][name] for rank in ranks]
         profile = {
             part: statistics.mean(rank["profiles"][name][part] for rank in ranks)
-            for part in (PARTS if name in first["profiles"] else ())
+            for part in (PARTS if first["profiles"][name] else ())
         }
         rows.append(
             Row(
