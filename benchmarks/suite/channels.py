@@ -15,7 +15,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from benchmarks.suite.collectives import gathering, scattering
-from benchmarks.suite.contender import Contender, NotApplicableError, Whole, even, split
+from benchmarks.suite.contender import Contender, NotApplicableError, Whole, copied_weight, even, frame, split
 from benchmarks.suite.kernels import Kernel, shapes
 from runtime.blocks import Box, within
 from synth.layer import Layer
@@ -86,8 +86,11 @@ def _cut_channels(layer: Layer, weight_dim: int) -> dict[str, Box]:
 
 def by_hand(name: str, function: Any, boxes: dict[str, Box], whole: Whole, *rest: Any) -> Contender:
     """A contender out of an autograd function."""
-    frame = tuple((0, extent) for extent in whole["Ker"].shape)
-    weight = whole["Ker"][within(boxes["Ker"], frame)].clone()
+    all_of_it = frame(whole["Ker"].shape)
+    if boxes["Ker"] == all_of_it:
+        weight = copied_weight(whole)
+    else:
+        weight = whole["Ker"][within(boxes["Ker"], all_of_it)].clone()
     return Contender(name, ByHand(function, weight, *rest), boxes)
 
 

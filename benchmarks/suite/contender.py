@@ -31,6 +31,11 @@ def frame(shape: tuple[int, ...]) -> Box:
     return tuple((0, extent) for extent in shape)
 
 
+def copied_weight(whole: Whole) -> torch.Tensor:
+    """All of Ker in this rank's memory, once for all contenders that start from copies of it."""
+    return whole.setdefault("copy of Ker", whole["Ker"].clone())
+
+
 def split(shape: tuple[int, ...], parts: dict[int, tuple[int, int]]) -> Box:
     """The box of a tensor that is cut along some dimensions: dimension -> (parts, index)."""
     box = list(frame(shape))

@@ -9,29 +9,27 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.suite.contender import Contender, Whole, frame, split
+from benchmarks.suite.contender import Contender, Whole, copied_weight, frame, split
 from benchmarks.suite.kernels import Kernel, shapes
 from runtime.blocks import Box
 from synth.layer import Layer
 
 
 def plain(layer: Layer, weight: torch.Tensor) -> nn.Module:
-    """torch's own layer, without bias, with the whole weight."""
+    """torch's own layer, without bias, on a weight that it does not copy."""
     made: nn.Module
-    if layer.kind == "matmul":
-        made = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-    else:
-        kinds: Any = {"conv1d": nn.Conv1d, "conv2d": nn.Conv2d, "conv3d": nn.Conv3d}
-        geometry = layer.kernel, layer.stride, layer.padding, layer.dilation
-        made = kinds[layer.kind](
-            layer.input[1], layer.out_channels, *geometry, groups=layer.groups, bias=False
-        )
-    with torch.no_grad():
-        (parameter,) = made.parameters()
-        parameter.copy_(weight)
+    with torch.device("meta"):
+        if layer.kind == "matmul":
+            made = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        else:
+            kinds: Any = {"conv1d": nn.Conv1d, "conv2d": nn.Conv2d, "conv3d": nn.Conv3d}
+            geometry = layer.kernel, layer.stride, layer.padding, layer.dilation
+            rest = {"groups": layer.groups, "bias": False}
+            made = kinds[layer.kind](layer.input[1], layer.out_channels, *geometry, **rest)
+    made.weight = nn.Parameter(weight)
     return made
 
 
@@ -43,7 +41,7 @@ def samples(layer: Layer) -> dict[str, Box]:
 
 def ddp(layer: Layer, whole: Whole, training: bool) -> Contender:
     """Weights whole on every rank, gradients averaged by an all-reduce into the bucket they lie in."""
-    module = DistributedDataParallel(plain(layer, whole["Ker"]), gradient_as_bucket_view=True)
+    module = DistributedDataParallel(plain(layer, copied_weight(whole)), gradient_as_bucket_view=True)
     return Contender("DDP", module, samples(layer), ("Ker",), mean=True)
 
 
@@ -52,7 +50,7 @@ def fsdp2(layer: Layer, whole: Whole, training: bool) -> Contender:
 
     In training the gathered weights stay for the backward pass, which spares a second gathering.
     """
-    module: Any = fully_shard(plain(layer, whole["Ker"]), reshard_after_forward=not training)
+    module: Any = fully_shard(plain(layer, copied_weight(whole)), reshard_after_forward=not training)
     mine = {0: (dist.get_world_size(), dist.get_rank())}
     boxes = samples(layer) | {"Ker": split(tuple(whole["Ker"].shape), mine)}
     return Contender("FSDP2", module, boxes, mean=True)
@@ -77,7 +75,7 @@ def dtensor(layer: Layer, whole: Whole, training: bool) -> Contender:
     """In a DTensor cut along samples, the weight a replicated one; its gradient is summed at the end."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     boxes = samples(layer)
-    module = OnMesh(layer, distribute_tensor(whole["Ker"], mesh, [Replicate()]))
+    module = OnMesh(layer, DTensor.from_local(copied_weight(whole), mesh, [Replicate()], run_check=False))
 
     def enter(share: torch.Tensor, _: str) -> Any:
         return DTensor.from_local(share, mesh, [Shard(0)], run_check=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.suite.profiles import PARTS
 from benchmarks.suite.rank import LOCAL, PROBE, WIRE
+from synth.axes import Tensor
 from synth.machine.groups import ROW_MAJOR
 from synth.machine.layer_time import LayerTimer
 from synth.machine.levels import Machine
@@ -108,8 +109,8 @@ def predicted(plan: Plan, machine: Machine | None) -> float | None:
         return None
     if plan.timed is not None:
         return plan.timed[1].seconds
-    kept = any("Out" in tiling.kept for tiling in plan.tilings)
-    timer = LayerTimer(machine, plan.nest, plan.grid, ROW_MAJOR, keeps=kept)
+    kept = frozenset[Tensor]().union(*(tiling.kept for tiling in plan.tilings))
+    timer = LayerTimer(machine, plan.nest, plan.grid, ROW_MAJOR, kept=kept)
     return sum(timer.passed(t.pass_, t.stationary, t.panels).total for t in plan.tilings)
 
 
