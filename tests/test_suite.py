@@ -20,7 +20,8 @@ from benchmarks.suite.products import best_grid
 from benchmarks.suite.rank import Job
 from benchmarks.suite.results import page
 from benchmarks.suite.spatial import best_parts
-from benchmarks.suite.summary import Line, predicted, summarised
+from benchmarks.suite.summary import Line, Row, Spread, predicted, summarised
+from benchmarks.suite.table import totals, why
 from synth.layer import Layer
 from synth.machine.file import load_machine
 from synth.machine.groups import ROW_MAJOR
@@ -111,6 +112,37 @@ def test_wrong_values_are_told(tmp_path: Path) -> None:
     outcome = run_ranks(program, 2, tmp_path, str(tmp_path / "job"), str(tmp_path))
     assert 0 not in outcome.codes
     assert any("ours: dKer is off by 1e+03" in said for said in outcome.output)
+
+
+def test_a_line_that_falls_short_says_why() -> None:
+    def row(name: str, seconds: float, moved: int, waiting: float, copied: tuple[str, ...] = ()) -> Row:
+        shares = {"kernel": 1 - waiting, "copies": 0.0, "waiting": waiting, "rest": 0.0}
+        return Row(name, Spread.of([seconds]), Spread.of([seconds / 2]), moved, moved // 2, copied, shares)
+
+    rows = (
+        row("ours", 2.0, 4_000_000, 0.6),
+        row("filter", 1.0, 3_000_000, 0.5),
+        row("DDP", 0.5, 0, 0, ("Ker",)),
+    )
+    line = Line("some", 4, "forward", "b=4", "words", 10**9, 1_000_000, 5, rows, {}, 0.5, 1e9, 0.25, 2.2)
+    assert [rival.name for rival in line.rivals] == ["filter"]  # copies cost nothing in a forward pass
+    assert line.short() == [
+        "filter takes 0.50 of our time",
+        "2.00 of the planned bytes are received",
+        "filter moves 0.75 of our bytes",
+        "the local kernels alone would take 0.25 of our time",
+    ]
+    assert why([line])[-1] == "  Ours loses most in waiting: +0.700 s."
+    assert line.error == pytest.approx(0.1)
+    training = replace(line, work="training", efficiency=0.9)
+    assert training.best is rows[2]
+    assert totals([training, line]) == [
+        "training: the best peer takes 0.25 of our time in the geometric mean of 1 lines, 0.25 at least; "
+        "on 0 it is 0.95 or more.",
+        "forward: the best peer takes 0.50 of our time in the geometric mean of 1 lines, 0.50 at least; "
+        "on 0 it is 0.95 or more.",
+        "The time model is off by 10% of the measured time on average.",
+    ]
 
 
 def test_time_model_of_a_line() -> None:

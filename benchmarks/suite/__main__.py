@@ -1,6 +1,6 @@
 """Ours beside DDP, FSDP2, DTensor and hand-written parallelism, on the same layers in the same run.
 
-    python -m benchmarks.suite            eight layers, P = 4 and 8: about half an hour on two cores
+    python -m benchmarks.suite            eight layers, P = 4 and 8: about 40 minutes on two cores
     python -m benchmarks.suite --quick    four layers, P = 4, training: a few minutes
     python -m benchmarks.suite --procs 4 --work training LAYER.yaml ...
 
@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--work", nargs="+", choices=WORKS)
     parser.add_argument("--peers", nargs="+", choices=tuple(PEERS), default=tuple(PEERS), metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="four layers, P = 4, training steps")
-    parser.add_argument("--seconds", type=float, help="of timed rounds per line (25; quick 15)")
+    parser.add_argument("--seconds", type=float, help="of timed rounds per line (20; quick 12)")
     parser.add_argument("--rounds", type=int, nargs=2, default=(5, 25), metavar=("LEAST", "MOST"))
     parser.add_argument("--objective", choices=("words", "time"), default="words", help="of our plans")
     parser.add_argument(
@@ -56,7 +56,7 @@ def arguments() -> argparse.Namespace:
     args.layers = args.layers or [str(ROOT / name) for name in (QUICK if args.quick else LAYERS)]
     args.procs = args.procs or ((4,) if args.quick else PROCS)
     args.work = args.work or (("training",) if args.quick else WORKS)
-    args.seconds = args.seconds or (15.0 if args.quick else 25.0)
+    args.seconds = args.seconds or (12.0 if args.quick else 20.0)
     args.output = args.output or ROOT / "benchmarks/results" / ("suite-quick" if args.quick else "suite")
     return args
 
@@ -89,7 +89,7 @@ def main() -> int:
                 measured += found
                 printed(found, console)
         if not args.no_write:
-            args.output.with_suffix(".md").write_text(page(measured, machine, asked))
+            args.output.with_suffix(".md").write_text(page(measured, machine, asked, failed))
             args.output.with_suffix(".json").write_text(as_json(measured, machine))
     console.print("\n".join(totals(measured)), markup=False)
     return 1 if failed else 0

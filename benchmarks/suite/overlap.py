@@ -100,8 +100,9 @@ def main() -> None:
             write_whole(layer, whole)
             for procs in args.procs:
                 made = plans(layer, procs)
-                told += rows(study(layer, procs, made, args.seconds, whole), made)
-                console.print("\n".join(markdown(HEADS, told)), markup=False)
+                found = rows(study(layer, procs, made, args.seconds, whole), made)
+                console.print("\n".join(markdown(HEADS, found)), markup=False)
+                told += found
     machine = f"{describe()}, torch {torch.__version__.partition('+')[0]}, gloo, one thread per rank."
     text = ["# Panels that travel while the one before is used", "", machine, ABOUT, ""]
     text += markdown(HEADS, told)

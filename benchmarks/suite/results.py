@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.suite.contender import CLOSE
@@ -13,8 +14,8 @@ from benchmarks.suite.table import HEADS, cells, markdown, overview, totals, why
 CONVENTIONS = Path(__file__).with_name("conventions.md")
 
 
-def page(lines: list[Line], machine: str, asked: Asked) -> str:
-    """Markdown."""
+def page(lines: list[Line], machine: str, asked: Asked, failed: Sequence[str] = ()) -> str:
+    """Markdown. failed: what could not be measured, and why."""
     objective = f"Our plans: objective {asked.objective}"
     objective += (
         f", machine file {asked.machine}." if asked.machine else "; no machine file, so no prediction."
@@ -32,6 +33,6 @@ def page(lines: list[Line], machine: str, asked: Asked) -> str:
         ["", "## Where a line falls short", "", *(why(lines) or ["Nowhere."])],
         ["", *CONVENTIONS.read_text().format(close=CLOSE, probe=f"{PROBE / 1e6:.1f}").splitlines()],
         ["", "## All contenders", "", "The best peer of a line is in bold.", "", *markdown(HEADS, rows)],
-        ["", "## Left out", "", *(refused or ["Nothing."])],
+        ["", "## Left out", "", *(refused or ["Nothing."]), *(f"* failed: {each}" for each in failed)],
     ]
     return "\n".join(text for part in parts for text in part) + "\n"

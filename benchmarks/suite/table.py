@@ -69,7 +69,7 @@ def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
 def overview(lines: list[Line]) -> list[str]:
     """One row per line: ours against the best peer and against what the machine allows."""
     heads = ["layer", "P", "work", "rounds", "best peer", "its time / ours", "its bytes / ours"]
-    heads += ["local kernels s", "wire s", "efficiency", "predicted s", "error"]
+    heads += ["our Gflop/s", "local kernels s", "wire s", "efficiency", "predicted s", "error"]
     rows = []
     for line in lines:
         best, mine = line.best, line.rows[0]
@@ -81,6 +81,7 @@ def overview(lines: list[Line]) -> list[str]:
         model = ["", ""] if error is None else [f"{line.predicted:.3f}", f"{error:+.0%}"]
         wire = line.planned / line.bandwidth
         shown = [line.layer, str(line.procs), line.work, str(line.rounds), *against]
+        shown.append(f"{line.operations / mine.seconds.median / 1e9:.0f}")
         rows.append([*shown, f"{line.local:.3f}", f"{wire:.3f}", f"{line.efficiency:.2f}", *model])
     return markdown(heads, rows)
 
@@ -105,6 +106,11 @@ def totals(lines: list[Line]) -> list[str]:
     return told
 
 
+def spent(row: Row) -> dict[str, float]:
+    """Part of the profile -> seconds of the median step."""
+    return {part: share * row.seconds.median for part, share in row.profile.items()}
+
+
 def why(lines: list[Line]) -> list[str]:
     """Where a line falls short: the numbers, and where the time of ours and of the best peer goes."""
     told = []
@@ -113,10 +119,14 @@ def why(lines: list[Line]) -> list[str]:
         if not short:
             continue
         told.append(f"* **{line.layer}, P = {line.procs}, {line.work}**: {'; '.join(short)}.")
-        for row in (line.rows[0], line.best):
-            if row and row.profile:
-                parts = ", ".join(f"{part} {share:.0%}" for part, share in row.profile.items())
-                told.append(f"  {row.name} spends {parts}.")
+        profiled = [row for row in (line.rows[0], line.best) if row and row.profile]
+        for row in profiled:
+            parts = ", ".join(f"{part} {seconds:.3f} s" for part, seconds in spent(row).items())
+            told.append(f"  {row.name}: {parts}.")
+        if len(profiled) == 2:
+            mine, theirs = map(spent, profiled)
+            part = max(mine, key=lambda name: mine[name] - theirs[name])
+            told.append(f"  Ours loses most in {part}: {mine[part] - theirs[part]:+.3f} s.")
     return told
 
 
