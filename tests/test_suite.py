@@ -42,7 +42,8 @@ def measured(
 ) -> dict[str, list[dict[str, Any]]]:
     """What the ranks wrote, by work."""
     write_whole(layer, folder / "whole")
-    job = Job(layer, str(folder / "whole"), ours, peers, ASKED.seconds, ASKED.rounds, ASKED.profiled)
+    profiled = int(layer is VOLUME)  # starting the profiler takes longer than a step
+    job = Job(layer, str(folder / "whole"), ours, peers, ASKED.seconds, ASKED.rounds, profiled)
     (folder / "job").write_bytes(pickle.dumps(job))
     program = "from suite_ranks import start\n\nstart()\n"
     outcome = run_ranks(program, procs, folder, str(folder / "job"), str(folder))
@@ -73,6 +74,9 @@ def test_contenders_have_the_same_values(
         assert names == {"ours", *PEERS} - left_out
         assert line.planned <= line.rows[0].received <= line.planned + HEADERS
         assert all(row.seconds.low > 0 for row in line.rows)
+        if layer is VOLUME:
+            assert [sum(row.profile.values()) for row in line.rows] == pytest.approx([1.0] * len(line.rows))
+            assert all(row.profile["kernel"] > 0 for row in line.rows)
     training, forward = ({row.name: row for row in line.rows} for line in lines)
     if layer is IMAGE:  # weights of 3456 words, of which a ring all-reduce brings 2·3/4 to each rank
         weights = 4 * 16 * 24 * 9
