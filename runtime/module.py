@@ -18,10 +18,10 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
 from runtime.blocks import Box, shape, within
-from runtime.collectives import Words
 from runtime.mesh import At, coordinates, grid_size, make_groups, place_at
 from runtime.placements import expressed, refused
 from runtime.shares import gather_shares, share_of
+from runtime.words import Words
 
 
 class DistributedLayer(nn.Module):

@@ -14,7 +14,6 @@ from torch import fx, nn
 from torch.nn import functional
 
 from runtime.blocks import Window, shape
-from runtime.collectives import Words
 from runtime.layout import Layout, Whole, even
 from runtime.mesh import coordinates
 from runtime.module import DistributedLayer
@@ -31,6 +30,7 @@ from runtime.steps import (
     Step,
 )
 from runtime.trace import known, traced
+from runtime.words import Words
 
 Make = Callable[[str, nn.Module, tuple[int, ...]], DistributedLayer | None]
 

@@ -21,6 +21,7 @@ PRELOAD = [
     "runtime.module",
     "runtime.network",
     "codegen.module",
+    "benchmarks.suite.rank",
 ]
 
 
