@@ -11,9 +11,13 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from synth.axes import AXES, SPATIAL, PerAxis
+from synth.nest import Window
 from synth.space import Space
+
+EDGES = 4096  # positions near the edges up to which clipped overlaps are summed up
 
 Key = tuple[int, int, tuple[int, ...]]  # work, idle processes, fixed order
 
@@ -22,6 +26,30 @@ def key_of(work: int, idle: int, parts: PerAxis) -> Key:
     """What decides between grids that receive as many words: the smallest key wins."""
     order = (parts.c, parts.w, parts.h, parts.d, parts.k, parts.g, parts.b)
     return work, idle, order
+
+
+def shared_rows(window: Window, parts: int) -> int:
+    """Rows at least that blocks read together beyond every row once, one count for every further block."""
+    cuts = parts - 1
+    full = window.dilation * (window.kernel - 1) + 1 - window.stride  # of a cut far from the edges
+    return max(cuts * window.overlap, cuts * full - _clipped(window))
+
+
+@cache
+def _clipped(window: Window) -> int:
+    """Rows that all cuts near the edges share less than a cut far from them."""
+    full = window.dilation * (window.kernel - 1) + 1 - window.stride
+    low = window.padding // window.stride + 1
+    high = (window.size + window.padding - full - window.stride) // window.stride
+    if low + window.out - high > EDGES:
+        return full * window.out  # leaves nothing
+    edges = {*range(1, min(low, window.out - 1) + 1), *range(max(1, high), window.out)}
+    clipped = 0
+    for cut in edges:
+        before, after = window.reach(0, cut), window.reach(cut, window.out)
+        shared = max(0, before[1] - after[0]) if before != (0, 0) and after != (0, 0) else 0
+        clipped += max(0, full - shared)
+    return clipped
 
 
 @dataclass(frozen=True)
@@ -47,7 +75,7 @@ class Ranges:
         self.words = nest.words
         n = nest.extents
         self._flat = n.b * n.g * n.c  # words of In per input position
-        self._rows = [(AXES.index(a), nest.windows[a].size, nest.windows[a].overlap) for a in SPATIAL]
+        self._windows = [(AXES.index(a), nest.windows[a]) for a in SPATIAL]
 
     def whole(self) -> Range | None:
         """All grids of the space; None where none is admitted."""
@@ -112,7 +140,7 @@ class Ranges:
         count, so it is taken at the fewest parts, and S at the most.
         """
         least = self.grid(within.first)
-        inputs = self._flat * math.prod(size + (least[i] - 1) * shared for i, size, shared in self._rows)
+        inputs = self._flat * math.prod(w.size + shared_rows(w, least[axis]) for axis, w in self._windows)
         sums = inputs * least.k - self.words["In"]
         sums += self.words["Ker"] * (least.x - 1) + self.words["Out"] * (least.c - 1)
         return max(0, -(-sums // min(self.procs, self.grid(within.last).size)))

@@ -189,6 +189,7 @@ class _Search:
         last = PerAxis(*((extent - 1) % parts for extent, parts in zip(n, grid, strict=True)))
         rows = {axis: self._middle(axis, getattr(grid, axis)) for axis in SPATIAL}
         yield PerAxis(**rows)
+        yield PerAxis(**{axis: int(getattr(grid, axis) > 2) for axis in SPATIAL})  # no padding, if shorter
         yield last._replace(**rows)
         yield last
 

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import nests
 
 from synth.axes import AXES, PerAxis
 from synth.distribution import Distribution
-from synth.grid_ranges import Ranges
-from synth.intervals import volume
+from synth.grid_ranges import Ranges, shared_rows
+from synth.intervals import cuts, length, volume
 from synth.layer import Layer
 from synth.nest import Nest, Window
 from synth.space import Space, work_cap
@@ -142,6 +145,21 @@ def test_work_cap_of_huge_work_is_exact() -> None:
     huge = 2**160 + 1
     assert work_cap(huge, 0.0) == huge
     assert work_cap(huge, 0.1) == huge + huge // 10
+
+
+@given(nests(), st.integers(1, 9))
+def test_rows_that_blocks_share_are_never_overestimated(nest: Nest, parts: int) -> None:
+    for axis in SPATIAL:
+        window = nest.windows[axis]
+        blocks = cuts((0, window.out), min(parts, window.out))
+        read = sum(length(window.reach(*block)) for block in blocks)
+        assert window.size + shared_rows(window, len(blocks)) <= read
+
+
+def test_cuts_far_from_the_edges_share_all_rows() -> None:
+    window = Window.reduced(1000, 5, 1, 1, 2)
+    assert window.overlap == 3
+    assert shared_rows(window, 11) == 10 * 4 - 2  # one clipped cut at either end
 
 
 def test_a_range_never_promises_more_than_its_grids_hold() -> None:
