@@ -81,7 +81,8 @@ def make_groups(
     limit = None if timeout is None else datetime.timedelta(seconds=timeout)
     groups = {}
     for name, axes in lines.items():
-        peers = line(at, grid, axes)
+        # torch numbers the members of a group by their ranks
+        peers = sorted(line(at, grid, axes), key=lambda peer: rank_of(peer, grid))
         ranks = [rank_of(peer, grid) for peer in peers]
         handle = dist.new_group(ranks, limit, use_local_synchronization=True)
         groups[name] = Group(handle, peers, peers.index(at))
