@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,12 +13,13 @@ import torch.distributed as dist
 from torch import fx, nn
 from torch.nn import functional
 
-from runtime.blocks import Window, shape
+from runtime.blocks import Box, Window, shape
 from runtime.collectives import Words
 from runtime.layout import Layout, Whole, even
 from runtime.mesh import coordinates
 from runtime.module import DistributedLayer
 from runtime.norm import BatchNorm
+from runtime.placed import Brought, OnMap, Place
 from runtime.shares import share_of
 from runtime.steps import (
     Flatten,
@@ -63,6 +64,8 @@ class Network(nn.Module):
     model: the user's, alike on all ranks (rank 0's values are taken).
     make: the planned layer for a name, a module and its input's shape, None for none.
     refuse: raise `ValueError` for a layer that could only be computed from the whole.
+    graph: what the model calls; None to trace it here.
+    places: by the name of a call, the boxes of all ranks before and after a pooling.
     """
 
     def __init__(
@@ -72,9 +75,12 @@ class Network(nn.Module):
         make: Make,
         dtype: torch.dtype = torch.float32,
         refuse: bool = False,
+        graph: fx.Graph | None = None,
+        places: Mapping[str, tuple[tuple[Box, ...], tuple[Box, ...]]] | None = None,
     ) -> None:
         super().__init__()
         self.make, self.refuse, self.words = make, refuse, Words()
+        self.dtype = dtype
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.plain = dict(model.named_modules())
         for values in (*model.parameters(), *model.buffers()):
@@ -84,10 +90,10 @@ class Network(nn.Module):
         self.owners: dict[str, str] = {}  # module of the model -> its step
         self.ready: dict[str, DistributedLayer | None] = {}
         self.layouts: dict[str, Layout] = {}
-        graph = traced(model, whole, dtype)
-        for node in graph.nodes:
+        self.places = {name: Place(*boxes) for name, boxes in (places or {}).items()}
+        for node in (graph or traced(model, whole, dtype)).nodes:
             self._place(node)
-        del self.plain, self.make, self.ready
+        del self.plain, self.make, self.ready, self.places
 
     # -- making ---------------------------------------------------------------------
 
@@ -144,10 +150,13 @@ class Network(nn.Module):
         made = self.ready.pop(str(node.target), None)
         made = made or self.make(str(node.target), module, source.whole)
         if made is not None:
-            made.load_full_state_dict(
+            count = self._counter(str(node.target))
+            flat = isinstance(module, nn.Linear) and len(source.whole) > 2
+            step = OnMap(made, source, count) if flat else Planned(made, source, count)
+            step.module.load_full_state_dict(
                 {n: p.detach() for n, p in module.named_parameters()}
             )
-            return Planned(made, source, self._counter(str(node.target)))
+            return step
         count, out = self._counter(str(node.target)), tuple(node.meta["value"].shape)
         if isinstance(module, ELEMENTWISE):
             module = copy.copy(module)  # the user's stays as it is
@@ -157,9 +166,9 @@ class Network(nn.Module):
         if isinstance(module, NORMS):
             return Inside(BatchNorm(module, source).to(self.device), source)
         if isinstance(module, (*MOST, *MEANS)):
-            return _pool(module, source, out, count)
+            return self._pooled(node, module, out)
         if isinstance(module, ADAPTIVE) and set(out[2:]) == {1}:
-            return GlobalPool(source, True, count)
+            return self._pooled(node, None, out)
         flattens = isinstance(module, nn.Flatten)
         if flattens and module.start_dim == 1 and out == _flat(source.whole):
             return Flatten(source, count)
@@ -180,8 +189,22 @@ class Network(nn.Module):
             return Flatten(source, count)
         pooled = target == functional.adaptive_avg_pool2d and set(out[2:]) == {1}
         if pooled or (target in (torch.mean, "mean") and _spatial(node, source, out)):
-            return GlobalPool(source, len(out) > 2, count)
+            return self._pooled(node, None, out)
         return None
+
+    def _pooled(self, node: fx.Node, module: Any, out: tuple[int, ...]) -> Step | None:
+        """A pooling of windows, or without a module that of all positions."""
+        before = lies = self.layouts[self._tensors(node)[0].name]
+        place = self.places.get(node.name)
+        if place:
+            lies = Layout(before.whole, place.before)
+        inside, after = self.words.counter("halo", 0, node.name), place and place.after
+        step: Step | None = GlobalPool(lies, len(out) > 2, inside)
+        if module is not None:
+            step = _pool(module, lies, out, inside, after)
+        if step is None or not place:
+            return step
+        return Brought(step, before, lies, self._counter(node.name))
 
     def _gathered(self, node: fx.Node) -> Step:
         if self.refuse:
@@ -248,7 +271,7 @@ class Network(nn.Module):
         state: dict[str, torch.Tensor] = {}
         for name, key in self.owners.items():
             held: Any = getattr(self.steps[key], "module", None)
-            if isinstance(held, DistributedLayer | BatchNorm):
+            if hasattr(held, "full_state_dict"):
                 part = held.full_state_dict()
             else:
                 part = {} if held is None else held.state_dict()
@@ -261,7 +284,7 @@ class Network(nn.Module):
             held: Any = getattr(self.steps[key], "module", None)
             start = f"{name}."
             part = {k[len(start) :]: v for k, v in state.items() if k.startswith(start)}
-            if isinstance(held, DistributedLayer | BatchNorm):
+            if hasattr(held, "load_full_state_dict"):
                 held.load_full_state_dict(part)
             elif held is not None:
                 held.load_state_dict(part)
@@ -300,7 +323,11 @@ def _spatial(node: fx.Node, source: Layout, out: tuple[int, ...]) -> bool:
 
 
 def _pool(
-    module: Any, source: Layout, out: tuple[int, ...], count: Callable[[int], None]
+    module: Any,
+    source: Layout,
+    out: tuple[int, ...],
+    count: Callable[[int], None],
+    after: tuple[Box, ...] | None = None,
 ) -> Step | None:
     dims = len(source.whole) - 2
 
@@ -322,4 +349,4 @@ def _pool(
     )
     windows = [Window(*each_dim) for each_dim in numbers]
     padded = getattr(module, "count_include_pad", True)
-    return Pool(source, windows, out[2:], count, average, padded)
+    return Pool(source, windows, out[2:], count, average, padded, after)

@@ -94,7 +94,8 @@ class Planned(Step):
         self.wanted = Layout(
             tuple(program.IN_SHAPE), tuple(program.owned_in(at) for at in ats)
         )
-        self.aligned = split(source, program.IN_SHAPE[1]) if self.grouped else source
+        self.flat = self._flat() if self.grouped else self.wanted
+        self.aligned = source if self.flat else split(source, program.IN_SHAPE[1])
         whole = program.OUT_SHAPE
         self.inner = Layout(tuple(whole), tuple(program.owned_out(at) for at in ats))
         self.layout = self.inner
@@ -107,18 +108,28 @@ class Planned(Step):
 
     def forward(self, share: torch.Tensor) -> torch.Tensor:
         """This rank's share of Out, from the share of In as it lay before."""
-        share = move(share, self.source, self.aligned, self.count)
-        lies = self.aligned
-        if self.grouped:
-            groups = self.module.program.IN_SHAPE[1]
-            lies = _split_boxes(lies, groups)
-            share = share.reshape(shape(lies.mine))
-        share, lies = self.rows_read(share, lies)
-        out: torch.Tensor = self.module(move(share, lies, self.wanted, self.count))
+        if self.flat:
+            share, lies = self.rows_read(share, self.source)
+            share = move(share, lies, self.flat, self.count)
+            share = share.reshape(shape(self.wanted.mine))
+        else:
+            share = move(share, self.source, self.aligned, self.count)
+            lies = _split_boxes(self.aligned, self.module.program.IN_SHAPE[1])
+            share, lies = self.rows_read(share.reshape(shape(lies.mine)), lies)
+            share = move(share, lies, self.wanted, self.count)
+        out: torch.Tensor = self.module(share)
         if self.grouped:
             out = move(out, self.inner, self.joint, self.count)
             out = out.reshape(shape(self.layout.mine))
         return out
+
+    def _flat(self) -> Layout | None:
+        """Where In is wanted, if (group, channel) are runs of channels on every rank."""
+        whole, boxes = self.wanted.whole, self.wanted.boxes
+        if not all(b[1][1] - b[1][0] <= 1 or b[2] == (0, whole[2]) for b in boxes):
+            return None
+        flat = (whole[0], whole[1] * whole[2], *whole[3:])
+        return Layout(flat, tuple(_join(box, whole[2]) for box in boxes))
 
     def rows_read(
         self, share: torch.Tensor, lies: Layout
@@ -137,7 +148,7 @@ class Planned(Step):
             for box in boxes:
                 low, high = (sum(row < end for row in rows) for end in box[dim])
                 box[dim] = (low, high)
-        return share, Layout(self.wanted.whole, tuple(map(tuple, boxes)))
+        return share, Layout(lies.whole, tuple(map(tuple, boxes)))
 
 
 def _split_boxes(lies: Layout, groups: int) -> Layout:
@@ -198,21 +209,26 @@ class Pool(Step):
         count: Count,
         average: bool,
         padded: bool = True,
+        after: Sequence[Box] | None = None,
     ) -> None:
         super().__init__()
         self.source, self.windows, self.count = source, tuple(windows), count
         self.average, self.padded = average, padded
-        boxes, wanted = [], []
-        for box in source.boxes:
-            rows = [
-                tuple(-(-end * n // window.size) for end in ends)
-                for ends, n, window in zip(box[2:], out, windows, strict=True)
-            ]
-            reads = [reach((r[0], r[1]), w) for r, w in zip(rows, windows, strict=True)]
-            boxes.append((*box[:2], *((r[0], r[1]) for r in rows)))
-            wanted.append((*box[:2], *reads))
+        boxes = list(after or (self._near(box, out) for box in source.boxes))
+        wanted = [
+            (*box[:2], *(reach(r, w) for r, w in zip(box[2:], windows, strict=True)))
+            for box in boxes
+        ]
         self.layout = Layout((*source.whole[:2], *out), tuple(boxes))
         self.wanted = Layout(source.whole, tuple(wanted))
+
+    def _near(self, box: Box, out: Sequence[int]) -> Box:
+        """The part of the output that lies where a box of the input does."""
+        rows = [
+            (-(-low * n // window.size), -(-high * n // window.size))
+            for (low, high), n, window in zip(box[2:], out, self.windows, strict=True)
+        ]
+        return (*box[:2], *rows)
 
     def forward(self, share: torch.Tensor) -> torch.Tensor:
         """The share of the pooled."""

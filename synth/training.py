@@ -82,7 +82,7 @@ def fit_training(
     for kept in _choices(limit is None):
         if best is not None and _words(distribution, roles(kept)) >= best.words:
             continue
-        chosen, needed = _fit_passes(distribution, footprints, stationary, limit, kept)
+        chosen, needed = fit_passes(distribution, footprints, stationary, limit, kept)
         least = needed if least is None else min(least, needed)
         if chosen is not None and (best is None or chosen.words < best.words):
             best = chosen
@@ -99,13 +99,17 @@ def _choices(all_fit: bool) -> Iterator[frozenset[Tensor]]:
             return
 
 
-def _fit_passes(
+def fit_passes(
     distribution: Distribution,
     footprints: Footprints,
     stationary: Sequence[Tensor],
     limit: int | None,
     kept: frozenset[Tensor],
 ) -> tuple[Fit | None, int]:
+    """The three tilings when exactly `kept` is kept between passes, None where that does not fit `limit`.
+
+    Also the least memory needed, in words.
+    """
     tilings: list[Tiling] = []
     memory = needed = 0
     for role in roles(kept):

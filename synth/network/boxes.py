@@ -149,17 +149,18 @@ class Boxes:
         extent = getattr(self.nest.extents, dim)
         return _reached(self.nest.windows[dim], _cut((0, extent), self.parts[dim], self.at[dim]))
 
-    def words(self, training: bool, weighted: bool) -> tuple[Array, dict[str, Array]]:
+    def words(
+        self, training: bool, weighted: bool, kept: frozenset[Tensor] = frozenset({"Out"})
+    ) -> tuple[Array, dict[str, Array]]:
         """(words that the most-receiving rank receives, words per tensor), per grid.
 
-        Forward alone, or all three passes; of these, backward-filter reuses what backward-data gathered of
-        dOut, and nothing else is kept. Without weights (pooling) the
-        kernel is free and has no gradient.
+        Forward alone, or all three passes, which keep what they gather of the tensors in `kept`, as
+        `training.SPANS` says. Without weights (pooling) the kernel is free and has no gradient.
         """
         group = {t: self._group(t) for t in LACKS}
-        needed, kept = self._inputs
+        needed, within = self._inputs
         ker, out = (_volume(self.owned(t)) for t in ("Ker", "Out"))
-        gather_in, gather_out = needed - kept, out * (group["Out"] - 1)
+        gather_in, gather_out = needed - within, out * (group["Out"] - 1)
         if self.nest.extents.c == 1:
             gather_out = gather_out * 0
         moved = {"in": gather_in, "out": gather_out, "ker": 0 * ker}
@@ -171,13 +172,13 @@ class Boxes:
         if training:
             # backward-data reads dOut and Ker, and sums dIn over the k-group and the halo;
             # backward-filter reads dOut and In, and sums dKer over the x-group
-            # (it has kept the dOut that backward-data gathered)
+            again = {tensor: 1 if weighted and tensor not in kept else 0 for tensor in LACKS}
             carried, wanted = self._summed
-            sums = carried * (group["In"] - 1) + wanted - kept
-            moved["out"] = moved["out"] + self._slice_out() - out
-            moved["in"] = moved["in"] + sums + gather_in * (1 if weighted else 0)
+            sums = carried * (group["In"] - 1) + wanted - within
+            moved["out"] = moved["out"] + (self._slice_out() - out) * (1 + again["Out"])
+            moved["in"] = moved["in"] + sums + gather_in * again["In"]
             if weighted:
-                moved["ker"] = moved["ker"] * 2 + ker * (group["Ker"] - 1)
+                moved["ker"] = moved["ker"] * (1 + again["Ker"]) + ker * (group["Ker"] - 1)
         moved = {name: np.where(self.idle, 0, words) for name, words in moved.items()}
         total = moved["in"] + moved["ker"] + moved["out"]
         return total.max(axis=1), {name: words.max(axis=1) for name, words in moved.items()}
@@ -214,12 +215,12 @@ class Boxes:
 
 
 def rows_read(nest: Nest) -> dict[int, Array]:
-    """Position in `FLAT` -> the user's rows that reduced rows are, where they are not all rows."""
+    """Position in `FLAT` -> the user's rows that reduced rows are, where they may not be all rows."""
     tables = {}
     for dim in SPATIAL:
         window = nest.windows[dim]
         rows = np.array([window.source(i) for i in range(window.size)])
-        if window.size and (rows[0] != 0 or rows[-1] != window.size - 1):
+        if window.size and (window.stride > 1 or rows[-1] != window.size - 1):
             tables[FLAT.index(dim)] = rows
     return tables
 
@@ -236,7 +237,7 @@ def moved_words(
     for dim, rows in tables.items():
         low[dim] = np.searchsorted(rows, low[dim])
         high[dim] = np.searchsorted(rows, high[dim])
-    want, have = _boxes_volume(*target), _boxes_volume(*source)
+    want, have = _boxes_volume(*target), _boxes_volume(low, high)  # rows that nobody reads have no gradient
     cut = [d for d in range(len(FLAT)) if not _alike(low[d], high[d], target[0][d], target[1][d])]
     forward = np.empty((low.shape[1], target[0].shape[1]), dtype=np.int64)
     backward = np.empty_like(forward)
