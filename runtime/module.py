@@ -18,8 +18,16 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
 from runtime.blocks import Box, shape, within
+from runtime.buckets import Shared
 from runtime.collectives import Words
-from runtime.mesh import At, coordinates, grid_size, make_groups, place_at
+from runtime.mesh import (
+    At,
+    coordinates,
+    grid_size,
+    make_groups,
+    place_at,
+    ranks_group,
+)
 from runtime.placements import expressed, refused
 from runtime.shares import gather_shares, share_of
 
@@ -65,7 +73,8 @@ class DistributedLayer(nn.Module):
         self.bias: nn.Parameter | None = None
         if bias:
             self.bias = nn.Parameter(torch.empty(shape(self.channels(self.at)), **like))
-        self.bias_group = self._bias_group()
+        self.bias_ranks = self._bias_ranks()
+        self.bias_group = ranks_group(self.bias_ranks) if bias else None
         self.reset_parameters()
         if check_finite:
             for role, tensor in (("dKer", self.weight), ("dBias", self.bias)):
@@ -76,12 +85,18 @@ class DistributedLayer(nn.Module):
         box: Box = self.program.owned_out(at)
         return box[1 : len(box) - self.kernel_dims]
 
-    def _bias_group(self) -> Any:
+    def _bias_ranks(self) -> tuple[int, ...]:
         """The ranks that own the same output channels, of other samples or rows."""
         ats = [coordinates(r, self.program.GRID) for r in range(dist.get_world_size())]
         mine = self.channels(self.at)
-        ranks = [rank for rank, at in enumerate(ats) if self.channels(at) == mine]
-        return dist.new_group(ranks, use_local_synchronization=True)
+        return tuple(rank for rank, at in enumerate(ats) if self.channels(at) == mine)
+
+    def hand_over(self) -> list[Shared]:
+        """The parameters whose gradients the caller sums from now on; see `Buckets`."""
+        if self.bias is None:
+            return []
+        self.bias_group = None
+        return [Shared(self.bias, self.bias_ranks, self.bias.numel())]
 
     def reset_parameters(self) -> None:
         """Values as torch's own layers begin with: uniform, from rank 0's generator."""
@@ -285,7 +300,10 @@ class DistributedLinear(DistributedLayer):
 
 
 class AddBias(torch.autograd.Function):
-    """Add a number to each channel; its gradient is summed over those that share it."""
+    """Add a number to each channel; its gradient is summed over those that share it.
+
+    Without a group it is only this rank's part of the sum.
+    """
 
     @staticmethod
     def forward(
@@ -303,5 +321,6 @@ class AddBias(torch.autograd.Function):
         """dOut passes; every number of the bias gets the sum of its channel."""
         dims = [0, *range(dout.dim() - ctx.dims, dout.dim())]
         dbias = dout.sum(dims).contiguous()
-        dist.all_reduce(dbias, group=ctx.group)
+        if ctx.group is not None:
+            dist.all_reduce(dbias, group=ctx.group)
         return dout, dbias, None, None

@@ -6,6 +6,7 @@ import copy
 import operator
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from runtime.blocks import Box, Window, shape
+from runtime.buckets import BYTES, Buckets
 from runtime.collectives import Words
 from runtime.layout import Layout, Whole, even
 from runtime.mesh import coordinates
@@ -65,6 +67,7 @@ class Network(nn.Module):
     make: the planned layer for a name, a module and its input's shape, None for none.
     refuse: raise `ValueError` for a layer that could only be computed from the whole.
     graph: what the model calls; None to trace it here.
+    bucket_bytes: of gradients that are summed in one message; see `Buckets`.
     places: by the name of a call, the boxes of all ranks before and after a pooling.
     """
 
@@ -77,6 +80,7 @@ class Network(nn.Module):
         refuse: bool = False,
         graph: fx.Graph | None = None,
         places: Mapping[str, tuple[tuple[Box, ...], tuple[Box, ...]]] | None = None,
+        bucket_bytes: int = BYTES,
     ) -> None:
         super().__init__()
         self.make, self.refuse, self.words = make, refuse, Words()
@@ -94,6 +98,9 @@ class Network(nn.Module):
         for node in (graph or traced(model, whole, dtype)).nodes:
             self._place(node)
         del self.plain, self.make, self.ready, self.places
+        holders: list[Any] = [m for m in self.modules() if hasattr(m, "hand_over")]
+        shared = [each for holder in holders for each in holder.hand_over()]
+        self.buckets = Buckets(shared, bucket_bytes)
 
     # -- making ---------------------------------------------------------------------
 
@@ -243,6 +250,14 @@ class Network(nn.Module):
         for step, sources in self.calls:
             values[step] = self.steps[step](*(values[name] for name in sources))
         return values[self.output]
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Backward passes in here add up; the next one outside sums them over ranks.
+
+        For batches that are given in parts. It is the sums of shared parameters that
+        wait; weights have one owner and their gradients are complete at once.
+        """
+        return self.buckets.later()
 
     def scatter(self, batch: torch.Tensor) -> torch.Tensor:
         """This rank's share of a whole batch, or of whole targets like the output."""

@@ -25,6 +25,7 @@ from runtime.blocks import (
     volume,
     zeros_around,
 )
+from runtime.buckets import Shared
 from runtime.layout import (
     Count,
     Layout,
@@ -323,7 +324,15 @@ class Gathered(Step):
         super().__init__()
         self.call, self.layouts, self.count = call, layouts, count
         self.module = copy.deepcopy(module)  # the user's stays as it is
+        self.sums_gradients = True
         self.layout = even(out)
+
+    def hand_over(self) -> list[Shared]:
+        """The parameters whose gradients the caller sums from now on; see `Buckets`."""
+        self.sums_gradients = False
+        held = () if self.module is None else self.module.parameters()
+        everyone = tuple(range(dist.get_world_size()))
+        return [Shared(each, everyone, each.numel()) for each in held]
 
     def forward(self, *shares: torch.Tensor) -> torch.Tensor:
         """The own part of what the whole gives."""
@@ -331,6 +340,8 @@ class Gathered(Step):
         whole = [move(s, lies, everywhere(lies.whole), self.count) for s, lies in pairs]
         if self.module is None:
             result = self.call(*whole)
+        elif not self.sums_gradients:
+            result = self.module(*whole)
         else:
             held = dict(self.module.named_parameters())
             summed = {

@@ -51,6 +51,7 @@ def parallelize(
     *,
     memory: int | str | None = None,
     refuse: bool = False,
+    bucket_bytes: int = 25 * 2**20,
 ) -> Network:
     """The model as a module that takes and gives this rank's shares; all ranks must ask.
 
@@ -63,6 +64,8 @@ def parallelize(
         the fewest words. None: `plan_model`, on rank 0.
     memory: bytes per process that the plan, or each plan, may take.
     refuse: raise `ValueError` with the name of a layer that would have to be gathered.
+    bucket_bytes: gradients of biases and normalizations are summed over the ranks that share them in messages
+        of about this size, during the backward pass; 0 for a message each.
 
     Raises `UsageError` for a wrong argument, a name that no layer has, or a plan of another model, and
     `InfeasibleError` where nothing fits the memory.
@@ -93,7 +96,7 @@ def parallelize(
             if not node.weighted and node.layer:
                 places[node.name] = boxes_of(node.layer, decided.placed[node.name], ranks)
     dtype = next(model.parameters()).dtype
-    return Network(model, tuple(input), planner.layer, dtype, refuse, graph, places)
+    return Network(model, tuple(input), planner.layer, dtype, refuse, graph, places, bucket_bytes)
 
 
 def plan_model(

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from network_ranks import MODELS, near
+from network_ranks import MODELS, PLANS, near
 from torch import nn
 
 import synth
@@ -102,6 +102,78 @@ def as_planned(case: str) -> None:
     for counted in (net.words, *(m.words for m in net.modules() if isinstance(m, DistributedLayer))):
         counted.steps.clear()
     words_as_planned(plan, net, shape)
+
+
+def gradients(net: Network) -> dict[str, torch.Tensor]:
+    """By name, those of this rank."""
+    return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+
+
+def buckets(case: str) -> None:
+    """Any bucket size gives the same gradients of the same words; only messages are fewer."""
+    name, how = case.split()
+    kind, shape = MODELS[name]
+    sent, found = [], []
+    for size in (0, 200, 25 * 2**20):
+        torch.manual_seed(0)
+        whole = kind().double()
+        parts, target = torch.randn(3, *shape).double(), torch.randn(()).double()
+        net = synth.parallelize(whole, shape, plan=PLANS[how], bucket_bytes=size)
+        for _ in range(2):  # sums of an earlier step do not come back
+            net.zero_grad(set_to_none=False)
+            before = net.buckets.messages
+            with net.no_sync():
+                for part in parts[:2]:
+                    (net(net.scatter(part)) - target).square().sum().backward()
+            assert net.buckets.messages == before
+            (net(net.scatter(parts[2])) - target).square().sum().backward()
+        (net(net.scatter(parts[0])) - target).square().sum().backward()  # without zeroing, adds
+        found.append(gradients(net))
+        sent.append((net.buckets.messages, net.buckets.words))
+    for other in found[1:]:
+        for key, values in found[0].items():
+            torch.testing.assert_close(other[key], values)
+    messages, words = zip(*sent, strict=True)
+    assert words[0] == words[1] == words[2]
+    assert messages[0] > messages[1] > messages[2] > 0
+    shared = sum(len(bucket.shared) for bucket in net.buckets.buckets)
+    assert messages[0] == 3 * shared
+    groups = {bucket.group for bucket in net.buckets.buckets}
+    assert messages[2] == 3 * len(groups), (messages, words, len(groups))
+    for part in (*parts, parts[0]):
+        (whole(part) - target).square().sum().backward()
+    for key, step in net.owners.items():
+        layer = getattr(net.steps[step], "module", None)
+        bias = getattr(whole.get_submodule(key), "bias", None)
+        if isinstance(layer, DistributedLayer) and bias is not None:
+            ((low, high),) = layer.channels(layer.at)
+            torch.testing.assert_close(layer.bias.grad, bias.grad[low:high])
+    print("messages", messages, "words", words, flush=True)
+
+
+def broken_pass(case: str) -> None:
+    """What a backward pass that broke off had collected is forgotten."""
+    kind, shape = MODELS[case]
+    torch.manual_seed(0)
+    net = synth.parallelize(kind(), shape, plan="filter")
+    batch = torch.randn(shape)
+
+    def fails(gradient: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("on purpose")
+
+    net(net.scatter(batch)).square().sum().backward()
+    right = gradients(net)
+    net.zero_grad()
+    share = net.scatter(batch).requires_grad_()
+    share.register_hook(fails)
+    try:
+        net(share).square().sum().backward()
+    except RuntimeError as error:
+        assert "on purpose" in str(error)
+    net.zero_grad()
+    net(net.scatter(batch)).square().sum().backward()
+    for key, values in gradients(net).items():
+        torch.testing.assert_close(values, right[key])
 
 
 def wrong_plans(case: str) -> None:

@@ -34,3 +34,14 @@ def test_plans_of_something_else_are_refused(tmp_path: Path) -> None:
     ):
         for output in outcome.output:
             assert said in output
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("case", ["residual rows_channels", "residual data"])
+def test_buckets_save_messages_and_no_words(case: str, tmp_path: Path) -> None:
+    told(tmp_path, "buckets", case)
+
+
+@pytest.mark.ranks
+def test_a_broken_backward_pass_leaves_nothing(tmp_path: Path) -> None:
+    told(tmp_path, "broken_pass", "residual")
