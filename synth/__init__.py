@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     from synth.pipeline import plan
     from synth.plan import Plan
     from synth.plan_file import read_plan
+    from synth.samples import feed, open_samples
     from synth.simulated import simulated as simulate
 
 __all__ = [
     "Layer",
     "Plan",
     "distributed_conv",
+    "feed",
     "load_layer",
+    "open_samples",
     "parallelize",
     "plan",
     "plan_model",
@@ -36,8 +39,10 @@ __all__ = [
 
 _HOMES = {
     "distributed_conv": ("codegen.module", "distributed_conv"),
+    "feed": ("synth.samples", "feed"),
     "Layer": ("synth.layer", "Layer"),
     "load_layer": ("synth.layer", "load_layer"),
+    "open_samples": ("synth.samples", "open_samples"),
     "parallelize": ("synth.parallel", "parallelize"),
     "plan": ("synth.pipeline", "plan"),
     "plan_model": ("synth.parallel", "plan_model"),

@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from network_ranks import MODELS, PLANS, near
@@ -174,6 +175,27 @@ def broken_pass(case: str) -> None:
     net(net.scatter(batch)).square().sum().backward()
     for key, values in gradients(net).items():
         torch.testing.assert_close(values, right[key])
+
+
+def fed(case: str) -> None:
+    """Every rank reads its own part of a file; together they read the file once."""
+    kind, shape = MODELS[case]
+    torch.manual_seed(0)
+    batches = torch.randn(3, *shape)
+    file = Path(sys.argv[3], "samples.npy")
+    if dist.get_rank() == 0:
+        np.save(file, batches.flatten(0, 1).numpy())
+    dist.barrier()
+    for how in ("data", "rows_channels"):
+        net = synth.parallelize(kind(), shape, plan=PLANS[how])
+        feed = synth.feed(net, file)
+        for share, batch in zip(feed, batches, strict=True):
+            assert torch.equal(share, net.scatter(batch))
+            net(share).sum().backward()
+        read = torch.tensor(feed.samples.bytes_read)
+        assert read == 3 * 4 * net.scatter(batches[0]).numel()
+        dist.all_reduce(read)
+        assert read == 4 * batches.numel()
 
 
 def wrong_plans(case: str) -> None:
