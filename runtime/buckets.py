@@ -22,7 +22,7 @@ BYTES = 25 * 2**20
 
 
 class Shared(NamedTuple):
-    """A parameter, the ranks that hold words of it, and its place among all of theirs."""
+    """A parameter, the ranks that hold it, and its place among the words of all."""
 
     parameter: nn.Parameter
     ranks: tuple[int, ...]
@@ -77,9 +77,7 @@ class Buckets:
         finally:
             self.sums = before
 
-    def _taker(
-        self, number: int, index: int
-    ) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _taker(self, number: int, index: int) -> Callable[[torch.Tensor], torch.Tensor]:
         bucket = self.buckets[number]
 
         def take(gradient: torch.Tensor) -> torch.Tensor:
@@ -106,7 +104,7 @@ class Buckets:
         for bucket in self.buckets:
             bucket.missing = set(range(len(bucket.shared)))
         if self.sums:
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _send(self, everything: bool) -> None:
         """Send buckets that are complete, in their order: it is that of all ranks."""

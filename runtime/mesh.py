@@ -15,7 +15,7 @@ from torch.distributed.rendezvous import rendezvous
 from runtime.watch import Watch
 
 At = dict[str, int]  # axis -> coordinate of a rank on the grid
-_groups: dict[Any, Any] = {}  # ranks and timeout -> what torch calls their group
+_groups = dict[Any, Any]()  # ranks and timeout -> what torch calls their group
 
 
 class Group(NamedTuple):

@@ -24,7 +24,9 @@ class Place(NamedTuple):
 class Brought(Step):
     """A step whose input is first brought to where the step wants it."""
 
-    def __init__(self, step: Step, source: Layout, wanted: Layout, count: Count) -> None:
+    def __init__(
+        self, step: Step, source: Layout, wanted: Layout, count: Count
+    ) -> None:
         super().__init__()
         self.step, self.source, self.wanted, self.count = step, source, wanted, count
         self.layout = step.layout
@@ -37,7 +39,7 @@ class Brought(Step):
 
 
 class Head(nn.Module):
-    """A linear layer of a feature map, as the convolution whose kernel covers the map."""
+    """A linear layer of a feature map: a convolution whose kernel covers the map."""
 
     def __init__(self, layer: DistributedLayer) -> None:
         super().__init__()

@@ -125,7 +125,7 @@ class Planned(Step):
         return out
 
     def _flat(self) -> Layout | None:
-        """Where In is wanted, if (group, channel) are runs of channels on every rank."""
+        """Where In is wanted, if (group, channel) are runs of channels everywhere."""
         whole, boxes = self.wanted.whole, self.wanted.boxes
         if not all(b[1][1] - b[1][0] <= 1 or b[2] == (0, whole[2]) for b in boxes):
             return None

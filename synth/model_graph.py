@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from synth.axes import Tensor
 from synth.layer import Layer
 from synth.layer_rules import LayerError
 from synth.network.boxes import Boxes, Placed
@@ -29,7 +30,7 @@ def described(name: str, module: nn.Module, shape: tuple[int, ...]) -> Layer | N
     """
     from torch import nn
 
-    kinds = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+    kinds: dict[type[nn.Module], int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
     conv: Any = module
     if isinstance(module, nn.Linear):
         rest: dict[str, Any] = {"dtype": _word(module), "name": name}
@@ -165,9 +166,7 @@ class _Reader:
             return isinstance(self.modules[str(node.target)], ADAPTIVE)
         return node.target in (torch.mean, "mean", torch.nn.functional.adaptive_avg_pool2d)
 
-    def pooled(
-        self, name: str, module: Any, before: tuple[int, ...], after: tuple[int, ...]
-    ) -> Layer | None:
+    def pooled(self, name: str, module: Any, before: tuple[int, ...], after: tuple[int, ...]) -> Layer | None:
         """A pooling as a convolution with a group per channel; None where it has other windows."""
         dims = len(before) - 2
 
@@ -190,8 +189,9 @@ def boxes_of(layer: Layer, placed: Placed, procs: int) -> tuple[tuple[Boxed, ...
     """What each rank owns of the input and of the output of a pooling, in the model's dimensions."""
     boxes = Boxes(layer.nest, [placed], procs)
     result = []
-    for tensor in ("In", "Out"):
-        low, high, _ = boxes.flat(tensor)  # type: ignore[arg-type]
+    sides: tuple[Tensor, ...] = ("In", "Out")
+    for tensor in sides:
+        low, high, _ = boxes.flat(tensor)
         dims = [0, 1, *range(7 - len(layer.input), 5)]
         each = ([(int(low[d, 0, rank]), int(high[d, 0, rank])) for d in dims] for rank in range(procs))
         result.append(tuple(map(tuple, each)))

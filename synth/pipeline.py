@@ -96,7 +96,9 @@ def check_order(order: Sequence[str] | None) -> None:
         return
     for axis in order:
         if axis not in AXES or list(order).count(axis) > 1:
-            raise UsageError(f"order {','.join(order)} has {axis!r}; name each of {', '.join(AXES)} at most once")
+            raise UsageError(
+                f"order {','.join(order)} has {axis!r}; name each of {', '.join(AXES)} at most once"
+            )
 
 
 def placed(made: Plan, order: Sequence[str] | None) -> Plan:
@@ -106,7 +108,8 @@ def placed(made: Plan, order: Sequence[str] | None) -> Plan:
     missing = [axis for axis in AXES if getattr(made.grid, axis) > 1 and axis not in order]
     if missing:
         raise UsageError(
-            f"order {','.join(order)} lacks {', '.join(missing)}, which the grid {made.grid.shown()} splits; add it"
+            f"order {','.join(order)} lacks {', '.join(missing)}, which the grid {made.grid.shown()} "
+            "splits; add it"
         )
     return replace(made, order=placement(made.grid, order))
 

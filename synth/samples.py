@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,23 +74,24 @@ def open_samples(
 ) -> Samples:
     """A `.npy` file, the `dataset` of an HDF5 file, or raw words of a `shape` and `dtype` in row-major order.
 
-    Raises `InputError` for a file that cannot be read so, `UsageError` for arguments that contradict each other.
+    Raises `InputError` for a file that cannot be read so, `UsageError` for contradicting arguments.
     """
     name = os.fspath(file)
     if not os.path.isfile(name):
         raise InputError(f"{name}: no such file, or not a plain one; name a file of samples")
     if dataset is not None:
         return Samples(name, _hdf5(name, dataset))
-    if (shape is None) != (dtype is None):
+    if (shape is None) is not (dtype is None):
         raise UsageError(f"{name}: give shape and dtype of a raw file, or neither of another one")
     try:
-        if shape is not None:
-            words = np.memmap(name, dtype, "r")
+        if shape is not None and dtype is not None:
+            words = np.memmap(name, np.dtype(dtype), "r")
             return Samples(name, words[: int(np.prod(shape))].reshape(tuple(shape)))
         return Samples(name, np.load(name, mmap_mode="r", allow_pickle=False))
     except (ValueError, TypeError, OSError, EOFError) as fault:
         raise InputError(
-            f"{name}: {fault}; it must be an .npy file, or hold the words of shape and dtype, or name a dataset"
+            f"{name}: {fault}; "
+            "it must be an .npy file, or hold the words of shape and dtype, or name a dataset"
         ) from fault
 
 
@@ -101,7 +103,9 @@ def _hdf5(name: str, dataset: str) -> Any:
     try:
         return h5py.File(name, "r")[dataset]
     except (OSError, KeyError) as fault:
-        raise InputError(f"{name}: dataset {dataset} cannot be read ({fault}); name one of its datasets") from fault
+        raise InputError(
+            f"{name}: dataset {dataset} cannot be read ({fault}); name one of its datasets"
+        ) from fault
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ def _runs(nest: Nest, axis: str, interval: Interval) -> Rows:
     rows = [nest.windows[axis].source(row) for row in range(*interval)]
     if not rows:
         return (slice(0, 0),)
-    steps = {after - before for before, after in zip(rows, rows[1:], strict=False)}
+    steps = {after - before for before, after in pairwise(rows)}
     if len(steps) <= 1:
         return (slice(rows[0], rows[-1] + 1, steps.pop() if steps else 1),)
     ends = [i for i in range(1, len(rows)) if rows[i] != rows[i - 1] + 1]
@@ -174,14 +178,16 @@ def feed(
 ) -> Feed:
     """The shares of this rank, batch after batch, of a file of samples.
 
-    target: a network of `parallelize`, or the plan of one layer, then for `rank` (this one) and with its `halo`.
+    target: a network of `parallelize`, or the plan of one layer: then for `rank` (this one), with its `halo`.
     order: samples in the order of the epoch, alike on all ranks; as they lie in the file by default. A rest
         that fills no batch is left out.
     dataset, shape, dtype: see `open_samples`.
 
     Raises `InputError` where the file does not hold samples of the target's shape.
     """
-    samples = file if isinstance(file, Samples) else open_samples(file, dataset=dataset, shape=shape, dtype=dtype)
+    samples = (
+        file if isinstance(file, Samples) else open_samples(file, dataset=dataset, shape=shape, dtype=dtype)
+    )
     if isinstance(target, Plan):
         wanted = of_plan(target, _rank() if rank is None else rank, halo)
         word = target.nest.dtype
@@ -191,7 +197,8 @@ def feed(
         wanted, word = of_network(target), str(target.dtype).removeprefix("torch.")
     if samples.shape[1:] != wanted.whole:
         raise InputError(
-            f"{samples.name}: samples are {samples.shape[1:]}, but {wanted.whole} are planned; plan this shape"
+            f"{samples.name}: samples are {samples.shape[1:]}, but {wanted.whole} are planned; "
+            "plan for this shape"
         )
     places = range(samples.shape[0]) if order is None else order
     if len(places) < wanted.batch:

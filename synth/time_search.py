@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from synth.axes import PerAxis
+from synth.axes import ROW_MAJOR, Order, PerAxis
 from synth.errors import InfeasibleError
-from synth.machine.groups import ORDERS, ROW_MAJOR, Order, distinct_orders
+from synth.machine.groups import ORDERS, distinct_orders
 from synth.machine.layer_time import PANELS, LayerTimer, PassTime, compute_seconds
 from synth.machine.levels import Machine
 from synth.passes import PASSES, Pass

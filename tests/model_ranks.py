@@ -59,7 +59,10 @@ def given(how: str, model: nn.Module, shape: tuple[int, ...], memory: int | None
 
 def trained(model: nn.Module, optimizer: str, batch: Callable[[int], Any], run: Any) -> list[float]:
     """The losses of some steps."""
-    kinds = {"sgd": (torch.optim.SGD, {"lr": 1e-5, "momentum": 0.9}), "adam": (torch.optim.Adam, {"lr": 1e-5})}
+    kinds = {
+        "sgd": (torch.optim.SGD, {"lr": 1e-5, "momentum": 0.9}),
+        "adam": (torch.optim.Adam, {"lr": 1e-5}),
+    }
     kind, options = kinds[optimizer]
     steps = kind(model.parameters(), **options)
     losses = []

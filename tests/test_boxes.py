@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.axes import PerAxis
+from synth.axes import ROW_MAJOR, PerAxis
 from synth.distribution import Distribution
 from synth.layer import Layer, load_layer
-from synth.machine.groups import CHANNELS_SWAPPED, ROW_MAJOR
+from synth.machine.groups import CHANNELS_SWAPPED
 from synth.network.boxes import Boxes, Placed, looked_at, moved_words, rows_read
 from synth.training import roles
 from synth.words import received

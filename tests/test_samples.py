@@ -140,5 +140,7 @@ def test_rank_0_says_how_far_it_is(
 
 @pytest.mark.ranks
 def test_a_network_is_fed_in_parallel(tmp_path: Path) -> None:
-    outcome = run_ranks("from plan_ranks import main\n\nmain()\n", 4, tmp_path, "fed", "residual", str(tmp_path))
+    outcome = run_ranks(
+        "from plan_ranks import main\n\nmain()\n", 4, tmp_path, "fed", "residual", str(tmp_path)
+    )
     assert set(outcome.codes) == {0}, "\n".join(outcome.output)

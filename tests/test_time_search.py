@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from synth.axes import ROW_MAJOR
 from synth.cli import main
 from synth.errors import InfeasibleError
 from synth.layer import Layer, load_layer
 from synth.machine.file import load_machine
-from synth.machine.groups import ROW_MAJOR
 from synth.machine.layer_time import LayerTimer
 from synth.machine.levels import Machine
 from synth.search import Request

@@ -64,7 +64,12 @@ def test_the_water_filling_behind_it_is_a_minimum(sizes: tuple[float, float, flo
     assert gathers + sums >= 9 * (volume / 4) ** (1 / 3) * (1 - 1e-9)
 
 
-KEPT: list[frozenset[Tensor]] = [frozenset(), frozenset({"Out"}), frozenset({"In", "Ker"}), frozenset(TENSORS)]
+KEPT: list[frozenset[Tensor]] = [
+    frozenset(),
+    frozenset({"Out"}),
+    frozenset({"In", "Ker"}),
+    frozenset(TENSORS),
+]
 
 
 @given(distributions(), st.sampled_from(KEPT))
@@ -77,7 +82,9 @@ def test_bound_program_and_plan_in_a_chain(distribution: Distribution, kept: fro
     bound = one_grid_bound(nest, procs, distribution.most_real_work, kept).words
     assert int(counted.max()) >= program * (1 - 1e-5) - 1e-5
     assert int(counted.max()) >= bound * (1 - 1e-9)
-    if nest.real_work == nest.work and not any(n % p for n, p in zip(nest.extents, distribution.grid, strict=True)):
+    if nest.real_work == nest.work and not any(
+        n % p for n, p in zip(nest.extents, distribution.grid, strict=True)
+    ):
         assert bound <= program * (1 + 1e-5) + 1e-3
     if kept == frozenset(TENSORS):
         assert bound >= training_bound(nest, procs, distribution.most_real_work).words - 1e-6
@@ -87,9 +94,13 @@ def test_with_everything_kept_a_step_is_two_passes() -> None:
     nest = Layer.conv2d((32, 256, 14, 14), 256, 3, padding=1).nest
     for procs in (4, 16, 64):
         work = nest.real_work // procs
-        single, step = (f(nest, procs, work) for f in (lambda *a: universal_bound(a[0], a[1], None, a[2]), one_grid_bound))
+        single, step = (
+            f(nest, procs, work) for f in (lambda *a: universal_bound(a[0], a[1], None, a[2]), one_grid_bound)
+        )
         assert math.isclose(step.words, 2 * single.words, rel_tol=1e-6)
-        assert math.isclose(relax_training(nest, procs).cost, 2 * relax_received(nest, procs).cost, rel_tol=1e-5)
+        assert math.isclose(
+            relax_training(nest, procs).cost, 2 * relax_received(nest, procs).cost, rel_tol=1e-5
+        )
 
 
 def test_closed_form_of_a_cube_for_any_weights() -> None:

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.axes import AXES, DIMS, LACKS, SPATIAL, PerAxis, Tensor
+from synth.axes import AXES, DIMS, LACKS, ROW_MAJOR, SPATIAL, Order, PerAxis, Tensor, strides
 from synth.distribution import Distribution
-from synth.machine.groups import ROW_MAJOR, Order, strides
 from synth.nest import Nest
 
 Array = NDArray[Any]

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from synth.axes import AXES, SPATIAL, TENSORS, PerAxis, Tensor
+from synth.axes import AXES, ROW_MAJOR, SPATIAL, TENSORS, Order, PerAxis, Tensor
 from synth.errors import InfeasibleError
-from synth.machine.groups import CHANNELS_SWAPPED, ORDERS, ROW_MAJOR, Order, distinct_orders
+from synth.machine.groups import CHANNELS_SWAPPED, ORDERS, distinct_orders
 from synth.machine.layer_time import compute_seconds, layer_seconds
 from synth.machine.levels import Machine
 from synth.nest import Nest

@@ -16,7 +16,19 @@ from synth.errors import InputError
 SCHEMA = "synth.network-plan/1"
 REMEDY = "write the plan anew with `synth plan NETWORK.yaml --json -o plan.json`"
 KEYS = [
-    *("schema", "name", "procs", "objective", "pass", "kept", "machine", "cost", "lower_bound", "gap", "method"),
+    *(
+        "schema",
+        "name",
+        "procs",
+        "objective",
+        "pass",
+        "kept",
+        "machine",
+        "cost",
+        "lower_bound",
+        "gap",
+        "method",
+    ),
     *("word_bytes", "memory_words", "resident_words"),
     *("layers", "redistributions", "singles", "best_single", "ratio"),
 ]
@@ -42,7 +54,9 @@ def parse_network_plan(text: str, name: str) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         schema = data.get("schema") if isinstance(data, dict) else None
         raise InputError(f"{name}: schema is {str(schema)[:60]!r}, not {SCHEMA!r}; {REMEDY}")
-    data.setdefault("kept", ["out"] if data.get("pass") == "training" else [])  # files from before it was said
+    data.setdefault(
+        "kept", ["out"] if data.get("pass") == "training" else []
+    )  # files from before it was said
     _Check(name).plan(data)
     return data
 
