@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from synth.axes import AXES, Tensor, placement
+from synth.axes import AXES, ROW_MAJOR, Tensor, placement
 from synth.closed_form import Eq4, best
 from synth.errors import UsageError
 from synth.layer import Layer, load_layer
@@ -216,7 +216,10 @@ def stage_text(made: Plan, stage: str) -> str:
             words = None if limit is None else limit // made.nest.word_bytes
             return str(best(Eq4.of(made.nest, made.procs, words)))
         case "grid":
-            return f"{made.grid.shown()}: {made.used_procs} of {made.procs} processes, {made.tiling}"
+            from synth.report import ranks_run
+
+            run = "" if made.order == ROW_MAJOR else f"{ranks_run(made)}, "
+            return f"{made.grid.shown()}: {made.used_procs} of {made.procs} processes, {run}{made.tiling}"
         case "distribution":
             from synth.report import ownership
 
