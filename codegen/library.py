@@ -13,10 +13,12 @@ from importlib.resources import files
 
 MODULES = (
     "blocks",
+    "words",
     "mesh",
     "halo",
     "collectives",
     "watch",
+    "forms",
     "local",
     "data",
     "check",

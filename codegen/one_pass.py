@@ -6,7 +6,7 @@ from textwrap import wrap
 
 from codegen.coordinates import carries_more
 from codegen.program import (
-    Broadcast,
+    Bring,
     Fetch,
     Finish,
     Function,
@@ -167,19 +167,19 @@ class OnePass:
     def _fetches(self) -> list[Tensor]:
         return [t for t in self.tiling.reads if self.arrives(t) and self.loops]
 
-    def _broadcast(self, tensor: Tensor) -> Broadcast:
+    def _bring(self, tensor: Tensor) -> Bring:
         names = self.touched(tensor), self.here(tensor), self.carried(tensor)
-        return Broadcast(tensor, self.role(tensor), *names, LACKED_INDEX[tensor])
+        return Bring(tensor, self.role(tensor), *names, LACKED_INDEX[tensor])
 
     def _gather(self, tensor: Tensor) -> Gather:
         phase, step = "loop", 0
         if tensor in self.tiling.expanded:
             phase, step = "expand", self.tiling.expanded.index(tensor)
-        common = vars(self._broadcast(tensor))
+        common = vars(self._bring(tensor))
         return Gather(**common, why=self._why("broadcast", tensor), phase=phase, step=step)
 
     def _start(self, tensor: Tensor) -> tuple[Node, ...]:
-        start = Start(**vars(self._broadcast(tensor)))
+        start = Start(**vars(self._bring(tensor)))
         why = Text((f"# {self._why('broadcast', tensor)}",))
         condition = self._changes(tensor, "step")
         return (why, When(condition, (start,))) if condition else (why, start)
@@ -200,6 +200,13 @@ class OnePass:
         named = self._names_block()
         if not self.loops:
             return self._one_step(("block = work(at)",) if named else ())
+        nodes = self._loop(named)
+        if self.leaves:
+            var = self.var(self.written)
+            nodes.append(Text((f"collect(leaving, {var}, {var}_box)",)))
+        return nodes
+
+    def _loop(self, named: bool) -> list[Node]:
         body: list[Node] = [Text((f"block = tile(at, step{self.tiles})",))] if named else []
         if not self._fetches():
             return [Text(self._begin()), Steps(self.steps, (*body, *self._step()))]
@@ -214,12 +221,13 @@ class OnePass:
         name = f"{var} =" if self.returns or self.kept else "return"
         return [Text((*block, f"{name} {kernel}"))]
 
-    def _begin(self) -> tuple[str, str]:
+    def _begin(self) -> tuple[str, ...]:
         """The box of what is summed here, and its zeros."""
         var, written = self.var(self.written), self.written
         away = self.leaves and self.loops
         box = self.carried(written) + "(at)" if away else self.touched(written) + "(work(at))"
-        return f"{var}_box = {box}", f"{var} = {self.parameters[0]}.new_zeros(shape({var}_box))"
+        begin = f"{var}_box = {box}", f"{var} = {self.parameters[0]}.new_zeros(shape({var}_box))"
+        return (*begin, "leaving = []") if away else begin
 
     def _step(self) -> list[Node]:
         """The local kernel, and what follows when the result leaves panel by panel."""
@@ -290,7 +298,11 @@ class OnePass:
         nodes: list[Node] = []
         result = self.var(self.written)
         if self.grouped(self.written) and not (self.leaves and self.loops):
-            nodes.append(Finish(**vars(self._reduce()), phase="loop" if self.leaves else "reduce"))
+            phase = "loop" if self.leaves else "reduce"
+            last = not (self.returns or self.kept)
+            nodes.append(Finish(**vars(self._reduce()), phase=phase, into="return" if last else "total ="))
+            if last:
+                return nodes
             result = "total"
         elif not (self.loops or self.returns or self.kept):
             return nodes  # the one kernel call is what is returned

@@ -34,7 +34,7 @@ class Halo:
 
 
 @dataclass(frozen=True)
-class Broadcast:
+class Bring:
     """How the panels of one tensor reach all ranks of a group."""
 
     tensor: str  # as words are counted: "Out"
@@ -51,7 +51,7 @@ class Broadcast:
 
 
 @dataclass(frozen=True)
-class Gather(Broadcast):
+class Gather(Bring):
     """Bring the whole slice of a tensor before anything is computed."""
 
     why: str = ""
@@ -60,13 +60,13 @@ class Gather(Broadcast):
 
 
 @dataclass(frozen=True)
-class Start(Broadcast):
-    """Start the broadcasts of a panel."""
+class Start(Bring):
+    """Start to bring in a panel."""
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """The function that starts all broadcasts that one step waits for."""
+    """The function that starts to bring in all panels that one step waits for."""
 
     tiles: str
     body: tuple[Node, ...]
@@ -117,6 +117,7 @@ class Finish(Reduce):
     """Reduce all that was written onto the shares of a group."""
 
     phase: str
+    into: str  # "return", or the variable with the total
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ class Program:
     loop_axis: str
     asks_changes: bool
     tensors: tuple[TensorText, ...]
-    broadcasts: bool
+    gathers: bool
     reduces: bool
     functions: tuple[Function, ...]
     layer: Layer | None  # training

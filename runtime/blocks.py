@@ -67,6 +67,13 @@ def within(box: Box, frame: Box) -> tuple[slice, ...]:
     return tuple(slice(b[0] - f[0], b[1] - f[0]) for b, f in pairs)
 
 
+def consecutive(box: Box, frame: Box) -> bool:
+    """Whether the words of `box` lie one after the other in a tensor over `frame`."""
+    sizes = shape(box)
+    first = next((dim for dim, size in enumerate(sizes) if size != 1), len(sizes))
+    return box[first + 1 :] == frame[first + 1 :]
+
+
 def digits(step: int, tiles: dict[str, int]) -> dict[str, int]:
     """Axis -> index of its tile in a step of the loops, outermost first in `tiles`."""
     indices = {}

@@ -15,10 +15,11 @@ import torch.distributed as dist
 
 from runtime.blocks import Box
 from runtime.check import expected_words, value_fault, word_faults
-from runtime.collectives import Words
+from runtime.forms import TRIALS, Tuning, chosen
 from runtime.mesh import World, place_at, stop
 from runtime.report import save_shares, write_report
 from runtime.watch import reason_of, say
+from runtime.words import Words
 
 Tensors = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -61,6 +62,13 @@ def arguments(about: str | None, argv: list[str] | None = None) -> argparse.Name
         help="compare with torch and the plan",
     )
     add("--bench", type=int, default=0, metavar="N", help="time N runs")
+    add(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="cuda: ranks may share GPUs, over gloo; auto: one GPU per rank, or none",
+    )
+    add("--tune", action="store_true", help="time forms of the local kernel first")
     add("--report", metavar="DIR", help="write rank-00000.json and so on into DIR")
     add("--save", action="store_true", help="with --report: the results, too")
     add(
@@ -87,10 +95,13 @@ def conclude(
     ends the process with code 6.
     """
     words = Words()
+    Tuning.on = args.tune
     try:
         values, seconds = timed(share, words, world)
         words.enter("the check")
         faults = check(world, facts, share, values, words) if args.check else []
+        for _ in range(TRIALS if args.tune and args.bench else 0):
+            timed(share, Words(), world)
         times = bench(args.bench, share, world)
         follow(world, words, "the gathering of the outcomes")
         outcome = {
@@ -214,6 +225,8 @@ def tell(
             f" {most['total']} words, {most['total'] * facts.dtype.itemsize} bytes"
             " received per rank and run"
         )
+    for line in chosen():
+        say(f"kernel on rank 0: {line}")
     if not args.check:
         return
     if bad:

@@ -1,68 +1,118 @@
-"""What surrounds the collectives: counting words, putting panels together."""
+"""Bringing panels in and sums together, by what the backend at hand does best.
+
+gloo's own all-gather runs around a ring and its reduce-scatter moves what an all-reduce
+moves. So pieces of a panel travel there from rank to rank, all in flight at once, and
+terms of a sum by one all-to-all, after which each rank adds its own; both may be uneven
+and no word travels twice. On nccl even pieces go by its all-gather and reduce-scatter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 
-from runtime.blocks import Box, shape, within
-
-Piece = tuple[Box, torch.Tensor, Any]  # what part of a panel, its values, their request
-Coming = tuple[Box, torch.Tensor, Iterable[Piece]]  # a panel, a like tensor, pieces
-
-
-class Words:
-    """Counts the words that this rank receives: (phase, step, tensor) -> words."""
-
-    def __init__(self) -> None:
-        self.steps: dict[tuple[str, int, str], int] = {}
-        self.started, self.latest = 0, "no communication yet"
-        self.part = ""  # what the phases that are counted now belong to
-
-    def during(self, part: str) -> Words:
-        """This counter; from now on its phases are those of one part of a program."""
-        self.part = f"{part} "
-        return self
-
-    def enter(self, stage: str) -> None:
-        """Note what this rank starts, for the others to see where it is."""
-        self.started, self.latest = self.started + 1, stage
-
-    def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
-        """A function that adds received words to one entry."""
-        phase = self.part + phase
-        self.enter(f"{tensor}, {phase} step {step}")
-
-        def count(words: int) -> None:
-            key = phase, step, tensor
-            if words:
-                self.steps[key] = self.steps.get(key, 0) + words
-
-        return count
-
-    def received(self) -> dict[str, int]:
-        """Words received per tensor, as halo (there or back), and in total."""
-        words = dict.fromkeys(("In", "Ker", "Out", "halo", "total"), 0)
-        for (phase, _, tensor), received in self.steps.items():
-            words[tensor] += received
-            words["total"] += received
-            halo = phase.endswith(("halo", "return"))
-            words["halo"] += received if halo else 0
-        return words
+from runtime.blocks import Box, consecutive, shape, volume, within
+from runtime.mesh import Group, through_host
 
 
-def assemble(box: Box, like: torch.Tensor, pieces: Iterable[Piece]) -> torch.Tensor:
-    """Wait for the pieces of a box one after the other and put them together."""
-    whole = None
-    for part, values, request in pieces:
+class Coming(NamedTuple):
+    """A panel on its way: the parts that ranks of a group carry, and their values."""
+
+    panel: Box
+    parts: Sequence[Box]
+    pieces: Sequence[torch.Tensor]
+    whole: torch.Tensor | None  # what all pieces are parts of, where they fit together
+    requests: Sequence[Any]
+
+
+class Leaving(NamedTuple):
+    """Partial sums on their way: what this rank sums, its own and the others' terms."""
+
+    box: Box
+    own: torch.Tensor
+    terms: torch.Tensor  # the first dimension is the rank that they come from
+    requests: Sequence[Any]
+    sent: torch.Tensor  # read until the requests are done
+
+
+def all_gather(
+    panel: Box, parts: Sequence[Box], own: torch.Tensor, group: Group
+) -> Coming:
+    """Start to bring a panel together on all ranks of a group.
+
+    parts: for each rank of the group the box that it carries of the panel, maybe empty.
+    own: the values of this rank's part.
+    """
+    carriers = [rank for rank, part in enumerate(parts) if volume(part)]
+    whole, fits = None, all(consecutive(part, panel) for part in parts)
+    if len(carriers) == 1 or through_host(own):  # gloo broadcasts from a GPU, too
+        pieces = _places(parts, own, group)
+        requests = [
+            dist.broadcast(
+                pieces[source], group=group.handle, group_src=source, async_op=True
+            )
+            for source in carriers
+        ]
+    elif native(group) and len({volume(part) for part in parts}) == 1:
+        flat = own.new_empty(len(parts), own.numel())
+        call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+        ends = {"group": group.handle, "async_op": True}
+        requests = [call(flat.view(-1), own.view(-1), **ends)]
+        pieces = [row.view(shape(part)) for row, part in zip(flat, parts, strict=True)]
+        if fits and list(parts) == sorted(parts):
+            whole = flat.view(shape(panel))
+    else:
+        if fits:
+            whole = own.new_empty(shape(panel))
+            pieces = [whole[within(part, panel)] for part in parts]
+            pieces[group.me].copy_(own)
+        else:
+            pieces = _places(parts, own, group)
+        requests = _to_each_other(pieces, group)
+    return Coming(panel, parts, pieces, whole, requests)
+
+
+def _places(
+    parts: Sequence[Box], own: torch.Tensor, group: Group
+) -> list[torch.Tensor]:
+    """The own piece, and room for those of the others."""
+    pieces = [own.new_empty(shape(part)) for part in parts]
+    pieces[group.me] = own
+    return pieces
+
+
+def _to_each_other(pieces: Sequence[torch.Tensor], group: Group) -> list[Any]:
+    """Send the own piece to all other ranks of the group, get theirs."""
+    calls = []
+    for step in range(1, len(pieces)):  # all start with another partner
+        to = (group.me + step) % len(pieces)
+        source = (group.me - step) % len(pieces)
+        ends = (dist.isend, group.me, to), (dist.irecv, source, source)
+        for call, piece, peer in ends:
+            if pieces[piece].numel():
+                calls.append(
+                    dist.P2POp(call, pieces[piece], group=group.handle, group_peer=peer)
+                )
+    return dist.batch_isend_irecv(calls) if calls else []
+
+
+def assemble(coming: Coming) -> torch.Tensor:
+    """Wait for the pieces of a panel and put them together."""
+    panel, parts, pieces, whole, requests = coming
+    for request in requests:
         request.wait()
-        if part == box:
+    if whole is not None:
+        return whole
+    for part, values in zip(parts, pieces, strict=True):
+        if part == panel:
             return values
-        whole = like.new_empty(shape(box)) if whole is None else whole
-        whole[within(part, box)] = values
-    return like.new_empty(shape(box)) if whole is None else whole
+    whole = pieces[0].new_empty(shape(panel))
+    for part, values in zip(parts, pieces, strict=True):
+        whole[within(part, panel)] = values
+    return whole
 
 
 def settle(coming: dict[str, Coming], panels: dict[str, torch.Tensor]) -> None:
@@ -70,4 +120,54 @@ def settle(coming: dict[str, Coming], panels: dict[str, torch.Tensor]) -> None:
     while coming:
         tensor, panel = coming.popitem()
         panels.pop(tensor, None)
-        panels[tensor] = assemble(*panel)
+        panels[tensor] = assemble(panel)
+
+
+def reduce_scatter(
+    sums: torch.Tensor, panel: Box, shares: Sequence[Box], group: Group
+) -> Leaving:
+    """Start to sum a panel over a group; each of its ranks gets the total of its share.
+
+    sums: this rank's terms of the panel.
+    shares: for each rank of the group the box that it sums, maybe empty.
+    """
+    mine = shares[group.me]
+    words = [volume(share) for share in shares]
+    if len(set(words)) == 1 and native(group):
+        sent = torch.cat([sums[within(share, panel)].flatten() for share in shares])
+        total = sums.new_empty(shape(mine))
+        call = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+        request = call(total.view(-1), sent, group=group.handle, async_op=True)
+        return Leaving(mine, total, total.new_empty(0), [request], sent)
+    own = sums[within(mine, panel)].clone()
+    others = [share for rank, share in enumerate(shares) if rank != group.me]
+    sent = torch.cat([sums[within(share, panel)].flatten() for share in others])
+    terms = sums.new_empty(len(others), *shape(mine))
+    leave, come = list(words), [words[group.me]] * len(words)
+    leave[group.me] = come[group.me] = 0  # the own terms stay
+    request = dist.all_to_all_single(
+        terms.view(-1), sent, come, leave, group=group.handle, async_op=True
+    )
+    return Leaving(mine, own, terms, [request], sent)
+
+
+def add_up(leaving: Leaving) -> torch.Tensor:
+    """Wait for the terms of the others; the total of this rank's share."""
+    for request in leaving.requests:
+        request.wait()
+    total = leaving.own
+    for term in leaving.terms:
+        total += term
+    return total
+
+
+def collect(leaving: list[Leaving], sums: torch.Tensor, frame: Box) -> None:
+    """Add the totals of panels on their way to `sums`, which holds the box `frame`."""
+    while leaving:
+        panel = leaving.pop()
+        sums[within(panel.box, frame)] += add_up(panel)
+
+
+def native(group: Group) -> bool:
+    """Whether even pieces go by the backend's own collectives."""
+    return bool(dist.get_backend(group.handle) == "nccl")

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from runtime.blocks import Box, overlap, shape, volume, within
-from runtime.mesh import At, rank_of
+from runtime.mesh import At, rank_of, through_host
 
 
 def redistribute(
@@ -72,19 +72,20 @@ def exchange(
     """Send `peers` what they want of the words held here, get what this rank wants."""
     here, there = held(at), wanted(at)
     requests, arriving = [], []
+    near = torch.device("cpu") if through_host(values) else values.device
     for peer in peers:
         if peer == at:
             continue
         rank = rank_of(peer, grid)
         leaves, comes = overlap(here, wanted(peer)), overlap(there, held(peer))
         if volume(leaves):
-            piece = values[within(leaves, here)].contiguous()
+            piece = values[within(leaves, here)].contiguous().to(near)
             requests.append(dist.P2POp(dist.isend, piece, rank))
         if volume(comes):
-            piece = values.new_empty(shape(comes))
+            piece = values.new_empty(shape(comes), device=near)
             requests.append(dist.P2POp(dist.irecv, piece, rank))
             arriving.append((comes, piece))
             count(volume(comes))
     for request in dist.batch_isend_irecv(requests) if requests else ():
         request.wait()
-    return arriving
+    return [(box, piece.to(values.device)) for box, piece in arriving]

@@ -7,12 +7,22 @@ Shapes: In [b, c, *rows], Ker [k, c, *taps] and Out [b, k, *rows]; with groups I
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from runtime.blocks import Interval, Window, reach, zeros_around
+from runtime.forms import (
+    LAST,
+    Fit,
+    Form,
+    Tuning,
+    fastest,
+    filter_product,
+    fits_in_memory,
+    product,
+    reordered,
+)
 
 
 def convolve(
@@ -37,8 +47,27 @@ def convolve(
         groups, ker = ker.shape[0], ker.flatten(0, 1)
     if fit.zeros:
         wide = F.pad(wide, fit.zeros)
-    out = conv(wide, ker, None, fit.stride, fit.padding, fit.dilation, groups)
-    return out.reshape(out_shape)
+    forms: dict[str, Form] = {
+        "direct": lambda: conv(
+            wide, ker, None, fit.stride, fit.padding, fit.dilation, groups
+        )
+    }
+    if not Tuning.on:
+        return forms["direct"]().reshape(out_shape)
+    if dims in LAST:
+        forms["channels-last"] = lambda: conv(
+            reordered(wide),
+            reordered(ker),
+            None,
+            fit.stride,
+            fit.padding,
+            fit.dilation,
+            groups,
+        ).contiguous()
+    if groups == 1 and fits_in_memory(wide, tuple(ker.shape[2:])):
+        forms["unfold"] = lambda: product(wide, ker, fit)
+    key = "forward", tuple(wide.shape), tuple(ker.shape), wide.dtype
+    return fastest(key, forms, wide.device).reshape(out_shape)
 
 
 def input_gradient(
@@ -84,15 +113,6 @@ def kernel_gradient(
     return gradients(wide, shape_only, dout_tile, fit, 1).reshape(ker_shape)
 
 
-class Fit(NamedTuple):
-    """How a block's rows are given to torch: zeros to write out, what torch adds."""
-
-    zeros: list[int]  # as `F.pad` takes them, the last dimension first; often none
-    padding: list[int]
-    stride: list[int]
-    dilation: list[int]
-
-
 def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
     """The zeros around a block; written out where `padding=` cannot say them."""
     around = [zeros_around(block[axis], window) for axis, window in windows.items()]
@@ -120,7 +140,24 @@ def gradients(
     no_bias, transposed, more_rows = None, False, [0] * dims
     wanted = [of == 0, of == 1, False]
     steps = fit.stride, fit.padding, fit.dilation, transposed, more_rows, groups
-    found: tuple[torch.Tensor, ...] = torch.ops.aten.convolution_backward(
-        flat(dout, dims), wide, ker, no_bias, *steps, wanted
-    )
-    return found[of]
+    backward, out = torch.ops.aten.convolution_backward, flat(dout, dims)
+
+    def direct() -> torch.Tensor:
+        found: tuple[torch.Tensor, ...] = backward(
+            out, wide, ker, no_bias, *steps, wanted
+        )
+        return found[of]
+
+    if not Tuning.on:
+        return direct()
+    forms: dict[str, Form] = {"direct": direct}
+    if dims in LAST:
+        forms["channels-last"] = lambda: backward(
+            reordered(out), reordered(wide), reordered(ker), no_bias, *steps, wanted
+        )[of].contiguous()
+    taps = tuple(ker.shape[2:])
+    if of == 1 and groups == 1 and fits_in_memory(wide, taps):
+        forms["unfold"] = lambda: filter_product(wide, out, fit, taps)
+    name = "backward-filter" if of == 1 else "backward-data"
+    key = name, tuple(wide.shape), tuple(ker.shape), wide.dtype
+    return fastest(key, forms, wide.device)

@@ -138,12 +138,16 @@ def ranks_here(local: int) -> int:
     return int(digits) if digits.isdecimal() else local + 1
 
 
-def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
+def start(
+    plan: str, grid: dict[str, int], procs: int, timeout: float, device: str = "auto"
+) -> World:
     """Join the other ranks of a program for `grid`, started with as many or `procs`.
 
-    nccl where every rank has a GPU of its own, else gloo. `timeout` in seconds bounds
-    every wait. Exits with code 2 when the world has another size or the ranks run
-    different plans, with code 6 when the ranks do not find each other.
+    device: "auto" takes GPUs where every rank has one of its own, "cpu" none; "cuda"
+    lets ranks share GPUs. The backend is nccl where no two ranks share one, else gloo.
+    `timeout` in seconds bounds every wait. Exits with code 2 when the world has another
+    size, the ranks run different plans or a rank has no GPU to share, with code 6 when
+    the ranks do not find each other.
     """
     rank, size, local = launched()
     used = grid_size(grid)
@@ -169,17 +173,23 @@ def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
         if size > 1:
             who = f"rank {rank} ({place_at(at)})"
             watch = Watch(rank, size, who, at is None, timeout)
-        gpu = agree(store, rank, size, plan, gpus >= ranks_here(local))
-        device = torch.device("cuda", local) if gpu else torch.device("cpu")
-        if gpu:
-            torch.cuda.set_device(device)
+        own = device != "cpu" and gpus >= ranks_here(local)
+        nccl = agree(store, rank, size, plan, own)
+        if device == "cuda" and not gpus:
+            who = f"rank {rank} has no GPU, but --device is cuda; use --device cpu"
+            print(who, file=sys.stderr, flush=True)
+            sys.exit(2)
+        here = torch.device("cpu")
+        if nccl or device == "cuda":
+            here = torch.device("cuda", local % gpus)
+            torch.cuda.set_device(here)
         dist.init_process_group(
-            "nccl" if gpu else "gloo",
+            "nccl" if nccl else "gloo",
             store=store,
             rank=rank,
             world_size=size,
             timeout=limit,
-            device_id=device if gpu else None,
+            device_id=here if nccl else None,
         )
     except RuntimeError as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -187,7 +197,7 @@ def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
         sys.exit(6)
     if watch:
         watch.begin()
-    return World(rank, size, device, at, watch)
+    return World(rank, size, here, at, watch)
 
 
 def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
@@ -211,6 +221,11 @@ def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
             " start all ranks with one program",
         )
     return bool(agreed == "gpu")
+
+
+def through_host(values: torch.Tensor) -> bool:
+    """Whether messages pass through host memory: gloo sends none from a GPU."""
+    return bool(values.is_cuda and dist.get_backend() != "nccl")
 
 
 def stop() -> None:

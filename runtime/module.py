@@ -19,7 +19,6 @@ from torch.distributed.tensor import DTensor
 
 from runtime.blocks import Box, shape, within
 from runtime.buckets import Shared
-from runtime.collectives import Words
 from runtime.mesh import (
     At,
     coordinates,
@@ -30,6 +29,7 @@ from runtime.mesh import (
 )
 from runtime.placements import expressed, refused
 from runtime.shares import gather_shares, share_of
+from runtime.words import Words
 
 
 class DistributedLayer(nn.Module):

@@ -16,7 +16,6 @@ from torch.nn import functional
 
 from runtime.blocks import Box, Window, shape
 from runtime.buckets import BYTES, Buckets
-from runtime.collectives import Words
 from runtime.layout import Layout, Whole, even
 from runtime.mesh import coordinates
 from runtime.module import DistributedLayer
@@ -34,6 +33,7 @@ from runtime.steps import (
     Step,
 )
 from runtime.trace import known, traced
+from runtime.words import Words
 
 Make = Callable[[str, nn.Module, tuple[int, ...]], DistributedLayer | None]
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-from runtime.collectives import Words
+from runtime.words import Words
 
 TICK = 0.5  # seconds between two signs of life
 SILENCE = 2.0  # seconds without one that make a rank lost once a run breaks off

@@ -88,6 +88,7 @@ def parser() -> Parser:
     run.add_argument("--plan", metavar="FILE", help="run this plan instead of deriving one")
     run.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds a rank may wait")
     run.add_argument("--bench", type=int, default=3, metavar="N", help="timed repetitions (default 3)")
+    run.add_argument("--tune", action="store_true", help="time forms of the local kernel first, use the best")
     run.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
     run.set_defaults(run=_run)
 
@@ -129,6 +130,7 @@ def _planning(command: argparse.ArgumentParser, required: bool) -> None:
     tasks = ("forward", "backward-data", "backward-filter", "training")
     command.add_argument("--pass", dest="pass_", choices=tasks, default="forward")
     command.add_argument("--strategy", metavar="NAME", help="the best plan of a named strategy, e.g. 2.5D")
+    command.add_argument("--panels", type=int, metavar="N", help="panels wanted in the streaming loop")
 
 
 def _asked(args: argparse.Namespace) -> Plan:
@@ -159,6 +161,7 @@ def _asked(args: argparse.Namespace) -> Plan:
         machine=args.machine,
         strategy=args.strategy,
         order=None if args.order is None else [each.strip() for each in args.order.split(",")],
+        panels=args.panels,
     )
 
 
@@ -259,6 +262,7 @@ def _command(args: argparse.Namespace) -> str:
     words += ["--stationary", args.stationary] if args.stationary != "auto" else []
     words += ["--balance", f"{args.balance:g}"] if args.balance != 0.10 else []
     words += ["--exact-procs"] if args.exact_procs else []
+    words += ["--panels", str(args.panels)] if args.panels else []
     return " ".join(shlex.quote(word) for word in words)
 
 
@@ -273,7 +277,7 @@ def _run(args: argparse.Namespace) -> int:
         )
     from synth.driver import run
 
-    outcome = run(made, timeout=args.timeout, repetitions=args.bench)
+    outcome = run(made, timeout=args.timeout, repetitions=args.bench, tune=args.tune)
     sys.stdout.write(_json(outcome.to_json()) if args.json else f"{outcome}\n")
     return 0
 

@@ -9,6 +9,7 @@ itself with a result is a `RunError`. Whatever happens, no process and no file i
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -84,11 +85,11 @@ class Outcome:
         }
 
 
-def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3) -> Outcome:
+def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3, tune: bool = False) -> Outcome:
     """Emit, start and judge the program of a plan.
 
-    timeout: seconds that a rank may wait for another. Raises `RunError` when the run fails or hangs and
-    `CheckError` when values or words disagree.
+    timeout: seconds that a rank may wait for another. tune: time the forms of the local kernel, use the best.
+    Raises `RunError` when the run fails or hangs and `CheckError` when values or words disagree.
     """
     with tempfile.TemporaryDirectory(prefix="synth-run-") as folder:
         program = Path(folder, "program.py")
@@ -96,8 +97,9 @@ def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3) -> Outcome:
         reports = Path(folder, "reports")
         flags = ["--check", "--report", str(reports), "--save", "--timeout", str(timeout)]
         flags += ["--bench", str(repetitions)] if repetitions else []
+        flags += ["--tune"] if tune else []
         limit = timeout + STARTUP + PER_RANK * plan.procs
-        code, told = _started(program, plan.procs, flags, limit)
+        code, told = started(program, plan.procs, flags, limit)
         found = [_report(reports, rank) for rank in range(plan.used_procs)]
         if any(report is None for report in found):
             raise RunError(_failure(plan, code, told, found))
@@ -118,8 +120,11 @@ def _write(program: Path, text: str) -> None:
         raise RunError(f"{program}: cannot be written ({fault.strerror}); check space and rights") from fault
 
 
-def _started(program: Path, procs: int, flags: list[str], limit: float) -> tuple[int, str]:
-    """Run the program under torchrun; its exit code and what it said."""
+def started(program: Path, procs: int, flags: list[str], limit: float) -> tuple[int, str]:
+    """Run a program under torchrun for `limit` seconds at most; its exit code and what it said.
+
+    Raises `RunError` where it takes longer.
+    """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1"]
     command += [f"--nproc-per-node={procs}", str(program), *flags]
     home = str(Path(__file__).resolve().parent.parent)
@@ -127,10 +132,10 @@ def _started(program: Path, procs: int, flags: list[str], limit: float) -> tuple
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     with tempfile.TemporaryFile() as output, _ended(command, environment, output) as process:
         try:
-            code = process.wait(timeout=limit)
+            code = process.wait(timeout=None if limit == math.inf else limit)
         except subprocess.TimeoutExpired as fault:
             output.seek(0)
-            said = _last_lines(output.read().decode(errors="replace"))
+            said = last_lines(output.read().decode(errors="replace"))
             raise RunError(
                 f"the run did not end within {limit:.0f} s and was stopped; raise --timeout, or see: {said}"
             ) from fault
@@ -200,7 +205,7 @@ def _report(folder: Path, rank: int) -> dict[str, Any] | None:
     return report
 
 
-def _last_lines(told: str) -> str:
+def last_lines(told: str) -> str:
     """What a failed run said last, without torchrun's own banners."""
     noise = ("torch/distributed", "=====", "-----", "elastic", "[Gloo]", "W1", "E1", "Root Cause")
     lines = [line.strip() for line in told.splitlines() if line.strip()]
@@ -217,7 +222,7 @@ def _failure(plan: Plan, code: int, told: str, found: list[dict[str, Any] | None
     ranks = ", ".join(f"{rank} ({_place(plan, rank)})" for rank in missing[:4])
     who = f"ranks {ranks} left no result" if missing else "a check failed"
     who = "no rank left a result" if len(missing) == len(found) else who
-    return f"the run of plan {plan.id} ended with code {code}: {who}; it said: {_last_lines(told)}"
+    return f"the run of plan {plan.id} ended with code {code}: {who}; it said: {last_lines(told)}"
 
 
 def _place(plan: Plan, rank: int) -> str:

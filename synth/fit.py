@@ -1,7 +1,8 @@
 """The best tiling of one distribution: which tensor stays, how many panels, inner tiles if need be.
 
 Without inner tiles nothing is brought in twice, so the words do not depend on the panels (but for halo
-rows that two panels along h share); panels then are few, for latency, and more when memory is short.
+rows that two panels along h share); panels then are few, for latency, and more when memory is short. A
+panel is worth its start-up only where enough words travel while the one before is used.
 Inner tiles cost reloads and are considered only where no panel count fits.
 """
 
@@ -22,7 +23,8 @@ from synth.nest import Window
 from synth.tiling import ONES, Tiling
 from synth.words import received
 
-PANELS = 4  # panels wanted for overlap, where memory does not ask for more
+PANELS = 4  # panels wanted for overlap at most, where memory does not ask for more
+PANEL_BYTES = 2**17  # that travel with each at least: some start-ups of a fast network (2 us, 10 GB/s)
 SHORT = 8  # rows of a block up to which every tile count is tried
 FEW = 64  # ways to tile x up to which none is left out by an estimate of its rows
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
@@ -58,15 +60,16 @@ def fit(
     stationary: Sequence[Tensor],
     limit: int | None,
     role: Tiling = FORWARD,
+    panels: int | None = None,
 ) -> tuple[Fit | None, int]:
     """The tiling with the fewest words within `limit` words of memory, and the least memory any tiling needs.
 
     Without a limit the least memory is not looked for, and 0.
 
-    `role` says which pass, and which tensors are kept. Ties go to fewer steps (beyond `PANELS`), then to
-    the order of `stationary`.
+    `role` says which pass, and which tensors are kept; `panels`, how many are wanted, by default as many as
+    overlap pays for. Ties go to fewer steps (beyond those wanted), then to the order of `stationary`.
     """
-    fitter = _Fitter(distribution, limit, role)
+    fitter = _Fitter(distribution, limit, role, panels)
     found: list[tuple[int, int, int, Fit]] = []
     least = {tensor: 0 if limit is None else fitter.least(tensor) for tensor in stationary}
     for order, tensor in enumerate(stationary):
@@ -74,14 +77,17 @@ def fit(
             continue
         for tiling in fitter.tilings(tensor):
             words, memory = fitter.words(tiling), fitter.footprints.memory(tiling).words
-            found.append((words, max(tiling.steps, PANELS), order, Fit((tiling,), words, memory)))
+            found.append((words, max(tiling.steps, fitter.most), order, Fit((tiling,), words, memory)))
     best = min(found, key=lambda each: each[:3])[3] if found else None
     return best, min(least.values())
 
 
 class _Fitter:
-    def __init__(self, distribution: Distribution, limit: int | None, role: Tiling) -> None:
-        self.distribution, self.limit, self.role = distribution, limit, role
+    def __init__(
+        self, distribution: Distribution, limit: int | None, role: Tiling, panels: int | None
+    ) -> None:
+        self.distribution, self.limit, self.role, self.panels = distribution, limit, role, panels
+        self.most = panels or PANELS
         self.footprints = Footprints(distribution)
         self.work = distribution.most_work
         self._words: dict[tuple[int, ...], int] = {}
@@ -109,7 +115,7 @@ class _Fitter:
         for tiling in self._panels(tensor, ONES, floor):
             fewest = min(fewest or self.words(tiling), self.words(tiling))
             yield tiling
-            if self.words(tiling) == floor and tiling.steps <= PANELS:
+            if self.words(tiling) == floor and tiling.steps <= self.most:
                 return
         first, second = (self._counts(composite)[1:] for composite in Tiling(tensor).order[1:])
         for inner in (*first, *second):
@@ -171,8 +177,7 @@ class _Fitter:
     def _streams(self, tensor: Tensor) -> tuple[list[PerAxis], list[PerAxis]]:
         """Panel counts: coarser than wanted, and from the wanted one on, which comes first."""
         stream = Tiling(tensor).stream
-        streaming = Tiling(tensor).streaming
-        wanted = PANELS if any(self.distribution.group_size(t) > 1 for t in streaming) else 1
+        wanted = self._wanted(tensor)
         if stream == "x":
             wanted = min(wanted, self.work.b)
             best = PerAxis(b=wanted)
@@ -182,10 +187,20 @@ class _Fitter:
             finer = [n for n in counts if n.b >= wanted or n.b == self.work.b]
             return [n for n in counts if n not in finer], [best, *finer]
         extent = getattr(self.work, stream)
-        wanted = min(wanted, max(1, extent // THINNEST))
+        wanted = min(wanted, extent if self.panels else max(1, extent // THINNEST))
         counts = self._counts(stream)
         at = next(i for i, n in enumerate(counts) if getattr(n, stream) >= wanted)
         return counts[:at], counts[at:]
+
+    def _wanted(self, tensor: Tensor) -> int:
+        """Panels, if memory allows: one where nothing travels with them, or little."""
+        if self.panels is not None:
+            return self.panels
+        tiling = self._tiling(tensor)
+        travels = {*tiling.brought, *({tiling.written} - {tensor})}
+        words = sum(self.footprints.slice(t) for t in travels if self.distribution.group_size(t) > 1)
+        size = words * self.distribution.nest.word_bytes
+        return max(1, min(PANELS, size // PANEL_BYTES))
 
     def _counts(self, composite: str) -> list[PerAxis]:
         """Tile counts of a composite index, coarsest first."""

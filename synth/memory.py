@@ -3,11 +3,11 @@
     always   its shares of the tensors that are read, sums for its share of the one that is written (where
              that one is not stationary), and slices that are kept between passes
     halo     + the widened share of In, + the strips that travel
-    expand   + the stationary slice, + the largest piece on its way (a tensor that is read)
+    expand   + the stationary slice, + the pieces of a slice on their way (a tensor that is read)
     loop     + two panels per streaming tensor that is read (one in use; its pieces, or the next one on its
              way), the written panel and the partial sums on their way, the result of the local kernel and
              a padded copy of its input
-    reduce   + the partial sums on their way, and the finished share of the tensor that is written
+    reduce   + the partial sums on their way, among them the share that is finished of the tensor written
 
 A slice that only one process needs is used where it lies: no buffer, no words. Every item is taken at its
 largest over all processes, so the sum is an upper bound that the simulator's high-water mark stays under.
@@ -156,7 +156,7 @@ class Footprints:
         return 0 if plain else t.b * t.g * t.c * words
 
     def in_transit(self, tiling: Tiling) -> int:
-        """Words of partial sums sent and received when one tile of the written tensor is reduced."""
+        """Words of partial sums sent, kept and received when one tile of the written tensor is reduced."""
         written = tiling.written
         members = self.distribution.group_size(written)
         if members == 1:
@@ -187,7 +187,7 @@ class Footprints:
         base += sum(self.slice(t) for t in tiling.keeps if t in apart and t != stays)
         alone = stays != written and (stays in tiling.kept or stays not in apart)
         slice_ = 0 if alone else self.slice(stays)
-        piece = max((self.carried(t) for t in tiling.expanded if grouped[t]), default=0)
+        pieces = max((self.slice(t) for t in tiling.expanded if grouped[t]), default=0)
         panels = sum(self.tile(t, tiling) for t in tiling.brought if grouped[t])
         flying = panels if tiling.steps > 1 else 0  # the next panels, while these are in use
         result = self.tile(written, tiling) + self.padded(tiling)
@@ -196,5 +196,5 @@ class Footprints:
         reduce = base + self.carried("In") + sum(self.halo) if written == "In" else 0
         if stays == written and grouped[written]:
             whole = replace(tiling, counts=PerAxis())
-            reduce = max(reduce, base + slice_ + self.in_transit(whole) + self.carried(written))
-        return Memory(base, halo, base + slice_ + piece, loop, reduce)
+            reduce = max(reduce, base + slice_ + self.in_transit(whole))
+        return Memory(base, halo, base + slice_ + pieces, loop, reduce)

@@ -22,6 +22,13 @@ TASKS: tuple[Task, ...] = ("forward", "backward-data", "backward-filter", "train
 PASSES: tuple[Pass, ...] = ("forward", "backward-data", "backward-filter")
 WRITES: dict[Pass, Tensor] = {"forward": "Out", "backward-data": "In", "backward-filter": "Ker"}
 
+# tensor -> (the pass that gathers it and may keep it, the pass that then finds it kept)
+SPANS: dict[Tensor, tuple[Pass, Pass]] = {
+    "In": ("forward", "backward-filter"),
+    "Ker": ("forward", "backward-data"),
+    "Out": ("backward-data", "backward-filter"),
+}
+
 
 def reads(pass_: Pass) -> tuple[Tensor, ...]:
     """The two tensors that a pass reads."""

@@ -16,6 +16,7 @@ from synth.plan import Plan
 from synth.search import STATIONARY, Request, search
 from synth.units import parse_bytes
 
+MOST_PANELS = 2**40
 Stationary = Literal["auto", "out", "in", "ker"]
 STAYS: dict[str, tuple[Tensor, ...]] = {
     "auto": STATIONARY,
@@ -39,6 +40,7 @@ def plan(
     machine: str | os.PathLike[str] | None = None,
     strategy: str | None = None,
     order: Sequence[str] | None = None,
+    panels: int | None = None,
 ) -> Plan:
     """The communication-optimal plan of a layer (a `Layer` or the path of a layer file).
 
@@ -51,6 +53,7 @@ def plan(
     strategy: a name of `strategies.STRATEGIES`, e.g. "stationary-x": the best plan within it.
     order: axes as they run over the ranks, the last one fastest, e.g. "bhkc"; those that are not split may be
     missing. None is row-major. It moves no word, but says which ranks are neighbours.
+    panels: wanted in the streaming loop, more where memory is short; by default as many as overlap pays for.
 
     Raises `UsageError` for arguments out of range, `InputError` for a wrong file, and `InfeasibleError`
     when nothing fits; the message then says what would.
@@ -64,7 +67,9 @@ def plan(
     request = checked(layer, procs, limit, stationary, pinned, balance, exact_procs)
     if pass_ not in TASKS:
         raise UsageError(f"pass is {pass_!r}; it must be one of {', '.join(TASKS)}")
-    request = replace(request, pass_=pass_)
+    if panels is not None and not 1 <= panels <= MOST_PANELS:
+        raise UsageError(f"panels is {panels}; it must be from 1 to {MOST_PANELS}")
+    request = replace(request, pass_=pass_, panels=panels)
     check_order(order)
     if objective == "paper":
         if strategy is not None:

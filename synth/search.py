@@ -47,6 +47,7 @@ class Request:
     exact: bool = False
     most_work: int | None = None  # iterations a process may have; by default balance decides
     pass_: Task = "forward"
+    panels: int | None = None  # wanted in the streaming loop; by default as many as overlap pays for
 
     @property
     def moves(self) -> int:
@@ -137,10 +138,11 @@ class _Search:
         raise self._infeasible(needed)
 
     def _fit(self, distribution: Distribution) -> tuple[Fit | None, int]:
-        request = self.request
-        if request.pass_ == "training":
-            return fit_training(distribution, request.stationary, request.memory)
-        return fit(distribution, request.stationary, request.memory, Tiling(pass_=request.pass_))
+        asked = self.request
+        if asked.pass_ == "training":
+            return fit_training(distribution, asked.stationary, asked.memory, asked.panels)
+        role = Tiling(pass_=asked.pass_)
+        return fit(distribution, asked.stationary, asked.memory, role, asked.panels)
 
     def _infeasible(self, needed: int | None) -> InfeasibleError:
         if needed is None or self.request.memory is None:

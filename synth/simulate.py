@@ -62,6 +62,7 @@ class _Interpreter:
         self.received = {name: np.zeros(len(self.distribution.ranks), np.int64) for name in _NAMES}
         self.steps: dict[tuple[str, int, Tensor], Values] = {}
         self.now = Round("halo", 0)
+        self.leaving = np.zeros(len(self.distribution.ranks), np.int64)  # sums on their way, by rank
         self.ranks = [RankState() for _ in self.distribution.ranks]
         for rank, state in enumerate(self.ranks):
             self._start(state, self.distribution.at(rank), (one, other))
@@ -114,7 +115,7 @@ class _Interpreter:
             case "halo":
                 self._halo(now.moves)
             case "expand":
-                self._gather(now.moves, one_at_a_time=True)
+                self._gather(now.moves)
             case "loop":
                 self._gather(now.moves)
                 flight = self._in_flight(following) if following and following.phase == "loop" else {}
@@ -191,10 +192,10 @@ class _Interpreter:
         for state, words in zip(self.ranks, strips, strict=True):
             state.touch(int(words))
 
-    def _gather(self, moves: tuple[Move, ...], one_at_a_time: bool = False) -> None:
+    def _gather(self, moves: tuple[Move, ...]) -> None:
         for tensor in self.tiling.reads:
             for ranks, pieces in self._by_group(m for m in moves if m.tensor == tensor):
-                self._bring(tensor, ranks, pieces, one_at_a_time)
+                self._bring(tensor, ranks, pieces)
 
     def _by_group(self, moves: Iterable[Move]) -> Iterator[tuple[tuple[int, ...], list[Move]]]:
         groups: dict[int, list[Move]] = {}
@@ -203,7 +204,7 @@ class _Interpreter:
         for pieces in groups.values():
             yield (pieces[0].source, *pieces[0].targets), pieces
 
-    def _bring(self, tensor: Tensor, ranks: tuple[int, ...], pieces: list[Move], alone: bool) -> None:
+    def _bring(self, tensor: Tensor, ranks: tuple[int, ...], pieces: list[Move]) -> None:
         """All members of a group get the region that the pieces tile.
 
         Members carry disjoint boxes (and `_take` sees that they do): distinct sources and the right sum
@@ -219,8 +220,7 @@ class _Interpreter:
             self._count(piece)
             if values is not None and taken is not None:
                 values[within(piece.box, region)] = taken
-        largest = max(volume(piece.box) for piece in pieces)
-        transit = largest if alone else (volume(region) if len(pieces) > 1 else 0)
+        transit = volume(region) if len(pieces) > 1 else 0
         for rank in ranks:
             state = self.ranks[rank]
             old = state.tile.pop(tensor, None)
@@ -255,7 +255,7 @@ class _Interpreter:
                     )
             self._add(tile, boxes, held)
         padded = self.nest.padded_words(tile, volume(boxes["In"][:3]))
-        state.touch(flight + volume(boxes[written]) + padded)
+        state.touch(flight + int(self.leaving[compute.rank]) + volume(boxes[written]) + padded)
 
     def _add(self, tile: Block, boxes: dict[Tensor, Box], held: dict[Tensor, Held]) -> None:
         """The local kernel's result is added to the tile of the written tensor."""
@@ -284,8 +284,9 @@ class _Interpreter:
             transit[[move.source, *move.targets]] += volume(move.box)
             arriving += [(target, move.box, values) for target in move.targets]
         for rank, state in enumerate(self.ranks):
+            transit[rank] += self._into_share(state)
             state.touch(int(transit[rank]))
-            self._into_share(state)
+        self.leaving = transit
         for target, box, values in arriving:
             add_box(self.ranks[target].sums, box, values)
         self._drop(self.written)
@@ -297,24 +298,23 @@ class _Interpreter:
             panel = state.tile.pop(tensor, None)
             state.live -= volume(panel.box) if panel else 0
 
-    def _into_share(self, state: RankState) -> None:
+    def _into_share(self, state: RankState) -> int:
+        """Add the own terms to the share; their words, of which a copy waits for those of the others."""
         panel = state.tile.get(self.written)
-        if panel is None or panel.values is None:
-            return
+        if panel is None:
+            return 0
         mine = overlap(panel.box, state.sums.box)
-        add_box(state.sums, mine, panel.values[within(mine, panel.box)])
+        if panel.values is not None:
+            add_box(state.sums, mine, panel.values[within(mine, panel.box)])
+        return 0 if self._alone else volume(mine)
 
     def _finish(self, moves: Iterable[Move]) -> None:
         """The stationary tensor was written: reduce it; the finished shares are new words."""
         for tensor in self.tiling.reads:
             self._drop(tensor)
-        for state in self.ranks:
-            if not self._alone:
-                state.live += volume(state.sums.box)
         self._reduce(moves)
-        if self._alone:
-            for state in self.ranks:
-                state.live += volume(state.sums.box)  # the slice itself is the share
+        for state in self.ranks:
+            state.live += volume(state.sums.box)  # where nobody shares the slice, it is the slice itself
 
     def _return(self, moves: Iterable[Move]) -> None:
         """Halo rows of dIn go back to their owners, who add them; then each keeps what it owns."""

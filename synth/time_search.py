@@ -1,24 +1,27 @@
 """The objective `time` for one layer: the grid, stationary tensor and panels with the fewest seconds.
 
 Ranks are placed row-major, as the emitted programs place them, so the choice of the grid is also the choice
-of which axes lie inside a node. Nothing is kept between passes. Best first: a grid is timed only while a
+of which axes lie inside a node. What is kept between the passes of a training step is part of the choice;
+with memory unlimited everything is. Best first: a grid is timed only while a
 lower bound of its time (its computing, or all it moves at the fastest level) is below the best so far.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from synth.axes import ROW_MAJOR, Order, PerAxis
+from synth.axes import ROW_MAJOR, Order, PerAxis, Tensor
 from synth.errors import InfeasibleError
 from synth.machine.groups import ORDERS, distinct_orders
 from synth.machine.layer_time import PANELS, LayerTimer, PassTime, compute_seconds
 from synth.machine.levels import Machine
 from synth.passes import PASSES, Pass
-from synth.search import STATIONARY, Request
+from synth.search import Request
 from synth.space import Space, all_grids
 from synth.tiling import ONES, Tiling
+from synth.training import choices, resident, roles
 
 Timed = list[tuple[Tiling, PassTime]]  # per pass
 
@@ -76,8 +79,14 @@ def fastest(request: Request, machine: Machine) -> Fastest:
 
 
 def _placed(request: Request, machine: Machine, grid: PerAxis, order: Order) -> float:
-    timer = LayerTimer(machine, request.nest, grid, order, keeps=False)
+    kept = next(_kept(request))
+    timer = LayerTimer(machine, request.nest, grid, order, kept=kept)
     return sum(timer.least(pass_) for pass_ in _passes(request))
+
+
+def _kept(request: Request) -> Iterator[frozenset[Tensor]]:
+    """What may be kept between passes, most first."""
+    return choices(request.memory is None) if request.pass_ == "training" else iter([frozenset[Tensor]()])
 
 
 def _passes(request: Request) -> tuple[Pass, ...]:
@@ -113,42 +122,50 @@ def bound(request: Request, machine: Machine, grid: PerAxis) -> float:
         if group > 1:
             seconds += alpha * math.ceil(math.log2(group)) + received * nest.word_bytes * beta * (1 - 1e-9)
     work = PerAxis(*(-(-n // p) for n, p in zip(nest.extents, grid, strict=True)))
-    return passes * max(compute_seconds(machine, nest, work, True), seconds)
+    return max(passes * compute_seconds(machine, nest, work, True), request.moves * seconds)
 
 
 def _timed(request: Request, machine: Machine, grid: PerAxis, below: float | None) -> Timed | None:
     """The fastest schedule of every pass that fits the memory; None when none fits or none is fast enough."""
-    timer = LayerTimer(machine, request.nest, grid, ROW_MAJOR, keeps=False)
-    if request.stationary == STATIONARY:
-        times = [timer.passed(pass_) for pass_ in _passes(request)]
-        if below is not None and sum(time.total for time in times) >= below:
-            return None
-        if request.memory is None:
-            return [(_tiling(time), time) for time in times]
-    found: Timed = []
-    for pass_ in _passes(request):
-        choices = sorted(_choices(request, timer, pass_), key=lambda t: (t.total, t.panels, t.stationary))
-        fitting = ((_tiling(time), time) for time in choices)
-        most = request.memory
-        first = next(
-            (e for e in fitting if most is None or timer.footprints.memory(e[0]).words <= most), None
-        )
-        if first is None:
-            return None
-        found.append(first)
-    return found
+    best: Timed | None = None
+    for kept in _kept(request):
+        timer = LayerTimer(machine, request.nest, grid, ROW_MAJOR, kept=kept)
+        if sum(timer.least(pass_) for pass_ in _passes(request)) >= (math.inf if below is None else below):
+            continue
+        found = [_fastest_pass(request, timer, role) for role in _roles(request, kept)]
+        timed = [each for each in found if each is not None]
+        seconds = sum(time.total for _, time in timed)
+        if len(timed) == len(found) and (below is None or seconds < below):
+            best, below = timed, seconds
+    return best
+
+
+def _roles(request: Request, kept: frozenset[Tensor]) -> tuple[Tiling, ...]:
+    return roles(kept) if request.pass_ == "training" else (Tiling(pass_=request.pass_),)
+
+
+def _fastest_pass(request: Request, timer: LayerTimer, role: Tiling) -> tuple[Tiling, PassTime] | None:
+    """The fastest schedule of one pass within the memory, beside what waits for other passes."""
+    room: float = math.inf
+    if request.memory is not None:
+        training = request.pass_ == "training"
+        room = request.memory - (resident(timer.footprints, timer.kept, role.pass_) if training else 0)
+    times = _choices(request, timer, role.pass_)
+    for time in sorted(times, key=lambda t: (t.total, t.panels, t.stationary)):
+        stream = Tiling(time.stationary).stream
+        counts = ONES.with_("b" if stream == "x" else stream, time.panels)
+        tiling = replace(role, stationary=time.stationary, counts=counts)
+        if room == math.inf or timer.footprints.memory(tiling).words <= room:
+            return tiling, time
+    return None
 
 
 def _choices(request: Request, timer: LayerTimer, pass_: Pass) -> list[PassTime]:
+    wanted = (request.panels,) if request.panels else PANELS
     return [
-        timer.passed(pass_, stays, panels)
+        timer.passed(pass_, stays, min(panels, most))
         for stays in request.stationary
-        for panels in PANELS
-        if panels <= max(1, timer.streams(stays))
+        for most in [timer.most_panels(stays) if request.panels else timer.streams(stays)]
+        for panels in wanted
+        if panels <= most or request.panels
     ]
-
-
-def _tiling(time: PassTime) -> Tiling:
-    stream = Tiling(time.stationary).stream
-    counts = ONES.with_("b" if stream == "x" else stream, time.panels)
-    return Tiling(time.stationary, counts, pass_=time.pass_)

@@ -21,16 +21,9 @@ from synth.axes import TENSORS, Tensor
 from synth.distribution import Distribution
 from synth.fit import Fit, fit
 from synth.memory import Footprints, Memory
-from synth.passes import PASSES, Pass
+from synth.passes import PASSES, SPANS, Pass
 from synth.tiling import Tiling
 from synth.words import received
-
-# tensor -> (the pass that gathers it to keep it, the pass that finds it kept)
-SPANS: dict[Tensor, tuple[Pass, Pass]] = {
-    "In": ("forward", "backward-filter"),
-    "Ker": ("forward", "backward-data"),
-    "Out": ("backward-data", "backward-filter"),
-}
 
 
 def roles(kept: frozenset[Tensor]) -> tuple[Tiling, ...]:
@@ -70,19 +63,19 @@ def training_memory(footprints: Footprints, tilings: Sequence[Tiling]) -> Memory
 
 
 def fit_training(
-    distribution: Distribution, stationary: Sequence[Tensor], limit: int | None
+    distribution: Distribution, stationary: Sequence[Tensor], limit: int | None, panels: int | None = None
 ) -> tuple[Fit | None, int]:
     """The three tilings, and what they keep, with the fewest words in all; and the least memory needed.
 
-    Words are those of the process that receives most over the whole step.
+    Words are those of the process that receives most over the whole step; `panels` as for `fit`.
     """
     footprints = Footprints(distribution)
     best: Fit | None = None
     least: int | None = None
-    for kept in _choices(limit is None):
+    for kept in choices(limit is None):
         if best is not None and _words(distribution, roles(kept)) >= best.words:
             continue
-        chosen, needed = fit_passes(distribution, footprints, stationary, limit, kept)
+        chosen, needed = fit_passes(distribution, footprints, stationary, limit, kept, panels)
         least = needed if least is None else min(least, needed)
         if chosen is not None and (best is None or chosen.words < best.words):
             best = chosen
@@ -90,7 +83,7 @@ def fit_training(
     return best, least
 
 
-def _choices(all_fit: bool) -> Iterator[frozenset[Tensor]]:
+def choices(all_fit: bool) -> Iterator[frozenset[Tensor]]:
     """What may be kept, most first; with enough memory everything is."""
     for count in range(len(TENSORS), -1, -1):
         for kept in combinations(TENSORS, count):
@@ -105,6 +98,7 @@ def fit_passes(
     stationary: Sequence[Tensor],
     limit: int | None,
     kept: frozenset[Tensor],
+    panels: int | None = None,
 ) -> tuple[Fit | None, int]:
     """The three tilings when exactly `kept` is kept between passes, None where that does not fit `limit`.
 
@@ -115,7 +109,7 @@ def fit_passes(
     for role in roles(kept):
         alive = resident(footprints, kept, role.pass_)
         room = None if limit is None else limit - alive
-        found, least = fit(distribution, stationary, room, role)
+        found, least = fit(distribution, stationary, room, role, panels)
         needed = max(needed, least + alive)
         if found is not None:
             tilings.append(found.tiling)

@@ -66,10 +66,17 @@ def test_the_best_of_three_stationary_tensors(d: Distribution) -> None:
 
 
 def test_panels_for_overlap_where_memory_is_ample() -> None:
-    nest = Nest(PerAxis(b=64, c=256, k=256), *[Window(1)] * 3)
+    nest = Nest(PerAxis(b=2048, c=256, k=256), *[Window(1)] * 3)
     found, _ = fit(Distribution(nest, PerAxis(b=2, k=2)), ["Out"], None)
     assert found is not None
     assert found.tiling == Tiling("Out", PerAxis(c=PANELS))
+    small = Distribution(Nest(PerAxis(b=64, c=256, k=256), *[Window(1)] * 3), PerAxis(b=2, k=2))
+    found, _ = fit(small, ["Out"], None)
+    assert found is not None
+    assert found.tiling == Tiling("Out")  # its panels would be shorter than their start-up
+    found, _ = fit(small, ["Out"], None, panels=8)
+    assert found is not None
+    assert found.tiling == Tiling("Out", PerAxis(c=8))  # but one may ask for them
     thin = Nest(PerAxis(b=64, c=3, k=256), *[Window(1)] * 3)
     found, _ = fit(Distribution(thin, PerAxis(b=2, k=2)), ["Out"], None)
     assert found is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cases import CASES
 from random_plans import random_plan
 from ranks import Outcome, run_ranks
@@ -43,6 +44,40 @@ def test_values_and_words(name: str, tmp_path: Path) -> None:
     agree(plan, run_ranks(render(plan), plan.used_procs, tmp_path, "--check"))
 
 
+@pytest.mark.parametrize("name", ["summa_2_5d", "uneven_2_5d", "in_stays", "ker_stays_tiles", "matrix_3d"])
+def test_the_collectives_of_a_backend_that_has_good_ones(name: str, tmp_path: Path) -> None:
+    """All-gather and reduce-scatter, as on nccl, give the same values and words; gloo has them, too."""
+    plan = CASES[name]
+    text = render(plan, standalone=True)
+    native = text.replace('dist.get_backend(group.handle) == "nccl"', "True")
+    assert native != text
+    agree(plan, run_ranks(native, plan.used_procs, tmp_path, "--check"))
+
+
+@pytest.mark.parametrize("name", ["uneven_2_5d", "in_stays_halo", "training_3d"])
+def test_messages_through_host_memory(name: str, tmp_path: Path) -> None:
+    """The way of tensors on a GPU that ranks share, taken here by tensors of the host."""
+    plan = CASES[name]
+    text = render(plan, standalone=True)
+    staged = text.replace('values.is_cuda and dist.get_backend() != "nccl"', "True")
+    assert staged != text
+    agree(plan, run_ranks(staged, plan.used_procs, tmp_path, "--check"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("name", ["uneven_2_5d", "in_stays_halo", "training_3d", "matrix_3d"])
+def test_ranks_that_share_a_gpu(name: str, tmp_path: Path) -> None:
+    plan = CASES[name]
+    agree(plan, run_ranks(render(plan), plan.used_procs, tmp_path, "--check", "--device", "cuda"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU here")
+def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
+    outcome = run_ranks(render(CASES["data"]), CASES["data"].used_procs, tmp_path, "--device", "cuda")
+    assert set(outcome.codes) == {2}
+    assert "rank 0 has no GPU, but --device is cuda; use --device cpu" in outcome.output[0]
+
+
 @pytest.mark.parametrize("seed", range(16))
 def test_random_plans(seed: int, tmp_path: Path) -> None:
     plan = random_plan(random.Random(seed), TASKS[seed % 4])
@@ -68,8 +103,6 @@ def test_idle_ranks_wait(tmp_path: Path) -> None:
 
 
 def test_saved_shares_make_the_whole_result(tmp_path: Path) -> None:
-    import torch
-
     from runtime.data import sample
 
     plan = CASES["uneven_2_5d"]
@@ -91,7 +124,10 @@ def test_saved_shares_make_the_whole_result(tmp_path: Path) -> None:
 
 def test_wrong_values_and_words_are_told(tmp_path: Path) -> None:
     plan = CASES["summa_2_5d"]
-    text = render(plan).replace("    return total\n", '    total[:, 0] += at["k"]\n    return total\n')
+    text = render(plan).replace(
+        "    return add_up(leaving)\n",
+        '    total = add_up(leaving)\n    total[:, 0] += at["k"]\n    return total\n',
+    )
     text = text.replace('"Ker": 288', '"Ker": 289')
     outcome = run_ranks(text, plan.used_procs, tmp_path, "--check")
     assert set(outcome.codes) == {5}
@@ -178,7 +214,7 @@ def test_a_standalone_program_needs_torch_alone(tmp_path: Path) -> None:
 def test_run_can_be_imported() -> None:
     import torch
 
-    from runtime.collectives import Words
+    from runtime.words import Words
 
     names: dict[str, Any] = {"__name__": "program"}
     exec(compile(render(CASES["alone"]), "program.py", "exec"), names)

@@ -9,16 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from synth.axes import ROW_MAJOR
+from synth.axes import ROW_MAJOR, TENSORS
 from synth.cli import main
+from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.layer import Layer, load_layer
 from synth.machine.file import load_machine
 from synth.machine.layer_time import LayerTimer
 from synth.machine.levels import Machine
+from synth.memory import Footprints
 from synth.search import Request
 from synth.space import Space, all_grids
-from synth.time_search import bound, fastest
+from synth.time_search import Fastest, bound, fastest
+from synth.training import training_memory
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 LASSEN = load_machine("lassen")
@@ -86,3 +89,30 @@ def test_a_layer_plan_imports_nothing_heavy(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path / "plan.txt")], capture_output=True, text=True, check=True
     )
     assert run.stdout.strip().endswith("[]")
+
+
+def test_a_training_step_keeps_what_memory_allows() -> None:
+    nest = load_layer(EXAMPLES / "conv.yaml").nest
+    free = fastest(Request(nest, 16, pass_="training"), LASSEN)
+    assert free.tilings[0].keeps | free.tilings[1].keeps == set(TENSORS)
+    tight: Fastest | None = None
+    for memory in (300_000, 700_000, 1_000_000):
+        try:
+            found = fastest(Request(nest, 16, memory=memory, pass_="training"), LASSEN)
+        except InfeasibleError:
+            assert tight is None
+            continue
+        needed = training_memory(Footprints(Distribution(nest, found.grid)), found.tilings).words
+        assert needed <= memory
+        assert tight is None or found.seconds <= tight.seconds * (1 + 1e-9)
+        tight = tight or found
+    assert tight is not None
+    assert tight.seconds > free.seconds
+
+
+def test_panels_as_asked_for() -> None:
+    nest = load_layer(EXAMPLES / "conv.yaml").nest
+    for panels in (1, 3, 10**6):
+        found = fastest(Request(nest, 16, stationary=("Out",), panels=panels), LASSEN)
+        work = Distribution(nest, found.grid).most_work
+        assert found.tilings[0].panels == min(panels, work.c)

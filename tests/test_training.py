@@ -15,11 +15,11 @@ import synth
 from synth.axes import TENSORS
 from synth.distribution import Distribution
 from synth.memory import Footprints
-from synth.passes import PASSES
+from synth.passes import PASSES, SPANS
 from synth.schedule import Schedule
 from synth.simulate import simulate
 from synth.simulated import simulated
-from synth.training import SPANS, fit_training, resident, roles
+from synth.training import fit_training, resident, roles
 from synth.verify import verify
 from synth.words import received
 

@@ -31,11 +31,17 @@ def register(commands: Any) -> None:
     predict.add_argument("--reuse", type=float, default=1.0, metavar="G", help="memory reuse factor, 0 to 1")
     predict.add_argument("--json", action="store_true", help="print one JSON object")
     predict.set_defaults(run=_predict)
-    calibrate = commands.add_parser("calibrate", help="measure every layer of a network on this machine")
-    calibrate.add_argument("network", metavar="NET", help="network file (YAML)")
+    calibrate = commands.add_parser(
+        "calibrate", help="measure this machine, or every layer of a network on it"
+    )
+    calibrate.add_argument("network", metavar="NET", nargs="?", help="network file (YAML): times per layer")
+    calibrate.add_argument(
+        "--procs", type=int, metavar="P", help="without NET: measure the machine with P ranks started here"
+    )
     calibrate.add_argument("--batch", type=int, default=1, metavar="B", help="samples per measurement (1)")
-    calibrate.add_argument("--repeat", type=int, default=3, metavar="N", help="repetitions; the least counts")
-    calibrate.add_argument("-o", "--output", metavar="FILE", help="write the CSV to FILE instead of stdout")
+    calibrate.add_argument("--repeat", type=int, default=7, metavar="N", help="repetitions (7)")
+    calibrate.add_argument("--timeout", type=float, default=60.0, metavar="S", help="longest wait of a rank")
+    calibrate.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
     calibrate.set_defaults(run=_calibrate)
 
 
@@ -64,14 +70,45 @@ def _predict(args: argparse.Namespace) -> int:
 
 
 def _calibrate(args: argparse.Namespace) -> int:
-    from synth.network.file import load_network
-    from synth.oracle.calibrate import calibrate
+    from synth.errors import UsageError
 
-    text = calibrate(load_network(args.network), args.batch, args.repeat, lambda t: print(t, file=sys.stderr))
-    if args.output:
-        from synth.output import write_whole
+    if args.network and args.procs is not None:
+        raise UsageError(
+            f"calibrate measures the layers of {args.network}, or the machine with --procs {args.procs}; "
+            "leave one of them out"
+        )
+    if args.repeat < 1 or args.batch < 1 or not 0 < args.timeout < 1e9:
+        raise UsageError(
+            f"--repeat {args.repeat}, --batch {args.batch}, --timeout {args.timeout:g}: all must be positive"
+        )
+    text: str | None
+    if args.network:
+        from synth.network.file import load_network
+        from synth.oracle.calibrate import calibrate
 
-        write_whole(args.output, text)
+        network = load_network(args.network)
+        text = calibrate(network, args.batch, args.repeat, lambda t: print(t, file=sys.stderr))
     else:
-        sys.stdout.write(text)
+        from synth.calibrated import calibrate_machine
+
+        text = calibrate_machine(args.procs, _machine_name(args.output), args.repeat, args.timeout)
+    if text is not None:
+        _put(text, args.output)
     return 0
+
+
+def _machine_name(output: str | None) -> str:
+    """The machine's name: that of the file, where it can be one."""
+    from pathlib import Path
+
+    stem = Path(output).stem if output else ""
+    return stem if stem and all(c.isalnum() or c in "-_." for c in stem) else "here"
+
+
+def _put(text: str, output: str | None) -> None:
+    if output is None:
+        sys.stdout.write(text)
+        return
+    from synth.output import write_whole
+
+    write_whole(output, text)

@@ -22,7 +22,7 @@ from synth.machine.groups import group_of
 from synth.machine.levels import Machine
 from synth.memory import Footprints, halo_rows
 from synth.nest import Nest
-from synth.passes import PASSES, WRITES, Pass
+from synth.passes import PASSES, SPANS, WRITES, Pass
 
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 PANELS = (1, 2, 4, 8, 16, 32, 64)
@@ -65,7 +65,11 @@ def compute_seconds(machine: Machine, nest: Nest, work: PerAxis, weighted: bool)
 
 
 class LayerTimer:
-    """The times of one placed grid of a layer; `keeps`: backward-filter has the dOut of backward-data."""
+    """The times of one placed grid of a layer.
+
+    `kept`: what stays from the pass that gathers it, whole and before it computes, to the pass that finds
+    it. By default dOut alone is found again, without being gathered whole: the oracle's convention.
+    """
 
     def __init__(
         self,
@@ -74,9 +78,10 @@ class LayerTimer:
         grid: PerAxis,
         order: Order,
         weighted: bool = True,
-        keeps: bool = True,
+        kept: frozenset[Tensor] | None = None,
     ) -> None:
-        self.keeps = keeps
+        self.found = frozenset({"Out"}) if kept is None else kept
+        self.kept = kept or frozenset()
         self.machine, self.nest, self.grid, self.order, self.weighted = machine, nest, grid, order, weighted
         self.footprints = Footprints(Distribution(nest, grid))
         self.work = self.footprints.work
@@ -122,24 +127,27 @@ class LayerTimer:
         return flat * int(carried - math.prod(row.kept for row in rows))
 
     def travels(self, pass_: Pass) -> dict[Tensor, Op]:
-        """Tensor -> the collective that brings it in or sums it; backward-filter may have dOut."""
+        """Tensor -> the collective that brings it in or sums it; what an earlier pass kept is there."""
         ops: dict[Tensor, Op] = {}
         for tensor in TENSORS:
             if self.groups[tensor].size == 1 or (tensor == "Ker" and not self.weighted):
                 continue
-            if self.keeps and pass_ == "backward-filter" and tensor == "Out":
+            if tensor in self.found and SPANS[tensor][1] == pass_:
                 continue
             ops[tensor] = "reduce_scatter" if WRITES[pass_] == tensor else "all_gather"
         if not self.weighted and self.nest.extents.c == 1:
             ops.pop("Out", None)
         return ops
 
-    def streams(self, stationary: Tensor) -> int:
+    def most_panels(self, stationary: Tensor) -> int:
         """Positions along which panels can be cut."""
         index = LACKED_INDEX[stationary]
-        if index == "x":
-            return self.work.b
-        return max(1, int(getattr(self.work, index)) // THINNEST)
+        return int(self.work.b if index == "x" else getattr(self.work, index))
+
+    def streams(self, stationary: Tensor) -> int:
+        """Panels that feed the local kernel well, at most."""
+        most = self.most_panels(stationary)
+        return most if LACKED_INDEX[stationary] == "x" else max(1, most // THINNEST)
 
     def passed(self, pass_: Pass, stationary: Tensor | None = None, panels: int | None = None) -> PassTime:
         """The best stationary tensor and number of panels of a pass, unless they are given."""
@@ -148,20 +156,26 @@ class LayerTimer:
         for index, tensor in enumerate(TENSORS):
             if stationary in (None, tensor):
                 counts = [panels] if panels else [n for n in PANELS if n <= self.streams(tensor)]
-                if all(t == tensor for t in travels):
+                if all(self._whole(pass_, t, tensor) for t in travels):
                     counts = counts[:1]  # nothing streams
-                times += [(self._exposed(travels, tensor, n)[0], n, index) for n in counts]
+                times += [(self._exposed(pass_, travels, tensor, n)[0], n, index) for n in counts]
         _, chosen, index = min(times)
         return self._described(pass_, travels, TENSORS[index], chosen)
 
     def _seconds(self, op: Op, tensor: Tensor, pieces: int) -> Cost:
         return collective(self.machine, op, self.sizes[tensor] / pieces, self.groups[tensor])
 
-    def _exposed(self, travels: dict[Tensor, Op], stationary: Tensor, panels: int) -> tuple[float, float]:
+    def _whole(self, pass_: Pass, tensor: Tensor, stationary: Tensor) -> bool:
+        """Whether a tensor travels at once, not panel by panel."""
+        return tensor == stationary or (tensor in self.kept and SPANS[tensor][0] == pass_)
+
+    def _exposed(
+        self, pass_: Pass, travels: dict[Tensor, Op], stationary: Tensor, panels: int
+    ) -> tuple[float, float]:
         """(seconds that computing does not hide, seconds of all communication)."""
         alone, streamed = self.halo_seconds, 0.0
         for tensor, op in travels.items():
-            pieces = 1 if tensor == stationary else panels
+            pieces = 1 if self._whole(pass_, tensor, stationary) else panels
             seconds = self._seconds(op, tensor, pieces).seconds * pieces
             alone, streamed = (alone + seconds, streamed) if pieces == 1 else (alone, streamed + seconds)
         hidden = self.machine.overlap * min(self.compute, streamed) * (panels - 1) / panels
@@ -169,10 +183,10 @@ class LayerTimer:
         return alone + streamed - hidden + calls, alone + streamed
 
     def _described(self, pass_: Pass, travels: dict[Tensor, Op], stationary: Tensor, panels: int) -> PassTime:
-        exposed, comm = self._exposed(travels, stationary, panels)
+        exposed, comm = self._exposed(pass_, travels, stationary, panels)
         parts = [("halo", "neighbours", self.halo_seconds)] if self.halo_seconds else []
         for tensor, op in travels.items():
-            pieces = 1 if tensor == stationary else panels
+            pieces = 1 if self._whole(pass_, tensor, stationary) else panels
             made = self._seconds(op, tensor, pieces)
             parts.append((tensor, made.algorithm, made.seconds * pieces))
         return PassTime(pass_, stationary, panels, self.compute, comm, exposed, tuple(parts))

@@ -18,13 +18,12 @@ import sys
 from functools import partial
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 
 from runtime.blocks import Window, cut, overlap, reach, shape, volume, within
 from runtime.check import reference
 from runtime.cli import Facts, Result, Share, arguments, conclude
-from runtime.collectives import settle
+from runtime.collectives import all_gather, settle
 from runtime.data import sample_box
 from runtime.halo import redistribute
 from runtime.local import convolve
@@ -145,25 +144,16 @@ def touched_out(block):
     return block["b"], block["g"], block["k"], block["h"], block["w"]
 
 
-def broadcast(panel, here, carried, group, count):
-    """Start one broadcast for each piece of a panel, from the rank that carries it.
+def gather(panel, here, carried, group, count):
+    """Start to bring a panel to all ranks of a group: each hands out what it carries.
 
-    Yields (box, values, request). `here` holds `carried(at)` of this rank.
+    `here` holds `carried(at)` of this rank.
     """
-    for source, peer in enumerate(group.peers):
-        box = overlap(carried(peer), panel)
-        if volume(box) == 0:
-            continue
-        if source == group.me:
-            piece = here[within(box, carried(peer))].contiguous()
-        else:
-            piece = here.new_empty(shape(box))
-            count(volume(box))
-        yield (
-            box,
-            piece,
-            dist.broadcast(piece, group=group.handle, group_src=source, async_op=True),
-        )
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
+    count(volume(panel) - volume(mine))
+    return all_gather(panel, parts, own, group)
 
 
 def run(in_own, ker_own, at, groups, words):
@@ -181,16 +171,14 @@ def run(in_own, ker_own, at, groups, words):
     out = in_own.new_zeros(shape(out_box))
 
     def fetch(step):
-        """Start the broadcasts that `step` waits for."""
+        """Start to bring in the panels that `step` waits for."""
         block, coming = tile(at, step), {}
         # All ranks along k need the same slice of In.
         panel, count = touched_in(block), words.counter("loop", step, "In")
-        pieces = broadcast(panel, in_wide, carried_in, groups["k"], count)
-        coming["In"] = panel, in_wide, list(pieces)
+        coming["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
         # All ranks along x need the same slice of Ker.
         panel, count = touched_ker(block), words.counter("loop", step, "Ker")
-        pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
-        coming["Ker"] = panel, ker_own, list(pieces)
+        coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
         return coming
 
     panels, coming = {}, fetch(0)
@@ -217,7 +205,7 @@ def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
     args = arguments(__doc__)
     facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
-    world = start(PLAN, GRID, PROCS, args.timeout)
+    world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
     groups = make_groups(at, GRID, LINES, args.timeout)
     windows = tuple(WINDOWS.values())

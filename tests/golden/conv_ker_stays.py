@@ -18,13 +18,12 @@ import sys
 from functools import partial
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 
 from runtime.blocks import Window, cut, digits, overlap, reach, shape, volume, within
 from runtime.check import reference
 from runtime.cli import Facts, Result, Share, arguments, conclude
-from runtime.collectives import assemble
+from runtime.collectives import all_gather, assemble, collect, reduce_scatter
 from runtime.data import sample_box
 from runtime.local import convolve
 from runtime.mesh import make_groups, start
@@ -128,48 +127,23 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-def broadcast(panel, here, carried, group, count):
-    """Start one broadcast for each piece of a panel, from the rank that carries it.
+def gather(panel, here, carried, group, count):
+    """Start to bring a panel to all ranks of a group: each hands out what it carries.
 
-    Yields (box, values, request). `here` holds `carried(at)` of this rank.
+    `here` holds `carried(at)` of this rank.
     """
-    for source, peer in enumerate(group.peers):
-        box = overlap(carried(peer), panel)
-        if volume(box) == 0:
-            continue
-        if source == group.me:
-            piece = here[within(box, carried(peer))].contiguous()
-        else:
-            piece = here.new_empty(shape(box))
-            count(volume(box))
-        yield (
-            box,
-            piece,
-            dist.broadcast(piece, group=group.handle, group_src=source, async_op=True),
-        )
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
+    count(volume(panel) - volume(mine))
+    return all_gather(panel, parts, own, group)
 
 
 def reduce(sums, panel, carried, group, count):
-    """Sum a panel over a group: each rank is sent the terms of what it carries.
-
-    Returns the box that this rank carries of the panel, and its total.
-    """
+    """Start to sum a panel over a group: each rank gets the terms of what it carries."""
     shares = [overlap(carried(peer), panel) for peer in group.peers]
-    mine = shares[group.me]
-    others = [i for i in range(len(shares)) if i != group.me]
-    leaving = torch.cat([sums[within(shares[i], panel)].flatten() for i in others])
-    arriving = leaving.new_empty(len(others), *shape(mine))
-    sent, received = [volume(share) for share in shares], [volume(mine)] * len(shares)
-    sent[group.me] = received[group.me] = 0  # the own terms stay
-    dist.all_to_all_single(
-        arriving.view(-1),
-        leaving,
-        output_split_sizes=received,
-        input_split_sizes=sent,
-        group=group.handle,
-    )
-    count(arriving.numel())
-    return mine, sums[within(mine, panel)] + arriving.sum(0)
+    count(volume(shares[group.me]) * (len(shares) - 1))
+    return reduce_scatter(sums, panel, shares, group)
 
 
 def run(in_own, ker_own, at, groups, words):
@@ -181,11 +155,12 @@ def run(in_own, ker_own, at, groups, words):
     # All ranks along x need the same slice of Ker.
     ker_box = touched_ker(work(at))
     count = words.counter("expand", 0, "Ker")
-    pieces = broadcast(ker_box, ker_own, owned_ker, groups["x"], count)
-    ker_slice = assemble(ker_box, ker_own, pieces)
+    ker_coming = gather(ker_box, ker_own, owned_ker, groups["x"], count)
+    ker_slice = assemble(ker_coming)
 
     out_box = owned_out(at)
     out = in_own.new_zeros(shape(out_box))
+    leaving = []
 
     for step in range(STEPS):
         block = tile(at, step)
@@ -197,8 +172,10 @@ def run(in_own, ker_own, at, groups, words):
         if changes(step + 1, "h"):
             # Each rank along c holds a partial sum of the same slice of Out.
             panel, count = touched_out(block), words.counter("loop", step, "Out")
-            share, total = reduce(sums, panel, owned_out, groups["c"], count)
-            out[within(share, out_box)] += total
+            collect(leaving, out, out_box)  # the panel before
+            leaving.append(reduce(sums, panel, owned_out, groups["c"], count))
+
+    collect(leaving, out, out_box)
 
     return out
 
@@ -215,7 +192,7 @@ def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
     args = arguments(__doc__)
     facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
-    world = start(PLAN, GRID, PROCS, args.timeout)
+    world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
     groups = make_groups(at, GRID, LINES, args.timeout)
     windows = tuple(WINDOWS.values())

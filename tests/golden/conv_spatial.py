@@ -18,13 +18,12 @@ import sys
 from functools import partial
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 
-from runtime.blocks import Window, cut, overlap, reach, shape, volume, within
+from runtime.blocks import Window, cut, overlap, reach, volume, within
 from runtime.check import reference
 from runtime.cli import Facts, Result, Share, arguments, conclude
-from runtime.collectives import assemble
+from runtime.collectives import all_gather, assemble
 from runtime.data import sample_box
 from runtime.halo import redistribute
 from runtime.local import convolve
@@ -103,25 +102,16 @@ def owned_out(at):
     return (0, N_b), (0, N_k), cut((0, N_h), P_h, at["h"]), (0, N_w)
 
 
-def broadcast(panel, here, carried, group, count):
-    """Start one broadcast for each piece of a panel, from the rank that carries it.
+def gather(panel, here, carried, group, count):
+    """Start to bring a panel to all ranks of a group: each hands out what it carries.
 
-    Yields (box, values, request). `here` holds `carried(at)` of this rank.
+    `here` holds `carried(at)` of this rank.
     """
-    for source, peer in enumerate(group.peers):
-        box = overlap(carried(peer), panel)
-        if volume(box) == 0:
-            continue
-        if source == group.me:
-            piece = here[within(box, carried(peer))].contiguous()
-        else:
-            piece = here.new_empty(shape(box))
-            count(volume(box))
-        yield (
-            box,
-            piece,
-            dist.broadcast(piece, group=group.handle, group_src=source, async_op=True),
-        )
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
+    count(volume(panel) - volume(mine))
+    return all_gather(panel, parts, own, group)
 
 
 def run(in_own, ker_own, at, groups, words):
@@ -138,8 +128,8 @@ def run(in_own, ker_own, at, groups, words):
     # All ranks along x need the same slice of Ker.
     ker_box = touched_ker(work(at))
     count = words.counter("loop", 0, "Ker")
-    pieces = broadcast(ker_box, ker_own, owned_ker, groups["x"], count)
-    ker_slice = assemble(ker_box, ker_own, pieces)
+    ker_coming = gather(ker_box, ker_own, owned_ker, groups["x"], count)
+    ker_slice = assemble(ker_coming)
 
     block = work(at)
     return convolve(F.conv2d, in_wide, ker_slice, block, WINDOWS)
@@ -157,7 +147,7 @@ def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
     args = arguments(__doc__)
     facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
-    world = start(PLAN, GRID, PROCS, args.timeout)
+    world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
     groups = make_groups(at, GRID, LINES, args.timeout)
     windows = tuple(WINDOWS.values())

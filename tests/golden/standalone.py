@@ -28,9 +28,9 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -145,25 +145,16 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-def broadcast(panel, here, carried, group, count):
-    """Start one broadcast for each piece of a panel, from the rank that carries it.
+def gather(panel, here, carried, group, count):
+    """Start to bring a panel to all ranks of a group: each hands out what it carries.
 
-    Yields (box, values, request). `here` holds `carried(at)` of this rank.
+    `here` holds `carried(at)` of this rank.
     """
-    for source, peer in enumerate(group.peers):
-        box = overlap(carried(peer), panel)
-        if volume(box) == 0:
-            continue
-        if source == group.me:
-            piece = here[within(box, carried(peer))].contiguous()
-        else:
-            piece = here.new_empty(shape(box))
-            count(volume(box))
-        yield (
-            box,
-            piece,
-            dist.broadcast(piece, group=group.handle, group_src=source, async_op=True),
-        )
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
+    count(volume(panel) - volume(mine))
+    return all_gather(panel, parts, own, group)
 
 
 def run(in_own, ker_own, at, groups, words):
@@ -176,16 +167,14 @@ def run(in_own, ker_own, at, groups, words):
     out = in_own.new_zeros(shape(out_box))
 
     def fetch(step):
-        """Start the broadcasts that `step` waits for."""
+        """Start to bring in the panels that `step` waits for."""
         block, coming = tile(at, step), {}
         # All ranks along k need the same slice of In.
         panel, count = touched_in(block), words.counter("loop", step, "In")
-        pieces = broadcast(panel, in_own, owned_in, groups["k"], count)
-        coming["In"] = panel, in_own, list(pieces)
+        coming["In"] = gather(panel, in_own, owned_in, groups["k"], count)
         # All ranks along x need the same slice of Ker.
         panel, count = touched_ker(block), words.counter("loop", step, "Ker")
-        pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
-        coming["Ker"] = panel, ker_own, list(pieces)
+        coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
         return coming
 
     panels, coming = {}, fetch(0)
@@ -242,6 +231,13 @@ def within(box: Box, frame: Box) -> tuple[slice, ...]:
     return tuple(slice(b[0] - f[0], b[1] - f[0]) for b, f in pairs)
 
 
+def consecutive(box: Box, frame: Box) -> bool:
+    """Whether the words of `box` lie one after the other in a tensor over `frame`."""
+    sizes = shape(box)
+    first = next((dim for dim, size in enumerate(sizes) if size != 1), len(sizes))
+    return box[first + 1 :] == frame[first + 1 :]
+
+
 def reach(rows: Interval, window: Window) -> Interval:
     """The input rows that a block of output rows reads; padding is not read."""
     low, high = rows
@@ -273,6 +269,46 @@ def source_rows(rows: Interval, window: Window) -> list[int]:
             whole, rest = 0, row
         found.append(window.first + window.step * (whole * window.period + rest))
     return found
+
+
+class Words:
+    """Counts the words that this rank receives: (phase, step, tensor) -> words."""
+
+    def __init__(self) -> None:
+        self.steps: dict[tuple[str, int, str], int] = {}
+        self.started, self.latest = 0, "no communication yet"
+        self.part = ""  # what the phases that are counted now belong to
+
+    def during(self, part: str) -> Words:
+        """This counter; from now on its phases are those of one part of a program."""
+        self.part = f"{part} "
+        return self
+
+    def enter(self, stage: str) -> None:
+        """Note what this rank starts, for the others to see where it is."""
+        self.started, self.latest = self.started + 1, stage
+
+    def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
+        """A function that adds received words to one entry."""
+        phase = self.part + phase
+        self.enter(f"{tensor}, {phase} step {step}")
+
+        def count(words: int) -> None:
+            key = phase, step, tensor
+            if words:
+                self.steps[key] = self.steps.get(key, 0) + words
+
+        return count
+
+    def received(self) -> dict[str, int]:
+        """Words received per tensor, as halo (there or back), and in total."""
+        words = dict.fromkeys(("In", "Ker", "Out", "halo", "total"), 0)
+        for (phase, _, tensor), received in self.steps.items():
+            words[tensor] += received
+            words["total"] += received
+            halo = phase.endswith(("halo", "return"))
+            words["halo"] += received if halo else 0
+        return words
 
 
 At = dict[str, int]  # axis -> coordinate of a rank on the grid
@@ -399,12 +435,16 @@ def ranks_here(local: int) -> int:
     return int(digits) if digits.isdecimal() else local + 1
 
 
-def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
+def start(
+    plan: str, grid: dict[str, int], procs: int, timeout: float, device: str = "auto"
+) -> World:
     """Join the other ranks of a program for `grid`, started with as many or `procs`.
 
-    nccl where every rank has a GPU of its own, else gloo. `timeout` in seconds bounds
-    every wait. Exits with code 2 when the world has another size or the ranks run
-    different plans, with code 6 when the ranks do not find each other.
+    device: "auto" takes GPUs where every rank has one of its own, "cpu" none; "cuda"
+    lets ranks share GPUs. The backend is nccl where no two ranks share one, else gloo.
+    `timeout` in seconds bounds every wait. Exits with code 2 when the world has another
+    size, the ranks run different plans or a rank has no GPU to share, with code 6 when
+    the ranks do not find each other.
     """
     rank, size, local = launched()
     used = grid_size(grid)
@@ -430,17 +470,23 @@ def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
         if size > 1:
             who = f"rank {rank} ({place_at(at)})"
             watch = Watch(rank, size, who, at is None, timeout)
-        gpu = agree(store, rank, size, plan, gpus >= ranks_here(local))
-        device = torch.device("cuda", local) if gpu else torch.device("cpu")
-        if gpu:
-            torch.cuda.set_device(device)
+        own = device != "cpu" and gpus >= ranks_here(local)
+        nccl = agree(store, rank, size, plan, own)
+        if device == "cuda" and not gpus:
+            who = f"rank {rank} has no GPU, but --device is cuda; use --device cpu"
+            print(who, file=sys.stderr, flush=True)
+            sys.exit(2)
+        here = torch.device("cpu")
+        if nccl or device == "cuda":
+            here = torch.device("cuda", local % gpus)
+            torch.cuda.set_device(here)
         dist.init_process_group(
-            "nccl" if gpu else "gloo",
+            "nccl" if nccl else "gloo",
             store=store,
             rank=rank,
             world_size=size,
             timeout=limit,
-            device_id=device if gpu else None,
+            device_id=here if nccl else None,
         )
     except RuntimeError as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -448,7 +494,7 @@ def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
         sys.exit(6)
     if watch:
         watch.begin()
-    return World(rank, size, device, at, watch)
+    return World(rank, size, here, at, watch)
 
 
 def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
@@ -474,66 +520,102 @@ def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
     return bool(agreed == "gpu")
 
 
+def through_host(values: torch.Tensor) -> bool:
+    """Whether messages pass through host memory: gloo sends none from a GPU."""
+    return bool(values.is_cuda and dist.get_backend() != "nccl")
+
+
 def stop() -> None:
     """Leave together."""
     dist.barrier()
     dist.destroy_process_group()
 
 
-Piece = tuple[Box, torch.Tensor, Any]  # what part of a panel, its values, their request
-Coming = tuple[Box, torch.Tensor, Iterable[Piece]]  # a panel, a like tensor, pieces
+class Coming(NamedTuple):
+    """A panel on its way: the parts that ranks of a group carry, and their values."""
+
+    panel: Box
+    parts: Sequence[Box]
+    pieces: Sequence[torch.Tensor]
+    whole: torch.Tensor | None  # what all pieces are parts of, where they fit together
+    requests: Sequence[Any]
 
 
-class Words:
-    """Counts the words that this rank receives: (phase, step, tensor) -> words."""
+def all_gather(
+    panel: Box, parts: Sequence[Box], own: torch.Tensor, group: Group
+) -> Coming:
+    """Start to bring a panel together on all ranks of a group.
 
-    def __init__(self) -> None:
-        self.steps: dict[tuple[str, int, str], int] = {}
-        self.started, self.latest = 0, "no communication yet"
-        self.part = ""  # what the phases that are counted now belong to
-
-    def during(self, part: str) -> Words:
-        """This counter; from now on its phases are those of one part of a program."""
-        self.part = f"{part} "
-        return self
-
-    def enter(self, stage: str) -> None:
-        """Note what this rank starts, for the others to see where it is."""
-        self.started, self.latest = self.started + 1, stage
-
-    def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
-        """A function that adds received words to one entry."""
-        phase = self.part + phase
-        self.enter(f"{tensor}, {phase} step {step}")
-
-        def count(words: int) -> None:
-            key = phase, step, tensor
-            if words:
-                self.steps[key] = self.steps.get(key, 0) + words
-
-        return count
-
-    def received(self) -> dict[str, int]:
-        """Words received per tensor, as halo (there or back), and in total."""
-        words = dict.fromkeys(("In", "Ker", "Out", "halo", "total"), 0)
-        for (phase, _, tensor), received in self.steps.items():
-            words[tensor] += received
-            words["total"] += received
-            halo = phase.endswith(("halo", "return"))
-            words["halo"] += received if halo else 0
-        return words
+    parts: for each rank of the group the box that it carries of the panel, maybe empty.
+    own: the values of this rank's part.
+    """
+    carriers = [rank for rank, part in enumerate(parts) if volume(part)]
+    whole, fits = None, all(consecutive(part, panel) for part in parts)
+    if len(carriers) == 1 or through_host(own):  # gloo broadcasts from a GPU, too
+        pieces = _places(parts, own, group)
+        requests = [
+            dist.broadcast(
+                pieces[source], group=group.handle, group_src=source, async_op=True
+            )
+            for source in carriers
+        ]
+    elif native(group) and len({volume(part) for part in parts}) == 1:
+        flat = own.new_empty(len(parts), own.numel())
+        call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+        ends = {"group": group.handle, "async_op": True}
+        requests = [call(flat.view(-1), own.view(-1), **ends)]
+        pieces = [row.view(shape(part)) for row, part in zip(flat, parts, strict=True)]
+        if fits and list(parts) == sorted(parts):
+            whole = flat.view(shape(panel))
+    else:
+        if fits:
+            whole = own.new_empty(shape(panel))
+            pieces = [whole[within(part, panel)] for part in parts]
+            pieces[group.me].copy_(own)
+        else:
+            pieces = _places(parts, own, group)
+        requests = _to_each_other(pieces, group)
+    return Coming(panel, parts, pieces, whole, requests)
 
 
-def assemble(box: Box, like: torch.Tensor, pieces: Iterable[Piece]) -> torch.Tensor:
-    """Wait for the pieces of a box one after the other and put them together."""
-    whole = None
-    for part, values, request in pieces:
+def _places(
+    parts: Sequence[Box], own: torch.Tensor, group: Group
+) -> list[torch.Tensor]:
+    """The own piece, and room for those of the others."""
+    pieces = [own.new_empty(shape(part)) for part in parts]
+    pieces[group.me] = own
+    return pieces
+
+
+def _to_each_other(pieces: Sequence[torch.Tensor], group: Group) -> list[Any]:
+    """Send the own piece to all other ranks of the group, get theirs."""
+    calls = []
+    for step in range(1, len(pieces)):  # all start with another partner
+        to = (group.me + step) % len(pieces)
+        source = (group.me - step) % len(pieces)
+        ends = (dist.isend, group.me, to), (dist.irecv, source, source)
+        for call, piece, peer in ends:
+            if pieces[piece].numel():
+                calls.append(
+                    dist.P2POp(call, pieces[piece], group=group.handle, group_peer=peer)
+                )
+    return dist.batch_isend_irecv(calls) if calls else []
+
+
+def assemble(coming: Coming) -> torch.Tensor:
+    """Wait for the pieces of a panel and put them together."""
+    panel, parts, pieces, whole, requests = coming
+    for request in requests:
         request.wait()
-        if part == box:
+    if whole is not None:
+        return whole
+    for part, values in zip(parts, pieces, strict=True):
+        if part == panel:
             return values
-        whole = like.new_empty(shape(box)) if whole is None else whole
-        whole[within(part, box)] = values
-    return like.new_empty(shape(box)) if whole is None else whole
+    whole = pieces[0].new_empty(shape(panel))
+    for part, values in zip(parts, pieces, strict=True):
+        whole[within(part, panel)] = values
+    return whole
 
 
 def settle(coming: dict[str, Coming], panels: dict[str, torch.Tensor]) -> None:
@@ -541,7 +623,12 @@ def settle(coming: dict[str, Coming], panels: dict[str, torch.Tensor]) -> None:
     while coming:
         tensor, panel = coming.popitem()
         panels.pop(tensor, None)
-        panels[tensor] = assemble(*panel)
+        panels[tensor] = assemble(panel)
+
+
+def native(group: Group) -> bool:
+    """Whether even pieces go by the backend's own collectives."""
+    return bool(dist.get_backend(group.handle) == "nccl")
 
 
 TICK = 0.5  # seconds between two signs of life
@@ -721,6 +808,93 @@ def say(line: str, to: Any = None) -> None:
     stream.flush()
 
 
+Form = Callable[[], torch.Tensor]
+TRIES = 3  # timed calls per form; the least counts, so the first may warm up
+TRIALS = 3 * TRIES  # calls after which all forms of a kernel are timed
+LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
+Key = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype]  # pass, In, Ker
+
+
+class Tuning:
+    """What has been timed: kernel -> form -> seconds; `on` where it was asked for."""
+
+    on = False
+    times: ClassVar[dict[Key, dict[str, list[float]]]] = {}
+
+
+class Fit(NamedTuple):
+    """How a block's rows are given to torch: zeros to write out, what torch adds."""
+
+    zeros: list[int]  # as `F.pad` takes them, the last dimension first; often none
+    padding: list[int]
+    stride: list[int]
+    dilation: list[int]
+
+
+def fastest(key: Key, forms: dict[str, Form], device: torch.device) -> torch.Tensor:
+    """The result of one of the forms: each is timed in turn, then the best is used."""
+    times = Tuning.times.setdefault(key, {name: [] for name in forms})
+    rarest = min(forms, key=lambda name: len(times[name]))
+    if len(times[rarest]) >= TRIES:
+        return forms[min(forms, key=lambda name: min(times[name]))]()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    result = forms[rarest]()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    times[rarest].append(time.perf_counter() - begin)
+    return result
+
+
+def chosen() -> list[str]:
+    """For people: the form of every kernel that was timed to the end."""
+    lines = []
+    for key, times in Tuning.times.items():
+        if all(len(each) >= TRIES for each in times.values()):
+            order = sorted(times, key=lambda name: min(times[name]))
+            shown = (f"{name} {min(times[name]) * 1e3:.2f} ms" for name in order)
+            name, wide, ker, dtype = key
+            lines.append(
+                f"{name} {list(wide)} * {list(ker)} {dtype}: {', '.join(shown)}"
+            )
+    return lines
+
+
+def windows_of(wide: torch.Tensor, fit: Fit, taps: tuple[int, ...]) -> torch.Tensor:
+    """In as its windows, [b, c, *rows, *taps]; a view but for the padding."""
+    if any(fit.padding):
+        wide = F.pad(wide, [n for n in reversed(fit.padding) for _ in range(2)])
+    rows = []
+    for dim, tap in enumerate(taps):
+        frame = fit.dilation[dim] * (tap - 1) + 1
+        rows.append((wide.shape[dim + 2] - frame) // fit.stride[dim] + 1)
+    flat, lines = wide.stride()[:2], wide.stride()[2:]
+    along = [line * step for line, step in zip(lines, fit.stride, strict=True)]
+    inside = [line * step for line, step in zip(lines, fit.dilation, strict=True)]
+    sizes = *wide.shape[:2], *rows, *taps
+    return wide.as_strided(sizes, (*flat, *along, *inside))
+
+
+def product(wide: torch.Tensor, ker: torch.Tensor, fit: Fit) -> torch.Tensor:
+    """Out by one matrix product over the windows; one group."""
+    dims = len(fit.stride)
+    windows = windows_of(wide, fit, tuple(ker.shape[2:]))
+    summed = [1, *range(2 + dims, 2 + 2 * dims)], list(range(1, 2 + dims))
+    out: torch.Tensor = torch.tensordot(windows, ker, summed)
+    return out.movedim(-1, 1).contiguous()
+
+
+def reordered(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in channels-last order."""
+    return tensor.contiguous(memory_format=LAST[tensor.dim() - 2])
+
+
+def fits_in_memory(wide: torch.Tensor, taps: tuple[int, ...]) -> bool:
+    """Whether the windows may be written out: at most a GiB."""
+    return wide.numel() * wide.element_size() * math.prod(taps) <= 2**30
+
+
 def convolve(
     conv: Callable[..., torch.Tensor],
     in_tile: torch.Tensor,
@@ -743,17 +917,27 @@ def convolve(
         groups, ker = ker.shape[0], ker.flatten(0, 1)
     if fit.zeros:
         wide = F.pad(wide, fit.zeros)
-    out = conv(wide, ker, None, fit.stride, fit.padding, fit.dilation, groups)
-    return out.reshape(out_shape)
-
-
-class Fit(NamedTuple):
-    """How a block's rows are given to torch: zeros to write out, what torch adds."""
-
-    zeros: list[int]  # as `F.pad` takes them, the last dimension first; often none
-    padding: list[int]
-    stride: list[int]
-    dilation: list[int]
+    forms: dict[str, Form] = {
+        "direct": lambda: conv(
+            wide, ker, None, fit.stride, fit.padding, fit.dilation, groups
+        )
+    }
+    if not Tuning.on:
+        return forms["direct"]().reshape(out_shape)
+    if dims in LAST:
+        forms["channels-last"] = lambda: conv(
+            reordered(wide),
+            reordered(ker),
+            None,
+            fit.stride,
+            fit.padding,
+            fit.dilation,
+            groups,
+        ).contiguous()
+    if groups == 1 and fits_in_memory(wide, tuple(ker.shape[2:])):
+        forms["unfold"] = lambda: product(wide, ker, fit)
+    key = "forward", tuple(wide.shape), tuple(ker.shape), wide.dtype
+    return fastest(key, forms, wide.device).reshape(out_shape)
 
 
 def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
@@ -971,6 +1155,13 @@ def arguments(about: str | None, argv: list[str] | None = None) -> argparse.Name
         help="compare with torch and the plan",
     )
     add("--bench", type=int, default=0, metavar="N", help="time N runs")
+    add(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="cuda: ranks may share GPUs, over gloo; auto: one GPU per rank, or none",
+    )
+    add("--tune", action="store_true", help="time forms of the local kernel first")
     add("--report", metavar="DIR", help="write rank-00000.json and so on into DIR")
     add("--save", action="store_true", help="with --report: the results, too")
     add(
@@ -997,10 +1188,13 @@ def conclude(
     ends the process with code 6.
     """
     words = Words()
+    Tuning.on = args.tune
     try:
         values, seconds = timed(share, words, world)
         words.enter("the check")
         faults = check(world, facts, share, values, words) if args.check else []
+        for _ in range(TRIALS if args.tune and args.bench else 0):
+            timed(share, Words(), world)
         times = bench(args.bench, share, world)
         follow(world, words, "the gathering of the outcomes")
         outcome = {
@@ -1124,6 +1318,8 @@ def tell(
             f" {most['total']} words, {most['total'] * facts.dtype.itemsize} bytes"
             " received per rank and run"
         )
+    for line in chosen():
+        say(f"kernel on rank 0: {line}")
     if not args.check:
         return
     if bad:
@@ -1155,7 +1351,7 @@ def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
     args = arguments(__doc__)
     facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
-    world = start(PLAN, GRID, PROCS, args.timeout)
+    world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
     groups = make_groups(at, GRID, LINES, args.timeout)
     windows = tuple(WINDOWS.values())

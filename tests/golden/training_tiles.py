@@ -24,7 +24,6 @@ import sys
 from functools import partial
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
@@ -41,7 +40,7 @@ from runtime.blocks import (
 )
 from runtime.check import gradient, reference
 from runtime.cli import Facts, Result, Share, arguments, conclude
-from runtime.collectives import assemble, settle
+from runtime.collectives import all_gather, assemble, collect, reduce_scatter, settle
 from runtime.data import sample_box
 from runtime.halo import give_back, redistribute
 from runtime.local import convolve, input_gradient, kernel_gradient
@@ -154,48 +153,23 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-def broadcast(panel, here, carried, group, count):
-    """Start one broadcast for each piece of a panel, from the rank that carries it.
+def gather(panel, here, carried, group, count):
+    """Start to bring a panel to all ranks of a group: each hands out what it carries.
 
-    Yields (box, values, request). `here` holds `carried(at)` of this rank.
+    `here` holds `carried(at)` of this rank.
     """
-    for source, peer in enumerate(group.peers):
-        box = overlap(carried(peer), panel)
-        if volume(box) == 0:
-            continue
-        if source == group.me:
-            piece = here[within(box, carried(peer))].contiguous()
-        else:
-            piece = here.new_empty(shape(box))
-            count(volume(box))
-        yield (
-            box,
-            piece,
-            dist.broadcast(piece, group=group.handle, group_src=source, async_op=True),
-        )
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
+    count(volume(panel) - volume(mine))
+    return all_gather(panel, parts, own, group)
 
 
 def reduce(sums, panel, carried, group, count):
-    """Sum a panel over a group: each rank is sent the terms of what it carries.
-
-    Returns the box that this rank carries of the panel, and its total.
-    """
+    """Start to sum a panel over a group: each rank gets the terms of what it carries."""
     shares = [overlap(carried(peer), panel) for peer in group.peers]
-    mine = shares[group.me]
-    others = [i for i in range(len(shares)) if i != group.me]
-    leaving = torch.cat([sums[within(shares[i], panel)].flatten() for i in others])
-    arriving = leaving.new_empty(len(others), *shape(mine))
-    sent, received = [volume(share) for share in shares], [volume(mine)] * len(shares)
-    sent[group.me] = received[group.me] = 0  # the own terms stay
-    dist.all_to_all_single(
-        arriving.view(-1),
-        leaving,
-        output_split_sizes=received,
-        input_split_sizes=sent,
-        group=group.handle,
-    )
-    count(arriving.numel())
-    return mine, sums[within(mine, panel)] + arriving.sum(0)
+    count(volume(shares[group.me]) * (len(shares) - 1))
+    return reduce_scatter(sums, panel, shares, group)
 
 
 def forward(in_own, ker_own, at, groups, words):
@@ -215,14 +189,14 @@ def forward(in_own, ker_own, at, groups, words):
     # All ranks along k need the same slice of In.
     in_box = touched_in(work(at))
     count = words.counter("expand", 0, "In")
-    pieces = broadcast(in_box, in_wide, carried_in, groups["k"], count)
-    in_slice = assemble(in_box, in_wide, pieces)
+    in_coming = gather(in_box, in_wide, carried_in, groups["k"], count)
+    in_slice = assemble(in_coming)
 
     # All ranks along x need the same slice of Ker.
     ker_box = touched_ker(work(at))
     count = words.counter("expand", 1, "Ker")
-    pieces = broadcast(ker_box, ker_own, owned_ker, groups["x"], count)
-    ker_slice = assemble(ker_box, ker_own, pieces)
+    ker_coming = gather(ker_box, ker_own, owned_ker, groups["x"], count)
+    ker_slice = assemble(ker_coming)
 
     out_box = touched_out(work(at))
     out = in_own.new_zeros(shape(out_box))
@@ -248,14 +222,14 @@ def backward_data(ker_own, dout_own, at, groups, words):
 
     din_box = carried_in(at)
     din = ker_own.new_zeros(shape(din_box))
+    leaving = []
 
     def fetch(step):
-        """Start the broadcasts that `step` waits for."""
+        """Start to bring in the panels that `step` waits for."""
         block, coming = tile(at, step, tiles), {}
         # All ranks along x need the same slice of Ker.
         panel, count = touched_ker(block), words.counter("loop", step, "Ker")
-        pieces = broadcast(panel, ker_own, owned_ker, groups["x"], count)
-        coming["Ker"] = panel, ker_own, list(pieces)
+        coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
         return coming
 
     panels, coming = {}, fetch(0)
@@ -268,8 +242,10 @@ def backward_data(ker_own, dout_own, at, groups, words):
         sums = input_gradient(panels["Ker"], dout_own, block, WINDOWS)
         # Each rank along k holds a partial sum of the same slice of dIn.
         panel, count = touched_in(block), words.counter("loop", step, "In")
-        share, total = reduce(sums, panel, carried_in, groups["k"], count)
-        din[within(share, din_box)] += total
+        collect(leaving, din, din_box)  # the panel before
+        leaving.append(reduce(sums, panel, carried_in, groups["k"], count))
+
+    collect(leaving, din, din_box)
 
     # The rows of dIn that a block computes for its neighbours are added where they are owned.
     neighbours = line(at, GRID, ("h", "k"))
@@ -288,6 +264,7 @@ def backward_filter(in_slice, dout_own, at, groups, words):
 
     dker_box = owned_ker(at)
     dker = in_slice.new_zeros(shape(dker_box))
+    leaving = []
 
     for step in range(steps):
         block = tile(at, step, tiles)
@@ -296,8 +273,10 @@ def backward_filter(in_slice, dout_own, at, groups, words):
         sums = kernel_gradient(in_tile, dout_tile, block, WINDOWS)
         # Each rank along x holds a partial sum of the same slice of dKer.
         panel, count = touched_ker(block), words.counter("loop", step, "Ker")
-        share, total = reduce(sums, panel, owned_ker, groups["x"], count)
-        dker[within(share, dker_box)] += total
+        collect(leaving, dker, dker_box)  # the panel before
+        leaving.append(reduce(sums, panel, owned_ker, groups["x"], count))
+
+    collect(leaving, dker, dker_box)
 
     return dker
 
@@ -362,7 +341,7 @@ def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
     args = arguments(__doc__)
     facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
-    world = start(PLAN, GRID, PROCS, args.timeout)
+    world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
     groups = make_groups(at, GRID, LINES, args.timeout)
     windows = tuple(WINDOWS.values())

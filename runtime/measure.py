@@ -1,0 +1,228 @@
+"""How fast the machine at hand is: collectives, the local kernel, both at once.
+
+Every number is that of the slowest rank, as the median of several runs that all ranks
+begin together: what a schedule waits for. Started by torchrun or srun, it writes one
+JSON file from rank 0, whole or not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+from runtime.blocks import Window
+from runtime.collectives import add_up, all_gather, assemble, reduce_scatter
+from runtime.local import convolve, input_gradient, kernel_gradient
+from runtime.mesh import Group, World, launched, make_groups, refuse, start, stop
+
+SIZES = 2**12, 2**16, 2**18, 2**20, 2**22  # bytes of a whole buffer
+LAYERS = (  # samples, input and output channels, rows and columns, kernel
+    (4, 64, 64, 56, 3),
+    (8, 256, 64, 28, 1),
+    (8, 128, 128, 28, 3),
+    (8, 256, 128, 14, 3),
+    (8, 512, 256, 7, 3),
+)
+
+
+def main() -> int:
+    """What one rank does."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", metavar="FILE", required=True, help="JSON, by rank 0")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS")
+    parser.add_argument("--repeat", type=int, default=7, metavar="N")
+    args = parser.parse_args()
+    found = measured(args.repeat, args.timeout)
+    if found is not None:
+        write(args.out, found)
+    return 0
+
+
+def measured(repeat: int, timeout: float) -> dict[str, Any] | None:
+    """All measurements; on rank 0 only. `timeout` in seconds bounds every wait.
+
+    Exits with code 2 on a single rank, or where nodes have different numbers of ranks.
+    """
+    rank, size, _ = launched()
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
+    if size < 2:
+        refuse(rank, "a network is measured between ranks; start at least 2")
+    if size % local:
+        refuse(rank, f"{size} ranks on nodes of {local}: start as many on each")
+    grid = {"node": size // local, "rank": local}
+    world = start("calibrate", grid, size, timeout)
+    assert world.at is not None
+    levels: dict[str, tuple[str, ...]] = {"node": ("rank",), "system": ("node",)}
+    lines = {name: axes for name, axes in levels.items() if grid[axes[0]] > 1}
+    groups = make_groups(world.at, grid, lines, timeout)
+    found: dict[str, Any] = {
+        "ranks": size,
+        "local": local,
+        "backend": dist.get_backend(),
+        "device": str(world.device.type),
+        "memory": memory(world.device, local),
+        "collectives": [],
+        "kernels": [],
+    }
+    for name, group in groups.items():
+        tell(rank, f"measuring collectives of {len(group.peers)} ranks, level {name}")
+        found["collectives"] += collectives(name, group, world, repeat)
+    tell(rank, "measuring the local kernel on all ranks at once")
+    for layer in LAYERS:
+        found["kernels"] += kernels(layer, world, repeat)
+    found["call"] = together(lambda: tiny(world.device), world, repeat)
+    found |= memory_speed(world, repeat)
+    found["overlap"] = overlap(next(iter(groups.values())), world, repeat)
+    stop()
+    return found if rank == 0 else None
+
+
+def tell(rank: int, text: str) -> None:
+    """Progress, on rank 0."""
+    if rank == 0:
+        print(f"synth: {text}", file=sys.stderr, flush=True)
+
+
+def together(job: Callable[[], object], world: World, repeat: int) -> float:
+    """Seconds of a job that all ranks begin together: median, of the slowest rank."""
+    times = []
+    for _ in range(repeat + 1):  # the first run warms up
+        dist.barrier()
+        begin = time.perf_counter()
+        job()
+        if world.device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    slowest = torch.tensor(times[1:], dtype=torch.float64, device=world.device)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return float(slowest.median())
+
+
+def collectives(
+    level: str, group: Group, world: World, repeat: int
+) -> list[dict[str, Any]]:
+    """Seconds of both collectives of a schedule, all groups of the level at once."""
+    members, found = len(group.peers), []
+    for size in SIZES:
+        words = max(1, size // 4 // members)
+        panel = ((0, words * members),)
+        parts = [((i * words, (i + 1) * words),) for i in range(members)]
+        own = torch.ones(words, device=world.device)
+        sums = torch.ones(words * members, device=world.device)
+        jobs: dict[str, Callable[[], object]] = {
+            "all_gather": lambda a=panel, b=parts, c=own: assemble(  # type: ignore[misc]
+                all_gather(a, b, c, group)
+            ),
+            "reduce_scatter": lambda a=sums, b=panel, c=parts: add_up(  # type: ignore[misc]
+                reduce_scatter(a, b, c, group)
+            ),
+        }
+        for op, job in jobs.items():
+            seconds = together(job, world, repeat)
+            found.append(
+                {
+                    "level": level,
+                    "members": members,
+                    "op": op,
+                    "bytes": 4 * words * members,
+                    "seconds": seconds,
+                }
+            )
+    return found
+
+
+def kernels(layer: tuple[int, ...], world: World, repeat: int) -> list[dict[str, Any]]:
+    """Seconds of the three passes of a layer's local kernel, on all ranks at once."""
+    samples, c, k, rows, taps = layer
+    window = Window(rows, taps, padding=taps // 2)
+    windows = {"h": window, "w": window}
+    extents = {"b": samples, "c": c, "k": k, "h": rows, "w": rows}
+    block = {axis: (0, extent) for axis, extent in extents.items()}
+    in_tile = torch.rand(samples, c, rows, rows, device=world.device)
+    ker_tile = torch.rand(k, c, taps, taps, device=world.device)
+    dout = torch.rand(samples, k, rows, rows, device=world.device)
+    jobs: dict[str, Callable[[], object]] = {
+        "forward": lambda: convolve(F.conv2d, in_tile, ker_tile, block, windows),
+        "backward-data": lambda: input_gradient(ker_tile, dout, block, windows),
+        "backward-filter": lambda: kernel_gradient(in_tile, dout, block, windows),
+    }
+    flops = 2 * samples * rows * rows * c * k * taps * taps
+    return [
+        {
+            "layer": list(layer),
+            "pass": pass_,
+            "flops": flops,
+            "seconds": together(job, world, repeat),
+        }
+        for pass_, job in jobs.items()
+    ]
+
+
+def tiny(device: torch.device) -> None:
+    """A convolution of which the call is all that takes time."""
+    one = torch.ones(1, 1, 1, 1, device=device)
+    F.conv2d(one, one)
+
+
+def memory_speed(world: World, repeat: int) -> dict[str, float]:
+    """Bytes copied and seconds per byte added up, on all ranks at once."""
+    one, other = (torch.ones(2**21, device=world.device) for _ in range(2))
+    size = one.numel() * one.element_size()
+    copy = together(lambda: other.copy_(one), world, repeat)
+    add = together(lambda: other.add_(one), world, repeat)
+    return {"bandwidth": 2 * size / copy, "gamma": add / size}
+
+
+def overlap(group: Group, world: World, repeat: int) -> float:
+    """The share of the shorter of kernel and collective that the longer one hides."""
+    samples, c, k, rows, taps = LAYERS[2]
+    inputs = torch.rand(samples, c, rows, rows, device=world.device)
+    ker = torch.rand(k, c, taps, taps, device=world.device)
+    members = len(group.peers)
+    words = 2**20 // members
+    panel = ((0, words * members),)
+    parts = [((i * words, (i + 1) * words),) for i in range(members)]
+    own = torch.ones(words, device=world.device)
+
+    def compute() -> None:
+        F.conv2d(inputs, ker, padding=taps // 2)
+
+    def both() -> None:
+        coming = all_gather(panel, parts, own, group)
+        compute()
+        assemble(coming)
+
+    alone = together(compute, world, repeat)
+    travel = together(
+        lambda: assemble(all_gather(panel, parts, own, group)), world, repeat
+    )
+    hidden = alone + travel - together(both, world, repeat)
+    return min(1.0, max(0.0, hidden / min(alone, travel)))
+
+
+def memory(device: torch.device, local: int) -> int:
+    """Bytes of memory per rank, if all ranks of a node take the same share."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // local
+
+
+def write(path: str, found: dict[str, Any]) -> None:
+    """The file, whole or not at all."""
+    partial = Path(f"{path}.part")
+    partial.write_text(json.dumps(found))
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""The forms of the local kernel give the same values, and the fastest is the one that is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cases import CASES
+from hypothesis import given
+from hypothesis import strategies as st
+from ranks import run_ranks
+from torch.nn import functional
+
+from codegen.render import render
+from runtime import forms
+from runtime.blocks import Window
+from runtime.local import convolve, input_gradient, kernel_gradient
+
+
+@pytest.fixture(autouse=True)
+def untuned() -> Iterator[None]:
+    forms.Tuning.times.clear()
+    yield
+    forms.Tuning.on = False
+    forms.Tuning.times.clear()
+
+
+def whole_numbers(*shape: int) -> torch.Tensor:
+    return torch.randint(-3, 4, shape).double()
+
+
+@given(
+    dims=st.integers(1, 3),
+    taps=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    dilation=st.integers(1, 2),
+    padding=st.integers(0, 2),
+    groups=st.integers(1, 2),
+    seed=st.integers(0, 9),
+)
+def test_all_forms_agree(
+    dims: int, taps: int, stride: int, dilation: int, padding: int, groups: int, seed: int
+) -> None:
+    """Whole numbers: sums are exact in any order, so the results are equal bit by bit."""
+    torch.manual_seed(seed)
+    rows = 7
+    out = (rows + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
+    window = Window(rows, taps, stride, dilation, padding)
+    windows = dict(zip("dhw"[3 - dims :], [window] * dims, strict=True))
+    block = {"b": (0, 2), "c": (0, 3), "k": (0, 2), **dict.fromkeys(windows, (0, out))}
+    group = (groups,) if groups > 1 else ()
+    in_tile = whole_numbers(2, *group, 3, *[rows] * dims)
+    ker, dout = whole_numbers(*group, 2, 3, *[taps] * dims), whole_numbers(2, *group, 2, *[out] * dims)
+    conv: Any = getattr(functional, f"conv{dims}d")
+    forms.Tuning.on = False
+    kernels = (
+        lambda: convolve(conv, in_tile, ker, block, windows),
+        lambda: input_gradient(ker, dout, block, windows),
+        lambda: kernel_gradient(in_tile, dout, block, windows),
+    )
+    direct = [kernel() for kernel in kernels]
+    forms.Tuning.on = True
+    for _ in range(forms.TRIALS + 1):
+        for kernel, expected in zip(kernels, direct, strict=True):
+            assert torch.equal(kernel(), expected)
+    forms.Tuning.on = False
+
+
+def test_the_fastest_form_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, calls = [0.0], list[str]()
+    monkeypatch.setattr(forms.time, "perf_counter", lambda: clock[0])
+
+    def form(name: str, seconds: float) -> forms.Form:
+        def run() -> torch.Tensor:
+            clock[0] += seconds
+            calls.append(name)
+            return torch.zeros(1)
+
+        return run
+
+    choice = {"direct": form("direct", 3.0), "channels-last": form("channels-last", 2.0)}
+    key = "forward", (1, 1, 1, 1), (1, 1, 1, 1), torch.float32
+    for _ in range(2 * forms.TRIES + 4):
+        forms.fastest(key, choice, torch.device("cpu"))
+    assert calls[: 2 * forms.TRIES].count("direct") == forms.TRIES
+    assert calls[2 * forms.TRIES :] == ["channels-last"] * 4
+    assert forms.chosen() == [
+        "forward [1, 1, 1, 1] * [1, 1, 1, 1] torch.float32: channels-last 2000.00 ms, direct 3000.00 ms"
+    ]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("standalone", [False, True])
+def test_a_program_tunes_its_kernels(standalone: bool, tmp_path: Path) -> None:
+    plan = CASES["training_3d"]
+    text = render(plan, standalone=standalone)
+    outcome = run_ranks(text, plan.used_procs, tmp_path, "--check", "--tune", "--bench", "1")
+    assert set(outcome.codes) == {0}, outcome.output
+    assert "kernel on rank 0: forward [" in outcome.output[0]
+    assert "unfold" in outcome.output[0]
