@@ -5,7 +5,7 @@ OWN := .venv/bin
 BIN ?= $(OWN)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 
-.PHONY: check test lint demo golden bench accuracy networks
+.PHONY: check test lint demo golden bench bench-all accuracy networks
 
 check: lint test
 
@@ -22,8 +22,11 @@ golden: $(READY)
 	$(BIN)/python -m pytest -q tests/test_golden.py --update-golden
 
 bench: $(READY)
+	$(BIN)/python -m benchmarks.suite
+
+bench-all: bench
+	$(BIN)/python -m benchmarks.suite.overlap
 	$(BIN)/python benchmarks/planning.py -o benchmarks/results/planning.md
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/training_step.py
 
 accuracy: $(READY)
 	$(BIN)/python -m synth.oracle.accuracy

@@ -25,6 +25,7 @@ PRELOAD = [
     "synth.parallel",
     "torch.fx",
     "torch._dynamo",  # what tracing on "meta" loads
+    "benchmarks.suite.rank",
 ]
 
 

@@ -1,0 +1,99 @@
+"""Ours beside DDP, FSDP2, DTensor and hand-written parallelism, on the same layers in the same run.
+
+    python -m benchmarks.suite            eight layers, P = 4 and 8: about 40 minutes on two cores
+    python -m benchmarks.suite --quick    four layers, P = 4, training: a few minutes
+    python -m benchmarks.suite --procs 4 --work training LAYER.yaml ...
+
+Prints a table, and writes it with the machine's description to benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from benchmarks.machine import describe
+from benchmarks.suite.kernels import write_whole
+from benchmarks.suite.launch import Asked, MeasuringError, lines
+from benchmarks.suite.lines import LAYERS, PROCS, QUICK, ROOT, WORKS
+from benchmarks.suite.peers import PEERS
+from benchmarks.suite.results import page
+from benchmarks.suite.summary import Line
+from benchmarks.suite.table import as_json, printed, totals
+from synth.layer import load_layer
+
+
+def arguments() -> argparse.Namespace:
+    """What is asked for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.suite",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("layers", nargs="*", metavar="LAYER.yaml")
+    parser.add_argument("--procs", type=int, nargs="+", metavar="P")
+    parser.add_argument("--work", nargs="+", choices=WORKS)
+    parser.add_argument("--peers", nargs="+", choices=tuple(PEERS), default=tuple(PEERS), metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="four layers, P = 4, training steps")
+    parser.add_argument("--seconds", type=float, help="of timed rounds per line (20; quick 12)")
+    parser.add_argument("--rounds", type=int, nargs=2, default=(5, 25), metavar=("LEAST", "MOST"))
+    parser.add_argument("--objective", choices=("words", "time"), default="words", help="of our plans")
+    parser.add_argument(
+        "--machine", metavar="FILE", help="for the time model; {procs} in it stands for the number of ranks"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, help="without suffix; benchmarks/results/suite, or suite-quick"
+    )
+    parser.add_argument("--no-write", action="store_true", help="print only")
+    args = parser.parse_args()
+    if args.objective == "time" and args.machine is None:
+        parser.error("--objective time needs --machine FILE")
+    args.layers = args.layers or [str(ROOT / name) for name in (QUICK if args.quick else LAYERS)]
+    args.procs = args.procs or ((4,) if args.quick else PROCS)
+    args.work = args.work or (("training",) if args.quick else WORKS)
+    args.seconds = args.seconds or (12.0 if args.quick else 20.0)
+    args.output = args.output or ROOT / "benchmarks/results" / ("suite-quick" if args.quick else "suite")
+    return args
+
+
+def main() -> int:
+    """Measure, print, write after every layer. Exit code 1 where some line could not be measured."""
+    args, console = arguments(), Console(width=None if sys.stdout.isatty() else 150)
+    asked = Asked(
+        tuple(args.work),
+        tuple(args.peers),
+        args.seconds,
+        tuple(args.rounds),
+        machine=args.machine,
+        objective=args.objective,
+    )
+    machine = f"{describe()}, torch {torch.__version__.partition('+')[0]}"
+    measured, failed = list[Line](), list[str]()
+    for file in args.layers:
+        layer = load_layer(file)
+        with tempfile.TemporaryDirectory() as folder:
+            whole = Path(folder, "whole")
+            write_whole(layer, whole)
+            for procs in args.procs:
+                try:
+                    found = lines(layer, whole, procs, asked, Path(folder))
+                except MeasuringError as error:
+                    failed.append(f"{layer.name}, P = {procs}: {error}")
+                    console.print(failed[-1], style="red", markup=False)
+                    continue
+                measured += found
+                printed(found, console)
+        if not args.no_write:
+            args.output.with_suffix(".md").write_text(page(measured, machine, asked, failed))
+            args.output.with_suffix(".json").write_text(as_json(measured, machine))
+    console.print("\n".join(totals(measured)), markup=False)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

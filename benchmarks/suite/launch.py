@@ -1,0 +1,98 @@
+"""One torchrun per layer and number of ranks; all its lines are measured in those processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import synth
+from benchmarks.suite.kernels import operations
+from benchmarks.suite.rank import Job
+from benchmarks.suite.summary import Line, summarised
+from synth.layer import Layer
+from synth.machine.file import load_machine
+from synth.plan import Plan
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 1800  # seconds that one torchrun may take
+
+
+class MeasuringError(Exception):
+    """The ranks of a line failed; the message holds the end of what they said."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be measured. machine: a machine file, "{procs}" in it standing for the number of ranks."""
+
+    works: tuple[str, ...]
+    peers: tuple[str, ...]
+    seconds: float
+    rounds: tuple[int, int]
+    profiled: int = 3
+    machine: str | None = None
+    objective: str = "words"
+
+    def machine_for(self, procs: int) -> str | None:
+        """The machine file for a number of ranks."""
+        return None if self.machine is None else self.machine.replace("{procs}", str(procs))
+
+
+def planned(layer: Layer, procs: int, work: str, asked: Asked) -> Plan:
+    """Our plan of a line; no rank is idle, for the peers use all."""
+    machine = asked.machine_for(procs) if asked.objective == "time" else None
+    return synth.plan(layer, procs, pass_=work, exact_procs=True, objective=asked.objective, machine=machine)
+
+
+def lines(layer: Layer, whole: Path, procs: int, asked: Asked, folder: Path) -> list[Line]:
+    """The measured lines of a layer on some ranks. Raises `MeasuringError`."""
+    plans = {work: planned(layer, procs, work, asked) for work in asked.works}
+    sent = {work: {"ours": replace(plan, timed=None)} for work, plan in plans.items()}
+    job = Job(layer, str(whole), sent, list(asked.peers), asked.seconds, asked.rounds, asked.profiled)
+    measured = measure(job, procs, folder)
+    where = asked.machine_for(procs)
+    machine = None if where is None else load_machine(where)
+    found = []
+    for work, plan in plans.items():
+        flops = operations(layer) * (3 if work == "training" else 1)
+        found.append(summarised(plan, flops, asked.objective, machine, measured[work]))
+    return found
+
+
+def measure(job: Job, procs: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Work -> what each rank measured. Raises `MeasuringError`."""
+    (folder / "job").write_bytes(pickle.dumps(job))
+    torchrun(procs, "benchmarks.suite.rank", str(folder / "job"), str(folder))
+    return {work: json.loads((folder / f"{work}.json").read_text()) for work in job.plans}
+
+
+def torchrun(procs: int, module: str, *argv: str) -> None:
+    """Run a module on ranks of this machine, one thread each. Raises `MeasuringError`."""
+    flags = ["--standalone", "--nproc-per-node", str(procs)]
+    command = [sys.executable, "-m", "torch.distributed.run", *flags, "-m", module, *argv]
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)
+        try:
+            code = process.wait(PATIENCE)
+        except subprocess.TimeoutExpired as error:
+            raise MeasuringError(f"{module} on {procs} ranks took more than {PATIENCE} s") from error
+        finally:  # torchrun ends its ranks when it is asked to end
+            process.terminate()
+            process.wait()
+        said.seek(0)
+        if code:
+            raise MeasuringError(f"{module} on {procs} ranks failed:\n{_words(said.read().decode())}")
+
+
+def _words(said: str) -> str:
+    """What the ranks said before torchrun's own report."""
+    return said.partition("torch/distributed/elastic")[0][-3000:]

@@ -1,0 +1,98 @@
+"""Ours: the module of a training plan, or the emitted program of a forward plan; every word has one owner."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+from benchmarks.suite.contender import Contender, NotApplicableError, Whole
+from benchmarks.suite.kernels import Kernel
+from codegen.module import distributed_conv, imported
+from codegen.render import render
+from runtime.blocks import Box
+from runtime.mesh import coordinates, make_groups
+from runtime.words import Words
+from synth.layer import Layer
+from synth.plan import Plan
+
+
+class Block(NamedTuple):
+    """The work of one rank alone: its kernel and its tensors."""
+
+    kernel: Kernel
+    inputs: torch.Tensor
+    weight: torch.Tensor
+    dout: torch.Tensor
+
+    def step(self, training: bool) -> Any:
+        """The local computation of a step, with nothing sent."""
+        with torch.no_grad():
+            out = self.kernel.forward(self.inputs, self.weight)
+            if training:
+                return out, self.kernel.gradients(self.dout, self.inputs, self.weight)
+        return out
+
+
+class Forward:
+    """A forward plan's emitted program on this rank's share of the weight."""
+
+    def __init__(self, program: Any, weight: torch.Tensor) -> None:
+        self.program, self.weight, self.words = program, weight, Words()
+        self.at = coordinates(dist.get_rank(), program.GRID)
+        self.groups = make_groups(self.at, program.GRID, program.LINES)
+
+    def __call__(self, share: torch.Tensor) -> Any:
+        """This rank's share of Out."""
+        return self.program.run(share, self.weight, self.at, self.groups, self.words)
+
+
+def ours(layer: Layer, whole: Whole, plan: Plan, label: str) -> tuple[Contender, Block]:
+    """The contender, and the local work of the same plan on this rank.
+
+    Raises `NotApplicableError` for layers that it stores in another shape than torch does.
+    """
+    training = plan.pass_ == "training"
+    name = f"synth_bench_{plan.id}"
+    module: Any = distributed_conv(plan, bias=False) if training else None
+    program = module.program if training else imported(render(plan), name)
+    stored = {"In": program.IN_SHAPE, "Ker": program.KER_SHAPE}
+    if any(tuple(whole[tensor].shape) != sizes for tensor, sizes in stored.items()):
+        raise NotApplicableError(f"{layer.name} has groups, or rows that its stride never reads")
+    at = coordinates(dist.get_rank(), program.GRID)
+    boxes = {"In": program.owned_in(at), "Ker": program.owned_ker(at), "Out": program.owned_out(at)}
+    weight = pick(whole["Ker"], boxes["Ker"])
+    if training:
+        with torch.no_grad():
+            module.weight.copy_(weight)
+    made = Contender(label, module or Forward(program, weight), boxes)
+    return made, local_block(layer, whole, plan)
+
+
+def pick(tensor: torch.Tensor, box: Box) -> torch.Tensor:
+    """A box of a whole tensor, in memory of its own."""
+    return tensor[tuple(slice(*interval) for interval in box)].clone()
+
+
+def local_block(layer: Layer, whole: Whole, plan: Plan) -> Block:
+    """What this rank works on; zeros of the border are in In where the two sides differ, else padding."""
+    work = plan.distribution.work(plan.distribution.at(dist.get_rank()))
+    rows, reads, zeros = [], [], []
+    for dim, axis in enumerate(layer.spatial_axes):
+        low, high = work[axis]
+        first = layer.stride[dim] * low - layer.padding[dim]
+        last = layer.stride[dim] * (high - 1) + layer.dilation[dim] * (layer.kernel[dim] - 1) + 1
+        last -= layer.padding[dim]
+        read = max(0, first), min(layer.input[dim + 2], last)
+        rows.append((low, high))
+        reads.append(read)
+        zeros.append((read[0] - first, last - read[1]))
+    inputs = pick(whole["In"], (work["b"], work["c"], *reads))
+    around = [0 if low == high else n for low, high in reversed(zeros) for n in (low, high)]
+    if any(around):
+        inputs = F.pad(inputs, around)
+    padding = tuple(low if low == high else 0 for low, high in zeros)
+    weight = pick(whole["Ker"], (work["k"], work["c"]))
+    return Block(Kernel(layer, padding), inputs, weight, pick(whole["dOut"], (work["b"], work["k"], *rows)))

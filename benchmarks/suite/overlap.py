@@ -1,0 +1,113 @@
+"""When do panels pay? The same plan with its streams in 1, 2, 4, ... panels, the next travelling meanwhile.
+
+    python -m benchmarks.suite.overlap [--procs 2 4] [-o benchmarks/results/overlap.md]
+
+Forward passes with Out stationary on a grid of two dimensions: In and Ker come in panels along c. One panel
+is all at once: nothing can be computed before everything is there. The words are the same for every number of
+panels; more of them hide more of their way and need less memory, but pay latencies and thin local kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from benchmarks.machine import describe
+from benchmarks.suite.kernels import operations, write_whole
+from benchmarks.suite.launch import ROOT, measure
+from benchmarks.suite.rank import Job
+from benchmarks.suite.summary import Line, summarised
+from benchmarks.suite.table import markdown
+from synth.axes import PerAxis
+from synth.layer import Layer, load_layer
+from synth.plan import Plan
+from synth.tiling import ONES, Tiling
+
+LAYERS = (
+    "benchmarks/layers/matmul_square.yaml",
+    "examples/vgg16/conv4_2.yaml",
+    "examples/wrn50_4/conv5_x_3x3.yaml",
+)
+GRIDS = {2: PerAxis(k=2), 4: PerAxis(b=2, k=2), 8: PerAxis(b=2, k=4)}
+PANELS = (1, 2, 4, 8, 16)
+HEADS = ["layer", "grid", "panels", "s", "quartiles", "/ one panel", "MB received", "MiB held"]
+HEADS += ["kernel", "copies", "waiting", "rest"]
+ABOUT = """\
+Forward passes, Out stationary, In and Ker in panels along c, the next panel on its way while one is used;
+every number of panels in the same processes, in alternating order; medians. The threads that move the words
+need a core like those that compute: where ranks are as many as cores or more, overlap has little to hide.
+How a step is timed and where its shares come from: `suite.md`."""
+
+
+def plans(layer: Layer, procs: int) -> dict[str, Plan]:
+    """Label -> plan, by the number of panels."""
+    grid = GRIDS[procs]
+    made = {}
+    for panels in PANELS:
+        if panels <= layer.nest.extents.c:
+            tiling = Tiling("Out", ONES.with_("c", panels))
+            made[f"{panels} panels" if panels > 1 else "1 panel"] = Plan(layer, procs, grid, tiling)
+    return made
+
+
+def study(layer: Layer, procs: int, made: dict[str, Plan], seconds: float, whole: Path) -> Line:
+    """All numbers of panels in the same processes."""
+    job = Job(layer, str(whole), {"forward": made}, [], seconds, (5, 25), 3)
+    ranks = measure(job, procs, whole.parent)["forward"]
+    first = next(iter(made.values()))
+    return summarised(first, operations(layer), "given grid", None, ranks)
+
+
+def rows(line: Line, made: dict[str, Plan]) -> list[list[str]]:
+    """One row per number of panels."""
+    told = []
+    for row in line.rows:
+        told.append(
+            [
+                line.layer,
+                line.grid,
+                row.name.partition(" ")[0],
+                f"{row.seconds.median:.3f}",
+                f"{row.seconds.low:.3f} - {row.seconds.high:.3f}",
+                f"{row.ratio.median:.2f}",
+                f"{row.received / 1e6:.2f}",
+                f"{made[row.name].memory_bytes / 2**20:.1f}",
+                *(f"{share:.0%}" for share in row.profile.values()),
+            ]
+        )
+    return told
+
+
+def main() -> None:
+    """Measure, print, and write the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("layers", nargs="*", metavar="LAYER.yaml")
+    parser.add_argument("--procs", type=int, nargs="+", choices=tuple(GRIDS), default=(2, 4))
+    parser.add_argument("--seconds", type=float, default=15.0, help="of timed rounds per layer and grid")
+    parser.add_argument("-o", "--output", type=Path, default=ROOT / "benchmarks/results/overlap.md")
+    args = parser.parse_args()
+    console, told = Console(width=150), list[list[str]]()
+    for file in args.layers or [str(ROOT / name) for name in LAYERS]:
+        layer = load_layer(file)
+        with tempfile.TemporaryDirectory() as folder:
+            whole = Path(folder, "whole")
+            write_whole(layer, whole)
+            for procs in args.procs:
+                made = plans(layer, procs)
+                found = rows(study(layer, procs, made, args.seconds, whole), made)
+                console.print("\n".join(markdown(HEADS, found)), markup=False)
+                told += found
+    machine = f"{describe()}, torch {torch.__version__.partition('+')[0]}, gloo, one thread per rank."
+    text = ["# Panels that travel while the one before is used", "", machine, ABOUT, ""]
+    text += markdown(HEADS, told)
+    args.output.write_text("\n".join(text) + "\n")
+
+
+if __name__ == "__main__":
+    main()

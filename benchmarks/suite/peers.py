@@ -1,0 +1,21 @@
+"""All peers by name; `conventions.md` says what each is given and what it holds."""
+
+from __future__ import annotations
+
+from benchmarks.suite.channels import channels, filters
+from benchmarks.suite.contender import Maker
+from benchmarks.suite.data_parallel import ddp, dtensor, fsdp2
+from benchmarks.suite.products import columns, rows, summa
+from benchmarks.suite.spatial import spatial
+
+PEERS: dict[str, Maker] = {
+    "DDP": ddp,
+    "FSDP2": fsdp2,
+    "DTensor batch": dtensor,
+    "filter": filters,
+    "channel": channels,
+    "spatial": spatial,
+    "DTensor column": columns,
+    "DTensor row": rows,
+    "SUMMA": summa,
+}

@@ -1,0 +1,174 @@
+"""One rank of a line: torchrun starts it with a job file and a folder for the results.
+
+Values are compared first, bytes are counted in a step of their own, then rounds are timed: in each round
+every contender makes one step, in an order that rotates and turns round. A step lasts from the first rank's
+start to the last rank's end on the clock that all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.suite.contender import NotApplicableError, Run, Whole
+from benchmarks.suite.ours import Block, ours
+from benchmarks.suite.peers import PEERS
+from benchmarks.suite.profiles import PARTS, shares
+from benchmarks.suite.sockets import traffic
+from synth.layer import Layer
+from synth.plan import Plan
+
+LOCAL, WIRE = "local kernel", "wire"  # measured beside the contenders, for the efficiency
+PROBE = 1 << 23  # bytes that a rank sends to measure the bandwidth
+Step = Callable[[], object]
+
+
+@dataclass
+class Job:
+    """A layer on some ranks. plans: work -> label -> plan of ours. seconds: of timed rounds, per work."""
+
+    layer: Layer
+    whole: str  # file of the whole tensors
+    plans: dict[str, dict[str, Plan]]
+    peers: list[str]
+    seconds: float
+    rounds: tuple[int, int]  # at least, at most
+    profiled: int
+
+
+def entered(job: Job, work: str, whole: Whole) -> tuple[dict[str, Run], dict[str, str], Block]:
+    """Contenders ready to run, those that cannot with the reason, and the local work of our first plan."""
+    training, blocks = work == "training", list[Block]()
+    runs, refused = dict[str, Run](), dict[str, str]()
+    for label, plan in job.plans[work].items():
+        contender, block = ours(job.layer, whole, plan, label)
+        runs[label] = Run(contender, whole, training)
+        blocks.append(block)
+    for name in job.peers:
+        try:
+            made = PEERS[name](job.layer, whole, training)
+            runs[made.name] = Run(made, whole, training)
+        except NotApplicableError as error:
+            refused[name] = str(error)
+    return runs, refused, blocks[0]
+
+
+def compare(runs: dict[str, Run], whole: Whole) -> None:
+    """All contenders hold torch's values. Raises `SystemExit` with what is wrong, on every rank."""
+    for run in runs.values():
+        wrong: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(wrong, run.wrong(whole))
+        run.forget()
+        told = [f"rank {rank}: {what}" for rank, what in enumerate(wrong) if what]
+        if told:
+            raise SystemExit("; ".join(told))
+
+
+def counted(step: Step) -> tuple[int, int, float]:
+    """Bytes (sent, received) of one step of this rank, less those of the barriers around it, and seconds."""
+    readings, spent = [], 0.0
+    for job in (lambda: None, step):
+        dist.barrier()
+        before, begin = traffic(), time.perf_counter()
+        job()
+        dist.barrier()
+        readings.append(traffic().since(before))
+        spent = time.perf_counter() - begin
+    empty, full = readings
+    return full.sent - empty.sent, full.received - empty.received, spent
+
+
+def rounds_for(job: Job, spent: float) -> int:
+    """How many rounds of some seconds each; the same on every rank."""
+    least, most = job.rounds
+    rounds = torch.tensor(max(least, min(most, int(job.seconds / max(spent, 1e-6)))))
+    dist.broadcast(rounds, 0)
+    return int(rounds)
+
+
+def profiled(run: Run, times: int) -> dict[str, float]:
+    """Shares of the time, the mean of some steps."""
+    taken = []
+    for _ in range(times):
+        dist.barrier()
+        taken.append(shares(run.step))
+        run.forget()
+    return {part: sum(each[part] for each in taken) / times for part in PARTS} if times else {}
+
+
+def timed(steps: dict[str, Step], runs: dict[str, Run], rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Name -> (start, end) on this rank, per round. Gradients are freed between steps, outside the times."""
+    names = list(steps)
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    for turn in range(rounds):
+        first = turn // 2 % len(names)
+        order = names[first:] + names[:first]
+        for name in order if turn % 2 == 0 else reversed(order):
+            dist.barrier()
+            begin = time.perf_counter()
+            steps[name]()
+            times[name].append((begin, time.perf_counter()))
+            if name in runs:
+                runs[name].forget()
+    return times
+
+
+def wire() -> Step:
+    """All ranks send to all others at once."""
+    size = PROBE // 4 // dist.get_world_size() * dist.get_world_size()
+    leaving, arriving = torch.ones(size), torch.empty(size)
+    return lambda: dist.all_to_all_single(arriving, leaving)
+
+
+def measure(job: Job, work: str, whole: Whole) -> dict[str, Any]:
+    """Everything that this rank measures of a line."""
+    runs, refused, block = entered(job, work, whole)
+    compare(runs, whole)
+    moved = {}
+    for name, run in runs.items():
+        moved[name] = counted(run.step)
+        run.forget()
+    extra: dict[str, Step] = {LOCAL: lambda: block.step(work == "training"), WIRE: wire()}
+    spent = sum(seconds for *_, seconds in moved.values()) + sum(counted(step)[2] for step in extra.values())
+    rounds = rounds_for(job, spent)
+    few = job.profiled if rounds > job.rounds[0] else min(job.profiled, 1)  # heavy lines take long enough
+    steps = {name: run.step for name, run in runs.items()} | extra
+    return {
+        "times": timed(steps, runs, rounds),
+        "traffic": {name: (sent, received) for name, (sent, received, _) in moved.items()},
+        "profiles": {name: profiled(run, few) for name, run in runs.items()},
+        "refused": refused,
+        "copied": {name: run.contender.copied for name, run in runs.items()},
+    }
+
+
+def main() -> None:
+    """Measures every line of a job; rank 0 writes `<work>.json`, a list over the ranks."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("job", type=Path)
+    parser.add_argument("folder", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    job: Job = pickle.loads(args.job.read_bytes())
+    whole = torch.load(job.whole, mmap=True)
+    for work in job.plans:
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, measure(job, work, whole))
+        if dist.get_rank() == 0:
+            (args.folder / f"{work}.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

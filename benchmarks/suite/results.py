@@ -1,0 +1,38 @@
+"""The page of results: conventions, overview, all contenders, and why a line falls short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.suite.contender import CLOSE
+from benchmarks.suite.launch import Asked
+from benchmarks.suite.rank import PROBE
+from benchmarks.suite.summary import Line
+from benchmarks.suite.table import HEADS, cells, markdown, overview, totals, why
+
+CONVENTIONS = Path(__file__).with_name("conventions.md")
+
+
+def page(lines: list[Line], machine: str, asked: Asked, failed: Sequence[str] = ()) -> str:
+    """Markdown. failed: what could not be measured, and why."""
+    objective = f"Our plans: objective {asked.objective}"
+    objective += (
+        f", machine file {asked.machine}." if asked.machine else "; no machine file, so no prediction."
+    )
+    refused = [
+        f"* {line.layer}, P = {line.procs}, {line.work}: {name}: {reason}"
+        for line in lines
+        for name, reason in line.refused.items()
+        if not (reason.startswith("it is for matrix") or reason.startswith("a matrix product"))
+    ]
+    rows = [cells(line, row) for line in lines for row in line.rows]
+    parts = [
+        ["# Ours beside the alternatives", "", machine + ".", objective],
+        ["", "## Overview", "", *overview(lines), "", *totals(lines)],
+        ["", "## Where a line falls short", "", *(why(lines) or ["Nowhere."])],
+        ["", *CONVENTIONS.read_text().format(close=CLOSE, probe=f"{PROBE / 1e6:.1f}").splitlines()],
+        ["", "## All contenders", "", "The best peer of a line is in bold.", "", *markdown(HEADS, rows)],
+        ["", "## Left out", "", *(refused or ["Nothing."]), *(f"* failed: {each}" for each in failed)],
+    ]
+    return "\n".join(text for part in parts for text in part) + "\n"

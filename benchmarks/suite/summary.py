@@ -1,0 +1,169 @@
+"""From what the ranks measured to the numbers of a line."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.suite.profiles import PARTS
+from benchmarks.suite.rank import LOCAL, PROBE, WIRE
+from synth.axes import Tensor
+from synth.machine.groups import ROW_MAJOR
+from synth.machine.layer_time import LayerTimer
+from synth.machine.levels import Machine
+from synth.plan import Plan
+
+ENOUGH = {"ratio": 0.95, "efficiency": 0.8}  # below these a line falls short
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Spread:
+        """Of some values."""
+        if len(values) < 2:
+            return cls(*values * 3)
+        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(middle, low, high)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender of a line. Seconds; bytes of the rank that moves most, as counted at the sockets."""
+
+    name: str
+    seconds: Spread
+    ratio: Spread  # its seconds / ours, round by round: above 1 ours is faster
+    sent_received: int
+    received: int
+    copied: tuple[str, ...]  # what it holds copies of at the start
+    profile: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Line:
+    """(layer, P, work) with all its contenders; `rows[0]` is ours."""
+
+    layer: str
+    procs: int
+    work: str
+    grid: str
+    objective: str
+    operations: int  # floating-point, of all ranks
+    planned: int  # bytes that our busiest rank receives, as planned
+    rounds: int
+    rows: tuple[Row, ...]
+    refused: dict[str, str]
+    local: float  # seconds of our local kernels alone
+    bandwidth: float  # bytes per second and rank, all ranks sending at once
+    efficiency: float
+    predicted: float | None  # seconds, by the time model
+
+    @property
+    def rivals(self) -> list[Row]:
+        """The peers that are given no more than ours: in a forward pass, no copies of the weights.
+
+        In a training step those who hold copies have to sum their gradients, so all compare.
+        """
+        return [row for row in self.rows[1:] if self.work == "training" or not row.copied]
+
+    @property
+    def best(self) -> Row | None:
+        """The fastest rival."""
+        return min(self.rivals, key=lambda row: row.ratio.median, default=None)
+
+    @property
+    def error(self) -> float | None:
+        """(predicted - measured) / measured."""
+        if self.predicted is None:
+            return None
+        return self.predicted / self.rows[0].seconds.median - 1
+
+    def short(self) -> list[str]:
+        """What falls short of the aims, one sentence each."""
+        told, mine = list[str](), self.rows[0]
+        best = self.best
+        if best and best.ratio.median < ENOUGH["ratio"]:
+            told.append(f"{best.name} takes {best.ratio.median:.2f} of our time")
+        if mine.received > self.planned * 1.02 + 10_000:  # headers, and the messages of a barrier
+            told.append(f"{mine.received / max(self.planned, 1):.2f} of the planned bytes are received")
+        for row in self.rivals:
+            if row.sent_received < mine.sent_received * 0.99:
+                told.append(f"{row.name} moves {row.sent_received / mine.sent_received:.2f} of our bytes")
+        if self.efficiency < ENOUGH["efficiency"]:
+            bound = "the local kernels" if self.local > self.planned / self.bandwidth else "the wire"
+            told.append(f"{bound} alone would take {self.efficiency:.2f} of our time")
+        return told
+
+
+def predicted(plan: Plan, machine: Machine | None) -> float | None:
+    """Seconds of a plan by the time model on a machine."""
+    if machine is None:
+        return None
+    if plan.timed is not None:
+        return plan.timed[1].seconds
+    kept = frozenset[Tensor]().union(*(tiling.kept for tiling in plan.tilings))
+    timer = LayerTimer(machine, plan.nest, plan.grid, ROW_MAJOR, kept=kept)
+    return sum(timer.passed(t.pass_, t.stationary, t.panels).total for t in plan.tilings)
+
+
+def makespans(ranks: list[dict[str, Any]], name: str) -> list[float]:
+    """Seconds per round, from the first rank's start to the last one's end."""
+    spans = zip(*(rank["times"][name] for rank in ranks), strict=True)
+    return [max(end for _, end in span) - min(start for start, _ in span) for span in spans]
+
+
+def summarised(
+    plan: Plan, operations: int, objective: str, machine: Machine | None, ranks: list[dict[str, Any]]
+) -> Line:
+    """The line of a plan, from the list over the ranks that `rank` writes."""
+    first = ranks[0]
+    mine = makespans(ranks, next(iter(first["traffic"])))
+    local, wire = makespans(ranks, LOCAL), makespans(ranks, WIRE)
+    rows = []
+    for name in first["traffic"]:
+        theirs = makespans(ranks, name)
+        moved = [rank["traffic"][name] for rank in ranks]
+        profile = {
+            part: statistics.mean(rank["profiles"][name][part] for rank in ranks)
+            for part in (PARTS if first["profiles"][name] else ())
+        }
+        rows.append(
+            Row(
+                name,
+                Spread.of(theirs),
+                Spread.of([other / own for other, own in zip(theirs, mine, strict=True)]),
+                max(sent + received for sent, received in moved),
+                max(received for _, received in moved),
+                tuple(first["copied"][name]),
+                profile,
+            )
+        )
+    procs = len(ranks)
+    received = PROBE * (procs - 1) / procs
+    planned = plan.words["total"] * plan.nest.word_bytes
+    bandwidth = received / statistics.median(wire)
+    bounds = [max(kernel, planned / received * sending) for kernel, sending in zip(local, wire, strict=True)]
+    return Line(
+        plan.layer.name,
+        procs,
+        plan.pass_,
+        plan.grid.shown() or "1",
+        objective,
+        operations,
+        planned,
+        len(mine),
+        tuple(rows),
+        first["refused"],
+        statistics.median(local),
+        bandwidth,
+        statistics.median(bound / own for bound, own in zip(bounds, mine, strict=True)),
+        predicted(plan, machine),
+    )
