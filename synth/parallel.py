@@ -148,8 +148,14 @@ def described(name: str, module: nn.Module, shape: tuple[int, ...]) -> Layer | N
     """A convolution or linear layer for the planner; None for all else."""
     from torch import nn
 
-    if isinstance(module, nn.Linear) and len(shape) == 2:
+    if type(module) is nn.Linear and len(shape) == 2:
         return Layer.matmul(shape[0], module.out_features, module.in_features, name=name)
+    if type(module) is nn.Linear and 3 <= len(shape) <= 5:  # on every position, channels last
+        positions = len(shape) - 2
+        channels_first = (shape[0], shape[-1], *shape[1:-1])
+        make = getattr(Layer, f"conv{positions}d")
+        same: Layer = make(channels_first, module.out_features, (1,) * positions, name=name)
+        return same
     kinds = {nn.Conv1d: "conv1d", nn.Conv2d: "conv2d", nn.Conv3d: "conv3d"}
     kind = kinds.get(type(module))  # type: ignore[arg-type]
     if kind is None:
