@@ -67,6 +67,7 @@ class Node:
 
 def kernel_words(layer: Layer) -> int:
     """Words of all weights as the user has them."""
+    layer = layer.conv
     if layer.kind == "matmul":
         return layer.input[1] * layer.input[2]
     return layer.out_channels * (layer.input[1] // layer.groups) * math.prod(layer.kernel)
