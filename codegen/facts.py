@@ -39,7 +39,7 @@ def _labelled(plan: Plan, module: bool) -> list[tuple[str, list[str]]]:
     run = [f"torchrun --nproc-per-node={plan.used_procs} PROGRAM.py --check"]
     if plan.procs > plan.used_procs:
         run.append(f"or with {plan.procs} ranks, {plan.procs - plan.used_procs} of them idle")
-    use = [f"layer() on all {plan.used_procs} ranks, once their process group is initialised"]
+    use = [f"layer() on all {plan.procs} ranks, once their process group is initialised"]
     return [
         ("Use", use) if module else ("Run", run),
         *([("Layer", [_turned(plan)])] if plan.layer.transposed else []),

@@ -26,6 +26,8 @@ MODULES = (
     "cli",
     "shares",
     "placements",
+    "sides",
+    "finite",
     "module",
 )
 COMMON = {  # names of other packages -> how a program imports them

@@ -14,7 +14,6 @@ from runtime.blocks import shape
 from runtime.choose import Call, chosen, entry
 from runtime.held import Held
 from runtime.layout import Layout, Whole, even, everywhere
-from runtime.mesh import coordinates
 from runtime.module import DistributedLayer
 from runtime.planned import Planned
 from runtime.shares import share_of
@@ -84,11 +83,10 @@ class Network(nn.Module):
         if first is not None and first.op == "call_module":
             name = str(first.target)
             made = self.ready[name] = self.make(name, self.plain[name], whole)
-            if made is not None and whole == made.program.IN_SHAPE:
-                owned, grid = made.program.owned_in, made.program.GRID
-                ranks = range(dist.get_world_size())
-                boxes = tuple(owned(coordinates(rank, grid)) for rank in ranks)
-                return Layout(whole, boxes)
+            if made is not None and whole == made.given.whole:
+                windows = getattr(made.program, "WINDOWS", {}).values()
+                if all(w.size == n for w, n in zip(windows, whole[2:], strict=False)):
+                    return Layout(whole, made.given.boxes)
         return even(whole)
 
     def _add(self, node: fx.Node) -> None:

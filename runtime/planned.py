@@ -9,7 +9,6 @@ import torch.distributed as dist
 
 from runtime.blocks import Box, cut, shape, source_rows
 from runtime.layout import Count, Layout, even, move
-from runtime.mesh import coordinates
 from runtime.module import DistributedLayer
 from runtime.steps import Step, turned
 
@@ -39,14 +38,12 @@ class Planned(Step):
         program = module.program
         self.windows = tuple(getattr(program, "WINDOWS", {}).values())
         self.grouped = len(program.KER_SHAPE) == module.kernel_dims + 3
-        ranks = range(dist.get_world_size())
-        ats = [coordinates(rank, program.GRID) for rank in ranks]
-        self.wanted = Layout(
-            tuple(program.IN_SHAPE), tuple(program.owned_in(at) for at in ats)
-        )
-        self.aligned = split(source, program.IN_SHAPE[1]) if self.grouped else source
-        whole = program.OUT_SHAPE
-        self.inner = Layout(tuple(whole), tuple(program.owned_out(at) for at in ats))
+        if hasattr(program, "TRANSPOSED"):
+            self.windows = ()  # every row of the input is read
+        given, whole = module.given, module.result.whole
+        self.wanted = Layout(given.whole, given.boxes)
+        self.aligned = split(source, given.whole[1]) if self.grouped else source
+        self.inner = Layout(whole, module.result.boxes)
         self.layout = self.inner
         if self.grouped:
             self.joint = joined(self.inner)
@@ -63,7 +60,7 @@ class Planned(Step):
         share = move(share, self.source, self.aligned, self.count)
         lies = self.aligned
         if self.grouped:
-            groups = self.module.program.IN_SHAPE[1]
+            groups = self.module.given.whole[1]
             lies = _split_boxes(lies, groups)
             share = share.reshape(shape(lies.mine))
         share, lies = self.rows_read(share, lies)

@@ -157,7 +157,9 @@ def described(name: str, module: nn.Module, shape: tuple[int, ...]) -> Layer | N
         same: Layer = make(channels_first, module.out_features, (1,) * positions, name=name)
         return same
     kinds = {nn.Conv1d: "conv1d", nn.Conv2d: "conv2d", nn.Conv3d: "conv3d"}
-    kind = kinds.get(type(module))  # type: ignore[arg-type]
+    kinds_back = {nn.ConvTranspose1d: "conv1d", nn.ConvTranspose2d: "conv2d", nn.ConvTranspose3d: "conv3d"}
+    transposed = type(module) in kinds_back
+    kind = {**kinds, **kinds_back}.get(type(module))  # type: ignore[arg-type]
     if kind is None:
         return None
     conv: Any = module
@@ -173,5 +175,9 @@ def described(name: str, module: nn.Module, shape: tuple[int, ...]) -> Layer | N
         padding = tuple(span // 2 for span in spans)
     make = getattr(Layer, kind)
     rest = {"stride": conv.stride, "padding": padding, "dilation": conv.dilation, "groups": conv.groups}
+    if transposed:
+        if any(more >= step for more, step in zip(conv.output_padding, conv.stride, strict=True)):
+            return None
+        rest |= {"transposed": True, "output_padding": conv.output_padding}
     made: Layer = make(shape, conv.out_channels, conv.kernel_size, **rest, name=name)
     return made
