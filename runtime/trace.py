@@ -86,7 +86,9 @@ class Recorder(TorchFunctionMode):
             return given
         for index, result in enumerate(results):
             call = func if len(results) == 1 else _picked(func, index)
-            self._keep(result, self.graph.call_function(call, *nodes))
+            name = _named(getattr(call, "__name__", "call"))
+            made = self.graph.create_node("call_function", call, *nodes, name=name)
+            self._keep(result, made)
         return given
 
     def _enter(self, module: nn.Module, args: Any) -> None:
@@ -102,7 +104,8 @@ class Recorder(TorchFunctionMode):
             raise ValueError(f"{name} gives no single tensor; {type(module).__name__}")
         with torch._C.DisableTorchFunction():
             nodes = self._replaced((args, kwargs))
-        self._keep(given, self.graph.call_module(name, *nodes))
+        node = self.graph.create_node("call_module", name, *nodes, name=_named(name))
+        self._keep(given, node)
 
     def _keep(self, value: torch.Tensor, node: fx.Node) -> None:
         node.meta["value"] = torch.empty(
@@ -132,6 +135,12 @@ class Recorder(TorchFunctionMode):
         if isinstance(given, dict):
             return {key: self._replaced(each) for key, each in given.items()}
         return given
+
+
+def _named(name: str) -> str:
+    """A name for a node that can be a key of a `ModuleDict`."""
+    name = name.strip("_").replace(".", "_") or "model"
+    return f"{name}_call" if hasattr(nn.ModuleDict, name) else name
 
 
 def _is_layer(module: nn.Module) -> bool:

@@ -116,13 +116,13 @@ class _Planner:
         try:
             return self._free(layer, how)
         except (InfeasibleError, UsageError) as error:
-            if how is None:
-                raise
-            found = self._free(layer, None)
+            if how is None:  # no even cut: some ranks idle in this layer
+                return self._free(layer, None, exact=False)
+            found = self._plan(layer, None)
             print(f"{layer.name}: planned freely, grid {found.grid.shown()}: {error}", file=sys.stderr)
             return found
 
-    def _free(self, layer: Layer, grid: Mapping[str, int] | None) -> Plan:
+    def _free(self, layer: Layer, grid: Mapping[str, int] | None, exact: bool = True) -> Plan:
         balance = 0.10 if grid is None else 10.0  # who names a grid takes its loads
         return plan_layer(
             layer,
@@ -130,7 +130,7 @@ class _Planner:
             self.memory,
             grid=grid,
             balance=balance,
-            exact_procs=True,
+            exact_procs=exact,
             pass_="training",
         )
 
