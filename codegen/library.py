@@ -28,6 +28,7 @@ MODULES = (
     "placements",
     "sides",
     "finite",
+    "layer_state",
     "module",
 )
 COMMON = {  # names of other packages -> how a program imports them

@@ -160,7 +160,9 @@ class Layer:
 
     given: str  # parameters: what the layer is given, and the gradient of what it gives
     gradient: str
-    roles: tuple[str, str, str, str]  # the given, the result, the gradients of either: "In", "Out", "dIn", "dOut"
+    roles: tuple[
+        str, str, str, str
+    ]  # the given, the result, the gradients of either: "In", "Out", "dIn", "dOut"
     pass_: tuple[str, str]  # as words are counted
     call: tuple[str, str]  # the functions
     first: str  # what the call of each pass binds, and with what

@@ -12,13 +12,21 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from runtime.blocks import Window
 from runtime.dropout import Dropout
 from runtime.held import Held
 from runtime.layout import Count, Layout, broadcast
 from runtime.moments import GroupNorm, LayerNorm
 from runtime.norm import BatchNorm
-from runtime.pooling import GlobalPool, Pool, Resized
+from runtime.pooling import (
+    ADAPTIVE,
+    ADAPTIVE_MOST,
+    MEANS,
+    MOST,
+    GlobalPool,
+    adaptive,
+    pooled,
+    resized,
+)
 from runtime.steps import Flatten, Inside, Joined, Local, Step, Turned, largest
 
 ELEMENTWISE = (
@@ -28,21 +36,18 @@ ELEMENTWISE = (
 )
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 INSTANCE = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-MOST = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
-MEANS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
-ADAPTIVE = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
-ADAPTIVE_MOST = (nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
 CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # they drop whole channels
-NEAREST = ("nearest", "nearest-exact")
-LINEAR = ("linear", "bilinear", "trilinear")
 # functions that act on every word by itself, their operands broadcast; without the _ of
 # those that act in place
-ALONE = frozenset(
-    "relu relu6 leaky_relu elu gelu silu mish sigmoid tanh hardswish hardsigmoid hardtanh"
-    " softplus logsigmoid selu celu softsign clamp clip exp log sqrt rsqrt abs neg pow"
-    " square contiguous clone float detach to prelu add sub rsub mul div true_divide"
-    " maximum minimum where".split()
-)
+ALONE = {
+    *("relu", "relu6", "leaky_relu", "elu", "gelu", "silu"),
+    *("mish", "sigmoid", "tanh", "hardswish", "hardsigmoid", "hardtanh"),
+    *("softplus", "logsigmoid", "selu", "celu", "softsign", "clamp"),
+    *("clip", "exp", "log", "sqrt", "rsqrt", "abs"),
+    *("neg", "pow", "square", "contiguous", "clone", "float"),
+    *("detach", "to", "prelu", "add", "sub", "rsub"),
+    *("mul", "div", "true_divide", "maximum", "minimum", "where"),
+}
 MODULES: dict[str, Callable[..., nn.Module]] = {  # functions that are layers, too
     "dropout": nn.Dropout,
     **{f"dropout{d}d": each for d, each in enumerate(CHANNELS, 1)},
@@ -153,13 +158,13 @@ def of_module(call: Call, module: Any) -> Step | None:
             return None
         return Inside(LayerNorm(module, source, count), source)
     if isinstance(module, (*MOST, *MEANS)):
-        return _pool(module, source, out, count)
+        return pooled(module, source, out, count)
     if isinstance(module, ADAPTIVE) and set(out[2:]) == {1}:
         return GlobalPool(source, True, count)
     if isinstance(module, (*ADAPTIVE, *ADAPTIVE_MOST)):
-        return _adaptive(module, source, out, count)
+        return adaptive(module, source, out, count)
     if isinstance(module, nn.Upsample):
-        return _resized(module, source, out, count)
+        return resized(module, source, out, count)
     if isinstance(module, nn.Flatten) and module.start_dim == 1:
         return Flatten(source, count) if out == _flat(source.whole) else None
     return None
@@ -242,6 +247,7 @@ def _as_module(call: Call) -> nn.Module | None:
     for name in ("input", "weight", "bias", "inplace"):
         kwargs.pop(name, None)
     args = [each for each in call.args[1:] if not isinstance(each, fx.Node)]
+    module: nn.Module
     try:
         if call.word == "group_norm":
             module = nn.GroupNorm(args[0], call.source.whole[1], **kwargs)
@@ -279,61 +285,3 @@ def _spatial(call: Call) -> bool:
     given = (dims,) if isinstance(dims, int) else tuple(dims or ())
     rest = set(range(2, total))
     return {int(dim) % total for dim in given} == rest and len(rest) > 0
-
-
-def _pool(
-    module: Any, source: Layout, out: tuple[int, ...], count: Count
-) -> Step | None:
-    dims = len(source.whole) - 2
-
-    def each(value: Any) -> tuple[int, ...]:
-        return tuple(value) if isinstance(value, tuple | list) else (value,) * dims
-
-    average = isinstance(module, MEANS)
-    if getattr(module, "return_indices", False) or (average and module.ceil_mode):
-        return None
-    if getattr(module, "divisor_override", None) is not None:
-        return None
-    numbers = zip(
-        source.whole[2:],
-        each(module.kernel_size),
-        each(module.stride),
-        each(getattr(module, "dilation", 1)),
-        each(module.padding),
-        strict=True,
-    )
-    windows = [Window(*each_dim) for each_dim in numbers]
-    padded = getattr(module, "count_include_pad", True)
-    return Pool(source, windows, out[2:], count, average, padded)
-
-
-def _adaptive(
-    module: Any, source: Layout, out: tuple[int, ...], count: Count
-) -> Step | None:
-    """Windows of one size, where the input has a multiple of the output's positions."""
-    pairs = list(zip(source.whole[2:], out[2:], strict=True))
-    if any(size % n for size, n in pairs) or getattr(module, "return_indices", False):
-        return None
-    windows = [Window(size, size // n, size // n) for size, n in pairs]
-    return Pool(source, windows, out[2:], count, isinstance(module, ADAPTIVE))
-
-
-def _resized(
-    module: Any, source: Layout, out: tuple[int, ...], count: Count
-) -> Step | None:
-    """Torch itself says where an output row lies: it resizes the numbers of the rows."""
-    if module.mode not in (*NEAREST, *LINEAR):
-        return None
-    scale, dims = module.scale_factor, len(out) - 2
-    if getattr(module, "recompute_scale_factor", None) or dims < 1:
-        return None
-    scales = scale if isinstance(scale, tuple | list) else (scale,) * dims
-    mode = "linear" if module.mode in LINEAR else module.mode
-    corners = {"align_corners": module.align_corners} if mode == "linear" else {}
-    rows = []
-    for size, n, by in zip(source.whole[2:], out[2:], scales, strict=True):
-        numbers = torch.arange(size, dtype=torch.float64).reshape(1, 1, -1)
-        how = {"size": n} if by is None else {"scale_factor": by}
-        at = functional.interpolate(numbers, mode=mode, **how, **corners)
-        rows.append(at.flatten())
-    return Resized(source, rows, count)

@@ -1,7 +1,8 @@
 """Dropout that is the same on every grid: what is dropped is a function of its place.
 
-The mask of a word depends on a seed, on how often the layer ran, and on the word's place
-in the whole tensor, so P ranks drop what one rank would. It is not torch's own mask.
+The mask of a word depends on a seed, on how often the layer ran, and on the place of
+the word in the whole tensor, so P ranks drop what one rank would. The mask is not the
+one that torch would draw.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
-from runtime.blocks import Box, shape, within
+from runtime.blocks import Box, shape
 from runtime.finite import finite_everywhere
+from runtime.layer_state import take_parameters, whole_parameters
 from runtime.mesh import At, coordinates, grid_size, make_groups, place_at, rank_of
 from runtime.placements import expressed, refused
 from runtime.shares import gather_shares, share_of
@@ -73,7 +74,7 @@ class DistributedLayer(nn.Module):
         self.weight = nn.Parameter(torch.empty(shape(self.kernels[mine]), **like))
         self.bias: nn.Parameter | None = None
         if bias:
-            own = self._channels(self.result.mine)
+            own = self.channels_of(self.result.mine)
             self.bias = nn.Parameter(torch.empty(shape(own), **like))
         self.bias_group = self._bias_group()
         self.reset_parameters()
@@ -83,16 +84,17 @@ class DistributedLayer(nn.Module):
 
     def channels(self, at: At) -> Box:
         """The output channels (groups and channels) that the rank at `at` owns."""
-        return self._channels(self.result.boxes[rank_of(at, self.program.GRID)])
+        return self.channels_of(self.result.boxes[rank_of(at, self.program.GRID)])
 
-    def _channels(self, box: Box) -> Box:
+    def channels_of(self, box: Box) -> Box:
+        """The channels in a box of Out."""
         return box[1 : len(box) - self.kernel_dims]
 
     def _bias_group(self) -> Any:
         """The ranks that own the same output channels, of other samples or rows."""
-        mine = self._channels(self.result.mine)
+        mine = self.channels_of(self.result.mine)
         boxes = enumerate(self.result.boxes)
-        ranks = [rank for rank, box in boxes if self._channels(box) == mine]
+        ranks = [rank for rank, box in boxes if self.channels_of(box) == mine]
         return dist.new_group(ranks, use_local_synchronization=True)
 
     def reset_parameters(self) -> None:
@@ -102,7 +104,7 @@ class DistributedLayer(nn.Module):
         bound = 1 / math.sqrt(
             math.prod(self.program.KER_SHAPE[-self.kernel_dims - 1 :])
         )
-        own = self._channels(self.result.mine)
+        own = self.channels_of(self.result.mine)
         first = sum(low * 2**i for i, (low, _) in enumerate(own))
         seeds = (self.weight, dist.get_rank()), (self.bias, 2**20 + first)
         for parameter, offset in seeds:
@@ -199,14 +201,15 @@ class DistributedLayer(nn.Module):
     def gather(self, share: torch.Tensor) -> torch.Tensor:
         """The whole Out from the shares of all ranks, as torch's own layers have it."""
         whole = gather_shares(share, self.result.box, self.result.whole, self._ranks)
-        return whole.flatten(1, 2) if self._grouped else whole
+        return whole.flatten(1, 2) if self.grouped else whole
 
     @property
     def _ranks(self) -> dict[str, int]:
         return {"rank": dist.get_world_size()}
 
     @property
-    def _grouped(self) -> bool:
+    def grouped(self) -> bool:
+        """Whether groups are a dimension of their own."""
         return len(self.program.KER_SHAPE) == self.kernel_dims + 3
 
     # -- NaN ------------------------------------------------------------------------
@@ -223,50 +226,14 @@ class DistributedLayer(nn.Module):
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Weight and bias whole, on every rank, as torch's own layers save them."""
-        kernels, ranks = self.kernels, self._ranks
-        weight = gather_shares(
-            self.weight.detach(),
-            lambda at: kernels[at["rank"]],
-            self.program.KER_SHAPE,
-            ranks,
-        )
-        state = {"weight": weight.flatten(0, 1) if self._grouped else weight}
-        if self.bias is not None:
-            whole = self.result.whole
-            state["bias"] = gather_shares(
-                self.bias.detach(),
-                lambda at: self._channels(self.result.box(at)),
-                whole[1 : len(whole) - self.kernel_dims],
-                ranks,
-            ).flatten()
-        return state
+        return whole_parameters(self)
 
     def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Take the own shares of a whole weight and bias, saved from any grid.
 
         Raises `ValueError` with the names where the state is of another layer.
         """
-        program = self.program
-        boxes: dict[str, Box] = {"weight": self.kernels[dist.get_rank()]}
-        whole = {"weight": tuple(program.KER_SHAPE)}
-        if self.bias is not None:
-            boxes["bias"] = self._channels(self.result.mine)
-            whole["bias"] = self.result.whole[1 : 1 + len(boxes["bias"])]
-        flat = {
-            name: (math.prod(sizes[:2]), *sizes[2:]) if self._grouped else sizes
-            for name, sizes in whole.items()
-        }
-        given = {name: tuple(values.shape) for name, values in state.items()}
-        if given != flat:
-            raise ValueError(
-                f"the state is not of layer {self.name}:"
-                f" it has {given}, the layer {flat}"
-            )
-        with torch.no_grad():
-            for name, box in boxes.items():
-                values = state[name].reshape(whole[name])
-                frame = tuple((0, extent) for extent in whole[name])
-                getattr(self, name).copy_(values[within(box, frame)])
+        take_parameters(self, state)
 
     def get_extra_state(self) -> dict[str, Any]:
         """What a state of shares belongs to; part of `state_dict()`."""

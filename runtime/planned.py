@@ -155,5 +155,3 @@ def _join(box: Box, size: int) -> Box:
     (low, high), (first, last) = box[1], box[2]
     run = (low * size + first, max(low, high - 1) * size + last)
     return (box[0], run if high > low else (low * size, low * size), *box[3:])
-
-

@@ -10,11 +10,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from runtime.blocks import Window, reach, shape, volume, zeros_around
 from runtime.layout import Count, Layout, apart, collect, dealt, even, move
 from runtime.steps import Step
+
+MOST = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+MEANS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+ADAPTIVE = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
+ADAPTIVE_MOST = (nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
+NEAREST = ("nearest", "nearest-exact")
+LINEAR = ("linear", "bilinear", "trilinear")
 
 
 class Pool(Step):
@@ -96,8 +104,6 @@ class GlobalPool(Step):
         return means.reshape(shape(self.layout.mine))
 
 
-
-
 class Resized(Step):
     """Nearest or linear interpolation, with the rows that neighbours own.
 
@@ -151,3 +157,61 @@ def _between(rows: torch.Tensor, interval: tuple[int, int]) -> tuple[int, int]:
     if not len(at):
         return 0, 0
     return int(at[0].floor()), int(at[-1].ceil()) + 1
+
+
+def pooled(
+    module: Any, source: Layout, out: tuple[int, ...], count: Count
+) -> Step | None:
+    dims = len(source.whole) - 2
+
+    def each(value: Any) -> tuple[int, ...]:
+        return tuple(value) if isinstance(value, tuple | list) else (value,) * dims
+
+    average = isinstance(module, MEANS)
+    if getattr(module, "return_indices", False) or (average and module.ceil_mode):
+        return None
+    if getattr(module, "divisor_override", None) is not None:
+        return None
+    numbers = zip(
+        source.whole[2:],
+        each(module.kernel_size),
+        each(module.stride),
+        each(getattr(module, "dilation", 1)),
+        each(module.padding),
+        strict=True,
+    )
+    windows = [Window(*each_dim) for each_dim in numbers]
+    padded = getattr(module, "count_include_pad", True)
+    return Pool(source, windows, out[2:], count, average, padded)
+
+
+def adaptive(
+    module: Any, source: Layout, out: tuple[int, ...], count: Count
+) -> Step | None:
+    """Windows of one size, where the input has a multiple of the output's positions."""
+    pairs = list(zip(source.whole[2:], out[2:], strict=True))
+    if any(size % n for size, n in pairs) or getattr(module, "return_indices", False):
+        return None
+    windows = [Window(size, size // n, size // n) for size, n in pairs]
+    return Pool(source, windows, out[2:], count, isinstance(module, ADAPTIVE))
+
+
+def resized(
+    module: Any, source: Layout, out: tuple[int, ...], count: Count
+) -> Step | None:
+    """Torch itself says where output rows lie: it resizes the numbers of the rows."""
+    if module.mode not in (*NEAREST, *LINEAR):
+        return None
+    scale, dims = module.scale_factor, len(out) - 2
+    if getattr(module, "recompute_scale_factor", None) or dims < 1:
+        return None
+    scales = scale if isinstance(scale, tuple | list) else (scale,) * dims
+    mode = "linear" if module.mode in LINEAR else module.mode
+    corners = {"align_corners": module.align_corners} if mode == "linear" else {}
+    rows = []
+    for size, n, by in zip(source.whole[2:], out[2:], scales, strict=True):
+        numbers = torch.arange(size, dtype=torch.float64).reshape(1, 1, -1)
+        how = {"size": n} if by is None else {"scale_factor": by}
+        at = functional.interpolate(numbers, mode=mode, **how, **corners)
+        rows.append(at.flatten())
+    return Resized(source, rows, count)

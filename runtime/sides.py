@@ -1,8 +1,8 @@
 """What a layer is given and what it gives, as boxes of the ranks.
 
-A convolution is given In and gives Out. A transposed one is planned as the backward-data
-pass of a convolution: it is given that one's Out and gives its In, where the rows that no
-kernel meets are zero. Ranks beyond the grid own nothing.
+A convolution is given In and gives Out. A transposed one is planned as the pass
+backward-data of a convolution: it is given that one's Out and gives its In, where the
+rows that no kernel meets are zero. Ranks beyond the grid own nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Side(NamedTuple):
 
 
 def by_rank(owned: Callable[[At], Box], grid: dict[str, int]) -> tuple[Box, ...]:
-    """The boxes of all ranks that run; those without a place on the grid own nothing."""
+    """The boxes of all ranks; those without a place on the grid own nothing."""
     used, ranks = grid_size(grid), dist.get_world_size()
     boxes = [owned(coordinates(rank, grid)) for rank in range(used)]
     nothing = tuple((0, 0) for _ in boxes[0])
@@ -53,10 +53,7 @@ def sides(program: Any) -> tuple[Side, Side]:
         return given, Side("Out", tuple(program.OUT_SHAPE), outs)
     plain = len(program.IN_SHAPE) - len(rows)
     windows = tuple(program.WINDOWS.values())
-    wide = tuple(
-        (*box[:plain], *_wide(box[plain:], windows, rows))
-        for box in ins
-    )
+    wide = tuple((*box[:plain], *_wide(box[plain:], windows, rows)) for box in ins)
     whole = (*program.IN_SHAPE[:plain], *rows)
     return Side("In", tuple(program.OUT_SHAPE), outs), Side("Out", whole, wide)
 

@@ -33,7 +33,7 @@ def load_whole(
     entries: Entries,
     saved: Saved,
 ) -> None:
-    """Give every step its part. Raises `ValueError` where the state is of another model."""
+    """Give every step its part. Raises `ValueError` for the state of another model."""
     judge(state, saved)
     parts: dict[str, dict[str, torch.Tensor]] = {}
     for key, values in state.items():
@@ -50,7 +50,7 @@ def load_whole(
 def judge(state: Mapping[str, torch.Tensor], saved: Saved) -> None:
     """Raise `ValueError` with the first key in which a state is not of this model."""
     for key, kept in saved.items():
-        mine = tuple(getattr(kept, "shape", kept))
+        mine = _shape(kept)
         if key not in state:
             have = next((each for each in state if each not in saved), None)
             told = "" if have is None else f" but has {have}"
@@ -70,3 +70,7 @@ def judge(state: Mapping[str, torch.Tensor], saved: Saved) -> None:
             f"the state is not of this model: it has {extra}, which the model lacks;"
             " load what the same model saved"
         )
+
+
+def _shape(kept: Any) -> tuple[int, ...]:
+    return tuple(kept.shape if isinstance(kept, torch.Tensor) else kept)

@@ -87,7 +87,7 @@ class Recorder(TorchFunctionMode):
         for index, result in enumerate(results):
             call = func if len(results) == 1 else _picked(func, index)
             name = _named(getattr(call, "__name__", "call"))
-            made = self.graph.create_node("call_function", call, *nodes, name=name)
+            made = self._made("call_function", call, nodes, name)
             self._keep(result, made)
         return given
 
@@ -104,8 +104,12 @@ class Recorder(TorchFunctionMode):
             raise ValueError(f"{name} gives no single tensor; {type(module).__name__}")
         with torch._C.DisableTorchFunction():
             nodes = self._replaced((args, kwargs))
-        node = self.graph.create_node("call_module", name, *nodes, name=_named(name))
+        node = self._made("call_module", name, nodes, _named(name))
         self._keep(given, node)
+
+    def _made(self, kind: str, target: Any, given: Any, name: str) -> fx.Node:
+        args, kwargs = given
+        return self.graph.create_node(kind, target, args, kwargs, name=name)
 
     def _keep(self, value: torch.Tensor, node: fx.Node) -> None:
         node.meta["value"] = torch.empty(

@@ -61,8 +61,8 @@ class Layer:
     """One convolution or matrix product, checked: a `Layer` that exists is one that can be planned.
 
     Convolution: Out[N,K,*] from In[N,C,*] and Ker[K,C/groups,*], as torch has them. Transposed: Out from In
-    and Ker[C,K/groups,*] by the backward-data pass of the convolution `conv`, which has its nest. Matrix product:
-    Out[m,n] = A[m,k]·B[k,n] with `input` (m, n, k), `out_channels` n, and nothing per axis.
+    and Ker[C,K/groups,*] by the backward-data pass of the convolution `conv`, which has its nest.
+    Matrix product: Out[m,n] = A[m,k]·B[k,n] with `input` (m, n, k), `out_channels` n, and nothing per axis.
     Every constructor raises `LayerError`, a `UsageError`, for numbers that contradict each other.
     """
 
@@ -136,7 +136,7 @@ class Layer:
             input=(self.input[0], self.out_channels, *sizes),
             out_channels=self.input[1],
             transposed=False,
-            output_padding=0,
+            output_padding=(0,) * len(sizes),
         )
 
     @cached_property

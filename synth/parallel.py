@@ -156,10 +156,10 @@ def described(name: str, module: nn.Module, shape: tuple[int, ...]) -> Layer | N
         make = getattr(Layer, f"conv{positions}d")
         same: Layer = make(channels_first, module.out_features, (1,) * positions, name=name)
         return same
-    kinds = {nn.Conv1d: "conv1d", nn.Conv2d: "conv2d", nn.Conv3d: "conv3d"}
-    kinds_back = {nn.ConvTranspose1d: "conv1d", nn.ConvTranspose2d: "conv2d", nn.ConvTranspose3d: "conv3d"}
-    transposed = type(module) in kinds_back
-    kind = {**kinds, **kinds_back}.get(type(module))  # type: ignore[arg-type]
+    kinds: dict[type[nn.Module], str] = {nn.Conv1d: "conv1d", nn.Conv2d: "conv2d", nn.Conv3d: "conv3d"}
+    back: dict[type[nn.Module], str]
+    back = {nn.ConvTranspose1d: "conv1d", nn.ConvTranspose2d: "conv2d", nn.ConvTranspose3d: "conv3d"}
+    kind = {**kinds, **back}.get(type(module))
     if kind is None:
         return None
     conv: Any = module
@@ -175,7 +175,7 @@ def described(name: str, module: nn.Module, shape: tuple[int, ...]) -> Layer | N
         padding = tuple(span // 2 for span in spans)
     make = getattr(Layer, kind)
     rest = {"stride": conv.stride, "padding": padding, "dilation": conv.dilation, "groups": conv.groups}
-    if transposed:
+    if type(module) in back:
         if any(more >= step for more, step in zip(conv.output_padding, conv.stride, strict=True)):
             return None
         rest |= {"transposed": True, "output_padding": conv.output_padding}

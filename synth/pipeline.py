@@ -66,8 +66,8 @@ def plan(
         raise UsageError(f"pass is {pass_!r}; it must be one of {', '.join(TASKS)}")
     if panels is not None and not 1 <= panels <= MOST_PANELS:
         raise UsageError(f"panels is {panels}; it must be from 1 to {MOST_PANELS}")
-    if layer.transposed:  # its forward pass is the backward-data pass of its nest
-        pass_ = TURNED.get(pass_, pass_)  # type: ignore[call-overload]
+    if layer.transposed and pass_ != "training":  # forward is the backward-data pass of the nest
+        pass_ = TURNED[pass_]
     request = replace(request, pass_=pass_, panels=panels, transposed=layer.transposed)
     if objective == "paper":
         if strategy is not None:

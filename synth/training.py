@@ -41,9 +41,7 @@ def roles(kept: frozenset[Tensor], transposed: bool = False) -> tuple[Tiling, ..
     )
 
 
-def resident(
-    footprints: Footprints, kept: frozenset[Tensor], pass_: Pass, transposed: bool = False
-) -> int:
+def resident(footprints: Footprints, kept: frozenset[Tensor], pass_: Pass, transposed: bool = False) -> int:
     """Words alive during a pass that are none of its business, at most.
 
     The layer's input waits for backward-filter while its gradient is computed; Ker and that finished
