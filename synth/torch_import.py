@@ -167,7 +167,7 @@ class _Graph:
         for key in ("stride", "padding", "dilation", *(["output_padding"] if transposed else [])):
             if isinstance(args[key], str):
                 self.refuse(node, f"{kind} with padding {args[key]}")
-            numbers[key] = [int(each) for each in args[key]] 
+            numbers[key] = [int(each) for each in args[key]]
         numbers |= {"transposed": "true"} if transposed else {}
         numbers |= {"groups": args["groups"]} if args["groups"] != 1 else {}
         numbers |= {"bias": "true"} if args.get("bias") is not None else {}
