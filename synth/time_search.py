@@ -149,7 +149,9 @@ def _fastest_pass(request: Request, timer: LayerTimer, role: Tiling) -> tuple[Ti
     room: float = math.inf
     if request.memory is not None:
         training = request.pass_ == "training"
-        room = request.memory - (resident(timer.footprints, timer.kept, role.pass_, request.transposed) if training else 0)
+        room = request.memory - (
+            resident(timer.footprints, timer.kept, role.pass_, request.transposed) if training else 0
+        )
     times = _choices(request, timer, role.pass_)
     for time in sorted(times, key=lambda t: (t.total, t.panels, t.stationary)):
         stream = Tiling(time.stationary).stream
