@@ -26,6 +26,9 @@ MODULES = (
     "cli",
     "shares",
     "placements",
+    "sides",
+    "finite",
+    "layer_state",
     "module",
 )
 COMMON = {  # names of other packages -> how a program imports them

@@ -116,13 +116,13 @@ class _Planner:
         try:
             return self._free(layer, how)
         except (InfeasibleError, UsageError) as error:
-            if how is None:
-                raise
-            found = self._free(layer, None)
+            if how is None:  # no even cut: some ranks idle in this layer
+                return self._free(layer, None, exact=False)
+            found = self._plan(layer, None)
             print(f"{layer.name}: planned freely, grid {found.grid.shown()}: {error}", file=sys.stderr)
             return found
 
-    def _free(self, layer: Layer, grid: Mapping[str, int] | None) -> Plan:
+    def _free(self, layer: Layer, grid: Mapping[str, int] | None, exact: bool = True) -> Plan:
         balance = 0.10 if grid is None else 10.0  # who names a grid takes its loads
         return plan_layer(
             layer,
@@ -130,7 +130,7 @@ class _Planner:
             self.memory,
             grid=grid,
             balance=balance,
-            exact_procs=True,
+            exact_procs=exact,
             pass_="training",
         )
 
@@ -148,10 +148,18 @@ def described(name: str, module: nn.Module, shape: tuple[int, ...]) -> Layer | N
     """A convolution or linear layer for the planner; None for all else."""
     from torch import nn
 
-    if isinstance(module, nn.Linear) and len(shape) == 2:
+    if type(module) is nn.Linear and len(shape) == 2:
         return Layer.matmul(shape[0], module.out_features, module.in_features, name=name)
-    kinds = {nn.Conv1d: "conv1d", nn.Conv2d: "conv2d", nn.Conv3d: "conv3d"}
-    kind = kinds.get(type(module))  # type: ignore[arg-type]
+    if type(module) is nn.Linear and 3 <= len(shape) <= 5:  # on every position, channels last
+        positions = len(shape) - 2
+        channels_first = (shape[0], shape[-1], *shape[1:-1])
+        make = getattr(Layer, f"conv{positions}d")
+        same: Layer = make(channels_first, module.out_features, (1,) * positions, name=name)
+        return same
+    kinds: dict[type[nn.Module], str] = {nn.Conv1d: "conv1d", nn.Conv2d: "conv2d", nn.Conv3d: "conv3d"}
+    back: dict[type[nn.Module], str]
+    back = {nn.ConvTranspose1d: "conv1d", nn.ConvTranspose2d: "conv2d", nn.ConvTranspose3d: "conv3d"}
+    kind = {**kinds, **back}.get(type(module))
     if kind is None:
         return None
     conv: Any = module
@@ -167,5 +175,9 @@ def described(name: str, module: nn.Module, shape: tuple[int, ...]) -> Layer | N
         padding = tuple(span // 2 for span in spans)
     make = getattr(Layer, kind)
     rest = {"stride": conv.stride, "padding": padding, "dilation": conv.dilation, "groups": conv.groups}
+    if type(module) in back:
+        if any(more >= step for more, step in zip(conv.output_padding, conv.stride, strict=True)):
+            return None
+        rest |= {"transposed": True, "output_padding": conv.output_padding}
     made: Layer = make(shape, conv.out_channels, conv.kernel_size, **rest, name=name)
     return made

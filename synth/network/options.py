@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from synth.axes import AXES, SPATIAL, PerAxis
+from synth.axes import AXES, SPATIAL, PerAxis, Tensor
 from synth.errors import InfeasibleError
 from synth.machine.groups import CHANNELS_SWAPPED, ORDERS, ROW_MAJOR, Order, distinct_orders
 from synth.machine.layer_time import compute_seconds, layer_seconds
@@ -57,12 +57,19 @@ class Kind:
 
     nest: Nest
     weighted: bool
+    rows: tuple[int, ...] = ()  # positions of a transposed layer's output; () for all others
 
     @classmethod
     def of(cls, node: Node) -> Kind:
         """The kind of a planned node."""
         assert node.layer is not None
-        return cls(node.layer.nest, node.weighted)
+        rows = node.layer.output_shape[2:] if node.layer.transposed else ()
+        return cls(node.layer.nest, node.weighted, rows)
+
+    @property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """What the layer is given and what it gives, as tensors of its nest."""
+        return ("Out", "In") if self.rows else ("In", "Out")
 
 
 @dataclass(frozen=True)
@@ -145,7 +152,7 @@ class Catalogue:
         new = [grid for grid in grids if grid not in self.words]
         if new:
             boxes = Boxes(self.nest, [Placed(g) for g in new], self.asked.procs)
-            words, _ = boxes.words(self.asked.training, self.kind.weighted)
+            words, _ = boxes.words(self.asked.training, self.kind.weighted, bool(self.kind.rows))
             self.words.update(zip(new, map(int, words), strict=True))
 
     def best(self, count: int, axes: str = "") -> list[tuple[float, Placed]]:
