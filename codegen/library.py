@@ -27,6 +27,9 @@ MODULES = (
     "shares",
     "placements",
     "buckets",
+    "sides",
+    "finite",
+    "layer_state",
     "module",
 )
 COMMON = {  # names of other packages -> how a program imports them

@@ -20,6 +20,7 @@ from runtime.forms import (
     fastest,
     filter_product,
     fits_in_memory,
+    overlooked,
     product,
     reordered,
 )
@@ -47,13 +48,15 @@ def convolve(
         groups, ker = ker.shape[0], ker.flatten(0, 1)
     if fit.zeros:
         wide = F.pad(wide, fit.zeros)
-    forms: dict[str, Form] = {
-        "direct": lambda: conv(
-            wide, ker, None, fit.stride, fit.padding, fit.dilation, groups
-        )
-    }
+
+    def direct() -> torch.Tensor:
+        one = wide.to_mkldnn() if overlooked(wide, groups) else wide
+        found = conv(one, ker, None, fit.stride, fit.padding, fit.dilation, groups)
+        return found.to_dense() if found.is_mkldnn else found
+
+    forms: dict[str, Form] = {"direct": direct}
     if not Tuning.on:
-        return forms["direct"]().reshape(out_shape)
+        return direct().reshape(out_shape)
     if dims in LAST:
         forms["channels-last"] = lambda: conv(
             reordered(wide),
@@ -143,10 +146,11 @@ def gradients(
     backward, out = torch.ops.aten.convolution_backward, flat(dout, dims)
 
     def direct() -> torch.Tensor:
-        found: tuple[torch.Tensor, ...] = backward(
-            out, wide, ker, no_bias, *steps, wanted
-        )
-        return found[of]
+        one, other = out, wide
+        if overlooked(wide, groups):
+            one, other = out.to_mkldnn(), wide.to_mkldnn()
+        found: torch.Tensor = backward(one, other, ker, no_bias, *steps, wanted)[of]
+        return found.to_dense() if found.is_mkldnn else found
 
     if not Tuning.on:
         return direct()

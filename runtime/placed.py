@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
-from torch import nn
 
 from runtime.blocks import Box, shape
 from runtime.layout import Count, Layout, move
 from runtime.module import DistributedLayer
-from runtime.steps import Planned, Step
+from runtime.planned import Planned
+from runtime.steps import Step
 
 
 class Place(NamedTuple):
@@ -38,39 +38,21 @@ class Brought(Step):
         return result
 
 
-class Head(nn.Module):
-    """A linear layer of a feature map: a convolution whose kernel covers the map."""
-
-    def __init__(self, layer: DistributedLayer) -> None:
-        super().__init__()
-        self.layer, self.program = layer, layer.program
-        self.kernel_dims, self.at = layer.kernel_dims, layer.at
-
-    def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """This rank's share of Out, from its share of the map."""
-        result: torch.Tensor = self.layer(share)
-        return result
-
-    def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """What torch's own linear layer would save, on every rank."""
-        state = self.layer.full_state_dict()
-        return {**state, "weight": state["weight"].flatten(1)}
-
-    def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Take the own shares of what torch's own linear layer saved."""
-        whole = tuple(self.program.KER_SHAPE)
-        weight = state.get("weight")
-        if weight is not None and weight.shape == (whole[0], math.prod(whole[1:])):
-            state = {**state, "weight": weight.reshape(whole)}
-        self.layer.load_full_state_dict(state)
-
-
 class OnMap(Planned):
-    """A planned linear layer of a feature map; what it gives is flat."""
+    """A planned linear layer of a feature map: a convolution whose kernel covers it.
 
-    def __init__(self, layer: DistributedLayer, source: Layout, count: Count) -> None:
-        head: Any = Head(layer)
-        super().__init__(head, source, count)
+    What it gives is flat, and so is its weight in the user's model.
+    """
+
+    def __init__(
+        self,
+        layer: DistributedLayer,
+        source: Layout,
+        count: Count,
+        shapes: Mapping[str, Sequence[int]],
+    ) -> None:
+        whole = tuple(layer.program.KER_SHAPE)
+        super().__init__(layer, source, count, {**shapes, "weight": whole})
         self.layout = Layout(
             self.inner.whole[:2], tuple(box[:2] for box in self.inner.boxes)
         )
@@ -78,3 +60,13 @@ class OnMap(Planned):
     def forward(self, share: torch.Tensor) -> torch.Tensor:
         """This rank's share of the features."""
         return super().forward(share).reshape(shape(self.layout.mine))
+
+    def full_state_dict(self) -> dict[str, torch.Tensor]:
+        """What torch's own linear layer would save, on every rank."""
+        state = super().full_state_dict()
+        return {**state, "weight": state["weight"].flatten(1)}
+
+    def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Take the own shares of what torch's own linear layer saved."""
+        weight = state["weight"].reshape(tuple(self.shapes["weight"]))
+        super().load_full_state_dict({**state, "weight": weight})

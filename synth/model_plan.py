@@ -45,7 +45,8 @@ class Decided:
         """The training plan of a layer."""
         placed, limit = self.placed[layer.name], self.memory[layer.name]
         distribution = Distribution(layer.nest, placed.grid, placed.order)
-        found, _ = fit_passes(distribution, Footprints(distribution), STATIONARY, limit, self.kept)
+        how = STATIONARY, limit, self.kept, None, layer.transposed
+        found, _ = fit_passes(distribution, Footprints(distribution), *how)
         assert found is not None  # the planner found the same one
         first, *later = found.tilings
         order = placement(placed.grid, placed.order)

@@ -33,6 +33,7 @@ from synth.strategies import STRATEGIES
 from synth.units import parse_bytes
 
 if TYPE_CHECKING:
+    import torch
     from torch import fx, nn
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -80,7 +81,7 @@ def parallelize(
         raise UsageError(f"the model is asked for {asked} ranks, but {ranks} run; start as many")
     graph, whole = _graph(model, tuple(input))
     decided = None
-    if plan is None:
+    if plan is None and whole.planned:
         decided = _from_first(lambda: Decided.of(_planned(whole, Asked(ranks), memory)))
     elif isinstance(plan, NetworkPlan | os.PathLike) or str(plan).endswith(".json"):
         decided = decided_by(plan, whole, ranks)  # type: ignore[arg-type]
@@ -95,7 +96,7 @@ def parallelize(
         for node in whole.planned:
             if not node.weighted and node.layer:
                 places[node.name] = boxes_of(node.layer, decided.placed[node.name], ranks)
-    dtype = next(model.parameters()).dtype
+    dtype = _dtype(model)
     return Network(model, tuple(input), planner.layer, dtype, refuse, graph, places, bucket_bytes)
 
 
@@ -131,11 +132,18 @@ def _graph(model: nn.Module, shape: tuple[int, ...]) -> tuple[fx.Graph, Graph]:
     """What the model calls, and the same as the planner sees it."""
     from runtime.trace import traced
 
-    modules, dtype = dict(model.named_modules()), next(model.parameters()).dtype
+    modules, dtype = dict(model.named_modules()), _dtype(model)
     graph = traced(model, shape, dtype)
     onto_maps(graph, modules)
     word = str(dtype).removeprefix("torch.")
     return graph, network_of(graph, modules, type(model).__name__, word)
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    """That of the parameters, or torch's own where there are none."""
+    import torch
+
+    return next((values.dtype for values in model.parameters()), torch.get_default_dtype())
 
 
 def _from_first(make: Callable[[], T]) -> T:
@@ -208,13 +216,13 @@ class _Planner:
         try:
             return self._free(layer, how)
         except (InfeasibleError, UsageError) as error:
-            if how is None:
-                raise
-            found = self._free(layer, None)
+            if how is None:  # no even cut: some ranks idle in this layer
+                return self._free(layer, None, exact=False)
+            found = self._plan(layer, None)
             print(f"{layer.name}: planned freely, grid {found.grid.shown()}: {error}", file=sys.stderr)
             return found
 
-    def _free(self, layer: Layer, grid: Mapping[str, int] | None) -> Plan:
+    def _free(self, layer: Layer, grid: Mapping[str, int] | None, exact: bool = True) -> Plan:
         balance = 0.10 if grid is None else 10.0  # who names a grid takes its loads
         return plan_layer(
             layer,
@@ -222,7 +230,7 @@ class _Planner:
             self.memory,
             grid=grid,
             balance=balance,
-            exact_procs=True,
+            exact_procs=exact,
             pass_="training",
         )
 

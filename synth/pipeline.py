@@ -11,7 +11,7 @@ from synth.axes import AXES, ROW_MAJOR, Tensor, placement
 from synth.closed_form import Eq4, best
 from synth.errors import UsageError
 from synth.layer import Layer, load_layer
-from synth.passes import TASKS
+from synth.passes import TASKS, TURNED
 from synth.plan import Plan
 from synth.search import STATIONARY, Request, search
 from synth.units import parse_bytes
@@ -69,8 +69,10 @@ def plan(
         raise UsageError(f"pass is {pass_!r}; it must be one of {', '.join(TASKS)}")
     if panels is not None and not 1 <= panels <= MOST_PANELS:
         raise UsageError(f"panels is {panels}; it must be from 1 to {MOST_PANELS}")
-    request = replace(request, pass_=pass_, panels=panels)
     check_order(order)
+    if layer.transposed and pass_ != "training":  # forward is the backward-data pass of the nest
+        pass_ = TURNED[pass_]
+    request = replace(request, pass_=pass_, panels=panels, transposed=layer.transposed)
     if objective == "paper":
         if strategy is not None:
             raise UsageError(f"objective paper chooses its own grid; leave out strategy {strategy}")

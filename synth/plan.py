@@ -21,7 +21,7 @@ from synth.layer import Layer
 from synth.memory import Footprints, Memory
 from synth.nest import Nest
 from synth.paper_cost import cost_at
-from synth.passes import Task
+from synth.passes import TURNED, Task
 from synth.schedule import Schedule
 from synth.search import Request, search
 from synth.strategies import Alternative, alternatives
@@ -72,9 +72,15 @@ class Plan:
         return (self.tiling, *self.later)
 
     @property
-    def pass_(self) -> Task:
-        """What the plan computes: one pass, or all three of a training step."""
+    def task(self) -> Task:
+        """What the plan does with its nest: one pass, or all three of a training step."""
         return "training" if self.later else self.tiling.pass_
+
+    @property
+    def pass_(self) -> Task:
+        """What the plan computes of its layer; of a transposed one, `task` is another pass."""
+        task = self.task
+        return TURNED[task] if self.layer.transposed and task != "training" else task
 
     @property
     def schedule(self) -> Schedule:
@@ -137,7 +143,13 @@ class Plan:
     def request(self) -> Request:
         """The search that this plan answers, with no part of the grid fixed."""
         words, balance, exact = self.memory_words, self.balance, self.exact_procs
-        return Request(self.nest, self.procs, words, balance=balance, exact=exact, pass_=self.pass_)
+        return Request(
+            *(self.nest, self.procs, words),
+            balance=balance,
+            exact=exact,
+            pass_=self.task,
+            transposed=self.layer.transposed,
+        )
 
     @property
     def memory_bytes(self) -> int:

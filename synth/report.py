@@ -72,8 +72,10 @@ def heading(plan: Plan) -> list[str]:
     idle = plan.procs - plan.used_procs
     left = f", {idle} idle" if idle else ""
     stays = ", ".join(dict.fromkeys(tiling.stationary for tiling in plan.tilings))
+    turned = [f"as the backward-data pass of {plan.layer.conv}, whose Out is the layer's input"]
     return [
         f"{plan.layer.name}: {plan.layer}",
+        *(turned if plan.layer.transposed else []),
         f"plan {plan.id}: {plan.pass_}, {plan.algorithm} algorithm, {stays} stationary, "
         f"{plan.used_procs} of {plan.procs} processes{left}",
     ]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.axes import SPATIAL
+from synth.axes import SPATIAL, Tensor
 from synth.errors import InputError, UsageError
 from synth.intervals import Interval
 from synth.nest import Nest
@@ -135,18 +135,19 @@ def of_network(net: Network) -> Wanted:
 def of_plan(plan: Plan, rank: int, halo: bool = False) -> Wanted:
     """What a rank owns of In, or with `halo` the rows that its block reads of the channels that it owns.
 
-    Rows that a stride skips are not read.
+    Rows that a stride skips are not read. What a transposed layer is given is Out of its nest, without halo.
     """
     if plan.layer.kind == "matmul":
         raise UsageError(f"{plan.layer.name} is a matrix product; feed convolutions")
     at = plan.distribution.at(rank)
-    box = plan.distribution.carried("In", at) if halo else plan.distribution.owned("In", at)
+    given: Tensor = "Out" if plan.layer.transposed else "In"
+    box = plan.distribution.carried(given, at) if halo else plan.distribution.owned(given, at)
     samples, group, channel, *spatial = box
     n = plan.nest.extents
-    width = n.c
+    width = n.k if plan.layer.transposed else n.c
     channels = [slice(g * width + channel[0], g * width + channel[1]) for g in range(*group)]
     rows = [
-        _runs(plan.nest, axis, interval)
+        (slice(*interval),) if plan.layer.transposed else _runs(plan.nest, axis, interval)
         for axis, interval in zip(SPATIAL, spatial, strict=True)
         if axis in plan.layer.spatial_axes
     ]

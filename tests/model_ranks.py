@@ -1,121 +1,175 @@
-"""What one rank of the tests of real networks does: ten steps beside one process, which is on rank 0.
+"""What the ranks of the model tests do: run as a program, it imports once and then forks four ranks.
 
-argv: network, plan, optimizer, memory in bytes or -, folder.
+argv: a free port, a folder for what the ranks print, and functions with their arguments: "train=tiny free".
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
+import os
 import sys
-import time
-from collections.abc import Callable
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from zoo import own, tiny
 
 import synth
-from examples.models import CosmoFlow, ResNet
 
-Factory = Callable[[], nn.Module]
-NETWORKS: dict[str, tuple[Factory, tuple[int, ...], int]] = {  # and outputs
-    "resnet50": (lambda: ResNet(classes=10), (8, 3, 32, 32), 10),
-    "wrn50_4": (lambda: ResNet(base=16, wide=4, classes=10), (8, 3, 32, 32), 10),
-    "cosmoflow": (lambda: CosmoFlow(32, norms=0), (2, 4, 32, 32, 32), 4),
-    "cosmoflow64": (lambda: CosmoFlow(64, norms=4), (2, 4, 64, 64, 64), 4),
-}
-MIXED: dict[str, Any] = {  # by what the names of layers begin with
-    "conv1": {"h": 2, "w": 2},
-    "stages.0": {"b": 4},
-    "stages.1": {"b": 2, "h": 2},
-    "stages.2": {"c": 2, "k": 2},
-    "stages.3": {"k": 4},
-    "fc": {"b": 2, "k": 2},
-}
-PLANS: dict[str, Any] = {
-    "planned": None,
-    "data": {"b": 4},
-    "spatial": {"h": 2, "w": 2},
-    "channel": {"c": 4},
-    "filter": {"k": 4},
-    "hybrid": {"b": 2, "k": 2},
-    "mixed": MIXED,
-    "volume": {"d": 2, "h": 2},
-}
-STEPS = 10
+RANKS = 4
+GRIDS: dict[str, Any] = {"free": None, "rows_channels": {"h": 2, "c": 2}}
 
 
-def given(how: str, model: nn.Module, shape: tuple[int, ...], memory: int | None) -> Any:
-    """The plan, by the names of layers where they differ."""
-    if how == "volume" and memory:
-        return synth.plan_model(model, shape, 4, memory=memory, axes="dh")
-    if how != "mixed":
-        return PLANS[how]
-    layers = [n for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
-    return {name: next(grid for start, grid in MIXED.items() if name.startswith(start)) for name in layers}
+def near(one: torch.Tensor, other: torch.Tensor) -> None:
+    """The same up to rounding."""
+    torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-4)
 
 
-def trained(model: nn.Module, optimizer: str, batch: Callable[[int], Any], run: Any) -> list[float]:
-    """The losses of some steps."""
-    kinds = {
-        "sgd": (torch.optim.SGD, {"lr": 1e-5, "momentum": 0.9}),
-        "adam": (torch.optim.Adam, {"lr": 1e-5}),
-    }
-    kind, options = kinds[optimizer]
-    steps = kind(model.parameters(), **options)
-    losses = []
-    for step in range(STEPS):
-        values, targets = batch(step)
-        loss = nn.functional.mse_loss(run(values), targets)
-        steps.zero_grad()
-        loss.backward()
-        steps.step()
-        losses.append(float(loss.detach()))
-    return losses
+def three_steps(whole: nn.Module, shape: tuple[int, ...], plan: Any) -> None:
+    """Forward and three SGD steps give the losses and the state of one process; the state moves on."""
+    net = synth.parallelize(whole, shape, RANKS, plan)
+    before = net.received()
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.02, momentum=0.9) for m in (net, whole)]
+    for _ in range(3):
+        batch = torch.randn(shape)
+        right = whole(batch)
+        right = getattr(right, "logits", right)
+        target = torch.randn(right.shape)
+        out = net.gather(net(net.scatter(batch)))
+        near(out, right)
+        losses = [nn.functional.mse_loss(each, target) for each in (out, right)]
+        near(losses[0], losses[1])
+        for loss, optimizer in zip(losses, optimizers, strict=True):
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    state, expected = net.full_state_dict(), whole.state_dict()
+    assert list(state) == list(expected)
+    for key, values in expected.items():
+        near(state[key], values)
+    assert net.received() > before
 
 
-def main() -> None:
-    """Trains on the ranks; rank 0 also alone, and writes how far they are apart."""
-    name, how, optimizer, memory, folder = sys.argv[1:6]
-    dist.init_process_group("gloo")
-    factory, shape, outputs = NETWORKS[name]
+def train(case: str) -> None:
+    """Every model of a zoo with a plan: "names plan"."""
+    names, plan = case.split()
     torch.manual_seed(0)
-    whole = factory().double()
+    known = own() if names in ("own", *own()) else tiny()
+    for name in known if names in ("own", "tiny") else names.split(","):
+        print("model", name, flush=True)
+        whole, shape = known[name]
+        three_steps(whole, shape, GRIDS.get(plan, plan))
 
-    def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        noise = torch.Generator().manual_seed(step)
-        draw = {"generator": noise, "dtype": torch.float64}
-        return torch.randn(shape, **draw), torch.randn(shape[0], outputs, **draw)  # type: ignore[call-overload]
 
-    begin = time.time()
-    limit = None if memory == "-" else int(memory)
-    net = synth.parallelize(whole, shape, plan=given(how, whole, shape, limit), memory=limit)
-    made = time.time()
-    losses = trained(net, optimizer, batch, lambda values: net.gather(net(net.scatter(values))))
-    seconds = time.time() - made
-    state = net.full_state_dict()
-    if dist.get_rank() == 0:
-        alone = trained(whole, optimizer, batch, whole)
-        end = whole.state_dict()
-        apart = {k: float((state[k] - v).abs().max() / v.abs().max().clamp(min=1e-6)) for k, v in end.items()}
-        result = {
-            "loss": max(abs(a - b) / abs(b) for a, b in zip(losses, alone, strict=True)),
-            "weights": max(apart.values()),
-            "by_step": [abs(a - b) / abs(b) for a, b in zip(losses, alone, strict=True)],
-            "where": max(apart, key=apart.__getitem__),
-            "losses": [alone[0], alone[-1]],
-            "parameters": sum(p.numel() for p in whole.parameters()),
-            "messages": net.buckets.messages / STEPS,
-            "shared": sum(len(b.shared) for b in net.buckets.buckets),
-            "seconds": [made - begin, seconds],
-        }
-        Path(folder, "apart.json").write_text(json.dumps(result))
-        print(name, how, optimizer, json.dumps(result), flush=True)
+def moves(case: str) -> None:
+    """What one grid saved, another loads and gives the same outputs; other states are refused."""
+    torch.manual_seed(0)
+    for whole, shape in own().values():
+        nets = [synth.parallelize(whole, shape, plan=plan) for plan in ("filter", "spatial")]
+        batch = torch.randn(shape)
+        (nets[0].gather(nets[0](nets[0].scatter(batch)))).square().sum().backward()
+        with torch.no_grad():
+            for parameter in nets[0].parameters():
+                parameter += 0.1
+        saved = nets[0].full_state_dict()
+        nets[1].load_full_state_dict(saved)
+        whole.load_state_dict(saved)
+        for model in (*nets, whole):
+            model.eval()
+        for net in nets:
+            near(net.gather(net(net.scatter(batch))), whole(batch))
+    state = nets[0].full_state_dict()
+    wrong = [
+        {key: values for key, values in state.items() if key != "norm.bias"},
+        {**state, "conv.weight": torch.zeros(3, 3, 1, 1)},
+        {**state, "more.weight": torch.zeros(1)},
+        {f"module.{key}": values for key, values in state.items()},
+    ]
+    for each in wrong:
+        try:
+            nets[0].load_full_state_dict(each)
+        except ValueError as error:
+            print("refused:", error)
+        else:
+            raise AssertionError("a state of another model was taken")
+
+
+def drops(case: str) -> None:
+    """Dropout drops the same words on every grid, about as many as asked, and nothing in evaluation."""
+    p = float(case)
+    model = nn.Sequential(nn.Conv2d(4, 8, 1, bias=False), nn.Dropout(p), nn.Dropout2d(p))
+    nn.init.ones_(model[0].weight)
+    batch, outs = torch.ones(4, 4, 16, 16), []
+    for plan in ("data", "filter", "spatial"):
+        torch.manual_seed(7)
+        net = synth.parallelize(model, (4, 4, 16, 16), plan=plan)
+        runs = [net.gather(net(net.scatter(batch))).detach() for _ in range(2)]
+        assert not torch.equal(*runs)
+        outs.append(torch.stack(runs))
+        net.eval()
+        near(net.gather(net(net.scatter(batch))).detach(), model[0](batch).detach())
+    assert torch.equal(outs[0], outs[1])
+    assert torch.equal(outs[0], outs[2])
+    channels = outs[0][0].flatten(2)
+    alive = channels[channels.sum(2) > 0]  # channels that Dropout2d left
+    assert 0 < len(alive) < 32
+    kept = (alive > 0).double().mean()
+    assert abs(float(kept) - (1 - p)) < 0.05
+    near(alive.max(), torch.tensor(4 / (1 - p) ** 2))
+
+
+def refused(case: str) -> None:
+    """What has no single tensor or makes its own is refused in a sentence."""
+
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x + 1, x - 1
+
+    class Makes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.ones(3, device=x.device)
+
+    class Asks(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if x.sum() > 0 else -x
+
+    for model in (Two(), Makes(), Asks()):
+        try:
+            synth.parallelize(model, (4, 3))
+        except ValueError as error:
+            print("refused:", error)
+        else:
+            raise AssertionError(model)
+
+
+def rank_main(rank: int, argv: list[str]) -> None:
+    """Be one rank."""
+    port, folder, *jobs = argv
+    with open(Path(folder, f"log-{rank}"), "w", encoding="utf-8") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_PORT": port}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1"}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for function, argument in (job.split("=") for job in jobs):
+        globals()[function](argument)
     dist.barrier()
     dist.destroy_process_group()
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main()
+    warnings.simplefilter("ignore")
+    if any(job.startswith("train=tiny") for job in sys.argv[3:]):
+        tiny()  # import the libraries before the ranks are forked
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=rank_main, args=(rank, sys.argv[1:])) for rank in range(RANKS)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join()
+    sys.exit(max(abs(each.exitcode or 0) for each in ranks))

@@ -25,8 +25,12 @@ def plain(plan: Plan, bias: bool = True) -> nn.Module:
     kinds = {"conv1d": nn.Conv1d, "conv2d": nn.Conv2d, "conv3d": nn.Conv3d}
     steps: Any = layer.stride, layer.padding, layer.dilation
     kernel: Any = layer.kernel
-    channels = layer.input[1] * layer.groups if False else layer.input[1]
-    return kinds[layer.kind](channels, layer.out_channels, kernel, *steps, layer.groups, bias)
+    ends = layer.input[1], layer.out_channels
+    if layer.transposed:
+        back = {"conv1d": nn.ConvTranspose1d, "conv2d": nn.ConvTranspose2d, "conv3d": nn.ConvTranspose3d}
+        more: Any = layer.output_padding
+        return back[layer.kind](*ends, kernel, *steps[:2], more, layer.groups, bias, layer.dilation[0])
+    return kinds[layer.kind](*ends, kernel, *steps, layer.groups, bias)
 
 
 def near(one: torch.Tensor, other: torch.Tensor) -> None:

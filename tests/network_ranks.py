@@ -91,7 +91,7 @@ class Odd(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(3, 6, 3, stride=2)
         self.depth, self.pairs = nn.Conv2d(6, 6, 3, padding=1, groups=6), nn.Conv2d(6, 9, 3, groups=3)
-        self.norm = nn.GroupNorm(3, 9)
+        self.norm = nn.LayerNorm([9, 5, 4])
         self.pool = nn.AvgPool2d(2, padding=1, count_include_pad=False)
         self.last = nn.Conv2d(9, 5, 1, stride=2)
 

@@ -13,7 +13,8 @@ from synth.axes import ROW_MAJOR, PerAxis
 from synth.distribution import Distribution
 from synth.layer import Layer, load_layer
 from synth.machine.groups import CHANNELS_SWAPPED
-from synth.network.boxes import Boxes, Placed, looked_at, moved_words, rows_read
+from synth.network.boxes import Boxes, Placed, looked_at
+from synth.network.moves import moved_words, rows_read
 from synth.training import roles
 from synth.words import received
 

@@ -69,6 +69,28 @@ def test_all_forms_agree(
     forms.Tuning.on = False
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_one_small_volume(stride: int, dilation: int, padding: int) -> None:
+    """Where torch passes its good 3-D kernel over, ours is taken and gives the same values."""
+    torch.manual_seed(0)
+    rows, taps = (7, 7, 9), 3  # all of them are read
+    inputs = torch.randint(-3, 4, (1, 4, *rows)).float().requires_grad_()
+    ker = torch.randint(-3, 4, (5, 4, taps, taps, taps)).float().requires_grad_()
+    assert forms.overlooked(inputs, 1)
+    out = functional.conv3d(inputs, ker, None, stride, padding, dilation)
+    dout = torch.randint(-3, 4, out.shape).float()
+    din, dker = torch.autograd.grad(out, (inputs, ker), dout)
+    windows = {axis: Window(n, taps, stride, dilation, padding) for axis, n in zip("dhw", rows, strict=True)}
+    extents = dict(zip("dhw", out.shape[2:], strict=True)) | {"b": 1, "c": 4, "k": 5}
+    block = {axis: (0, n) for axis, n in extents.items()}
+    with torch.no_grad():
+        assert torch.equal(convolve(functional.conv3d, inputs, ker, block, windows), out)
+        assert torch.equal(input_gradient(ker, dout, block, windows), din)
+        assert torch.equal(kernel_gradient(inputs, dout, block, windows), dker)
+
+
 def test_the_fastest_form_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, calls = [0.0], list[str]()
     monkeypatch.setattr(forms.time, "perf_counter", lambda: clock[0])

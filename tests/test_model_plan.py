@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from network_ranks import Cosmo, Odd, Residual
+import torch
+from network_ranks import Cosmo, Residual
 from torch import nn
 
 import synth
@@ -24,7 +25,7 @@ def test_names_kinds_and_edges() -> None:
     ]
     assert (kinds["pool"], kinds["mean"], kinds["head"]) == ("pool", "globalpool", "linear")
     sums = [node.name for node in network.nodes.values() if node.kind == "add"]
-    assert [[network.homes[i] for i in network.nodes[name].inputs] for name in sums] == [
+    assert [[network.parts[i][0].home for i in network.nodes[name].inputs] for name in sums] == [
         ["a.two", "pool"],
         ["b.two", "b.short"],
     ]
@@ -44,9 +45,19 @@ def test_a_linear_layer_takes_the_map_that_was_flattened_for_it() -> None:
 
 
 def test_what_is_gathered_has_no_home() -> None:
-    _, network = _graph(Odd(), (3, 3, 15, 13))
-    assert network.homes["norm"] is None
-    assert ("norm", "pool") not in {(e.source, e.target) for e in network.edges}
+    class Sorts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 5, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.two(torch.relu(torch.flip(torch.relu(self.one(x)), (1,))))
+
+    _, network = _graph(Sorts(), (4, 3, 5, 5))
+    assert [node.name for node in network.nodes.values() if node.kind == "gathered"] == ["flip"]
+    assert network.parts["flip"][0].home is None
+    assert network.edges == []
+    assert "flip" not in [node.name for node in synth.plan_model(Sorts(), (4, 3, 5, 5), 4).network.planned]
 
 
 def test_words_have_the_size_of_the_model() -> None:

@@ -33,6 +33,8 @@ def told(folder: Path, function: str, argument: str, size: int) -> Outcome:
         "training_volume",
         "training_line",
         "training_matrix",
+        "training_up",
+        "training_apart",
     ],
 )
 def test_steps_as_torch(name: str, tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_ranks import NETWORKS
 from ranks import run_ranks
+from real_ranks import NETWORKS
 
 import synth
 from synth.errors import InfeasibleError
 
-PROGRAM = "from model_ranks import main\n\nmain()\n"
+PROGRAM = "from real_ranks import main\n\nmain()\n"
 LOSS, WEIGHTS = 1e-6, 1e-4  # relative, float64; docs/training.md says why not less
 
 

@@ -43,7 +43,7 @@ class Asked:
     axes: str = ""  # grids may split these axes only; "" for all
     strict: bool = True  # whether `axes` bind layers that cannot use all processes within them
     placement: bool = True  # whether ranks may be placed in other orders than row-major
-    exact: bool = False  # whether layers with weights must use every process
+    exact: bool = False  # whether layers with weights use every process, balanced or not, where one can
     kept: frozenset[Tensor] = frozenset({"Out"})  # training: gathered once, kept for a later pass
 
     @property
@@ -60,12 +60,19 @@ class Kind:
 
     nest: Nest
     weighted: bool
+    rows: tuple[int, ...] = ()  # positions of a transposed layer's output; () for all others
 
     @classmethod
     def of(cls, node: Node) -> Kind:
         """The kind of a planned node."""
         assert node.layer is not None
-        return cls(node.layer.nest, node.weighted)
+        rows = node.layer.output_shape[2:] if node.layer.transposed else ()
+        return cls(node.layer.nest, node.weighted, rows)
+
+    @property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """What the layer is given and what it gives, as tensors of its nest."""
+        return ("Out", "In") if self.rows else ("In", "Out")
 
 
 @dataclass(frozen=True)
@@ -90,9 +97,10 @@ class Catalogue:
         """The family, without grids whose channels are no single intervals."""
         procs, nest = self.asked.procs, self.nest
         spaces = [Space(nest, procs, {}, True), Space(nest, procs, {}, False)]
+        least = spaces[1].least_work
         if self.asked.exact and self.kind.weighted:
-            spaces = spaces[:1]
-        most = int((1 + self.asked.balance) * (spaces[-1].least_work or 1) + 1e-9)
+            least = spaces[0].least_work or least
+        most = int((1 + self.asked.balance) * (least or 1) + 1e-9)
         if self.asked.objective == "time":
             most = 1 << 200  # time itself weighs the balance
         for space in spaces:
@@ -152,7 +160,8 @@ class Catalogue:
         new = [grid for grid in grids if grid not in self.words]
         if new:
             boxes = Boxes(self.nest, [Placed(g) for g in new], self.asked.procs)
-            words, _ = boxes.words(self.asked.training, self.kind.weighted, self.asked.kept)
+            how = self.asked.training, self.kind.weighted, self.asked.kept, bool(self.kind.rows)
+            words, _ = boxes.words(*how)
             self.words.update(zip(new, map(int, words), strict=True))
 
     def best(self, count: int, axes: str = "") -> list[tuple[float, Placed]]:

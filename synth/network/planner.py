@@ -15,8 +15,9 @@ from synth.errors import InfeasibleError, UsageError
 from synth.fit import Fit, fit
 from synth.machine.groups import split_over
 from synth.memory import Footprints
-from synth.network.boxes import EVERY, Array, Boxes, Placed, moved_words, rows_read
+from synth.network.boxes import EVERY, Array, Boxes, Placed
 from synth.network.graph import Edge, Network
+from synth.network.moves import Side, edge_words, single_positions
 from synth.network.options import (
     STRATEGY_AXES,
     Asked,
@@ -29,6 +30,7 @@ from synth.network.options import (
 )
 from synth.network.solve import Progress, Solution, Table, solve
 from synth.search import STATIONARY
+from synth.tiling import Tiling
 from synth.training import fit_passes
 
 
@@ -174,7 +176,7 @@ class _Planner:
             if node.weighted:
                 total += -(-nest.words["Ker"] // procs) * (2 if self.asked.training else 1)
             if self.asked.training:
-                total += -(-nest.words["In"] // procs)
+                total += -(-nest.words[Kind.of(node).ends[0]] // procs)
         return total
 
     def _fitting(self, table: list[list[Choice]]) -> list[list[Choice]]:
@@ -205,8 +207,9 @@ class _Planner:
         distribution = Distribution(kind.nest, placed.grid)
         if self.asked.training and kind.weighted:
             kept = self.asked.kept
-            return fit_passes(distribution, Footprints(distribution), STATIONARY, limit, kept)
-        return fit(distribution, STATIONARY, limit)
+            how = STATIONARY, limit, kept, None, bool(kind.rows)
+            return fit_passes(distribution, Footprints(distribution), *how)
+        return fit(distribution, STATIONARY, limit, _role(kind))
 
     def _too_small(self, kind: Kind, choices: Sequence[Choice]) -> InfeasibleError:
         node = self.nodes[self.kinds.index(kind)]
@@ -262,20 +265,15 @@ class _Planner:
         boxes = [
             Boxes(k.nest, [c.placed for c in row], procs) for k, row in zip(self.distinct, table, strict=True)
         ]
-        flat: dict[tuple[int, str], tuple[Array, Array]] = {}
-        known: dict[tuple[int, int, str], tuple[Array, Table]] = {}
+        known: dict[tuple[object, ...], tuple[Array, Table]] = {}
         result = {}
         for edge in self.network.edges:
             source, target = (self.of_kind[self.position[n]] for n in (edge.source, edge.target))
-            key = (source, target, edge.role)
+            single = single_positions(self.network, edge)
+            key = (source, target, edge.role, edge.channels, single)
             if key not in known:
-                for kind, tensor in ((source, "Out"), (target, "In" if edge.role == "in" else "Out")):
-                    if (kind, tensor) not in flat:
-                        flat[kind, tensor] = boxes[kind].flat(tensor)[:2]  # type: ignore[arg-type]
-                after = "In" if edge.role == "in" else "Out"
-                rows = rows_read(self.distinct[target].nest) if edge.role == "in" else {}
-                forward, backward = moved_words(flat[source, "Out"], flat[target, after], rows)
-                words = forward + backward if self.asked.training else forward
+                before, after = (Side(self.distinct[k], boxes[k]) for k in (source, target))
+                words = edge_words(edge, before, after, single, self.asked.training)
                 known[key] = words, self._priced(words, self.distinct[target])
             result[edge] = known[key]
         return result
@@ -322,3 +320,8 @@ class _Planner:
             self.resident,
             tuple(each for each in fits if each is not None),
         )
+
+
+def _role(kind: Kind) -> Tiling:
+    """The pass that runs forward."""
+    return Tiling(pass_="backward-data") if kind.rows else Tiling()
