@@ -26,6 +26,7 @@ MODULES = (
     "cli",
     "shares",
     "placements",
+    "finite",
     "module",
 )
 COMMON = {  # names of other packages -> how a program imports them

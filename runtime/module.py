@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
 from runtime.blocks import Box, shape, within
+from runtime.finite import all_finite, watch
 from runtime.mesh import At, coordinates, grid_size, make_groups, place_at
 from runtime.placements import expressed, refused
 from runtime.shares import gather_shares, share_of
@@ -106,11 +107,11 @@ class DistributedLayer(nn.Module):
         if isinstance(share, DTensor):
             return self._between_dtensors(share)
         wanted = shape(self.program.owned_in(self.at))
-        if share.shape != wanted:
+        if share.shape != wanted or share.dtype != self.weight.dtype:
             raise ValueError(
                 f"{self.name}: rank {dist.get_rank()} ({place_at(self.at)}) owns In of"
-                f" shape {wanted}, but was given {tuple(share.shape)};"
-                " `layer.share(whole)` cuts it"
+                f" shape {wanted} and {self.weight.dtype}, but was given"
+                f" {tuple(share.shape)} of {share.dtype}; `layer.share(whole)` cuts it"
             )
         self._look("In", share)
         if self.check_finite and share.requires_grad:
@@ -175,27 +176,15 @@ class DistributedLayer(nn.Module):
 
     # -- NaN ------------------------------------------------------------------------
 
+    def _place(self, rank: int) -> str:
+        return f" ({place_at(coordinates(rank, self.program.GRID))})"
+
     def _watch(self, tensor: torch.Tensor | None, role: str) -> None:
-        if tensor is not None:
-            tensor.register_hook(lambda gradient: self._look(role, gradient))  # type: ignore[no-untyped-call]
+        watch(f"{self.name}: {role}", tensor, self._place)
 
     def _look(self, role: str, values: torch.Tensor) -> None:
-        if not self.check_finite:
-            return
-        bad = torch.zeros(
-            dist.get_world_size(), dtype=torch.int32, device=values.device
-        )
-        bad[dist.get_rank()] = int(not bool(torch.isfinite(values).all()))
-        dist.all_reduce(bad)
-        if bad.any():
-            ranks = [int(rank) for rank in bad.nonzero().flatten()]
-            where = ", ".join(
-                f"rank {rank} ({place_at(coordinates(rank, self.program.GRID))})"
-                for rank in ranks
-            )
-            raise FloatingPointError(
-                f"layer {self.name}: {role} is not finite on {where}"
-            )
+        if self.check_finite:
+            all_finite(f"{self.name}: {role}", values, self._place)
 
     # -- state ----------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ def test_dtensors_at_the_boundary(tmp_path: Path) -> None:
 @pytest.mark.ranks
 def test_a_wrong_share_is_refused(tmp_path: Path) -> None:
     outcome = told(tmp_path, "wrong_inputs", "training_data", 4)
-    said = "small: rank 1 (b=1) owns In of shape (1, 16, 8, 8), but was given (1, 1)"
+    said = "small: rank 1 (b=1) owns In of shape (1, 16, 8, 8) and torch.float32, but was given (1, 1)"
     assert said in outcome.output[1]
 
 
