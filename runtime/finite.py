@@ -9,9 +9,9 @@ import torch.distributed as dist
 
 
 def all_finite(where: str, values: torch.Tensor, place: Callable[[int], str]) -> None:
-    """Raise `FloatingPointError` on every rank if any rank's values have NaN or infinity.
+    """Raise `FloatingPointError` on every rank if any rank has NaN or infinity.
 
-    `where` names layer and tensor, `place` says where a rank stands. All ranks must ask.
+    `where` names layer and tensor, `place` says where a rank stands; all must ask.
     """
     size = dist.get_world_size()
     bad = torch.zeros(size, dtype=torch.int32, device=values.device)

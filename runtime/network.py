@@ -239,7 +239,7 @@ class Network(nn.Module):
         return values
 
     def _watch_parameters(self) -> None:
-        """Look at the gradients of what is not planned; planned layers look themselves."""
+        """Look at the gradients of what is not planned; planned layers do so."""
         for key, step in self.steps.items():
             if not isinstance(step, Planned):
                 for name, parameter in step.named_parameters():

@@ -190,7 +190,7 @@ class Poison(torch.autograd.Function):
 
 
 def nan_is_named(case: str) -> None:
-    """NaN in rank 2's gradient, of a planned layer's weight or of what another gives, is named on all ranks."""
+    """NaN in rank 2's gradient, of a planned weight or of what another layer gives, is named on all ranks."""
     name, layer = case.split()
     kind, shape = MODELS[name]
     net = synth.parallelize(kind(), shape, 4, check_finite=True)
