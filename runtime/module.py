@@ -223,11 +223,14 @@ class DistributedLayer(nn.Module):
                 f"the state is not of layer {self.name}:"
                 f" it has {given}, the layer {flat}"
             )
+        own = {"weight": self.weight, "bias": self.bias}
         with torch.no_grad():
             for name, box in boxes.items():
                 values = state[name].reshape(whole[name])
                 frame = tuple((0, extent) for extent in whole[name])
-                getattr(self, name).copy_(values[within(box, frame)])
+                share = own[name]
+                if share is not None:
+                    share.copy_(values[within(box, frame)])
 
     def get_extra_state(self) -> dict[str, Any]:
         """What a state of shares belongs to; part of `state_dict()`."""
