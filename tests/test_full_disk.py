@@ -101,7 +101,28 @@ def test_a_full_disk_leaves_what_was_there(limit: bool, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+def test_a_reader_who_left_is_no_fault() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "synth.cli", "schema"]
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+NO_FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here is always full")
+
+
+@NO_FULL
+def test_output_to_a_full_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "examples/conv.yaml", "--procs", "64", "-o", "/dev/full"]) == 2
+    assert capsys.readouterr().err == (
+        "synth: /dev/full: cannot be written (No space left on device); name a file\n"
+    )
+    assert Path("/dev/full").is_char_device()
+
+
+@NO_FULL
 def test_a_full_output_is_named() -> None:
     for words in (["schema"], ["plan", "examples/conv.yaml", "--procs", "64"]):
         with open("/dev/full", "w") as full:

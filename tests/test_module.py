@@ -71,6 +71,14 @@ def test_a_wrong_share_is_refused(tmp_path: Path) -> None:
     assert said in outcome.output[1]
 
 
+@pytest.mark.ranks
+def test_one_wrong_share_ends_all_ranks(tmp_path: Path) -> None:
+    outcome = run_ranks(PROGRAM, 4, tmp_path, "one_wrong_share", "training_data", str(tmp_path))
+    assert 0 not in outcome.codes
+    assert "small: rank 1 (b=1) owns In of shape (1, 16, 8, 8) and torch.float32" in outcome.output[1]
+    assert not any("went on" in output for output in outcome.output)
+
+
 @pytest.mark.parametrize("standalone", [False, True])
 def test_a_module_text_defines_a_layer(standalone: bool) -> None:
     module = imported(render(CASES["training_3d"], standalone, module=True), f"emitted_{standalone}")
