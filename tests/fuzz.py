@@ -34,7 +34,7 @@ from synth.cli import main
 
 CODES = {0, 2, 3, 4, 5}  # done, usage, wrong input, infeasible, a wrong certificate
 SECONDS = 10  # of processor time that a case may take
-HANGS = 120.0  # seconds after which the watchdog ends the process
+HANGS = 600.0  # seconds after which the watchdog ends the process, however busy the machine
 MEMORY = 400 << 10  # KiB that one case may add to the peak
 ADDRESSES = 6 << 30  # bytes that the process may map
 OUTPUTS = {"-o", "--output", "--sbatch", "--trace"}
