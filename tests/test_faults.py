@@ -33,7 +33,10 @@ LOST = f"; rank {RANK} ({AT}) is lost, last seen at {STARTED}"
 def suffered(statement: str, folder: Path, *flags: str, hook: str = HOOK) -> Outcome:
     """What is left of a run in which rank 2 ran a statement; it is over in time."""
     mark = folder / "mark"
-    outcome = run_ranks(broken(statement, mark, hook), 4, folder, *flags, timeout=TIMEOUT)
+    for _ in range(3):  # on a busy machine the ranks may not meet in time, and the fault never comes
+        outcome = run_ranks(broken(statement, mark, hook), 4, folder, *flags, timeout=TIMEOUT)
+        if mark.exists():
+            break
     taken = time.time() - mark.stat().st_mtime
     print(f"{statement}: over after {taken:.1f} s")
     assert taken < TIMEOUT + SLACK
