@@ -12,6 +12,7 @@ from torch import fx, nn
 
 from runtime.blocks import shape
 from runtime.choose import Call, chosen, entry
+from runtime.finite import all_finite, watch
 from runtime.held import Held
 from runtime.layout import Layout, Whole, even, everywhere
 from runtime.module import DistributedLayer
@@ -31,6 +32,8 @@ class Network(nn.Module):
     model: the user's, alike on all ranks (rank 0's values are taken).
     make: the planned layer for a name, a module and its input's shape, None for none.
     refuse: raise `ValueError` for a layer that could only be computed from the whole.
+    check_finite: look for NaN and infinity in what every step makes and in every
+        gradient; all ranks then raise `FloatingPointError` with layer and ranks.
     """
 
     def __init__(
@@ -40,9 +43,11 @@ class Network(nn.Module):
         make: Make,
         dtype: torch.dtype = torch.float32,
         refuse: bool = False,
+        check_finite: bool = False,
     ) -> None:
         super().__init__()
         self.make, self.refuse, self.words = make, refuse, Words()
+        self.check_finite = check_finite
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.plain = dict(model.named_modules())
         self.tensors: dict[str, torch.Tensor] = {
@@ -64,6 +69,9 @@ class Network(nn.Module):
             for key, values in model.state_dict().items()
         }
         del self.plain, self.make, self.ready, self.tensors
+        self.names = {step: name for name, step in self.owners.items()}
+        if check_finite:
+            self._watch_parameters()
 
     # -- making ---------------------------------------------------------------------
 
@@ -167,10 +175,27 @@ class Network(nn.Module):
                 f" {shape(self.layouts[self.input].mine)}, but was given"
                 f" {tuple(share.shape)}; `scatter(batch)` cuts it"
             )
-        values = {self.input: share}
+        values = {self.input: self._looked(self.input, share)}
         for step, sources in self.calls:
-            values[step] = self.steps[step](*(values[name] for name in sources))
+            made = self.steps[step](*(values[name] for name in sources))
+            values[step] = self._looked(step, made)
         return values[self.output]
+
+    def _looked(self, step: str, values: torch.Tensor) -> torch.Tensor:
+        """What a step made, looked at with its gradient to come where that is asked."""
+        if self.check_finite:
+            name = self.names.get(step, step)
+            all_finite(f"{name}: Out", values, _nowhere)
+            watch(f"{name}: dOut", values, _nowhere)
+        return values
+
+    def _watch_parameters(self) -> None:
+        """Look at the gradients of what is not planned; planned layers do so."""
+        for key, step in self.steps.items():
+            if not isinstance(step, Planned):
+                for name, parameter in step.named_parameters():
+                    what = f"{self.names.get(key, key)}: d{name.rpartition('.')[2]}"
+                    watch(what, parameter, _nowhere)
 
     def scatter(self, batch: torch.Tensor) -> torch.Tensor:
         """This rank's share of a whole batch, or of whole targets like the output."""
@@ -204,6 +229,11 @@ class Network(nn.Module):
         Raises `ValueError` with the first key that differs from the model's.
         """
         load_whole(state, self.steps, self.entries, self.saved)
+
+
+def _nowhere(rank: int) -> str:
+    """A rank's place on the grid, where there is none."""
+    return ""
 
 
 def _unused(*values: Any) -> torch.Tensor:

@@ -41,6 +41,7 @@ def parallelize(
     *,
     memory: int | str | None = None,
     refuse: bool = False,
+    check_finite: bool = False,
 ) -> Network:
     """The model as a module that takes and gives this rank's shares; all ranks must ask.
 
@@ -51,6 +52,8 @@ def parallelize(
         Layers that a strategy does not fit, and those not named, get the plan that moves the fewest words.
     memory: bytes per process that each plan may take.
     refuse: raise `ValueError` with the name of a layer that would have to be gathered.
+    check_finite: look for NaN and infinity in all activations and gradients, at the price of one small
+        collective for each; all ranks then raise `FloatingPointError`, which names layer, tensor and ranks.
 
     Raises `UsageError` for a wrong argument or a name that no layer has.
     """
@@ -67,8 +70,8 @@ def parallelize(
     for name in chosen:
         if name not in known:
             raise UsageError(f"plan names the layer {name}, which the model does not have")
-    planner = _Planner(chosen, ranks, memory)
-    return Network(model, tuple(input), planner.layer, refuse=refuse)
+    planner = _Planner(chosen, ranks, memory, check_finite)
+    return Network(model, tuple(input), planner.layer, refuse=refuse, check_finite=check_finite)
 
 
 def _by_name(plan: Mapping[str, How] | How | None) -> dict[str, How]:
@@ -84,8 +87,10 @@ def _by_name(plan: Mapping[str, How] | How | None) -> dict[str, How]:
 class _Planner:
     """Plans every layer once; equal layers are planned alike."""
 
-    def __init__(self, chosen: dict[str, How], ranks: int, memory: int | str | None) -> None:
-        self.chosen, self.ranks, self.memory = chosen, ranks, memory
+    def __init__(
+        self, chosen: dict[str, How], ranks: int, memory: int | str | None, check_finite: bool
+    ) -> None:
+        self.chosen, self.ranks, self.memory, self.check_finite = chosen, ranks, memory, check_finite
         self.made: dict[tuple[Layer, str], Plan] = {}
 
     def layer(self, name: str, module: nn.Module, shape: tuple[int, ...]) -> DistributedLayer | None:
@@ -101,7 +106,7 @@ class _Planner:
             raise UsageError("one plan is of one layer; give plans by the names of layers")
         bias = getattr(module, "bias", None) is not None
         device = next(module.parameters()).device
-        return distributed_conv(plan, bias=bias, device=device)
+        return distributed_conv(plan, bias=bias, device=device, check_finite=self.check_finite)
 
     def plan(self, layer: Layer, how: Mapping[str, int] | str | None) -> Plan:
         """The plan of a layer with some way of cutting it."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from synth.axes import AXES, SPATIAL, PerAxis, Tensor
-from synth.errors import InfeasibleError
+from synth.errors import InfeasibleError, UsageError
 from synth.machine.groups import CHANNELS_SWAPPED, ORDERS, ROW_MAJOR, Order, distinct_orders
 from synth.machine.layer_time import compute_seconds, layer_seconds
 from synth.machine.levels import Machine
@@ -42,6 +42,10 @@ class Asked:
     keep: int = 12  # options per layer that are kept for their own cost
     axes: str = ""  # grids may split these axes only; "" for all
     placement: bool = True  # whether ranks may be placed in other orders than row-major
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.balance <= 10:
+            raise UsageError(f"balance is {self.balance}; it must be between 0 (no extra work) and 10")
 
     @property
     def orders(self) -> tuple[Order, ...]:
