@@ -1,25 +1,29 @@
-"""Whether values are finite on every rank; which ranks and which layer, where not."""
+"""NaN in training: all ranks look together, and all raise with who has it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 
-from runtime.mesh import coordinates, grid_size, place_at
 
+def all_finite(where: str, values: torch.Tensor, place: Callable[[int], str]) -> None:
+    """Raise `FloatingPointError` on every rank if any rank has NaN or infinity.
 
-def finite_everywhere(
-    name: str, role: str, values: torch.Tensor, grid: dict[str, int]
-) -> None:
-    """Raise `FloatingPointError` on all ranks where the values of any rank are not."""
-    bad = torch.zeros(dist.get_world_size(), dtype=torch.int32, device=values.device)
+    `where` names layer and tensor, `place` says where a rank stands; all must ask.
+    """
+    size = dist.get_world_size()
+    bad = torch.zeros(size, dtype=torch.int32, device=values.device)
     bad[dist.get_rank()] = int(not bool(torch.isfinite(values).all()))
     dist.all_reduce(bad)
     if bad.any():
         ranks = [int(rank) for rank in bad.nonzero().flatten()]
-        used = grid_size(grid)
-        where = ", ".join(
-            f"rank {r} ({place_at(coordinates(r, grid) if r < used else None)})"
-            for r in ranks
-        )
-        raise FloatingPointError(f"layer {name}: {role} is not finite on {where}")
+        told = ", ".join(f"rank {rank}{place(rank)}" for rank in ranks)
+        raise FloatingPointError(f"layer {where} is not finite on {told}")
+
+
+def watch(where: str, tensor: torch.Tensor | None, place: Callable[[int], str]) -> None:
+    """Look at the gradient of a tensor when it comes."""
+    if tensor is not None and tensor.requires_grad:
+        tensor.register_hook(lambda g: all_finite(where, g, place))  # type: ignore[no-untyped-call]

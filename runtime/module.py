@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from runtime.blocks import Box, shape
 from runtime.buckets import Shared
-from runtime.finite import finite_everywhere
+from runtime.finite import all_finite, watch
 from runtime.layer_state import take_parameters, whole_parameters
 from runtime.mesh import (
     At,
@@ -137,12 +137,12 @@ class DistributedLayer(nn.Module):
         if isinstance(share, DTensor):
             return self._between_dtensors(share)
         wanted = shape(self.given.mine)
-        if share.shape != wanted:
+        if share.shape != wanted or share.dtype != self.weight.dtype:
             place = place_at(None if self.idle else self.at)
             raise ValueError(
                 f"{self.name}: rank {dist.get_rank()} ({place}) owns In of"
-                f" shape {wanted}, but was given {tuple(share.shape)};"
-                " `layer.share(whole)` cuts it"
+                f" shape {wanted} and {self.weight.dtype}, but was given"
+                f" {tuple(share.shape)} of {share.dtype}; `layer.share(whole)` cuts it"
             )
         self._look("In", share)
         if self.check_finite and share.requires_grad:
@@ -230,13 +230,17 @@ class DistributedLayer(nn.Module):
 
     # -- NaN ------------------------------------------------------------------------
 
+    def _place(self, rank: int) -> str:
+        grid = self.program.GRID
+        at = coordinates(rank, grid) if rank < grid_size(grid) else None
+        return f" ({place_at(at)})"
+
     def _watch(self, tensor: torch.Tensor | None, role: str) -> None:
-        if tensor is not None:
-            tensor.register_hook(lambda gradient: self._look(role, gradient))  # type: ignore[no-untyped-call]
+        watch(f"{self.name}: {role}", tensor, self._place)
 
     def _look(self, role: str, values: torch.Tensor) -> None:
         if self.check_finite:
-            finite_everywhere(self.name, role, values, self.program.GRID)
+            all_finite(f"{self.name}: {role}", values, self._place)
 
     # -- state ----------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from torch import fx, nn
 from runtime.blocks import Box, shape
 from runtime.buckets import BYTES, Buckets
 from runtime.choose import Call, chosen, entry
+from runtime.finite import all_finite, watch
 from runtime.held import Held
 from runtime.layout import Layout, Whole, even, everywhere
 from runtime.module import DistributedLayer
@@ -39,6 +40,8 @@ class Network(nn.Module):
     graph: what the model calls; None to trace it here.
     places: by the name of a call, the boxes of all ranks before and after a pooling.
     bucket_bytes: of gradients that are summed in one message; see `Buckets`.
+    check_finite: look for NaN and infinity in what every step makes and in every
+        gradient; all ranks then raise `FloatingPointError` with layer and ranks.
     """
 
     def __init__(
@@ -51,10 +54,11 @@ class Network(nn.Module):
         graph: fx.Graph | None = None,
         places: Mapping[str, tuple[tuple[Box, ...], tuple[Box, ...]]] | None = None,
         bucket_bytes: int = BYTES,
+        check_finite: bool = False,
     ) -> None:
         super().__init__()
         self.make, self.refuse, self.words = make, refuse, Words()
-        self.dtype = dtype
+        self.dtype, self.check_finite = dtype, check_finite
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.plain = dict(model.named_modules())
         self.tensors: dict[str, torch.Tensor] = {
@@ -77,6 +81,9 @@ class Network(nn.Module):
             for key, values in model.state_dict().items()
         }
         del self.plain, self.make, self.ready, self.tensors, self.places
+        self.names = {step: name for name, step in self.owners.items()}
+        if check_finite:  # before buckets take the gradients
+            self._watch_parameters()
         holders: list[Any] = [m for m in self.modules() if hasattr(m, "hand_over")]
         shared = [each for holder in holders for each in holder.hand_over()]
         self.buckets = Buckets(shared, bucket_bytes)
@@ -198,9 +205,10 @@ class Network(nn.Module):
                 f" {shape(self.layouts[self.input].mine)}, but was given"
                 f" {tuple(share.shape)}; `scatter(batch)` cuts it"
             )
-        values = {self.input: share}
+        values = {self.input: self._looked(self.input, share)}
         for step, sources in self.calls:
-            values[step] = self.steps[step](*(values[name] for name in sources))
+            made = self.steps[step](*(values[name] for name in sources))
+            values[step] = self._looked(step, made)
         return values[self.output]
 
     def no_sync(self) -> AbstractContextManager[None]:
@@ -210,6 +218,22 @@ class Network(nn.Module):
         wait; weights have one owner and their gradients are complete at once.
         """
         return self.buckets.later()
+
+    def _looked(self, step: str, values: torch.Tensor) -> torch.Tensor:
+        """What a step made, looked at with its gradient to come where that is asked."""
+        if self.check_finite:
+            name = self.names.get(step, step)
+            all_finite(f"{name}: Out", values, _nowhere)
+            watch(f"{name}: dOut", values, _nowhere)
+        return values
+
+    def _watch_parameters(self) -> None:
+        """Look at the gradients of what is not planned; planned layers do so."""
+        for key, step in self.steps.items():
+            if not isinstance(step, Planned):
+                for name, parameter in step.named_parameters():
+                    what = f"{self.names.get(key, key)}: d{name.rpartition('.')[2]}"
+                    watch(what, parameter, _nowhere)
 
     def scatter(self, batch: torch.Tensor) -> torch.Tensor:
         """This rank's share of a whole batch, or of whole targets like the output."""
@@ -243,6 +267,11 @@ class Network(nn.Module):
         Raises `ValueError` with the first key that differs from the model's.
         """
         load_whole(state, self.steps, self.entries, self.saved)
+
+
+def _nowhere(rank: int) -> str:
+    """A rank's place on the grid, where there is none."""
+    return ""
 
 
 def _unused(*values: Any) -> torch.Tensor:

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except SynthError as fault:
-        print(f"synth: {fault}", file=sys.stderr)
+        print(f"synth: {printable(str(fault))}", file=sys.stderr)
         return fault.exit_code
     except KeyboardInterrupt:
         print("synth: interrupted", file=sys.stderr)
@@ -46,6 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stdout = None  # the reader left; nothing more can be said
         return 0
+    except OSError as fault:
+        sys.stdout = None  # Python would try again to write what is left, and fail with a traceback
+        what = "the output" if fault.filename is None else str(fault.filename)
+        said = f"{what} cannot be written or read ({fault.strerror}); check space and rights"
+        print(f"synth: {printable(said)}", file=sys.stderr)
+        return UsageError.exit_code
+
+
+def printable(text: str) -> str:
+    """One line without control characters, whatever of the input is quoted in it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def parser() -> Parser:

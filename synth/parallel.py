@@ -53,6 +53,7 @@ def parallelize(
     memory: int | str | None = None,
     refuse: bool = False,
     bucket_bytes: int = 25 * 2**20,
+    check_finite: bool = False,
 ) -> Network:
     """The model as a module that takes and gives this rank's shares; all ranks must ask.
 
@@ -67,6 +68,8 @@ def parallelize(
     refuse: raise `ValueError` with the name of a layer that would have to be gathered.
     bucket_bytes: gradients of biases and normalizations are summed over the ranks that share them in messages
         of about this size, during the backward pass; 0 for a message each.
+    check_finite: look for NaN and infinity in all activations and gradients, at the price of one small
+        collective for each; all ranks then raise `FloatingPointError`, which names layer, tensor and ranks.
 
     Raises `UsageError` for a wrong argument, a name that no layer has, or a plan of another model, and
     `InfeasibleError` where nothing fits the memory.
@@ -90,14 +93,15 @@ def parallelize(
     for name in chosen:
         if name not in known:
             raise UsageError(f"plan names the layer {name}, which the model does not have")
-    planner = _Planner(chosen, ranks, memory, decided)
+    planner = _Planner(chosen, ranks, memory, check_finite, decided)
     places = {}
     if decided:
         for node in whole.planned:
             if not node.weighted and node.layer:
                 places[node.name] = boxes_of(node.layer, decided.placed[node.name], ranks)
     dtype = _dtype(model)
-    return Network(model, tuple(input), planner.layer, dtype, refuse, graph, places, bucket_bytes)
+    how: dict[str, Any] = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
+    return Network(model, tuple(input), planner.layer, dtype, graph=graph, places=places, **how)
 
 
 def plan_model(
@@ -180,9 +184,15 @@ class _Planner:
     """
 
     def __init__(
-        self, chosen: dict[str, How], ranks: int, memory: int | str | None, decided: Decided | None = None
+        self,
+        chosen: dict[str, How],
+        ranks: int,
+        memory: int | str | None,
+        check_finite: bool,
+        decided: Decided | None,
     ) -> None:
-        self.chosen, self.ranks, self.memory, self.decided = chosen, ranks, memory, decided
+        self.chosen, self.ranks, self.memory = chosen, ranks, memory
+        self.check_finite, self.decided = check_finite, decided
         self.made: dict[tuple[Layer, str], Plan] = {}
 
     def layer(self, name: str, module: nn.Module, shape: tuple[int, ...]) -> DistributedLayer | None:
@@ -201,7 +211,7 @@ class _Planner:
             raise UsageError("one plan is of one layer; give plans by the names of layers")
         bias = getattr(module, "bias", None) is not None
         device = next(module.parameters()).device
-        return distributed_conv(plan, bias=bias, device=device)
+        return distributed_conv(plan, bias=bias, device=device, check_finite=self.check_finite)
 
     def plan(self, layer: Layer, how: Mapping[str, int] | str | None) -> Plan:
         """The plan of a layer with some way of cutting it."""

@@ -141,6 +141,16 @@ def wrong_inputs(name: str) -> None:
         raise AssertionError("a wrong share was taken")
 
 
+def one_wrong_share(name: str) -> None:
+    """One rank gives values of another dtype; no rank goes on."""
+    plan = CASES[name]
+    model = distributed_conv(plan)
+    share = model.share(torch.zeros(plan.layer.input))
+    out = model(share.double() if dist.get_rank() == 1 else share)
+    out.sum().backward()
+    print("went on")
+
+
 def main() -> None:
     """argv: function, its argument, folder."""
     dist.init_process_group("gloo")

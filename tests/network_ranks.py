@@ -177,6 +177,40 @@ def refusals(case: str) -> None:
             raise AssertionError(arguments)
 
 
+class Poison(torch.autograd.Function):
+    """Passes values on and turns their gradient into NaN."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * torch.nan
+
+
+def nan_is_named(case: str) -> None:
+    """NaN in rank 2's gradient, of a planned weight or of what another layer gives, is named on all ranks."""
+    name, layer = case.split()
+    kind, shape = MODELS[name]
+    net = synth.parallelize(kind(), shape, 4, check_finite=True)
+    key = net.owners[layer]
+    program = getattr(net.steps[key].module, "program", None)
+    (user,) = [step for step, sources in net.calls if key in sources]
+    if dist.get_rank() == 2 and program:
+        right = program.backward_filter
+        program.backward_filter = lambda *given: right(*given) * torch.nan
+    elif dist.get_rank() == 2:
+        net.steps[user].register_forward_pre_hook(lambda _, given: (Poison.apply(*given),))
+    out = net.gather(net(net.scatter(torch.randn(shape))))
+    try:
+        out.square().sum().backward()
+    except FloatingPointError as error:
+        print("found:", error)
+    else:
+        raise AssertionError("NaN went unnoticed")
+
+
 def main() -> None:
     """argv: function, its argument, folder."""
     dist.init_process_group("gloo")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from synth.axes import AXES, ROW_MAJOR, SPATIAL, TENSORS, Order, PerAxis, Tensor
-from synth.errors import InfeasibleError
+from synth.errors import InfeasibleError, UsageError
 from synth.machine.groups import CHANNELS_SWAPPED, ORDERS, distinct_orders
 from synth.machine.layer_time import compute_seconds, layer_seconds
 from synth.machine.levels import Machine
@@ -45,6 +45,10 @@ class Asked:
     placement: bool = True  # whether ranks may be placed in other orders than row-major
     exact: bool = False  # whether layers with weights use every process, balanced or not, where one can
     kept: frozenset[Tensor] = frozenset({"Out"})  # training: gathered once, kept for a later pass
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.balance <= 10:
+            raise UsageError(f"balance is {self.balance}; it must be between 0 (no extra work) and 10")
 
     @property
     def orders(self) -> tuple[Order, ...]:
