@@ -168,7 +168,7 @@ def _grid(plan: Plan) -> list[str]:
         names = ", ".join(f"P_{axis}" for axis in split)
         parts = ", ".join(str(getattr(plan.grid, axis)) for axis in split)
         lines.append(f"{names} = {parts}  # ranks along each axis")
-    grid = ", ".join(f'"{axis}": P_{axis}' for axis in split)
+    grid = ", ".join(f'"{axis}": P_{axis}' for axis in plan.order if axis in split)
     lines.append(f"GRID = {{{grid}}}  # the last axis varies fastest over the ranks")
     lines.append(f"PROCS = {plan.procs}  # ranks that may be started")
     shared = []

@@ -26,6 +26,7 @@ MODULES = (
     "cli",
     "shares",
     "placements",
+    "buckets",
     "sides",
     "finite",
     "layer_state",

@@ -20,9 +20,18 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
 from runtime.blocks import Box, shape
+from runtime.buckets import Shared
 from runtime.finite import all_finite, watch
 from runtime.layer_state import take_parameters, whole_parameters
-from runtime.mesh import At, coordinates, grid_size, make_groups, place_at, rank_of
+from runtime.mesh import (
+    At,
+    coordinates,
+    grid_size,
+    make_groups,
+    place_at,
+    rank_of,
+    ranks_group,
+)
 from runtime.placements import expressed, refused
 from runtime.shares import gather_shares, share_of
 from runtime.sides import by_rank, sides, spread
@@ -76,7 +85,8 @@ class DistributedLayer(nn.Module):
         if bias:
             own = self.channels_of(self.result.mine)
             self.bias = nn.Parameter(torch.empty(shape(own), **like))
-        self.bias_group = self._bias_group()
+        self.bias_ranks = self._bias_ranks()
+        self.bias_group = ranks_group(self.bias_ranks) if bias else None
         self.reset_parameters()
         if check_finite:
             for role, tensor in (("dKer", self.weight), ("dBias", self.bias)):
@@ -90,12 +100,18 @@ class DistributedLayer(nn.Module):
         """The channels in a box of Out."""
         return box[1 : len(box) - self.kernel_dims]
 
-    def _bias_group(self) -> Any:
+    def _bias_ranks(self) -> tuple[int, ...]:
         """The ranks that own the same output channels, of other samples or rows."""
         mine = self.channels_of(self.result.mine)
         boxes = enumerate(self.result.boxes)
-        ranks = [rank for rank, box in boxes if self.channels_of(box) == mine]
-        return dist.new_group(ranks, use_local_synchronization=True)
+        return tuple(rank for rank, box in boxes if self.channels_of(box) == mine)
+
+    def hand_over(self) -> list[Shared]:
+        """The parameters whose gradients the caller sums from now on; see `Buckets`."""
+        self.bias_group = None
+        if self.bias is None or self.bias.numel() == 0:
+            return []
+        return [Shared(self.bias, self.bias_ranks, self.bias.numel())]
 
     def reset_parameters(self) -> None:
         """Values as torch's own layers begin with: uniform, from rank 0's generator."""
@@ -284,7 +300,10 @@ class DistributedLinear(DistributedLayer):
 
 
 class AddBias(torch.autograd.Function):
-    """Add a number to each channel; its gradient is summed over those that share it."""
+    """Add a number to each channel; its gradient is summed over those that share it.
+
+    Without a group it is only this rank's part of the sum.
+    """
 
     @staticmethod
     def forward(
@@ -302,5 +321,6 @@ class AddBias(torch.autograd.Function):
         """dOut passes; every number of the bias gets the sum of its channel."""
         dims = [0, *range(dout.dim() - ctx.dims, dout.dim())]
         dbias = dout.sum(dims).contiguous()
-        dist.all_reduce(dbias, group=ctx.group)
+        if ctx.group is not None:
+            dist.all_reduce(dbias, group=ctx.group)
         return dout, dbias, None, None

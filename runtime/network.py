@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import fx, nn
 
-from runtime.blocks import shape
+from runtime.blocks import Box, shape
+from runtime.buckets import BYTES, Buckets
 from runtime.choose import Call, chosen, entry
 from runtime.finite import all_finite, watch
 from runtime.held import Held
 from runtime.layout import Layout, Whole, even, everywhere
 from runtime.module import DistributedLayer
+from runtime.placed import Brought, OnMap, Place
 from runtime.planned import Planned
+from runtime.pooling import Pool
 from runtime.shares import share_of
 from runtime.state import load_whole, whole_state
 from runtime.steps import Gathered, Step
@@ -32,6 +37,9 @@ class Network(nn.Module):
     model: the user's, alike on all ranks (rank 0's values are taken).
     make: the planned layer for a name, a module and its input's shape, None for none.
     refuse: raise `ValueError` for a layer that could only be computed from the whole.
+    graph: what the model calls; None to trace it here.
+    places: by the name of a call, the boxes of all ranks before and after a pooling.
+    bucket_bytes: of gradients that are summed in one message; see `Buckets`.
     check_finite: look for NaN and infinity in what every step makes and in every
         gradient; all ranks then raise `FloatingPointError` with layer and ranks.
     """
@@ -43,11 +51,14 @@ class Network(nn.Module):
         make: Make,
         dtype: torch.dtype = torch.float32,
         refuse: bool = False,
+        graph: fx.Graph | None = None,
+        places: Mapping[str, tuple[tuple[Box, ...], tuple[Box, ...]]] | None = None,
+        bucket_bytes: int = BYTES,
         check_finite: bool = False,
     ) -> None:
         super().__init__()
         self.make, self.refuse, self.words = make, refuse, Words()
-        self.check_finite = check_finite
+        self.dtype, self.check_finite = dtype, check_finite
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.plain = dict(model.named_modules())
         self.tensors: dict[str, torch.Tensor] = {
@@ -62,16 +73,20 @@ class Network(nn.Module):
         self.entries: dict[str, tuple[str, str]] = {}  # key of its state -> step, entry
         self.ready: dict[str, DistributedLayer | None] = {}
         self.layouts: dict[str, Layout] = {}
-        for node in traced(model, whole, dtype).nodes:
+        self.places = {name: Place(*boxes) for name, boxes in (places or {}).items()}
+        for node in (graph or traced(model, whole, dtype)).nodes:
             self._place(node)
         self.saved = {  # what the model saves: values that no step has, else shapes
             key: values.detach().clone() if key not in self.entries else values.shape
             for key, values in model.state_dict().items()
         }
-        del self.plain, self.make, self.ready, self.tensors
+        del self.plain, self.make, self.ready, self.tensors, self.places
         self.names = {step: name for name, step in self.owners.items()}
-        if check_finite:
+        if check_finite:  # before buckets take the gradients
             self._watch_parameters()
+        holders: list[Any] = [m for m in self.modules() if hasattr(m, "hand_over")]
+        shared = [each for holder in holders for each in holder.hand_over()]
+        self.buckets = Buckets(shared, bucket_bytes)
 
     # -- making ---------------------------------------------------------------------
 
@@ -99,7 +114,9 @@ class Network(nn.Module):
 
     def _add(self, node: fx.Node) -> None:
         call = self._call(node)
-        step = self._planned(call, str(node.target)) or chosen(call)
+        place = self.places.get(node.name)
+        step = self._planned(call, str(node.target))
+        step = step or (self._settled(call, node, place) if place else chosen(call))
         step = (step or self._gathered(call)).to(self.device)
         self.steps[node.name] = step
         self.calls.append((node.name, tuple(each.name for each in call.inputs)))
@@ -144,9 +161,22 @@ class Network(nn.Module):
             return None
         values = {n: p.detach() for n, p in call.module.named_parameters()}
         shapes = {name: each.shape for name, each in values.items()}
-        step = Planned(made, call.source, call.count, shapes)
+        flat = len(call.source.whole) > 2 and len(call.out) == 2
+        kind = OnMap if flat else Planned
+        step = kind(made, call.source, call.count, shapes)
         step.load_full_state_dict(values)
         return step
+
+    def _settled(self, call: Call, node: fx.Node, place: Place) -> Step | None:
+        """A pooling where the plan wants it."""
+        lies = Layout(call.source.whole, place.before)
+        count = self.words.counter("halo", 0, node.name)
+        inside = replace(call, inputs={next(iter(call.inputs)): lies}, count=count)
+        step = chosen(inside)
+        if isinstance(step, Pool):
+            step.lay_out(place.after)
+        moves = self._counter(node.name)
+        return None if step is None else Brought(step, call.source, lies, moves)
 
     def _gathered(self, call: Call) -> Step:
         what = getattr(call.function, "__name__", call.name)
@@ -180,6 +210,14 @@ class Network(nn.Module):
             made = self.steps[step](*(values[name] for name in sources))
             values[step] = self._looked(step, made)
         return values[self.output]
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Backward passes in here add up; the next one outside sums them over ranks.
+
+        For batches that are given in parts. It is the sums of shared parameters that
+        wait; weights have one owner and their gradients are complete at once.
+        """
+        return self.buckets.later()
 
     def _looked(self, step: str, values: torch.Tensor) -> torch.Tensor:
         """What a step made, looked at with its gradient to come where that is asked."""

@@ -42,7 +42,9 @@ class Planned(Step):
             self.windows = ()  # every row of the input is read
         given, whole = module.given, module.result.whole
         self.wanted = Layout(given.whole, given.boxes)
-        self.aligned = split(source, given.whole[1]) if self.grouped else source
+        self.flat = self._flat() if self.grouped else None
+        straight = self.flat is not None or not self.grouped
+        self.aligned = source if straight else split(source, given.whole[1])
         self.inner = Layout(whole, module.result.boxes)
         self.layout = self.inner
         if self.grouped:
@@ -59,12 +61,13 @@ class Planned(Step):
         share = share.permute(self.first) if self.last else share
         share = move(share, self.source, self.aligned, self.count)
         lies = self.aligned
-        if self.grouped:
+        if self.grouped and self.flat is None:
             groups = self.module.given.whole[1]
             lies = _split_boxes(lies, groups)
             share = share.reshape(shape(lies.mine))
         share, lies = self.rows_read(share, lies)
-        out: torch.Tensor = self.module(move(share, lies, self.wanted, self.count))
+        share = move(share, lies, self.flat or self.wanted, self.count)
+        out: torch.Tensor = self.module(share.reshape(shape(self.wanted.mine)))
         if self.grouped:
             out = move(out, self.inner, self.joint, self.count)
             out = out.reshape(shape(self.layout.mine))
@@ -85,6 +88,14 @@ class Planned(Step):
             }
         )
 
+    def _flat(self) -> Layout | None:
+        """Where In is wanted, if (group, channel) are runs of channels everywhere."""
+        whole, boxes = self.wanted.whole, self.wanted.boxes
+        if not all(b[1][1] - b[1][0] <= 1 or b[2] == (0, whole[2]) for b in boxes):
+            return None
+        flat = (whole[0], whole[1] * whole[2], *whole[3:])
+        return Layout(flat, tuple(_join(box, whole[2]) for box in boxes))
+
     def rows_read(
         self, share: torch.Tensor, lies: Layout
     ) -> tuple[torch.Tensor, Layout]:
@@ -102,7 +113,7 @@ class Planned(Step):
             for box in boxes:
                 low, high = (sum(row < end for row in rows) for end in box[dim])
                 box[dim] = (low, high)
-        return share, Layout(self.wanted.whole, tuple(map(tuple, boxes)))
+        return share, Layout(lies.whole, tuple(map(tuple, boxes)))
 
 
 def _back(order: Sequence[int]) -> list[int]:

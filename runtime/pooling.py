@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from runtime.blocks import Window, reach, shape, volume, zeros_around
+from runtime.blocks import Box, Window, reach, shape, volume, zeros_around
 from runtime.layout import Count, Layout, apart, collect, dealt, even, move
 from runtime.steps import Step
 
@@ -40,17 +40,24 @@ class Pool(Step):
         super().__init__()
         self.source, self.windows, self.count = source, tuple(windows), count
         self.average, self.padded = average, padded
-        boxes, wanted = [], []
-        for box in source.boxes:
-            rows = [
-                tuple(-(-end * n // window.size) for end in ends)
-                for ends, n, window in zip(box[2:], out, windows, strict=True)
-            ]
-            reads = [reach((r[0], r[1]), w) for r, w in zip(rows, windows, strict=True)]
-            boxes.append((*box[:2], *((r[0], r[1]) for r in rows)))
-            wanted.append((*box[:2], *reads))
-        self.layout = Layout((*source.whole[:2], *out), tuple(boxes))
-        self.wanted = Layout(source.whole, tuple(wanted))
+        self.out = (*source.whole[:2], *out)
+        self.lay_out([self._near(box, out) for box in source.boxes])
+
+    def _near(self, box: Box, out: Sequence[int]) -> Box:
+        """The part of the output that lies where a box of the input does."""
+        rows = [
+            (-(-low * n // window.size), -(-high * n // window.size))
+            for (low, high), n, window in zip(box[2:], out, self.windows, strict=True)
+        ]
+        return (*box[:2], *rows)
+
+    def lay_out(self, boxes: Sequence[Box]) -> None:
+        """Give every rank a box of the output; channels and samples as in the input."""
+        self.layout = Layout(self.out, tuple(boxes))
+        wanted = (
+            (*box[:2], *map(reach, box[2:], self.windows)) for box in self.layout.boxes
+        )
+        self.wanted = Layout(self.source.whole, tuple(wanted))
 
     def forward(self, share: torch.Tensor) -> torch.Tensor:
         """The share of the pooled."""

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from runtime.blocks import Box, Interval, shape
+from runtime.buckets import Shared
 from runtime.held import Held
 from runtime.layout import (
     Count,
@@ -210,13 +212,23 @@ class Gathered(Step):
         self.call, self.layouts, self.count = call, layouts, count
         self.plain = copy.deepcopy(module)  # the user's stays as it is
         self.module = held if module is None else self.plain
+        self.sums_gradients = True
         self.layout = even(out)
+
+    def hand_over(self) -> list[Shared]:
+        """The parameters whose gradients the caller sums from now on; see `Buckets`."""
+        self.sums_gradients = False
+        held = () if self.plain is None else self.plain.parameters()
+        everyone = tuple(range(dist.get_world_size()))
+        return [Shared(each, everyone, each.numel()) for each in held]
 
     def forward(self, *shares: torch.Tensor) -> torch.Tensor:
         """The own part of what the whole gives."""
         pairs = zip(shares, self.layouts, strict=True)
         whole = [move(s, lies, everywhere(lies.whole), self.count) for s, lies in pairs]
-        if self.plain is not None:
+        if self.plain is not None and not self.sums_gradients:
+            result = self.plain(*whole)
+        elif self.plain is not None:
             summed = {
                 name: SumBack.apply(values, None)  # type: ignore[no-untyped-call]
                 for name, values in self.plain.named_parameters()

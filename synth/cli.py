@@ -136,6 +136,7 @@ def _planning(command: argparse.ArgumentParser, required: bool) -> None:
     command.add_argument("--stationary", choices=("auto", "out", "in", "ker"), default="auto")
     command.add_argument("--grid", metavar="b=4,k=2", help="fix parts of the grid")
     command.add_argument("--balance", type=float, default=0.10, metavar="F", help="extra work allowed (0.10)")
+    command.add_argument("--order", metavar="b,h,k,c", help="axes over the ranks, the last fastest")
     command.add_argument("--exact-procs", action="store_true", help="leave no process idle")
     tasks = ("forward", "backward-data", "backward-filter", "training")
     command.add_argument("--pass", dest="pass_", choices=tasks, default="forward")
@@ -170,6 +171,7 @@ def _asked(args: argparse.Namespace) -> Plan:
         pass_=args.pass_,
         machine=args.machine,
         strategy=args.strategy,
+        order=None if args.order is None else [each.strip() for each in args.order.split(",")],
         panels=args.panels,
     )
 
@@ -263,7 +265,7 @@ def _command(args: argparse.Namespace) -> str:
     if args.plan or str(args.layer).endswith(".json"):
         return f"synth emit --plan {shlex.quote(os.path.basename(args.plan or args.layer))}"
     words = ["synth", "emit", os.path.basename(args.layer), "--procs", str(args.procs)]
-    for flag in ("memory", "grid"):
+    for flag in ("memory", "grid", "order"):
         words += [f"--{flag}", getattr(args, flag)] if getattr(args, flag) else []
     words += ["--strategy", args.strategy] if args.strategy else []
     words += ["--pass", args.pass_] if args.pass_ != "forward" else []

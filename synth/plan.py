@@ -13,7 +13,7 @@ from functools import cached_property, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
 
-from synth.axes import PerAxis
+from synth.axes import ROW_MAJOR, Order, PerAxis
 from synth.bounds import UniversalBound, universal_bound
 from synth.closed_form import ClosedForm, Eq4, best
 from synth.distribution import Distribution
@@ -48,6 +48,7 @@ class Plan:
     exact_procs: bool = False
     least_work: int | None = None  # w*: iterations of the most loaded process, at best
     later: tuple[Tiling, ...] = ()  # training: the backward passes, in order of execution
+    order: Order = ROW_MAJOR  # how the axes run over the ranks; the last one varies fastest
     timed: tuple[Machine, Fastest] | None = field(default=None, compare=False)  # with objective time
 
     @property
@@ -63,7 +64,7 @@ class Plan:
     @cached_property
     def distribution(self) -> Distribution:
         """Who works on what and owns what."""
-        return Distribution(self.nest, self.grid)
+        return Distribution(self.nest, self.grid, self.order)
 
     @property
     def tilings(self) -> tuple[Tiling, ...]:
@@ -209,11 +210,13 @@ class Plan:
         return to_json(self)
 
     def decisions(self) -> dict[str, Any]:
-        """The decisions, as JSON data: what `id` hashes."""
+        """The decisions, as JSON data: what `id` hashes. Row-major order goes without saying."""
+        placed = {} if self.order == ROW_MAJOR else {"order": list(self.order)}
         return {
             "problem": self.layer.to_json(),
             "procs": self.procs,
             "grid": self.grid._asdict(),
+            **placed,
             "passes": [tiling.to_json() for tiling in self.tilings],
         }
 

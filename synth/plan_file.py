@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from synth.axes import AXES, TENSORS, PerAxis
+from synth.axes import AXES, ROW_MAJOR, TENSORS, Order, PerAxis, placement
 from synth.errors import InputError
 from synth.layer import Layer
 from synth.passes import PASSES, TURNED, in_order
@@ -86,6 +86,7 @@ def exact_json(plan: Plan) -> dict[str, Any]:
         "pass": plan.pass_,
         "stationary": tiling.stationary.lower(),
         "grid": axes_json(layer, plan.grid),
+        "order": list(plan.order),
         "work": axes_json(layer, plan.work),
         "tile": axes_json(layer, plan.tile),
         "panels": tiling.panels,
@@ -138,6 +139,7 @@ def parse_plan(text: str, name: str) -> Plan:
     if not isinstance(layer_name, str):
         raise InputError(f"{name}: name is not text; {REMEDY}")
     layer = Layer.from_json(data.get("problem"), name, layer_name)
+    data.setdefault("order", list(ROW_MAJOR))  # files from before there were others
     plan = _decisions(data, layer, name)
     for key, derived in exact_json(plan).items():
         if _canonical(data.get(key)) != _canonical(derived):
@@ -179,7 +181,14 @@ def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
         balance.get("exact_procs") is True,
         None if least is None else _whole(least, 1, 2**300, "balance.least_work", name),
         tilings[1:],
+        _order(data["order"], grid, name),
     )
+
+
+def _order(value: object, grid: PerAxis, name: str) -> Order:
+    if not isinstance(value, list) or sorted(map(str, value)) != sorted(AXES):
+        raise InputError(f"{name}: order does not name each of the axes {', '.join(AXES)} once; {REMEDY}")
+    return placement(grid, map(str, value))
 
 
 def _passes(data: dict[str, Any], most: PerAxis, transposed: bool, name: str) -> tuple[Tiling, ...]:

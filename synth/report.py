@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from synth.axes import AXES, DIMS, LACKED_INDEX, LACKS, TENSORS, PerAxis, Tensor
+from synth.axes import AXES, DIMS, LACKED_INDEX, LACKS, ROW_MAJOR, TENSORS, PerAxis, Tensor
 from synth.passes import shown
 from synth.schedule import WHY
 from synth.units import show_bytes, show_words
@@ -102,11 +102,19 @@ def decided(plan: Plan) -> list[str]:
     rows = [
         ["", *axes, ""],
         row("extent N", plan.nest.extents, f"kernel {kernel}, not split"),
-        row("grid P", plan.grid, "ranks are row-major, the last axis varies fastest"),
+        row("grid P", plan.grid, ranks_run(plan)),
         row("work W", plan.work, f"{show_words(adds)} multiply-adds, {load:.3f} of the least attainable"),
         row("tile T", plan.tile, panels),
     ]
     return table(rows, right=range(1, len(axes) + 1))
+
+
+def ranks_run(plan: Plan) -> str:
+    """How the axes run over the ranks."""
+    if plan.order == ROW_MAJOR:
+        return "ranks are row-major, the last axis varies fastest"
+    split = [axis for axis in plan.order if getattr(plan.grid, axis) > 1]
+    return f"ranks run by {', '.join(split)}, {split[-1]} fastest"
 
 
 def ownership(plan: Plan) -> list[str]:

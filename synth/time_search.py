@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from synth.axes import PerAxis, Tensor
+from synth.axes import ROW_MAJOR, Order, PerAxis, Tensor
 from synth.errors import InfeasibleError
-from synth.machine.groups import ORDERS, ROW_MAJOR, Order, distinct_orders
+from synth.machine.groups import ORDERS, distinct_orders
 from synth.machine.layer_time import PANELS, LayerTimer, PassTime, compute_seconds
 from synth.machine.levels import Machine
 from synth.passes import Pass, in_order

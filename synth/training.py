@@ -84,8 +84,7 @@ def fit_training(
     for kept in choices(limit is None):
         if best is not None and _words(distribution, roles(kept, transposed)) >= best.words:
             continue
-        how = stationary, limit, kept, panels, transposed
-        chosen, needed = _fit_passes(distribution, footprints, *how)
+        chosen, needed = fit_passes(distribution, footprints, stationary, limit, kept, panels, transposed)
         least = needed if least is None else min(least, needed)
         if chosen is not None and (best is None or chosen.words < best.words):
             best = chosen
@@ -102,15 +101,19 @@ def choices(all_fit: bool) -> Iterator[frozenset[Tensor]]:
             return
 
 
-def _fit_passes(
+def fit_passes(
     distribution: Distribution,
     footprints: Footprints,
     stationary: Sequence[Tensor],
     limit: int | None,
     kept: frozenset[Tensor],
-    panels: int | None,
-    transposed: bool,
+    panels: int | None = None,
+    transposed: bool = False,
 ) -> tuple[Fit | None, int]:
+    """The three tilings when exactly `kept` is kept between passes, None where that does not fit `limit`.
+
+    Also the least memory needed, in words.
+    """
     tilings: list[Tiling] = []
     memory = needed = 0
     for role in roles(kept, transposed):

@@ -97,6 +97,9 @@ CASES: dict[str, Plan] = {
     "matrix_3d": _plan(MATRIX, G(b=2, c=2, k=2), "Out", G(c=2)),
     "matrix_ker": _plan(MATRIX, G(b=2, c=2, k=2), "Ker", G(b=3)),
     "matrix_in": _plan(MATRIX, G(c=4, k=2), "In", G(k=3)),
+    "placed": replace(
+        _plan(SMALL, G(b=2, c=2, k=2), "Out", G(c=2)), order=("g", "d", "h", "w", "k", "c", "b")
+    ),
     "idle": _plan(MATRIX, G(b=3, k=2), "Out", G(c=2), procs=7),
     "double": _plan(DOUBLE, G(b=2, c=2)),
     "half": _plan(HALF, G(c=2, k=2), "Out", G(c=2)),

@@ -15,10 +15,10 @@ import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from synth.axes import LACKED_INDEX, LACKS, SPATIAL, TENSORS, PerAxis, Tensor
+from synth.axes import LACKED_INDEX, LACKS, SPATIAL, TENSORS, Order, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.machine.collectives import Cost, Group, Op, best
-from synth.machine.groups import Order, group_of
+from synth.machine.groups import group_of
 from synth.machine.levels import Machine
 from synth.memory import Footprints, halo_rows
 from synth.nest import Nest

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.axes import AXES, DIMS, LACKS, SPATIAL, PerAxis, Tensor
+from synth.axes import AXES, DIMS, LACKS, ROW_MAJOR, SPATIAL, Order, PerAxis, Tensor, strides
 from synth.distribution import Distribution
-from synth.machine.groups import ROW_MAJOR, Order, strides
 from synth.nest import Nest
 
 Array = NDArray[Any]
@@ -150,18 +149,22 @@ class Boxes:
         return _reached(self.nest.windows[dim], _cut((0, extent), self.parts[dim], self.at[dim]))
 
     def words(
-        self, training: bool, weighted: bool, transposed: bool = False
+        self,
+        training: bool,
+        weighted: bool,
+        kept: frozenset[Tensor] = frozenset({"Out"}),
+        transposed: bool = False,
     ) -> tuple[Array, dict[str, Array]]:
         """(words that the most-receiving rank receives, words per tensor), per grid.
 
-        Forward alone (of a transposed layer, backward-data), or all three passes; of these, backward-filter
-        reuses what backward-data gathered of dOut, and nothing else is kept. Without weights (pooling) the
-        kernel is free and has no gradient.
+        Forward alone (of a transposed layer, backward-data), or all three passes, which keep what they gather
+        of the tensors in `kept`, as `training.SPANS` says. Without weights (pooling) the kernel is free and
+        has no gradient.
         """
         group = {t: self._group(t) for t in LACKS}
-        needed, kept = self._inputs
+        needed, within = self._inputs
         ker, out = (_volume(self.owned(t)) for t in ("Ker", "Out"))
-        gather_in, gather_out = needed - kept, out * (group["Out"] - 1)
+        gather_in, gather_out = needed - within, out * (group["Out"] - 1)
         if self.nest.extents.c == 1:
             gather_out = gather_out * 0
         moved = {"in": gather_in, "out": gather_out, "ker": 0 * ker}
@@ -172,18 +175,18 @@ class Boxes:
             moved["ker"] = slice_ - ker
         if transposed and not training:
             carried, wanted = self._summed
-            moved["in"] = carried * (group["In"] - 1) + wanted - kept
+            moved["in"] = carried * (group["In"] - 1) + wanted - within
             moved["out"] = self._slice_out() - out
         if training:
             # backward-data reads dOut and Ker, and sums dIn over the k-group and the halo;
             # backward-filter reads dOut and In, and sums dKer over the x-group
-            # (it has kept the dOut that backward-data gathered)
+            again = {tensor: 1 if weighted and tensor not in kept else 0 for tensor in LACKS}
             carried, wanted = self._summed
-            sums = carried * (group["In"] - 1) + wanted - kept
-            moved["out"] = moved["out"] + self._slice_out() - out
-            moved["in"] = moved["in"] + sums + gather_in * (1 if weighted else 0)
+            sums = carried * (group["In"] - 1) + wanted - within
+            moved["out"] = moved["out"] + (self._slice_out() - out) * (1 + again["Out"])
+            moved["in"] = moved["in"] + sums + gather_in * again["In"]
             if weighted:
-                moved["ker"] = moved["ker"] * 2 + ker * (group["Ker"] - 1)
+                moved["ker"] = moved["ker"] * (1 + again["Ker"]) + ker * (group["Ker"] - 1)
         moved = {name: np.where(self.idle, 0, words) for name, words in moved.items()}
         total = moved["in"] + moved["ker"] + moved["out"]
         return total.max(axis=1), {name: words.max(axis=1) for name, words in moved.items()}

@@ -128,7 +128,9 @@ class Network:
         """Node -> where the channels of its output lie, one after the other."""
         parts: dict[str, tuple[Part, ...]] = {"input": (Part(None, 0, self.input[1]),)}
         for node in self.nodes.values():
-            if node.layer or not node.inputs:
+            if node.kind == "gathered":  # of a traced model: every rank computes it from the whole
+                parts[node.name] = (Part(None, 0, math.prod(node.shape[1:2])),)
+            elif node.layer or not node.inputs:
                 parts[node.name] = (Part(node.name, 0, node.shape[1]),)
             elif node.kind == "cat":
                 parts[node.name] = tuple(part for name in node.inputs for part in parts[name])

@@ -87,12 +87,12 @@ def one_position(span: tuple[Array, Array], dims: Sequence[bool]) -> tuple[Array
 
 
 def rows_read(nest: Nest) -> dict[int, Array]:
-    """Position in `FLAT` -> the user's rows that reduced rows are, where they are not all rows."""
+    """Position in `FLAT` -> the user's rows that reduced rows are, where they may not be all rows."""
     tables = {}
     for dim in SPATIAL:
         window = nest.windows[dim]
         rows = np.array([window.source(i) for i in range(window.size)])
-        if window.size and (rows[0] != 0 or rows[-1] != window.size - 1):
+        if window.size and (window.stride > 1 or rows[-1] != window.size - 1):
             tables[FLAT.index(dim)] = rows
     return tables
 
@@ -109,7 +109,7 @@ def moved_words(
     for dim, rows in tables.items():
         low[dim] = np.searchsorted(rows, low[dim])
         high[dim] = np.searchsorted(rows, high[dim])
-    want, have = _boxes_volume(*target), _boxes_volume(*source)
+    want, have = _boxes_volume(*target), _boxes_volume(low, high)  # rows that nobody reads have no gradient
     cut = [d for d in range(len(FLAT)) if not _alike(low[d], high[d], target[0][d], target[1][d])]
     forward = np.empty((low.shape[1], target[0].shape[1]), dtype=np.int64)
     backward = np.empty_like(forward)

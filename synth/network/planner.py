@@ -14,6 +14,7 @@ from synth.distribution import Distribution
 from synth.errors import InfeasibleError, UsageError
 from synth.fit import Fit, fit
 from synth.machine.groups import split_over
+from synth.memory import Footprints
 from synth.network.boxes import EVERY, Array, Boxes, Placed
 from synth.network.graph import Edge, Network
 from synth.network.moves import Side, edge_words, single_positions
@@ -30,6 +31,7 @@ from synth.network.options import (
 from synth.network.solve import Progress, Solution, Table, solve
 from synth.search import STATIONARY
 from synth.tiling import Tiling
+from synth.training import fit_passes
 
 
 @dataclass(frozen=True)
@@ -197,15 +199,21 @@ class _Planner:
     def _fit(self, kind: Kind, placed: Placed) -> Fit | None:
         key = (kind, placed.grid)
         if key not in self.fitted:
-            distribution = Distribution(kind.nest, placed.grid)
-            self.fitted[key] = fit(distribution, STATIONARY, self._limit(kind), _role(kind))[0]
+            self.fitted[key] = self._fits(kind, placed, self._limit(kind))[0]
         return self.fitted[key]
+
+    def _fits(self, kind: Kind, placed: Placed, limit: int | None) -> tuple[Fit | None, int]:
+        """The tilings of the passes that fit a limit in words, and the least that they need."""
+        distribution = Distribution(kind.nest, placed.grid)
+        if self.asked.training and kind.weighted:
+            kept = self.asked.kept
+            how = STATIONARY, limit, kept, None, bool(kind.rows)
+            return fit_passes(distribution, Footprints(distribution), *how)
+        return fit(distribution, STATIONARY, limit, _role(kind))
 
     def _too_small(self, kind: Kind, choices: Sequence[Choice]) -> InfeasibleError:
         node = self.nodes[self.kinds.index(kind)]
-        least = min(
-            fit(Distribution(kind.nest, c.placed.grid), STATIONARY, None, _role(kind))[1] for c in choices
-        )
+        least = min(self._fits(kind, c.placed, None)[1] for c in choices)
         size = kind.nest.word_bytes
         need = (least + self.resident) * size
         return InfeasibleError(
