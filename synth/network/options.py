@@ -19,7 +19,7 @@ from synth.machine.levels import Machine
 from synth.nest import Nest
 from synth.network.boxes import EVERY, Boxes, Placed
 from synth.network.graph import Node
-from synth.space import Space, all_grids
+from synth.space import Space, all_grids, work_cap
 from synth.strategies import STRATEGIES
 
 BATCH = 16  # grids whose words are counted at once
@@ -98,7 +98,7 @@ class Catalogue:
         """The family, without grids whose channels are no single intervals."""
         procs, nest = self.asked.procs, self.nest
         spaces = Space(nest, procs, {}, True), Space(nest, procs, {}, False)
-        most = int((1 + self.asked.balance) * (spaces[1].least_work or 1) + 1e-9)
+        most = work_cap(spaces[1].least_work or 1, self.asked.balance)
         if self.asked.objective == "time":
             most = 1 << 200  # time itself weighs the balance
         for space in spaces:
