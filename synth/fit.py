@@ -21,12 +21,13 @@ from synth.intervals import cuts, length
 from synth.memory import EXACT, Footprints, plainly_padded, tile_rows
 from synth.nest import Window
 from synth.tiling import ONES, Tiling
-from synth.words import received
+from synth.words import Visits, received
 
 PANELS = 4  # panels wanted for overlap at most, where memory does not ask for more
 PANEL_BYTES = 2**17  # that travel with each at least: some start-ups of a fast network (2 us, 10 GB/s)
 SHORT = 8  # rows of a block up to which every tile count is tried
 FEW = 64  # ways to tile x up to which none is left out by an estimate of its rows
+LONG = 2**20  # extents up to which every tile count is tried
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 
 
@@ -49,10 +50,23 @@ class Fit:
 
 @cache
 def tile_counts(extent: int) -> tuple[int, ...]:
-    """Tile counts that give different tile sizes, ascending: 1, 2, ..., extent without repetitions."""
+    """Tile counts that give different tile sizes, ascending: 1, 2, ..., extent without repetitions.
+
+    Beyond `LONG`, powers of four and the extent only.
+    """
+    if extent > LONG:
+        return (*(4**i for i in range(extent.bit_length()) if 4**i < extent), extent)
     few = range(1, min(extent, math.isqrt(extent) + 1) + 1)  # a count or its tile is at most the last
     sizes = {*few, *(-(-extent // n) for n in few)}
     return tuple(sorted({-(-extent // size) for size in sizes}))
+
+
+def count_from(extent: int, wanted: int) -> int:
+    """The first of the tile counts of an extent that is `wanted` or more; `wanted` is at most the extent."""
+    if wanted == 1:
+        return 1
+    size = -(-extent // (wanted - 1)) - 1  # the largest tile that is cut into as many
+    return -(-extent // size)
 
 
 def fit(
@@ -90,7 +104,7 @@ class _Fitter:
         self.most = panels or PANELS
         self.footprints = Footprints(distribution)
         self.work = distribution.most_work
-        self._words: dict[tuple[int, ...], int] = {}
+        self._words: dict[Visits, int] = {}
 
     def fits(self, tiling: Tiling) -> bool:
         """Whether a tiling stays within the memory limit."""
@@ -98,10 +112,9 @@ class _Fitter:
 
     def words(self, tiling: Tiling) -> int:
         """Most words any process receives; tilings that visit the same tiles as often share the count."""
-        rows = () if tiling.whole("In") else tuple(getattr(tiling.counts, axis) for axis in SPATIAL)
-        key = (tiling.loads("In"), tiling.loads("Ker"), tiling.loads("Out"), *rows)
+        key = Visits.of(tiling)
         if key not in self._words:
-            self._words[key] = int(received(self.distribution, tiling).total.max())
+            self._words[key] = received(self.distribution, tiling).most_with()
         return self._words[key]
 
     def tilings(self, tensor: Tensor) -> Iterator[Tiling]:
@@ -110,7 +123,7 @@ class _Fitter:
         A level is left out when a coarser one moves no more words than the level could.
         """
         untiled = received(self.distribution, self._tiling(tensor))
-        floor = int(untiled.total.max())
+        floor = untiled.most_with()
         fewest = 0
         for tiling in self._panels(tensor, ONES, floor):
             fewest = min(fewest or self.words(tiling), self.words(tiling))
@@ -124,7 +137,7 @@ class _Fitter:
                 yield tiling
         # with both inner loops, one of the streaming tensors is visited at least twice
         streaming = Tiling(tensor).streaming
-        twice = min(int((untiled.total + untiled.by_tensor[t]).max()) for t in streaming)
+        twice = min(untiled.most_with(tensor) for tensor in streaming)
         if 0 < fewest <= twice:
             return
         for one, two, swapped in product(first, second, (False, True)):
@@ -188,6 +201,8 @@ class _Fitter:
             return [n for n in counts if n not in finer], [best, *finer]
         extent = getattr(self.work, stream)
         wanted = min(wanted, extent if self.panels else max(1, extent // THINNEST))
+        if self.limit is None:
+            return [], [PerAxis(**{stream: count_from(extent, wanted)})]
         counts = self._counts(stream)
         at = next(i for i, n in enumerate(counts) if getattr(n, stream) >= wanted)
         return counts[:at], counts[at:]

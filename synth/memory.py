@@ -19,9 +19,11 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
+import numpy as np
+
 from synth.axes import DIMS, SPATIAL, TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.intervals import cut, length, meet
+from synth.intervals import covered, cut, length, meet
 from synth.nest import Window
 from synth.tiling import Tiling
 
@@ -74,7 +76,8 @@ def halo_rows(window: Window, out: int, parts: int) -> HaloRows:
     reaches = [window.reach(*cut((0, out), parts, i)) for i in range(parts)]
     owned = [cut((0, window.size), parts, i) for i in range(parts)]
     kept = min(length(meet(r, o)) for r, o in zip(reaches, owned, strict=True))
-    sent = max(sum(length(meet(r, o)) for r in reaches) for o in owned)
+    lows, highs = np.array(reaches, np.int64).T
+    sent = int(covered((lows, highs), tuple(np.array(owned, np.int64).T)).max())
     return HaloRows(max(map(length, reaches)), kept, sent, reaches != owned)
 
 

@@ -2,12 +2,13 @@
 
 Best first. A candidate enters the queue with a lower bound of its words and is refined when it comes up:
 
-    channels   a grid over (g, c, k), bounded over all ways to split x
-    grid       a whole grid, bounded by the average process, then by a few heavily loaded ones
-    plan       a grid with its best tiling: exact words
+    range          a set of grids, bounded by the average process of all of them; halved
+    grid           one grid, bounded in the same way
+    distribution   the same, bounded by a few heavily loaded processes
+    found          a grid with its best tiling: exact words
 
-The first plan to come up is the optimum. Ties go to the least work, the fewest idle processes, then to
-few parts along c, w, h, d and k, in this order.
+The first grid with a tiling to come up is the optimum. Ties go to the least work, the fewest idle
+processes, then to few parts along c, w, h, d and k, in this order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,10 +24,11 @@ from synth.axes import SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.fit import Fit, fit
+from synth.grid_ranges import Key, Range, Ranges
 from synth.intervals import overlap, volume
 from synth.nest import Nest
 from synth.passes import WRITES, Task, reads
-from synth.space import Space
+from synth.space import Space, work_cap
 from synth.tiling import Tiling
 from synth.training import fit_training
 
@@ -66,7 +67,8 @@ class Found:
     least_work: int  # w*
 
 
-Key = tuple[int, int, tuple[int, ...]]  # work, idle processes, fixed order
+# a bound of the words, the key among equals, the order of arrival, and what the bound is about
+Candidate = tuple[int, Key, int, "Range | PerAxis | Distribution | Found"]
 
 
 def search(request: Request) -> Found:
@@ -90,7 +92,7 @@ class _Search:
         """Iterations that a process may be loaded with."""
         if self.request.most_work is not None:
             return self.request.most_work
-        return int((1 + self.request.balance) * self._least_work() + 1e-9)
+        return work_cap(self._least_work(), self.request.balance)
 
     def _least_work(self) -> int:
         least = self.space.least_work
@@ -110,33 +112,37 @@ class _Search:
         return least
 
     def run(self) -> Found:
-        least = self._least_work()
-        queue: list[tuple[float, Key, int, str, PerAxis, Fit | None]] = []
-        for channels in self.space.channel_grids():
-            bound = self._channels_bound(channels)
-            if bound is not None:
-                queue.append((bound, (0, 0, ()), next(self.ticket), "channels", channels, None))
-        heapq.heapify(queue)
+        least, ranges = self._least_work(), Ranges(self.space, self.cap)
+        queue: list[Candidate] = []
+        whole = ranges.whole()
+        if whole:
+            queue.append(self._range(ranges, whole))
         needed: int | None = None
         while queue:
-            bound, key, _, stage, grid, plan = heapq.heappop(queue)
-            if plan is not None:
-                return Found(grid, plan, self._work(grid), least)
-            if stage == "channels":
-                for whole in self._grids(grid):
-                    entry = (self._average(whole), self._key(whole), next(self.ticket), "grid", whole, None)
-                    heapq.heappush(queue, entry)
-                continue
-            distribution = Distribution(self.nest, grid)
-            if stage == "grid":
-                tighter = max(bound, self._loaded(distribution))
-                heapq.heappush(queue, (tighter, key, next(self.ticket), "bounded", grid, None))
-                continue
-            best, least_memory = self._fit(distribution)
-            needed = least_memory if needed is None else min(needed, least_memory)
-            if best is not None:
-                heapq.heappush(queue, (best.words, key, next(self.ticket), "plan", grid, best))
+            bound, key, _, state = heapq.heappop(queue)
+            match state:
+                case Range():
+                    for half in ranges.halves(state):
+                        heapq.heappush(queue, self._range(ranges, half))
+                case PerAxis():
+                    distribution = Distribution(self.nest, state)
+                    tighter = max(bound, self._loaded(distribution))
+                    heapq.heappush(queue, (tighter, key, next(self.ticket), distribution))
+                case Distribution():
+                    best, least_memory = self._fit(state)
+                    needed = least_memory if needed is None else min(needed, least_memory)
+                    if best is not None:
+                        found = Found(state.grid, best, state.most_work.size, least)
+                        heapq.heappush(queue, (best.words, key, next(self.ticket), found))
+                case Found():
+                    return state
         raise self._infeasible(needed)
+
+    def _range(self, ranges: Ranges, each: Range) -> Candidate:
+        """A range as a candidate; a range of one grid is that grid."""
+        state = ranges.grid(each.first) if each.single else each
+        bound = ranges.bound(each) * self.request.moves
+        return bound, ranges.key(each), next(self.ticket), state
 
     def _fit(self, distribution: Distribution) -> tuple[Fit | None, int]:
         asked = self.request
@@ -158,57 +164,7 @@ class _Search:
             f"the least that would do is {needed * size} bytes (--memory {needed * size})"
         )
 
-    # -- candidates -----------------------------------------------------------------------------------
-
-    def _work(self, grid: PerAxis) -> int:
-        return Distribution(self.nest, grid).most_work.size
-
-    def _key(self, grid: PerAxis) -> Key:
-        order = (grid.c, grid.w, grid.h, grid.d, grid.k, grid.g, grid.b)
-        return self._work(grid), self.procs - grid.size, order
-
-    def _channel_work(self, channels: PerAxis) -> int:
-        axes: tuple[Axis, ...] = ("g", "c", "k")
-        work = 1
-        for axis in axes:
-            work *= self.space.block(axis, getattr(channels, axis))
-        return work
-
-    def _grids(self, channels: PerAxis) -> Iterator[PerAxis]:
-        """All admitted grids with these parts along g, c and k."""
-        room, work = self.procs // channels.size, self._channel_work(channels)
-        stop = bisect_right(self.space.x_grids, room, key=lambda each: each[0])
-        for procs, x_work, (b, d, h, w) in self.space.x_grids[:stop]:
-            if work * x_work > self.cap or (self.request.exact and procs != room):
-                continue
-            yield PerAxis(b, channels.g, d, h, w, channels.c, channels.k)
-
     # -- lower bounds ---------------------------------------------------------------------------------
-
-    def _channels_bound(self, channels: PerAxis) -> float | None:
-        """Fewest words of the average process over all splits of x; None when none is admitted."""
-        room, work = self.procs // channels.size, self._channel_work(channels)
-        if work * self.space.x_least_work(room) > self.cap:
-            return None
-        words = self.nest.words
-        ker = words["Ker"] / channels.size
-        shared = words["In"] / (channels.g * channels.c) + words["Out"] / (channels.g * channels.k)
-        per_x = shared - self.total / channels.size
-        fewest = max(1.0, self.nest.extents.x / max(1, self.cap // work))
-        return max(0.0, ker + min(per_x / room, per_x / fewest)) * self.request.moves
-
-    def _average(self, grid: PerAxis) -> float:
-        """Words that the average process receives, clipped footprints taken from below."""
-        words = self.nest.words
-        rows = 1.0
-        for axis in SPATIAL:
-            window, parts = self.nest.windows[axis], getattr(grid, axis)
-            rows *= (window.size + (parts - 1) * window.overlap) / parts / window.size
-        inputs = words["In"] * rows / (grid.b * grid.g * grid.c)
-        ker = words["Ker"] / (grid.g * grid.c * grid.k)
-        out = words["Out"] / (grid.x * grid.g * grid.k)
-        average = max(0.0, inputs + ker + out - self.total / grid.size)
-        return average * self.request.moves * (1 - 1e-12)
 
     def _loaded(self, distribution: Distribution) -> int:
         """Words that some heavily loaded processes receive at least, tile by tile or not: the most of them.
@@ -235,6 +191,7 @@ class _Search:
         last = PerAxis(*((extent - 1) % parts for extent, parts in zip(n, grid, strict=True)))
         rows = {axis: self._middle(axis, getattr(grid, axis)) for axis in SPATIAL}
         yield PerAxis(**rows)
+        yield PerAxis(**{axis: int(getattr(grid, axis) > 2) for axis in SPATIAL})  # no padding, if shorter
         yield last._replace(**rows)
         yield last
 

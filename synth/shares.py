@@ -44,6 +44,11 @@ def share_of(members: int, extents: tuple[tuple[str, int], ...]) -> Share:
     for dim, extent in extents:
         if extent % members == 0:
             return ((dim, members),)
+    # cutting one dimension of extent 1 does what cutting any of them does, and the first is most wanted
+    flat = [dim for dim, extent in extents if extent == 1][1:]
+    extents = tuple((dim, extent) for dim, extent in extents if dim not in flat)
+    words = math.prod(extent for _, extent in extents)
+    fairest = (words // members, -words // members)  # the least and the most of an even cut
     best: Share = ()
     served = (-1, 0)
     for count in (1, 2, 3):
@@ -53,6 +58,8 @@ def share_of(members: int, extents: tuple[tuple[str, int], ...]) -> Share:
             most = math.prod(-(-extent // parts.get(dim, 1)) for dim, extent in extents)
             if (least, -most) > served:
                 best, served = candidate, (least, -most)
+            if served == fairest:
+                return best
         if count == 2 and served[0] > 0:
             break
     return best

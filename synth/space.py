@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 from synth.axes import AXES, X_AXES, Axis, PerAxis
@@ -63,6 +64,13 @@ class Space:
 
     def counts(self, axis: Axis) -> list[int]:
         """Processes that may stand along one axis."""
+        return self._counts[axis]
+
+    @cached_property
+    def _counts(self) -> dict[Axis, list[int]]:
+        return {axis: self._admitted(axis) for axis in AXES}
+
+    def _admitted(self, axis: Axis) -> list[int]:
         if axis in self.fixed:
             return [self.fixed[axis]]
         extent = getattr(self.nest.extents, axis)
@@ -74,26 +82,49 @@ class Space:
         """The largest block along an axis."""
         return -(-int(getattr(self.nest.extents, axis)) // parts)
 
-    def _frontier(self, axes: Sequence[Axis]) -> list[tuple[int, int]]:
-        """(processes, iterations of the largest block), fewest processes first, each the best so far."""
-        states = {1: 1}
-        for axis in axes:
-            grown: dict[int, int] = {}
-            for procs, work in states.items():
-                for parts in self.counts(axis):
-                    if procs * parts > self.procs:
-                        break
-                    total = work * self.block(axis, parts)
-                    if total < grown.get(procs * parts, total + 1):
-                        grown[procs * parts] = total
-            states = grown if self.exact else _undominated(grown)
-        return sorted(states.items())
-
     @cached_property
     def least_work(self) -> int | None:
-        """w*: iterations of the most loaded process, at best; None when no grid exists."""
-        frontier = self._frontier(AXES)
-        works = [work for procs, work in frontier if not self.exact or procs == self.procs]
+        """w*: iterations of the most loaded process, at best; None when no grid exists.
+
+        Axis by axis, the least work for every number of processes; a state is dropped when even an even
+        cut of what is left, over all processes that are left, would not beat a grid that is known.
+        """
+        known = self._some_work()
+        states = {1: 1}
+        rest = self.nest.extents.size
+        for axis in AXES:
+            extent = getattr(self.nest.extents, axis)
+            rest //= extent
+            options = [(parts, self.block(axis, parts)) for parts in self.counts(axis)]
+            grown: dict[int, int] = {}
+            for procs, work in states.items():
+                for parts, block in options:
+                    total, size = work * block, procs * parts
+                    if size > self.procs:
+                        break
+                    if known is not None and total * rest > known * (self.procs // size):
+                        continue
+                    if total < grown.get(size, total + 1):
+                        grown[size] = total
+            states = grown if self.exact else _undominated(grown)
+        works = [work for procs, work in states.items() if not self.exact or procs == self.procs]
+        return min(works, default=None)
+
+    def _some_work(self) -> int | None:
+        """The least work among a few grids: one axis is cut as finely as it goes, then the others in turn."""
+        works = []
+        for first in AXES:
+            room, work = self.procs, 1
+            for axis in (first, *(axis for axis in AXES if axis != first)):
+                counts = self.counts(axis)
+                fitting = [n for n in counts if room % n == 0] if self.exact else counts
+                at = bisect_right(fitting, room)
+                if at == 0:
+                    break
+                room, work = room // fitting[at - 1], work * self.block(axis, fitting[at - 1])
+            else:
+                if room == 1 or not self.exact:
+                    works.append(work)
         return min(works, default=None)
 
     @cached_property
@@ -111,23 +142,6 @@ class Space:
             grids = [grid for grid in grids if self.procs % grid[0] == 0]
         return sorted(grids)
 
-    @cached_property
-    def _x_best(self) -> tuple[list[int], list[int]]:
-        """Processes and the least work with at most that many, over the x axes."""
-        procs: list[int] = []
-        works: list[int] = []
-        for count, work, _ in self.x_grids:
-            if not works or work < works[-1]:
-                procs.append(count)
-                works.append(work)
-        return procs, works
-
-    def x_least_work(self, procs: int) -> int:
-        """The least work of a block of x on at most `procs` processes."""
-        counts, works = self._x_best
-        index = bisect_right(counts, procs) - 1
-        return works[index] if index >= 0 else 1 << 200
-
     def channel_grids(self) -> Iterator[PerAxis]:
         """All grids over g, c and k alone."""
         for g in self.counts("g"):
@@ -135,6 +149,11 @@ class Space:
                 for k in self.counts("k"):
                     if g * c * k <= self.procs and (not self.exact or self.procs % (g * c * k) == 0):
                         yield PerAxis(g=g, c=c, k=k)
+
+
+def work_cap(least_work: int, balance: float) -> int:
+    """The most iterations that a process may be loaded with: (1 + balance)·w*, `balance` as it is written."""
+    return least_work + int(Fraction(str(balance)) * least_work)
 
 
 def all_grids(space: Space, procs: int) -> list[PerAxis]:

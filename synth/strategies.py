@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from synth.axes import AXES, PerAxis, Tensor
 from synth.errors import InfeasibleError
 from synth.search import Found, Request, search
+from synth.space import work_cap
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def alternatives(request: Request, least_work: int) -> list[Alternative]:
 
     `least_work` is w* over all grids, in iterations: what the balance of every strategy is held against.
     """
-    cap = int((1 + request.balance) * least_work + 1e-9)
+    cap = work_cap(least_work, request.balance)
     unpinned = replace(request, fixed={}, most_work=cap, exact=False)
     known: Known = {}
     return [_alternative(strategy, unpinned, least_work, known) for strategy in STRATEGIES]

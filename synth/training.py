@@ -131,5 +131,4 @@ def fit_passes(
 
 def _words(distribution: Distribution, tilings: Sequence[Tiling]) -> int:
     """Words of the process that receives most over all passes."""
-    total = reduce(add, (received(distribution, tiling).total for tiling in tilings))
-    return int(total.max())
+    return reduce(add, (received(distribution, tiling) for tiling in tilings)).most_with()

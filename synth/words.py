@@ -11,14 +11,17 @@ as arrays over the process grid. The simulator and the running programs count th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from synth.axes import AXES, DIMS, LACKS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
+from synth.intervals import covered
 from synth.nest import Window
 from synth.shares import member_parts
 from synth.tiling import Tiling
@@ -26,68 +29,150 @@ from synth.tiling import Tiling
 Array = NDArray[Any]  # int64, or Python ints where 64 bits are not enough
 Spans = tuple[Array, Array]  # lows and highs of many intervals
 
+NAMES = ("In", "Ker", "Out", "halo")
+EVERY = 4096  # processes up to which every one is a class of its own
+
 
 @dataclass(frozen=True)
 class Received:
-    """Words received by each process: arrays over the process grid, axes in the order of `AXES`."""
+    """Words received by each process.
 
-    by_tensor: dict[Tensor, Array]
-    halo: Array  # the part of In that neighbours send
+    On a large grid most processes along an axis receive alike; words are held once per class of them.
+    """
+
+    words: dict[str, Array]  # "In", "Ker", "Out" and "halo" -> words over the classes, axes as in `AXES`
+    classes: tuple[Array, ...]  # per axis: coordinate -> class
+
+    @cached_property
+    def by_tensor(self) -> dict[Tensor, Array]:
+        """Words of every process: arrays over the process grid, axes in the order of `AXES`."""
+        return {tensor: self._spread(self.words[tensor]) for tensor in TENSORS}
+
+    @property
+    def halo(self) -> Array:
+        """The part of In that neighbours send, over the process grid."""
+        return self._spread(self.words["halo"])
 
     @property
     def total(self) -> Array:
-        """All tensors together."""
-        return self.by_tensor["In"] + self.by_tensor["Ker"] + self.by_tensor["Out"]
+        """All tensors together, over the process grid."""
+        return self._spread(self._together())
 
     def __add__(self, other: Received) -> Received:
         """Words over two passes."""
-        both = {t: self.by_tensor[t] + other.by_tensor[t] for t in TENSORS}
-        return Received(both, self.halo + other.halo)
+        mine, others, classes = zip(*map(_joined, self.classes, other.classes), strict=True)
+        words = {name: self.words[name][np.ix_(*mine)] + other.words[name][np.ix_(*others)] for name in NAMES}
+        return Received(words, classes)
 
     def most(self) -> dict[str, int]:
         """The most words any one process receives: per tensor, as halo, and in total."""
-        most = {t.lower(): int(self.by_tensor[t].max()) for t in TENSORS}
-        return {**most, "halo": int(self.halo.max()), "total": int(self.total.max())}
+        most = {name.lower(): int(self.words[name].max()) for name in NAMES}
+        return {**most, "total": self.most_with()}
+
+    def most_with(self, *twice: Tensor) -> int:
+        """The most words in total when the words of some tensors count twice."""
+        return int(sum((self.words[tensor] for tensor in twice), start=self._together()).max())
 
     def at(self, at: PerAxis) -> dict[str, int]:
-        """The same for one process."""
-        words = {t.lower(): int(self.by_tensor[t][tuple(at)]) for t in TENSORS}
-        return {**words, "halo": int(self.halo[tuple(at)]), "total": int(self.total[tuple(at)])}
+        """The words of one process: per tensor, as halo, and in total."""
+        place = tuple(classes[i] for classes, i in zip(self.classes, at, strict=True))
+        words = {name.lower(): int(self.words[name][place]) for name in NAMES}
+        return {**words, "total": words["in"] + words["ker"] + words["out"]}
+
+    def _together(self) -> Array:
+        return self.words["In"] + self.words["Ker"] + self.words["Out"]
+
+    def _spread(self, words: Array) -> Array:
+        return words[np.ix_(*self.classes)]
+
+
+def _joined(one: Array, other: Array) -> tuple[Array, Array, Array]:
+    """Classes of two kinds: what a pair's first and second are, and coordinate -> pair."""
+    width = int(other.max()) + 1
+    pairs, classes = np.unique(one * width + other, return_inverse=True)
+    return pairs // width, pairs % width, classes
+
+
+class Visits(NamedTuple):
+    """What of a tiling decides the words: tilings that visit the same tiles as often move as many."""
+
+    written: Tensor
+    kept: frozenset[Tensor]
+    loads: tuple[int, ...]  # by tensor, in the order of `TENSORS`
+    rows: tuple[int, ...]  # tiles of In along d, h and w; (1, 1, 1) where it is there as a whole
+
+    @classmethod
+    def of(cls, tiling: Tiling) -> Visits:
+        """The visits of a tiling."""
+        counts = PerAxis() if tiling.whole("In") else tiling.counts
+        loads = tuple(tiling.loads(tensor) for tensor in TENSORS)
+        return cls(tiling.written, tiling.kept, loads, tuple(getattr(counts, axis) for axis in SPATIAL))
 
 
 def received(distribution: Distribution, tiling: Tiling) -> Received:
     """Words that each process receives in the pass of a tiling."""
-    counter = _Counter(distribution, tiling)
+    return _received(distribution, Visits.of(tiling))
+
+
+@lru_cache(maxsize=2)  # what a fit asks for again and again; more would hold much memory for nothing
+def _received(distribution: Distribution, visits: Visits) -> Received:
+    counter = _Counter(distribution, visits)
     inputs, halo = counter.inputs()
-    full = tuple(distribution.grid)
-    by_tensor: dict[Tensor, Array] = {
-        "In": np.broadcast_to(inputs, full),
-        "Ker": np.broadcast_to(counter.flat("Ker"), full),
-        "Out": np.broadcast_to(counter.flat("Out"), full),
-    }
-    return Received(by_tensor, np.broadcast_to(halo, full))
+    words = {"In": inputs, "Ker": counter.flat("Ker"), "Out": counter.flat("Out"), "halo": halo}
+    shape = tuple(len(first) for first in counter.first)
+    return Received({name: np.broadcast_to(n, shape) for name, n in words.items()}, counter.classes)
 
 
 class _Counter:
-    """Per-dimension interval arithmetic over the whole grid. Arrays broadcast to the grid's shape."""
+    """Per-dimension interval arithmetic over the whole grid. Arrays broadcast to the grid's shape.
 
-    def __init__(self, distribution: Distribution, tiling: Tiling) -> None:
-        self.distribution, self.tiling, self.grid = distribution, tiling, distribution.grid
+    Lengths along a dimension are 64 bits; processes with equal lengths are one class; only the products,
+    one per class, may take more.
+    """
+
+    def __init__(self, distribution: Distribution, visits: Visits) -> None:
+        self.distribution, self.visits, self.grid = distribution, visits, distribution.grid
+        self.loads = dict(zip(TENSORS, visits.loads, strict=True))
         nest = distribution.nest
         self.nest = nest
-        most = max(nest.words.values()) * self.grid.size * tiling.steps
+        most = max(nest.words.values()) * self.grid.size * max(visits.loads) * math.prod(visits.rows)
         self.integer: Any = np.int64 if most < 2**61 else object
+        self.factors: dict[str, list[Array]] = {**self._input_factors()}
+        for tensor in ("Ker", "Out"):
+            cut = [self.owned(tensor, dim) for dim in DIMS[tensor]]
+            self.factors[f"{tensor} slice"] = [_len(line) for line, _ in cut]
+            self.factors[f"{tensor} share"] = [_len(own) for _, own in cut]
+        sorted_out = [self._classes(axis) for axis in range(len(AXES))]
+        self.first, self.classes = zip(*sorted_out, strict=True)  # class -> a coordinate of it, and back
 
     def index(self, axis: str) -> Array:
         """Coordinate along a grid axis (0 where the dimension is not a grid axis)."""
         if axis not in AXES:
-            return self._at_axis(np.zeros(1, dtype=self.integer), 0)
+            return self._at_axis(np.zeros(1, dtype=np.int64), 0)
         position = AXES.index(axis)
-        return self._at_axis(np.arange(self.grid[position]).astype(self.integer), position)
+        return self._at_axis(np.arange(self.grid[position], dtype=np.int64), position)
 
     @staticmethod
     def _at_axis(values: Array, position: int) -> Array:
         return values.reshape([-1 if i == position else 1 for i in range(len(AXES))])
+
+    def _classes(self, axis: int) -> tuple[Array, Array]:
+        """A coordinate of every class of processes along an axis, and coordinate -> its class."""
+        parts = self.grid[axis]
+        if self.grid.size <= EVERY:
+            return np.arange(parts), np.arange(parts)
+        lengths = [
+            np.moveaxis(each, axis, 0).reshape(parts, -1)
+            for factors in self.factors.values()
+            for each in factors
+            if each.shape[axis] > 1
+        ]
+        table = np.concatenate([np.zeros((parts, 1), np.int64), *lengths], axis=1)
+        starts = np.flatnonzero(np.append(True, (table[1:] != table[:-1]).any(axis=1)))  # runs of equal rows
+        numbers: dict[bytes, int] = {}
+        runs = [numbers.setdefault(row.tobytes(), len(numbers)) for row in table[starts]]
+        classes = np.repeat(runs, np.diff(np.append(starts, parts)))
+        return np.unique(classes, return_index=True)[1], classes
 
     def owned(self, tensor: Tensor, dim: str) -> tuple[Spans, Spans]:
         """The group's and the process's own interval along one dimension."""
@@ -104,71 +189,81 @@ class _Counter:
 
     def flat(self, tensor: Tensor) -> Array:
         """Words of Ker or Out, which have no halo."""
-        if tensor == self.tiling.written:
+        if tensor == self.visits.written:
             partners = self.distribution.group_size(tensor) - 1
-            return self.share_words(tensor) * partners * self.tiling.loads(tensor)
-        if tensor in self.tiling.kept:
-            return self._product([0])
-        return (self.slice_words(tensor) - self.share_words(tensor)) * self.tiling.loads(tensor)
+            return self.product(f"{tensor} share") * partners * self.loads[tensor]
+        if tensor in self.visits.kept:
+            return self._nothing()
+        return (self.product(f"{tensor} slice") - self.product(f"{tensor} share")) * self.loads[tensor]
 
-    def slice_words(self, tensor: Tensor) -> Array:
-        """Words of the slice that the group shares (Ker and Out)."""
-        return self._product(_len(self.owned(tensor, dim)[0]) for dim in DIMS[tensor])
-
-    def share_words(self, tensor: Tensor) -> Array:
-        """Words that the process owns."""
-        return self._product(_len(self.owned(tensor, dim)[1]) for dim in DIMS[tensor])
-
-    def _product(self, factors: Any) -> Array:
-        words: Array = self.index("") + 1
-        for factor in factors:
-            words = words * factor
+    def product(self, name: str) -> Array:
+        """Words of a box for every class: its lengths along all dimensions, multiplied."""
+        words: Array = np.ones([1] * len(AXES), self.integer)
+        for factor in self.factors[name]:
+            picked = (
+                f if n > 1 else np.zeros(1, np.int64) for f, n in zip(self.first, factor.shape, strict=True)
+            )
+            words = words * factor[np.ix_(*picked)]
         return words
+
+    def _nothing(self) -> Array:
+        return np.zeros([1] * len(AXES), self.integer)
 
     def inputs(self) -> tuple[Array, Array]:
         """Words of In received in all, and as halo."""
-        if "In" in self.tiling.kept:
-            return self._product([0]), self._product([0])
-        visited, mine, carried, kept, wanted = (self.index("") + 1 for _ in range(5))
-        for dim in DIMS["In"]:
-            _, own = self.owned("In", dim)
-            if dim not in SPATIAL:
-                words = _len(own)
-                line = _len(self.owned("In", dim)[0])
-                visited, mine = visited * line, mine * words
-                carried, kept, wanted = carried * words, kept * words, wanted * words
-                continue
-            window = self.nest.windows[dim]
-            tiles = list(self._reaches(dim, window))
-            carry = self._carried(dim, own, self._reach(window, self._work(dim)))
-            visited = visited * sum(_len(tile) for tile in tiles)
-            mine = mine * sum(_len(_meet(tile, carry)) for tile in tiles)
-            carried = carried * _len(carry)
-            kept = kept * _len(_meet(carry, own))
-            if self.tiling.written == "In":
-                wanted = wanted * self._wanted(dim, window, own)
-        if self.tiling.written == "In":
+        if "In" in self.visits.kept:
+            return self._nothing(), self._nothing()
+        if self.visits.written == "In":
             partners = self.distribution.group_size("In") - 1
-            sums = mine * partners * self.tiling.loads("In")
-            return sums + wanted - kept, wanted - kept
-        halo = carried - kept
-        gathered = (visited - mine) * self.tiling.loads("In")
+            sums = self.product("mine") * partners * self.loads["In"]
+            halo = self.product("wanted") - self.product("kept")
+            return sums + halo, halo
+        halo = self.product("carried") - self.product("kept")
+        gathered = (self.product("visited") - self.product("mine")) * self.loads["In"]
         return gathered + halo, halo
+
+    def _input_factors(self) -> dict[str, list[Array]]:
+        """Lengths along the dimensions of In.
+
+        Of the rows that tiles visit (`visited`), of those that the process carries itself (`mine`), of
+        those that it carries, and of the `kept` among them that it owns; for a pass that writes In, of the
+        rows that it owns, counted for each block that reads them (`wanted`).
+        """
+        if "In" in self.visits.kept:
+            return {}
+        factors: dict[str, list[Array]] = {n: [] for n in ("visited", "mine", "carried", "kept", "wanted")}
+        for dim in DIMS["In"]:
+            line, own = self.owned("In", dim)
+            lengths = dict.fromkeys(factors, _len(own)) | {"visited": _len(line)}
+            if dim in SPATIAL:
+                lengths = self._rows(dim, own)
+            for name, words in lengths.items():
+                factors[name].append(words)
+        return factors
+
+    def _rows(self, dim: Axis, own: Spans) -> dict[str, Array]:
+        window = self.nest.windows[dim]
+        tiles = list(self._reaches(dim, window))
+        carry = self._carried(dim, own, self._reach(window, self._work(dim)))
+        rows = {
+            "visited": sum((_len(tile) for tile in tiles), start=self.index("")),
+            "mine": sum((_len(_meet(tile, carry)) for tile in tiles), start=self.index("")),
+            "carried": _len(carry),
+            "kept": _len(_meet(carry, own)),
+        }
+        return {**rows, "wanted": self._wanted(dim, window, own)} if self.visits.written == "In" else rows
 
     def _wanted(self, dim: Axis, window: Window, own: Spans) -> Array:
         """Rows of the own interval, counted once for every block along the dimension that reads them."""
-        extent, parts = getattr(self.nest.extents, dim), getattr(self.grid, dim)
-        whole = (self.index("") + 0, self.index("") + extent)
-        reaches = (self._reach(window, _cut(whole, parts, self.index("") + i)) for i in range(parts))
-        rows: Array = sum((_len(_meet(reach, own)) for reach in reaches), start=self.index("") + 0)
-        return rows
+        low, high = self._reach(window, self._work(dim))
+        return covered((low.ravel(), high.ravel()), own)
 
     def _work(self, axis: Axis) -> Spans:
         extent = getattr(self.nest.extents, axis)
         return _cut((self.index("") + 0, self.index("") + extent), getattr(self.grid, axis), self.index(axis))
 
     def _reaches(self, dim: Axis, window: Window) -> Any:
-        count = 1 if self.tiling.whole("In") else getattr(self.tiling.counts, dim)
+        count = self.visits.rows[SPATIAL.index(dim)]
         work = self._work(dim)
         return (self._reach(window, _cut(work, count, self.index("") + i)) for i in range(count))
 

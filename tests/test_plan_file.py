@@ -15,19 +15,22 @@ from problems import layers
 
 from synth.errors import InputError
 from synth.layer import Layer
+from synth.passes import TASKS
 from synth.pipeline import plan
 from synth.plan import Plan
 from synth.plan_file import LARGEST, REMEDY, parse_plan, read_plan
+from synth.strategies import STRATEGIES
 
+NAMED = [strategy.name for strategy in STRATEGIES]
 LAYER = Layer.conv3d([4, 6, 5, 6, 7], 8, 3, stride=2, padding=1, groups=2, name="σ layer")
 PLAN = plan(LAYER, 12)
 DATA: dict[str, Any] = PLAN.to_json()
 
 
 @settings(max_examples=40)
-@given(layers(), st.integers(1, 16), st.sampled_from(["forward", "training"]))
-def test_there_and_back(layer: Layer, procs: int, task: str) -> None:
-    made = plan(layer, procs, pass_=task)
+@given(layers(), st.integers(1, 16), st.sampled_from(TASKS), st.sampled_from([None, *NAMED]))
+def test_there_and_back(layer: Layer, procs: int, task: str, strategy: str | None) -> None:
+    made = plan(layer, procs, pass_=task, strategy=strategy, balance=10)
     text = json.dumps(made.to_json())
     again = parse_plan(text, "p")
     assert again == made
@@ -183,6 +186,13 @@ def test_what_is_no_plan(text: str, message: str) -> None:
     with pytest.raises(InputError) as fault:
         parse_plan(text, "p")
     assert str(fault.value) == f"{message}; {REMEDY}"
+
+
+@pytest.mark.parametrize("schema", ["synth.plan/0", "synth.plan/2", "synth.plan/10", "synth.run/1", "", 1])
+def test_other_schema_versions_are_refused(schema: object) -> None:
+    with pytest.raises(InputError) as fault:
+        parse_plan(edited(setting("schema", to=schema)), "p")
+    assert str(fault.value) == f"p: schema is {str(schema)!r}, not 'synth.plan/1'; {REMEDY}"
 
 
 def test_files(tmp_path: Path) -> None:

@@ -61,18 +61,6 @@ def test_channels_and_x_together_hold_a_grid_for_every_block(nest: Nest, procs: 
         assert fewest[Distribution(nest, grid).most_work] <= grid.size
 
 
-@given(nests(), PROCS, PROCS)
-def test_least_work_of_x(nest: Nest, procs: int, room: int) -> None:
-    space = Space(nest, procs, {})
-    room = min(room, procs)
-    works = [
-        Distribution(nest, grid).most_work.x
-        for grid in all_grids(nest.extents, room)
-        if grid.g == grid.c == grid.k == 1
-    ]
-    assert space.x_least_work(room) == min(works)
-
-
 @given(nests(), PROCS, st.sampled_from(AXES))
 def test_least_work_with_a_fixed_axis(nest: Nest, procs: int, axis: str) -> None:
     parts = min(2, getattr(nest.extents, axis))

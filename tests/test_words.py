@@ -36,18 +36,38 @@ def test_planned_words_are_simulated_words_for_every_rank_and_tensor(schedule: S
 @given(schedules())
 def test_python_integers_and_64_bits_count_alike(schedule: Schedule) -> None:
     class Exact(words._Counter):
-        def __init__(self, distribution: Distribution, tiling: Tiling) -> None:
-            super().__init__(distribution, tiling)
+        def __init__(self, distribution: Distribution, visits: words.Visits) -> None:
+            super().__init__(distribution, visits)
             self.integer = object
 
     with pytest.MonkeyPatch.context() as patch:
         short = received(schedule.distribution, schedule.tiling)
         patch.setattr(words, "_Counter", Exact)
+        words._received.cache_clear()
         exact = received(schedule.distribution, schedule.tiling)
+    words._received.cache_clear()
     assert short.total.dtype == np.int64
     assert exact.total.dtype == object
     assert (short.halo == exact.halo).all()
     assert all((short.by_tensor[t] == exact.by_tensor[t]).all() for t in TENSORS)
+
+
+@given(schedules())
+def test_classes_of_processes_count_as_all_processes_do(schedule: Schedule) -> None:
+    every = received(schedule.distribution, schedule.tiling)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "EVERY", 0)
+        words._received.cache_clear()
+        few = received(schedule.distribution, schedule.tiling)
+    words._received.cache_clear()
+    assert (every.halo == few.halo).all()
+    assert all((every.by_tensor[t] == few.by_tensor[t]).all() for t in TENSORS)
+    assert every.most() == few.most()
+    twice = few + every
+    for rank in schedule.distribution.ranks:
+        at = schedule.distribution.at(rank)
+        assert few.at(at) == every.at(at)
+        assert twice.at(at) == {name: 2 * n for name, n in every.at(at).items()}
 
 
 def test_words_beyond_64_bits_are_exact() -> None:

@@ -19,7 +19,7 @@ from synth.machine.levels import Machine
 from synth.nest import Nest
 from synth.network.boxes import EVERY, Boxes, Placed
 from synth.network.graph import Node
-from synth.space import Space, all_grids
+from synth.space import Space, all_grids, work_cap
 from synth.strategies import STRATEGIES
 
 BATCH = 16  # grids whose words are counted at once
@@ -104,7 +104,7 @@ class Catalogue:
         least = spaces[1].least_work
         if self.asked.exact and self.kind.weighted:
             least = spaces[0].least_work or least
-        most = int((1 + self.asked.balance) * (least or 1) + 1e-9)
+        most = work_cap(least or 1, self.asked.balance)
         if self.asked.objective == "time":
             most = 1 << 200  # time itself weighs the balance
         for space in spaces:
