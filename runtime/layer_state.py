@@ -49,8 +49,9 @@ def take_parameters(layer: Any, state: dict[str, torch.Tensor]) -> None:
         raise ValueError(
             f"the state is not of layer {layer.name}: it has {given}, the layer {flat}"
         )
+    own = {"weight": layer.weight, "bias": layer.bias}
     with torch.no_grad():
         for name, box in boxes.items():
             values = state[name].reshape(whole[name])
             frame = tuple((0, extent) for extent in whole[name])
-            getattr(layer, name).copy_(values[within(box, frame)])
+            own[name].copy_(values[within(box, frame)])

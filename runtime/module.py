@@ -166,7 +166,7 @@ class DistributedLayer(nn.Module):
         out: torch.Tensor = self.program.Layer.apply(
             share, self.weight, self.at, self.groups, self.words
         )
-        if not hasattr(self.program, "TRANSPOSED"):
+        if not getattr(self.program, "TRANSPOSED", False):
             return out
         windows = tuple(self.program.WINDOWS.values())
         return spread(out, self.program.owned_in(self.at), self.result.mine, windows)
@@ -210,7 +210,7 @@ class DistributedLayer(nn.Module):
         """This rank's share of a whole In, given as torch's own layers have it."""
         whole = whole.reshape(self.given.whole)
         windows = getattr(self.program, "WINDOWS", {})
-        if hasattr(self.program, "TRANSPOSED"):
+        if getattr(self.program, "TRANSPOSED", False):
             windows = {}  # every row is read
         return share_of(whole, self.given.mine, tuple(windows.values()))
 
