@@ -5,7 +5,7 @@ OWN := .venv/bin
 BIN ?= $(OWN)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 
-.PHONY: check test lint demo golden bench bench-all accuracy networks fuzz wheel audit
+.PHONY: check test lint demo golden mutants bench bench-all accuracy networks fuzz wheel audit
 
 check: lint test
 
@@ -20,6 +20,10 @@ demo: $(READY)
 
 golden: $(READY)
 	$(BIN)/python -m pytest -q tests/test_golden.py --update-golden
+
+mutants: $(READY)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt mutmut
+	CI=1 $(BIN)/python -m mutmut run && $(BIN)/python -m mutmut results
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.suite

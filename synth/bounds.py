@@ -68,8 +68,8 @@ def _segment_counts(floors: tuple[float, float, float], volume: float, carried: 
     """Numbers n of segments among which `water_fill(floors, n·volume) - (n-1)·carried` is largest.
 
     The first term is constant, then linear in n, then 2√(n·V/l1), then 3(n·V)^(1/3): so the maximum is at
-    n = 1, where two regimes meet, or where the derivative vanishes; the integers beside these are tried,
-    and those for the segment sizes beside. Any n gives a valid bound.
+    n = 1, at n = cap, where two regimes meet, or where the derivative vanishes; the integers beside these
+    are tried, and those for the segment sizes beside. Any n gives a valid bound.
     """
     l1, l2, l3 = sorted(floors, reverse=True)
     turns = [
@@ -83,7 +83,7 @@ def _segment_counts(floors: tuple[float, float, float], volume: float, carried: 
     beside = {int(turn) + step for turn in real for step in (-1, 0, 1, 2)}
     sizes = {-(-cap // n) for n in beside if n >= 1}
     sizes |= {int(cap / turn) + step for turn in real for step in (-1, 0, 1, 2)}
-    return {1} | {-(-cap // size) for size in sizes if 1 <= size <= cap}  # the fewest of each size
+    return {1, cap} | {-(-cap // size) for size in sizes if 1 <= size <= cap}  # the fewest of each size
 
 
 def words_bound(
@@ -103,8 +103,8 @@ def words_bound(
     best = (-math.inf, 1, sizes)
     counts = {1}
     if memory is not None and memory > 0 and mass > 0:
-        volume = mass**3 / min(cap, piece or cap)
-        counts = _segment_counts(sizes, volume, memory * procs, cap)
+        counts = _segment_counts(sizes, mass**3 / cap, memory * procs, cap)
+        counts.add(-(-cap // (piece or cap)))  # fewer segments than that are no smaller than a piece
     for n in sorted(counts):
         # every segment has at most ⌈cap/n⌉ multiply-adds, whatever the order and the shares
         largest = min(-(-cap // n), piece or cap)
