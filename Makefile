@@ -5,7 +5,7 @@ OWN := .venv/bin
 BIN ?= $(OWN)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 
-.PHONY: check test lint demo golden mutants bench bench-all accuracy networks
+.PHONY: check test lint demo golden mutants bench bench-all accuracy networks fuzz wheel audit
 
 check: lint test
 
@@ -31,6 +31,21 @@ bench: $(READY)
 bench-all: bench
 	$(BIN)/python -m benchmarks.suite.overlap
 	$(BIN)/python benchmarks/planning.py -o benchmarks/results/planning.md
+
+# hostile input for 15 minutes, from another seed each day
+fuzz: $(READY)
+	PYTHONPATH=. $(BIN)/python tests/fuzz.py --seconds 900 --seed $$(date +%Y%m%d)
+
+# the same commit gives the same bytes, wherever and whenever it is built
+wheel: $(READY)
+	umask 022 && rm -rf build/tree && mkdir -p build/tree && git archive HEAD | tar x -C build/tree && \
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist build/tree
+
+# known vulnerabilities of the pins; needs a package index and its vulnerability service
+audit:
+	$(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install -q --disable-pip-version-check pip-audit
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt || { \
+	echo "audit: a pin is vulnerable or could not be looked up, as said above; without the service nothing is known" >&2; exit 1; }
 
 accuracy: $(READY)
 	$(BIN)/python -m synth.oracle.accuracy

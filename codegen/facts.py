@@ -23,7 +23,7 @@ def title(plan: Plan) -> str:
     """The first line of the docstring."""
     name = in_docstring(plan.layer.name, "the name of the layer")
     ranks = "1 rank" if plan.used_procs == 1 else f"{plan.used_procs} ranks as a grid {plan.grid.shown()}"
-    return f"{name}: {plan.layer.kind} {plan.pass_} on {ranks}."
+    return f"{name}: {plan.layer.what} {plan.pass_} on {ranks}."
 
 
 def header(plan: Plan, module: bool = False) -> tuple[str, ...]:
@@ -39,15 +39,24 @@ def _labelled(plan: Plan, module: bool) -> list[tuple[str, list[str]]]:
     run = [f"torchrun --nproc-per-node={plan.used_procs} PROGRAM.py --check"]
     if plan.procs > plan.used_procs:
         run.append(f"or with {plan.procs} ranks, {plan.procs - plan.used_procs} of them idle")
-    use = [f"layer() on all {plan.used_procs} ranks, once their process group is initialised"]
+    use = [f"layer() on all {plan.procs} ranks, once their process group is initialised"]
     return [
         ("Use", use) if module else ("Run", run),
+        *([("Layer", [_turned(plan)])] if plan.layer.transposed else []),
         ("Nest", [_formula(plan), _extents(plan)]),
         ("Form", _forms(plan)),
         ("Owned", [_ownership(plan, tensor) for tensor in TENSORS]),
         ("Moves", _moves(plan)),
         ("Memory", [_memory(plan)]),
     ]
+
+
+def _turned(plan: Plan) -> str:
+    """How a transposed convolution is written."""
+    return (
+        f"the backward-data pass of a {plan.layer.kind}: dOut is what the layer is given, dIn what it gives; "
+        "its own gradients go by In and Out"
+    )
 
 
 def _formula(plan: Plan) -> str:
@@ -159,7 +168,7 @@ def _grid(plan: Plan) -> list[str]:
         names = ", ".join(f"P_{axis}" for axis in split)
         parts = ", ".join(str(getattr(plan.grid, axis)) for axis in split)
         lines.append(f"{names} = {parts}  # ranks along each axis")
-    grid = ", ".join(f'"{axis}": P_{axis}' for axis in split)
+    grid = ", ".join(f'"{axis}": P_{axis}' for axis in plan.order if axis in split)
     lines.append(f"GRID = {{{grid}}}  # the last axis varies fastest over the ranks")
     lines.append(f"PROCS = {plan.procs}  # ranks that may be started")
     shared = []
@@ -246,12 +255,13 @@ def _counts(tiling: Tiling) -> str:
 
 
 def _shapes(plan: Plan) -> list[str]:
-    layer, gradients = plan.layer, plan.pass_ != "forward"
+    layer, gradients = plan.layer.conv, plan.task != "forward"
     if layer.kind == "matmul":
         lines = ["IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it"]
         return lines + ["OUT_SHAPE = (N_b, N_k)", SHAPES] * gradients
     group = "N_g, " if layer.groups > 1 else ""
     rows = ", ".join(str(size) for size in layer.input[2:])
+    turned = plan.layer.transposed
     taps = ", ".join(f"N_{KERNEL_OF[axis]}" for axis in layer.spatial_axes)
     positions = ", ".join(f"N_{axis}" for axis in layer.spatial_axes)
 
@@ -259,12 +269,14 @@ def _shapes(plan: Plan) -> list[str]:
         return f"({', '.join(map(str, values))}{',' * (len(values) == 1)})"
 
     return [
-        "# The layer in its own numbers: for sample values and the check.",
+        f"# The {'convolution' if plan.layer.transposed else 'layer'} in its own numbers:"
+        " for sample values and the check.",
         f"IN_SHAPE = (N_b, {group}N_c, {rows})",
         f"KER_SHAPE = ({group}N_k, N_c, {taps})",
         *([f"OUT_SHAPE = (N_b, {group}N_k, {positions})", SHAPES] if gradients else []),
         f"STRIDE, PADDING, DILATION = {numbers(layer.stride)}, {numbers(layer.padding)}, "
         f"{numbers(layer.dilation)}",
+        *([f"TRANSPOSED = {numbers(layer.input[2:])}  # rows of In, read or not"] if turned else []),
     ]
 
 

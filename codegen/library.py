@@ -26,6 +26,10 @@ MODULES = (
     "cli",
     "shares",
     "placements",
+    "buckets",
+    "sides",
+    "finite",
+    "layer_state",
     "module",
 )
 COMMON = {  # names of other packages -> how a program imports them

@@ -72,14 +72,20 @@ def _look_at(plan: Plan, module: bool) -> None:
 
 def _layer(forms: list[OnePass]) -> Layer:
     """How the three passes hand each other what they keep."""
-    forward, data, filter_ = forms
-    waiting = (filter_.given("In"), data.given("Ker"))
+    first, second, filter_ = forms
+    given: Tensor = "In" if first.written == "Out" else "Out"
+    names = filter_.role(given), first.role(first.written), second.role(given), filter_.role(first.written)
     return Layer(
-        forward=", ".join(["out", *forward.kept]),
-        forward_arguments=", ".join(forward.parameters),
-        saved=", ".join(waiting),
-        data=", ".join(["din", *data.kept]),
-        data_arguments=", ".join(data.parameters),
+        given=f"{first.var(given)}_own",
+        gradient=f"{second.var(first.written)}_own",
+        roles=names,
+        pass_=(first.tiling.pass_, second.tiling.pass_),
+        call=(first.name, second.name),
+        first=", ".join([first.var(first.written), *first.kept]),
+        first_arguments=", ".join(first.parameters),
+        saved=", ".join((filter_.given(given), second.given("Ker"))),
+        second=", ".join([second.var(given), *second.kept]),
+        second_arguments=", ".join(second.parameters),
         filter_arguments=", ".join(filter_.parameters),
     )
 

@@ -151,6 +151,8 @@ class OnePass:
     def statements(self) -> tuple[Node, ...]:
         """The body of the function."""
         nodes: list[Node] = []
+        if self.alone:
+            nodes.append(Text(tuple(self._given(tensor) for tensor in self.tiling.reads)))
         if not self.alone and self.loops:
             key = f'"{self.name}"'
             nodes.append(Text((f"tiles, steps = TILES[{key}], STEPS[{key}]",)))
@@ -159,6 +161,15 @@ class OnePass:
         nodes += [self._gather(tensor) for tensor in self._whole_at_once()]
         nodes += self._all_steps()
         return (*nodes, *self._end())
+
+    def _given(self, tensor: Tensor) -> str:
+        """The statement that refuses a share of another shape or dtype."""
+        own = f"{self.var(tensor)}_own"
+        return f'words.given("{self.role(tensor)}", {own}, owned_{tensor.lower()}(at), DTYPE)'
+
+    def _look(self, var: str, step: str = "step") -> str:
+        """The statement that looks for NaN in what a step leaves."""
+        return f'words.look("{self.role(self.written)}", {step}, {var})'
 
     def _whole_at_once(self) -> list[Tensor]:
         expanded = [t for t in self.tiling.expanded if self.grouped(t)]
@@ -217,7 +228,7 @@ class OnePass:
     def _one_step(self, block: tuple[str, ...]) -> list[Node]:
         var, kernel = self.var(self.written), self._kernel()[1]
         if self.grouped(self.written):
-            return [Text((self._begin()[0], *block, f"{var} = {kernel}"))]
+            return [Text((self._begin()[0], *block, f"{var} = {kernel}", self._look(var, "0")))]
         name = f"{var} =" if self.returns or self.kept else "return"
         return [Text((*block, f"{name} {kernel}"))]
 
@@ -240,7 +251,7 @@ class OnePass:
             lines += [f"term = {kernel}", f"{var}[{place}] += term"]
         else:
             lines.append(f"{var} += {kernel}")
-        return [Text(tuple(lines))]
+        return [Text((*lines, self._look(var)))]
 
     def _kernel(self) -> tuple[list[str], str]:
         """The statements before the local kernel, and the expression that it is."""
@@ -264,10 +275,10 @@ class OnePass:
         leave = HandOver(**vars(self._reduce()))
         begins = self._changes(self.written, "step")
         if not begins:
-            return [Text((*lines, f"sums = {kernel}")), leave]
+            return [Text((*lines, f"sums = {kernel}", self._look("sums"))), leave]
         panel = f"another panel of {self.role(self.written)} begins"
         fresh = When(begins, (Text((f"sums = 0  # {panel}",)),))
-        add = Text((*lines, f"sums += {kernel}"))
+        add = Text((*lines, f"sums += {kernel}", self._look("sums")))
         return [fresh, add, When(self._changes(self.written, "step + 1"), (leave,))]
 
     def _reduce(self) -> Reduce:

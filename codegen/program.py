@@ -152,14 +152,35 @@ class Function:
 
 @dataclass(frozen=True)
 class Layer:
-    """The three passes of a training step as one differentiable function."""
+    """The three passes of a training step as one differentiable function.
 
-    forward: str  # what the call of each pass binds, and with what
-    forward_arguments: str
+    `first` runs forward, `second` makes the gradient of what it was given: forward and backward_data of a
+    convolution, and the other way around of a transposed one.
+    """
+
+    given: str  # parameters: what the layer is given, and the gradient of what it gives
+    gradient: str
+    roles: tuple[
+        str, str, str, str
+    ]  # the given, the result, the gradients of either: "In", "Out", "dIn", "dOut"
+    pass_: tuple[str, str]  # as words are counted
+    call: tuple[str, str]  # the functions
+    first: str  # what the call of each pass binds, and with what
+    first_arguments: str
     saved: str  # what waits for the backward passes
-    data: str
-    data_arguments: str
+    second: str
+    second_arguments: str
     filter_arguments: str
+
+    @property
+    def result(self) -> str:
+        """The variable with what the layer gives."""
+        return self.first.split(", ")[0]
+
+    @property
+    def passed(self) -> str:
+        """The variable with the gradient of what it was given."""
+        return self.second.split(", ")[0]
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ def render_sbatch(
         raise UsageError(f"gpus-per-task is {gpus_per_task}; take 0 or more")
     if not TIME.fullmatch(time):
         raise UsageError(f"time {time!r} is no time limit; write minutes, hh:mm:ss or d-hh:mm:ss")
+    program = f"./{program}" if program.startswith("-") else program  # python takes no flag for a program
     ranks = plan.used_procs
     per_node = min(ntasks_per_node, ranks)
     requests = [f"--time={time}", f"--cpus-per-task={cpus_per_task}"]

@@ -94,10 +94,12 @@ def conclude(
     Returns the exit code: 0, or 5 where any rank found a fault. A run that breaks off
     ends the process with code 6.
     """
-    words = Words()
+    words = Words(finite=args.check)
     Tuning.on = args.tune
     try:
         values, seconds = timed(share, words, world)
+        for each, value in zip(share.results if share else [], values, strict=True):
+            words.search(each.name, value, "at the end")
         words.enter("the check")
         faults = check(world, facts, share, values, words) if args.check else []
         for _ in range(TRIALS if args.tune and args.bench else 0):

@@ -81,6 +81,30 @@ def dealt(held: Layout) -> Layout:
     return Layout(held.whole, tuple(boxes))
 
 
+def one_owner(held: Layout) -> Layout:
+    """An owner for each word that several ranks may hold, one of them where it goes."""
+    return dealt(held) if apart(held.boxes) else even(held.whole)
+
+
+def broadcast(base: Layout, whole: Sequence[int]) -> Layout:
+    """What every rank needs of an operand to combine it with its box of `base`.
+
+    Dimensions count from the last one, as torch broadcasts; those of extent 1 are held
+    by all.
+    """
+    if tuple(whole) == base.whole:
+        return base
+    skip = len(base.whole) - len(whole)
+    boxes = tuple(
+        tuple(
+            (0, 1) if extent == 1 else interval
+            for extent, interval in zip(whole, box[skip:], strict=True)
+        )
+        for box in base.boxes
+    )
+    return Layout(tuple(whole), boxes)
+
+
 def move(
     share: torch.Tensor, source: Layout, target: Layout, count: Count
 ) -> torch.Tensor:
@@ -191,6 +215,26 @@ class SumBack(torch.autograd.Function):
         total = gradient.contiguous().clone()
         dist.all_reduce(total, group=ctx.group)
         return total, None
+
+
+class Agree(torch.autograd.Function):
+    """Words that several ranks hold alike: their gradient is the sum of all theirs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: torch.Tensor, held: Layout, owned: Layout, count: Count
+    ) -> torch.Tensor:
+        """The same values."""
+        ctx.place = held, owned, count
+        return values.view_as(values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        """Summed at the owners and sent to all that hold the words."""
+        held, owned, count = ctx.place
+        total = _sent(give_back, gradient, held, owned, count)
+        return _sent(redistribute, total, owned, held, count), None, None, None
 
 
 class AllSum(torch.autograd.Function):

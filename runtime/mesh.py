@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.rendezvous import rendezvous
 from runtime.watch import Watch
 
 At = dict[str, int]  # axis -> coordinate of a rank on the grid
+_groups = dict[Any, Any]()  # ranks and timeout -> what torch calls their group
 
 
 class Group(NamedTuple):
@@ -66,6 +68,24 @@ def line(at: At, grid: dict[str, int], axes: tuple[str, ...]) -> list[At]:
     return peers
 
 
+def ranks_group(ranks: Sequence[int], timeout: float | None = None) -> Any:
+    """The group of some ranks, made once; its members ask in the same order.
+
+    Only they take part in making it, so the cost does not grow with the number of
+    groups. `timeout` in seconds bounds every wait in it (None: torch's own limit).
+    """
+    if _groups.get("world") is not dist.group.WORLD:  # of another life of this process
+        _groups.clear()
+        _groups["world"] = dist.group.WORLD
+    key = tuple(sorted(ranks)), timeout
+    if key not in _groups:
+        limit = None if timeout is None else datetime.timedelta(seconds=timeout)
+        _groups[key] = dist.new_group(
+            list(key[0]), limit, use_local_synchronization=True
+        )
+    return _groups[key]
+
+
 def make_groups(
     at: At,
     grid: dict[str, int],
@@ -74,17 +94,14 @@ def make_groups(
 ) -> dict[str, Group]:
     """Name -> the group of this rank along some axes. All ranks ask in the same order.
 
-    `timeout` in seconds bounds every wait in these groups (None: torch's own limit).
-    Only the members of a group take part in making it, so the cost does not grow with
-    the number of groups.
+    See `ranks_group` for `timeout`.
     """
-    limit = None if timeout is None else datetime.timedelta(seconds=timeout)
     groups = {}
     for name, axes in lines.items():
-        peers = line(at, grid, axes)
+        # torch numbers the members of a group by their ranks
+        peers = sorted(line(at, grid, axes), key=lambda peer: rank_of(peer, grid))
         ranks = [rank_of(peer, grid) for peer in peers]
-        handle = dist.new_group(ranks, limit, use_local_synchronization=True)
-        groups[name] = Group(handle, peers, peers.index(at))
+        groups[name] = Group(ranks_group(ranks, timeout), peers, peers.index(at))
     return groups
 
 

@@ -1,14 +1,16 @@
 """Layers of training plans as `torch.nn.Module`s: weight, input, output are shares.
 
 The passes are those of an emitted program, which builds its layer by `layer()`. A rank
-gives its share of In, the words of `owned_in(at)`, and gets its share of Out; DTensors
-go in and out where their placements say the same. The weight is the own box of Ker, the
-bias the own channels of Out, held alike by the ranks that own the same ones.
+gives its share of In, the words of `given.mine`, and gets its share of Out; DTensors go
+in and out where their placements say the same. The weight is the own box of Ker, the
+bias the own channels of Out, held alike by the ranks that own the same ones. Ranks that
+the plan leaves idle take part with shares that are empty.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,10 +19,22 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
-from runtime.blocks import Box, shape, within
-from runtime.mesh import At, coordinates, grid_size, make_groups, place_at
+from runtime.blocks import Box, shape
+from runtime.buckets import Shared
+from runtime.finite import all_finite, watch
+from runtime.layer_state import take_parameters, whole_parameters
+from runtime.mesh import (
+    At,
+    coordinates,
+    grid_size,
+    make_groups,
+    place_at,
+    rank_of,
+    ranks_group,
+)
 from runtime.placements import expressed, refused
 from runtime.shares import gather_shares, share_of
+from runtime.sides import by_rank, sides, spread
 from runtime.words import Words
 
 
@@ -50,22 +64,29 @@ class DistributedLayer(nn.Module):
         if len(program.KER_SHAPE) - self.kernel_dims not in (2, 3):
             raise ValueError(f"{self.name} is no layer for a {type(self).__name__}")
         ranks = grid_size(program.GRID)
-        if dist.get_world_size() != ranks:
+        if dist.get_world_size() not in (ranks, program.PROCS):
             raise ValueError(
                 f"{self.name} is planned for {ranks} ranks, but"
                 f" {dist.get_world_size()} run; plan it for as many, with exact_procs"
             )
-        self.at: At = coordinates(dist.get_rank(), program.GRID)
-        self.groups = make_groups(self.at, program.GRID, program.LINES)
+        self.idle = dist.get_rank() >= ranks  # the grid has no place for this rank
+        self.at: At = {}
+        self.groups: dict[str, Any] = {}
+        if not self.idle:
+            self.at = coordinates(dist.get_rank(), program.GRID)
+            self.groups = make_groups(self.at, program.GRID, program.LINES)
+        self.given, self.result = sides(program)
+        self.kernels = by_rank(program.owned_ker, program.GRID)
         self.words = Words()  # received since the layer was made
         like = {"dtype": program.DTYPE, "device": device}
-        self.weight = nn.Parameter(
-            torch.empty(shape(program.owned_ker(self.at)), **like)
-        )
+        mine = dist.get_rank()
+        self.weight = nn.Parameter(torch.empty(shape(self.kernels[mine]), **like))
         self.bias: nn.Parameter | None = None
         if bias:
-            self.bias = nn.Parameter(torch.empty(shape(self.channels(self.at)), **like))
-        self.bias_group = self._bias_group()
+            own = self.channels_of(self.result.mine)
+            self.bias = nn.Parameter(torch.empty(shape(own), **like))
+        self.bias_ranks = self._bias_ranks()
+        self.bias_group = ranks_group(self.bias_ranks) if bias else None
         self.reset_parameters()
         if check_finite:
             for role, tensor in (("dKer", self.weight), ("dBias", self.bias)):
@@ -73,15 +94,24 @@ class DistributedLayer(nn.Module):
 
     def channels(self, at: At) -> Box:
         """The output channels (groups and channels) that the rank at `at` owns."""
-        box: Box = self.program.owned_out(at)
+        return self.channels_of(self.result.boxes[rank_of(at, self.program.GRID)])
+
+    def channels_of(self, box: Box) -> Box:
+        """The channels in a box of Out."""
         return box[1 : len(box) - self.kernel_dims]
 
-    def _bias_group(self) -> Any:
+    def _bias_ranks(self) -> tuple[int, ...]:
         """The ranks that own the same output channels, of other samples or rows."""
-        ats = [coordinates(r, self.program.GRID) for r in range(dist.get_world_size())]
-        mine = self.channels(self.at)
-        ranks = [rank for rank, at in enumerate(ats) if self.channels(at) == mine]
-        return dist.new_group(ranks, use_local_synchronization=True)
+        mine = self.channels_of(self.result.mine)
+        boxes = enumerate(self.result.boxes)
+        return tuple(rank for rank, box in boxes if self.channels_of(box) == mine)
+
+    def hand_over(self) -> list[Shared]:
+        """The parameters whose gradients the caller sums from now on; see `Buckets`."""
+        self.bias_group = None
+        if self.bias is None or self.bias.numel() == 0:
+            return []
+        return [Shared(self.bias, self.bias_ranks, self.bias.numel())]
 
     def reset_parameters(self) -> None:
         """Values as torch's own layers begin with: uniform, from rank 0's generator."""
@@ -90,9 +120,10 @@ class DistributedLayer(nn.Module):
         bound = 1 / math.sqrt(
             math.prod(self.program.KER_SHAPE[-self.kernel_dims - 1 :])
         )
-        first = sum(low * 2**i for i, (low, _) in enumerate(self.channels(self.at)))
-        own = (self.weight, dist.get_rank()), (self.bias, 2**20 + first)
-        for parameter, offset in own:
+        own = self.channels_of(self.result.mine)
+        first = sum(low * 2**i for i, (low, _) in enumerate(own))
+        seeds = (self.weight, dist.get_rank()), (self.bias, 2**20 + first)
+        for parameter, offset in seeds:
             if parameter is not None:
                 generator = torch.Generator().manual_seed(seed[0] + offset)
                 values = torch.rand(parameter.shape, generator=generator) * 2 - 1
@@ -105,20 +136,19 @@ class DistributedLayer(nn.Module):
         """This rank's share of Out, from its share of In."""
         if isinstance(share, DTensor):
             return self._between_dtensors(share)
-        wanted = shape(self.program.owned_in(self.at))
-        if share.shape != wanted:
+        wanted = shape(self.given.mine)
+        if share.shape != wanted or share.dtype != self.weight.dtype:
+            place = place_at(None if self.idle else self.at)
             raise ValueError(
-                f"{self.name}: rank {dist.get_rank()} ({place_at(self.at)}) owns In of"
-                f" shape {wanted}, but was given {tuple(share.shape)};"
-                " `layer.share(whole)` cuts it"
+                f"{self.name}: rank {dist.get_rank()} ({place}) owns In of"
+                f" shape {wanted} and {self.weight.dtype}, but was given"
+                f" {tuple(share.shape)} of {share.dtype}; `layer.share(whole)` cuts it"
             )
         self._look("In", share)
         if self.check_finite and share.requires_grad:
             share = share.view_as(share)
             self._watch(share, "dIn")
-        out: torch.Tensor = self.program.Layer.apply(
-            share, self.weight, self.at, self.groups, self.words
-        )
+        out = self._computed(share)
         if self.bias is not None:
             out = AddBias.apply(  # type: ignore[no-untyped-call]
                 out, self.bias, self.kernel_dims, self.bias_group
@@ -128,12 +158,25 @@ class DistributedLayer(nn.Module):
             self._watch(out, "dOut")
         return out
 
+    def _computed(self, share: torch.Tensor) -> torch.Tensor:
+        """Out without bias."""
+        if self.idle:  # nothing, of which the gradient is nothing
+            nothing = share.new_zeros(shape(self.result.mine))
+            return nothing + 0 * share.sum() + 0 * self.weight.sum()
+        out: torch.Tensor = self.program.Layer.apply(
+            share, self.weight, self.at, self.groups, self.words
+        )
+        if not getattr(self.program, "TRANSPOSED", False):
+            return out
+        windows = tuple(self.program.WINDOWS.values())
+        return spread(out, self.program.owned_in(self.at), self.result.mine, windows)
+
     def _between_dtensors(self, whole: DTensor) -> torch.Tensor:
-        refused(self.name, whole, self.program.owned_in, self.program.GRID)
+        refused(self.name, whole, self._owner("In"), self.program.GRID)
         device = whole.device.type
         mesh, places = self.placements("Out", device)
         out = self.forward(whole.to_local())
-        extents = self.program.OUT_SHAPE
+        extents = self.result.whole
         strides = torch.empty(extents, device="meta").stride()
         return DTensor.from_local(
             out,
@@ -149,96 +192,68 @@ class DistributedLayer(nn.Module):
 
         Raises `ValueError` where no placements say who owns what. All ranks must ask.
         """
-        owned, whole = self.program.owned_in, self.program.IN_SHAPE
-        if tensor == "Out":
-            owned, whole = self.program.owned_out, self.program.OUT_SHAPE
-        return expressed(
-            self.name, tensor, owned, tuple(whole), self.program.GRID, device
-        )
+        whole = self.given.whole if tensor == "In" else self.result.whole
+        grid = self.program.GRID
+        return expressed(self.name, tensor, self._owner(tensor), whole, grid, device)
+
+    def _owner(self, tensor: str) -> Callable[[At], Box]:
+        """Who owns what of "In" or "Out"; DTensors know of no idle ranks."""
+        if dist.get_world_size() > grid_size(self.program.GRID):
+            raise ValueError(
+                f"{self.name}: the plan leaves ranks idle, which no DTensor says;"
+                " give and take local shares"
+            )
+        boxes = (self.given if tensor == "In" else self.result).boxes
+        return lambda at: boxes[rank_of(at, self.program.GRID)]
 
     def share(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's share of a whole In, given as torch's own layers have it."""
-        whole = whole.reshape(self.program.IN_SHAPE)
+        whole = whole.reshape(self.given.whole)
         windows = getattr(self.program, "WINDOWS", {})
-        return share_of(whole, self.program.owned_in(self.at), tuple(windows.values()))
+        if getattr(self.program, "TRANSPOSED", False):
+            windows = {}  # every row is read
+        return share_of(whole, self.given.mine, tuple(windows.values()))
 
     def gather(self, share: torch.Tensor) -> torch.Tensor:
         """The whole Out from the shares of all ranks, as torch's own layers have it."""
-        whole = gather_shares(
-            share, self.program.owned_out, self.program.OUT_SHAPE, self.program.GRID
-        )
-        return whole.flatten(1, 2) if self._grouped else whole
+        whole = gather_shares(share, self.result.box, self.result.whole, self._ranks)
+        return whole.flatten(1, 2) if self.grouped else whole
 
     @property
-    def _grouped(self) -> bool:
+    def _ranks(self) -> dict[str, int]:
+        return {"rank": dist.get_world_size()}
+
+    @property
+    def grouped(self) -> bool:
+        """Whether groups are a dimension of their own."""
         return len(self.program.KER_SHAPE) == self.kernel_dims + 3
 
     # -- NaN ------------------------------------------------------------------------
 
+    def _place(self, rank: int) -> str:
+        grid = self.program.GRID
+        at = coordinates(rank, grid) if rank < grid_size(grid) else None
+        return f" ({place_at(at)})"
+
     def _watch(self, tensor: torch.Tensor | None, role: str) -> None:
-        if tensor is not None:
-            tensor.register_hook(lambda gradient: self._look(role, gradient))  # type: ignore[no-untyped-call]
+        watch(f"{self.name}: {role}", tensor, self._place)
 
     def _look(self, role: str, values: torch.Tensor) -> None:
-        if not self.check_finite:
-            return
-        bad = torch.zeros(
-            dist.get_world_size(), dtype=torch.int32, device=values.device
-        )
-        bad[dist.get_rank()] = int(not bool(torch.isfinite(values).all()))
-        dist.all_reduce(bad)
-        if bad.any():
-            ranks = [int(rank) for rank in bad.nonzero().flatten()]
-            where = ", ".join(
-                f"rank {rank} ({place_at(coordinates(rank, self.program.GRID))})"
-                for rank in ranks
-            )
-            raise FloatingPointError(
-                f"layer {self.name}: {role} is not finite on {where}"
-            )
+        if self.check_finite:
+            all_finite(f"{self.name}: {role}", values, self._place)
 
     # -- state ----------------------------------------------------------------------
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Weight and bias whole, on every rank, as torch's own layers save them."""
-        program = self.program
-        weight = gather_shares(
-            self.weight.detach(), program.owned_ker, program.KER_SHAPE, program.GRID
-        )
-        state = {"weight": weight.flatten(0, 1) if self._grouped else weight}
-        if self.bias is not None:
-            whole = program.OUT_SHAPE[1 : len(program.OUT_SHAPE) - self.kernel_dims]
-            state["bias"] = gather_shares(
-                self.bias.detach(), self.channels, whole, program.GRID
-            ).flatten()
-        return state
+        return whole_parameters(self)
 
     def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Take the own shares of a whole weight and bias, saved from any grid.
 
         Raises `ValueError` with the names where the state is of another layer.
         """
-        program = self.program
-        boxes: dict[str, Box] = {"weight": program.owned_ker(self.at)}
-        whole = {"weight": tuple(program.KER_SHAPE)}
-        if self.bias is not None:
-            boxes["bias"] = self.channels(self.at)
-            whole["bias"] = tuple(program.OUT_SHAPE[1 : 1 + len(boxes["bias"])])
-        flat = {
-            name: (math.prod(sizes[:2]), *sizes[2:]) if self._grouped else sizes
-            for name, sizes in whole.items()
-        }
-        given = {name: tuple(values.shape) for name, values in state.items()}
-        if given != flat:
-            raise ValueError(
-                f"the state is not of layer {self.name}:"
-                f" it has {given}, the layer {flat}"
-            )
-        with torch.no_grad():
-            for name, box in boxes.items():
-                values = state[name].reshape(whole[name])
-                frame = tuple((0, extent) for extent in whole[name])
-                getattr(self, name).copy_(values[within(box, frame)])
+        take_parameters(self, state)
 
     def get_extra_state(self) -> dict[str, Any]:
         """What a state of shares belongs to; part of `state_dict()`."""
@@ -285,7 +300,10 @@ class DistributedLinear(DistributedLayer):
 
 
 class AddBias(torch.autograd.Function):
-    """Add a number to each channel; its gradient is summed over those that share it."""
+    """Add a number to each channel; its gradient is summed over those that share it.
+
+    Without a group it is only this rank's part of the sum.
+    """
 
     @staticmethod
     def forward(
@@ -303,5 +321,6 @@ class AddBias(torch.autograd.Function):
         """dOut passes; every number of the bias gets the sum of its channel."""
         dims = [0, *range(dout.dim() - ctx.dims, dout.dim())]
         dbias = dout.sum(dims).contiguous()
-        dist.all_reduce(dbias, group=ctx.group)
+        if ctx.group is not None:
+            dist.all_reduce(dbias, group=ctx.group)
         return dout, dbias, None, None

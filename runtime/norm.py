@@ -10,7 +10,9 @@ import torch.distributed as dist
 from torch import nn
 
 from runtime.blocks import Box, meet
+from runtime.buckets import Shared
 from runtime.layout import AllSum, Layout, SumBack
+from runtime.mesh import ranks_group
 
 
 class BatchNorm(nn.Module):
@@ -31,7 +33,8 @@ class BatchNorm(nn.Module):
         self.eps, self.momentum = plain.eps, plain.momentum
         self.layout, self.channels = layout, layout.mine[1]
         self.span, ranks = _sharing(layout.boxes, dist.get_rank())
-        self.group = dist.new_group(ranks, use_local_synchronization=True)
+        self.ranks, self.sums_gradients = tuple(ranks), True
+        self.group = ranks_group(ranks)
         self.words = math.prod(layout.whole) // layout.whole[1]  # per channel
         low, high = self.channels
         for name in ("weight", "bias"):
@@ -74,7 +77,16 @@ class BatchNorm(nn.Module):
         total: torch.Tensor = AllSum.apply(spread, self.group)  # type: ignore[no-untyped-call]
         return total[low - first : high - first]
 
+    def hand_over(self) -> list[Shared]:
+        """The parameters whose gradients the caller sums from now on; see `Buckets`."""
+        self.sums_gradients = False
+        words, first = self.span[1] - self.span[0], self.channels[0] - self.span[0]
+        held = [each for each in (self.weight, self.bias) if each is not None]
+        return [Shared(each, self.ranks, words, first) for each in held]
+
     def _parameter(self, values: torch.Tensor) -> torch.Tensor:
+        if not self.sums_gradients:
+            return values
         (low, high), (first, last) = self.channels, self.span
         spread = nn.functional.pad(values, (low - first, last - high))
         shared: torch.Tensor = SumBack.apply(spread, self.group)  # type: ignore[no-untyped-call]

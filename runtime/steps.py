@@ -1,4 +1,4 @@
-"""What a network does between its planned layers, on shares: pooling, sums, reshaping.
+"""What a network does between its planned layers, on shares: sums, joins, reshaping.
 
 Each step is made for the layouts of its inputs and tells that of its output.
 """
@@ -13,31 +13,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn import functional
 
-from runtime.blocks import (
-    Box,
-    Window,
-    cut,
-    reach,
-    shape,
-    source_rows,
-    volume,
-    zeros_around,
-)
+from runtime.blocks import Box, Interval, shape
+from runtime.buckets import Shared
+from runtime.held import Held
 from runtime.layout import (
     Count,
     Layout,
     SumBack,
-    apart,
-    collect,
-    dealt,
+    broadcast,
     even,
     everywhere,
     move,
 )
-from runtime.mesh import coordinates
-from runtime.module import DistributedLayer
 
 
 class Step(nn.Module):
@@ -45,23 +33,59 @@ class Step(nn.Module):
 
     layout: Layout
 
+    def full_state_dict(self) -> dict[str, torch.Tensor]:
+        """Entry -> what the module that this stands for would save, on every rank."""
+        held: Any = getattr(self, "module", None)
+        if held is None:
+            return {}
+        state: dict[str, torch.Tensor] = (
+            held.full_state_dict()
+            if hasattr(held, "full_state_dict")
+            else held.state_dict()
+        )
+        return state
+
+    def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Take the own parts of what that module saved."""
+        held: Any = getattr(self, "module", None)
+        if hasattr(held, "load_full_state_dict"):
+            held.load_full_state_dict(state)
+        elif held is not None:
+            held.load_state_dict(state)
+
 
 class Local(Step):
-    """Something done to every word by itself; other operands come to the first."""
+    """Something done to every word by itself; other operands come to the first.
+
+    call: takes shares of `layouts`, then the parameters of `module`. Operands may be
+    broadcast, so that ranks with the same samples and channels get the same words.
+    """
 
     def __init__(
-        self, call: Callable[..., Any], layouts: Sequence[Layout], count: Count
+        self,
+        call: Callable[..., Any],
+        layouts: Sequence[Layout],
+        count: Count,
+        module: Held | None = None,
     ) -> None:
         super().__init__()
         self.call, self.layouts, self.count = call, layouts, count
-        self.layout = layouts[0]
+        self.layout = largest(layouts)
+        self.wanted = [broadcast(self.layout, lies.whole) for lies in layouts]
+        self.module = module
 
     def forward(self, *shares: torch.Tensor) -> torch.Tensor:
         """The share of the result."""
-        pairs = zip(shares, self.layouts, strict=True)
-        here = [move(share, lies, self.layout, self.count) for share, lies in pairs]
-        result: torch.Tensor = self.call(*here)
+        trios = zip(shares, self.layouts, self.wanted, strict=True)
+        here = [move(share, lies, to, self.count) for share, lies, to in trios]
+        own = [] if self.module is None else self.module.all()
+        result: torch.Tensor = self.call(*here, *own)
         return result
+
+
+def largest(layouts: Sequence[Layout]) -> Layout:
+    """The layout with the most words, the first of them."""
+    return max(layouts, key=lambda lies: math.prod(lies.whole))
 
 
 class Inside(Step):
@@ -77,193 +101,71 @@ class Inside(Step):
         return result
 
 
-class Planned(Step):
-    """A planned layer, with the moves into its ownership.
+class Turned(Step):
+    """Dimensions in another order; nothing moves."""
 
-    groups: how many the dense channels are seen as; 1 for all but grouped convolutions.
+    def __init__(self, source: Layout, order: Sequence[int]) -> None:
+        super().__init__()
+        self.order = tuple(order)
+        self.layout = turned(source, order)
+
+    def forward(self, share: torch.Tensor) -> torch.Tensor:
+        """The share of the result."""
+        return share.permute(self.order)
+
+
+def turned(lies: Layout, order: Sequence[int]) -> Layout:
+    """The same words with their dimensions in another order."""
+    whole = tuple(lies.whole[dim] for dim in order)
+    return Layout(whole, tuple(tuple(box[dim] for dim in order) for box in lies.boxes))
+
+
+class Joined(Step):
+    """Tensors put behind one another along a dimension.
+
+    Ranks hold what they hold of the first one, and along the dimension as large a part
+    of the whole as they hold of the first one: where that is not cut, nothing moves.
     """
 
-    def __init__(self, module: DistributedLayer, source: Layout, count: Count) -> None:
+    def __init__(self, layouts: Sequence[Layout], dim: int, count: Count) -> None:
         super().__init__()
-        self.module, self.count, self.source = module, count, source
-        program = module.program
-        self.windows = tuple(getattr(program, "WINDOWS", {}).values())
-        self.grouped = len(program.KER_SHAPE) == module.kernel_dims + 3
-        ranks = range(dist.get_world_size())
-        ats = [coordinates(rank, program.GRID) for rank in ranks]
-        self.wanted = Layout(
-            tuple(program.IN_SHAPE), tuple(program.owned_in(at) for at in ats)
+        self.layouts, self.dim, self.count = layouts, dim, count
+        first = layouts[0]
+        total = sum(lies.whole[dim] for lies in layouts)
+        boxes = tuple(
+            _with(box, dim, _scaled(box[dim], first.whole[dim], total))
+            for box in first.boxes
         )
-        self.aligned = split(source, program.IN_SHAPE[1]) if self.grouped else source
-        whole = program.OUT_SHAPE
-        self.inner = Layout(tuple(whole), tuple(program.owned_out(at) for at in ats))
-        self.layout = self.inner
-        if self.grouped:
-            self.joint = joined(self.inner)
-            self.layout = Layout(
-                (whole[0], whole[1] * whole[2], *whole[3:]),
-                tuple(_join(box, whole[2]) for box in self.joint.boxes),
-            )
+        whole = (*first.whole[:dim], total, *first.whole[dim + 1 :])
+        self.layout = Layout(whole, boxes)
+        self.wanted: list[Layout] = []
+        start = 0
+        for lies in layouts:
+            size = lies.whole[dim]
+            parts = tuple(_with(b, dim, _inside(b[dim], start, size)) for b in boxes)
+            self.wanted.append(Layout(lies.whole, parts))
+            start += size
 
-    def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """This rank's share of Out, from the share of In as it lay before."""
-        share = move(share, self.source, self.aligned, self.count)
-        lies = self.aligned
-        if self.grouped:
-            groups = self.module.program.IN_SHAPE[1]
-            lies = _split_boxes(lies, groups)
-            share = share.reshape(shape(lies.mine))
-        share, lies = self.rows_read(share, lies)
-        out: torch.Tensor = self.module(move(share, lies, self.wanted, self.count))
-        if self.grouped:
-            out = move(out, self.inner, self.joint, self.count)
-            out = out.reshape(shape(self.layout.mine))
-        return out
-
-    def rows_read(
-        self, share: torch.Tensor, lies: Layout
-    ) -> tuple[torch.Tensor, Layout]:
-        """Leave out the rows that no kernel reads: In does not count them."""
-        boxes = [list(box) for box in lies.boxes]
-        plain = len(lies.whole) - len(self.windows)
-        for dim, window in enumerate(self.windows, plain):
-            rows = source_rows((0, window.size), window)
-            if rows == list(range(lies.whole[dim])):
-                continue
-            low, high = lies.mine[dim]
-            mine = [row - low for row in rows if low <= row < high]
-            index = torch.tensor(mine, dtype=torch.int64, device=share.device)
-            share = share.index_select(dim, index)
-            for box in boxes:
-                low, high = (sum(row < end for row in rows) for end in box[dim])
-                box[dim] = (low, high)
-        return share, Layout(self.wanted.whole, tuple(map(tuple, boxes)))
+    def forward(self, *shares: torch.Tensor) -> torch.Tensor:
+        """The share of the result."""
+        trios = zip(shares, self.layouts, self.wanted, strict=True)
+        here = [move(share, lies, to, self.count) for share, lies, to in trios]
+        return torch.cat(here, self.dim)
 
 
-def _split_boxes(lies: Layout, groups: int) -> Layout:
-    """Channels as (group, channel of the group), where boxes are so aligned."""
-    size = lies.whole[1] // groups
-
-    def box(one: Box) -> Box:
-        low, high = one[1]
-        if low // size == (high - 1) // size and high > low:
-            first = low // size
-            inside = (low - first * size, high - first * size)
-            return (one[0], (first, first + 1), inside, *one[2:])
-        return (one[0], (low // size, high // size), (0, size), *one[2:])
-
-    whole = (lies.whole[0], groups, size, *lies.whole[2:])
-    return Layout(whole, tuple(map(box, lies.boxes)))
+def _with(box: Box, dim: int, interval: Interval) -> Box:
+    return (*box[:dim], interval, *box[dim + 1 :])
 
 
-def split(source: Layout, groups: int) -> Layout:
-    """The same layout if channels are boxes of (group, channel), else cut samples."""
-    size = source.whole[1] // groups
-
-    def fits(box: Box) -> bool:
-        low, high = box[1]
-        whole = low % size == 0 and high % size == 0
-        return whole or low // size == (high - 1) // size
-
-    if all(map(fits, source.boxes)):
-        return source
-    rest = [(0, extent) for extent in source.whole[1:]]
-    ranks = dist.get_world_size()
-    samples = [cut((0, source.whole[0]), ranks, rank) for rank in range(ranks)]
-    return Layout(source.whole, tuple((low_high, *rest) for low_high in samples))
+def _scaled(interval: Interval, size: int, total: int) -> Interval:
+    low, high = interval
+    return low * total // size, high * total // size
 
 
-def joined(inner: Layout) -> Layout:
-    """The same layout if (group, channel) are runs of channels, else an even one."""
-    size = inner.whole[2]
-    if all(b[1][1] - b[1][0] <= 1 or b[2] == (0, size) for b in inner.boxes):
-        return inner
-    return even(inner.whole)
-
-
-def _join(box: Box, size: int) -> Box:
-    (low, high), (first, last) = box[1], box[2]
-    run = (low * size + first, max(low, high - 1) * size + last)
-    return (box[0], run if high > low else (low * size, low * size), *box[3:])
-
-
-class Pool(Step):
-    """Maximum or average over windows, with the rows that neighbours own."""
-
-    def __init__(
-        self,
-        source: Layout,
-        windows: Sequence[Window],
-        out: Sequence[int],
-        count: Count,
-        average: bool,
-        padded: bool = True,
-    ) -> None:
-        super().__init__()
-        self.source, self.windows, self.count = source, tuple(windows), count
-        self.average, self.padded = average, padded
-        boxes, wanted = [], []
-        for box in source.boxes:
-            rows = [
-                tuple(-(-end * n // window.size) for end in ends)
-                for ends, n, window in zip(box[2:], out, windows, strict=True)
-            ]
-            reads = [reach((r[0], r[1]), w) for r, w in zip(rows, windows, strict=True)]
-            boxes.append((*box[:2], *((r[0], r[1]) for r in rows)))
-            wanted.append((*box[:2], *reads))
-        self.layout = Layout((*source.whole[:2], *out), tuple(boxes))
-        self.wanted = Layout(source.whole, tuple(wanted))
-
-    def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """The share of the pooled."""
-        share = move(share, self.source, self.wanted, self.count)
-        rows = self.layout.mine[2:]
-        if volume(self.layout.mine) == 0:
-            return share.new_zeros(shape(self.layout.mine)) + share.sum() * 0
-        around: list[int] = []
-        for interval, window in zip(rows, self.windows, strict=True):
-            around = [*zeros_around(interval, window), *around]
-        sizes = [w.kernel for w in self.windows], [w.stride for w in self.windows]
-        dims = len(self.windows) - 1
-        if not self.average:
-            most = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)
-            full = functional.pad(share, around, value=-math.inf)
-            dilation = [w.dilation for w in self.windows]
-            return most[dims](full, *sizes, 0, dilation)
-        mean: Any = (
-            functional.avg_pool1d,
-            functional.avg_pool2d,
-            functional.avg_pool3d,
-        )[dims]
-        result: torch.Tensor = mean(functional.pad(share, around), *sizes)
-        if not self.padded:
-            ones = functional.pad(torch.ones_like(share), around)
-            result = result / mean(ones, *sizes)
-        return result
-
-
-class GlobalPool(Step):
-    """The mean over all positions of a channel: partial sums to one owner."""
-
-    def __init__(self, source: Layout, keep: bool, count: Count) -> None:
-        super().__init__()
-        self.source, self.keep, self.count = source, keep, count
-        flat = [box[:2] for box in source.boxes]
-        self.lies = source if apart(flat) else even(source.whole)
-        self.held = Layout(source.whole[:2], tuple(box[:2] for box in self.lies.boxes))
-        self.flat = dealt(self.held)
-        ones = len(source.whole) - 2 if keep else 0
-        self.layout = Layout(
-            (*source.whole[:2], *[1] * ones),
-            tuple((*box, *[(0, 1)] * ones) for box in self.flat.boxes),
-        )
-
-    def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """The means of the own samples and channels."""
-        share = move(share, self.source, self.lies, self.count)
-        sums = share.flatten(2).sum(2) / math.prod(self.source.whole[2:])
-        means = collect(sums, self.held, self.flat, self.count)
-        return means.reshape(shape(self.layout.mine))
+def _inside(interval: Interval, start: int, size: int) -> Interval:
+    """What an interval of the joined has of one of the parts."""
+    low, high = (min(max(end - start, 0), size) for end in interval)
+    return low, high
 
 
 class Flatten(Step):
@@ -293,7 +195,8 @@ class Flatten(Step):
 class Gathered(Step):
     """Something that every rank does to the whole, keeping a part of the result.
 
-    For what cannot be cut. Gradients of its parameters are summed over the ranks.
+    For what cannot be cut. `call` takes the whole tensors, then the parameters of
+    `held`; a `module` is called instead. Gradients of either are summed over the ranks.
     """
 
     def __init__(
@@ -302,26 +205,38 @@ class Gathered(Step):
         layouts: Sequence[Layout],
         out: Sequence[int],
         count: Count,
+        held: Held | None = None,
         module: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.call, self.layouts, self.count = call, layouts, count
-        self.module = copy.deepcopy(module)  # the user's stays as it is
+        self.plain = copy.deepcopy(module)  # the user's stays as it is
+        self.module = held if module is None else self.plain
+        self.sums_gradients = True
         self.layout = even(out)
+
+    def hand_over(self) -> list[Shared]:
+        """The parameters whose gradients the caller sums from now on; see `Buckets`."""
+        self.sums_gradients = False
+        held = () if self.plain is None else self.plain.parameters()
+        everyone = tuple(range(dist.get_world_size()))
+        return [Shared(each, everyone, each.numel()) for each in held]
 
     def forward(self, *shares: torch.Tensor) -> torch.Tensor:
         """The own part of what the whole gives."""
         pairs = zip(shares, self.layouts, strict=True)
         whole = [move(s, lies, everywhere(lies.whole), self.count) for s, lies in pairs]
-        if self.module is None:
-            result = self.call(*whole)
-        else:
-            held = dict(self.module.named_parameters())
+        if self.plain is not None and not self.sums_gradients:
+            result = self.plain(*whole)
+        elif self.plain is not None:
             summed = {
                 name: SumBack.apply(values, None)  # type: ignore[no-untyped-call]
-                for name, values in held.items()
+                for name, values in self.plain.named_parameters()
             }
-            result = torch.func.functional_call(self.module, summed, tuple(whole))
+            result = torch.func.functional_call(self.plain, summed, tuple(whole))
+        else:
+            own = self.module.all() if isinstance(self.module, Held) else []
+            result = self.call(*whole, *own)
         low_high = tuple(slice(*interval) for interval in self.layout.mine)
         part: torch.Tensor = result[low_high].contiguous()
         return part

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
+from runtime.blocks import Box, shape
+
 
 class Words:
-    """Counts the words that this rank receives: (phase, step, tensor) -> words."""
+    """Counts the words that this rank receives: (phase, step, tensor) -> words.
 
-    def __init__(self) -> None:
+    finite: look for NaN and infinity in what a rank is given and computes, and raise
+        `FloatingPointError` with tensor and step.
+    """
+
+    def __init__(self, finite: bool = False) -> None:
+        self.finite = finite
         self.steps: dict[tuple[str, int, str], int] = {}
         self.started, self.latest = 0, "no communication yet"
         self.part = ""  # what the phases that are counted now belong to
@@ -33,6 +42,30 @@ class Words:
                 self.steps[key] = self.steps.get(key, 0) + words
 
         return count
+
+    def given(
+        self, tensor: str, values: torch.Tensor, box: Box, dtype: torch.dtype
+    ) -> None:
+        """Refuse a share that is not what this rank owns: `ValueError`."""
+        if values.shape != shape(box) or values.dtype != dtype:
+            raise ValueError(
+                f"{tensor} is {tuple(values.shape)} of {values.dtype}, but this rank"
+                f" owns {shape(box)} of {dtype}; give every rank its own box"
+            )
+        self.search(tensor, values, "as it was given")
+
+    def look(self, tensor: str, step: int, values: torch.Tensor) -> None:
+        """Look for NaN in the sums that a rank holds after a step."""
+        self.search(tensor, values, f"after {self.part}loop step {step}")
+
+    def search(self, tensor: str, values: torch.Tensor, when: str) -> None:
+        """Raise `FloatingPointError` if NaN is looked for and found."""
+        if not self.finite or bool(torch.isfinite(values).all()):
+            return
+        count = int((~torch.isfinite(values)).sum())
+        raise FloatingPointError(
+            f"{tensor} has NaN or infinity in {count} of {values.numel()} words {when}"
+        )
 
     def received(self) -> dict[str, int]:
         """Words received per tensor, as halo (there or back), and in total."""

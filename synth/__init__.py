@@ -16,20 +16,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from codegen.module import distributed_conv
     from synth.layer import Layer, load_layer
-    from synth.parallel import parallelize
+    from synth.parallel import parallelize, plan_model
     from synth.pipeline import plan
     from synth.plan import Plan
     from synth.plan_file import read_plan
+    from synth.samples import feed, open_samples
     from synth.simulated import simulated as simulate
 
-__all__ = ["Layer", "Plan", "distributed_conv", "load_layer", "parallelize", "plan", "read_plan", "simulate"]
+__all__ = [
+    "Layer",
+    "Plan",
+    "distributed_conv",
+    "feed",
+    "load_layer",
+    "open_samples",
+    "parallelize",
+    "plan",
+    "plan_model",
+    "read_plan",
+    "simulate",
+]
 
 _HOMES = {
     "distributed_conv": ("codegen.module", "distributed_conv"),
+    "feed": ("synth.samples", "feed"),
     "Layer": ("synth.layer", "Layer"),
     "load_layer": ("synth.layer", "load_layer"),
+    "open_samples": ("synth.samples", "open_samples"),
     "parallelize": ("synth.parallel", "parallelize"),
     "plan": ("synth.pipeline", "plan"),
+    "plan_model": ("synth.parallel", "plan_model"),
     "Plan": ("synth.plan", "Plan"),
     "read_plan": ("synth.plan_file", "read_plan"),
     "simulate": ("synth.simulated", "simulated"),

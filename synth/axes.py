@@ -14,13 +14,13 @@ makes conv1d, conv2d, conv3d, grouped convolution and the matrix product one pro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
 Axis = Literal["b", "g", "d", "h", "w", "c", "k"]
 Tensor = Literal["In", "Ker", "Out"]
 
-AXES: tuple[Axis, ...] = ("b", "g", "d", "h", "w", "c", "k")  # rank order: k varies fastest
+AXES: tuple[Axis, ...] = ("b", "g", "d", "h", "w", "c", "k")  # row-major rank order: k varies fastest
 SPATIAL: tuple[Axis, ...] = ("d", "h", "w")
 X_AXES: tuple[Axis, ...] = ("b", "d", "h", "w")  # the composite index x
 KERNEL_OF: dict[str, str] = {"d": "t", "h": "r", "w": "s"}
@@ -76,6 +76,29 @@ class PerAxis(NamedTuple):
         """For people: the axes that are not 1, as `b=4 x k=2`; `1` when all are."""
         parts = [f"{axis}={value}" for axis, value in zip(AXES, self, strict=True) if value != 1]
         return " x ".join(parts) or "1"
+
+
+Order = tuple[Axis, ...]  # all axes as they run over the ranks; the last one varies fastest
+ROW_MAJOR: Order = AXES
+
+
+def strides(grid: PerAxis, order: Order) -> dict[Axis, int]:
+    """Axis -> ranks from one coordinate to the next."""
+    stride, result = 1, dict[Axis, int]()
+    for axis in reversed(order):
+        result[axis] = stride
+        stride *= getattr(grid, axis)
+    return result
+
+
+def placement(grid: PerAxis, order: Iterable[str]) -> Order:
+    """The one order that stands for all which place the ranks of a grid alike.
+
+    `order` names the axes that are split, and may name others; row-major where that is the same.
+    """
+    split: list[Axis] = [axis for axis in AXES if getattr(grid, axis) > 1]
+    given = sorted(split, key=list(order).index)
+    return ROW_MAJOR if given == split else (*(a for a in AXES if a not in split), *given)
 
 
 def per_axis(function: Callable[[Axis], int]) -> PerAxis:

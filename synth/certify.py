@@ -29,6 +29,9 @@ from synth.layer import Layer
 
 SCHEMA = "synth.certificate/1"
 TENSORS = ("Out", "In", "Ker")
+MOST_ROWS = 2**22  # outputs times taps of a dimension, counted one by one
+MOST_OUTPUTS = {2: 2**17, 3: 2**12, 4: 2**12}  # by taps: of a constant below √min(N, R)
+MOST_PROOF = 2**17  # rows of all factorizations of one interval's pieces; honest ones need a third of it
 BITS = 80  # fixed point of the factorizations; their residuals are exact
 Dim = tuple[int, int, int, int, int]  # input, kernel, stride, padding, dilation
 
@@ -67,6 +70,11 @@ def facts(problem: dict[str, Any]) -> tuple[dict[str, int], int, list[Dim], int]
     for dim in dims:
         size, kernel, stride, padding, dilation = dim
         out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+        if out * kernel > MOST_ROWS:
+            raise InputError(
+                f"{out} outputs of {kernel} taps are too many for a certificate, which counts each of them, "
+                f"at most {MOST_ROWS}; take a smaller layer"
+            )
         tops = range(-padding, -padding + stride * out, stride)
         read = {top + dilation * tap for top in tops for tap in range(kernel)}
         inputs *= sum(0 <= row < size for row in read)
@@ -131,10 +139,10 @@ def proved(outputs: int, taps: int, square: Fraction) -> bool:
     few, many = sorted((outputs, taps))
     if few <= square:
         return True
+    if few not in MOST_OUTPUTS or many > MOST_OUTPUTS[few]:
+        return False
     if few == 2:  # lags of unit vectors are at most 1/2, and the largest eigenvalue grows with the lag
         return below(many, [Fraction(1, 2)], square)
-    if few not in (3, 4):
-        return False
     ends = [Fraction(n, 2) for n in ((-2, -1, 0) if few == 3 else (-2, -1, 0, 1, 2))]
     pieces = list(itertools.pairwise(ends))
     for start, end in pieces:  # the list grows: a piece that is not proved whole is proved in halves
@@ -144,7 +152,7 @@ def proved(outputs: int, taps: int, square: Fraction) -> bool:
         ]
         if all(shown):
             continue
-        if not (shown[0] and shown[1]) or end - start < Fraction(1, 2**20):
+        if not (shown[0] and shown[1]) or len(pieces) * many > MOST_PROOF:
             return False  # false at a point of the curve, or too close to call
         middle = (start + end) / 2
         pieces += [(start, middle), (middle, end)]
@@ -165,7 +173,8 @@ def check(data: dict[str, Any]) -> list[str]:
     sizes = ", ".join(f"|{t}| = {words[t]}" for t in TENSORS)
     lines = [f"1  {sizes}; F = {work} multiply-adds, P = {procs}, at most {most_work} in each process"]
 
-    weights = _weights(data["constants"], lines)
+    needed = {(outputs, len(taps)) for dim in dims for outputs, taps in classes(dim)}
+    weights = _weights(data["constants"], needed, lines)
     mass = Fraction(flat)
     for dim in dims:
         counts = tap_counts(dim)
@@ -200,11 +209,15 @@ def check(data: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _weights(constants: list[dict[str, Any]], lines: list[str]) -> dict[tuple[int, int], Fraction]:
+def _weights(
+    constants: list[dict[str, Any]], needed: set[tuple[int, int]], lines: list[str]
+) -> dict[tuple[int, int], Fraction]:
     """(outputs, taps) -> a proved lower bound of C^(-2/3). Raises `CheckError`."""
-    weights = {}
+    weights: dict[tuple[int, int], Fraction] = {}
     for each in constants:
         outputs, taps = _whole(each["outputs"]), _whole(each["taps"])
+        if (outputs, taps) not in needed or (outputs, taps) in weights:
+            raise ValueError(f"C({outputs},{taps}) is given, but not needed once more")
         square, weight = _fraction(each["square"]), _fraction(each["weight"])
         _must(weight > 0 and weight**3 * square <= 1, f"weight of C({outputs},{taps}) is at most C^(-2/3)")
         _must(proved(outputs, taps, square), f"C({outputs},{taps})² <= {float(square):.9f}")

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except SynthError as fault:
-        print(f"synth: {fault}", file=sys.stderr)
+        print(f"synth: {printable(str(fault))}", file=sys.stderr)
         return fault.exit_code
     except KeyboardInterrupt:
         print("synth: interrupted", file=sys.stderr)
@@ -46,6 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stdout = None  # the reader left; nothing more can be said
         return 0
+    except OSError as fault:
+        sys.stdout = None  # Python would try again to write what is left, and fail with a traceback
+        what = "the output" if fault.filename is None else str(fault.filename)
+        said = f"{what} cannot be written or read ({fault.strerror}); check space and rights"
+        print(f"synth: {printable(said)}", file=sys.stderr)
+        return UsageError.exit_code
+
+
+def printable(text: str) -> str:
+    """One line without control characters, whatever of the input is quoted in it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def parser() -> Parser:
@@ -125,6 +136,7 @@ def _planning(command: argparse.ArgumentParser, required: bool) -> None:
     command.add_argument("--stationary", choices=("auto", "out", "in", "ker"), default="auto")
     command.add_argument("--grid", metavar="b=4,k=2", help="fix parts of the grid")
     command.add_argument("--balance", type=float, default=0.10, metavar="F", help="extra work allowed (0.10)")
+    command.add_argument("--order", metavar="b,h,k,c", help="axes over the ranks, the last fastest")
     command.add_argument("--exact-procs", action="store_true", help="leave no process idle")
     tasks = ("forward", "backward-data", "backward-filter", "training")
     command.add_argument("--pass", dest="pass_", choices=tasks, default="forward")
@@ -159,6 +171,7 @@ def _asked(args: argparse.Namespace) -> Plan:
         pass_=args.pass_,
         machine=args.machine,
         strategy=args.strategy,
+        order=None if args.order is None else [each.strip() for each in args.order.split(",")],
         panels=args.panels,
     )
 
@@ -252,7 +265,7 @@ def _command(args: argparse.Namespace) -> str:
     if args.plan or str(args.layer).endswith(".json"):
         return f"synth emit --plan {shlex.quote(os.path.basename(args.plan or args.layer))}"
     words = ["synth", "emit", os.path.basename(args.layer), "--procs", str(args.procs)]
-    for flag in ("memory", "grid"):
+    for flag in ("memory", "grid", "order"):
         words += [f"--{flag}", getattr(args, flag)] if getattr(args, flag) else []
     words += ["--strategy", args.strategy] if args.strategy else []
     words += ["--pass", args.pass_] if args.pass_ != "forward" else []

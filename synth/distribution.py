@@ -13,7 +13,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from synth.axes import AXES, DIMS, LACKS, SPATIAL, TENSORS, PerAxis, Tensor, per_axis
+from synth.axes import (
+    AXES,
+    DIMS,
+    LACKS,
+    ROW_MAJOR,
+    SPATIAL,
+    TENSORS,
+    Order,
+    PerAxis,
+    Tensor,
+    per_axis,
+    strides,
+)
 from synth.intervals import Block, Box, Interval, cut, cuts, meet
 from synth.nest import Nest
 from synth.shares import WANTED, Share, member_parts, share_of
@@ -21,30 +33,31 @@ from synth.shares import WANTED, Share, member_parts, share_of
 
 @dataclass(frozen=True)
 class Distribution:
-    """Blocks and ownership of one nest on one process grid. Ranks are row-major over `axes.AXES`."""
+    """Blocks and ownership of one nest on one process grid.
+
+    `order` says how the axes run over the ranks; who owns what at which coordinates does not depend on it.
+    """
 
     nest: Nest
     grid: PerAxis
+    order: Order = ROW_MAJOR
 
     @property
     def ranks(self) -> range:
         """All working ranks."""
         return range(self.grid.size)
 
+    @cached_property
+    def _steps(self) -> PerAxis:
+        return PerAxis(**strides(self.grid, self.order))
+
     def at(self, rank: int) -> PerAxis:
         """Grid coordinates of a rank."""
-        coordinates = []
-        for parts in reversed(self.grid):
-            rank, index = divmod(rank, parts)
-            coordinates.append(index)
-        return PerAxis(*reversed(coordinates))
+        return PerAxis(*(rank // step % n for step, n in zip(self._steps, self.grid, strict=True)))
 
     def rank(self, at: PerAxis) -> int:
         """Rank at some grid coordinates."""
-        rank = 0
-        for index, parts in zip(at, self.grid, strict=True):
-            rank = rank * parts + index
-        return rank
+        return sum(index * step for index, step in zip(at, self._steps, strict=True))
 
     def work(self, at: PerAxis) -> Block:
         """Axis -> the block of the nest that the process works on."""

@@ -5,6 +5,7 @@
       out_channels: 256
       kernel: [3, 3]              # an int or one per dimension; likewise stride, padding, dilation
       padding: 1
+      transposed: false           # true: conv_transpose2d, with output_padding
     name: conv4_2                 # optional
 
 The rules that every layer obeys are in `layer_rules`, the reading of files in `layer_file`.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypedDict, Unpack
 
@@ -25,10 +26,13 @@ from synth.layer_rules import (
     CONV_KEYS,
     DEFAULTS,
     SPATIAL_AXES,
+    TRANSPOSED_KEYS,
+    TRANSPOSED_NUMBERS,
     Kind,
     LayerError,
     normalised,
     out_size,
+    transposed_shape,
 )
 from synth.layer_schema import layer_file_schema
 from synth.nest import Nest, Window
@@ -48,14 +52,17 @@ class Rest(TypedDict, total=False):
     groups: int
     dtype: str
     name: str
+    transposed: bool
+    output_padding: Ints
 
 
 @dataclass(frozen=True)
 class Layer:
     """One convolution or matrix product, checked: a `Layer` that exists is one that can be planned.
 
-    Convolution: Out[N,K,*] from In[N,C,*] and Ker[K,C/groups,*], as torch has them. Matrix product:
-    Out[m,n] = A[m,k]·B[k,n] with `input` (m, n, k), `out_channels` n, and nothing per axis.
+    Convolution: Out[N,K,*] from In[N,C,*] and Ker[K,C/groups,*], as torch has them. Transposed: Out from In
+    and Ker[C,K/groups,*] by the backward-data pass of the convolution `conv`, which has its nest.
+    Matrix product: Out[m,n] = A[m,k]·B[k,n] with `input` (m, n, k), `out_channels` n, and nothing per axis.
     Every constructor raises `LayerError`, a `UsageError`, for numbers that contradict each other.
     """
 
@@ -69,6 +76,8 @@ class Layer:
     groups: int = 1
     dtype: str = "float32"
     name: str = ""  # the kind, where none is given
+    transposed: bool = False
+    output_padding: tuple[int, ...] = 0  # type: ignore[assignment]  # rows at the end that the stride skips
 
     def __post_init__(self) -> None:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -106,12 +115,35 @@ class Layer:
         """(N, K, *spatial), or (m, n): the shape torch gives, in elements."""
         if self.kind == "matmul":
             return self.input[:2]
+        if self.transposed:
+            return self.conv.input
         numbers = zip(self.input[2:], self.kernel, self.stride, self.padding, self.dilation, strict=True)
         return (self.input[0], self.out_channels, *(out_size(*dimension) for dimension in numbers))
+
+    @property
+    def what(self) -> str:
+        """The kind, for people."""
+        return f"transposed {self.kind}" if self.transposed else self.kind
+
+    @cached_property
+    def conv(self) -> Layer:
+        """The convolution whose backward-data pass a transposed one is; any other layer is its own."""
+        if not self.transposed:
+            return self
+        sizes = transposed_shape(*(getattr(self, key) for key in TRANSPOSED_NUMBERS))
+        return replace(
+            self,
+            input=(self.input[0], self.out_channels, *sizes),
+            out_channels=self.input[1],
+            transposed=False,
+            output_padding=(0,) * len(sizes),
+        )
 
     @cached_property
     def nest(self) -> Nest:
         """The loop nest: per-group channels, and of every spatial dimension only the rows that are read."""
+        if self.transposed:
+            return self.conv.nest
         windows = {axis: Window(1) for axis in ("d", "h", "w")}
         if self.kind == "matmul":
             m, n, k = self.input
@@ -142,6 +174,7 @@ class Layer:
             "input": list(self.input),
             "out_channels": self.out_channels,
             "kernel": list(self.kernel),
+            **({"transposed": True, "output_padding": list(self.output_padding)} if self.transposed else {}),
         }
 
     @classmethod
@@ -157,11 +190,12 @@ class Layer:
             if key not in problem:
                 raise InputError(f"{place}: problem lacks {key}; {remedy}")
         try:
-            layer = cls(**{key: problem[key] for key in ("kind", *CONV_KEYS)}, name=name)
+            extra = [key for key in TRANSPOSED_KEYS if key in problem]
+            layer = cls(**{key: problem[key] for key in ("kind", *CONV_KEYS, *extra)}, name=name)
         except LayerError as fault:
             raise InputError(f"{place}: problem.{fault.key}: {fault.sentence}") from fault
         for key, value in layer.to_json().items():
-            if repr(value) != repr(_in_order(problem[key], value)):  # repr: 1 is neither 1.0 nor True
+            if repr(value) != repr(_in_order(problem.get(key), value)):  # repr: 1 is neither 1.0 nor True
                 said = f"{shown(repr(problem[key]), 100)}, but the layer makes it {value}"
                 raise InputError(f"{place}: problem.{key} is {said}; {remedy}")
         return layer
@@ -174,13 +208,13 @@ class Layer:
             m, n, k = self.input
             return f"matmul {m}x{k} by {k}x{n}, {self.dtype}"
         extras = [
-            f"{key} {by(getattr(self, key))}"
-            for key in ("stride", "padding", "dilation")
+            f"{key.replace('_', ' ')} {by(getattr(self, key))}"
+            for key in ("stride", "padding", "dilation", "output_padding")
             if set(getattr(self, key)) != {DEFAULTS[key]}
         ]
         extras += [f"{self.groups} groups"] if self.groups > 1 else []
         shapes = f"{by(self.input)} to {by(self.output_shape)}, kernel {by(self.kernel)}"
-        return ", ".join([f"{self.kind} {shapes}", *extras, self.dtype])
+        return ", ".join([f"{self.what} {shapes}", *extras, self.dtype])
 
 
 def load_layer(path: str | os.PathLike[str]) -> Layer:

@@ -15,6 +15,7 @@ from synth.layer_rules import (
     MATMUL_KEYS,
     MAX_NAME,
     SPATIAL_AXES,
+    TRANSPOSED_KEYS,
     LayerError,
 )
 from synth.yaml_places import Listing, Mapping, Node, Scalar, did_you_mean, shown
@@ -70,7 +71,7 @@ def parse(text: str, filename: str) -> Written:
 
 def _body(kind: str, place: Scalar, body: Node) -> dict[str, Node]:
     """Key -> value of what stands under the kind, all keys known and none that is needed missing."""
-    known, needed = CONV_KEYS, CONV_REQUIRED
+    known, needed = (*CONV_KEYS, *TRANSPOSED_KEYS), CONV_REQUIRED
     if kind == "matmul":
         known, needed = MATMUL_KEYS, ("input",)
     if not isinstance(body, Mapping):
@@ -110,6 +111,9 @@ def _value(node: Node, key: str) -> Any:
     """A key's value: a text, an integer, or a tuple of integers."""
     if key in ("kind", "dtype"):
         return _word(node, key)
+    if key == "transposed":
+        word = _word(node, key)
+        return {"true": True, "false": False}.get(word, word)
     if isinstance(node, Scalar):
         return node.integer(key)
     if not isinstance(node, Listing):

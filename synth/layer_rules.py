@@ -41,10 +41,13 @@ RANGES: dict[str, tuple[int, int]] = {
     "padding": (0, MAX_EXTENT),
     "dilation": (1, MAX_EXTENT),
     "groups": (1, MAX_EXTENT),
+    "output_padding": (0, MAX_EXTENT),
 }
-DEFAULTS: dict[str, int] = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+DEFAULTS: dict[str, int] = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "output_padding": 0}
 PER_AXIS_KEYS = ("kernel", "stride", "padding", "dilation")
 CONV_KEYS: tuple[str, ...] = ("input", "out_channels", *PER_AXIS_KEYS, "groups", "dtype")
+TRANSPOSED_KEYS = ("transposed", "output_padding")
+TRANSPOSED_NUMBERS = ("input", *PER_AXIS_KEYS, "output_padding")  # that `transposed_shape` takes
 CONV_REQUIRED: tuple[str, ...] = ("input", "out_channels", "kernel")
 MATMUL_KEYS: tuple[str, ...] = ("input", "m", "n", "k", "dtype")
 
@@ -75,13 +78,53 @@ def normalised(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
     fields["groups"] = _integer(kind, "groups", "groups", values["groups"])
     fields["dtype"] = _dtype(values["dtype"])
     fields["name"] = check_name(values["name"])
+    fields["output_padding"] = _entries(kind, "output_padding", values["output_padding"], axes)
+    fields["transposed"] = values["transposed"]
+    if not isinstance(fields["transposed"], bool):
+        said = shown(repr(fields["transposed"]))
+        raise LayerError(f"transposed is {said}; write true or false", "transposed")
     if kind == "matmul":
         _check_matmul(fields)
-    else:
-        _check_channels(fields)
-        for index in range(len(axes)):
-            _check_window(kind, fields, index)
+        return fields
+    _check_channels(fields)
+    conv = _transposed(kind, fields) if fields["transposed"] else fields
+    if any(fields["output_padding"]) and not fields["transposed"]:
+        more = fields["output_padding"]
+        raise LayerError(
+            f"output_padding is {list(more)}, but the layer is not transposed; write transposed: true",
+            "output_padding",
+        )
+    for index in range(len(axes)):
+        _check_window(kind, conv, index)
     return fields
+
+
+def transposed_shape(input: tuple[int, ...], *numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Output positions of a transposed convolution; `numbers` are kernel ... output_padding, per axis."""
+    return tuple(
+        (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1 + more
+        for size, kernel, stride, padding, dilation, more in zip(input[2:], *numbers, strict=True)
+    )
+
+
+def _transposed(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The convolution whose backward-data pass it is. Raises `LayerError` where there is none."""
+    for index, (more, stride) in enumerate(zip(fields["output_padding"], fields["stride"], strict=True)):
+        if more >= stride:
+            raise LayerError(
+                f"output_padding {more} is not less than the stride {stride}; use at most {stride - 1}",
+                *("output_padding", index, f"{kind}: "),
+            )
+    sizes = transposed_shape(*(fields[key] for key in TRANSPOSED_NUMBERS))
+    for index, size in enumerate(sizes):
+        if not 1 <= size <= MAX_EXTENT:
+            raise LayerError(
+                f"padding {fields['padding'][index]} leaves {size} output positions, not 1 to {MAX_EXTENT}; "
+                f"pad by less",
+                *("padding", index, f"{kind}: "),
+            )
+    before, channels = fields["input"][0], fields["out_channels"]
+    return {**fields, "input": (before, channels, *sizes), "out_channels": fields["input"][1]}
 
 
 def out_size(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:

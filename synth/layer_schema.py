@@ -24,6 +24,7 @@ _MEANING = {
     "padding": "zeros before and after each dimension",
     "dilation": "input positions from one kernel position to the next",
     "groups": "divides the input channels and the output channels",
+    "output_padding": "positions more at the end of a transposed convolution's output",
 }
 
 
@@ -74,10 +75,11 @@ def _conv(kind: str) -> dict[str, Any]:
     properties: dict[str, Any] = {"input": _input(kind)}
     for key, meaning in _MEANING.items():
         value = _integer(key)
-        if key in PER_AXIS_KEYS:
+        if key in (*PER_AXIS_KEYS, "output_padding"):
             value = {"oneOf": [value, _list(key, len(SPATIAL_AXES[kind]))]}
         default = {"default": DEFAULTS[key]} if key in DEFAULTS else {}
         properties[key] = {**value, **default, "description": meaning}
+    properties["transposed"] = {"type": "boolean", "default": False, "description": "conv_transpose1d/2d/3d"}
     properties["dtype"] = _dtype()
     return {
         "type": "object",

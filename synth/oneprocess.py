@@ -12,7 +12,7 @@ from synth.plan import Plan
 
 def shapes(layer: Layer) -> dict[Tensor, tuple[int, ...]]:
     """Shapes of the tensors as a program holds them: groups are a dimension of their own."""
-    nest = layer.nest.extents
+    layer, nest = layer.conv, layer.nest.extents
     if layer.kind == "matmul":
         return {"In": (nest.b, nest.c), "Ker": (nest.k, nest.c), "Out": (nest.b, nest.k)}
     grouped = (nest.g,) if layer.groups > 1 else ()
@@ -41,9 +41,9 @@ def expected(plan: Plan) -> dict[str, Any]:
         sample(names[tensor], shape, [range(n) for n in shape], dtype, torch.device("cpu")).to(wide)
         for tensor, shape in shapes(plan.layer).items()
     )
-    out = _layer(plan.layer, inputs.requires_grad_(), ker.requires_grad_()).reshape(dout.shape)
+    out = _layer(plan.layer.conv, inputs.requires_grad_(), ker.requires_grad_()).reshape(dout.shape)
     made = {"Out": out.detach()}
-    if plan.pass_ != "forward":
+    if plan.task != "forward":
         din, made["dKer"] = torch.autograd.grad(out, (inputs, ker), dout)
         made["dIn"] = _read_rows(plan.layer, din)
     roles = (shown(tiling.pass_, WRITES[tiling.pass_]) for tiling in plan.tilings)

@@ -1,35 +1,46 @@
-"""A user's torch model on the ranks of the default process group: every layer as it is planned.
+"""A user's torch model on the ranks of the default process group: the whole network as it is planned.
 
-    net = synth.parallelize(model, (32, 3, 224, 224), plan="data+spatial")
+    net = synth.parallelize(model, (32, 3, 224, 224))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     out = net.gather(net(net.scatter(images)))    # whole on every rank
     criterion(out, labels).backward()             # the same loss everywhere; its gradient is taken once
     optimizer.step()
 
-Convolutions and linear layers run by their plans; between layers whose ownerships differ, words are moved.
-Batch normalization has the statistics of the whole batch, pooling fetches the rows of its neighbours.
-What cannot be cut is computed by every rank from the gathered whole, and rank 0 says so on stderr.
+Convolutions, linear layers and poolings run by their plans, which are chosen together with what moves
+between them; between layers whose ownerships differ, words are moved. Batch normalization has the statistics
+of the whole batch, pooling fetches the rows of its neighbours. What cannot be cut is computed by every rank
+from the gathered whole, and rank 0 says so on stderr.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from synth.errors import InfeasibleError, UsageError
+from synth.axes import TENSORS
+from synth.errors import InfeasibleError, SynthError, UsageError
 from synth.layer import Layer
+from synth.model_graph import boxes_of, described, network_of, onto_maps
+from synth.model_plan import Decided, decided_by
+from synth.network.graph import Network as Graph
+from synth.network.options import Asked
+from synth.network.planner import NetworkPlan, plan_network
 from synth.pipeline import plan as plan_layer
 from synth.plan import Plan
 from synth.strategies import STRATEGIES
+from synth.units import parse_bytes
 
 if TYPE_CHECKING:
-    from torch import nn
+    import torch
+    from torch import fx, nn
     from torch.distributed.device_mesh import DeviceMesh
 
     from runtime.module import DistributedLayer
     from runtime.network import Network
 
+T = TypeVar("T")
 How = Plan | Mapping[str, int] | str  # a plan, parts of a grid, or the name of a strategy
 
 
@@ -37,22 +48,31 @@ def parallelize(
     model: nn.Module,
     input: Sequence[int],
     procs: int | DeviceMesh | None = None,
-    plan: Mapping[str, How] | How | None = None,
+    plan: NetworkPlan | os.PathLike[str] | Mapping[str, How] | How | None = None,
     *,
     memory: int | str | None = None,
     refuse: bool = False,
+    bucket_bytes: int = 25 * 2**20,
+    check_finite: bool = False,
 ) -> Network:
     """The model as a module that takes and gives this rank's shares; all ranks must ask.
 
     input: shape of the whole batch, fixed for the life of the result.
     procs: ranks or a mesh of them, for a check: they are those of the default process group.
-    plan: for every layer, or by the name of a layer as `named_modules` has it ("" for the others): a
-        training plan, parts of its grid such as {"h": 4}, or the name of a strategy such as "spatial".
-        Layers that a strategy does not fit, and those not named, get the plan that moves the fewest words.
-    memory: bytes per process that each plan may take.
+    plan: of the whole network, as `plan_model` makes it or `synth plan NET.yaml --json -o plan.json` writes
+        it. Or, for every layer, or by the name of a layer as `named_modules` has it ("" for the others): a
+        training plan, parts of its grid such as {"h": 4}, or the name of a strategy such as "spatial"; then
+        each layer is planned by itself, and those that a strategy does not fit, or that are not named, move
+        the fewest words. None: `plan_model`, on rank 0.
+    memory: bytes per process that the plan, or each plan, may take.
     refuse: raise `ValueError` with the name of a layer that would have to be gathered.
+    bucket_bytes: gradients of biases and normalizations are summed over the ranks that share them in messages
+        of about this size, during the backward pass; 0 for a message each.
+    check_finite: look for NaN and infinity in all activations and gradients, at the price of one small
+        collective for each; all ranks then raise `FloatingPointError`, which names layer, tensor and ranks.
 
-    Raises `UsageError` for a wrong argument or a name that no layer has.
+    Raises `UsageError` for a wrong argument, a name that no layer has, or a plan of another model, and
+    `InfeasibleError` where nothing fits the memory.
     """
     import torch.distributed as dist
 
@@ -62,13 +82,89 @@ def parallelize(
     asked = procs if isinstance(procs, int) or procs is None else procs.size()
     if asked not in (None, ranks):
         raise UsageError(f"the model is asked for {asked} ranks, but {ranks} run; start as many")
-    chosen = _by_name(plan)
+    graph, whole = _graph(model, tuple(input))
+    decided = None
+    if plan is None and whole.planned:
+        decided = _from_first(lambda: Decided.of(_planned(whole, Asked(ranks), memory)))
+    elif isinstance(plan, NetworkPlan | os.PathLike) or str(plan).endswith(".json"):
+        decided = decided_by(plan, whole, ranks)  # type: ignore[arg-type]
+    chosen = {} if decided else _by_name(plan)  # type: ignore[arg-type]
     known = {name for name, _ in model.named_modules()}
     for name in chosen:
         if name not in known:
             raise UsageError(f"plan names the layer {name}, which the model does not have")
-    planner = _Planner(chosen, ranks, memory)
-    return Network(model, tuple(input), planner.layer, refuse=refuse)
+    planner = _Planner(chosen, ranks, memory, check_finite, decided)
+    places = {}
+    if decided:
+        for node in whole.planned:
+            if not node.weighted and node.layer:
+                places[node.name] = boxes_of(node.layer, decided.placed[node.name], ranks)
+    dtype = _dtype(model)
+    how: dict[str, Any] = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
+    return Network(model, tuple(input), planner.layer, dtype, graph=graph, places=places, **how)
+
+
+def plan_model(
+    model: nn.Module,
+    input: Sequence[int],
+    procs: int,
+    *,
+    memory: int | str | None = None,
+    axes: str = "",
+) -> NetworkPlan:
+    """A training plan of all layers of a model together: the fewest words in layers and between them.
+
+    memory: bytes per process. Without a limit the passes of a layer keep what they have gathered for each
+        other; with one only dOut is kept, from backward-data to backward-filter.
+    axes: the grids split no other axes than these, but where a layer cannot use all processes so; "" for
+        all axes.
+
+    Raises `InfeasibleError` where no plan fits; the message says what would.
+    """
+    return _planned(_graph(model, tuple(input))[1], Asked(procs, axes=axes, strict=False), memory)
+
+
+def _planned(network: Graph, asked: Asked, memory: int | str | None) -> NetworkPlan:
+    from dataclasses import replace
+
+    limit = parse_bytes(memory) if isinstance(memory, str) else memory
+    kept = frozenset(TENSORS) if limit is None else asked.kept
+    return plan_network(network, replace(asked, training=True, memory=limit, exact=True, kept=kept))
+
+
+def _graph(model: nn.Module, shape: tuple[int, ...]) -> tuple[fx.Graph, Graph]:
+    """What the model calls, and the same as the planner sees it."""
+    from runtime.trace import traced
+
+    modules, dtype = dict(model.named_modules()), _dtype(model)
+    graph = traced(model, shape, dtype)
+    onto_maps(graph, modules)
+    word = str(dtype).removeprefix("torch.")
+    return graph, network_of(graph, modules, type(model).__name__, word)
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    """That of the parameters, or torch's own where there are none."""
+    import torch
+
+    return next((values.dtype for values in model.parameters()), torch.get_default_dtype())
+
+
+def _from_first(make: Callable[[], T]) -> T:
+    """What rank 0 makes, on every rank; what it raises, too."""
+    import torch.distributed as dist
+
+    told: list[Any] = [None]
+    if dist.get_rank() == 0:
+        try:
+            told = [make()]
+        except SynthError as error:
+            told = [error]
+    dist.broadcast_object_list(told, src=0)
+    if isinstance(told[0], SynthError):
+        raise told[0]
+    made: T = told[0]
+    return made
 
 
 def _by_name(plan: Mapping[str, How] | How | None) -> dict[str, How]:
@@ -82,10 +178,21 @@ def _by_name(plan: Mapping[str, How] | How | None) -> dict[str, How]:
 
 
 class _Planner:
-    """Plans every layer once; equal layers are planned alike."""
+    """Plans every layer once; equal layers are planned alike.
 
-    def __init__(self, chosen: dict[str, How], ranks: int, memory: int | str | None) -> None:
+    decided: what a plan of the whole network says of each layer.
+    """
+
+    def __init__(
+        self,
+        chosen: dict[str, How],
+        ranks: int,
+        memory: int | str | None,
+        check_finite: bool,
+        decided: Decided | None,
+    ) -> None:
         self.chosen, self.ranks, self.memory = chosen, ranks, memory
+        self.check_finite, self.decided = check_finite, decided
         self.made: dict[tuple[Layer, str], Plan] = {}
 
     def layer(self, name: str, module: nn.Module, shape: tuple[int, ...]) -> DistributedLayer | None:
@@ -96,12 +203,15 @@ class _Planner:
         if layer is None:
             return None
         how = self.chosen.get(name, self.chosen.get(""))
-        plan = how if isinstance(how, Plan) else self.plan(layer, how)
+        if self.decided is not None:
+            plan = self.decided.plan(layer, self.ranks)
+        else:
+            plan = how if isinstance(how, Plan) else self.plan(layer, how)
         if name not in self.chosen and isinstance(how, Plan):
             raise UsageError("one plan is of one layer; give plans by the names of layers")
         bias = getattr(module, "bias", None) is not None
         device = next(module.parameters()).device
-        return distributed_conv(plan, bias=bias, device=device)
+        return distributed_conv(plan, bias=bias, device=device, check_finite=self.check_finite)
 
     def plan(self, layer: Layer, how: Mapping[str, int] | str | None) -> Plan:
         """The plan of a layer with some way of cutting it."""
@@ -116,13 +226,13 @@ class _Planner:
         try:
             return self._free(layer, how)
         except (InfeasibleError, UsageError) as error:
-            if how is None:
-                raise
-            found = self._free(layer, None)
+            if how is None:  # no even cut: some ranks idle in this layer
+                return self._free(layer, None, exact=False)
+            found = self._plan(layer, None)
             print(f"{layer.name}: planned freely, grid {found.grid.shown()}: {error}", file=sys.stderr)
             return found
 
-    def _free(self, layer: Layer, grid: Mapping[str, int] | None) -> Plan:
+    def _free(self, layer: Layer, grid: Mapping[str, int] | None, exact: bool = True) -> Plan:
         balance = 0.10 if grid is None else 10.0  # who names a grid takes its loads
         return plan_layer(
             layer,
@@ -130,7 +240,7 @@ class _Planner:
             self.memory,
             grid=grid,
             balance=balance,
-            exact_procs=True,
+            exact_procs=exact,
             pass_="training",
         )
 
@@ -142,30 +252,3 @@ def _pinned(name: str) -> dict[str, int]:
             return {axis: 1 for axis in "bgdhwck" if axis not in strategy.axes}
     names = ", ".join(strategy.name for strategy in STRATEGIES)
     raise UsageError(f"there is no strategy {name!r}; the strategies are {names}")
-
-
-def described(name: str, module: nn.Module, shape: tuple[int, ...]) -> Layer | None:
-    """A convolution or linear layer for the planner; None for all else."""
-    from torch import nn
-
-    if isinstance(module, nn.Linear) and len(shape) == 2:
-        return Layer.matmul(shape[0], module.out_features, module.in_features, name=name)
-    kinds = {nn.Conv1d: "conv1d", nn.Conv2d: "conv2d", nn.Conv3d: "conv3d"}
-    kind = kinds.get(type(module))  # type: ignore[arg-type]
-    if kind is None:
-        return None
-    conv: Any = module
-    if conv.padding_mode != "zeros" or len(shape) != len(conv.kernel_size) + 2:
-        return None
-    padding = conv.padding
-    if padding == "valid":
-        padding = (0,) * len(conv.kernel_size)
-    if padding == "same":
-        spans = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
-        if any(span % 2 for span in spans):
-            return None
-        padding = tuple(span // 2 for span in spans)
-    make = getattr(Layer, kind)
-    rest = {"stride": conv.stride, "padding": padding, "dilation": conv.dilation, "groups": conv.groups}
-    made: Layer = make(shape, conv.out_channels, conv.kernel_size, **rest, name=name)
-    return made

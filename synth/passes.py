@@ -20,6 +20,12 @@ Task = Pass | Literal["training"]  # training: all three, on one grid and one ow
 
 TASKS: tuple[Task, ...] = ("forward", "backward-data", "backward-filter", "training")
 PASSES: tuple[Pass, ...] = ("forward", "backward-data", "backward-filter")
+# A transposed convolution is the backward-data pass of a convolution; its own passes are, in terms of that:
+TURNED: dict[Pass, Pass] = {
+    "forward": "backward-data",
+    "backward-data": "forward",
+    "backward-filter": "backward-filter",
+}
 WRITES: dict[Pass, Tensor] = {"forward": "Out", "backward-data": "In", "backward-filter": "Ker"}
 
 # tensor -> (the pass that gathers it and may keep it, the pass that then finds it kept)
@@ -28,6 +34,19 @@ SPANS: dict[Tensor, tuple[Pass, Pass]] = {
     "Ker": ("forward", "backward-data"),
     "Out": ("backward-data", "backward-filter"),
 }
+
+
+def in_order(transposed: bool = False) -> tuple[Pass, ...]:
+    """The passes of a training step of a layer as passes of its nest, in order of execution."""
+    return tuple(TURNED[pass_] for pass_ in PASSES) if transposed else PASSES
+
+
+def spans(transposed: bool = False) -> dict[Tensor, tuple[Pass, Pass]]:
+    """`SPANS` of a layer; of a transposed one with the roles exchanged."""
+    if not transposed:
+        return SPANS
+    other: dict[Tensor, Tensor] = {"In": "Out", "Ker": "Ker", "Out": "In"}
+    return {other[t]: (TURNED[gathers], TURNED[finds]) for t, (gathers, finds) in SPANS.items()}
 
 
 def reads(pass_: Pass) -> tuple[Tensor, ...]:

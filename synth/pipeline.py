@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from synth.axes import AXES, Tensor
+from synth.axes import AXES, ROW_MAJOR, Tensor, placement
 from synth.closed_form import Eq4, best
 from synth.errors import UsageError
 from synth.layer import Layer, load_layer
-from synth.passes import TASKS
+from synth.passes import TASKS, TURNED
 from synth.plan import Plan
 from synth.search import STATIONARY, Request, search
 from synth.units import parse_bytes
@@ -39,6 +39,7 @@ def plan(
     pass_: str = "forward",
     machine: str | os.PathLike[str] | None = None,
     strategy: str | None = None,
+    order: Sequence[str] | None = None,
     panels: int | None = None,
 ) -> Plan:
     """The communication-optimal plan of a layer (a `Layer` or the path of a layer file).
@@ -50,6 +51,8 @@ def plan(
     pass_: "forward", "backward-data", "backward-filter", or "training" for all three on one grid.
     grid: parts of the grid to keep fixed, e.g. {"b": 4, "k": 2}.
     strategy: a name of `strategies.STRATEGIES`, e.g. "stationary-x": the best plan within it.
+    order: axes as they run over the ranks, the last one fastest, e.g. "bhkc"; those that are not split may be
+    missing. None is row-major. It moves no word, but says which ranks are neighbours.
     panels: wanted in the streaming loop, more where memory is short; by default as many as overlap pays for.
 
     Raises `UsageError` for arguments out of range, `InputError` for a wrong file, and `InfeasibleError`
@@ -66,18 +69,21 @@ def plan(
         raise UsageError(f"pass is {pass_!r}; it must be one of {', '.join(TASKS)}")
     if panels is not None and not 1 <= panels <= MOST_PANELS:
         raise UsageError(f"panels is {panels}; it must be from 1 to {MOST_PANELS}")
-    request = replace(request, pass_=pass_, panels=panels)
+    check_order(order)
+    if layer.transposed and pass_ != "training":  # forward is the backward-data pass of the nest
+        pass_ = TURNED[pass_]
+    request = replace(request, pass_=pass_, panels=panels, transposed=layer.transposed)
     if objective == "paper":
         if strategy is not None:
             raise UsageError(f"objective paper chooses its own grid; leave out strategy {strategy}")
         request = replace(request, fixed=_paper_grid(request, layer), balance=10.0)
     elif objective == "time":
-        return _fastest(request, layer, procs, limit, balance, exact_procs, machine)
+        return placed(_fastest(request, layer, procs, limit, balance, exact_procs, machine), order)
     elif objective != "words":
         raise UsageError(f"objective is {objective!r}; it must be words, time or paper")
     found = search(request)
     tiling, *later = found.fit.tilings
-    return Plan(
+    made = Plan(
         layer,
         procs,
         found.grid,
@@ -88,6 +94,31 @@ def plan(
         found.least_work,
         tuple(later),
     )
+    return placed(made, order)
+
+
+def check_order(order: Sequence[str] | None) -> None:
+    """Raises `UsageError` where an order names what is no axis, or an axis twice."""
+    if order is None:
+        return
+    for axis in order:
+        if axis not in AXES or list(order).count(axis) > 1:
+            raise UsageError(
+                f"order {','.join(order)} has {axis!r}; name each of {', '.join(AXES)} at most once"
+            )
+
+
+def placed(made: Plan, order: Sequence[str] | None) -> Plan:
+    """The plan with its ranks in another order. Raises `UsageError` where the order lacks a split axis."""
+    if order is None:
+        return made
+    missing = [axis for axis in AXES if getattr(made.grid, axis) > 1 and axis not in order]
+    if missing:
+        raise UsageError(
+            f"order {','.join(order)} lacks {', '.join(missing)}, which the grid {made.grid.shown()} "
+            "splits; add it"
+        )
+    return replace(made, order=placement(made.grid, order))
 
 
 def _fastest(
@@ -192,7 +223,10 @@ def stage_text(made: Plan, stage: str) -> str:
             words = None if limit is None else limit // made.nest.word_bytes
             return str(best(Eq4.of(made.nest, made.procs, words)))
         case "grid":
-            return f"{made.grid.shown()}: {made.used_procs} of {made.procs} processes, {made.tiling}"
+            from synth.report import ranks_run
+
+            run = "" if made.order == ROW_MAJOR else f"{ranks_run(made)}, "
+            return f"{made.grid.shown()}: {made.used_procs} of {made.procs} processes, {run}{made.tiling}"
         case "distribution":
             from synth.report import ownership
 

@@ -13,7 +13,7 @@ from functools import cached_property, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
 
-from synth.axes import PerAxis
+from synth.axes import ROW_MAJOR, Order, PerAxis
 from synth.bounds import UniversalBound, universal_bound
 from synth.closed_form import ClosedForm, Eq4, best
 from synth.distribution import Distribution
@@ -21,7 +21,7 @@ from synth.layer import Layer
 from synth.memory import Footprints, Memory
 from synth.nest import Nest
 from synth.paper_cost import cost_at
-from synth.passes import Task
+from synth.passes import TURNED, Task
 from synth.schedule import Schedule
 from synth.search import Request, search
 from synth.strategies import Alternative, alternatives
@@ -48,6 +48,7 @@ class Plan:
     exact_procs: bool = False
     least_work: int | None = None  # w*: iterations of the most loaded process, at best
     later: tuple[Tiling, ...] = ()  # training: the backward passes, in order of execution
+    order: Order = ROW_MAJOR  # how the axes run over the ranks; the last one varies fastest
     timed: tuple[Machine, Fastest] | None = field(default=None, compare=False)  # with objective time
 
     @property
@@ -63,7 +64,7 @@ class Plan:
     @cached_property
     def distribution(self) -> Distribution:
         """Who works on what and owns what."""
-        return Distribution(self.nest, self.grid)
+        return Distribution(self.nest, self.grid, self.order)
 
     @property
     def tilings(self) -> tuple[Tiling, ...]:
@@ -71,9 +72,15 @@ class Plan:
         return (self.tiling, *self.later)
 
     @property
-    def pass_(self) -> Task:
-        """What the plan computes: one pass, or all three of a training step."""
+    def task(self) -> Task:
+        """What the plan does with its nest: one pass, or all three of a training step."""
         return "training" if self.later else self.tiling.pass_
+
+    @property
+    def pass_(self) -> Task:
+        """What the plan computes of its layer; of a transposed one, `task` is another pass."""
+        task = self.task
+        return TURNED[task] if self.layer.transposed and task != "training" else task
 
     @property
     def schedule(self) -> Schedule:
@@ -136,7 +143,13 @@ class Plan:
     def request(self) -> Request:
         """The search that this plan answers, with no part of the grid fixed."""
         words, balance, exact = self.memory_words, self.balance, self.exact_procs
-        return Request(self.nest, self.procs, words, balance=balance, exact=exact, pass_=self.pass_)
+        return Request(
+            *(self.nest, self.procs, words),
+            balance=balance,
+            exact=exact,
+            pass_=self.task,
+            transposed=self.layer.transposed,
+        )
 
     @property
     def memory_bytes(self) -> int:
@@ -197,11 +210,13 @@ class Plan:
         return to_json(self)
 
     def decisions(self) -> dict[str, Any]:
-        """The decisions, as JSON data: what `id` hashes."""
+        """The decisions, as JSON data: what `id` hashes. Row-major order goes without saying."""
+        placed = {} if self.order == ROW_MAJOR else {"order": list(self.order)}
         return {
             "problem": self.layer.to_json(),
             "procs": self.procs,
             "grid": self.grid._asdict(),
+            **placed,
             "passes": [tiling.to_json() for tiling in self.tilings],
         }
 

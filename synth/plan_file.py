@@ -11,10 +11,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from synth.axes import AXES, TENSORS, PerAxis
+from synth.axes import AXES, ROW_MAJOR, TENSORS, Order, PerAxis, placement
 from synth.errors import InputError
 from synth.layer import Layer
-from synth.passes import PASSES
+from synth.passes import PASSES, TURNED, in_order
 from synth.plan import Plan
 from synth.tiling import Tiling
 from synth.yaml_places import shown
@@ -86,6 +86,7 @@ def exact_json(plan: Plan) -> dict[str, Any]:
         "pass": plan.pass_,
         "stationary": tiling.stationary.lower(),
         "grid": axes_json(layer, plan.grid),
+        "order": list(plan.order),
         "work": axes_json(layer, plan.work),
         "tile": axes_json(layer, plan.tile),
         "panels": tiling.panels,
@@ -138,6 +139,7 @@ def parse_plan(text: str, name: str) -> Plan:
     if not isinstance(layer_name, str):
         raise InputError(f"{name}: name is not text; {REMEDY}")
     layer = Layer.from_json(data.get("problem"), name, layer_name)
+    data.setdefault("order", list(ROW_MAJOR))  # files from before there were others
     plan = _decisions(data, layer, name)
     for key, derived in exact_json(plan).items():
         if _canonical(data.get(key)) != _canonical(derived):
@@ -161,7 +163,7 @@ def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
     if grid.size > procs:
         raise InputError(f"{name}: the grid has {grid.size} processes, more than procs {procs}; {REMEDY}")
     work = PerAxis(*(-(-n // p) for n, p in zip(extents, grid, strict=True)))
-    tilings = _passes(data, work.with_("g", 1), name)
+    tilings = _passes(data, work.with_("g", 1), layer.transposed, name)
     memory, balance = data.get("memory"), data.get("balance")
     if not isinstance(memory, dict) or not isinstance(balance, dict):
         raise InputError(f"{name}: memory or balance is not an object; {REMEDY}")
@@ -179,16 +181,26 @@ def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
         balance.get("exact_procs") is True,
         None if least is None else _whole(least, 1, 2**300, "balance.least_work", name),
         tilings[1:],
+        _order(data["order"], grid, name),
     )
 
 
-def _passes(data: dict[str, Any], most: PerAxis, name: str) -> tuple[Tiling, ...]:
+def _order(value: object, grid: PerAxis, name: str) -> Order:
+    if not isinstance(value, list) or sorted(map(str, value)) != sorted(AXES):
+        raise InputError(f"{name}: order does not name each of the axes {', '.join(AXES)} once; {REMEDY}")
+    return placement(grid, map(str, value))
+
+
+def _passes(data: dict[str, Any], most: PerAxis, transposed: bool, name: str) -> tuple[Tiling, ...]:
     """The schedules of the passes, which must be those of what the plan computes."""
     written = data.get("passes")
     if not isinstance(written, list) or not all(isinstance(each, dict) for each in written):
         raise InputError(f"{name}: passes is not a list of objects; {REMEDY}")
     tilings = tuple(_tiling(each, most, f"passes[{i}]", name) for i, each in enumerate(written))
-    wanted = PASSES if data.get("pass") == "training" else (data.get("pass"),)
+    asked = data.get("pass")
+    wanted = in_order(transposed) if asked == "training" else (asked,)
+    if transposed and asked in PASSES:
+        wanted = (TURNED[asked],)
     if tuple(tiling.pass_ for tiling in tilings) != wanted:
         raise InputError(f"{name}: passes are not those of pass {str(data.get('pass'))[:40]!r}; {REMEDY}")
     return tilings

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -278,6 +278,23 @@ def _received(nest: Nest, procs: int, stationary: Tensor, room: float) -> Relaxe
         constraints.append(touched[stationary] <= room)
     value = _minimised(cost, constraints)
     return None if value is None else Relaxed(value, values_of(W), values_of(W), stationary, "received")
+
+
+def relax_training(nest: Nest, procs: int, kept: Collection[Tensor] = TENSORS) -> Relaxed:
+    """A lower bound on the words of a training step on one grid, average over its `procs` processes.
+
+    Every tensor moves three times, once less if what was gathered is `kept`: a weight per slice, and as much
+    of what a process owns is free. Compare `training_bound.one_grid_bound`, derived without blocks.
+    """
+    if procs < 1:
+        raise UsageError(f"A grid needs at least 1 process, not {procs}.")
+    times = {tensor: 3 - (tensor in kept) for tensor in TENSORS}
+    W, _, constraints, cost = _least_block(nest, procs, lambda s: total(times[t] * s[t] for t in TENSORS))
+    value = _minimised(cost, constraints)
+    assert value is not None  # without a memory limit W = N is a solution
+    owned = sum(times[tensor] * nest.words[tensor] for tensor in TENSORS) / procs
+    blocks = values_of(W)
+    return Relaxed(max(0.0, value - owned), blocks, blocks, "Out", "received")
 
 
 def _least_memory(nest: Nest, procs: int, stationary: Tensor) -> float:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from synth.axes import AXES, DIMS, LACKED_INDEX, LACKS, TENSORS, PerAxis, Tensor
+from synth.axes import AXES, DIMS, LACKED_INDEX, LACKS, ROW_MAJOR, TENSORS, PerAxis, Tensor
 from synth.passes import shown
 from synth.schedule import WHY
 from synth.units import show_bytes, show_words
@@ -72,8 +72,10 @@ def heading(plan: Plan) -> list[str]:
     idle = plan.procs - plan.used_procs
     left = f", {idle} idle" if idle else ""
     stays = ", ".join(dict.fromkeys(tiling.stationary for tiling in plan.tilings))
+    turned = [f"as the backward-data pass of {plan.layer.conv}, whose Out is the layer's input"]
     return [
         f"{plan.layer.name}: {plan.layer}",
+        *(turned if plan.layer.transposed else []),
         f"plan {plan.id}: {plan.pass_}, {plan.algorithm} algorithm, {stays} stationary, "
         f"{plan.used_procs} of {plan.procs} processes{left}",
     ]
@@ -100,11 +102,19 @@ def decided(plan: Plan) -> list[str]:
     rows = [
         ["", *axes, ""],
         row("extent N", plan.nest.extents, f"kernel {kernel}, not split"),
-        row("grid P", plan.grid, "ranks are row-major, the last axis varies fastest"),
+        row("grid P", plan.grid, ranks_run(plan)),
         row("work W", plan.work, f"{show_words(adds)} multiply-adds, {load:.3f} of the least attainable"),
         row("tile T", plan.tile, panels),
     ]
     return table(rows, right=range(1, len(axes) + 1))
+
+
+def ranks_run(plan: Plan) -> str:
+    """How the axes run over the ranks."""
+    if plan.order == ROW_MAJOR:
+        return "ranks are row-major, the last axis varies fastest"
+    split = [axis for axis in plan.order if getattr(plan.grid, axis) > 1]
+    return f"ranks run by {', '.join(split)}, {split[-1]} fastest"
 
 
 def ownership(plan: Plan) -> list[str]:

@@ -47,7 +47,8 @@ class Request:
     balance: float = 0.10
     exact: bool = False
     most_work: int | None = None  # iterations a process may have; by default balance decides
-    pass_: Task = "forward"
+    pass_: Task = "forward"  # of the nest
+    transposed: bool = False  # training does backward-data first
     panels: int | None = None  # wanted in the streaming loop; by default as many as overlap pays for
 
     @property
@@ -146,7 +147,8 @@ class _Search:
     def _fit(self, distribution: Distribution) -> tuple[Fit | None, int]:
         asked = self.request
         if asked.pass_ == "training":
-            return fit_training(distribution, asked.stationary, asked.memory, asked.panels)
+            how = asked.stationary, asked.memory, asked.panels, asked.transposed
+            return fit_training(distribution, *how)
         role = Tiling(pass_=asked.pass_)
         return fit(distribution, asked.stationary, asked.memory, role, asked.panels)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synth.axes import AXES, Axis
-from synth.machine.groups import ROW_MAJOR, group_of
+from synth.axes import AXES, ROW_MAJOR, Axis
+from synth.machine.groups import group_of
 from synth.machine.levels import Machine
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synth.axes import LACKS, TENSORS
-from synth.machine.groups import ROW_MAJOR, group_of
+from synth.axes import LACKS, ROW_MAJOR, TENSORS
+from synth.machine.groups import group_of
 from synth.machine.levels import Machine
 from synth.report import table
 

@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from synth.axes import PerAxis, Tensor
+from synth.axes import ROW_MAJOR, Order, PerAxis, Tensor
 from synth.errors import InfeasibleError
-from synth.machine.groups import ORDERS, ROW_MAJOR, Order, distinct_orders
+from synth.machine.groups import ORDERS, distinct_orders
 from synth.machine.layer_time import PANELS, LayerTimer, PassTime, compute_seconds
 from synth.machine.levels import Machine
-from synth.passes import PASSES, Pass
+from synth.passes import Pass, in_order
 from synth.search import Request
 from synth.space import Space, all_grids
 from synth.tiling import ONES, Tiling
@@ -80,7 +80,7 @@ def fastest(request: Request, machine: Machine) -> Fastest:
 
 def _placed(request: Request, machine: Machine, grid: PerAxis, order: Order) -> float:
     kept = next(_kept(request))
-    timer = LayerTimer(machine, request.nest, grid, order, kept=kept)
+    timer = LayerTimer(machine, request.nest, grid, order, kept=kept, transposed=request.transposed)
     return sum(timer.least(pass_) for pass_ in _passes(request))
 
 
@@ -90,7 +90,7 @@ def _kept(request: Request) -> Iterator[frozenset[Tensor]]:
 
 
 def _passes(request: Request) -> tuple[Pass, ...]:
-    return PASSES if request.pass_ == "training" else (request.pass_,)
+    return in_order(request.transposed) if request.pass_ == "training" else (request.pass_,)
 
 
 def _family(request: Request) -> list[PerAxis]:
@@ -129,7 +129,7 @@ def _timed(request: Request, machine: Machine, grid: PerAxis, below: float | Non
     """The fastest schedule of every pass that fits the memory; None when none fits or none is fast enough."""
     best: Timed | None = None
     for kept in _kept(request):
-        timer = LayerTimer(machine, request.nest, grid, ROW_MAJOR, kept=kept)
+        timer = LayerTimer(machine, request.nest, grid, ROW_MAJOR, kept=kept, transposed=request.transposed)
         if sum(timer.least(pass_) for pass_ in _passes(request)) >= (math.inf if below is None else below):
             continue
         found = [_fastest_pass(request, timer, role) for role in _roles(request, kept)]
@@ -141,7 +141,7 @@ def _timed(request: Request, machine: Machine, grid: PerAxis, below: float | Non
 
 
 def _roles(request: Request, kept: frozenset[Tensor]) -> tuple[Tiling, ...]:
-    return roles(kept) if request.pass_ == "training" else (Tiling(pass_=request.pass_),)
+    return roles(kept, request.transposed) if request.pass_ == "training" else (Tiling(pass_=request.pass_),)
 
 
 def _fastest_pass(request: Request, timer: LayerTimer, role: Tiling) -> tuple[Tiling, PassTime] | None:
@@ -149,7 +149,9 @@ def _fastest_pass(request: Request, timer: LayerTimer, role: Tiling) -> tuple[Ti
     room: float = math.inf
     if request.memory is not None:
         training = request.pass_ == "training"
-        room = request.memory - (resident(timer.footprints, timer.kept, role.pass_) if training else 0)
+        room = request.memory - (
+            resident(timer.footprints, timer.kept, role.pass_, request.transposed) if training else 0
+        )
     times = _choices(request, timer, role.pass_)
     for time in sorted(times, key=lambda t: (t.total, t.panels, t.stationary)):
         stream = Tiling(time.stationary).stream

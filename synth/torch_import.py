@@ -1,8 +1,8 @@
 """A torch model as a network file: its exported graph, operator by operator.
 
 Values whose channels were moved last are followed, so a linear layer on them is a convolution with a
-kernel of one. Other activations and normalizations than `relu` and `batchnorm` are written as those, which
-stay where their input lies as well; their own name is kept in a comment.
+kernel of one. Other activations than `relu` and `prelu` are written as `relu`, which stays where its input
+lies as well; their own name is kept in a comment.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from synth.layer_rules import MAX_NAME
 
 ACTIVATIONS = (
     *("relu", "relu_", "gelu", "silu", "silu_", "leaky_relu", "leaky_relu_", "sigmoid", "tanh"),
-    *("hardtanh", "hardtanh_", "hardswish", "hardswish_", "elu", "elu_", "mish", "prelu"),
+    *("hardtanh", "hardtanh_", "hardswish", "hardswish_", "elu", "elu_", "mish", "hardsigmoid", "softplus"),
 )
-NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm")
+NORMS = {f"{kind}_norm": f"{kind}norm" for kind in ("batch", "layer", "group", "instance")}
+RESIZES = ("upsample_nearest", "_upsample_nearest_exact", "upsample_linear", "upsample_bilinear",
+           "upsample_trilinear")  # fmt: skip
 SAME = ("contiguous", "clone", "detach", "alias", "to", "_to_copy", "lift_fresh_copy", "detach_")
 FLAT = ("flatten", "view", "reshape", "squeeze", "_unsafe_view")
 
@@ -99,14 +101,27 @@ class _Graph:
         match operator:
             case "conv1d" | "conv2d" | "conv3d":
                 self.conv(node, operator, args)
+            case "conv_transpose1d" | "conv_transpose2d" | "conv_transpose3d":
+                self.conv(node, f"conv{operator[-2:]}", args, True)
+            case "cat" if self.joins(node, sources):
+                self.write(node, "cat", [self.values[each][0] for each in args["tensors"]], {}, last)
+            case _ if operator.rstrip("123d").removesuffix("_") in RESIZES or operator in RESIZES:
+                self.resize(node, operator, source, last)
+            case "prelu":
+                self.write(node, "prelu", [source], {"parameters": _shape(args["weight"])[0]}, last)
             case "linear":
                 self.linear(node, args, last)
             case _ if operator in ACTIVATIONS:
                 self.write(node, "relu", [source], {}, last, operator)
             case _ if operator in NORMS:
-                self.write(node, "batchnorm", [source], {}, last, operator)
-            case "dropout" | "softmax" | "_softmax":
-                self.write(node, operator.lstrip("_"), [source], {}, last)
+                self.norm(node, NORMS[operator], args, last)
+            case "dropout" | "dropout_" | "feature_dropout" | "softmax" | "_softmax":
+                kind = operator.strip("_").removeprefix("feature_")
+                self.write(node, kind, [source], {}, last)
+            case "mul" | "mul_" if len(sources) == 2 and self.gated(node, sources) is not None:
+                self.write(node, "mul", self.gated(node, sources) or [], {}, last)
+            case "mul" | "mul_" if len(sources) == 1 and self.trained(node):
+                self.scale(node, source, last)
             case "add" | "add_" if len(sources) == 2 and self.alike(node, sources):
                 names = [self.values[each][0] for each in sources]
                 self.write(node, "add", names, {}, last)
@@ -145,13 +160,15 @@ class _Graph:
         names = [a.name for a in node.target._schema.arguments]
         return {**named, **dict(zip(names, node.args, strict=False)), **node.kwargs}
 
-    def conv(self, node: Any, kind: str, args: dict[str, Any]) -> None:
+    def conv(self, node: Any, kind: str, args: dict[str, Any], transposed: bool = False) -> None:
         weight = _shape(args["weight"])
-        numbers = {"out_channels": weight[0], "kernel": list(weight[2:])}
-        for key in ("stride", "padding", "dilation"):
+        channels = weight[1] * args["groups"] if transposed else weight[0]
+        numbers: dict[str, Any] = {"out_channels": channels, "kernel": list(weight[2:])}
+        for key in ("stride", "padding", "dilation", *(["output_padding"] if transposed else [])):
             if isinstance(args[key], str):
                 self.refuse(node, f"{kind} with padding {args[key]}")
             numbers[key] = [int(each) for each in args[key]]
+        numbers |= {"transposed": "true"} if transposed else {}
         numbers |= {"groups": args["groups"]} if args["groups"] != 1 else {}
         numbers |= {"bias": "true"} if args.get("bias") is not None else {}
         source, last = self.values[args["input"]]
@@ -170,6 +187,53 @@ class _Graph:
             self.write(node, f"conv{dims}d", [source], numbers, True)
         else:
             self.refuse(node, "linear on more than samples and features")
+
+    def norm(self, node: Any, kind: str, args: dict[str, Any], last: bool) -> None:
+        """A normalization; whether it has scale and shift is written where it is not the kind's default."""
+        affine = args.get("weight") is not None
+        numbers = {} if affine == (kind != "instancenorm") else {"affine": str(affine).lower()}
+        self.write(node, kind, [self.values[args["input"]][0]], numbers, last)
+
+    def resize(self, node: Any, operator: str, source: str, last: bool) -> None:
+        """An upsampling by whole numbers."""
+        before = next(_shape(n) for n in node.all_input_nodes if n in self.values)
+        pairs = list(zip(_shape(node)[2:], before[2:], strict=True))
+        if last or any(n % size for n, size in pairs):
+            self.refuse(node, f"{operator} by no whole number")
+        numbers: dict[str, Any] = {"scale": [n // size for n, size in pairs]}
+        numbers |= {"linear": "true"} if "linear" in operator else {}
+        self.write(node, "upsample", [source], numbers, False)
+
+    def joins(self, node: Any, sources: list[Any]) -> bool:
+        """Whether a concatenation is one of channels."""
+        args = self.arguments(node)
+        total, last = len(_shape(node)), self.values[sources[0]][1]
+        known = all(each in self.values and self.values[each][1] == last for each in args["tensors"])
+        return known and args["dim"] % total == (total - 1 if last else 1)
+
+    def gated(self, node: Any, sources: list[Any]) -> list[str] | None:
+        """The factors of a product, the gate with one position per channel last; None where it is none."""
+        shapes = [_shape(each) for each in sources]
+        ordered = sorted(sources, key=lambda each: -math.prod(_shape(each)))
+        gate = (*_shape(node)[:2], *[1] * (len(_shape(node)) - 2))
+        same_order = len({self.values[each][1] for each in sources}) == 1
+        if not same_order or self.values[sources[0]][1] or set(shapes) - {_shape(node), gate}:
+            return None
+        return [self.values[each][0] for each in ordered]
+
+    def trained(self, node: Any) -> list[str]:
+        """Parameters that an operator uses, buffers left out."""
+        trained = self.program.graph_signature.inputs_to_parameters
+        return [trained[n.name] for n in node.all_input_nodes if n.name in trained]
+
+    def scale(self, node: Any, source: str, last: bool) -> None:
+        """A trained factor per channel."""
+        factor = next(n for n in node.all_input_nodes if n not in self.values)
+        channel = -1 if last else 1 - len(_shape(node))
+        shape = (*[1] * (len(_shape(node)) - len(_shape(factor))), *_shape(factor))
+        if math.prod(shape) != shape[channel] or shape[channel] != _shape(node)[channel]:
+            self.refuse(node, "mul by a parameter of another shape than one word per channel")
+        self.write(node, "scale", [source], {}, last)
 
     def pool(self, node: Any, operator: str, args: dict[str, Any]) -> None:
         numbers = {"kernel": list(args["kernel_size"]), "stride": list(args["stride"] or args["kernel_size"])}
@@ -217,7 +281,9 @@ class _Graph:
     def named(self, node: Any, kind: str) -> str:
         """The name of the module that owns the weights, else the node's; each once."""
         owners = [self.parameters[n.name] for n in node.all_input_nodes if n.name in self.parameters]
-        name = str(owners[0]).rpartition(".")[0] if owners and kind != "add" else str(node.name)
+        path = str(owners[0]) if owners and kind != "add" else ""
+        name = path.rpartition(".")[0] if kind != "scale" else path
+        name = name or str(node.name)
         if not name or name in self.taken or len(name) > MAX_NAME - 12:
             name = str(node.name) if node.name not in self.taken else f"{node.name}_{kind}"
         self.taken.add(name)

@@ -54,7 +54,8 @@ def _plans(plan: Plan, highest: int, searches: int) -> list[tuple[int, int]]:
             limit,
             balance=plan.balance,
             exact=plan.exact_procs,
-            pass_=plan.pass_,
+            pass_=plan.task,
+            transposed=plan.layer.transposed,
         )
         try:
             fit = search(request).fit

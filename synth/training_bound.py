@@ -11,12 +11,21 @@ pass to another, and then the step receives, per process and less what it owns,
 A maximum is at least the mean, so pass 1 pays `I_1/2 + K_1/2 + O_1`, and the others alike: per pass a
 water-filling with weights 1/2, 1/2 and 1. All is counted for the average process; what a process owns is
 subtracted twice, once for the gathers and once for the sums. Memory is taken as unlimited, which can only
-lower the bound. Re-derived here; compare `docs/bounds.md` for a single pass.
+lower the bound. Re-derived here; compare `docs/bounds.md` for a single pass, `docs/training.md` for this.
+
+`training_bound` lets every pass choose its own work. A plan has one grid: each process does the same block
+in all passes, so `I_1 = I_2 = I_3` and so on, and a tensor is paid 3 times, or 2 where its gathers are kept:
+
+    minimise  w_I·I + w_K·K + w_O·O   under   I·K·O >= V       =  3·(w_I·w_K·w_O·V)^(1/3) inside all bounds
+
+That is `one_grid_bound`; with everything kept it is twice the bound of one pass.
 """
 
 from __future__ import annotations
 
-from synth.axes import TENSORS
+from collections.abc import Collection
+
+from synth.axes import TENSORS, Tensor
 from synth.bounds import UniversalBound, words_bound
 from synth.hbl import weighted_work
 from synth.nest import Nest
@@ -42,3 +51,23 @@ def training_bound(nest: Nest, procs: int, most_work: int) -> UniversalBound:
         point = (point[0] + x[0], point[1] + x[1], point[2] + x[2])
     kappa = nest.taps * (mass / max(1, nest.real_work)) ** 1.5
     return UniversalBound(max(0.0, words - resident), 1, point, kappa, procs, cap, resident, "received")
+
+
+def one_grid_bound(
+    nest: Nest, procs: int, most_work: int, kept: Collection[Tensor] = TENSORS
+) -> UniversalBound:
+    """Received words of a training step whose passes give every process the same multiply-adds.
+
+    `kept`: tensors of which a later pass finds what an earlier one gathered.
+    """
+    cap = min(most_work, max(1, nest.real_work))
+    mass = weighted_work(nest, 2 / 3)
+    piece = max(1, nest.real_work // nest.extents.g)
+    times = {tensor: 3 - (tensor in kept) for tensor in TENSORS}
+    out, inp, ker = (times[tensor] * nest.words[tensor] for tensor in ("Out", "In", "Ker"))
+    scaled = mass * (times["Out"] * times["In"] * times["Ker"]) ** (1 / 3)
+    words, _, point = words_bound((out, inp, ker), scaled, cap, procs, None, piece)
+    resident = (out + inp + ker) / procs
+    kappa = nest.taps * (mass / max(1, nest.real_work)) ** 1.5
+    least = max(0.0, words * (1 - 1e-12) - resident)
+    return UniversalBound(least, 1, point, kappa, procs, cap, resident, "received")

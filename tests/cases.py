@@ -30,7 +30,9 @@ def _training(
     counts, stationary = tiles or (ONES,) * 3, (stays.split() * 3)[:3]
     first, *later = (
         replace(role, stationary=tensor, counts=count)  # type: ignore[arg-type]
-        for role, tensor, count in zip(roles(frozenset(kept.split())), stationary, counts, strict=True)  # type: ignore[arg-type]
+        for role, tensor, count in zip(
+            roles(frozenset(kept.split()), layer.transposed), stationary, counts, strict=True
+        )  # type: ignore[arg-type]
     )
     return Plan(layer, grid.size, grid, first, later=tuple(later))
 
@@ -52,6 +54,10 @@ MATRIX = Layer.matmul(12, 10, 14, name="matrix")
 DOUBLE = Layer.conv2d((2, 4, 6, 6), 4, 3, padding=1, dtype="float64", name="double")
 HALF = Layer.conv2d((2, 8, 6, 6), 4, 3, padding=1, dtype="bfloat16", name="half")
 RGB = Layer.conv2d((2, 1, 16, 6), 16, 3, padding=1, name="one_channel")
+UP = Layer.conv2d((2, 8, 5, 6), 6, 3, stride=2, padding=1, transposed=True, output_padding=1, name="up")
+APART = Layer.conv2d(
+    (2, 4, 5, 6), 6, 2, stride=3, groups=2, transposed=True, output_padding=(1, 0), name="apart"
+)
 
 CASES: dict[str, Plan] = {
     "alone": _plan(SMALL, G()),
@@ -91,6 +97,9 @@ CASES: dict[str, Plan] = {
     "matrix_3d": _plan(MATRIX, G(b=2, c=2, k=2), "Out", G(c=2)),
     "matrix_ker": _plan(MATRIX, G(b=2, c=2, k=2), "Ker", G(b=3)),
     "matrix_in": _plan(MATRIX, G(c=4, k=2), "In", G(k=3)),
+    "placed": replace(
+        _plan(SMALL, G(b=2, c=2, k=2), "Out", G(c=2)), order=("g", "d", "h", "w", "k", "c", "b")
+    ),
     "idle": _plan(MATRIX, G(b=3, k=2), "Out", G(c=2), procs=7),
     "double": _plan(DOUBLE, G(b=2, c=2)),
     "half": _plan(HALF, G(c=2, k=2), "Out", G(c=2)),
@@ -117,5 +126,8 @@ CASES: dict[str, Plan] = {
     "training_grouped": _training(GROUPED, G(g=2, h=2, k=2), "Ker"),
     "training_volume": _training(VOLUME, G(d=2, h=2, k=2), "In Out", (ONES, G(k=2), ONES), "Ker"),
     "training_line": _training(LINE, G(b=2, w=2, k=2)),
+    "up_spatial": _plan(UP, G(h=2, c=2), pass_="backward-data"),
+    "training_up": _training(UP, G(h=2, c=2, k=2)),
+    "training_apart": _training(APART, G(g=2, h=2, k=2), "Out"),
     "training_matrix": _training(MATRIX, G(b=2, c=2, k=2), "In Ker Out", (), "Ker"),
 }

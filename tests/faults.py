@@ -1,4 +1,4 @@
-"""Programs that break in one way on one rank at one step, and who is left of a run."""
+"""Programs that break in one way on one rank, at one step or before any, and who is left of a run."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ SLACK = 5.0  # seconds within which all ranks are gone after that
 PLAN = Plan(SMALL, 4, PerAxis(b=2, k=2), Tiling("Out", PerAxis(c=4), False, "forward"))
 RANK, AT, STEP = 2, "b=1 k=0", 1
 STARTED = "Ker, loop step 1"
-HOOK = "        settle(coming, panels)\n"
+HOOK = "        settle(coming, panels)\n"  # in step 1 of the loop
+BEFORE = "    job = partial(run, in_own, ker_own, at, groups)\n"  # the rank has its data, nothing moved
 
 
-def broken(statement: str, mark: Path | None = None) -> str:
-    """The program of `PLAN`; rank 2 runs a statement in step 1 and touches `mark` before."""
+def broken(statement: str, mark: Path | None = None, hook: str = HOOK) -> str:
+    """The program of `PLAN`; rank 2 runs a statement at a hook, and touches `mark` before."""
     text = render(PLAN)
-    assert HOOK in text
-    return text.replace(HOOK, HOOK + _fault(statement, mark), 1).replace(
-        "import sys\n", "import os\nimport signal\nimport sys\nimport time\n", 1
-    )
+    assert hook in text
+    here = _fault(statement, mark, hook == HOOK)
+    text = text.replace(hook, hook + here if hook == HOOK else here + hook, 1)
+    return text.replace("import sys\n", "import os\nimport signal\nimport sys\nimport time\n", 1)
 
 
-def _fault(statement: str, mark: Path | None) -> str:
+def _fault(statement: str, mark: Path | None, looped: bool) -> str:
     touched = f"time.sleep(0.7); open({str(mark)!r}, 'w').close(); " if mark else ""  # a sign is given
-    return (
-        f"        if step == {STEP} and os.environ['RANK'] == '{RANK}':\n            {touched}{statement}\n"
-    )
+    indent, when = ("        ", f"step == {STEP} and ") if looped else ("    ", "")
+    return f"{indent}if {when}os.environ['RANK'] == '{RANK}':\n{indent}    {touched}{statement}\n"
 
 
 def processes(word: str) -> dict[int, str]:

@@ -25,8 +25,12 @@ def plain(plan: Plan, bias: bool = True) -> nn.Module:
     kinds = {"conv1d": nn.Conv1d, "conv2d": nn.Conv2d, "conv3d": nn.Conv3d}
     steps: Any = layer.stride, layer.padding, layer.dilation
     kernel: Any = layer.kernel
-    channels = layer.input[1] * layer.groups if False else layer.input[1]
-    return kinds[layer.kind](channels, layer.out_channels, kernel, *steps, layer.groups, bias)
+    ends = layer.input[1], layer.out_channels
+    if layer.transposed:
+        back = {"conv1d": nn.ConvTranspose1d, "conv2d": nn.ConvTranspose2d, "conv3d": nn.ConvTranspose3d}
+        more: Any = layer.output_padding
+        return back[layer.kind](*ends, kernel, *steps[:2], more, layer.groups, bias, layer.dilation[0])
+    return kinds[layer.kind](*ends, kernel, *steps, layer.groups, bias)
 
 
 def near(one: torch.Tensor, other: torch.Tensor) -> None:
@@ -135,6 +139,16 @@ def wrong_inputs(name: str) -> None:
         print("refused:", error)
     else:
         raise AssertionError("a wrong share was taken")
+
+
+def one_wrong_share(name: str) -> None:
+    """One rank gives values of another dtype; no rank goes on."""
+    plan = CASES[name]
+    model = distributed_conv(plan)
+    share = model.share(torch.zeros(plan.layer.input))
+    out = model(share.double() if dist.get_rank() == 1 else share)
+    out.sum().backward()
+    print("went on")
 
 
 def main() -> None:

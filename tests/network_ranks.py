@@ -91,7 +91,7 @@ class Odd(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(3, 6, 3, stride=2)
         self.depth, self.pairs = nn.Conv2d(6, 6, 3, padding=1, groups=6), nn.Conv2d(6, 9, 3, groups=3)
-        self.norm = nn.GroupNorm(3, 9)
+        self.norm = nn.LayerNorm([9, 5, 4])
         self.pool = nn.AvgPool2d(2, padding=1, count_include_pad=False)
         self.last = nn.Conv2d(9, 5, 1, stride=2)
 
@@ -175,6 +175,40 @@ def refusals(case: str) -> None:
             print("refused:", error)
         else:
             raise AssertionError(arguments)
+
+
+class Poison(torch.autograd.Function):
+    """Passes values on and turns their gradient into NaN."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * torch.nan
+
+
+def nan_is_named(case: str) -> None:
+    """NaN in rank 2's gradient, of a planned weight or of what another layer gives, is named on all ranks."""
+    name, layer = case.split()
+    kind, shape = MODELS[name]
+    net = synth.parallelize(kind(), shape, 4, check_finite=True)
+    key = net.owners[layer]
+    program = getattr(net.steps[key].module, "program", None)
+    (user,) = [step for step, sources in net.calls if key in sources]
+    if dist.get_rank() == 2 and program:
+        right = program.backward_filter
+        program.backward_filter = lambda *given: right(*given) * torch.nan
+    elif dist.get_rank() == 2:
+        net.steps[user].register_forward_pre_hook(lambda _, given: (Poison.apply(*given),))
+    out = net.gather(net(net.scatter(torch.randn(shape))))
+    try:
+        out.square().sum().backward()
+    except FloatingPointError as error:
+        print("found:", error)
+    else:
+        raise AssertionError("NaN went unnoticed")
 
 
 def main() -> None:

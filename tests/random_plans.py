@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from synth.axes import AXES, TENSORS, PerAxis, Tensor
+from synth.axes import AXES, TENSORS, PerAxis, Tensor, placement
 from synth.layer import Layer, LayerError
 from synth.passes import Task
 from synth.plan import Plan
@@ -47,7 +47,8 @@ def random_plan(rng: random.Random, task: Task = "forward") -> Plan:
     kept = frozenset(t for t in TENSORS if task == "training" and rng.random() < 0.7)
     passes = roles(kept) if task == "training" else (Tiling(pass_=task),)
     first, *later = (_tiled(rng, blocks, role) for role in passes)
-    return Plan(layer, grid.size, grid, first, later=tuple(later))
+    order = placement(grid, rng.sample(AXES, len(AXES)) if rng.random() < 0.5 else AXES)
+    return Plan(layer, grid.size, grid, first, later=tuple(later), order=order)
 
 
 def _tiled(rng: random.Random, blocks: list[int], role: Tiling) -> Tiling:

@@ -20,7 +20,11 @@ PRELOAD = [
     "runtime.local",
     "runtime.module",
     "runtime.network",
+    "runtime.placed",
     "codegen.module",
+    "synth.parallel",
+    "torch.fx",
+    "torch._dynamo",  # what tracing on "meta" loads
     "benchmarks.suite.rank",
 ]
 

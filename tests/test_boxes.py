@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.axes import PerAxis
+from synth.axes import ROW_MAJOR, PerAxis
 from synth.distribution import Distribution
 from synth.layer import Layer, load_layer
-from synth.machine.groups import CHANNELS_SWAPPED, ROW_MAJOR
-from synth.network.boxes import Boxes, Placed, looked_at, moved_words, rows_read
-from synth.tiling import Tiling
+from synth.machine.groups import CHANNELS_SWAPPED
+from synth.network.boxes import Boxes, Placed, looked_at
+from synth.network.moves import moved_words, rows_read
+from synth.training import roles
 from synth.words import received
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -38,16 +39,12 @@ def test_words_are_those_of_the_interpreter(nest, parts) -> None:  # type: ignor
     grids = [PerAxis(*(min(n, p) for n, p in zip(nest.extents, each, strict=True))) for each in parts]
     boxes = Boxes(nest, [Placed(g) for g in grids], max(g.size for g in grids))
     forward, _ = boxes.words(False, True)
-    training, _ = boxes.words(True, True)
-    passes = (
-        Tiling("Out"),
-        Tiling("In", pass_="backward-data"),
-        Tiling("Ker", pass_="backward-filter", kept=frozenset({"Out"})),
-    )
-    for index, grid in enumerate(grids):
-        counted = [received(Distribution(nest, grid), tiling).total for tiling in passes]
-        assert forward[index] == counted[0].max()
-        assert training[index] == sum(counted).max()  # type: ignore[union-attr]
+    for kept in (frozenset({"Out"}), frozenset(), frozenset({"In", "Ker", "Out"}), frozenset({"Ker"})):
+        training, _ = boxes.words(True, True, kept)
+        for index, grid in enumerate(grids):
+            counted = [received(Distribution(nest, grid), tiling).total for tiling in roles(kept)]
+            assert forward[index] == counted[0].max()
+            assert training[index] == sum(counted).max()  # type: ignore[union-attr]
 
 
 def _pair(source: Layer, target: Layer, one: Placed, other: Placed, procs: int) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from allowed import refused
 from cases import CASES
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,8 +25,6 @@ from synth.errors import UsageError
 from synth.layer import Layer
 from synth.plan import Plan
 from synth.tiling import Tiling
-
-ALLOWED = {"sys", "functools", "torch", "runtime"}
 
 
 @pytest.fixture(scope="module")
@@ -67,16 +66,33 @@ def ruff(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_imports_are_few(folder: Path) -> None:
-    for path in folder.glob("*.py"):
-        modules = {
-            (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Import | ast.ImportFrom)
-        }
-        packages = {module.split(".")[0] for module in modules}
-        alone = "runtime" not in packages
-        assert packages <= (ALLOWED | sys.stdlib_module_names if alone else ALLOWED), path
+def test_imports_and_calls_are_of_a_list(folder: Path) -> None:
+    for path in [*folder.glob("*.py"), *Path("tests/golden").glob("*.py")]:
+        text = path.read_text()
+        assert refused(text, standalone="from runtime." not in text) == [], path
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import subprocess", "imports subprocess"),
+        ("import os.path as p, ctypes", "imports ctypes"),
+        ("from torch.utils import cpp_extension", "imports from torch.utils"),
+        ("from . import x", "imports from None"),
+        ("from runtime.cli import stop", "imports from runtime.cli"),
+        ("exec('x')", "names exec"),
+        ("f = __import__", "names __import__"),
+        ("getattr(x, 'a' + 'b')", "reaches for a name that it makes up"),
+        ("getattr(x, '__class__')", "reaches for __class__"),
+        ("().__class__.__bases__", "reaches for __bases__"),
+        ("os.system('x')", "uses os.system"),
+        ("torch.load('x')", "uses torch.load"),
+        ("torch.ops.load_library('x')", "reaches for load_library"),
+        ("sys._getframe()", "uses sys._getframe"),
+    ],
+)
+def test_the_list_refuses(text: str, said: str) -> None:
+    assert said in refused(text, standalone=True)
 
 
 def test_a_standalone_text_has_no_unused_function() -> None:

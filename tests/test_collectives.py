@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synth.axes import PerAxis
+from synth.axes import ROW_MAJOR, PerAxis
 from synth.machine.collectives import ALGORITHMS, Group, best, cost, swcaffe
-from synth.machine.groups import ORDERS, ROW_MAJOR, distinct_orders, group_of, split_over
+from synth.machine.groups import ORDERS, distinct_orders, group_of, split_over
 from synth.machine.levels import Compute, Level, Machine
 
 

@@ -13,6 +13,9 @@ from synth.cli import main
 from synth.pipeline import plan
 
 DOCS = sorted(Path("docs").glob("*.md"))
+PAGES = sorted(
+    [*DOCS, *Path(".").glob("*.md"), *Path("examples").glob("*.md"), *Path("benchmarks").glob("*.md")]
+)
 BLOCKS = [
     pytest.param(command, shown, id=f"{path.stem}: {command}")
     for path in DOCS
@@ -42,7 +45,31 @@ def test_certificate_of_the_documentation() -> None:
     assert "\n".join(lines) in Path("docs/laboratory.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=str)
 def test_links_lead_somewhere(path: Path) -> None:
-    for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
-        assert (path.parent / link).exists(), link
+    text = path.read_text(encoding="utf-8")
+    for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
+        target = path.parent / link if link else path
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), anchor
+    assert text.count("```") % 2 == 0
+    assert tables_are_whole(text)
+
+
+def anchors(text: str) -> set[str]:
+    """What the headings of a page can be linked by."""
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def tables_are_whole(text: str) -> bool:
+    """Whether all rows of each table have as many cells as its head."""
+    blocks = re.findall(r"(?:^\|.*\n)+", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
+    widths = [{len(re.findall(r"(?<!\\)\|", row)) for row in block.splitlines()} for block in blocks]
+    return all(len(each) == 1 for each in widths)
+
+
+def test_the_tests_that_are_named_exist() -> None:
+    sources = {path.name: path.read_text(encoding="utf-8") for path in Path("tests").glob("test_*.py")}
+    for name in re.findall(r"`(test_\w+)`", Path("docs/faults.md").read_text(encoding="utf-8")):
+        assert any(f"def {name}(" in text for text in sources.values()), name

@@ -33,6 +33,8 @@ def told(folder: Path, function: str, argument: str, size: int) -> Outcome:
         "training_volume",
         "training_line",
         "training_matrix",
+        "training_up",
+        "training_apart",
     ],
 )
 def test_steps_as_torch(name: str, tmp_path: Path) -> None:
@@ -67,8 +69,16 @@ def test_dtensors_at_the_boundary(tmp_path: Path) -> None:
 @pytest.mark.ranks
 def test_a_wrong_share_is_refused(tmp_path: Path) -> None:
     outcome = told(tmp_path, "wrong_inputs", "training_data", 4)
-    said = "small: rank 1 (b=1) owns In of shape (1, 16, 8, 8), but was given (1, 1)"
+    said = "small: rank 1 (b=1) owns In of shape (1, 16, 8, 8) and torch.float32, but was given (1, 1)"
     assert said in outcome.output[1]
+
+
+@pytest.mark.ranks
+def test_one_wrong_share_ends_all_ranks(tmp_path: Path) -> None:
+    outcome = run_ranks(PROGRAM, 4, tmp_path, "one_wrong_share", "training_data", str(tmp_path))
+    assert 0 not in outcome.codes
+    assert "small: rank 1 (b=1) owns In of shape (1, 16, 8, 8) and torch.float32" in outcome.output[1]
+    assert not any("went on" in output for output in outcome.output)
 
 
 @pytest.mark.parametrize("standalone", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,20 @@ def test_odd_layers_train_as_torch(tmp_path: Path) -> None:
 @pytest.mark.ranks
 def test_a_loss_of_shares_adds_up(tmp_path: Path) -> None:
     told(tmp_path, "sharded_loss", "residual")
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        ("a.two", r"found: layer a\.two: dKer is not finite on rank 2 \(\w=[^)]*\)\n"),
+        ("b.norm1", r"found: layer b\.norm1: dOut is not finite on rank 2\n"),
+    ],
+)
+def test_nan_in_a_gradient_is_named(layer: str, said: str, tmp_path: Path) -> None:
+    outcome = told(tmp_path, "nan_is_named", f"residual {layer}")
+    for output in outcome.output:
+        assert re.search(said, output), output
 
 
 @pytest.mark.ranks

@@ -22,9 +22,9 @@ from benchmarks.suite.results import page
 from benchmarks.suite.spatial import best_parts
 from benchmarks.suite.summary import Line, Row, Spread, predicted, summarised
 from benchmarks.suite.table import totals, why
+from synth.axes import ROW_MAJOR
 from synth.layer import Layer
 from synth.machine.file import load_machine
-from synth.machine.groups import ROW_MAJOR
 from synth.machine.layer_time import LayerTimer
 from synth.plan import Plan
 

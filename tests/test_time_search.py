@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from synth.axes import TENSORS
+from synth.axes import ROW_MAJOR, TENSORS
 from synth.cli import main
 from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.layer import Layer, load_layer
 from synth.machine.file import load_machine
-from synth.machine.groups import ROW_MAJOR
 from synth.machine.layer_time import LayerTimer
 from synth.machine.levels import Machine
 from synth.memory import Footprints

@@ -31,10 +31,10 @@ class Next(nn.Module):
 
 
 class Joined(nn.Module):
-    """A concatenation, which a network file does not have."""
+    """A concatenation along rows, which a network file does not have."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x, x], 1)
+        return torch.cat([x, x], 2)
 
 
 def factory() -> nn.Module:
@@ -79,7 +79,9 @@ def test_channels_last_and_groups() -> None:
     assert wide is not None
     assert (wide.kernel, wide.out_channels) == ((1, 1), 24)
     assert "# gelu" in text
-    assert "# layer_norm" in text
+    assert network.nodes["norm"].kind == "layernorm"
+    assert network.nodes["scale"].kind == "scale"
+    assert network.parameters == sum(p.numel() for p in Next().parameters())
 
 
 def test_what_has_no_kind_is_refused() -> None:

@@ -8,14 +8,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problems import all_grids, distributions, small_nests
 
-from synth.axes import TENSORS
+from synth.axes import TENSORS, Tensor
 from synth.bounds import universal_bound
 from synth.distribution import Distribution
 from synth.layer import Layer
 from synth.nest import Nest
 from synth.passes import WRITES
+from synth.relaxation import relax_received, relax_training
 from synth.training import fit_training, roles
-from synth.training_bound import training_bound
+from synth.training_bound import one_grid_bound, training_bound
 from synth.words import received
 
 
@@ -61,3 +62,54 @@ def test_the_water_filling_behind_it_is_a_minimum(sizes: tuple[float, float, flo
     gathers = sum(max(touched[p][t] for p in WRITES if WRITES[p] != t) for t in TENSORS)
     sums = sum(touched[p][t] for p, t in WRITES.items())
     assert gathers + sums >= 9 * (volume / 4) ** (1 / 3) * (1 - 1e-9)
+
+
+KEPT: list[frozenset[Tensor]] = [
+    frozenset(),
+    frozenset({"Out"}),
+    frozenset({"In", "Ker"}),
+    frozenset(TENSORS),
+]
+
+
+@given(distributions(), st.sampled_from(KEPT))
+@settings(max_examples=40)
+def test_bound_program_and_plan_in_a_chain(distribution: Distribution, kept: frozenset[Tensor]) -> None:
+    """Three derivations: an inequality of sets, a geometric program of blocks, words counted rank by rank."""
+    nest, procs = distribution.nest, distribution.grid.size
+    counted = sum(received(distribution, tiling).total for tiling in roles(kept))
+    program = relax_training(nest, procs, kept).cost
+    bound = one_grid_bound(nest, procs, distribution.most_real_work, kept).words
+    assert int(counted.max()) >= program * (1 - 1e-5) - 1e-5
+    assert int(counted.max()) >= bound * (1 - 1e-9)
+    if nest.real_work == nest.work and not any(
+        n % p for n, p in zip(nest.extents, distribution.grid, strict=True)
+    ):
+        assert bound <= program * (1 + 1e-5) + 1e-3
+    if kept == frozenset(TENSORS):
+        assert bound >= training_bound(nest, procs, distribution.most_real_work).words - 1e-6
+
+
+def test_with_everything_kept_a_step_is_two_passes() -> None:
+    nest = Layer.conv2d((32, 256, 14, 14), 256, 3, padding=1).nest
+    for procs in (4, 16, 64):
+        work = nest.real_work // procs
+        single, step = (
+            f(nest, procs, work) for f in (lambda *a: universal_bound(a[0], a[1], None, a[2]), one_grid_bound)
+        )
+        assert math.isclose(step.words, 2 * single.words, rel_tol=1e-6)
+        assert math.isclose(
+            relax_training(nest, procs).cost, 2 * relax_received(nest, procs).cost, rel_tol=1e-5
+        )
+
+
+def test_closed_form_of_a_cube_for_any_weights() -> None:
+    """3·(w_I·w_K·w_O·V)^(1/3), the bound and the program alike, once no bound of a block binds."""
+    n, procs = 512, 64
+    nest = Layer.matmul(n, n, n).nest
+    for kept in KEPT:
+        times = [3 - (tensor in kept) for tensor in TENSORS]
+        volume = (n**3 / procs) ** 2
+        expected = 3 * (math.prod(times) * volume) ** (1 / 3) - sum(times) * n * n / procs
+        assert math.isclose(one_grid_bound(nest, procs, n**3 // procs, kept).words, expected, rel_tol=1e-6)
+        assert math.isclose(relax_training(nest, procs, kept).cost, expected, rel_tol=1e-4)

@@ -8,8 +8,7 @@ from typing import Any
 
 from benchmarks.suite.profiles import PARTS
 from benchmarks.suite.rank import LOCAL, PROBE, WIRE
-from synth.axes import Tensor
-from synth.machine.groups import ROW_MAJOR
+from synth.axes import ROW_MAJOR, Tensor
 from synth.machine.layer_time import LayerTimer
 from synth.machine.levels import Machine
 from synth.plan import Plan

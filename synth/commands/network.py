@@ -52,7 +52,7 @@ def planned(args: argparse.Namespace) -> NetworkPlan:
 
     if args.objective == "paper":
         raise UsageError("objective paper is for one layer; for a network use words or time")
-    for flag in ("grid", "relax"):
+    for flag in ("grid", "order", "relax"):
         if getattr(args, flag, None):
             raise UsageError(f"--{flag} is for one layer, not for a network; leave it out")
     machine = None

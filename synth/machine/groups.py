@@ -11,27 +11,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from synth.axes import AXES, Axis, PerAxis
+from synth.axes import AXES, ROW_MAJOR, Axis, Order, PerAxis, strides
 from synth.machine.collectives import Group
 from synth.machine.levels import Machine
 
-Order = tuple[Axis, ...]  # all axes, the last varies fastest over ranks
-
-ROW_MAJOR: Order = AXES
 CHANNELS_SWAPPED: Order = ("b", "g", "d", "h", "w", "k", "c")
 SAMPLES_INSIDE: Order = ("g", "c", "k", "d", "h", "w", "b")
 ROWS_INSIDE: Order = ("b", "g", "c", "k", "d", "h", "w")
 ORDERS: tuple[Order, ...] = (ROW_MAJOR, CHANNELS_SWAPPED, ROWS_INSIDE, SAMPLES_INSIDE)
 SAMPLED = 64  # groups of a kind that are looked at; more are alike
-
-
-def strides(grid: PerAxis, order: Order) -> dict[Axis, int]:
-    """Axis -> ranks from one coordinate to the next."""
-    stride, result = 1, {}
-    for axis in reversed(order):
-        result[axis] = stride
-        stride *= getattr(grid, axis)
-    return result
 
 
 @lru_cache(maxsize=65536)

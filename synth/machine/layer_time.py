@@ -15,14 +15,14 @@ import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from synth.axes import LACKED_INDEX, LACKS, SPATIAL, TENSORS, PerAxis, Tensor
+from synth.axes import LACKED_INDEX, LACKS, SPATIAL, TENSORS, Order, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.machine.collectives import Cost, Group, Op, best
-from synth.machine.groups import Order, group_of
+from synth.machine.groups import group_of
 from synth.machine.levels import Machine
 from synth.memory import Footprints, halo_rows
 from synth.nest import Nest
-from synth.passes import PASSES, SPANS, WRITES, Pass
+from synth.passes import PASSES, WRITES, Pass, spans
 
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 PANELS = (1, 2, 4, 8, 16, 32, 64)
@@ -79,7 +79,9 @@ class LayerTimer:
         order: Order,
         weighted: bool = True,
         kept: frozenset[Tensor] | None = None,
+        transposed: bool = False,
     ) -> None:
+        self.spans = spans(transposed)
         self.found = frozenset({"Out"}) if kept is None else kept
         self.kept = kept or frozenset()
         self.machine, self.nest, self.grid, self.order, self.weighted = machine, nest, grid, order, weighted
@@ -132,7 +134,7 @@ class LayerTimer:
         for tensor in TENSORS:
             if self.groups[tensor].size == 1 or (tensor == "Ker" and not self.weighted):
                 continue
-            if tensor in self.found and SPANS[tensor][1] == pass_:
+            if tensor in self.found and self.spans[tensor][1] == pass_:
                 continue
             ops[tensor] = "reduce_scatter" if WRITES[pass_] == tensor else "all_gather"
         if not self.weighted and self.nest.extents.c == 1:
@@ -167,7 +169,7 @@ class LayerTimer:
 
     def _whole(self, pass_: Pass, tensor: Tensor, stationary: Tensor) -> bool:
         """Whether a tensor travels at once, not panel by panel."""
-        return tensor == stationary or (tensor in self.kept and SPANS[tensor][0] == pass_)
+        return tensor == stationary or (tensor in self.kept and self.spans[tensor][0] == pass_)
 
     def _exposed(
         self, pass_: Pass, travels: dict[Tensor, Op], stationary: Tensor, panels: int

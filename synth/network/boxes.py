@@ -2,7 +2,7 @@
 
 `distribution.Distribution` says which box of a tensor a rank owns, one rank and one grid at a time. Here the
 same cuts are taken as arrays over (grid, rank), so that a planner can price thousands of pairs of grids. A
-redistribution is priced by intersecting boxes alone: a rank receives what it must own and does not own yet.
+redistribution is priced by intersecting boxes alone, see `moves`.
 
 Dimensions of a box here: b, channels (all groups, flat), d, h, w, in the user's coordinates.
 """
@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.axes import AXES, DIMS, LACKS, SPATIAL, PerAxis, Tensor
+from synth.axes import AXES, DIMS, LACKS, ROW_MAJOR, SPATIAL, Order, PerAxis, Tensor, strides
 from synth.distribution import Distribution
-from synth.machine.groups import ROW_MAJOR, Order, strides
 from synth.nest import Nest
 
 Array = NDArray[Any]
@@ -149,17 +148,23 @@ class Boxes:
         extent = getattr(self.nest.extents, dim)
         return _reached(self.nest.windows[dim], _cut((0, extent), self.parts[dim], self.at[dim]))
 
-    def words(self, training: bool, weighted: bool) -> tuple[Array, dict[str, Array]]:
+    def words(
+        self,
+        training: bool,
+        weighted: bool,
+        kept: frozenset[Tensor] = frozenset({"Out"}),
+        transposed: bool = False,
+    ) -> tuple[Array, dict[str, Array]]:
         """(words that the most-receiving rank receives, words per tensor), per grid.
 
-        Forward alone, or all three passes; of these, backward-filter reuses what backward-data gathered of
-        dOut, and nothing else is kept. Without weights (pooling) the
-        kernel is free and has no gradient.
+        Forward alone (of a transposed layer, backward-data), or all three passes, which keep what they gather
+        of the tensors in `kept`, as `training.SPANS` says. Without weights (pooling) the kernel is free and
+        has no gradient.
         """
         group = {t: self._group(t) for t in LACKS}
-        needed, kept = self._inputs
+        needed, within = self._inputs
         ker, out = (_volume(self.owned(t)) for t in ("Ker", "Out"))
-        gather_in, gather_out = needed - kept, out * (group["Out"] - 1)
+        gather_in, gather_out = needed - within, out * (group["Out"] - 1)
         if self.nest.extents.c == 1:
             gather_out = gather_out * 0
         moved = {"in": gather_in, "out": gather_out, "ker": 0 * ker}
@@ -168,16 +173,20 @@ class Boxes:
             for dim in DIMS["Ker"]:
                 slice_ = slice_ * _len(self._line("Ker", dim))
             moved["ker"] = slice_ - ker
+        if transposed and not training:
+            carried, wanted = self._summed
+            moved["in"] = carried * (group["In"] - 1) + wanted - within
+            moved["out"] = self._slice_out() - out
         if training:
             # backward-data reads dOut and Ker, and sums dIn over the k-group and the halo;
             # backward-filter reads dOut and In, and sums dKer over the x-group
-            # (it has kept the dOut that backward-data gathered)
+            again = {tensor: 1 if weighted and tensor not in kept else 0 for tensor in LACKS}
             carried, wanted = self._summed
-            sums = carried * (group["In"] - 1) + wanted - kept
-            moved["out"] = moved["out"] + self._slice_out() - out
-            moved["in"] = moved["in"] + sums + gather_in * (1 if weighted else 0)
+            sums = carried * (group["In"] - 1) + wanted - within
+            moved["out"] = moved["out"] + (self._slice_out() - out) * (1 + again["Out"])
+            moved["in"] = moved["in"] + sums + gather_in * again["In"]
             if weighted:
-                moved["ker"] = moved["ker"] * 2 + ker * (group["Ker"] - 1)
+                moved["ker"] = moved["ker"] * (1 + again["Ker"]) + ker * (group["Ker"] - 1)
         moved = {name: np.where(self.idle, 0, words) for name, words in moved.items()}
         total = moved["in"] + moved["ker"] + moved["out"]
         return total.max(axis=1), {name: words.max(axis=1) for name, words in moved.items()}
@@ -211,61 +220,6 @@ class Boxes:
         highs = np.stack([np.broadcast_to(spans[d][1], shape) for d in FLAT]).astype(np.int32)
         highs[0][self.idle] = lows[0][self.idle]
         return lows, highs, np.asarray(np.broadcast_to(whole, shape).all(axis=1))
-
-
-def rows_read(nest: Nest) -> dict[int, Array]:
-    """Position in `FLAT` -> the user's rows that reduced rows are, where they are not all rows."""
-    tables = {}
-    for dim in SPATIAL:
-        window = nest.windows[dim]
-        rows = np.array([window.source(i) for i in range(window.size)])
-        if window.size and (rows[0] != 0 or rows[-1] != window.size - 1):
-            tables[FLAT.index(dim)] = rows
-    return tables
-
-
-def moved_words(
-    source: tuple[Array, Array], target: tuple[Array, Array], tables: dict[int, Array]
-) -> tuple[Array, Array]:
-    """Words that the most-receiving rank receives: forward, and of the gradient on the way back.
-
-    `source` and `target` are (lows, highs) of the boxes before and after, as `Boxes.flat` gives them;
-    `tables` translate rows of the source where the target skips rows. Results are (source, target) grids.
-    """
-    low, high = (each.copy() for each in source)
-    for dim, rows in tables.items():
-        low[dim] = np.searchsorted(rows, low[dim])
-        high[dim] = np.searchsorted(rows, high[dim])
-    want, have = _boxes_volume(*target), _boxes_volume(*source)
-    cut = [d for d in range(len(FLAT)) if not _alike(low[d], high[d], target[0][d], target[1][d])]
-    forward = np.empty((low.shape[1], target[0].shape[1]), dtype=np.int64)
-    backward = np.empty_like(forward)
-    narrow = max(int(want.max()), int(have.max())) < 2**31
-    scale = np.ones(1, dtype=np.int32 if narrow else np.int64)
-    for d in set(range(len(FLAT))) - set(cut):
-        scale = scale * max(0, int(high[d].max() - low[d].min()))
-    for index in range(low.shape[1]):
-        common = np.broadcast_to(scale, target[0].shape[1:])
-        for d in cut:
-            met = np.minimum(high[d, index], target[1][d]) - np.maximum(low[d, index], target[0][d])
-            common = common * np.maximum(met, 0)
-        common = np.where(have[index] == 0, 0, np.where(want == 0, 0, common))
-        forward[index] = (want - common).max(axis=1)
-        backward[index] = (have[index] - common).max(axis=1)
-    return forward, backward
-
-
-def _alike(*bounds: Array) -> bool:
-    """Whether every box, before and after, spans the same whole dimension."""
-    low, high, low2, high2 = (int(b.flat[0]) for b in bounds)
-    return low == low2 and high == high2 and all(bool((b == b.flat[0]).all()) for b in bounds)
-
-
-def _boxes_volume(low: Array, high: Array) -> Array:
-    volume = np.ones(low.shape[1:], dtype=np.int64)
-    for d in range(len(low)):
-        volume = volume * np.maximum(high[d] - low[d], 0)
-    return volume
 
 
 def _radix(share: tuple[tuple[str, int], ...]) -> dict[str, tuple[int, int]]:

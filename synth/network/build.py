@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from synth.layer import Layer
 from synth.layer_rules import LayerError
-from synth.network.graph import CONVS, PASSIVE, Network
+from synth.network.graph import CONVS, NORMS, PASSIVE, WEIGHTLESS, Network
 from synth.network.graph import Node as Made
 from synth.yaml_places import Listing, Node, Scalar, did_you_mean
 
@@ -18,17 +18,23 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 PLAIN = ("kernel", "stride", "padding", "dilation")
 ARGUMENTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(CONVS, ("out_channels", *PLAIN, "groups", "bias")),
+    **dict.fromkeys(CONVS, ("out_channels", *PLAIN, "groups", "bias", "transposed", "output_padding")),
     "linear": ("out_features", "bias"),
     "matmul": ("n", "bias"),
     "pool": (*PLAIN, "ceil"),
-    **dict.fromkeys(("globalpool", "add", *PASSIVE), ()),
+    "upsample": ("scale", "linear"),
+    **dict.fromkeys(("globalpool", "add", "mul", "cat", *PASSIVE), ()),
+    **dict.fromkeys(NORMS, ("affine",)),
+    "prelu": ("parameters",),
 }
+FLAGS = ("bias", "ceil", "transposed", "linear", "affine")
+SEVERAL = ("add", "mul", "cat")  # kinds that take more than one input
 NEEDED = {
     **dict.fromkeys(CONVS, ("out_channels", "kernel")),
     "linear": ("out_features",),
     "matmul": ("n",),
     "pool": ("kernel",),
+    "upsample": ("scale",),
 }
 
 
@@ -113,30 +119,80 @@ class _Maker:
         for key in NEEDED.get(kind, ()):
             if key not in entry.arguments:
                 raise entry.place.fault(f"{entry.name}: {kind} lacks {key}; write {key}: under it")
-        if kind != "add" and len(self.shapes) > 1:
+        if kind not in SEVERAL and len(self.shapes) > 1:
             raise entry.place.fault(f"{entry.name}: {kind} takes one input, not {len(self.shapes)}; use add")
+        if kind in SEVERAL and len(self.shapes) < 2:
+            raise entry.place.fault(f"{entry.name}: {kind} takes two inputs or more; list them in from")
         maker: dict[str, Callable[[], Made]] = {
             **dict.fromkeys(CONVS, self.conv),
             **dict.fromkeys(("linear", "matmul"), self.linear),
             "pool": self.pool,
             "globalpool": self.globalpool,
+            "upsample": self.upsample,
             "add": self.add,
+            "mul": self.mul,
+            "cat": self.cat,
             "flatten": self.flatten,
         }
         return maker.get(kind, self.passive)()
 
     def passive(self) -> Made:
-        return Made(self.entry.name, self.kind, self.entry.inputs, self.shape, self.shape)
+        return Made(
+            *(self.entry.name, self.kind, self.entry.inputs, self.shape, self.shape), trained=self.trained()
+        )
+
+    def trained(self) -> int:
+        """Words of parameters of what stays where its input lies."""
+        channels = self.shape[1]
+        if self.kind in NORMS:
+            affine = self.flag("affine") if "affine" in self.entry.arguments else self.kind != "instancenorm"
+            return 2 * channels if affine else 0
+        if self.kind == "prelu":
+            return int(self.number("parameters")) if "parameters" in self.entry.arguments else 1
+        return channels if self.kind == "scale" else 0
 
     def flatten(self) -> Made:
         flat = (self.shape[0], math.prod(self.shape[1:]))
         return Made(self.entry.name, self.kind, self.entry.inputs, flat, self.shape)
 
+    def mul(self) -> Made:
+        """A product word by word; inputs but the first may have one position for all."""
+        for source, shape in zip(self.entry.inputs, self.shapes, strict=True):
+            if shape not in (self.shape, (*self.shape[:2], *[1] * (len(self.shape) - 2))):
+                raise self.entry.place.fault(
+                    f"{self.entry.name}: {source} is {_by(shape)} but {self.entry.inputs[0]} is "
+                    f"{_by(self.shape)}; give a shape as equal, or one word per channel"
+                )
+        return self.passive()
+
+    def cat(self) -> Made:
+        for source, shape in zip(self.entry.inputs, self.shapes, strict=True):
+            if (shape[0], *shape[2:]) != (self.shape[0], *self.shape[2:]):
+                raise self.entry.place.fault(
+                    f"{self.entry.name}: {source} is {_by(shape)} but {self.entry.inputs[0]} is "
+                    f"{_by(self.shape)}; only the channels of what is put together may differ"
+                )
+        shape = (self.shape[0], sum(each[1] for each in self.shapes), *self.shape[2:])
+        return Made(self.entry.name, self.kind, self.entry.inputs, shape, self.shape)
+
+    def upsample(self) -> Made:
+        """The adjoint of a pooling: a transposed convolution with one group per channel.
+
+        Nearest copies a position `scale` times; linear spreads it over the positions around it.
+        """
+        if len(self.shape) < 3:
+            raise self.entry.place.fault(f"{self.entry.name}: upsample needs a feature map; remove it")
+        rank, scale = len(self.shape) - 2, self.number("scale")
+        each = [_at(scale, axis) for axis in range(rank)]
+        rest = {"stride": each, "groups": self.shape[1], "transposed": True}
+        kernel = each
+        if self.flag("linear"):
+            kernel = [2 * n - n % 2 for n in each]
+            rest["padding"] = [n // 2 for n in each]
+        layer = self.layer(f"conv{rank}d", self.shape, self.shape[1], kernel, rest)
+        return self.made_of(layer, layer.output_shape, self.shape)
+
     def add(self) -> Made:
-        if len(self.shapes) < 2:
-            raise self.entry.place.fault(
-                f"{self.entry.name}: add takes two inputs or more; list them in from"
-            )
         for source, shape in zip(self.entry.inputs, self.shapes, strict=True):
             if shape != self.shape:
                 raise self.entry.place.fault(
@@ -151,7 +207,8 @@ class _Maker:
             raise self.entry.place.fault(
                 f"{self.entry.name}: {self.kind} needs {rank + 2} dimensions, not {_by(self.shape)}"
             )
-        numbers = {key: self.number(key) for key in self.entry.arguments if key != "bias"}
+        numbers = {key: self.number(key) for key in self.entry.arguments if key not in FLAGS}
+        numbers["transposed"] = self.flag("transposed")
         layer = self.layer(self.kind, self.shape, numbers.pop("out_channels"), numbers.pop("kernel"), numbers)
         return self.made_of(layer, layer.output_shape, self.shape)
 
@@ -200,7 +257,7 @@ class _Maker:
         return self.made_of(layer, layer.output_shape, self.shape)
 
     def made_of(self, layer: Layer, shape: Shape, before: Shape) -> Made:
-        weighted = self.kind not in ("pool", "globalpool")
+        weighted = self.kind not in WEIGHTLESS
         bias = weighted and (self.flag("bias") if "bias" in self.entry.arguments else self.kind == "linear")
         return Made(self.entry.name, self.kind, self.entry.inputs, shape, before, layer, bias)
 

@@ -9,7 +9,7 @@
       - repeat: 2
         layers:
           - {name: a, conv2d: {out_channels: 64, kernel: 3, padding: 1}}
-          - {name: sum, add:, from: [a, entry]}     # `entry` is what enters this repetition
+          - {name: sum, add: {}, from: [a, entry]}     # `entry` is what enters this repetition
 
 A layer takes the output of the one above it unless `from` names others; `input` is the network's input.
 Names inside a block get the number of the repetition: `a.1`, `a.2`.

@@ -1,9 +1,10 @@
 """A network as a graph of layers with shapes; what is planned are its convolutions, products and poolings.
 
 A fully connected layer over a feature map is a convolution whose kernel covers the whole map, and a pooling
-is a convolution with one group per channel and no weights: so every planned node is one loop nest, and
-batch normalization, activations and the like stay wherever their input lies. A sum stays where its first
-input lies; its other inputs are brought there.
+is a convolution with one group per channel and no weights, an upsampling a transposed one: so every planned
+node is one loop nest, and normalization, activations and the like stay wherever their input lies. A sum
+stays where its first input lies; its other inputs are brought there. The parts of a concatenation stay where
+they are; what reads it reads its channels from all of them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from typing import Literal
 from synth.layer import Layer
 
 CONVS = ("conv1d", "conv2d", "conv3d")
-PASSIVE = ("batchnorm", "relu", "dropout", "softmax", "flatten")
-KINDS = (*CONVS, "linear", "matmul", "pool", "globalpool", "add", *PASSIVE)
+NORMS = ("batchnorm", "layernorm", "groupnorm", "instancenorm")
+PASSIVE = (*NORMS, "relu", "prelu", "scale", "dropout", "softmax", "flatten")
+WEIGHTLESS = ("pool", "globalpool", "upsample")  # planned, but nothing of them is trained
+KINDS = (*CONVS, "linear", "matmul", *WEIGHTLESS, "add", "mul", "cat", *PASSIVE)
 Role = Literal["in", "out"]
 
 
@@ -34,17 +37,18 @@ class Node:
     in_shape: tuple[int, ...]
     layer: Layer | None = None
     bias: bool = False
+    trained: int = 0  # words of what has no loop nest: scale and shift of a normalization, slopes
 
     @property
     def weighted(self) -> bool:
         """Whether the nest's Ker exists."""
-        return self.layer is not None and self.kind not in ("pool", "globalpool")
+        return self.layer is not None and self.kind not in WEIGHTLESS
 
     @property
     def parameters(self) -> int:
-        """Trained words: weights, biases, scale and shift of a batch normalization."""
-        if self.kind == "batchnorm":
-            return 2 * self.shape[1]
+        """Trained words: weights, biases, scale and shift of a normalization."""
+        if self.layer is None:
+            return self.trained
         if not self.weighted or self.layer is None:
             return 0
         return kernel_words(self.layer) + (self.layer.out_channels if self.bias else 0)
@@ -67,18 +71,41 @@ class Node:
 
 def kernel_words(layer: Layer) -> int:
     """Words of all weights as the user has them."""
+    layer = layer.conv
     if layer.kind == "matmul":
         return layer.input[1] * layer.input[2]
     return layer.out_channels * (layer.input[1] // layer.groups) * math.prod(layer.kernel)
 
 
 @dataclass(frozen=True)
+class Channels:
+    """Which channels of a source are which of a target."""
+
+    source: int  # the first one in the source
+    target: int  # the same one in the target
+    count: int
+
+
+@dataclass(frozen=True)
 class Edge:
-    """Words that move between two planned nodes: into its input, or onto its output (a sum)."""
+    """Words that move between two planned nodes: into its input, or onto its output (a sum).
+
+    `channels` are the parts that a concatenation makes of it; () where all channels are meant.
+    """
 
     source: str
     target: str
     role: Role
+    channels: tuple[Channels, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """Channels of a value, and the planned node in whose output they lie; None for the network's input."""
+
+    home: str | None
+    first: int
+    count: int
 
 
 @dataclass(frozen=True)
@@ -97,27 +124,45 @@ class Network:
         return [node for node in self.nodes.values() if node.layer is not None]
 
     @cached_property
-    def homes(self) -> dict[str, str | None]:
-        """Node -> the planned node where its output lies; None for the network's input."""
-        homes: dict[str, str | None] = {"input": None}
+    def parts(self) -> dict[str, tuple[Part, ...]]:
+        """Node -> where the channels of its output lie, one after the other."""
+        parts: dict[str, tuple[Part, ...]] = {"input": (Part(None, 0, self.input[1]),)}
         for node in self.nodes.values():
-            first = node.inputs[0] if node.inputs else None
-            homes[node.name] = node.name if node.layer else (homes[first] if first else None)
-        return homes
+            if node.kind == "gathered":  # of a traced model: every rank computes it from the whole
+                parts[node.name] = (Part(None, 0, math.prod(node.shape[1:2])),)
+            elif node.layer or not node.inputs:
+                parts[node.name] = (Part(node.name, 0, node.shape[1]),)
+            elif node.kind == "cat":
+                parts[node.name] = tuple(part for name in node.inputs for part in parts[name])
+            else:
+                parts[node.name] = parts[node.inputs[0]]
+        return parts
 
     @cached_property
     def edges(self) -> list[Edge]:
-        """All redistributions, each once."""
-        return list(dict.fromkeys(self._edges()))
+        """All redistributions between two nodes, each once."""
+        joined: dict[tuple[str, str, Role], list[Channels]] = {}
+        for source, target, role, channels in self._edges():
+            found = joined.setdefault((source, target, role), [])
+            found += [channels] if channels not in found else []
+        return [Edge(*ends, channels=self._some(ends, every)) for ends, every in joined.items()]
 
-    def _edges(self) -> Iterator[Edge]:
+    def _some(self, ends: tuple[str, str, Role], channels: list[Channels]) -> tuple[Channels, ...]:
+        """() where the channels are all that source and target have."""
+        source, target, role = ends
+        reads = self.nodes[target].in_shape if role == "in" else self.nodes[target].shape
+        every = Channels(0, 0, self.nodes[source].shape[1])
+        return () if channels == [every] and reads[1] == every.count else tuple(channels)
+
+    def _edges(self) -> Iterator[tuple[str, str, Role, Channels]]:
         for node in self.nodes.values():
-            home = self.homes[node.name]
-            sources = [self.homes[name] for name in node.inputs]
             if node.layer:
-                yield from (Edge(s, node.name, "in") for s in sources if s)
-            elif home:
-                yield from (Edge(s, home, "out") for s in sources[1:] if s and s != home)
+                whole = (Part(node.name, 0, node.in_shape[1]),)
+                for name in node.inputs:
+                    yield from _met(self.parts[name], whole, "in")
+            elif node.kind in ("add", "mul"):
+                for name in node.inputs[1:]:
+                    yield from _met(self.parts[name], self.parts[node.name], "out")
 
     @property
     def parameters(self) -> int:
@@ -136,3 +181,21 @@ class Network:
             f"{self.name}: {len(self.nodes)} layers, {len(self.planned)} of them planned, "
             f"{self.parameters:,} parameters, input {'x'.join(map(str, self.input))}"
         )
+
+
+def _met(
+    sources: tuple[Part, ...], targets: tuple[Part, ...], role: Role
+) -> Iterator[tuple[str, str, Role, Channels]]:
+    """The channels that two rows of parts have in common, pair by pair."""
+    begin = 0
+    for source in sources:
+        start = 0
+        for target in targets:
+            low = max(begin, start)
+            count = min(begin + source.count, start + target.count) - low
+            ends = source.home, target.home
+            if count > 0 and ends[0] and ends[1] and (role == "in" or ends[0] != ends[1]):
+                channels = Channels(source.first + low - begin, target.first + low - start, count)
+                yield ends[0], ends[1], role, channels
+            start += target.count
+        begin += source.count

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from synth.axes import AXES, SPATIAL, PerAxis
-from synth.errors import InfeasibleError
-from synth.machine.groups import CHANNELS_SWAPPED, ORDERS, ROW_MAJOR, Order, distinct_orders
+from synth.axes import AXES, ROW_MAJOR, SPATIAL, TENSORS, Order, PerAxis, Tensor
+from synth.errors import InfeasibleError, UsageError
+from synth.machine.groups import CHANNELS_SWAPPED, ORDERS, distinct_orders
 from synth.machine.layer_time import compute_seconds, layer_seconds
 from synth.machine.levels import Machine
 from synth.nest import Nest
@@ -41,7 +41,14 @@ class Asked:
     balance: float = 0.10
     keep: int = 12  # options per layer that are kept for their own cost
     axes: str = ""  # grids may split these axes only; "" for all
+    strict: bool = True  # whether `axes` bind layers that cannot use all processes within them
     placement: bool = True  # whether ranks may be placed in other orders than row-major
+    exact: bool = False  # whether layers with weights use every process, balanced or not, where one can
+    kept: frozenset[Tensor] = frozenset({"Out"})  # training: gathered once, kept for a later pass
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.balance <= 10:
+            raise UsageError(f"balance is {self.balance}; it must be between 0 (no extra work) and 10")
 
     @property
     def orders(self) -> tuple[Order, ...]:
@@ -57,12 +64,19 @@ class Kind:
 
     nest: Nest
     weighted: bool
+    rows: tuple[int, ...] = ()  # positions of a transposed layer's output; () for all others
 
     @classmethod
     def of(cls, node: Node) -> Kind:
         """The kind of a planned node."""
         assert node.layer is not None
-        return cls(node.layer.nest, node.weighted)
+        rows = node.layer.output_shape[2:] if node.layer.transposed else ()
+        return cls(node.layer.nest, node.weighted, rows)
+
+    @property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """What the layer is given and what it gives, as tensors of its nest."""
+        return ("Out", "In") if self.rows else ("In", "Out")
 
 
 @dataclass(frozen=True)
@@ -86,8 +100,11 @@ class Catalogue:
     def _grids(self) -> list[PerAxis]:
         """The family, without grids whose channels are no single intervals."""
         procs, nest = self.asked.procs, self.nest
-        spaces = Space(nest, procs, {}, True), Space(nest, procs, {}, False)
-        most = work_cap(spaces[1].least_work or 1, self.asked.balance)
+        spaces = [Space(nest, procs, {}, True), Space(nest, procs, {}, False)]
+        least = spaces[1].least_work
+        if self.asked.exact and self.kind.weighted:
+            least = spaces[0].least_work or least
+        most = work_cap(least or 1, self.asked.balance)
         if self.asked.objective == "time":
             most = 1 << 200  # time itself weighs the balance
         for space in spaces:
@@ -110,7 +127,9 @@ class Catalogue:
         out = words["Out"] * (1 / (grid.x * grid.g * grid.k) - 1 / parts)
         received = inputs + ker + out
         if self.asked.training:
-            received = 3 * (inputs + ker) + 2 * out if self.kind.weighted else 2 * (inputs + out)
+            times = {tensor: 3 - (tensor in self.asked.kept) for tensor in TENSORS}
+            received = times["In"] * inputs + times["Ker"] * ker + times["Out"] * out
+            received = received if self.kind.weighted else 2 * (inputs + out)
         received *= 1 - 1e-9
         if self.asked.objective == "words":
             return received
@@ -145,7 +164,8 @@ class Catalogue:
         new = [grid for grid in grids if grid not in self.words]
         if new:
             boxes = Boxes(self.nest, [Placed(g) for g in new], self.asked.procs)
-            words, _ = boxes.words(self.asked.training, self.kind.weighted)
+            how = self.asked.training, self.kind.weighted, self.asked.kept, bool(self.kind.rows)
+            words, _ = boxes.words(*how)
             self.words.update(zip(new, map(int, words), strict=True))
 
     def best(self, count: int, axes: str = "") -> list[tuple[float, Placed]]:
@@ -231,6 +251,8 @@ def strategy_choices(catalogues: Sequence[Catalogue], axes: str, count: int = 4)
     result: list[list[Choice]] = []
     for position, catalogue in enumerate(catalogues):
         found = catalogue.best(count, axes)
+        if not found and not catalogue.asked.strict:
+            found = catalogue.best(count)
         if not found:
             return position
         result.append(

@@ -16,7 +16,19 @@ from synth.errors import InputError
 SCHEMA = "synth.network-plan/1"
 REMEDY = "write the plan anew with `synth plan NETWORK.yaml --json -o plan.json`"
 KEYS = [
-    *("schema", "name", "procs", "objective", "pass", "machine", "cost", "lower_bound", "gap", "method"),
+    *(
+        "schema",
+        "name",
+        "procs",
+        "objective",
+        "pass",
+        "kept",
+        "machine",
+        "cost",
+        "lower_bound",
+        "gap",
+        "method",
+    ),
     *("word_bytes", "memory_words", "resident_words"),
     *("layers", "redistributions", "singles", "best_single", "ratio"),
 ]
@@ -42,6 +54,9 @@ def parse_network_plan(text: str, name: str) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         schema = data.get("schema") if isinstance(data, dict) else None
         raise InputError(f"{name}: schema is {str(schema)[:60]!r}, not {SCHEMA!r}; {REMEDY}")
+    data.setdefault(
+        "kept", ["out"] if data.get("pass") == "training" else []
+    )  # files from before it was said
     _Check(name).plan(data)
     return data
 
@@ -63,6 +78,9 @@ class _Check:
             self.text(data[key], key)
         self.one_of(data["objective"], ("words", "time"), "objective")
         self.one_of(data["pass"], ("forward", "training"), "pass")
+        kept = ("in", "ker", "out") if data["pass"] == "training" else ()
+        if not isinstance(data["kept"], list) or not all(each in kept for each in data["kept"]):
+            raise self.fail("kept is not a list of tensors that a training step gathers")
         if data["machine"] is not None:
             self.text(data["machine"], "machine")
         procs = self.whole(data["procs"], 1, 2**20, "procs")

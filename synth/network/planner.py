@@ -14,8 +14,10 @@ from synth.distribution import Distribution
 from synth.errors import InfeasibleError, UsageError
 from synth.fit import Fit, fit
 from synth.machine.groups import split_over
-from synth.network.boxes import EVERY, Array, Boxes, Placed, moved_words, rows_read
+from synth.memory import Footprints
+from synth.network.boxes import EVERY, Array, Boxes, Placed
 from synth.network.graph import Edge, Network
+from synth.network.moves import Side, edge_words, single_positions
 from synth.network.options import (
     STRATEGY_AXES,
     Asked,
@@ -28,6 +30,8 @@ from synth.network.options import (
 )
 from synth.network.solve import Progress, Solution, Table, solve
 from synth.search import STATIONARY
+from synth.tiling import Tiling
+from synth.training import fit_passes
 
 
 @dataclass(frozen=True)
@@ -172,7 +176,7 @@ class _Planner:
             if node.weighted:
                 total += -(-nest.words["Ker"] // procs) * (2 if self.asked.training else 1)
             if self.asked.training:
-                total += -(-nest.words["In"] // procs)
+                total += -(-nest.words[Kind.of(node).ends[0]] // procs)
         return total
 
     def _fitting(self, table: list[list[Choice]]) -> list[list[Choice]]:
@@ -195,13 +199,21 @@ class _Planner:
     def _fit(self, kind: Kind, placed: Placed) -> Fit | None:
         key = (kind, placed.grid)
         if key not in self.fitted:
-            distribution = Distribution(kind.nest, placed.grid)
-            self.fitted[key] = fit(distribution, STATIONARY, self._limit(kind))[0]
+            self.fitted[key] = self._fits(kind, placed, self._limit(kind))[0]
         return self.fitted[key]
+
+    def _fits(self, kind: Kind, placed: Placed, limit: int | None) -> tuple[Fit | None, int]:
+        """The tilings of the passes that fit a limit in words, and the least that they need."""
+        distribution = Distribution(kind.nest, placed.grid)
+        if self.asked.training and kind.weighted:
+            kept = self.asked.kept
+            how = STATIONARY, limit, kept, None, bool(kind.rows)
+            return fit_passes(distribution, Footprints(distribution), *how)
+        return fit(distribution, STATIONARY, limit, _role(kind))
 
     def _too_small(self, kind: Kind, choices: Sequence[Choice]) -> InfeasibleError:
         node = self.nodes[self.kinds.index(kind)]
-        least = min(fit(Distribution(kind.nest, c.placed.grid), STATIONARY, None)[1] for c in choices)
+        least = min(self._fits(kind, c.placed, None)[1] for c in choices)
         size = kind.nest.word_bytes
         need = (least + self.resident) * size
         return InfeasibleError(
@@ -253,20 +265,15 @@ class _Planner:
         boxes = [
             Boxes(k.nest, [c.placed for c in row], procs) for k, row in zip(self.distinct, table, strict=True)
         ]
-        flat: dict[tuple[int, str], tuple[Array, Array]] = {}
-        known: dict[tuple[int, int, str], tuple[Array, Table]] = {}
+        known: dict[tuple[object, ...], tuple[Array, Table]] = {}
         result = {}
         for edge in self.network.edges:
             source, target = (self.of_kind[self.position[n]] for n in (edge.source, edge.target))
-            key = (source, target, edge.role)
+            single = single_positions(self.network, edge)
+            key = (source, target, edge.role, edge.channels, single)
             if key not in known:
-                for kind, tensor in ((source, "Out"), (target, "In" if edge.role == "in" else "Out")):
-                    if (kind, tensor) not in flat:
-                        flat[kind, tensor] = boxes[kind].flat(tensor)[:2]  # type: ignore[arg-type]
-                after = "In" if edge.role == "in" else "Out"
-                rows = rows_read(self.distinct[target].nest) if edge.role == "in" else {}
-                forward, backward = moved_words(flat[source, "Out"], flat[target, after], rows)
-                words = forward + backward if self.asked.training else forward
+                before, after = (Side(self.distinct[k], boxes[k]) for k in (source, target))
+                words = edge_words(edge, before, after, single, self.asked.training)
                 known[key] = words, self._priced(words, self.distinct[target])
             result[edge] = known[key]
         return result
@@ -313,3 +320,8 @@ class _Planner:
             self.resident,
             tuple(each for each in fits if each is not None),
         )
+
+
+def _role(kind: Kind) -> Tiling:
+    """The pass that runs forward."""
+    return Tiling(pass_="backward-data") if kind.rows else Tiling()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from synth.axes import TENSORS
 from synth.network.boxes import Boxes, Placed
 from synth.network.graph import Edge
 from synth.network.options import Kind
@@ -101,6 +102,7 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
         "procs": asked.procs,
         "objective": asked.objective,
         "pass": "training" if asked.training else "forward",
+        "kept": [tensor.lower() for tensor in TENSORS if asked.training and tensor in asked.kept],
         "machine": asked.machine.name if asked.machine else None,
         "cost": plan.cost,
         "lower_bound": plan.least,
@@ -132,7 +134,7 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
 def _words(kind: Kind, placed: Placed, plan: NetworkPlan) -> dict[str, int]:
     """Tensor -> what the rank that receives most of it receives; their sum is no rank's, in general."""
     asked = plan.asked
-    _, by_tensor = Boxes(kind.nest, [placed], asked.procs).words(asked.training, kind.weighted)
+    _, by_tensor = Boxes(kind.nest, [placed], asked.procs).words(asked.training, kind.weighted, asked.kept)
     return {tensor: int(by_tensor[tensor][0]) for tensor in ("in", "ker", "out")}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from synth.machine.collectives import ALGORITHMS
 from synth.machine.file import COMPUTE, LEVEL, TOP
-from synth.network.build import ARGUMENTS, NEEDED
+from synth.network.build import ARGUMENTS, FLAGS, NEEDED
 
 _COUNT = {"type": "integer", "minimum": 1}
 _INTS = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "array", "items": {"type": "integer"}}]}
@@ -50,8 +50,7 @@ def network_file_schema() -> dict[str, Any]:
 
 
 def _kind(kind: str) -> dict[str, Any]:
-    flags = {"bias", "ceil"}
-    known = {key: {"type": "boolean"} if key in flags else _INTS for key in ARGUMENTS[kind]}
+    known = {key: {"type": "boolean"} if key in FLAGS else _INTS for key in ARGUMENTS[kind]}
     needed = list(NEEDED.get(kind, ()))
     return {
         "type": ["object", "null"] if not needed else "object",

@@ -19,7 +19,15 @@ def calibrate(network: Network, batch: int, repeat: int, tell: Callable[[str], N
     for number, node in enumerate(nodes, 1):
         assert node.layer is not None
         layer = _resized(node.layer, batch)
-        key = (layer.kind, layer.input, layer.out_channels, layer.kernel, layer.stride, layer.padding)
+        key = (
+            layer.kind,
+            layer.input,
+            layer.out_channels,
+            layer.kernel,
+            layer.stride,
+            layer.padding,
+            layer.transposed,
+        )
         if key not in known:
             tell(f"synth: measuring {node.name} ({number} of {len(nodes)})")
             known[key] = _measure(layer, batch, repeat)
@@ -47,14 +55,17 @@ def _measure(layer: Layer, batch: int, repeat: int) -> Times:
 
     else:
         inputs = torch.randn(layer.input, requires_grad=True)
-        shape = (layer.out_channels, layer.input[1] // layer.groups, *layer.kernel)
+        whole = layer.conv
+        shape = (whole.out_channels, whole.input[1] // layer.groups, *layer.kernel)
         weight = torch.randn(shape, requires_grad=True)
         conv: Any = getattr(functional, layer.kind)
+        rest: tuple[Any, ...] = (layer.dilation, layer.groups)
+        if layer.transposed:
+            conv = getattr(functional, layer.kind.replace("conv", "conv_transpose"))
+            rest = (layer.output_padding, layer.groups, layer.dilation)
 
         def run() -> torch.Tensor:
-            out: torch.Tensor = conv(
-                inputs, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups
-            )
+            out: torch.Tensor = conv(inputs, weight, None, layer.stride, layer.padding, *rest)
             return out
 
     forward, backward, update = [], [], []

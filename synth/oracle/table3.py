@@ -15,10 +15,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from synth.axes import PerAxis
+from synth.axes import ROW_MAJOR, PerAxis
 from synth.errors import InfeasibleError
 from synth.machine.collectives import Group, Op, best
-from synth.machine.groups import ROW_MAJOR, group_of
+from synth.machine.groups import group_of
 from synth.machine.levels import Machine
 from synth.network.graph import Node
 from synth.oracle.profile import Times

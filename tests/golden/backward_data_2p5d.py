@@ -180,6 +180,9 @@ def run(ker_own, dout_own, at, groups, words):
     `groups` the group of this rank for every entry of LINES; `words` counts what
     arrives.
     """
+    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+    words.given("dOut", dout_own, owned_out(at), DTYPE)
+
     din_box = touched_in(work(at))
     din = ker_own.new_zeros(shape(din_box))
 
@@ -202,6 +205,7 @@ def run(ker_own, dout_own, at, groups, words):
         if step + 1 < STEPS:
             coming = fetch(step + 1)  # travels while this step computes
         din += input_gradient(panels["Ker"], panels["dOut"], block, WINDOWS)
+        words.look("dIn", step, din)
 
     # Each rank along k holds a partial sum of the same slice of dIn.
     count = words.counter("reduce", 0, "In")

@@ -179,6 +179,9 @@ def run(in_own, dout_own, at, groups, words):
     `in_own` and `dout_own` hold the boxes `owned_in(at)` and `owned_out(at)`, `groups`
     the group of this rank for every entry of LINES; `words` counts what arrives.
     """
+    words.given("In", in_own, owned_in(at), DTYPE)
+    words.given("dOut", dout_own, owned_out(at), DTYPE)
+
     # The output rows of a block read input rows that its neighbours own.
     neighbours = line(at, GRID, ("h", "k"))
     count = words.counter("halo", 0, "In")
@@ -206,6 +209,7 @@ def run(in_own, dout_own, at, groups, words):
         if step + 1 < STEPS:
             coming = fetch(step + 1)  # travels while this step computes
         dker += kernel_gradient(panels["In"], panels["dOut"], block, WINDOWS)
+        words.look("dKer", step, dker)
 
     # Each rank along x holds a partial sum of the same slice of dKer.
     count = words.counter("reduce", 0, "Ker")

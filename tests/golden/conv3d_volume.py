@@ -167,6 +167,9 @@ def run(in_own, ker_own, at, groups, words):
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
     the group of this rank for every entry of LINES; `words` counts what arrives.
     """
+    words.given("In", in_own, owned_in(at), DTYPE)
+    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+
     # The output rows of a block read input rows that its neighbours own.
     neighbours = line(at, GRID, ("d", "h"))
     count = words.counter("halo", 0, "In")
@@ -194,6 +197,7 @@ def run(in_own, ker_own, at, groups, words):
         if step + 1 < STEPS:
             coming = fetch(step + 1)  # travels while this step computes
         out += convolve(F.conv3d, panels["In"], panels["Ker"], block, WINDOWS)
+        words.look("Out", step, out)
 
     return out
 

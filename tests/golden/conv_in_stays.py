@@ -157,6 +157,9 @@ def run(in_own, ker_own, at, groups, words):
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
     the group of this rank for every entry of LINES; `words` counts what arrives.
     """
+    words.given("In", in_own, owned_in(at), DTYPE)
+    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+
     # All ranks along k need the same slice of In.
     in_box = touched_in(work(at))
     count = words.counter("expand", 0, "In")
@@ -183,6 +186,7 @@ def run(in_own, ker_own, at, groups, words):
         if step + 1 < STEPS:
             coming = fetch(step + 1)  # travels while this step computes
         sums = convolve(F.conv2d, in_slice, panels["Ker"], block, WINDOWS)
+        words.look("Out", step, sums)
         # Each rank along c holds a partial sum of the same slice of Out.
         panel, count = touched_out(block), words.counter("loop", step, "Out")
         collect(leaving, out, out_box)  # the panel before

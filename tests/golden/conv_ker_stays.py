@@ -152,6 +152,9 @@ def run(in_own, ker_own, at, groups, words):
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
     the group of this rank for every entry of LINES; `words` counts what arrives.
     """
+    words.given("In", in_own, owned_in(at), DTYPE)
+    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+
     # All ranks along x need the same slice of Ker.
     ker_box = touched_ker(work(at))
     count = words.counter("expand", 0, "Ker")
@@ -169,6 +172,7 @@ def run(in_own, ker_own, at, groups, words):
         in_tile = in_own[within(touched_in(block), owned_in(at))]
         ker_tile = ker_slice[within(touched_ker(block), ker_box)]
         sums += convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
+        words.look("Out", step, sums)
         if changes(step + 1, "h"):
             # Each rank along c holds a partial sum of the same slice of Out.
             panel, count = touched_out(block), words.counter("loop", step, "Out")

@@ -120,6 +120,9 @@ def run(in_own, ker_own, at, groups, words):
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
     the group of this rank for every entry of LINES; `words` counts what arrives.
     """
+    words.given("In", in_own, owned_in(at), DTYPE)
+    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+
     # The output rows of a block read input rows that its neighbours own.
     neighbours = line(at, GRID, ("h",))
     count = words.counter("halo", 0, "In")

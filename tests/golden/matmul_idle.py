@@ -117,6 +117,9 @@ def run(in_own, ker_own, at, groups, words):
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
     the group of this rank for every entry of LINES; `words` counts what arrives.
     """
+    words.given("In", in_own, owned_in(at), DTYPE)
+    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+
     out_box = touched_out(work(at))
     out = in_own.new_zeros(shape(out_box))
 
@@ -138,6 +141,7 @@ def run(in_own, ker_own, at, groups, words):
         if step + 1 < STEPS:
             coming = fetch(step + 1)  # travels while this step computes
         out += panels["In"] @ panels["Ker"].mT
+        words.look("Out", step, out)
 
     return out
 

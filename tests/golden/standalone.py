@@ -17,7 +17,9 @@ Memory at most 3136 words of 4 bytes per rank
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
+import io
 import json
 import math
 import os
@@ -163,6 +165,9 @@ def run(in_own, ker_own, at, groups, words):
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
     the group of this rank for every entry of LINES; `words` counts what arrives.
     """
+    words.given("In", in_own, owned_in(at), DTYPE)
+    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+
     out_box = touched_out(work(at))
     out = in_own.new_zeros(shape(out_box))
 
@@ -185,6 +190,7 @@ def run(in_own, ker_own, at, groups, words):
         if step + 1 < STEPS:
             coming = fetch(step + 1)  # travels while this step computes
         out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
+        words.look("Out", step, out)
 
     return out
 
@@ -272,9 +278,14 @@ def source_rows(rows: Interval, window: Window) -> list[int]:
 
 
 class Words:
-    """Counts the words that this rank receives: (phase, step, tensor) -> words."""
+    """Counts the words that this rank receives: (phase, step, tensor) -> words.
 
-    def __init__(self) -> None:
+    finite: look for NaN and infinity in what a rank is given and computes, and raise
+        `FloatingPointError` with tensor and step.
+    """
+
+    def __init__(self, finite: bool = False) -> None:
+        self.finite = finite
         self.steps: dict[tuple[str, int, str], int] = {}
         self.started, self.latest = 0, "no communication yet"
         self.part = ""  # what the phases that are counted now belong to
@@ -300,6 +311,30 @@ class Words:
 
         return count
 
+    def given(
+        self, tensor: str, values: torch.Tensor, box: Box, dtype: torch.dtype
+    ) -> None:
+        """Refuse a share that is not what this rank owns: `ValueError`."""
+        if values.shape != shape(box) or values.dtype != dtype:
+            raise ValueError(
+                f"{tensor} is {tuple(values.shape)} of {values.dtype}, but this rank"
+                f" owns {shape(box)} of {dtype}; give every rank its own box"
+            )
+        self.search(tensor, values, "as it was given")
+
+    def look(self, tensor: str, step: int, values: torch.Tensor) -> None:
+        """Look for NaN in the sums that a rank holds after a step."""
+        self.search(tensor, values, f"after {self.part}loop step {step}")
+
+    def search(self, tensor: str, values: torch.Tensor, when: str) -> None:
+        """Raise `FloatingPointError` if NaN is looked for and found."""
+        if not self.finite or bool(torch.isfinite(values).all()):
+            return
+        count = int((~torch.isfinite(values)).sum())
+        raise FloatingPointError(
+            f"{tensor} has NaN or infinity in {count} of {values.numel()} words {when}"
+        )
+
     def received(self) -> dict[str, int]:
         """Words received per tensor, as halo (there or back), and in total."""
         words = dict.fromkeys(("In", "Ker", "Out", "halo", "total"), 0)
@@ -312,6 +347,7 @@ class Words:
 
 
 At = dict[str, int]  # axis -> coordinate of a rank on the grid
+_groups = dict[Any, Any]()  # ranks and timeout -> what torch calls their group
 
 
 class Group(NamedTuple):
@@ -364,6 +400,24 @@ def line(at: At, grid: dict[str, int], axes: tuple[str, ...]) -> list[At]:
     return peers
 
 
+def ranks_group(ranks: Sequence[int], timeout: float | None = None) -> Any:
+    """The group of some ranks, made once; its members ask in the same order.
+
+    Only they take part in making it, so the cost does not grow with the number of
+    groups. `timeout` in seconds bounds every wait in it (None: torch's own limit).
+    """
+    if _groups.get("world") is not dist.group.WORLD:  # of another life of this process
+        _groups.clear()
+        _groups["world"] = dist.group.WORLD
+    key = tuple(sorted(ranks)), timeout
+    if key not in _groups:
+        limit = None if timeout is None else datetime.timedelta(seconds=timeout)
+        _groups[key] = dist.new_group(
+            list(key[0]), limit, use_local_synchronization=True
+        )
+    return _groups[key]
+
+
 def make_groups(
     at: At,
     grid: dict[str, int],
@@ -372,17 +426,14 @@ def make_groups(
 ) -> dict[str, Group]:
     """Name -> the group of this rank along some axes. All ranks ask in the same order.
 
-    `timeout` in seconds bounds every wait in these groups (None: torch's own limit).
-    Only the members of a group take part in making it, so the cost does not grow with
-    the number of groups.
+    See `ranks_group` for `timeout`.
     """
-    limit = None if timeout is None else datetime.timedelta(seconds=timeout)
     groups = {}
     for name, axes in lines.items():
-        peers = line(at, grid, axes)
+        # torch numbers the members of a group by their ranks
+        peers = sorted(line(at, grid, axes), key=lambda peer: rank_of(peer, grid))
         ranks = [rank_of(peer, grid) for peer in peers]
-        handle = dist.new_group(ranks, limit, use_local_synchronization=True)
-        groups[name] = Group(handle, peers, peers.index(at))
+        groups[name] = Group(ranks_group(ranks, timeout), peers, peers.index(at))
     return groups
 
 
@@ -1094,26 +1145,35 @@ def word_faults(
 
 def write_report(folder: str, rank: int, facts: dict[str, Any]) -> None:
     """Write `rank-00003.json`; readers see all of it or nothing."""
-    os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, f"rank-{rank:05d}.json")
-    with open(path + ".part", "w", encoding="utf-8") as file:
-        json.dump(facts, file)
-        file.write("\n")
-    os.replace(path + ".part", path)
+    text = json.dumps(facts) + "\n"
+    write_part(folder, f"rank-{rank:05d}.json", text.encode())
 
 
 def save_shares(
     folder: str, rank: int, shares: dict[str, tuple[Box, torch.Tensor]]
 ) -> None:
     """Write `rank-00003.pt`: tensor -> the box of it that a rank made, its values."""
-    os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, f"rank-{rank:05d}.pt")
     saved = {
         name: {"box": box, "values": values.cpu()}
         for name, (box, values) in shares.items()
     }
-    torch.save(saved, path + ".part")
-    os.replace(path + ".part", path)
+    data = io.BytesIO()  # torch's own writer does not say why a file cannot be written
+    torch.save(saved, data)
+    write_part(folder, f"rank-{rank:05d}.pt", data.getbuffer())
+
+
+def write_part(folder: str, name: str, data: bytes | memoryview) -> None:
+    """Write a file through a neighbour; a full disk leaves nothing and no change."""
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, name)
+    try:
+        with open(path + ".part", "wb") as file:
+            file.write(data)
+        os.replace(path + ".part", path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(path + ".part")
+        raise
 
 
 Tensors = torch.Tensor | tuple[torch.Tensor, ...]
@@ -1189,10 +1249,12 @@ def conclude(
     Returns the exit code: 0, or 5 where any rank found a fault. A run that breaks off
     ends the process with code 6.
     """
-    words = Words()
+    words = Words(finite=args.check)
     Tuning.on = args.tune
     try:
         values, seconds = timed(share, words, world)
+        for each, value in zip(share.results if share else [], values, strict=True):
+            words.search(each.name, value, "at the end")
         words.enter("the check")
         faults = check(world, facts, share, values, words) if args.check else []
         for _ in range(TRIALS if args.tune and args.bench else 0):

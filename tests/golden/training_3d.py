@@ -199,6 +199,7 @@ def forward(in_own, ker_own, at, groups, words):
     out_box = touched_out(work(at))
     block = work(at)
     out = convolve(F.conv2d, in_slice, ker_slice, block, WINDOWS)
+    words.look("Out", 0, out)
 
     # Each rank along c holds a partial sum of the same slice of Out.
     count = words.counter("reduce", 0, "Out")
@@ -224,6 +225,7 @@ def backward_data(ker_slice, dout_own, at, groups, words):
     din_box = touched_in(work(at))
     block = work(at)
     din = input_gradient(ker_slice, dout_slice, block, WINDOWS)
+    words.look("dIn", 0, din)
 
     # Each rank along k holds a partial sum of the same slice of dIn.
     count = words.counter("loop", 0, "In")
@@ -248,6 +250,7 @@ def backward_filter(in_slice, dout_slice, at, groups, words):
     dker_box = touched_ker(work(at))
     block = work(at)
     dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
+    words.look("dKer", 0, dker)
 
     # Each rank along x holds a partial sum of the same slice of dKer.
     count = words.counter("loop", 0, "Ker")
@@ -282,6 +285,9 @@ class Layer(torch.autograd.Function):
 
 def run(in_own, ker_own, dout_own, at, groups, words):
     """The passes of a training step: this rank's shares of Out, dIn and dKer."""
+    words.given("In", in_own, owned_in(at), DTYPE)
+    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+    words.given("dOut", dout_own, owned_out(at), DTYPE)
     given = in_own.detach().requires_grad_(), ker_own.detach().requires_grad_()
     out = Layer.apply(*given, at, groups, words)
     return out.detach(), *torch.autograd.grad(out, given, dout_own)

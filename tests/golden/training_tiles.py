@@ -207,6 +207,7 @@ def forward(in_own, ker_own, at, groups, words):
         ker_tile = ker_slice[within(touched_ker(block), ker_box)]
         term = convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
         out[within(touched_out(block), out_box)] += term
+        words.look("Out", step, out)
 
     return out, in_slice
 
@@ -240,6 +241,7 @@ def backward_data(ker_own, dout_own, at, groups, words):
         if step + 1 < steps:
             coming = fetch(step + 1)  # travels while this step computes
         sums = input_gradient(panels["Ker"], dout_own, block, WINDOWS)
+        words.look("dIn", step, sums)
         # Each rank along k holds a partial sum of the same slice of dIn.
         panel, count = touched_in(block), words.counter("loop", step, "In")
         collect(leaving, din, din_box)  # the panel before
@@ -271,6 +273,7 @@ def backward_filter(in_slice, dout_own, at, groups, words):
         in_tile = in_slice[within(touched_in(block), touched_in(work(at)))]
         dout_tile = dout_own[within(touched_out(block), owned_out(at))]
         sums = kernel_gradient(in_tile, dout_tile, block, WINDOWS)
+        words.look("dKer", step, sums)
         # Each rank along x holds a partial sum of the same slice of dKer.
         panel, count = touched_ker(block), words.counter("loop", step, "Ker")
         collect(leaving, dker, dker_box)  # the panel before
@@ -308,6 +311,9 @@ class Layer(torch.autograd.Function):
 
 def run(in_own, ker_own, dout_own, at, groups, words):
     """The passes of a training step: this rank's shares of Out, dIn and dKer."""
+    words.given("In", in_own, owned_in(at), DTYPE)
+    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+    words.given("dOut", dout_own, owned_out(at), DTYPE)
     given = in_own.detach().requires_grad_(), ker_own.detach().requires_grad_()
     out = Layer.apply(*given, at, groups, words)
     return out.detach(), *torch.autograd.grad(out, given, dout_own)

@@ -1,0 +1,76 @@
+"""The state of a whole model, gathered from the steps that hold it or dealt to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+Entries = Mapping[str, tuple[str, str]]  # key of the state -> step, entry of its state
+Saved = dict[str, Any]  # key -> its shape, or its value where no step has it
+
+
+def whole_state(
+    steps: nn.ModuleDict, entries: Entries, saved: Saved
+) -> dict[str, torch.Tensor]:
+    """Key -> values, in the order of the model, on every rank."""
+    held: dict[str, Any] = {}
+    for step in dict.fromkeys(step for step, _ in entries.values()):
+        of: Any = steps[step]
+        held[step] = of.full_state_dict()
+    state = {}
+    for key, kept in saved.items():
+        step, entry = entries.get(key, ("", ""))
+        state[key] = held[step][entry] if step else kept
+    return state
+
+
+def load_whole(
+    state: Mapping[str, torch.Tensor],
+    steps: nn.ModuleDict,
+    entries: Entries,
+    saved: Saved,
+) -> None:
+    """Give every step its part. Raises `ValueError` for the state of another model."""
+    judge(state, saved)
+    parts: dict[str, dict[str, torch.Tensor]] = {}
+    for key, values in state.items():
+        if key in entries:
+            step, entry = entries[key]
+            parts.setdefault(step, {})[entry] = values
+        else:
+            saved[key] = values.detach().clone()
+    for step, part in parts.items():
+        of: Any = steps[step]
+        of.load_full_state_dict(part)
+
+
+def judge(state: Mapping[str, torch.Tensor], saved: Saved) -> None:
+    """Raise `ValueError` with the first key in which a state is not of this model."""
+    for key, kept in saved.items():
+        mine = _shape(kept)
+        if key not in state:
+            have = next((each for each in state if each not in saved), None)
+            told = "" if have is None else f" but has {have}"
+            raise ValueError(
+                f"the state is not of this model: it lacks {key} of shape {mine}{told};"
+                " load what the same model saved"
+            )
+        if tuple(state[key].shape) != mine:
+            raise ValueError(
+                f"the state is not of this model: its {key} has the shape"
+                f" {tuple(state[key].shape)}, the model's {mine};"
+                " load what the same model saved"
+            )
+    extra = next((key for key in state if key not in saved), None)
+    if extra is not None:
+        raise ValueError(
+            f"the state is not of this model: it has {extra}, which the model lacks;"
+            " load what the same model saved"
+        )
+
+
+def _shape(kept: Any) -> tuple[int, ...]:
+    return tuple(kept.shape if isinstance(kept, torch.Tensor) else kept)

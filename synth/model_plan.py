@@ -1,0 +1,114 @@
+"""What a network plan decides about the layers of a model: taken from a plan, or from its file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from synth.axes import AXES, TENSORS, PerAxis, Tensor, placement
+from synth.distribution import Distribution
+from synth.errors import UsageError
+from synth.layer import Layer
+from synth.memory import Footprints
+from synth.network.boxes import Placed
+from synth.network.graph import Network
+from synth.network.plan_file import parse_network_plan
+from synth.network.planner import NetworkPlan
+from synth.network.report import to_json
+from synth.plan import Plan
+from synth.plan_file import plan_text
+from synth.search import STATIONARY
+from synth.training import fit_passes
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Layer -> its grid and the order of its axes, and the words its working memory may take."""
+
+    placed: dict[str, Placed]
+    memory: dict[str, int | None]
+    kept: frozenset[Tensor]
+
+    @classmethod
+    def of(cls, plan: NetworkPlan) -> Decided:
+        """What a plan says; a plan of the forward pass alone leaves memory and what is kept open."""
+        names = [node.name for node in plan.network.planned]
+        limited = plan.asked.training and plan.asked.memory is not None
+        return cls(
+            dict(zip(names, plan.chosen, strict=True)),
+            {name: fit.memory if limited else None for name, fit in zip(names, plan.fits, strict=True)},
+            plan.asked.kept if plan.asked.training else frozenset(TENSORS),
+        )
+
+    def plan(self, layer: Layer, procs: int) -> Plan:
+        """The training plan of a layer."""
+        placed, limit = self.placed[layer.name], self.memory[layer.name]
+        distribution = Distribution(layer.nest, placed.grid, placed.order)
+        how = STATIONARY, limit, self.kept, None, layer.transposed
+        found, _ = fit_passes(distribution, Footprints(distribution), *how)
+        assert found is not None  # the planner found the same one
+        first, *later = found.tilings
+        order = placement(placed.grid, placed.order)
+        return Plan(layer, procs, placed.grid, first, exact_procs=True, later=tuple(later), order=order)
+
+
+def decided_by(plan: NetworkPlan | str | os.PathLike[str], network: Network, procs: int) -> Decided:
+    """What a plan or its file says of the layers of `network`, which are those of the model.
+
+    Layers with weights are found by their names; those without, where the names are others, by their order.
+    Raises `UsageError` where the plan is of another model or of other processes, `InputError` for a file.
+    """
+    if isinstance(plan, NetworkPlan):
+        data, name = to_json(plan), f"the plan of {plan.network.name}"
+        told = Decided.of(plan)
+    else:
+        name = os.fspath(plan)
+        data = parse_network_plan(plan_text(plan), name)
+        told = _read(data)
+    if data["procs"] != procs:
+        raise UsageError(f"{name} is for {data['procs']} processes, but {procs} ranks run; start as many")
+    pairs = _matched([node.name for node in network.planned if node.weighted], network, told, name)
+    for node in network.planned:
+        grid = told.placed[pairs[node.name]].grid
+        extents = node.layer.nest.extents if node.layer else PerAxis()
+        wrong = [axis for axis, n, p in zip(AXES, extents, grid, strict=True) if p > n]
+        if wrong:
+            raise UsageError(
+                f"{name} cuts {node.name} as {grid.shown()}, but N_{wrong[0]} is "
+                f"{getattr(extents, wrong[0])}; plan this model, with this input"
+            )
+    return Decided(
+        {mine: told.placed[theirs] for mine, theirs in pairs.items()},
+        {mine: told.memory[theirs] for mine, theirs in pairs.items()},
+        told.kept,
+    )
+
+
+def _read(data: dict[str, object]) -> Decided:
+    rows: Sequence[dict[str, object]] = data["layers"]  # type: ignore[assignment]
+    training = data["pass"] == "training"
+    lower = {tensor.lower(): tensor for tensor in TENSORS}
+    kept = frozenset(lower[each] for each in data["kept"]) if training else frozenset(TENSORS)  # type: ignore[attr-defined]
+    return Decided(
+        {row["name"]: Placed(PerAxis(**row["grid"]), tuple(row["order"])) for row in rows},  # type: ignore
+        {row["name"]: row["memory_words"] if training else None for row in rows},  # type: ignore
+        kept,
+    )
+
+
+def _matched(weighted: list[str], network: Network, told: Decided, name: str) -> dict[str, str]:
+    """Layer of the model -> layer of the plan."""
+    missing = [each for each in weighted if each not in told.placed]
+    if missing:
+        raise UsageError(f"{name} has no layer {missing[0]}, which the model has; plan this model")
+    mine = [node.name for node in network.planned if not node.weighted]
+    theirs = [each for each in told.placed if each not in weighted]
+    if set(mine) == set(theirs):
+        theirs = mine
+    if len(mine) != len(theirs):
+        raise UsageError(
+            f"{name} has {len(theirs)} layers without weights ({', '.join(theirs) or 'none'}), but the model "
+            f"{len(mine)} ({', '.join(mine) or 'none'}); plan this model"
+        )
+    return {**{each: each for each in weighted}, **dict(zip(mine, theirs, strict=True))}
