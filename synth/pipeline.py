@@ -61,7 +61,7 @@ def plan(
     if not isinstance(layer, Layer):
         layer = load_layer(layer)
     limit = parse_bytes(memory) if isinstance(memory, str) else memory
-    pinned = dict(grid or {})
+    pinned, balance = dict(grid or {}), float(balance)  # as a plan file gives it back
     if strategy is not None:
         pinned, stationary = _within(strategy, pinned, stationary)
     request = checked(layer, procs, limit, stationary, pinned, balance, exact_procs)

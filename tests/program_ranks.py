@@ -61,7 +61,7 @@ def _rank(folder: str, count: int, rank: int, size: int, port: int) -> None:
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, size, rank == 0)
 
-    def start(plan: str, grid: dict[str, int], procs: int, timeout: float) -> World:
+    def start(plan: str, grid: dict[str, int], procs: int, *rest: object) -> World:
         """Join the others in a world of its own, in which the names of groups begin anew."""
         dist.init_process_group(
             "gloo", store=dist.PrefixStore(f"{number}", store), rank=rank, world_size=size

@@ -57,6 +57,7 @@ def test_the_universal_bound_is_its_definition(nest: Nest, procs: int, memory: i
         found = universal_bound(nest, procs, memory, least + more)
         slack = 1e-6 * nest.total_words
         assert max(0.0, expected - memory) - slack <= found.words <= max(0.0, expected) + slack
+        assert 1 <= found.segments <= cap
         assert (found.most_work, found.procs, found.accounting) == (cap, procs, "received")
         assert found.resident == nest.total_words / procs
         assert found.kappa == pytest.approx(nest.taps * (mass / nest.real_work) ** 1.5)

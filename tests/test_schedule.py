@@ -95,3 +95,14 @@ def test_two_processes_by_hand() -> None:
     whole = {"b": (0, 1), "g": (0, 1), "d": (0, 1), "w": (0, 1), "c": (0, 2), "k": (0, 1)}
     assert loop.computes == (Compute(0, {**whole, "h": (0, 2)}), Compute(1, {**whole, "h": (2, 4)}))
     assert loop.reductions == reduce.reductions == ()
+
+
+def test_moves_say_why() -> None:
+    nest = Nest(PerAxis(b=4, c=4, k=4), Window(1), Window(1), Window(1))
+    schedule = Schedule(Distribution(nest, PerAxis(b=2, c=2, k=2)), Tiling("In", pass_="backward-data"))
+    told = {move.why for each in schedule.rounds() for move in (*each.moves, *each.reductions)}
+    assert told == {
+        "all ranks along c need the same slice of dOut",
+        "all ranks along x need the same slice of Ker",
+        "each rank along k holds a partial sum of the same slice of dIn",
+    }
