@@ -33,7 +33,7 @@ VOLUME = Layer.conv3d((1, 8, 8, 9, 8), 16, 3, padding=1, name="volume")
 MATRIX = Layer.matmul(64, 32, 48, name="matrix")
 PRODUCTS = {"DTensor column", "DTensor row", "SUMMA"}
 SAMPLES = {"DDP", "FSDP2", "DTensor batch"}
-ASKED = Asked(("training", "forward"), tuple(PEERS), 0.1, (2, 2), profiled=1)
+ASKED = Asked(("training", "forward"), tuple(PEERS), 0.1, (2, 2), profiled=1, objective="words")
 HEADERS = 20_000  # bytes that gloo may add in one step of these small layers
 
 
@@ -160,6 +160,15 @@ def test_time_model_of_a_line() -> None:
     timer = LayerTimer(lassen, words.nest, words.grid, ROW_MAJOR, kept=frozenset())
     assert predicted(words, lassen) == timer.passed("forward", tiling.stationary, tiling.panels).total
     assert predicted(words, None) is None
+
+
+@pytest.mark.parametrize("work", ["training", "forward"])
+def test_the_fewest_words_on_the_fastest_schedule(work: str) -> None:
+    words = planned(IMAGE, 8, work, ASKED)
+    both = planned(IMAGE, 8, work, replace(ASKED, objective="both", machine="lassen"))
+    assert both.grid == words.grid
+    assert both.words["total"] == words.words["total"]
+    assert both.timed is not None
 
 
 def test_machine_file_for_some_ranks() -> None:

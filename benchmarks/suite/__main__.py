@@ -25,7 +25,9 @@ from benchmarks.suite.peers import PEERS
 from benchmarks.suite.results import page
 from benchmarks.suite.summary import Line
 from benchmarks.suite.table import as_json, printed, totals
+from synth.calibrated import calibrate_machine
 from synth.layer import load_layer
+from synth.output import write_whole as write_whole_text
 
 
 def arguments() -> argparse.Namespace:
@@ -42,23 +44,39 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="four layers, P = 4, training steps")
     parser.add_argument("--seconds", type=float, help="of timed rounds per line (20; quick 12)")
     parser.add_argument("--rounds", type=int, nargs=2, default=(5, 25), metavar=("LEAST", "MOST"))
-    parser.add_argument("--objective", choices=("words", "time"), default="words", help="of our plans")
     parser.add_argument(
-        "--machine", metavar="FILE", help="for the time model; {procs} in it stands for the number of ranks"
+        "--objective",
+        choices=("words", "time", "both"),
+        default="both",
+        help="of our plans; both (default): the grid with the fewest words, the fastest schedule on it",
+    )
+    parser.add_argument(
+        "--machine",
+        metavar="FILE",
+        help="for the time model, {procs} standing for the number of ranks; by default it is measured first",
     )
     parser.add_argument(
         "-o", "--output", type=Path, help="without suffix; benchmarks/results/suite, or suite-quick"
     )
     parser.add_argument("--no-write", action="store_true", help="print only")
     args = parser.parse_args()
-    if args.objective == "time" and args.machine is None:
-        parser.error("--objective time needs --machine FILE")
     args.layers = args.layers or [str(ROOT / name) for name in (QUICK if args.quick else LAYERS)]
     args.procs = args.procs or ((4,) if args.quick else PROCS)
     args.work = args.work or (("training",) if args.quick else WORKS)
     args.seconds = args.seconds or (12.0 if args.quick else 20.0)
     args.output = args.output or ROOT / "benchmarks/results" / ("suite-quick" if args.quick else "suite")
     return args
+
+
+def calibrated(procs: list[int], output: Path, console: Console) -> str:
+    """The machine, measured with each number of ranks: the pattern of the files beside the results."""
+    pattern = f"{output}-machine-{{procs}}.yaml"
+    for ranks in procs:
+        text = calibrate_machine(ranks, f"ranks-{ranks}", 7, 60.0)
+        assert text is not None  # it started the ranks itself
+        write_whole_text(pattern.replace("{procs}", str(ranks)), text)
+        console.print(text, markup=False)
+    return pattern
 
 
 def main() -> int:
@@ -69,7 +87,7 @@ def main() -> int:
         tuple(args.peers),
         args.seconds,
         tuple(args.rounds),
-        machine=args.machine,
+        machine=args.machine or calibrated(args.procs, args.output, console),
         objective=args.objective,
     )
     machine = f"{describe()}, torch {torch.__version__.partition('+')[0]}"

@@ -30,7 +30,11 @@ class MeasuringError(Exception):
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be measured. machine: a machine file, "{procs}" in it standing for the number of ranks."""
+    """What is to be measured. machine: a machine file, "{procs}" in it standing for the number of ranks.
+
+    objective: of our plans; "both" takes the grid with the fewest words, and the schedule on it (which tensor
+    stays, how many panels) that is the fastest on the machine.
+    """
 
     works: tuple[str, ...]
     peers: tuple[str, ...]
@@ -38,7 +42,7 @@ class Asked:
     rounds: tuple[int, int]
     profiled: int = 3
     machine: str | None = None
-    objective: str = "words"
+    objective: str = "both"
 
     def machine_for(self, procs: int) -> str | None:
         """The machine file for a number of ranks."""
@@ -47,8 +51,15 @@ class Asked:
 
 def planned(layer: Layer, procs: int, work: str, asked: Asked) -> Plan:
     """Our plan of a line; no rank is idle, for the peers use all."""
-    machine = asked.machine_for(procs) if asked.objective == "time" else None
-    return synth.plan(layer, procs, pass_=work, exact_procs=True, objective=asked.objective, machine=machine)
+    machine, grid = asked.machine_for(procs), None
+    if asked.objective != "time":
+        found = synth.plan(layer, procs, pass_=work, exact_procs=True)
+        if asked.objective == "words":
+            return found
+        grid = found.grid._asdict()
+    return synth.plan(
+        layer, procs, pass_=work, exact_procs=True, objective="time", machine=machine, grid=grid
+    )
 
 
 def lines(layer: Layer, whole: Path, procs: int, asked: Asked, folder: Path) -> list[Line]:

@@ -16,10 +16,12 @@ CONVENTIONS = Path(__file__).with_name("conventions.md")
 
 def page(lines: list[Line], machine: str, asked: Asked, failed: Sequence[str] = ()) -> str:
     """Markdown. failed: what could not be measured, and why."""
-    objective = f"Our plans: objective {asked.objective}"
-    objective += (
-        f", machine file {asked.machine}." if asked.machine else "; no machine file, so no prediction."
-    )
+    how = {
+        "words": "the fewest words",
+        "time": "the least time on the measured machine",
+        "both": "the grid with the fewest words, and on it the fastest schedule on the measured machine",
+    }
+    objective = f"Our plans: {how[asked.objective]}. Machine files: {Path(asked.machine or '-').name}."
     refused = [
         f"* {line.layer}, P = {line.procs}, {line.work}: {name}: {reason}"
         for line in lines
