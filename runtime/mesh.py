@@ -231,4 +231,5 @@ def through_host(values: torch.Tensor) -> bool:
 def stop() -> None:
     """Leave together."""
     dist.barrier()
+    _groups.clear()  # none outlives its threads until the interpreter ends
     dist.destroy_process_group()

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 Interval = tuple[int, int]  # [low, high); empty when low == high
 Box = tuple[Interval, ...]  # one interval per dimension of a tensor
-Many = NDArray[Any]  # int64
 Block = dict[str, Interval]  # axis -> the interval of the nest that a process or a step works on
 
 
@@ -37,22 +32,6 @@ def meet(one: Interval, other: Interval) -> Interval:
     """Intersection; `(low, low)` when they do not meet."""
     low = max(one[0], other[0])
     return low, max(low, min(one[1], other[1]))
-
-
-def covered(intervals: tuple[Many, Many], spans: tuple[Many, Many]) -> Many:
-    """Positions of all intervals inside each span, one that several intervals hold counted several times.
-
-    Intervals and spans are arrays of lows and highs; the result has the shape of the spans.
-    """
-    total = np.zeros(np.shape(spans[0]), np.int64)
-    for edges, sign in zip(intervals, (1, -1), strict=True):  # positions from an edge on
-        edges = np.sort(edges)
-        wide = np.int64 if len(edges) * int(max(edges[-1], spans[1].max())) < 2**62 else object
-        sums = np.concatenate([[0], np.cumsum(edges.astype(wide))])
-        for ends, side in zip(spans, (-1, 1), strict=True):
-            before = np.searchsorted(edges, ends)
-            total = total + sign * side * (ends.astype(wide) * before - sums[before])
-    return total.astype(np.int64)
 
 
 def shape(box: Box) -> tuple[int, ...]:

@@ -23,8 +23,9 @@ import numpy as np
 
 from synth.axes import DIMS, SPATIAL, TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.intervals import covered, cut, length, meet
+from synth.intervals import cut, length, meet
 from synth.nest import Window
+from synth.spans import covered
 from synth.tiling import Tiling
 
 EXACT = 4096  # blocks along a dimension up to which extremes are found by looking at every block

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from synth.axes import AXES, DIMS, LACKS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.intervals import covered
 from synth.nest import Window
 from synth.shares import member_parts
+from synth.spans import covered
 from synth.tiling import Tiling
 
 Array = NDArray[Any]  # int64, or Python ints where 64 bits are not enough

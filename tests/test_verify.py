@@ -281,10 +281,14 @@ class Misowned(Distribution):
         return self.instead(box) if tensor == self.tensor and self.rank(at) == self.wrong else box
 
 
+def misowned(d: Distribution, tensor: Tensor, wrong: int, instead: Callable[[Box], Box]) -> Misowned:
+    return Misowned(d.nest, d.grid, d.order, tensor=tensor, wrong=wrong, instead=instead)
+
+
 @pytest.mark.parametrize("tensor", ["In", "Ker", "Out"])
 def test_a_word_without_owner(tensor: Tensor) -> None:
     d = example().distribution
-    wrong = Misowned(d.nest, d.grid, tensor, 7, lambda box: tuple((low, low) for low, _ in box))
+    wrong = misowned(d, tensor, 7, lambda box: tuple((low, low) for low, _ in box))
     with pytest.raises(OwnershipFault, match=rf"^{tensor} word \(.*\) has 0 owners instead of 1$"):
         verify(Schedule(wrong, Tiling()))
 
@@ -293,10 +297,10 @@ def test_a_word_without_owner(tensor: Tensor) -> None:
 def test_a_word_with_two_owners(tensor: Tensor) -> None:
     d = example().distribution
     taken = d.owned(tensor, d.at(2))
-    wrong = Misowned(d.nest, d.grid, tensor, 7, lambda box: taken)
+    wrong = misowned(d, tensor, 7, lambda box: taken)
     with pytest.raises(OwnershipFault):
         owned_once(Schedule(wrong, Tiling()))
-    larger = Misowned(d.nest, d.grid, tensor, 0, lambda box: tuple((low, high + 1) for low, high in box))
+    larger = misowned(d, tensor, 0, lambda box: tuple((low, high + 1) for low, high in box))
     with pytest.raises(OwnershipFault, match="has 2 owners instead of 1"):
         owned_once(Schedule(larger, Tiling()))
 

@@ -1,0 +1,26 @@
+"""Many half-open intervals at once, as arrays of their lows and their highs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Many = NDArray[Any]  # int64
+
+
+def covered(intervals: tuple[Many, Many], spans: tuple[Many, Many]) -> Many:
+    """Positions of all intervals inside each span, one that several intervals hold counted several times.
+
+    Intervals and spans are arrays of lows and highs; the result has the shape of the spans.
+    """
+    total = np.zeros(np.shape(spans[0]), np.int64)
+    for edges, sign in zip(intervals, (1, -1), strict=True):  # positions from an edge on
+        edges = np.sort(edges)
+        wide = np.int64 if len(edges) * int(max(edges[-1], spans[1].max())) < 2**62 else object
+        sums = np.concatenate([[0], np.cumsum(edges.astype(wide))])
+        for ends, side in zip(spans, (-1, 1), strict=True):
+            before = np.searchsorted(edges, ends)
+            total = total + sign * side * (ends.astype(wide) * before - sums[before])
+    return total.astype(np.int64)
