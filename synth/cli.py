@@ -187,16 +187,6 @@ def _grid(text: str | None) -> dict[str, int]:
     return parts
 
 
-def _put(text: str, path: str | None) -> None:
-    """To a file, whole or not at all, or to stdout."""
-    if path is None:
-        sys.stdout.write(text)
-        return
-    from synth.output import write_whole
-
-    write_whole(path, text)
-
-
 def _json(data: Any) -> str:
     import json
 
@@ -204,6 +194,8 @@ def _json(data: Any) -> str:
 
 
 def _plan(args: argparse.Namespace) -> int:
+    from synth.output import put
+
     if str(args.layer).endswith((".yaml", ".yml")):
         from synth.commands import network
 
@@ -213,12 +205,12 @@ def _plan(args: argparse.Namespace) -> int:
     if args.certify:
         from synth.certificate import certificate
 
-        _put(_json(certificate(made)), args.output)
+        put(_json(certificate(made)), args.output)
         return 0
     if args.explain:
         from synth.explain import explain
 
-        _put(explain(made, args.explain), args.output)
+        put(explain(made, args.explain), args.output)
         return 0
     relaxed = None
     if args.relax:
@@ -228,14 +220,14 @@ def _plan(args: argparse.Namespace) -> int:
     if args.json:
         from synth.plan_file import to_json
 
-        _put(_json(to_json(made, relaxed)), args.output)
+        put(_json(to_json(made, relaxed)), args.output)
         return 0
     from synth.pipeline import stage_text
 
     text = stage_text(made, args.stop_after).rstrip("\n") + "\n"
     if relaxed is not None:
         text += f"\nrelaxation (geometric program): {relaxed:.1f} received words\n"
-    _put(text, args.output)
+    put(text, args.output)
     return 0
 
 
@@ -244,7 +236,7 @@ def _emit(args: argparse.Namespace) -> int:
 
     made = _asked(args)
     from codegen.render import render
-    from synth.output import write_whole
+    from synth.output import put, write_whole
 
     text = render(made, standalone=args.standalone, command=_command(args), module=args.module)
     if args.sbatch:
@@ -253,7 +245,7 @@ def _emit(args: argparse.Namespace) -> int:
         program = os.path.basename(args.output or "program.py")  # the script stands beside the program
         script = render_sbatch(made, program, args.ranks_per_node, args.walltime)
         write_whole(args.sbatch, script)
-    _put(text, args.output)
+    put(text, args.output)
     return 0
 
 

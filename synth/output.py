@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tempfile
 
 from synth.errors import UsageError
+
+
+def put(text: str, path: str | None) -> None:
+    """To a file, whole or not at all, or to stdout where there is no path; see `write_bytes`."""
+    if path is None:
+        sys.stdout.write(text)
+    else:
+        write_whole(path, text)
 
 
 def write_whole(path: str, text: str) -> None:

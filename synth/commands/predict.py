@@ -71,6 +71,7 @@ def _predict(args: argparse.Namespace) -> int:
 
 def _calibrate(args: argparse.Namespace) -> int:
     from synth.errors import UsageError
+    from synth.output import put
 
     if args.network and args.procs is not None:
         raise UsageError(
@@ -93,7 +94,7 @@ def _calibrate(args: argparse.Namespace) -> int:
 
         text = calibrate_machine(args.procs, _machine_name(args.output), args.repeat, args.timeout)
     if text is not None:
-        _put(text, args.output)
+        put(text, args.output)
     return 0
 
 
@@ -103,12 +104,3 @@ def _machine_name(output: str | None) -> str:
 
     stem = Path(output).stem if output else ""
     return stem if stem and all(c.isalnum() or c in "-_." for c in stem) else "here"
-
-
-def _put(text: str, output: str | None) -> None:
-    if output is None:
-        sys.stdout.write(text)
-        return
-    from synth.output import write_whole
-
-    write_whole(output, text)

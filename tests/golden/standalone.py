@@ -975,9 +975,9 @@ def convolve(
         found = conv(one, ker, None, fit.stride, fit.padding, fit.dilation, groups)
         return found.to_dense() if found.is_mkldnn else found
 
-    forms: dict[str, Form] = {"direct": direct}
     if not Tuning.on:
         return direct().reshape(out_shape)
+    forms: dict[str, Form] = {"direct": direct}
     if dims in LAST:
         forms["channels-last"] = lambda: conv(
             reordered(wide),
