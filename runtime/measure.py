@@ -13,17 +13,26 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from runtime.blocks import Window
+from runtime.blocks import Box, Window
 from runtime.collectives import add_up, all_gather, assemble, reduce_scatter
 from runtime.local import convolve, input_gradient, kernel_gradient
-from runtime.mesh import Group, World, launched, make_groups, refuse, start, stop
+from runtime.mesh import (
+    Group,
+    World,
+    launched,
+    make_groups,
+    ranks_here,
+    refuse,
+    start,
+    stop,
+)
+from runtime.report import write_part
 
 SIZES = 2**12, 2**16, 2**18, 2**20, 2**22  # bytes of a whole buffer
 LAYERS = (  # samples, input and output channels, rows and columns, kernel
@@ -44,7 +53,8 @@ def main() -> int:
     args = parser.parse_args()
     found = measured(args.repeat, args.timeout)
     if found is not None:
-        write(args.out, found)
+        folder, name = os.path.split(os.path.abspath(args.out))
+        write_part(folder, name, json.dumps(found).encode())
     return 0
 
 
@@ -54,7 +64,7 @@ def measured(repeat: int, timeout: float) -> dict[str, Any] | None:
     Exits with code 2 on a single rank, or where nodes have different numbers of ranks.
     """
     rank, size, _ = launched()
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
+    local = ranks_here(size - 1)  # where nobody tells: all of them
     if size < 2:
         refuse(rank, "a network is measured between ranks; start at least 2")
     if size % local:
@@ -108,6 +118,12 @@ def together(job: Callable[[], object], world: World, repeat: int) -> float:
     return float(slowest.median())
 
 
+def evenly(words: int, members: int) -> tuple[Box, list[Box]]:
+    """A panel of one dimension, and the parts of it with `words` each."""
+    parts: list[Box] = [((i * words, (i + 1) * words),) for i in range(members)]
+    return ((0, words * members),), parts
+
+
 def collectives(
     level: str, group: Group, world: World, repeat: int
 ) -> list[dict[str, Any]]:
@@ -115,8 +131,7 @@ def collectives(
     members, found = len(group.peers), []
     for size in SIZES:
         words = max(1, size // 4 // members)
-        panel = ((0, words * members),)
-        parts = [((i * words, (i + 1) * words),) for i in range(members)]
+        panel, parts = evenly(words, members)
         own = torch.ones(words, device=world.device)
         sums = torch.ones(words * members, device=world.device)
         jobs: dict[str, Callable[[], object]] = {
@@ -190,22 +205,21 @@ def overlap(group: Group, world: World, repeat: int) -> float:
     ker = torch.rand(k, c, taps, taps, device=world.device)
     members = len(group.peers)
     words = 2**20 // members
-    panel = ((0, words * members),)
-    parts = [((i * words, (i + 1) * words),) for i in range(members)]
+    panel, parts = evenly(words, members)
     own = torch.ones(words, device=world.device)
 
     def compute() -> None:
         F.conv2d(inputs, ker, padding=taps // 2)
+
+    def bring() -> None:
+        assemble(all_gather(panel, parts, own, group))
 
     def both() -> None:
         coming = all_gather(panel, parts, own, group)
         compute()
         assemble(coming)
 
-    alone = together(compute, world, repeat)
-    travel = together(
-        lambda: assemble(all_gather(panel, parts, own, group)), world, repeat
-    )
+    alone, travel = together(compute, world, repeat), together(bring, world, repeat)
     hidden = alone + travel - together(both, world, repeat)
     return min(1.0, max(0.0, hidden / min(alone, travel)))
 
@@ -215,13 +229,6 @@ def memory(device: torch.device, local: int) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // local
-
-
-def write(path: str, found: dict[str, Any]) -> None:
-    """The file, whole or not at all."""
-    partial = Path(f"{path}.part")
-    partial.write_text(json.dumps(found))
-    partial.replace(path)
 
 
 if __name__ == "__main__":
