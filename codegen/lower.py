@@ -29,7 +29,8 @@ def lower(plan: Plan, command: str, module: bool = False) -> Program:
     """
     _look_at(plan, module)
     alone = not plan.later
-    forms = [OnePass(plan, tiling, alone) for tiling in plan.tilings]
+    travelling = plan.tilings[1:2] if plan.overlap else ()
+    forms = [OnePass(plan, tiling, alone, tiling in travelling) for tiling in plan.tilings]
     functions = tuple(form.function() for form in forms)
     loops = plan.tiling.loops()
     tile = "the block" if not loops else "one loop" if len(loops) == 1 else "nested loops"
@@ -72,21 +73,27 @@ def _look_at(plan: Plan, module: bool) -> None:
 
 def _layer(forms: list[OnePass]) -> Layer:
     """How the three passes hand each other what they keep."""
-    first, second, filter_ = forms
+    first, second, last = forms
     given: Tensor = "In" if first.written == "Out" else "Out"
-    names = filter_.role(given), first.role(first.written), second.role(given), filter_.role(first.written)
+    data, filter_ = (last, second) if second.written == "Ker" else (second, last)
+    names = filter_.role(given), first.role(first.written), data.role(given), filter_.role(first.written)
+    finished = f"{second.var(second.written)} = finish()" if second.overlap else ""
+    results = [second.var(second.written) if not finished else "finish", *second.kept]
     return Layer(
         given=f"{first.var(given)}_own",
         gradient=f"{second.var(first.written)}_own",
         roles=names,
-        pass_=(first.tiling.pass_, second.tiling.pass_),
-        call=(first.name, second.name),
-        first=", ".join([first.var(first.written), *first.kept]),
-        first_arguments=", ".join(first.parameters),
-        saved=", ".join((filter_.given(given), second.given("Ker"))),
-        second=", ".join([second.var(given), *second.kept]),
-        second_arguments=", ".join(second.parameters),
-        filter_arguments=", ".join(filter_.parameters),
+        pass_=(first.tiling.pass_, second.tiling.pass_, last.tiling.pass_),
+        call=(first.name, second.name, last.name),
+        bound=(
+            ", ".join([first.var(first.written), *first.kept]),
+            ", ".join(results),
+            last.var(last.written),
+        ),
+        arguments=tuple(", ".join(form.parameters) for form in forms),
+        saved=", ".join((filter_.given(given), data.given("Ker"))),
+        finished=finished,
+        passed=data.var(given),
     )
 
 

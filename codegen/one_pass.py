@@ -14,6 +14,7 @@ from codegen.program import (
     GiveBack,
     Halo,
     HandOver,
+    Later,
     Node,
     Receive,
     Reduce,
@@ -42,13 +43,16 @@ PRODUCTS: dict[Pass, str] = {  # the same where the layer is Out[b,k] = In[b,c] 
 
 
 class OnePass:
-    """The function of one pass, in a program of its own (`alone`) or beside others."""
+    """The function of one pass, in a program of its own (`alone`) or beside others.
 
-    def __init__(self, plan: Plan, tiling: Tiling, alone: bool = True) -> None:
+    overlap: its last sums travel while the caller computes something else.
+    """
+
+    def __init__(self, plan: Plan, tiling: Tiling, alone: bool = True, overlap: bool = False) -> None:
         self.plan, self.tiling, self.distribution = plan, tiling, plan.distribution
         self.loops, self.written = tiling.loops(), tiling.written
         self.halo = carries_more(plan)
-        self.alone = alone
+        self.alone, self.overlap = alone, overlap
         self.name = tiling.pass_.replace("-", "_")
         self.steps = "STEPS" if alone else "steps"
         self.tiles = "" if alone else ", tiles"
@@ -106,12 +110,17 @@ class OnePass:
     def about(self) -> tuple[str, ...]:
         """The docstring, line by line."""
         place = self.written.lower()
-        first = f"This rank's share of {self.role(self.written)}: its words of the box `owned_{place}(at)`."
+        result = f"its words of the box `owned_{place}(at)`"
+        first = f"This rank's share of {self.role(self.written)}: {result}."
+        if self.overlap:
+            first = f"A function that returns this rank's share of {self.role(self.written)}."
         (one, one_box), (other, other_box) = (self._parameter(tensor) for tensor in self.tiling.reads)
         rest = (
             f"`{one}` and `{other}` hold the boxes `{one_box}` and `{other_box}`, `groups` the group of this "
             "rank for every entry of LINES; `words` counts what arrives."
         )
+        if self.overlap:
+            rest += f" The share, {result}, is whole once the sums that travel meanwhile are here."
         if self.kept:
             names = " and ".join(f"`{name}`" for name in self.kept)
             rest += f" Returned as well, for the passes to come: {names}."
@@ -212,10 +221,13 @@ class OnePass:
         if not self.loops:
             return self._one_step(("block = work(at)",) if named else ())
         nodes = self._loop(named)
-        if self.leaves:
-            var = self.var(self.written)
-            nodes.append(Text((f"collect(leaving, {var}, {var}_box)",)))
+        if self.leaves and not self.overlap:
+            nodes.append(self._collect())
         return nodes
+
+    def _collect(self) -> Text:
+        var = self.var(self.written)
+        return Text((f"collect(leaving, {var}, {var}_box)",))
 
     def _loop(self, named: bool) -> list[Node]:
         body: list[Node] = [Text((f"block = tile(at, step{self.tiles})",))] if named else []
@@ -306,6 +318,8 @@ class OnePass:
     # -- the end --------------------------------------------------------------------------------------
 
     def _end(self) -> list[Node]:
+        if self.overlap:
+            return self._later()
         nodes: list[Node] = []
         result = self.var(self.written)
         if self.grouped(self.written) and not (self.leaves and self.loops):
@@ -318,12 +332,33 @@ class OnePass:
         elif not (self.loops or self.returns or self.kept):
             return nodes  # the one kernel call is what is returned
         if self.returns:
-            into = "din_own =" if self.kept else "return"
-            nodes.append(GiveBack(_sentence(WHY["return"]), self._neighbour_axes(), into, result))
+            nodes.append(self._give_back("din_own =" if self.kept else "return", result))
             result = "din_own"
         if self.kept or not self.returns:
             nodes.append(Text((f"return {', '.join([result, *self.kept])}",)))
         return nodes
+
+    def _later(self) -> list[Node]:
+        """The end when sums go on travelling: what remains to be done is a function for the caller."""
+        nodes: list[Node] = []
+        result, remains = self.var(self.written), list[Node]()
+        if self.leaves and self.loops:
+            remains.append(self._collect())
+        else:
+            phase, total = "loop" if self.leaves else "reduce", "total = " if self.returns else "return "
+            nodes.append(Finish(**vars(self._reduce()), phase=phase, into=""))
+            remains.append(Text((f"{total}add_up(leaving)",)))
+            result = "total"
+        if self.returns:
+            remains.append(self._give_back("return", result))
+        elif self.leaves and self.loops:
+            remains.append(Text((f"return {result}",)))
+        about = f"Wait for the sums of {self.role(self.written)} that still travel."
+        nodes.append(Later(about, tuple(remains)))
+        return [*nodes, Text((f"return {', '.join(['finish', *self.kept])}",))]
+
+    def _give_back(self, into: str, sums: str) -> GiveBack:
+        return GiveBack(_sentence(WHY["return"]), self._neighbour_axes(), into, sums)
 
     # -- words ----------------------------------------------------------------------------------------
 

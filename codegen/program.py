@@ -117,7 +117,7 @@ class Finish(Reduce):
     """Reduce all that was written onto the shares of a group."""
 
     phase: str
-    into: str  # "return", or the variable with the total
+    into: str  # "return", or the variable with the total; empty: a later function adds up
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,21 @@ class GiveBack:
 
 
 @dataclass(frozen=True)
+class Later:
+    """What remains to be done once the caller wants the result, as a function that it is given."""
+
+    about: str
+    body: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
 class Text:
     """Plain statements."""
 
     lines: tuple[str, ...]
 
 
-Node = Halo | Gather | Start | Fetch | When | Steps | Receive | HandOver | Finish | GiveBack | Text
+Node = Halo | Gather | Start | Fetch | When | Steps | Receive | HandOver | Finish | GiveBack | Later | Text
 
 
 @dataclass(frozen=True)
@@ -154,8 +162,8 @@ class Function:
 class Layer:
     """The three passes of a training step as one differentiable function.
 
-    `first` runs forward, `second` makes the gradient of what it was given: forward and backward_data of a
-    convolution, and the other way around of a transposed one.
+    The first runs forward: forward of a convolution, backward_data of a transposed one. The gradients of
+    what the layer is given and of Ker follow, in either order.
     """
 
     given: str  # parameters: what the layer is given, and the gradient of what it gives
@@ -163,24 +171,18 @@ class Layer:
     roles: tuple[
         str, str, str, str
     ]  # the given, the result, the gradients of either: "In", "Out", "dIn", "dOut"
-    pass_: tuple[str, str]  # as words are counted
-    call: tuple[str, str]  # the functions
-    first: str  # what the call of each pass binds, and with what
-    first_arguments: str
+    pass_: tuple[str, ...]  # as words are counted
+    call: tuple[str, ...]  # the functions
+    bound: tuple[str, ...]  # what the call of each pass binds, and with what arguments
+    arguments: tuple[str, ...]
     saved: str  # what waits for the backward passes
-    second: str
-    second_arguments: str
-    filter_arguments: str
+    finished: str  # the statement that waits for sums of the second pass; empty: they are there
+    passed: str  # the variable with the gradient of what the layer is given
 
     @property
     def result(self) -> str:
         """The variable with what the layer gives."""
-        return self.first.split(", ")[0]
-
-    @property
-    def passed(self) -> str:
-        """The variable with the gradient of what it was given."""
-        return self.second.split(", ")[0]
+        return self.bound[0].split(", ")[0]
 
 
 @dataclass(frozen=True)

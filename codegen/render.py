@@ -11,7 +11,7 @@ import jinja2
 
 from codegen import library
 from codegen.lower import lower
-from codegen.program import Fetch, Function, Node, Program, Steps, When
+from codegen.program import Fetch, Function, Later, Node, Program, Steps, When
 from synth.plan import Plan
 
 
@@ -41,7 +41,7 @@ def _statement(node: Node) -> str:
     name = re.sub(r"(?<!^)([A-Z])", r"_\1", type(node).__name__).lower()
     macro: Any = getattr(environment().get_template("run.py.j2").module, name)
     match node:
-        case Fetch(body=body) | When(body=body) | Steps(body=body):
+        case Fetch(body=body) | When(body=body) | Steps(body=body) | Later(body=body):
             text = macro(node, "\n".join(_statement(inner) for inner in body))
         case _:
             text = macro(node)

@@ -168,6 +168,16 @@ class Footprints:
         tile = self.tile(written, tiling)
         return tile + (members - 1) * min(tile, self.carried(written))
 
+    def travelling(self, tiling: Tiling) -> int:
+        """The most words that the result of a pass takes from its last step to the finished share."""
+        written = tiling.written
+        away = tiling.stationary != written and tiling.steps > 1  # earlier panels are in their place
+        tile = tiling if away else replace(tiling, counts=PerAxis())
+        waiting = self.in_transit(tile) + (self.carried(written) if away else 0)
+        if written != "In":
+            return max(waiting, self.shares[written])
+        return max(waiting, self.carried("In") + self.shares["In"] + sum(self.halo))
+
     def carried(self, tensor: Tensor) -> int:
         """The most words that a process hands to, or sums for, its group."""
         return self.halo[0] or self.shares["In"] if tensor == "In" else self.shares[tensor]

@@ -19,7 +19,7 @@ from synth.network.report import to_json
 from synth.plan import Plan
 from synth.plan_file import plan_text
 from synth.search import STATIONARY
-from synth.training import fit_passes
+from synth.training import fit_passes, preferred
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,14 @@ class Decided:
         """The training plan of a layer."""
         placed, limit = self.placed[layer.name], self.memory[layer.name]
         distribution = Distribution(layer.nest, placed.grid, placed.order)
-        how = STATIONARY, limit, self.kept, None, layer.transposed
-        found, _ = fit_passes(distribution, Footprints(distribution), *how)
+        footprints = Footprints(distribution)
+        sequence = preferred(footprints, layer.transposed)[0]
+        found, _ = fit_passes(footprints, STATIONARY, limit, self.kept, sequence=sequence)
         assert found is not None  # the planner found the same one
         first, *later = found.tilings
         order = placement(placed.grid, placed.order)
-        return Plan(layer, procs, placed.grid, first, exact_procs=True, later=tuple(later), order=order)
+        most = None if limit is None else limit * layer.nest.word_bytes
+        return Plan(layer, procs, placed.grid, first, most, exact_procs=True, later=tuple(later), order=order)
 
 
 def decided_by(plan: NetworkPlan | str | os.PathLike[str], network: Network, procs: int) -> Decided:

@@ -19,7 +19,7 @@ Pass = Literal["forward", "backward-data", "backward-filter"]
 Task = Pass | Literal["training"]  # training: all three, on one grid and one ownership
 
 TASKS: tuple[Task, ...] = ("forward", "backward-data", "backward-filter", "training")
-PASSES: tuple[Pass, ...] = ("forward", "backward-data", "backward-filter")
+PASSES: tuple[Pass, Pass, Pass] = ("forward", "backward-data", "backward-filter")
 # A transposed convolution is the backward-data pass of a convolution; its own passes are, in terms of that:
 TURNED: dict[Pass, Pass] = {
     "forward": "backward-data",
@@ -28,30 +28,24 @@ TURNED: dict[Pass, Pass] = {
 }
 WRITES: dict[Pass, Tensor] = {"forward": "Out", "backward-data": "In", "backward-filter": "Ker"}
 
-# tensor -> (the pass that gathers it and may keep it, the pass that then finds it kept)
-SPANS: dict[Tensor, tuple[Pass, Pass]] = {
-    "In": ("forward", "backward-filter"),
-    "Ker": ("forward", "backward-data"),
-    "Out": ("backward-data", "backward-filter"),
-}
+Sequence = tuple[Pass, Pass, Pass]  # the passes of a training step, in order of execution
 
 
-def in_order(transposed: bool = False) -> tuple[Pass, ...]:
-    """The passes of a training step of a layer as passes of its nest, in order of execution."""
-    return tuple(TURNED[pass_] for pass_ in PASSES) if transposed else PASSES
-
-
-def spans(transposed: bool = False) -> dict[Tensor, tuple[Pass, Pass]]:
-    """`SPANS` of a layer; of a transposed one with the roles exchanged."""
-    if not transposed:
-        return SPANS
-    other: dict[Tensor, Tensor] = {"In": "Out", "Ker": "Ker", "Out": "In"}
-    return {other[t]: (TURNED[gathers], TURNED[finds]) for t, (gathers, finds) in SPANS.items()}
+def sequences(transposed: bool = False) -> tuple[Sequence, Sequence]:
+    """The orders in which a step may do the passes of its nest: the two gradients come either way around."""
+    first, data, filter_ = (TURNED[pass_] for pass_ in PASSES) if transposed else PASSES
+    return (first, data, filter_), (first, filter_, data)
 
 
 def reads(pass_: Pass) -> tuple[Tensor, ...]:
     """The two tensors that a pass reads."""
     return tuple(tensor for tensor in TENSORS if tensor != WRITES[pass_])
+
+
+def spans(sequence: Sequence = PASSES) -> dict[Tensor, tuple[Pass, Pass]]:
+    """tensor -> (the pass that gathers it and may keep it, the pass that then finds it kept)."""
+    first, second, last = sequence
+    return {WRITES[last]: (first, second), WRITES[second]: (first, last), WRITES[first]: (second, last)}
 
 
 def shown(pass_: Pass, tensor: Tensor) -> str:

@@ -26,7 +26,7 @@ from synth.schedule import Schedule
 from synth.search import Request, search
 from synth.strategies import Alternative, alternatives
 from synth.tiling import Tiling
-from synth.training import training_memory
+from synth.training import overlaps, training_memory
 from synth.training_bound import training_bound
 from synth.words import Received, received
 
@@ -109,7 +109,15 @@ class Plan:
         footprints = Footprints(self.distribution)
         if not self.later:
             return footprints.memory(self.tiling)
-        return training_memory(footprints, self.tilings)
+        return training_memory(footprints, self.tilings, self.overlap)
+
+    @cached_property
+    def overlap(self) -> bool:
+        """Whether the sums of the first gradient travel while the second one is computed; see `overlaps`."""
+        return self._overlaps(self.memory_words)
+
+    def _overlaps(self, limit: int | None) -> bool:
+        return bool(self.later) and overlaps(Footprints(self.distribution), self.tilings, limit)
 
     @property
     def work(self) -> PerAxis:
@@ -210,13 +218,15 @@ class Plan:
         return to_json(self)
 
     def decisions(self) -> dict[str, Any]:
-        """The decisions, as JSON data: what `id` hashes. Row-major order goes without saying."""
+        """The decisions, as JSON data: what `id` hashes. Row-major order and overlap go without saying."""
         placed = {} if self.order == ROW_MAJOR else {"order": list(self.order)}
+        waits = {"overlap": False} if self._overlaps(None) and not self.overlap else {}
         return {
             "problem": self.layer.to_json(),
             "procs": self.procs,
             "grid": self.grid._asdict(),
             **placed,
+            **waits,
             "passes": [tiling.to_json() for tiling in self.tilings],
         }
 

@@ -13,15 +13,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from synth.axes import ROW_MAJOR, Order, PerAxis, Tensor
+from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.machine.groups import ORDERS, distinct_orders
 from synth.machine.layer_time import PANELS, LayerTimer, PassTime, compute_seconds
 from synth.machine.levels import Machine
-from synth.passes import Pass, in_order
+from synth.memory import Footprints
+from synth.passes import PASSES, Pass
 from synth.search import Request
 from synth.space import Space, all_grids
 from synth.tiling import ONES, Tiling
-from synth.training import choices, resident, roles
+from synth.training import choices, preferred, resident, roles
 
 Timed = list[tuple[Tiling, PassTime]]  # per pass
 
@@ -79,18 +81,24 @@ def fastest(request: Request, machine: Machine) -> Fastest:
 
 
 def _placed(request: Request, machine: Machine, grid: PerAxis, order: Order) -> float:
-    kept = next(_kept(request))
-    timer = LayerTimer(machine, request.nest, grid, order, kept=kept, transposed=request.transposed)
-    return sum(timer.least(pass_) for pass_ in _passes(request))
+    timer = _timer(request, machine, grid, order, next(_kept(request)))
+    return sum(timer.least(pass_) for pass_ in timer.sequence)
+
+
+def _timer(
+    request: Request, machine: Machine, grid: PerAxis, order: Order, kept: frozenset[Tensor]
+) -> LayerTimer:
+    sequence: tuple[Pass, ...] = ()
+    if request.pass_ == "training":
+        sequence = preferred(Footprints(Distribution(request.nest, grid)), request.transposed)[0]
+    else:
+        sequence = (request.pass_,)
+    return LayerTimer(machine, request.nest, grid, order, kept=kept, sequence=sequence)
 
 
 def _kept(request: Request) -> Iterator[frozenset[Tensor]]:
     """What may be kept between passes, most first."""
     return choices(request.memory is None) if request.pass_ == "training" else iter([frozenset[Tensor]()])
-
-
-def _passes(request: Request) -> tuple[Pass, ...]:
-    return in_order(request.transposed) if request.pass_ == "training" else (request.pass_,)
 
 
 def _family(request: Request) -> list[PerAxis]:
@@ -110,7 +118,7 @@ def bound(request: Request, machine: Machine, grid: PerAxis) -> float:
     nest, words, parts = request.nest, request.nest.words, grid.size
     alpha = min(level.alpha + level.staging_alpha for level in machine.levels)
     beta = min(min([level.beta, *(b for _, b in level.small)]) for level in machine.levels)
-    passes = len(_passes(request))
+    passes = len(PASSES) if request.pass_ == "training" else 1
     slices = {
         "In": grid.x * grid.g * grid.c,
         "Ker": grid.g * grid.c * grid.k,
@@ -129,10 +137,10 @@ def _timed(request: Request, machine: Machine, grid: PerAxis, below: float | Non
     """The fastest schedule of every pass that fits the memory; None when none fits or none is fast enough."""
     best: Timed | None = None
     for kept in _kept(request):
-        timer = LayerTimer(machine, request.nest, grid, ROW_MAJOR, kept=kept, transposed=request.transposed)
-        if sum(timer.least(pass_) for pass_ in _passes(request)) >= (math.inf if below is None else below):
+        timer = _timer(request, machine, grid, ROW_MAJOR, kept)
+        if sum(timer.least(pass_) for pass_ in timer.sequence) >= (math.inf if below is None else below):
             continue
-        found = [_fastest_pass(request, timer, role) for role in _roles(request, kept)]
+        found = [_fastest_pass(request, timer, role) for role in _roles(timer, kept)]
         timed = [each for each in found if each is not None]
         seconds = sum(time.total for _, time in timed)
         if len(timed) == len(found) and (below is None or seconds < below):
@@ -140,18 +148,23 @@ def _timed(request: Request, machine: Machine, grid: PerAxis, below: float | Non
     return best
 
 
-def _roles(request: Request, kept: frozenset[Tensor]) -> tuple[Tiling, ...]:
-    return roles(kept, request.transposed) if request.pass_ == "training" else (Tiling(pass_=request.pass_),)
+def _roles(timer: LayerTimer, kept: frozenset[Tensor]) -> tuple[Tiling, ...]:
+    match timer.sequence:
+        case (first, second, last):
+            return roles(kept, (first, second, last))
+        case passes:
+            return tuple(Tiling(pass_=pass_) for pass_ in passes)
 
 
 def _fastest_pass(request: Request, timer: LayerTimer, role: Tiling) -> tuple[Tiling, PassTime] | None:
     """The fastest schedule of one pass within the memory, beside what waits for other passes."""
     room: float = math.inf
     if request.memory is not None:
-        training = request.pass_ == "training"
-        room = request.memory - (
-            resident(timer.footprints, timer.kept, role.pass_, request.transposed) if training else 0
-        )
+        alive = 0
+        match timer.sequence:
+            case (first, second, last):
+                alive = resident(timer.footprints, timer.kept, (first, second, last), role.pass_)
+        room = request.memory - alive
     times = _choices(request, timer, role.pass_)
     for time in sorted(times, key=lambda t: (t.total, t.panels, t.stationary)):
         stream = Tiling(time.stationary).stream

@@ -5,16 +5,20 @@
     backward-data     dOut, Ker   dIn      Ker, from the forward pass
     backward-filter   dOut, In    dKer     In, from the forward pass; dOut, from backward-data
 
+The two gradients may come either way around (dOut is then found by the other one). The sums of the first
+travel while the second is computed, so the one with more words to sum goes first.
+
 Without keeping, every tensor moves three times (twice gathered, once summed); each kept tensor saves one
 gather, so keeping all three saves a third of the words. It costs memory: a kept slice lives from the pass
 that gathers it to the pass that finds it. Which tensors to keep is part of the search.
 
-A transposed convolution does backward-data first and forward second: In and Out change places above.
+A transposed convolution does backward-data first: In and Out change places above.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from collections.abc import Sequence as Several
 from functools import reduce
 from itertools import combinations
 from operator import add
@@ -23,53 +27,75 @@ from synth.axes import TENSORS, Tensor
 from synth.distribution import Distribution
 from synth.fit import Fit, fit
 from synth.memory import Footprints, Memory
-from synth.passes import PASSES, Pass, in_order, spans
+from synth.passes import PASSES, WRITES, Pass, Sequence, sequences, spans
 from synth.tiling import Tiling
 from synth.words import received
 
 
-def roles(kept: frozenset[Tensor], transposed: bool = False) -> tuple[Tiling, ...]:
+def roles(kept: frozenset[Tensor], sequence: Sequence = PASSES) -> tuple[Tiling, ...]:
     """The three passes, each with what it keeps and finds kept when `kept` is kept between passes."""
-    lives = spans(transposed)
+    lives = spans(sequence)
     return tuple(
         Tiling(
             pass_=pass_,
             kept=frozenset(t for t in kept if lives[t][1] == pass_),
             keeps=frozenset(t for t in kept if lives[t][0] == pass_),
         )
-        for pass_ in in_order(transposed)
+        for pass_ in sequence
     )
 
 
-def resident(footprints: Footprints, kept: frozenset[Tensor], pass_: Pass, transposed: bool = False) -> int:
+def preferred(footprints: Footprints, transposed: bool = False) -> tuple[Sequence, ...]:
+    """The orders of the passes, best first: the gradient with more words to sum is computed first."""
+
+    def arriving(sequence: Sequence) -> int:
+        written = WRITES[sequence[1]]
+        return (footprints.distribution.group_size(written) - 1) * footprints.carried(written)
+
+    return tuple(sorted(sequences(transposed), key=arriving, reverse=True))
+
+
+def resident(footprints: Footprints, kept: frozenset[Tensor], sequence: Sequence, pass_: Pass) -> int:
     """Words alive during a pass that are none of its business, at most.
 
-    The layer's input waits for backward-filter while its gradient is computed; Ker and that finished
-    gradient stay during backward-filter.
+    A backward pass leaves the tensor alone whose gradient it computes: its share waits, and its slice where
+    that was kept. Beside the last pass stays the gradient that was computed before it.
     """
-    given: Tensor = "Out" if transposed else "In"
-    first, second, _ = in_order(transposed)
+    first, second, last = sequence
     if pass_ == first:
         return 0
-    if pass_ == second:
-        return footprints.shares[given] + (footprints.slice(given) if given in kept else 0)
-    return footprints.shares["Ker"] + footprints.shares[given]
+    waits = WRITES[pass_]
+    words = footprints.shares[waits] + (footprints.slice(waits) if waits in kept else 0)
+    return words + (footprints.shares[WRITES[second]] if pass_ == last else 0)
 
 
-def training_memory(footprints: Footprints, tilings: Sequence[Tiling]) -> Memory:
-    """The most words a process holds over the three passes, what waits for later ones included."""
+def training_memory(footprints: Footprints, tilings: Several[Tiling], overlap: bool = False) -> Memory:
+    """The most words a process holds over the three passes, what waits for later ones included.
+
+    overlap: whether the sums of the first gradient travel while the second one is computed.
+    """
     kept = tilings[0].keeps | tilings[1].keeps
-    transposed = tilings[0].pass_ != PASSES[0]
-    passes = (
-        footprints.memory(tiling).beside(resident(footprints, kept, tiling.pass_, transposed))
+    first, second, last = (tiling.pass_ for tiling in tilings)
+    passes = [
+        footprints.memory(tiling).beside(resident(footprints, kept, (first, second, last), tiling.pass_))
         for tiling in tilings
-    )
+    ]
+    if overlap:
+        more = footprints.travelling(tilings[1]) - footprints.shares[WRITES[second]]
+        passes[2] = passes[2].beside(more)
     return reduce(Memory.most, passes)
+
+
+def overlaps(footprints: Footprints, tilings: Several[Tiling], limit: int | None) -> bool:
+    """Whether the sums of the first gradient travel under the second: there are any, and memory for it."""
+    if footprints.distribution.group_size(WRITES[tilings[1].pass_]) == 1:
+        return False
+    return limit is None or training_memory(footprints, tilings, True).words <= limit
 
 
 def fit_training(
     distribution: Distribution,
-    stationary: Sequence[Tensor],
+    stationary: Several[Tensor],
     limit: int | None,
     panels: int | None = None,
     transposed: bool = False,
@@ -81,13 +107,17 @@ def fit_training(
     footprints = Footprints(distribution)
     best: Fit | None = None
     least: int | None = None
+    orders = preferred(footprints, transposed)
     for kept in choices(limit is None):
-        if best is not None and _words(distribution, roles(kept, transposed)) >= best.words:
+        if best is not None and _words(distribution, roles(kept, orders[0])) >= best.words:
             continue
-        chosen, needed = fit_passes(distribution, footprints, stationary, limit, kept, panels, transposed)
-        least = needed if least is None else min(least, needed)
-        if chosen is not None and (best is None or chosen.words < best.words):
-            best = chosen
+        for sequence in orders:
+            chosen, needed = fit_passes(footprints, stationary, limit, kept, panels, sequence)
+            least = needed if least is None else min(least, needed)
+            if chosen is not None and (best is None or chosen.words < best.words):
+                best = chosen
+            if chosen is not None and chosen.words == _words(distribution, roles(kept, sequence)):
+                break  # the other order moves as much, at best
     assert least is not None
     return best, least
 
@@ -102,33 +132,33 @@ def choices(all_fit: bool) -> Iterator[frozenset[Tensor]]:
 
 
 def fit_passes(
-    distribution: Distribution,
     footprints: Footprints,
-    stationary: Sequence[Tensor],
+    stationary: Several[Tensor],
     limit: int | None,
     kept: frozenset[Tensor],
     panels: int | None = None,
-    transposed: bool = False,
+    sequence: Sequence = PASSES,
 ) -> tuple[Fit | None, int]:
     """The three tilings when exactly `kept` is kept between passes, None where that does not fit `limit`.
 
     Also the least memory needed, in words.
     """
+    distribution = footprints.distribution
     tilings: list[Tiling] = []
     memory = needed = 0
-    for role in roles(kept, transposed):
-        alive = resident(footprints, kept, role.pass_, transposed)
+    for role in roles(kept, sequence):
+        alive = resident(footprints, kept, sequence, role.pass_)
         room = None if limit is None else limit - alive
         found, least = fit(distribution, stationary, room, role, panels)
         needed = max(needed, least + alive)
         if found is not None:
             tilings.append(found.tiling)
             memory = max(memory, found.memory + alive)
-    if len(tilings) < len(PASSES):
+    if len(tilings) < len(sequence):
         return None, needed
     return Fit(tuple(tilings), _words(distribution, tilings), memory), needed
 
 
-def _words(distribution: Distribution, tilings: Sequence[Tiling]) -> int:
+def _words(distribution: Distribution, tilings: Several[Tiling]) -> int:
     """Words of the process that receives most over all passes."""
     return reduce(add, (received(distribution, tiling) for tiling in tilings)).most_with()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from synth.axes import PerAxis
 from synth.layer import Layer
+from synth.passes import sequences
 from synth.plan import Plan
 from synth.tiling import ONES, Tiling
 from synth.training import roles
@@ -24,14 +25,25 @@ def _plan(
 
 
 def _training(
-    layer: Layer, grid: PerAxis, kept: str = "In Ker Out", tiles: tuple[PerAxis, ...] = (), stays: str = "Out"
+    layer: Layer,
+    grid: PerAxis,
+    kept: str = "In Ker Out",
+    tiles: tuple[PerAxis, ...] = (),
+    stays: str = "Out",
+    other: bool = False,
 ) -> Plan:
-    """Three passes; `tiles` and one stationary tensor for each of them, `kept` between them."""
+    """Three passes; `tiles` and one stationary tensor for each of them, `kept` between them.
+
+    other: the gradients in the other order, dKer first (of a transposed layer last).
+    """
     counts, stationary = tiles or (ONES,) * 3, (stays.split() * 3)[:3]
     first, *later = (
         replace(role, stationary=tensor, counts=count)  # type: ignore[arg-type]
         for role, tensor, count in zip(
-            roles(frozenset(kept.split()), layer.transposed), stationary, counts, strict=True
+            roles(frozenset(kept.split()), sequences(layer.transposed)[other]),
+            stationary,
+            counts,
+            strict=True,
         )  # type: ignore[arg-type]
     )
     return Plan(layer, grid.size, grid, first, later=tuple(later))
@@ -115,10 +127,13 @@ CASES: dict[str, Plan] = {
     "filter_panels": _plan(SMALL, G(b=2, c=2, k=2), "In", G(k=4), pass_="backward-filter"),
     "filter_grouped": _plan(GROUPED, G(g=2, h=2, k=2), "Ker", G(b=2), pass_="backward-filter"),
     "filter_matrix": _plan(MATRIX, G(b=2, c=2, k=2), "Ker", G(b=3), pass_="backward-filter"),
-    "training_data": _training(SMALL, G(b=4)),
+    "training_data": _training(SMALL, G(b=4), other=True),
     "training_alone": _training(UNEVEN, G()),
     "training_3d": _training(UNEVEN, G(h=2, c=2, k=2)),
     "training_3d_b": _training(UNEVEN, G(h=4, k=2), "In"),
+    "training_dker_first": _training(
+        UNEVEN, G(h=2, c=2, k=2), "Ker Out", (ONES, G(h=2), G(k=2)), "Out In Out", other=True
+    ),
     "training_nothing_kept": _training(SMALL, G(h=2, c=2, k=2), "", (G(c=4), G(k=2), G(b=2)), "Out In Ker"),
     "training_tiles": _training(
         STRIDED, G(h=2, k=3), "In Out", (G(c=2, h=2), G(c=2), G(w=2, c=2)), "Ker Out In"
@@ -128,6 +143,7 @@ CASES: dict[str, Plan] = {
     "training_line": _training(LINE, G(b=2, w=2, k=2)),
     "up_spatial": _plan(UP, G(h=2, c=2), pass_="backward-data"),
     "training_up": _training(UP, G(h=2, c=2, k=2)),
+    "training_up_dker_first": _training(UP, G(b=2, c=2), "Ker", other=True),
     "training_apart": _training(APART, G(g=2, h=2, k=2), "Out"),
     "training_matrix": _training(MATRIX, G(b=2, c=2, k=2), "In Ker Out", (), "Ker"),
 }

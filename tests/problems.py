@@ -17,6 +17,7 @@ from synth.distribution import Distribution
 from synth.layer import Layer
 from synth.layer_rules import SPATIAL_AXES, LayerError
 from synth.nest import Nest, Window
+from synth.passes import sequences
 from synth.schedule import Schedule
 from synth.tiling import Tiling
 from synth.training import roles
@@ -88,7 +89,8 @@ def steps(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) -> tuple
     """The three passes of a training step on one distribution, with any tensors kept between them."""
     distribution = draw(distributions(nest))
     kept = frozenset(tensor for tensor in TENSORS if draw(st.booleans()))
-    return tuple(Schedule(distribution, _tiled(draw, distribution, role)) for role in roles(kept))
+    sequence = draw(st.sampled_from(sequences()))
+    return tuple(Schedule(distribution, _tiled(draw, distribution, role)) for role in roles(kept, sequence))
 
 
 def _tiled(draw: st.DrawFn, distribution: Distribution, role: Tiling) -> Tiling:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from synth.axes import AXES, TENSORS, PerAxis, Tensor, placement
 from synth.layer import Layer, LayerError
-from synth.passes import Task
+from synth.passes import Task, sequences
 from synth.plan import Plan
 from synth.tiling import Tiling
 from synth.training import roles
@@ -45,7 +45,7 @@ def random_plan(rng: random.Random, task: Task = "forward") -> Plan:
             break
     blocks = [-(-n // p) for n, p in zip(extents, grid, strict=True)]
     kept = frozenset(t for t in TENSORS if task == "training" and rng.random() < 0.7)
-    passes = roles(kept) if task == "training" else (Tiling(pass_=task),)
+    passes = roles(kept, rng.choice(sequences())) if task == "training" else (Tiling(pass_=task),)
     first, *later = (_tiled(rng, blocks, role) for role in passes)
     order = placement(grid, rng.sample(AXES, len(AXES)) if rng.random() < 0.5 else AXES)
     return Plan(layer, grid.size, grid, first, later=tuple(later), order=order)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from itertools import combinations
 from operator import add
@@ -12,14 +13,14 @@ from hypothesis import given, settings
 from problems import distributions, small_nests, steps
 
 import synth
-from synth.axes import TENSORS
+from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.memory import Footprints
-from synth.passes import PASSES, SPANS
+from synth.passes import PASSES, WRITES, Sequence, reads, sequences, spans
 from synth.schedule import Schedule
 from synth.simulate import simulate
 from synth.simulated import simulated
-from synth.training import fit_training, resident, roles
+from synth.training import fit_training, overlaps, preferred, resident, roles, training_memory
 from synth.verify import verify
 from synth.words import received
 
@@ -27,12 +28,15 @@ SETS = [frozenset(kept) for count in range(4) for kept in combinations(TENSORS, 
 
 
 @pytest.mark.parametrize("kept", SETS, ids=lambda kept: "+".join(sorted(kept)) or "nothing")
-def test_roles_hand_over_what_is_kept(kept: frozenset[str]) -> None:
-    passes = {tiling.pass_: tiling for tiling in roles(kept)}  # type: ignore[arg-type]
-    assert tuple(passes) == PASSES
-    for tensor, (gathers, finds) in SPANS.items():
+@pytest.mark.parametrize("sequence", [*sequences(), *sequences(transposed=True)])
+def test_roles_hand_over_what_is_kept(sequence: Sequence, kept: frozenset[Tensor]) -> None:
+    passes = {tiling.pass_: tiling for tiling in roles(kept, sequence)}
+    assert tuple(passes) == sequence
+    for tensor, (gathers, finds) in spans(sequence).items():
         assert (tensor in passes[gathers].keeps) == (tensor in kept) == (tensor in passes[finds].kept)
-        assert PASSES.index(gathers) < PASSES.index(finds)
+        assert sequence.index(gathers) < sequence.index(finds)
+        assert tensor in reads(gathers)
+        assert tensor in reads(finds)
 
 
 @given(steps())
@@ -50,13 +54,14 @@ def test_schedules_are_right_and_fit_the_planned_memory(schedules: tuple[Schedul
 @settings(max_examples=40)
 def test_each_kept_tensor_saves_one_gather(distribution: Distribution) -> None:
     """With one tile a step: keeping everything moves each tensor twice, keeping nothing three times."""
-    words = {kept: reduce(add, (received(distribution, t) for t in roles(kept))) for kept in SETS}
-    everything, nothing = words[frozenset(TENSORS)], words[frozenset()]
-    for tensor in TENSORS:
-        saved = received(distribution, roles(frozenset())[PASSES.index(SPANS[tensor][1])])
-        expected = nothing.by_tensor[tensor] - saved.by_tensor[tensor]
-        assert (words[frozenset({tensor})].by_tensor[tensor] == expected).all()
-        assert (everything.by_tensor[tensor] == expected).all()
+    for sequence in sequences():
+        words = {k: reduce(add, (received(distribution, t) for t in roles(k, sequence))) for k in SETS}
+        everything, nothing = words[frozenset(TENSORS)], words[frozenset()]
+        for tensor in TENSORS:
+            saved = received(distribution, roles(frozenset())[PASSES.index(spans(sequence)[tensor][1])])
+            expected = nothing.by_tensor[tensor] - saved.by_tensor[tensor]
+            assert (words[frozenset({tensor})].by_tensor[tensor] == expected).all()
+            assert (everything.by_tensor[tensor] == expected).all()
 
 
 @given(distributions(small_nests()))
@@ -73,9 +78,36 @@ def test_less_memory_keeps_less_and_moves_more(distribution: Distribution) -> No
     assert tight.words >= best.words
     kept = tight.tilings[0].keeps | tight.tilings[1].keeps
     footprints = Footprints(distribution)
+    first, second, last = (tiling.pass_ for tiling in tight.tilings)
     for tiling in tight.tilings:
-        alive = resident(footprints, kept, tiling.pass_)
+        alive = resident(footprints, kept, (first, second, last), tiling.pass_)
         assert max(simulate(Schedule(distribution, tiling)).peak) + alive <= least
+    assert training_memory(footprints, tight.tilings).words <= least
+    over = training_memory(footprints, tight.tilings, overlap=True).words
+    assert (
+        overlaps(footprints, tight.tilings, over)
+        == (distribution.group_size(WRITES[second]) > 1)
+        == overlaps(footprints, tight.tilings, None)
+    )
+    assert not overlaps(footprints, tight.tilings, over - 1)
+
+
+@pytest.mark.parametrize(
+    ("grid", "first"),
+    [
+        (PerAxis(b=4), "backward-filter"),  # dKer is summed, dIn is not
+        (PerAxis(h=4), "backward-filter"),
+        (PerAxis(k=4), "backward-data"),  # the other way round
+        (PerAxis(c=4), "backward-data"),  # neither is
+        (PerAxis(b=4, k=2), "backward-filter"),  # 3/4 of 16*8*9 words, and half of 16*8*8
+        (PerAxis(b=2, k=4), "backward-data"),  # half of 16*4*9 words, and 3/4 of 2*16*8*8
+    ],
+)
+def test_the_gradient_with_more_sums_comes_first(grid: PerAxis, first: str) -> None:
+    distribution = Distribution(CASES["data"].nest, grid)
+    best, other = preferred(Footprints(distribution))
+    assert best[1] == first
+    assert other[1] != first
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("training")])
@@ -92,4 +124,19 @@ def test_a_training_plan_is_read_back() -> None:
 
     plan = synth.plan(CASES["data"].layer, 4, pass_="training")
     assert parse_plan(json.dumps(plan.to_json()), "plan.json") == plan
+    assert [tiling.pass_ for tiling in plan.tilings] in map(list, sequences())
+
+
+def test_without_memory_for_it_nothing_travels_between_the_gradients() -> None:
+    import json
+
+    from synth.plan_file import parse_plan
+
+    plan = CASES["training_tiles"]  # dIn has sums that travel while dKer is computed
     assert [tiling.pass_ for tiling in plan.tilings] == list(PASSES)
+    assert plan.overlap
+    tight = replace(plan, memory_limit=plan.memory_bytes - 1)
+    assert not tight.overlap
+    assert tight.memory_bytes < plan.memory_bytes
+    assert tight.id != plan.id
+    assert parse_plan(json.dumps(tight.to_json()), "plan.json").overlap is False

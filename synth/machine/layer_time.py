@@ -69,6 +69,8 @@ class LayerTimer:
 
     `kept`: what stays from the pass that gathers it, whole and before it computes, to the pass that finds
     it. By default dOut alone is found again, without being gathered whole: the oracle's convention.
+    `sequence`: the passes in order of execution; where they are those of a training step, the last sums of
+    the second one travel while the third one computes. By default nothing of one pass hides in another.
     """
 
     def __init__(
@@ -79,9 +81,14 @@ class LayerTimer:
         order: Order,
         weighted: bool = True,
         kept: frozenset[Tensor] | None = None,
-        transposed: bool = False,
+        sequence: tuple[Pass, ...] = (),
     ) -> None:
-        self.spans = spans(transposed)
+        self.sequence = sequence
+        match sequence:
+            case (first, second, last):
+                self.spans = spans((first, second, last))
+            case _:
+                self.spans = spans()
         self.found = frozenset({"Out"}) if kept is None else kept
         self.kept = kept or frozenset()
         self.machine, self.nest, self.grid, self.order, self.weighted = machine, nest, grid, order, weighted
@@ -175,12 +182,15 @@ class LayerTimer:
         self, pass_: Pass, travels: dict[Tensor, Op], stationary: Tensor, panels: int
     ) -> tuple[float, float]:
         """(seconds that computing does not hide, seconds of all communication)."""
-        alone, streamed = self.halo_seconds, 0.0
+        alone, streamed, last = self.halo_seconds, 0.0, 0.0
         for tensor, op in travels.items():
             pieces = 1 if self._whole(pass_, tensor, stationary) else panels
             seconds = self._seconds(op, tensor, pieces).seconds * pieces
             alone, streamed = (alone + seconds, streamed) if pieces == 1 else (alone, streamed + seconds)
+            if WRITES[pass_] == tensor and self.sequence[1:2] == (pass_,):
+                last = seconds / pieces
         hidden = self.machine.overlap * min(self.compute, streamed) * (panels - 1) / panels
+        hidden += self.machine.overlap * min(self.compute, last)
         calls = (panels - 1) * self.machine.compute.overhead
         return alone + streamed - hidden + calls, alone + streamed
 

@@ -31,7 +31,7 @@ from synth.network.options import (
 from synth.network.solve import Progress, Solution, Table, solve
 from synth.search import STATIONARY
 from synth.tiling import Tiling
-from synth.training import fit_passes
+from synth.training import fit_passes, preferred
 
 
 @dataclass(frozen=True)
@@ -206,9 +206,9 @@ class _Planner:
         """The tilings of the passes that fit a limit in words, and the least that they need."""
         distribution = Distribution(kind.nest, placed.grid)
         if self.asked.training and kind.weighted:
-            kept = self.asked.kept
-            how = STATIONARY, limit, kept, None, bool(kind.rows)
-            return fit_passes(distribution, Footprints(distribution), *how)
+            footprints = Footprints(distribution)
+            sequence = preferred(footprints, bool(kind.rows))[0]
+            return fit_passes(footprints, STATIONARY, limit, self.asked.kept, sequence=sequence)
         return fit(distribution, STATIONARY, limit, _role(kind))
 
     def _too_small(self, kind: Kind, choices: Sequence[Choice]) -> InfeasibleError:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import datetime
 import io
 import json
@@ -288,16 +289,17 @@ class Words:
         self.finite = finite
         self.steps: dict[tuple[str, int, str], int] = {}
         self.started, self.latest = 0, "no communication yet"
-        self.part = ""  # what the phases that are counted now belong to
+        self.part, self.whole = "", self
 
     def during(self, part: str) -> Words:
-        """This counter; from now on its phases are those of one part of a program."""
-        self.part = f"{part} "
-        return self
+        """The same counter for one part of a program: its phases bear that name."""
+        words = copy.copy(self)
+        words.part = f"{part} "
+        return words
 
     def enter(self, stage: str) -> None:
         """Note what this rank starts, for the others to see where it is."""
-        self.started, self.latest = self.started + 1, stage
+        self.whole.started, self.whole.latest = self.whole.started + 1, stage
 
     def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
         """A function that adds received words to one entry."""

@@ -7,7 +7,8 @@ Run    torchrun --nproc-per-node=8 PROGRAM.py --check
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=3 h=11 w=9 c=7 k=5 r=3 s=3
 Form   forward: Out stays; In and Ker kept
-       backward-data: dOut stays, dIn passes in one panel; Ker found; dOut kept
+       backward-data: dOut stays, dIn passes in one panel; Ker found; dOut kept; its
+       last sums travel under backward-filter
        backward-filter: dOut stays, dKer passes in one panel; In and dOut found
 Owned  In: c over c, h over h, w over k; partial sums along k until reduced
        Ker: k over k then x, c over c (x: h); partial sums along x until reduced
@@ -210,11 +211,13 @@ def forward(in_own, ker_own, at, groups, words):
 
 
 def backward_data(ker_slice, dout_own, at, groups, words):
-    """This rank's share of dIn: its words of the box `owned_in(at)`.
+    """A function that returns this rank's share of dIn.
 
     `ker_slice` and `dout_own` hold the boxes `touched_ker(work(at))` and
     `owned_out(at)`, `groups` the group of this rank for every entry of LINES; `words`
-    counts what arrives. Returned as well, for the passes to come: `dout_slice`.
+    counts what arrives. The share, its words of the box `owned_in(at)`, is whole once
+    the sums that travel meanwhile are here. Returned as well, for the passes to come:
+    `dout_slice`.
     """
     # All ranks along c need the same slice of dOut.
     dout_box = touched_out(work(at))
@@ -230,14 +233,16 @@ def backward_data(ker_slice, dout_own, at, groups, words):
     # Each rank along k holds a partial sum of the same slice of dIn.
     count = words.counter("loop", 0, "In")
     leaving = reduce(din, din_box, carried_in, groups["k"], count)
-    total = add_up(leaving)
 
-    # The rows of dIn that a block computes for its neighbours are added where they are owned.
-    neighbours = line(at, GRID, ("h", "k"))
-    count = words.counter("return", 0, "In")
-    din_own = give_back(total, carried_in, owned_in, at, neighbours, GRID, count)
+    def finish():
+        """Wait for the sums of dIn that still travel."""
+        total = add_up(leaving)
+        # The rows of dIn that a block computes for its neighbours are added where they are owned.
+        neighbours = line(at, GRID, ("h", "k"))
+        count = words.counter("return", 0, "In")
+        return give_back(total, carried_in, owned_in, at, neighbours, GRID, count)
 
-    return din_own, dout_slice
+    return finish, dout_slice
 
 
 def backward_filter(in_slice, dout_slice, at, groups, words):
@@ -277,9 +282,11 @@ class Layer(torch.autograd.Function):
         at, groups, words = ctx.place
         in_slice, ker_slice = ctx.saved_tensors
         place = at, groups, words.during("backward-data")
-        din, dout_slice = backward_data(ker_slice, dout_own, *place)
+        finish, dout_slice = backward_data(ker_slice, dout_own, *place)
+        # Sums of dIn travel while dKer is computed.
         place = at, groups, words.during("backward-filter")
         dker = backward_filter(in_slice, dout_slice, *place)
+        din = finish()
         return din, dker, None, None, None
 
 

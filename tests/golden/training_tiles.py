@@ -7,7 +7,8 @@ Run    torchrun --nproc-per-node=6 PROGRAM.py --check
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,3w+s-2] * Ker[k,c,r,s]
        b=2 h=7 w=5 c=4 k=6 r=3 s=5; In without the rows that the stride skips
 Form   forward: Ker stays, Out passes in 2 panels along x; tiles along c inside; In kept
-       backward-data: dOut stays, dIn and Ker pass in 2 panels along c; dOut kept
+       backward-data: dOut stays, dIn and Ker pass in 2 panels along c; dOut kept; its
+       last sums travel under backward-filter
        backward-filter: In stays, dKer passes in one panel; tiles along w, c inside; In
        and dOut found
 Owned  In: h over h then k; partial sums along k until reduced
@@ -17,7 +18,7 @@ Moves  forward: In 416 (halo 104), Ker 60, Out 0
        backward-data: In 520 (halo 104), Ker 60, Out 0
        backward-filter: In 0 (halo 0), Ker 120, Out 0
        together: In 936 (halo 208), Ker 240, Out 0: at most 1176 words received per rank
-Memory at most 3216 words of 4 bytes per rank
+Memory at most 3408 words of 4 bytes per rank
 """
 
 import sys
@@ -213,11 +214,12 @@ def forward(in_own, ker_own, at, groups, words):
 
 
 def backward_data(ker_own, dout_own, at, groups, words):
-    """This rank's share of dIn: its words of the box `owned_in(at)`.
+    """A function that returns this rank's share of dIn.
 
     `ker_own` and `dout_own` hold the boxes `owned_ker(at)` and `owned_out(at)`,
     `groups` the group of this rank for every entry of LINES; `words` counts what
-    arrives.
+    arrives. The share, its words of the box `owned_in(at)`, is whole once the sums that
+    travel meanwhile are here.
     """
     tiles, steps = TILES["backward_data"], STEPS["backward_data"]
 
@@ -247,12 +249,15 @@ def backward_data(ker_own, dout_own, at, groups, words):
         collect(leaving, din, din_box)  # the panel before
         leaving.append(reduce(sums, panel, carried_in, groups["k"], count))
 
-    collect(leaving, din, din_box)
+    def finish():
+        """Wait for the sums of dIn that still travel."""
+        collect(leaving, din, din_box)
+        # The rows of dIn that a block computes for its neighbours are added where they are owned.
+        neighbours = line(at, GRID, ("h", "k"))
+        count = words.counter("return", 0, "In")
+        return give_back(din, carried_in, owned_in, at, neighbours, GRID, count)
 
-    # The rows of dIn that a block computes for its neighbours are added where they are owned.
-    neighbours = line(at, GRID, ("h", "k"))
-    count = words.counter("return", 0, "In")
-    return give_back(din, carried_in, owned_in, at, neighbours, GRID, count)
+    return finish
 
 
 def backward_filter(in_slice, dout_own, at, groups, words):
@@ -303,9 +308,11 @@ class Layer(torch.autograd.Function):
         at, groups, words = ctx.place
         in_slice, ker_own = ctx.saved_tensors
         place = at, groups, words.during("backward-data")
-        din = backward_data(ker_own, dout_own, *place)
+        finish = backward_data(ker_own, dout_own, *place)
+        # Sums of dIn travel while dKer is computed.
         place = at, groups, words.during("backward-filter")
         dker = backward_filter(in_slice, dout_own, *place)
+        din = finish()
         return din, dker, None, None, None
 
 

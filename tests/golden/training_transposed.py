@@ -9,7 +9,8 @@ Layer  the backward-data pass of a conv2d: dOut is what the layer is given, dIn 
 Nest   Out[b,k,h,w] += In[b,c,2h+r-1,2w+s-1] * Ker[k,c,r,s]
        b=2 h=5 w=6 c=6 k=8 r=3 s=3
 Form   backward-data: dOut stays, dIn passes in one panel; Ker and dOut kept
-       forward: Out stays; Ker found; In kept
+       forward: Out stays; Ker found; In kept; its last sums travel under backward-
+       filter
        backward-filter: dOut stays, dKer passes in one panel; In and dOut found
 Owned  In: b over k, c over c, h over h; partial sums along k until reduced
        Ker: k over k then x, c over c (x: h); partial sums along x until reduced
@@ -201,11 +202,13 @@ def backward_data(ker_own, dout_own, at, groups, words):
 
 
 def forward(in_own, ker_slice, at, groups, words):
-    """This rank's share of Out: its words of the box `owned_out(at)`.
+    """A function that returns this rank's share of Out.
 
     `in_own` and `ker_slice` hold the boxes `owned_in(at)` and `touched_ker(work(at))`,
     `groups` the group of this rank for every entry of LINES; `words` counts what
-    arrives. Returned as well, for the passes to come: `in_slice`.
+    arrives. The share, its words of the box `owned_out(at)`, is whole once the sums
+    that travel meanwhile are here. Returned as well, for the passes to come:
+    `in_slice`.
     """
     # The output rows of a block read input rows that its neighbours own.
     neighbours = line(at, GRID, ("h",))
@@ -226,9 +229,12 @@ def forward(in_own, ker_slice, at, groups, words):
     # Each rank along c holds a partial sum of the same slice of Out.
     count = words.counter("reduce", 0, "Out")
     leaving = reduce(out, out_box, owned_out, groups["c"], count)
-    total = add_up(leaving)
 
-    return total, in_slice
+    def finish():
+        """Wait for the sums of Out that still travel."""
+        return add_up(leaving)
+
+    return finish, in_slice
 
 
 def backward_filter(in_slice, dout_slice, at, groups, words):
@@ -268,9 +274,11 @@ class Layer(torch.autograd.Function):
         at, groups, words = ctx.place
         dout_slice, ker_slice = ctx.saved_tensors
         place = at, groups, words.during("forward")
-        out, in_slice = forward(in_own, ker_slice, *place)
+        finish, in_slice = forward(in_own, ker_slice, *place)
+        # Sums of Out travel while dKer is computed.
         place = at, groups, words.during("backward-filter")
         dker = backward_filter(in_slice, dout_slice, *place)
+        out = finish()
         return out, dker, None, None, None
 
 
