@@ -84,7 +84,7 @@ def _forms(plan: Plan) -> list[str]:
     """The form of every pass."""
     if not plan.later:
         return [f"{plan.algorithm}: {_form(plan.tiling)}"]
-    second, last = (tiling.pass_ for tiling in plan.later)
+    _, second, last = plan.passes
     travel = f"; its last sums travel under {last}" if plan.overlap else ""
     return [f"{t.pass_}: {_form(t)}{travel if t.pass_ == second else ''}" for t in plan.tilings]
 

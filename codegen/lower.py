@@ -54,7 +54,7 @@ def lower(plan: Plan, command: str, module: bool = False) -> Program:
         layer=None if alone else _layer(forms),
         module=CLASSES[plan.layer.kind] if module else "",
         operands=_operands(plan),
-        results=tuple(_result(plan, tiling.pass_) for tiling in plan.tilings),
+        results=tuple(_result(plan, pass_) for pass_ in sorted(plan.passes, key="backward-filter".__eq__)),
         windows=plan.layer.kind != "matmul",
         idle=plan.procs > plan.used_procs,
     )

@@ -109,8 +109,7 @@ def predicted(plan: Plan, machine: Machine | None) -> float | None:
     if plan.timed is not None:
         return plan.timed[1].seconds
     kept = frozenset[Tensor]().union(*(tiling.kept for tiling in plan.tilings))
-    sequence = tuple(tiling.pass_ for tiling in plan.tilings)
-    timer = LayerTimer(machine, plan.nest, plan.grid, ROW_MAJOR, kept=kept, sequence=sequence)
+    timer = LayerTimer(machine, plan.nest, plan.grid, ROW_MAJOR, kept=kept, sequence=plan.passes)
     return sum(timer.passed(t.pass_, t.stationary, t.panels).total for t in plan.tilings)
 
 
