@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from textwrap import wrap
 
 from codegen.coordinates import carries_more
@@ -167,7 +168,7 @@ class OnePass:
             nodes.append(Text((f"tiles, steps = TILES[{key}], STEPS[{key}]",)))
         if self.halo and self.written != "In" and "In" not in self.tiling.kept:
             nodes.append(Halo(_sentence(WHY["halo"]), self._neighbour_axes()))
-        nodes += [self._gather(tensor) for tensor in self._whole_at_once()]
+        nodes += self._gathers()
         nodes += self._all_steps()
         return (*nodes, *self._end())
 
@@ -190,6 +191,15 @@ class OnePass:
     def _bring(self, tensor: Tensor) -> Bring:
         names = self.touched(tensor), self.here(tensor), self.carried(tensor)
         return Bring(tensor, self.role(tensor), *names, LACKED_INDEX[tensor])
+
+    def _gathers(self) -> list[Node]:
+        """Slices that come whole: all are on their way before the first is waited for."""
+        gathers = [self._gather(tensor) for tensor in self._whole_at_once()]
+        if len(gathers) < 2:
+            return [replace(gather, alone=True) for gather in gathers]
+        slices = ", ".join(f"{gather.var}_slice" for gather in gathers)
+        arrive = ", ".join(f"assemble({gather.var}_coming)" for gather in gathers)
+        return [*gathers, Text((f"{slices} = {arrive}",))]
 
     def _gather(self, tensor: Tensor) -> Gather:
         phase, step = "loop", 0

@@ -57,6 +57,7 @@ class Gather(Bring):
     why: str = ""
     phase: str = "expand"
     step: int = 0
+    alone: bool = False  # it is waited for at once
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ class Coming(NamedTuple):
 
     panel: Box
     parts: Sequence[Box]
-    pieces: Sequence[torch.Tensor]
+    pieces: list[torch.Tensor]
     whole: torch.Tensor | None  # what all pieces are parts of, where they fit together
-    requests: Sequence[Any]
+    requests: list[Any]
 
 
 class Leaving(NamedTuple):
@@ -100,18 +100,18 @@ def _to_each_other(pieces: Sequence[torch.Tensor], group: Group) -> list[Any]:
 
 
 def assemble(coming: Coming) -> torch.Tensor:
-    """Wait for the pieces of a panel and put them together."""
+    """Wait for the pieces of a panel and put them together; `coming` is then empty."""
     panel, parts, pieces, whole, requests = coming
     for request in requests:
         request.wait()
-    if whole is not None:
-        return whole
-    for part, values in zip(parts, pieces, strict=True):
-        if part == panel:
-            return values
-    whole = pieces[0].new_empty(shape(panel))
-    for part, values in zip(parts, pieces, strict=True):
-        whole[within(part, panel)] = values
+    requests.clear()
+    if whole is None and panel in parts:
+        whole = pieces[parts.index(panel)]
+    if whole is None:
+        whole = pieces[0].new_empty(shape(panel))
+        for part, values in zip(parts, pieces, strict=True):
+            whole[within(part, panel)] = values
+    pieces.clear()
     return whole
 
 

@@ -3,7 +3,7 @@
     always   its shares of the tensors that are read, sums for its share of the one that is written (where
              that one is not stationary), and slices that are kept between passes
     halo     + the widened share of In, + the strips that travel
-    expand   + the stationary slice, + the pieces of a slice on their way (a tensor that is read)
+    expand   + the stationary slice, + the pieces of slices on their way (tensors that are read)
     loop     + two panels per streaming tensor that is read (one in use; its pieces, or the next one on its
              way), the written panel and the partial sums on their way, the result of the local kernel and
              a padded copy of its input
@@ -201,7 +201,7 @@ class Footprints:
         base += sum(self.slice(t) for t in tiling.keeps if t in apart and t != stays)
         alone = stays != written and (stays in tiling.kept or stays not in apart)
         slice_ = 0 if alone else self.slice(stays)
-        pieces = max((self.slice(t) for t in tiling.expanded if grouped[t]), default=0)
+        pieces = sum(self.slice(t) for t in tiling.expanded if grouped[t])
         panels = sum(self.tile(t, tiling) for t in tiling.brought if grouped[t])
         flying = panels if tiling.steps > 1 else 0  # the next panels, while these are in use
         result = self.tile(written, tiling) + self.padded(tiling)

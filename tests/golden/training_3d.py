@@ -189,13 +189,13 @@ def forward(in_own, ker_own, at, groups, words):
     in_box = touched_in(work(at))
     count = words.counter("expand", 0, "In")
     in_coming = gather(in_box, in_wide, carried_in, groups["k"], count)
-    in_slice = assemble(in_coming)
 
     # All ranks along x need the same slice of Ker.
     ker_box = touched_ker(work(at))
     count = words.counter("expand", 1, "Ker")
     ker_coming = gather(ker_box, ker_own, owned_ker, groups["x"], count)
-    ker_slice = assemble(ker_coming)
+
+    in_slice, ker_slice = assemble(in_coming), assemble(ker_coming)
 
     out_box = touched_out(work(at))
     block = work(at)

@@ -175,13 +175,13 @@ def backward_data(ker_own, dout_own, at, groups, words):
     ker_box = touched_ker(work(at))
     count = words.counter("expand", 0, "Ker")
     ker_coming = gather(ker_box, ker_own, owned_ker, groups["x"], count)
-    ker_slice = assemble(ker_coming)
 
     # All ranks along c need the same slice of dOut.
     dout_box = touched_out(work(at))
     count = words.counter("expand", 1, "Out")
     dout_coming = gather(dout_box, dout_own, owned_out, groups["c"], count)
-    dout_slice = assemble(dout_coming)
+
+    ker_slice, dout_slice = assemble(ker_coming), assemble(dout_coming)
 
     din_box = touched_in(work(at))
     block = work(at)
