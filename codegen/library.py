@@ -19,6 +19,7 @@ MODULES = (
     "collectives",
     "watch",
     "forms",
+    "winograd",
     "local",
     "data",
     "check",

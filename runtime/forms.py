@@ -3,11 +3,13 @@
     direct          torch's convolution, or its gradient, on the tensors as they lie
     channels-last   the same, copied to and from channels-last order
     unfold          the windows written out, then one matrix product (explicit GEMM)
+    winograd        fewer products, between transforms of tiles; where all taps are 3
 
 Which one wins depends on shapes, machine and library, as swCaffe found (Li et al.,
 CLUSTER 2018, section 4: mixed explicit and implicit GEMM). Tuning is asked for, because
-sums then come in another order from run to run, and the written-out windows take memory
-that no plan counts. Without it every kernel is direct.
+sums then come in another order from run to run, rounding is up to ten times larger, and
+windows and transforms take memory that no plan counts. Without it every kernel is
+direct.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 
 Form = Callable[[], torch.Tensor]
 TRIES = 3  # timed calls per form; the least counts, so the first may warm up
-TRIALS = 3 * TRIES  # calls after which all forms of a kernel are timed
+TRIALS = 4 * TRIES  # calls after which all forms of a kernel are timed
+SLOW = 3.0  # times the best so far: a form that was so slow is not tried again
 LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
@@ -48,24 +51,34 @@ class Fit(NamedTuple):
 def fastest(key: Key, forms: dict[str, Form], device: torch.device) -> torch.Tensor:
     """The result of one of the forms: each is timed in turn, then the best is used."""
     times = Tuning.times.setdefault(key, {name: [] for name in forms})
-    rarest = min(forms, key=lambda name: len(times[name]))
+    rarest = min(hopeful(times), key=lambda name: len(times[name]))
     if len(times[rarest]) >= TRIES:
         return forms[min(forms, key=lambda name: min(times[name]))]()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    begin = time.perf_counter()
+    begin = clock(device)
     result = forms[rarest]()
+    times[rarest].append(clock(device) - begin)
+    return result
+
+
+def clock(device: torch.device) -> float:
+    """Seconds; where one thread computes its own, as ranks may outnumber the cores."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    times[rarest].append(time.perf_counter() - begin)
-    return result
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.thread_time() if alone else time.perf_counter()
+
+
+def hopeful(times: dict[str, list[float]]) -> list[str]:
+    """The forms that may still turn out to be the fastest: all that were never slow."""
+    least = min((min(each) for each in times.values() if each), default=0.0)
+    return [n for n, each in times.items() if not each or min(each) <= SLOW * least]
 
 
 def chosen() -> list[str]:
     """For people: the form of every kernel that was timed to the end."""
     lines = []
     for key, times in Tuning.times.items():
-        if all(len(each) >= TRIES for each in times.values()):
+        if all(len(times[name]) >= TRIES for name in hopeful(times)):
             order = sorted(times, key=lambda name: min(times[name]))
             shown = (f"{name} {min(times[name]) * 1e3:.2f} ms" for name in order)
             name, wide, ker, dtype = key

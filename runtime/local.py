@@ -24,6 +24,12 @@ from runtime.forms import (
     product,
     reordered,
 )
+from runtime.winograd import (
+    suits_winograd,
+    winograd,
+    winograd_filter,
+    winograd_input,
+)
 
 
 def convolve(
@@ -69,6 +75,8 @@ def convolve(
         ).contiguous()
     if groups == 1 and fits_in_memory(wide, tuple(ker.shape[2:])):
         forms["unfold"] = lambda: product(wide, ker, fit)
+    if suits_winograd(wide, ker.shape, fit, groups):
+        forms["winograd"] = lambda: winograd(wide, ker, fit.padding)
     key = "forward", tuple(wide.shape), tuple(ker.shape), wide.dtype
     return fastest(key, forms, wide.device).reshape(out_shape)
 
@@ -162,6 +170,12 @@ def gradients(
     taps = tuple(ker.shape[2:])
     if of == 1 and groups == 1 and fits_in_memory(wide, taps):
         forms["unfold"] = lambda: filter_product(wide, out, fit, taps)
+    if suits_winograd(wide, ker.shape, fit, groups):
+        forms["winograd"] = lambda: (
+            winograd_filter(wide, out, fit.padding)
+            if of == 1
+            else winograd_input(out, ker, fit.padding)
+        )
     name = "backward-filter" if of == 1 else "backward-data"
     key = name, tuple(wide.shape), tuple(ker.shape), wide.dtype
     return fastest(key, forms, wide.device)

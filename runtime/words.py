@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -25,7 +24,8 @@ class Words:
 
     def during(self, part: str) -> Words:
         """The same counter for one part of a program: its phases bear that name."""
-        words = copy.copy(self)
+        words = Words(self.finite)
+        words.steps, words.whole = self.steps, self.whole
         words.part = f"{part} "
         return words
 

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_plans import random_plan
 
+from codegen import library
 from codegen import program as ir
 from codegen.lower import lower
 from codegen.render import render
@@ -179,3 +181,14 @@ def test_sbatch_is_a_shell_script(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "python 'it'\"'\"'s; rm -rf $HOME.py' \"$@\"" in script.read_text()
+
+
+def test_no_two_runtime_functions_share_a_name() -> None:
+    """A standalone program has all of them side by side."""
+    names = [
+        node.name
+        for module in library.MODULES
+        for node in ast.parse(files("runtime").joinpath(f"{module}.py").read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+    assert len(names) == len(set(names))

@@ -18,6 +18,7 @@ from codegen.render import render
 from runtime import forms
 from runtime.blocks import Window
 from runtime.local import convolve, input_gradient, kernel_gradient
+from runtime.winograd import winograd, winograd_filter, winograd_input
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +45,12 @@ def whole_numbers(*shape: int) -> torch.Tensor:
 def test_all_forms_agree(
     dims: int, taps: int, stride: int, dilation: int, padding: int, groups: int, seed: int
 ) -> None:
-    """Whole numbers: sums are exact in any order, so the results are equal bit by bit."""
+    """Whole numbers: sums are exact in any order, so the results are equal bit by bit.
+
+    Except where products are saved (Winograd), whose transforms round.
+    """
     torch.manual_seed(seed)
+    forms.Tuning.times.clear()
     rows = 7
     out = (rows + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
     window = Window(rows, taps, stride, dilation, padding)
@@ -63,10 +68,43 @@ def test_all_forms_agree(
     )
     direct = [kernel() for kernel in kernels]
     forms.Tuning.on = True
+    exact = (taps, stride, dilation, groups) != (3, 1, 1, 1)
     for _ in range(forms.TRIALS + 1):
         for kernel, expected in zip(kernels, direct, strict=True):
-            assert torch.equal(kernel(), expected)
+            found = kernel()
+            assert torch.equal(found, expected) if exact else torch.allclose(found, expected, 0, 1e-9)
+    assert all(("winograd" in times) != exact for times in forms.Tuning.times.values())
     forms.Tuning.on = False
+
+
+@given(
+    sizes=st.lists(st.integers(1, 11), min_size=1, max_size=3),
+    channels=st.tuples(*[st.integers(1, 4)] * 3),
+    padding=st.lists(st.integers(0, 2), min_size=3, max_size=3),
+    seed=st.integers(0, 9),
+)
+def test_fewer_products(
+    sizes: list[int], channels: tuple[int, int, int], padding: list[int], seed: int
+) -> None:
+    """Winograd's Out and gradients are torch's, for any rows and padding; scratch is used again."""
+    torch.manual_seed(seed)
+    dims, (n, c, k) = len(sizes), channels
+    sizes = [max(size, 3 - 2 * p) for size, p in zip(sizes, padding, strict=False)]
+    inputs = torch.randn(n, c, *sizes, dtype=torch.float64, requires_grad=True)
+    ker = torch.randn(k, c, *[3] * dims, dtype=torch.float64, requires_grad=True)
+    conv: Any = getattr(functional, f"conv{dims}d")
+    out = conv(inputs, ker, padding=padding[:dims])
+    dout = torch.randn_like(out)
+    din, dker = torch.autograd.grad(out, (inputs, ker), dout)
+    with torch.no_grad():
+        found = (
+            winograd(inputs, ker, padding[:dims]),
+            winograd_input(dout, ker, padding[:dims]),
+            winograd_filter(inputs, dout, padding[:dims]),
+        )
+    for values, expected in zip(found, (out, din, dker), strict=True):
+        assert values.is_contiguous()
+        assert torch.allclose(values, expected, 1e-9, 1e-9)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -93,7 +131,7 @@ def test_one_small_volume(stride: int, dilation: int, padding: int) -> None:
 
 def test_the_fastest_form_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, calls = [0.0], list[str]()
-    monkeypatch.setattr(forms.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(forms, "clock", lambda _: clock[0])
 
     def form(name: str, seconds: float) -> forms.Form:
         def run() -> torch.Tensor:
@@ -123,3 +161,4 @@ def test_a_program_tunes_its_kernels(standalone: bool, tmp_path: Path) -> None:
     assert set(outcome.codes) == {0}, outcome.output
     assert "kernel on rank 0: forward [" in outcome.output[0]
     assert "unfold" in outcome.output[0]
+    assert "winograd" in outcome.output[0]

@@ -14,7 +14,8 @@ from ranks import run_ranks
 from benchmarks.suite.contender import NotApplicableError
 from benchmarks.suite.kernels import operations, write_whole
 from benchmarks.suite.launch import Asked, planned
-from benchmarks.suite.overlap import plans
+from benchmarks.suite.ours import OURS, TUNED
+from benchmarks.suite.overlap import plans as overlap_plans
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.products import best_grid
 from benchmarks.suite.rank import Job
@@ -54,7 +55,8 @@ def measured(
 def all_lines(folder: Path, layer: Layer, procs: int) -> list[Line]:
     """All contenders on a layer."""
     ours = {work: planned(layer, procs, work, ASKED) for work in ASKED.works}
-    found = measured(folder, layer, procs, {work: {"ours": plan} for work, plan in ours.items()}, list(PEERS))
+    plans = {work: dict.fromkeys((OURS, TUNED), plan) for work, plan in ours.items()}
+    found = measured(folder, layer, procs, plans, list(PEERS))
     return [summarised(plan, operations(layer), "words", None, found[work]) for work, plan in ours.items()]
 
 
@@ -71,7 +73,7 @@ def test_contenders_have_the_same_values(
     for line in lines:
         assert set(line.refused) == left_out
         names = {"SUMMA" if row.name.startswith("SUMMA") else row.name for row in line.rows}
-        assert names == {"ours", *PEERS} - left_out
+        assert names == {OURS, TUNED, *PEERS} - left_out
         assert line.planned <= line.rows[0].received <= line.planned + HEADERS
         assert all(row.seconds.low > 0 for row in line.rows)
         if layer is VOLUME:
@@ -92,7 +94,7 @@ def test_contenders_have_the_same_values(
 
 @pytest.mark.ranks
 def test_panels_move_the_same_words(tmp_path: Path) -> None:
-    made = plans(MATRIX, 4)
+    made = overlap_plans(MATRIX, 4)
     ranks = measured(tmp_path, MATRIX, 4, {"forward": made}, [])["forward"]
     line = summarised(made["1 panel"], operations(MATRIX), "given grid", None, ranks)
     assert [row.name for row in line.rows] == ["1 panel", "2 panels", "4 panels", "8 panels", "16 panels"]
@@ -121,17 +123,19 @@ def test_wrong_values_are_told(tmp_path: Path) -> None:
 def test_a_line_that_falls_short_says_why() -> None:
     def row(name: str, seconds: float, moved: int, waiting: float, copied: tuple[str, ...] = ()) -> Row:
         shares = {"kernel": 1 - waiting, "copies": 0.0, "waiting": waiting, "rest": 0.0}
-        return Row(name, Spread.of([seconds]), Spread.of([seconds / 2]), moved, moved // 2, copied, shares)
+        spreads = Spread.of([seconds]), Spread.of([seconds / 2])
+        return Row(name, *spreads, moved, moved // 2, copied, shares, seconds)
 
     rows = (
-        row("ours", 2.0, 4_000_000, 0.6),
+        row(OURS, 2.0, 4_000_000, 0.6),
+        row(TUNED, 1.0, 4_000_000, 0.6),
         row("filter", 1.0, 3_000_000, 0.5),
         row("DDP", 0.5, 0, 0, ("Ker",)),
     )
     line = Line("some", 4, "forward", "b=4", "words", 10**9, 1_000_000, 5, rows, {}, 0.5, 1e9, 0.25, 2.2)
     assert [rival.name for rival in line.rivals] == ["filter"]  # copies cost nothing in a forward pass
     assert line.short() == [
-        "filter takes 0.50 of our time",
+        "filter takes 0.50 of our time, 1.00 with tuned kernels",
         "2.00 of the planned bytes are received",
         "filter moves 0.75 of our bytes",
         "the local kernels alone would take 0.25 of our time",
@@ -139,12 +143,16 @@ def test_a_line_that_falls_short_says_why() -> None:
     assert why([line])[-1] == "  Ours loses most in waiting: +0.700 s."
     assert line.error == pytest.approx(0.1)
     training = replace(line, work="training", efficiency=0.9)
-    assert training.best is rows[2]
+    assert training.best is rows[3]
     assert totals([training, line]) == [
         "training: the best peer takes 0.25 of our time in the geometric mean of 1 lines, 0.25 at least; "
         "on 0 it is 0.95 or more.",
+        "training, tuned: the best peer takes 0.50 of our time in the geometric mean of 1 lines, 0.50 at least; "
+        "on 0 it is 0.95 or more.",
         "forward: the best peer takes 0.50 of our time in the geometric mean of 1 lines, 0.50 at least; "
         "on 0 it is 0.95 or more.",
+        "forward, tuned: the best peer takes 1.00 of our time in the geometric mean of 1 lines, 1.00 at least; "
+        "on 1 it is 0.95 or more.",
         "The time model is off by 10% of the measured time on average.",
     ]
 

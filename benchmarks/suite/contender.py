@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from runtime.blocks import Box, cut, within
+from runtime.forms import Tuning
 from synth.layer import Layer
 
 Whole = dict[str, torch.Tensor]  # In, Ker, dOut, Out, dIn, dKer
@@ -71,6 +72,7 @@ class Contender:
     mean: whether dKer is the mean over the ranks instead of the sum.
     enter: a local share of "In" or "Out" as the module takes it.
     finish: a gradient of the weight as it is to be held.
+    tuned: whether our local kernels take the form that was the fastest when they were timed (`--tune`).
     """
 
     name: str
@@ -80,6 +82,7 @@ class Contender:
     mean: bool = False
     enter: Callable[[torch.Tensor, str], Any] = same
     finish: Callable[[Any], Any] = same
+    tuned: bool = False
 
 
 class Run:
@@ -102,6 +105,7 @@ class Run:
 
     def step(self) -> dict[str, Any]:
         """What is timed: the results by name."""
+        Tuning.on = self.contender.tuned
         module = self.contender.module
         if not self.training:
             with torch.no_grad():

@@ -14,6 +14,7 @@ from typing import Any
 
 import synth
 from benchmarks.suite.kernels import operations
+from benchmarks.suite.ours import OURS, TUNED
 from benchmarks.suite.rank import Job
 from benchmarks.suite.summary import Line, summarised
 from synth.layer import Layer
@@ -65,7 +66,7 @@ def planned(layer: Layer, procs: int, work: str, asked: Asked) -> Plan:
 def lines(layer: Layer, whole: Path, procs: int, asked: Asked, folder: Path) -> list[Line]:
     """The measured lines of a layer on some ranks. Raises `MeasuringError`."""
     plans = {work: planned(layer, procs, work, asked) for work in asked.works}
-    sent = {work: {"ours": replace(plan, timed=None)} for work, plan in plans.items()}
+    sent = {work: dict.fromkeys((OURS, TUNED), replace(plan, timed=None)) for work, plan in plans.items()}
     job = Job(layer, str(whole), sent, list(asked.peers), asked.seconds, asked.rounds, asked.profiled)
     measured = measure(job, procs, folder)
     where = asked.machine_for(procs)

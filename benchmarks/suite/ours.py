@@ -18,6 +18,8 @@ from runtime.words import Words
 from synth.layer import Layer
 from synth.plan import Plan
 
+OURS, TUNED = "ours", "ours, tuned"  # as emitted; with --tune
+
 
 class Block(NamedTuple):
     """The work of one rank alone: its kernel and its tensors."""
@@ -67,7 +69,7 @@ def ours(layer: Layer, whole: Whole, plan: Plan, label: str) -> tuple[Contender,
     if training:
         with torch.no_grad():
             module.weight.copy_(weight)
-    made = Contender(label, module or Forward(program, weight), boxes)
+    made = Contender(label, module or Forward(program, weight), boxes, tuned=label == TUNED)
     return made, local_block(layer, whole, plan)
 
 

@@ -24,6 +24,7 @@ from benchmarks.suite.ours import Block, ours
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.profiles import PARTS, shares
 from benchmarks.suite.sockets import traffic
+from runtime.forms import TRIALS
 from synth.layer import Layer
 from synth.plan import Plan
 
@@ -71,6 +72,14 @@ def compare(runs: dict[str, Run], whole: Whole) -> None:
         told = [f"rank {rank}: {what}" for rank, what in enumerate(wrong) if what]
         if told:
             raise SystemExit("; ".join(told))
+
+
+def tune(runs: dict[str, Run]) -> None:
+    """Step until all forms of the tuned kernels are timed, every rank on its own block."""
+    for run in runs.values():
+        for _ in range(TRIALS if run.contender.tuned else 0):
+            run.step()
+            run.forget()
 
 
 def counted(step: Step) -> tuple[int, int, float]:
@@ -133,6 +142,7 @@ def measure(job: Job, work: str, whole: Whole) -> dict[str, Any]:
     """Everything that this rank measures of a line."""
     runs, refused, block = entered(job, work, whole)
     compare(runs, whole)
+    tune(runs)
     moved = {}
     for name, run in runs.items():
         moved[name] = counted(run.step)

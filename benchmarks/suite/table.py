@@ -11,7 +11,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.suite.summary import Line, Row
+from benchmarks.suite.summary import ENOUGH, Line, Row
 
 HEADS = (
     "layer",
@@ -68,15 +68,25 @@ def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
 
 def overview(lines: list[Line]) -> list[str]:
     """One row per line: ours against the best peer and against what the machine allows."""
-    heads = ["layer", "P", "work", "rounds", "best peer", "its time / ours", "its bytes / ours"]
+    heads = [
+        "layer",
+        "P",
+        "work",
+        "rounds",
+        "best peer",
+        "its time / ours",
+        "/ ours tuned",
+        "its bytes / ours",
+    ]
     heads += ["our Gflop/s", "local kernels s", "wire s", "efficiency", "predicted s", "error"]
     rows = []
     for line in lines:
         best, mine = line.best, line.rows[0]
-        against = ["none"] + [""] * 2
+        against = ["none"] + [""] * 3
         if best:
             bytes_ = f"{best.sent_received / mine.sent_received:.2f}" if mine.sent_received else "-"
-            against = [best.name, f"{best.ratio.median:.2f}", bytes_]
+            tuned = "" if math.isnan(best.tuned) else f"{best.tuned:.2f}"
+            against = [best.name, f"{best.ratio.median:.2f}", tuned, bytes_]
         error = line.error
         model = ["", ""] if error is None else [f"{line.predicted:.3f}", f"{error:+.0%}"]
         wire = line.planned / line.bandwidth
@@ -90,20 +100,27 @@ def totals(lines: list[Line]) -> list[str]:
     """Sentences over all lines of a kind of work."""
     told = []
     for work in dict.fromkeys(line.work for line in lines):
-        ratios = [line.best.ratio.median for line in lines if line.work == work and line.best]
-        if ratios:
-            mean = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
-            enough = sum(ratio >= 0.95 for ratio in ratios)
-            told.append(
-                f"{work}: the best peer takes {mean:.2f} of our time in the geometric mean of "
-                f"{len(ratios)} lines, {min(ratios):.2f} at least; on {enough} it is 0.95 or more."
-            )
+        best = [line.best for line in lines if line.work == work and line.best]
+        told += summed(work, [row.ratio.median for row in best])
+        told += summed(f"{work}, tuned", [row.tuned for row in best if not math.isnan(row.tuned)])
     errors = [abs(line.error) for line in lines if line.error is not None]
     if errors:
         told.append(
             f"The time model is off by {statistics.fmean(errors):.0%} of the measured time on average."
         )
     return told
+
+
+def summed(what: str, ratios: list[float]) -> list[str]:
+    """One sentence over the ratios of some lines."""
+    if not ratios:
+        return []
+    mean = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
+    enough = sum(ratio >= ENOUGH["ratio"] for ratio in ratios)
+    return [
+        f"{what}: the best peer takes {mean:.2f} of our time in the geometric mean of "
+        f"{len(ratios)} lines, {min(ratios):.2f} at least; on {enough} it is {ENOUGH['ratio']} or more."
+    ]
 
 
 def spent(row: Row) -> dict[str, float]:

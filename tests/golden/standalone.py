@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import datetime
 import io
+import itertools
 import json
 import math
 import os
@@ -293,7 +293,8 @@ class Words:
 
     def during(self, part: str) -> Words:
         """The same counter for one part of a program: its phases bear that name."""
-        words = copy.copy(self)
+        words = Words(self.finite)
+        words.steps, words.whole = self.steps, self.whole
         words.part = f"{part} "
         return words
 
@@ -848,7 +849,8 @@ def say(line: str, to: Any = None) -> None:
 
 Form = Callable[[], torch.Tensor]
 TRIES = 3  # timed calls per form; the least counts, so the first may warm up
-TRIALS = 3 * TRIES  # calls after which all forms of a kernel are timed
+TRIALS = 4 * TRIES  # calls after which all forms of a kernel are timed
+SLOW = 3.0  # times the best so far: a form that was so slow is not tried again
 LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 Key = tuple[str, tuple[int, ...], tuple[int, ...], torch.dtype]  # pass, In, Ker
 
@@ -872,24 +874,34 @@ class Fit(NamedTuple):
 def fastest(key: Key, forms: dict[str, Form], device: torch.device) -> torch.Tensor:
     """The result of one of the forms: each is timed in turn, then the best is used."""
     times = Tuning.times.setdefault(key, {name: [] for name in forms})
-    rarest = min(forms, key=lambda name: len(times[name]))
+    rarest = min(hopeful(times), key=lambda name: len(times[name]))
     if len(times[rarest]) >= TRIES:
         return forms[min(forms, key=lambda name: min(times[name]))]()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    begin = time.perf_counter()
+    begin = clock(device)
     result = forms[rarest]()
+    times[rarest].append(clock(device) - begin)
+    return result
+
+
+def clock(device: torch.device) -> float:
+    """Seconds; where one thread computes its own, as ranks may outnumber the cores."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    times[rarest].append(time.perf_counter() - begin)
-    return result
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.thread_time() if alone else time.perf_counter()
+
+
+def hopeful(times: dict[str, list[float]]) -> list[str]:
+    """The forms that may still turn out to be the fastest: all that were never slow."""
+    least = min((min(each) for each in times.values() if each), default=0.0)
+    return [n for n, each in times.items() if not each or min(each) <= SLOW * least]
 
 
 def chosen() -> list[str]:
     """For people: the form of every kernel that was timed to the end."""
     lines = []
     for key, times in Tuning.times.items():
-        if all(len(each) >= TRIES for each in times.values()):
+        if all(len(times[name]) >= TRIES for name in hopeful(times)):
             order = sorted(times, key=lambda name: min(times[name]))
             shown = (f"{name} {min(times[name]) * 1e3:.2f} ms" for name in order)
             name, wide, ker, dtype = key
@@ -949,6 +961,166 @@ def fits_in_memory(wide: torch.Tensor, taps: tuple[int, ...]) -> bool:
     return wide.numel() * wide.element_size() * math.prod(taps) <= 2**30
 
 
+TILE = 4
+POINTS = 6
+OF_IN = (  # 6 rows of In at 6 points
+    (4, 0, -5, 0, 1, 0),
+    (0, -4, -4, 1, 1, 0),
+    (0, 4, -4, -1, 1, 0),
+    (0, -2, -1, 2, 1, 0),
+    (0, 2, -1, -2, 1, 0),
+    (0, 4, 0, -5, 0, 1),
+)
+OF_KER = (  # 3 taps at 6 points
+    (1 / 4, 0, 0),
+    (-1 / 6, -1 / 6, -1 / 6),
+    (-1 / 6, 1 / 6, -1 / 6),
+    (1 / 24, 1 / 12, 1 / 6),
+    (1 / 24, -1 / 12, 1 / 6),
+    (0, 0, 1),
+)
+TO_OUT = (  # 4 positions of Out from 6 points
+    (1, 1, 1, 1, 1, 0),
+    (0, 1, -1, 2, -2, 0),
+    (0, 1, 1, 4, 4, 0),
+    (0, 1, -1, 8, -8, 1),
+)
+
+
+class Scratch:
+    """Room for what lies between the transforms; the same for all calls, it only grows.
+
+    Fresh memory for every call would cost as much time as some of the transforms.
+    """
+
+    held: ClassVar[dict[tuple[str, torch.dtype, torch.device], torch.Tensor]] = {}
+
+    @classmethod
+    def room(cls, name: str, like: torch.Tensor, *sizes: int) -> torch.Tensor:
+        """A tensor of some sizes, with whatever the last one of this name held."""
+        key, words = (name, like.dtype, like.device), math.prod(sizes)
+        if key not in cls.held or cls.held[key].numel() < words:
+            cls.held.pop(key, None)
+            cls.held[key] = torch.empty(words, dtype=like.dtype, device=like.device)
+        return cls.held[key][:words].view(sizes)
+
+
+def at_points(
+    matrix: Sequence[Sequence[float]], dims: int, like: torch.Tensor
+) -> torch.Tensor:
+    """The transform along all dimensions at once."""
+    one = torch.tensor(matrix, dtype=like.dtype, device=like.device)
+    whole = one
+    for _ in range(dims - 1):
+        whole = torch.kron(whole, one)
+    return whole
+
+
+def tiles_of(rows: list[int]) -> list[int]:
+    """Tiles along each dimension of Out; the last one may reach beyond its end."""
+    return [-(-n // TILE) for n in rows]
+
+
+def tile_rows(
+    values: torch.Tensor, before: list[int], tiles: list[int], width: int
+) -> torch.Tensor:
+    """The `width` rows per dimension that each tile begins with: [rows, n·tiles, c].
+
+    values: [n, c, *rows]; zeros stand `before` it in each dimension, and behind it as
+    far as tiles reach.
+    """
+    n, channels, *sizes = values.shape
+    around = [TILE * t + width - TILE for t in tiles]
+    wide = Scratch.room("wide", values, n, *around, channels).zero_()
+    inner = [slice(low, low + size) for low, size in zip(before, sizes, strict=True)]
+    wide[(slice(None), *inner)] = values.movedim(1, -1)
+    starts = list(itertools.product(range(width), repeat=len(tiles)))
+    rows = Scratch.room("rows", values, len(starts), n, *tiles, channels)
+    for place, start in enumerate(starts):
+        lines = zip(start, tiles, strict=True)
+        every = [slice(first, first + TILE * (t - 1) + 1, TILE) for first, t in lines]
+        rows[place] = wide[(slice(None), *every)]
+    return rows.view(len(starts), -1, channels)
+
+
+def transformed(name: str, matrix: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The transform of [rows, ...] to [points, ...], or from points back."""
+    out = Scratch.room(name, values, len(matrix), values[0].numel())
+    torch.mm(matrix, values.view(len(values), -1), out=out)
+    return out.view(-1, *values.shape[1:])
+
+
+def multiplied(name: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """One matrix product per point."""
+    out = Scratch.room(name, one, len(one), one.shape[1], other.shape[2])
+    return torch.bmm(one, other, out=out)
+
+
+def joined(points: torch.Tensor, n: int, rows: list[int]) -> torch.Tensor:
+    """[n, k, *rows] from the sums of all tiles at all points, [points, n·tiles, k]."""
+    dims, tiles, channels = len(rows), tiles_of(rows), points.shape[-1]
+    out = transformed("out", at_points(TO_OUT, dims, points), points)
+    out = out.view(*[TILE] * dims, n, *tiles, channels)
+    order, sizes = [dims, 2 * dims + 1], [n, channels]
+    for dim, count in enumerate(tiles):
+        order += [dims + 1 + dim, dim]
+        sizes += [count, TILE]
+    whole = points.new_empty(sizes).copy_(out.permute(order))  # not in the scratch
+    whole = whole.view(n, channels, *(TILE * count for count in tiles))
+    crop = slice(None), slice(None), *map(slice, rows)
+    return whole[crop].contiguous()
+
+
+def product_of(
+    values: torch.Tensor,
+    before: list[int],
+    ker: torch.Tensor,
+    rows: list[int],
+    flip: bool,
+) -> torch.Tensor:
+    """Ker [k, c, *3] over values; with `flip` the taps turned round and k summed."""
+    dims = len(rows)
+    tiles = tiles_of(rows)
+    of_in = at_points(OF_IN, dims, values)
+    lines = transformed("in", of_in, tile_rows(values, before, tiles, POINTS))
+    of_ker = at_points(OF_KER, dims, values)
+    taps = Scratch.room("ker", values, len(of_ker), math.prod(ker.shape[:2]))
+    turned = of_ker.flip(1) if flip else of_ker
+    torch.mm(turned, ker.reshape(taps.shape[1], -1).t(), out=taps)
+    taps = taps.view(-1, *ker.shape[:2])
+    sums = multiplied("sums", lines, taps if flip else taps.mT)
+    return joined(sums, values.shape[0], rows)
+
+
+def winograd(wide: torch.Tensor, ker: torch.Tensor, padding: list[int]) -> torch.Tensor:
+    """Out [n, k, *rows] of In [n, c, *rows] and Ker [k, c, 3, ...]; stride 1."""
+    rows = [n + 2 * p - 2 for n, p in zip(wide.shape[2:], padding, strict=True)]
+    return product_of(wide, padding, ker, rows, False)
+
+
+def suits_winograd(
+    wide: torch.Tensor, ker: Sequence[int], fit: Fit, groups: int
+) -> bool:
+    """Whether F(4, 3) is for a convolution, and its scratch takes at most a GiB.
+
+    wide: In [n, c, *rows], or dOut of the same sizes but for the channels and padding.
+    ker: the sizes of Ker. cuDNN has its own.
+    """
+    k, c, *taps = ker
+    rows = (n + 2 * p for n, p in zip(wide.shape[2:], fit.padding, strict=True))
+    tiles = wide.shape[0] * math.prod(tiles_of(list(rows)))
+    words = POINTS ** len(taps) * (tiles * (2 * k + 2 * c) + k * c)
+    return (
+        wide.device.type == "cpu"
+        and wide.dtype in (torch.float32, torch.float64)
+        and groups == 1
+        and {*taps} == {3}
+        and {*fit.stride, *fit.dilation} == {1}
+        and all(0 <= p <= 2 for p in fit.padding)
+        and words * wide.element_size() <= 2**30
+    )
+
+
 def convolve(
     conv: Callable[..., torch.Tensor],
     in_tile: torch.Tensor,
@@ -992,6 +1164,8 @@ def convolve(
         ).contiguous()
     if groups == 1 and fits_in_memory(wide, tuple(ker.shape[2:])):
         forms["unfold"] = lambda: product(wide, ker, fit)
+    if suits_winograd(wide, ker.shape, fit, groups):
+        forms["winograd"] = lambda: winograd(wide, ker, fit.padding)
     key = "forward", tuple(wide.shape), tuple(ker.shape), wide.dtype
     return fastest(key, forms, wide.device).reshape(out_shape)
 
