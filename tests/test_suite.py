@@ -147,11 +147,13 @@ def test_a_line_that_falls_short_says_why() -> None:
     assert totals([training, line]) == [
         "training: the best peer takes 0.25 of our time in the geometric mean of 1 lines, 0.25 at least; "
         "on 0 it is 0.95 or more.",
-        "training, tuned: the best peer takes 0.50 of our time in the geometric mean of 1 lines, 0.50 at least; "
+        "training, tuned: the best peer takes 0.50 of our time in the geometric mean of 1 lines, "
+        "0.50 at least; "
         "on 0 it is 0.95 or more.",
         "forward: the best peer takes 0.50 of our time in the geometric mean of 1 lines, 0.50 at least; "
         "on 0 it is 0.95 or more.",
-        "forward, tuned: the best peer takes 1.00 of our time in the geometric mean of 1 lines, 1.00 at least; "
+        "forward, tuned: the best peer takes 1.00 of our time in the geometric mean of 1 lines, "
+        "1.00 at least; "
         "on 1 it is 0.95 or more.",
         "The time model is off by 10% of the measured time on average.",
     ]

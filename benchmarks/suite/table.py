@@ -75,7 +75,7 @@ def overview(lines: list[Line]) -> list[str]:
         "rounds",
         "best peer",
         "its time / ours",
-        "/ ours tuned",
+        "/ tuned",
         "its bytes / ours",
     ]
     heads += ["our Gflop/s", "local kernels s", "wire s", "efficiency", "predicted s", "error"]
