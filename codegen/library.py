@@ -16,6 +16,7 @@ MODULES = (
     "words",
     "mesh",
     "halo",
+    "room",
     "collectives",
     "watch",
     "forms",

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from runtime.blocks import Box, consecutive, shape, volume, within
 from runtime.mesh import Group, through_host
+from runtime.room import Room
 
 
 class Coming(NamedTuple):
@@ -26,6 +27,7 @@ class Coming(NamedTuple):
     pieces: list[torch.Tensor]
     whole: torch.Tensor | None  # what all pieces are parts of, where they fit together
     requests: list[Any]
+    taken: list[torch.Tensor]  # those pieces of which the room is free afterwards
 
 
 class Leaving(NamedTuple):
@@ -48,8 +50,9 @@ def all_gather(
     """
     carriers = [rank for rank, part in enumerate(parts) if volume(part)]
     whole, fits = None, all(consecutive(part, panel) for part in parts)
+    taken: list[torch.Tensor] = []
     if len(carriers) == 1 or through_host(own):  # gloo broadcasts from a GPU, too
-        pieces = _places(parts, own, group)
+        pieces = _places(parts, own, group, taken)
         requests = [
             dist.broadcast(
                 pieces[source], group=group.handle, group_src=source, async_op=True
@@ -70,17 +73,20 @@ def all_gather(
             pieces = [whole[within(part, panel)] for part in parts]
             pieces[group.me].copy_(own)
         else:
-            pieces = _places(parts, own, group)
+            pieces = _places(parts, own, group, taken)
         requests = _to_each_other(pieces, group)
-    return Coming(panel, parts, pieces, whole, requests)
+    return Coming(panel, parts, pieces, whole, requests, taken)
 
 
 def _places(
-    parts: Sequence[Box], own: torch.Tensor, group: Group
+    parts: Sequence[Box], own: torch.Tensor, group: Group, taken: list[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """The own piece, and room for those of the others."""
-    pieces = [own.new_empty(shape(part)) for part in parts]
-    pieces[group.me] = own
+    """The own piece, and room for those of the others, which is noted in `taken`."""
+    pieces = []
+    for rank, part in enumerate(parts):
+        pieces.append(own if rank == group.me else Room.take(own, *shape(part)))
+        if rank != group.me:
+            taken.append(pieces[-1])
     return pieces
 
 
@@ -101,7 +107,7 @@ def _to_each_other(pieces: Sequence[torch.Tensor], group: Group) -> list[Any]:
 
 def assemble(coming: Coming) -> torch.Tensor:
     """Wait for the pieces of a panel and put them together; `coming` is then empty."""
-    panel, parts, pieces, whole, requests = coming
+    panel, parts, pieces, whole, requests, _ = coming
     for request in requests:
         request.wait()
     requests.clear()
@@ -111,7 +117,9 @@ def assemble(coming: Coming) -> torch.Tensor:
         whole = pieces[0].new_empty(shape(panel))
         for part, values in zip(parts, pieces, strict=True):
             whole[within(part, panel)] = values
+    Room.leave(*(piece for piece in coming.taken if piece is not whole))
     pieces.clear()
+    coming.taken.clear()
     return whole
 
 
@@ -134,21 +142,34 @@ def reduce_scatter(
     mine = shares[group.me]
     words = [volume(share) for share in shares]
     if len(set(words)) == 1 and native(group):
-        sent = torch.cat([sums[within(share, panel)].flatten() for share in shares])
+        sent = _behind_each_other(sums, panel, shares)
         total = sums.new_empty(shape(mine))
         call = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
         request = call(total.view(-1), sent, group=group.handle, async_op=True)
-        return Leaving(mine, total, total.new_empty(0), [request], sent)
+        return Leaving(mine, total, Room.take(sums, 0), [request], sent)
     own = sums[within(mine, panel)].clone()
     others = [share for rank, share in enumerate(shares) if rank != group.me]
-    sent = torch.cat([sums[within(share, panel)].flatten() for share in others])
-    terms = sums.new_empty(len(others), *shape(mine))
+    sent = _behind_each_other(sums, panel, others)
+    terms = Room.take(sums, len(others), *shape(mine))
     leave, come = list(words), [words[group.me]] * len(words)
     leave[group.me] = come[group.me] = 0  # the own terms stay
     request = dist.all_to_all_single(
         terms.view(-1), sent, come, leave, group=group.handle, async_op=True
     )
     return Leaving(mine, own, terms, [request], sent)
+
+
+def _behind_each_other(
+    sums: torch.Tensor, panel: Box, shares: Sequence[Box]
+) -> torch.Tensor:
+    """The words of some boxes of a panel, one box after the other."""
+    flat = Room.take(sums, sum(volume(share) for share in shares))
+    begin = 0
+    for share in shares:
+        part = flat[begin : begin + volume(share)]
+        part.view(shape(share)).copy_(sums[within(share, panel)])
+        begin += volume(share)
+    return flat
 
 
 def add_up(leaving: Leaving) -> torch.Tensor:
@@ -158,6 +179,7 @@ def add_up(leaving: Leaving) -> torch.Tensor:
     total = leaving.own
     for term in leaving.terms:
         total += term
+    Room.leave(leaving.terms, leaving.sent)
     return total
 
 

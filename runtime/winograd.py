@@ -15,11 +15,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 
 from runtime.forms import Fit
+from runtime.room import Room
 
 TILE = 4
 POINTS = 6
@@ -45,24 +45,6 @@ TO_OUT = (  # 4 positions of Out from 6 points
     (0, 1, 1, 4, 4, 0),
     (0, 1, -1, 8, -8, 1),
 )
-
-
-class Scratch:
-    """Room for what lies between the transforms; the same for all calls, it only grows.
-
-    Fresh memory for every call would cost as much time as some of the transforms.
-    """
-
-    held: ClassVar[dict[tuple[str, torch.dtype, torch.device], torch.Tensor]] = {}
-
-    @classmethod
-    def room(cls, name: str, like: torch.Tensor, *sizes: int) -> torch.Tensor:
-        """A tensor of some sizes, with whatever the last one of this name held."""
-        key, words = (name, like.dtype, like.device), math.prod(sizes)
-        if key not in cls.held or cls.held[key].numel() < words:
-            cls.held.pop(key, None)
-            cls.held[key] = torch.empty(words, dtype=like.dtype, device=like.device)
-        return cls.held[key][:words].view(sizes)
 
 
 def at_points(
@@ -91,41 +73,49 @@ def tile_rows(
     """
     n, channels, *sizes = values.shape
     around = [TILE * t + width - TILE for t in tiles]
-    wide = Scratch.room("wide", values, n, *around, channels).zero_()
+    wide = Room.take(values, n, *around, channels).zero_()
     inner = [slice(low, low + size) for low, size in zip(before, sizes, strict=True)]
     wide[(slice(None), *inner)] = values.movedim(1, -1)
     starts = list(itertools.product(range(width), repeat=len(tiles)))
-    rows = Scratch.room("rows", values, len(starts), n, *tiles, channels)
+    rows = Room.take(values, len(starts), n, *tiles, channels)
     for place, start in enumerate(starts):
         lines = zip(start, tiles, strict=True)
         every = [slice(first, first + TILE * (t - 1) + 1, TILE) for first, t in lines]
         rows[place] = wide[(slice(None), *every)]
+    Room.leave(wide)
     return rows.view(len(starts), -1, channels)
 
 
-def transformed(name: str, matrix: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """The transform of [rows, ...] to [points, ...], or from points back."""
-    out = Scratch.room(name, values, len(matrix), values[0].numel())
+def transformed(matrix: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The transform of [rows, ...] to [points, ...], or from points back.
+
+    The room of `values` is free afterwards.
+    """
+    out = Room.take(values, len(matrix), values[0].numel())
     torch.mm(matrix, values.view(len(values), -1), out=out)
+    Room.leave(values)
     return out.view(-1, *values.shape[1:])
 
 
-def multiplied(name: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """One matrix product per point."""
-    out = Scratch.room(name, one, len(one), one.shape[1], other.shape[2])
-    return torch.bmm(one, other, out=out)
+def multiplied(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """One matrix product per point; the room of both is free afterwards."""
+    out = Room.take(one, len(one), one.shape[1], other.shape[2])
+    torch.bmm(one, other, out=out)
+    Room.leave(one, other)
+    return out
 
 
 def joined(points: torch.Tensor, n: int, rows: list[int]) -> torch.Tensor:
     """[n, k, *rows] from the sums of all tiles at all points, [points, n·tiles, k]."""
     dims, tiles, channels = len(rows), tiles_of(rows), points.shape[-1]
-    out = transformed("out", at_points(TO_OUT, dims, points), points)
-    out = out.view(*[TILE] * dims, n, *tiles, channels)
+    out = transformed(at_points(TO_OUT, dims, points), points)
     order, sizes = [dims, 2 * dims + 1], [n, channels]
     for dim, count in enumerate(tiles):
         order += [dims + 1 + dim, dim]
         sizes += [count, TILE]
-    whole = points.new_empty(sizes).copy_(out.permute(order))  # not in the scratch
+    whole = points.new_empty(sizes)
+    whole.copy_(out.view(*[TILE] * dims, n, *tiles, channels).permute(order))
+    Room.leave(out)
     whole = whole.view(n, channels, *(TILE * count for count in tiles))
     crop = slice(None), slice(None), *map(slice, rows)
     return whole[crop].contiguous()
@@ -140,15 +130,15 @@ def product_of(
 ) -> torch.Tensor:
     """Ker [k, c, *3] over values; with `flip` the taps turned round and k summed."""
     dims = len(rows)
-    tiles = tiles_of(rows)
-    of_in = at_points(OF_IN, dims, values)
-    lines = transformed("in", of_in, tile_rows(values, before, tiles, POINTS))
+    lines = tile_rows(values, before, tiles_of(rows), POINTS)
+    points = transformed(at_points(OF_IN, dims, values), lines)
     of_ker = at_points(OF_KER, dims, values)
-    taps = Scratch.room("ker", values, len(of_ker), math.prod(ker.shape[:2]))
-    turned = of_ker.flip(1) if flip else of_ker
-    torch.mm(turned, ker.reshape(taps.shape[1], -1).t(), out=taps)
+    of_ker = of_ker.flip(1) if flip else of_ker
+    pairs = ker.shape[0] * ker.shape[1]
+    taps = Room.take(values, len(of_ker), pairs)
+    torch.mm(of_ker, ker.reshape(pairs, -1).t(), out=taps)
     taps = taps.view(-1, *ker.shape[:2])
-    sums = multiplied("sums", lines, taps if flip else taps.mT)
+    sums = multiplied(points, taps if flip else taps.mT)
     return joined(sums, values.shape[0], rows)
 
 
@@ -170,14 +160,14 @@ def winograd_filter(
     wide: torch.Tensor, dout: torch.Tensor, padding: list[int]
 ) -> torch.Tensor:
     """DKer of the same convolution."""
-    rows = list(dout.shape[2:])
-    dims, tiles = len(rows), tiles_of(rows)
-    of_in, to_out = (at_points(m, dims, wide) for m in (OF_IN, TO_OUT))
-    lines = transformed("in", of_in, tile_rows(wide, padding, tiles, POINTS))
-    sums = transformed("sums", to_out.t(), tile_rows(dout, [0] * dims, tiles, TILE))
-    taps = multiplied("ker", sums.mT, lines)  # [points, k, c]
-    of_ker = at_points(OF_KER, dims, wide)
-    dker = of_ker.t() @ taps.flatten(1)
+    dims, tiles = dout.dim() - 2, tiles_of(list(dout.shape[2:]))
+    lines = tile_rows(wide, padding, tiles, POINTS)
+    points = transformed(at_points(OF_IN, dims, wide), lines)
+    ends = tile_rows(dout, [0] * dims, tiles, TILE)
+    sums = transformed(at_points(TO_OUT, dims, wide).t(), ends)
+    taps = multiplied(sums.mT, points)  # [points, k, c]
+    dker = at_points(OF_KER, dims, wide).t() @ taps.flatten(1)
+    Room.leave(taps)
     return dker.t().contiguous().view(*taps.shape[1:], *[3] * dims)
 
 

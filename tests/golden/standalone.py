@@ -570,6 +570,38 @@ def stop() -> None:
     dist.destroy_process_group()
 
 
+class Room:
+    """Buffers that were left, for whoever takes one next.
+
+    They are as many as were ever in use at a time, and only grow.
+    """
+
+    free: ClassVar[dict[Any, list[torch.Tensor]]] = {}
+
+    @classmethod
+    def take(cls, like: torch.Tensor, *sizes: int) -> torch.Tensor:
+        """A tensor of some sizes, with whatever its memory held before."""
+        words = math.prod(sizes)
+        free = cls.free.setdefault((like.dtype, like.device), [])
+        free.sort(key=len)
+        fits = [place for place, buffer in enumerate(free) if len(buffer) >= words]
+        if fits:
+            flat = free.pop(fits[0])
+        else:
+            if free:
+                free.pop()  # a larger one takes its place
+            with torch.inference_mode(False):  # for later calls in any mode
+                flat = torch.empty(words, dtype=like.dtype, device=like.device)
+        return flat[:words].view(sizes)
+
+    @classmethod
+    def leave(cls, *taken: torch.Tensor) -> None:
+        """Give back what was taken, or views of it, once nobody reads or writes it."""
+        for tensor in taken:
+            flat = tensor.view(-1) if tensor._base is None else tensor._base
+            cls.free[flat.dtype, flat.device].append(flat)
+
+
 class Coming(NamedTuple):
     """A panel on its way: the parts that ranks of a group carry, and their values."""
 
@@ -578,6 +610,7 @@ class Coming(NamedTuple):
     pieces: list[torch.Tensor]
     whole: torch.Tensor | None  # what all pieces are parts of, where they fit together
     requests: list[Any]
+    taken: list[torch.Tensor]  # those pieces of which the room is free afterwards
 
 
 def all_gather(
@@ -590,8 +623,9 @@ def all_gather(
     """
     carriers = [rank for rank, part in enumerate(parts) if volume(part)]
     whole, fits = None, all(consecutive(part, panel) for part in parts)
+    taken: list[torch.Tensor] = []
     if len(carriers) == 1 or through_host(own):  # gloo broadcasts from a GPU, too
-        pieces = _places(parts, own, group)
+        pieces = _places(parts, own, group, taken)
         requests = [
             dist.broadcast(
                 pieces[source], group=group.handle, group_src=source, async_op=True
@@ -612,17 +646,20 @@ def all_gather(
             pieces = [whole[within(part, panel)] for part in parts]
             pieces[group.me].copy_(own)
         else:
-            pieces = _places(parts, own, group)
+            pieces = _places(parts, own, group, taken)
         requests = _to_each_other(pieces, group)
-    return Coming(panel, parts, pieces, whole, requests)
+    return Coming(panel, parts, pieces, whole, requests, taken)
 
 
 def _places(
-    parts: Sequence[Box], own: torch.Tensor, group: Group
+    parts: Sequence[Box], own: torch.Tensor, group: Group, taken: list[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """The own piece, and room for those of the others."""
-    pieces = [own.new_empty(shape(part)) for part in parts]
-    pieces[group.me] = own
+    """The own piece, and room for those of the others, which is noted in `taken`."""
+    pieces = []
+    for rank, part in enumerate(parts):
+        pieces.append(own if rank == group.me else Room.take(own, *shape(part)))
+        if rank != group.me:
+            taken.append(pieces[-1])
     return pieces
 
 
@@ -643,7 +680,7 @@ def _to_each_other(pieces: Sequence[torch.Tensor], group: Group) -> list[Any]:
 
 def assemble(coming: Coming) -> torch.Tensor:
     """Wait for the pieces of a panel and put them together; `coming` is then empty."""
-    panel, parts, pieces, whole, requests = coming
+    panel, parts, pieces, whole, requests, _ = coming
     for request in requests:
         request.wait()
     requests.clear()
@@ -653,7 +690,9 @@ def assemble(coming: Coming) -> torch.Tensor:
         whole = pieces[0].new_empty(shape(panel))
         for part, values in zip(parts, pieces, strict=True):
             whole[within(part, panel)] = values
+    Room.leave(*(piece for piece in coming.taken if piece is not whole))
     pieces.clear()
+    coming.taken.clear()
     return whole
 
 
@@ -987,24 +1026,6 @@ TO_OUT = (  # 4 positions of Out from 6 points
 )
 
 
-class Scratch:
-    """Room for what lies between the transforms; the same for all calls, it only grows.
-
-    Fresh memory for every call would cost as much time as some of the transforms.
-    """
-
-    held: ClassVar[dict[tuple[str, torch.dtype, torch.device], torch.Tensor]] = {}
-
-    @classmethod
-    def room(cls, name: str, like: torch.Tensor, *sizes: int) -> torch.Tensor:
-        """A tensor of some sizes, with whatever the last one of this name held."""
-        key, words = (name, like.dtype, like.device), math.prod(sizes)
-        if key not in cls.held or cls.held[key].numel() < words:
-            cls.held.pop(key, None)
-            cls.held[key] = torch.empty(words, dtype=like.dtype, device=like.device)
-        return cls.held[key][:words].view(sizes)
-
-
 def at_points(
     matrix: Sequence[Sequence[float]], dims: int, like: torch.Tensor
 ) -> torch.Tensor:
@@ -1031,41 +1052,49 @@ def tile_rows(
     """
     n, channels, *sizes = values.shape
     around = [TILE * t + width - TILE for t in tiles]
-    wide = Scratch.room("wide", values, n, *around, channels).zero_()
+    wide = Room.take(values, n, *around, channels).zero_()
     inner = [slice(low, low + size) for low, size in zip(before, sizes, strict=True)]
     wide[(slice(None), *inner)] = values.movedim(1, -1)
     starts = list(itertools.product(range(width), repeat=len(tiles)))
-    rows = Scratch.room("rows", values, len(starts), n, *tiles, channels)
+    rows = Room.take(values, len(starts), n, *tiles, channels)
     for place, start in enumerate(starts):
         lines = zip(start, tiles, strict=True)
         every = [slice(first, first + TILE * (t - 1) + 1, TILE) for first, t in lines]
         rows[place] = wide[(slice(None), *every)]
+    Room.leave(wide)
     return rows.view(len(starts), -1, channels)
 
 
-def transformed(name: str, matrix: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """The transform of [rows, ...] to [points, ...], or from points back."""
-    out = Scratch.room(name, values, len(matrix), values[0].numel())
+def transformed(matrix: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The transform of [rows, ...] to [points, ...], or from points back.
+
+    The room of `values` is free afterwards.
+    """
+    out = Room.take(values, len(matrix), values[0].numel())
     torch.mm(matrix, values.view(len(values), -1), out=out)
+    Room.leave(values)
     return out.view(-1, *values.shape[1:])
 
 
-def multiplied(name: str, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """One matrix product per point."""
-    out = Scratch.room(name, one, len(one), one.shape[1], other.shape[2])
-    return torch.bmm(one, other, out=out)
+def multiplied(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """One matrix product per point; the room of both is free afterwards."""
+    out = Room.take(one, len(one), one.shape[1], other.shape[2])
+    torch.bmm(one, other, out=out)
+    Room.leave(one, other)
+    return out
 
 
 def joined(points: torch.Tensor, n: int, rows: list[int]) -> torch.Tensor:
     """[n, k, *rows] from the sums of all tiles at all points, [points, n·tiles, k]."""
     dims, tiles, channels = len(rows), tiles_of(rows), points.shape[-1]
-    out = transformed("out", at_points(TO_OUT, dims, points), points)
-    out = out.view(*[TILE] * dims, n, *tiles, channels)
+    out = transformed(at_points(TO_OUT, dims, points), points)
     order, sizes = [dims, 2 * dims + 1], [n, channels]
     for dim, count in enumerate(tiles):
         order += [dims + 1 + dim, dim]
         sizes += [count, TILE]
-    whole = points.new_empty(sizes).copy_(out.permute(order))  # not in the scratch
+    whole = points.new_empty(sizes)
+    whole.copy_(out.view(*[TILE] * dims, n, *tiles, channels).permute(order))
+    Room.leave(out)
     whole = whole.view(n, channels, *(TILE * count for count in tiles))
     crop = slice(None), slice(None), *map(slice, rows)
     return whole[crop].contiguous()
@@ -1080,15 +1109,15 @@ def product_of(
 ) -> torch.Tensor:
     """Ker [k, c, *3] over values; with `flip` the taps turned round and k summed."""
     dims = len(rows)
-    tiles = tiles_of(rows)
-    of_in = at_points(OF_IN, dims, values)
-    lines = transformed("in", of_in, tile_rows(values, before, tiles, POINTS))
+    lines = tile_rows(values, before, tiles_of(rows), POINTS)
+    points = transformed(at_points(OF_IN, dims, values), lines)
     of_ker = at_points(OF_KER, dims, values)
-    taps = Scratch.room("ker", values, len(of_ker), math.prod(ker.shape[:2]))
-    turned = of_ker.flip(1) if flip else of_ker
-    torch.mm(turned, ker.reshape(taps.shape[1], -1).t(), out=taps)
+    of_ker = of_ker.flip(1) if flip else of_ker
+    pairs = ker.shape[0] * ker.shape[1]
+    taps = Room.take(values, len(of_ker), pairs)
+    torch.mm(of_ker, ker.reshape(pairs, -1).t(), out=taps)
     taps = taps.view(-1, *ker.shape[:2])
-    sums = multiplied("sums", lines, taps if flip else taps.mT)
+    sums = multiplied(points, taps if flip else taps.mT)
     return joined(sums, values.shape[0], rows)
 
 
