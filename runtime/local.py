@@ -24,6 +24,7 @@ from runtime.forms import (
     product,
     reordered,
 )
+from runtime.room import Room
 from runtime.winograd import (
     suits_winograd,
     winograd,
@@ -95,10 +96,14 @@ def input_gradient(
     if not (dout_tile.numel() and ker_tile.numel() and all(in_shape)):
         return dout_tile.new_zeros(in_shape)
     fit = fitted(block, windows)
-    shape_only = flat(dout_tile.new_empty(1).expand(in_shape), dims)
-    if fit.zeros:
-        shape_only = F.pad(shape_only, fit.zeros)
+    wide_shape = list(flat(dout_tile.new_empty(1).expand(in_shape), dims).shape)
+    for place, zeros in enumerate(fit.zeros):
+        wide_shape[-1 - place // 2] += zeros
+    shape_only = Room.take(
+        dout_tile, *wide_shape
+    )  # torch would copy a smaller stand-in
     din = gradients(shape_only, ker_tile, dout_tile, fit, 0)
+    Room.leave(shape_only)
     if fit.zeros:
         din = F.pad(din, [-zeros for zeros in fit.zeros])
     return din.reshape(in_shape)
@@ -120,8 +125,10 @@ def kernel_gradient(
     wide = flat(in_tile, dims)
     if fit.zeros:
         wide = F.pad(wide, fit.zeros)
-    shape_only = in_tile.new_empty(1).expand(ker_shape)
-    return gradients(wide, shape_only, dout_tile, fit, 1).reshape(ker_shape)
+    shape_only = Room.take(in_tile, *ker_shape)
+    dker = gradients(wide, shape_only, dout_tile, fit, 1)
+    Room.leave(shape_only)
+    return dker.reshape(ker_shape)
 
 
 def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
