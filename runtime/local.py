@@ -101,7 +101,7 @@ def input_gradient(
         wide_shape[-1 - place // 2] += zeros
     shape_only = Room.take(
         dout_tile, *wide_shape
-    )  # torch would copy a smaller stand-in
+    )  # torch would copy a view
     din = gradients(shape_only, ker_tile, dout_tile, fit, 0)
     Room.leave(shape_only)
     if fit.zeros:
