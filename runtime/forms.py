@@ -39,6 +39,14 @@ class Tuning:
     times: ClassVar[dict[Key, dict[str, list[float]]]] = {}
 
 
+def tune(on: bool = True) -> None:
+    """From now on the local kernels of this process are timed in several forms.
+
+    The first calls of each kernel try them, all later ones take the fastest.
+    """
+    Tuning.on = on
+
+
 class Fit(NamedTuple):
     """How a block's rows are given to torch: zeros to write out, what torch adds."""
 

@@ -99,9 +99,7 @@ def input_gradient(
     wide_shape = list(flat(dout_tile.new_empty(1).expand(in_shape), dims).shape)
     for place, zeros in enumerate(fit.zeros):
         wide_shape[-1 - place // 2] += zeros
-    shape_only = Room.take(
-        dout_tile, *wide_shape
-    )  # torch would copy a view
+    shape_only = Room.take(dout_tile, *wide_shape)  # torch would copy a view
     din = gradients(shape_only, ker_tile, dout_tile, fit, 0)
     Room.leave(shape_only)
     if fit.zeros:

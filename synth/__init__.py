@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from codegen.module import distributed_conv
+    from runtime.forms import tune
     from synth.layer import Layer, load_layer
     from synth.parallel import parallelize, plan_model
     from synth.pipeline import plan
@@ -35,6 +36,7 @@ __all__ = [
     "plan_model",
     "read_plan",
     "simulate",
+    "tune",
 ]
 
 _HOMES = {
@@ -49,6 +51,7 @@ _HOMES = {
     "Plan": ("synth.plan", "Plan"),
     "read_plan": ("synth.plan_file", "read_plan"),
     "simulate": ("synth.simulated", "simulated"),
+    "tune": ("runtime.forms", "tune"),
 }
 
 

@@ -162,3 +162,13 @@ def test_a_program_tunes_its_kernels(standalone: bool, tmp_path: Path) -> None:
     assert "kernel on rank 0: forward [" in outcome.output[0]
     assert "unfold" in outcome.output[0]
     assert "winograd" in outcome.output[0]
+
+
+def test_tuning_is_asked_for_by_name() -> None:
+    import synth
+
+    assert forms.Tuning.on is False
+    synth.tune()
+    assert forms.Tuning.on is True
+    synth.tune(False)
+    assert forms.Tuning.on is False
