@@ -174,19 +174,22 @@ def _pass_lines(plan: Plan, tiling: Tiling) -> list[str]:
     for tensor in tiling.expanded:
         if d.group_size(tensor) > 1:
             lines.append(f"expand  {_move(plan, tiling, 'broadcast', tensor)}")
-    streams = " > ".join(tiling.loops()) or "one tile"
-    lines.append(f"loop    {tiling.steps} step{'s' * (tiling.steps > 1)} ({streams})")
+    loops = " > ".join(tiling.loops()) or "one tile"
+    lines.append(f"loop    {tiling.steps} step{'s' * (tiling.steps > 1)} ({loops})")
     for tensor in tiling.brought:
         here = f"{shown(tiling.pass_, tensor)} is at hand"
         lines.append(
             f"          {_move(plan, tiling, 'broadcast', tensor) if d.group_size(tensor) > 1 else here}"
         )
-    lines.append("          local kernel; the next panels travel meanwhile")
+    streams = any(d.group_size(tensor) > 1 for tensor in tiling.brought) and tiling.steps > 1
+    lines.append(f"          local kernel{'; the next panels travel meanwhile' if streams else ''}")
     if d.group_size(written) > 1:
         move = _move(plan, tiling, "reduce", written)
         lines.append(f"reduce  {move}" if stays == written else f"          {move}")
     if halo and written == "In":
         lines.append(f"return  {WHY['return']}")
+    if plan.overlap and tiling is plan.tilings[1]:
+        lines.append(f"        the last sums of {shown(tiling.pass_, written)} travel under {plan.passes[2]}")
     return lines
 
 

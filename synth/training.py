@@ -149,7 +149,8 @@ def fit_passes(
     for role in roles(kept, sequence):
         alive = resident(footprints, kept, sequence, role.pass_)
         room = None if limit is None else limit - alive
-        found, least = fit(distribution, stationary, room, role, panels)
+        wanted = 1 if panels is None and _travels_whole(distribution, role, sequence) else panels
+        found, least = fit(distribution, stationary, room, role, wanted)
         needed = max(needed, least + alive)
         if found is not None:
             tilings.append(found.tiling)
@@ -157,6 +158,12 @@ def fit_passes(
     if len(tilings) < len(sequence):
         return None, needed
     return Fit(tuple(tilings), _words(distribution, tilings), memory), needed
+
+
+def _travels_whole(distribution: Distribution, role: Tiling, sequence: Sequence) -> bool:
+    """Whether the sums of a pass are all that could stream in it: under the next pass they travel at once."""
+    at_hand = (t in role.kept | role.keeps or distribution.group_size(t) == 1 for t in role.reads)
+    return role.pass_ == sequence[1] and distribution.group_size(role.written) > 1 and all(at_hand)
 
 
 def _words(distribution: Distribution, tilings: Several[Tiling]) -> int:
