@@ -157,6 +157,8 @@ def fit_passes(
             memory = max(memory, found.memory + alive)
     if len(tilings) < len(sequence):
         return None, needed
+    if overlaps(footprints, tilings, limit):
+        memory = training_memory(footprints, tilings, overlap=True).words
     return Fit(tuple(tilings), _words(distribution, tilings), memory), needed
 
 
