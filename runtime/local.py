@@ -161,7 +161,9 @@ def gradients(
     def direct() -> torch.Tensor:
         one, other = out, wide
         if overlooked(wide, groups):
-            one, other = out.to_mkldnn(), wide.to_mkldnn()
+            one = out.to_mkldnn()
+            stand_in = torch.empty(wide.shape, layout=torch._mkldnn)  # type: ignore[attr-defined]
+            other = wide.to_mkldnn() if of == 1 else stand_in
         found: torch.Tensor = backward(one, other, ker, no_bias, *steps, wanted)[of]
         return found.to_dense() if found.is_mkldnn else found
 
