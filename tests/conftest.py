@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", derandomize=True, deadline=None)
+# `make mutants`: whether a test fails is all that counts, so failing cases are not made smaller
+settings.register_profile(
+    "mutants", derandomize=True, deadline=None, max_examples=40, phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
