@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import given
-from problems import conv, schedules
+from problems import conv, schedules, steps
 
 from synth.axes import PerAxis
 from synth.distribution import Distribution
@@ -69,6 +69,28 @@ def test_halo_fills_what_a_process_carries_but_does_not_own(schedule: Schedule) 
     for rank in d.ranks:
         carried = d.carried("In", d.at(rank))
         assert arrived[rank] == volume(carried) - volume(overlap(carried, d.owned("In", d.at(rank))))
+
+
+@given(steps())
+def test_sums_of_rows_that_others_own_return_to_their_owners(passes: tuple[Schedule, ...]) -> None:
+    """The last round of backward-data: each process sends the sums that it carries for words of others."""
+    (schedule,) = (each for each in passes if each.tiling.pass_ == "backward-data")
+    d = schedule.distribution
+    why = "the rows of dIn that a block computes for its neighbours are added where they are owned"
+    *_, last = schedule.rounds()
+    assert (last.phase, last.moves, last.computes) == ("return", (), ())
+    left = [volume(d.carried("In", d.at(rank))) for rank in d.ranks]
+    for move in last.reductions:
+        (owner,) = move.targets
+        assert (move.kind, move.tensor) == ("return", "In")
+        assert move.why == why
+        assert move.source != owner
+        assert contains(d.carried("In", d.at(move.source)), move.box)
+        assert contains(d.owned("In", d.at(owner)), move.box)
+        left[move.source] -= volume(move.box)
+    for rank in d.ranks:
+        at = d.at(rank)
+        assert left[rank] == volume(overlap(d.carried("In", at), d.owned("In", at)))
 
 
 @given(schedules())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from problems import conv, distributions, schedules
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import conv, distributions, schedules, steps
 
 from synth import words
 from synth.axes import TENSORS, PerAxis
@@ -31,6 +34,34 @@ def test_planned_words_are_simulated_words_for_every_rank_and_tensor(schedule: S
         assert tuple(at) == NAMES
         assert at == {name: counted.received[name][rank] for name in NAMES}
     assert planned.most() == counted.most()
+
+
+@settings(max_examples=60)
+@given(steps(), st.sampled_from([0, words.EVERY]))
+def test_words_of_a_training_step_are_those_of_its_passes(passes: tuple[Schedule, ...], every: int) -> None:
+    """Pass by pass and in sum, with any tensors kept between the passes, by classes or one by one."""
+    d = passes[0].distribution
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "EVERY", every)
+        words._received.cache_clear()
+        planned = [received(d, each.tiling) for each in passes]
+    words._received.cache_clear()
+    counted = [simulate(each) for each in passes]
+    together = reduce(add, planned)
+    in_all = {name: [0] * len(d.ranks) for name in NAMES}
+    for rank in d.ranks:
+        at = d.at(rank)
+        for one, other in zip(planned, counted, strict=True):
+            assert one.at(at) == {name: other.received[name][rank] for name in NAMES}
+        for name, count in together.at(at).items():
+            in_all[name][rank] = count
+            assert count == sum(other.received[name][rank] for other in counted)
+    assert together.most() == {name: max(counts) for name, counts in in_all.items()}
+    assert together.total.ravel().tolist() == in_all["total"]
+    assert together.halo.ravel().tolist() == in_all["halo"]
+    for some in ((), ("In",), ("Ker", "Out")):
+        extra = [sum(in_all[tensor.lower()][rank] for tensor in some) for rank in d.ranks]
+        assert together.most_with(*some) == max(map(sum, zip(in_all["total"], extra, strict=True)))
 
 
 @given(schedules())

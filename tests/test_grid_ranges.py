@@ -1,0 +1,150 @@
+"""Ranges of grids against each of their grids: rows counted one by one, words by the planner's formula."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from named_problems import windows
+from problems import all_grids, small_nests
+
+from synth import grid_ranges
+from synth.axes import AXES, TENSORS, Axis, PerAxis
+from synth.distribution import Distribution
+from synth.grid_ranges import Key, Range, Ranges, shared_rows
+from synth.intervals import cuts, volume
+from synth.nest import Nest, Window
+from synth.space import Space
+from synth.tiling import Tiling
+from synth.words import received
+
+PROCS = st.integers(1, 24)
+
+
+def read_again(window: Window, parts: int) -> int:
+    """Rows that blocks read together, each row once less than there are blocks that read it."""
+    readers = [0] * window.size
+    for block in cuts((0, window.out), parts):
+        for row in range(*window.reach(*block)):
+            readers[row] += 1
+    return sum(max(0, count - 1) for count in readers)
+
+
+@given(windows(), st.integers(1, 30))
+def test_shared_rows_are_never_more_than_are_read_again(window: Window, parts: int) -> None:
+    parts = min(parts, window.out)
+    assert 0 <= shared_rows(window, parts) <= read_again(window, parts)
+
+
+@given(windows())
+def test_shared_rows_are_exact_where_every_cut_is_made(window: Window) -> None:
+    assert shared_rows(window, window.out) == read_again(window, window.out)
+
+
+@given(st.integers(1, 30), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, 30))
+def test_shared_rows_are_exact_without_padding(
+    more: int, kernel: int, stride: int, dilation: int, parts: int
+) -> None:
+    window = Window.reduced(dilation * (kernel - 1) + more, kernel, stride, dilation, 0)
+    parts = min(parts, window.out)
+    assert shared_rows(window, parts) == read_again(window, parts)
+
+
+@given(windows(), st.integers(0, 6), st.integers(1, 30))
+def test_shared_rows_of_wide_edges_are_a_bound_too(window: Window, edges: int, parts: int) -> None:
+    parts = min(parts, window.out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid_ranges, "EDGES", edges)
+        patch.setattr(grid_ranges, "_clipped", grid_ranges._clipped.__wrapped__)
+        assert 0 <= shared_rows(window, parts) <= read_again(window, parts)
+
+
+def admitted(nest: Nest, procs: int, cap: int, exact: bool) -> list[PerAxis]:
+    """Every grid within the processes and the work cap."""
+    grids = all_grids(nest.extents, procs, exact)
+    return [grid for grid in grids if Distribution(nest, grid).most_work.size <= cap]
+
+
+def inside(ranges: Ranges, within: Range) -> tuple[list[int], list[int]]:
+    """The fewest and the most parts per axis."""
+    return list(ranges.grid(within.first)), list(ranges.grid(within.last))
+
+
+def members(ranges: Ranges, within: Range, grids: list[PerAxis]) -> list[PerAxis]:
+    """Those of some grids that a range holds."""
+    least, most = inside(ranges, within)
+    return [g for g in grids if all(a <= n <= b for a, n, b in zip(least, g, most, strict=True))]
+
+
+def by_hand(nest: Nest, procs: int, grid: PerAxis) -> Key:
+    """Work, idle processes, then few parts along c, w, h, d, k, g and b."""
+    order = (grid.c, grid.w, grid.h, grid.d, grid.k, grid.g, grid.b)
+    return Distribution(nest, grid).most_work.size, procs - grid.size, order
+
+
+@given(small_nests(5), PROCS, st.booleans(), st.integers(1, 60), st.data())
+def test_every_grid_is_in_one_half_and_none_undercuts_its_range(
+    nest: Nest, procs: int, exact: bool, cap: int, data: st.DataObject
+) -> None:
+    ranges = Ranges(Space(nest, procs, {}, exact), cap)
+    grids = admitted(nest, procs, cap, exact)
+    current = ranges.whole()
+    if current is None:
+        assert not grids
+        return
+    held = members(ranges, current, grids)
+    assert held == grids
+    while not current.single:
+        halves = list(ranges.halves(current))
+        parts = [members(ranges, half, grids) for half in halves]
+        assert sorted(grid for part in parts for grid in part) == sorted(held)
+        if not halves:
+            return
+        chosen = data.draw(st.integers(0, len(halves) - 1))
+        current, held = halves[chosen], parts[chosen]
+        bound, key = ranges.bound(current), ranges.key(current)
+        for grid in held:
+            words = received(Distribution(nest, grid), Tiling()).total
+            assert bound <= words.mean() + 1
+            assert bound <= words.max()
+            assert key <= by_hand(nest, procs, grid)
+    (left,) = [ranges.grid(current.first)]
+    assert ranges.key(current) == by_hand(nest, procs, left)
+    assert left in grids
+
+
+@given(windows(8), windows(8), st.integers(0, 3), st.tuples(*[st.integers(1, 4)] * 7))
+def test_the_bound_of_one_grid_counts_what_its_processes_need(
+    high: Window, wide: Window, channels: int, parts: tuple[int, ...]
+) -> None:
+    """The average of the words needed beyond all words once; exact where padding cuts nothing."""
+    extents = PerAxis(b=2, g=2, d=1, h=high.out, w=wide.out, c=1 + channels, k=4 - channels)
+    grid = PerAxis(*map(min, parts, extents))
+    nest = Nest(extents, Window(1), high, wide)
+    d = Distribution(nest, grid)
+    needed = sum(volume(d.needed(tensor, d.at(rank))) for rank in d.ranks for tensor in TENSORS)
+    ranges = Ranges(Space(nest, grid.size, {}), extents.size)
+    at = tuple(counts.index(n) for counts, n in zip(ranges.counts, grid, strict=True))
+    average = max(0, -(-(needed - nest.total_words) // grid.size))
+    assert ranges.bound(Range(at, at)) <= average
+    if high.padding == wide.padding == 0:
+        assert ranges.bound(Range(at, at)) == average
+
+
+@given(small_nests(7), PROCS, st.booleans(), st.integers(1, 60), st.sampled_from(AXES), st.data())
+def test_counts_along_one_axis_are_narrowed_to_those_of_admitted_grids(
+    nest: Nest, procs: int, exact: bool, cap: int, axis: Axis, data: st.DataObject
+) -> None:
+    ranges = Ranges(Space(nest, procs, {}, exact), cap)
+    first = [data.draw(st.integers(0, len(counts) - 1)) for counts in ranges.counts]
+    last, i = list(first), AXES.index(axis)
+    first[i] = data.draw(st.integers(0, first[i]))
+    fits = []
+    for index in range(first[i], last[i] + 1):
+        grid = ranges.grid((*first[:i], index, *first[i + 1 :]))
+        size, work = grid.size, Distribution(nest, grid).most_work.size
+        if work <= cap and (size == procs if exact else size <= procs):
+            fits.append(index)
+    narrowed = ranges.narrowed(list(first), list(last))
+    found = (narrowed.first[i], narrowed.last[i]) if narrowed else None
+    assert found == ((fits[0], fits[-1]) if fits else None)
