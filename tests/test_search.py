@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 from problems import all_grids, small_nests
 from test_fit import all_points
 
+from synth import search as search_module
 from synth.axes import AXES, TENSORS, PerAxis
 from synth.bounds import universal_bound
 from synth.distribution import Distribution
 from synth.errors import InfeasibleError
+from synth.grid_ranges import Ranges
 from synth.layer import Layer
 from synth.nest import Nest, Window
 from synth.passes import TASKS, Task
@@ -160,6 +163,31 @@ def test_awkward_numbers_of_processes(procs: int, used: int, words: int) -> None
     found = search(Request(CONV4, procs))
     assert (found.grid.size, found.fit.words) == (used, words)
     assert found.work <= 1.1 * found.least_work
+
+
+@pytest.mark.parametrize("task", ["forward", "backward-filter", "training"])
+@pytest.mark.parametrize(("procs", "fitted", "ranges"), [(61, 4, 450), (1000, 1, 1700)])
+def test_the_bounds_leave_little_to_look_at(task: Task, procs: int, fitted: int, ranges: int) -> None:
+    """Of 2 666 grids, or 82 560, a few are fitted and ten bounded by processes, the rest in ranges."""
+    looked_at: Counter[str] = Counter()
+
+    def counted(owner: type, name: str) -> None:
+        function = getattr(owner, name)
+
+        def call(*given: object) -> object:
+            looked_at[name] += 1
+            return function(*given)
+
+        patch.setattr(owner, name, call)
+
+    with pytest.MonkeyPatch.context() as patch:
+        counted(search_module._Search, "_fit")
+        counted(search_module._Search, "_loaded")
+        counted(Ranges, "bound")
+        search(Request(CONV4, procs, pass_=task))
+    assert looked_at["_fit"] <= fitted
+    assert looked_at["_loaded"] <= 10
+    assert looked_at["bound"] <= ranges
 
 
 def test_a_prime_is_worse_than_an_idle_process() -> None:
