@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import numpy as np
 from hypothesis import given
 from problems import conv, schedules, steps
@@ -25,6 +27,18 @@ def test_phases_come_in_order_and_each_step_computes_on_every_rank(schedule: Sch
     for step, each in enumerate(each for each in rounds if each.phase == "loop"):
         assert each.step == step
         assert [compute.rank for compute in each.computes] == ranks
+
+
+@given(steps())
+def test_rounds_of_a_phase_are_numbered_and_phases_come_once(passes: tuple[Schedule, ...]) -> None:
+    order = ["halo", "expand", "loop", "reduce", "return"]
+    for schedule in passes:
+        phases = []
+        for phase, rounds in groupby(schedule.rounds(), lambda each: each.phase):
+            phases.append(phase)
+            numbers = [each.step for each in rounds]
+            assert numbers == list(range(len(numbers)))
+        assert phases == sorted(set(phases), key=order.index)
 
 
 @given(schedules())
