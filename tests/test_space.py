@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import all_grids, nests, small_nests
 
+from synth import space
 from synth.axes import AXES, X_AXES, PerAxis
 from synth.distribution import Distribution
 from synth.nest import Nest
@@ -34,6 +36,32 @@ def test_huge_axes_keep_a_manageable_number_of_counts() -> None:
     assert {1, 2, 3, 2**20, 2**30, 3 * 2**20} <= set(counts)
 
 
+@given(st.integers(17, 3000), st.integers(1, 3000))
+def test_beyond_some_counts_only_smooth_ones_are_tried(extent: int, procs: int) -> None:
+    """All useful counts where the count or its block is small; in between products of 2, 3, 5 and 7."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(space, "FULL", 4)
+        counts = set(useful_counts(extent, procs))
+    most = min(extent, procs)
+    small = {n for n in range(1, most + 1) if n <= 4 or -(-extent // n) <= 4}
+    useful = {n for n in small if n == 1 or -(-extent // n) < -(-extent // (n - 1))}
+    smooth = {
+        2**a * 3**b * 5**c * 7**d for a in range(12) for b in range(8) for c in range(5) for d in range(5)
+    }
+    divisors = {n for n in range(1, most + 1) if procs % n == 0}
+    assert useful <= counts <= small | smooth | divisors
+    assert divisors <= counts
+    if most > 64 and extent > 64:
+        assert {n for n in smooth if n <= most} <= counts
+    assert max(counts) <= most
+
+
+@given(small_nests(), PROCS, st.booleans())
+def test_all_grids_of_a_space_of_short_axes(nest: Nest, procs: int, exact: bool) -> None:
+    found = space.all_grids(Space(nest, procs, {}, exact), procs)
+    assert sorted(found) == sorted(all_grids(nest.extents, procs, exact))
+
+
 @given(nests(), PROCS, st.booleans())
 def test_least_work_over_all_grids(nest: Nest, procs: int, exact: bool) -> None:
     works = [Distribution(nest, grid).most_work.size for grid in all_grids(nest.extents, procs, exact)]
@@ -43,11 +71,11 @@ def test_least_work_over_all_grids(nest: Nest, procs: int, exact: bool) -> None:
 @given(small_nests(), PROCS, st.booleans())
 def test_channels_and_x_together_hold_a_grid_for_every_block(nest: Nest, procs: int, exact: bool) -> None:
     """Every block size of every grid is there on no more processes; with `exact`, every grid is."""
-    space = Space(nest, procs, {}, exact)
+    made_of = Space(nest, procs, {}, exact)
     made = {
         channels._replace(**dict(zip(X_AXES, grid, strict=True)))
-        for channels in space.channel_grids()
-        for count, _, grid in space.x_grids
+        for channels in made_of.channel_grids()
+        for count, _, grid in made_of.x_grids
         if count * channels.size <= procs
     }
     if exact:
