@@ -11,7 +11,7 @@ from operator import add
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from problems import all_grids, small_nests
+from problems import all_grids, distributions, small_nests
 from test_fit import all_points
 
 from synth import search as search_module
@@ -203,6 +203,32 @@ def test_no_balance_is_no_choice() -> None:
     assert found.work == found.least_work
 
 
+@settings(max_examples=60)
+@given(distributions(small_nests()), st.sampled_from(TASKS))
+def test_heavy_processes_receive_no_less_than_their_bound(d: Distribution, task: Task) -> None:
+    """No more than the most, and no less than the last of those with the largest block along every axis."""
+    roles_ = roles(frozenset(TENSORS)) if task == "training" else (Tiling(pass_=task),)
+    words = reduce(add, (received(d, tiling) for tiling in roles_))
+    blocks = {at: d.work(at) for at in map(d.at, d.ranks)}
+    sizes = {at: tuple(high - low for low, high in block.values()) for at, block in blocks.items()}
+    last = max(at for at, size in sizes.items() if size == d.most_work)
+    loaded = search_module._Search(Request(d.nest, d.grid.size, pass_=task))._loaded(d)
+    if d.grid.d == d.grid.h == d.grid.w == 1 or task in (
+        "forward",
+        "backward-filter",
+    ):  # of sums that return little is known
+        assert words.at(last)["total"] <= loaded
+    assert loaded <= words.most()["total"]
+
+
+@pytest.mark.parametrize("task", ["forward", "training"])
+def test_panels_that_are_asked_for(task: Task) -> None:
+    nest = Nest(PerAxis(b=64, c=256, k=256), *[Window(1)] * 3)
+    for panels in (2, 8):
+        request = Request(nest, 4, stationary=("Out",), fixed={"b": 2, "k": 2}, pass_=task, panels=panels)
+        assert search(request).fit.tiling == replace(search(request).fit.tiling, counts=PerAxis(c=panels))
+
+
 def test_impossible_requests() -> None:
     nest = Nest(PerAxis(b=2, c=3, k=5), *[Window(1)] * 3)
     with pytest.raises(InfeasibleError) as fault:
@@ -215,4 +241,17 @@ def test_impossible_requests() -> None:
         search(Request(nest, 4, fixed={"k": 5}))
     assert str(fault.value) == (
         "no grid of at most 4 processes exists with k=5; take at least 5 processes or free a part of --grid"
+    )
+    for memory in (None, 1000):  # in words
+        with pytest.raises(InfeasibleError) as fault:
+            search(Request(nest, 4, most_work=7, memory=memory))
+        assert str(fault.value) == (
+            "no grid of at most 4 processes loads every process with at most 7 iterations; "
+            "raise --balance or free a part of --grid"
+        )
+    with pytest.raises(InfeasibleError) as fault:
+        search(Request(nest, 1, memory=30))
+    assert str(fault.value) == (
+        "no plan for 1 processes fits 120 bytes per process; "
+        "the least that would do is 128 bytes (--memory 128)"
     )
