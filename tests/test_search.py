@@ -11,7 +11,7 @@ from operator import add
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from problems import all_grids, distributions, small_nests
+from problems import all_grids, conv, distributions, small_nests
 from test_fit import all_points
 
 from synth import search as search_module
@@ -219,6 +219,15 @@ def test_heavy_processes_receive_no_less_than_their_bound(d: Distribution, task:
     ):  # of sums that return little is known
         assert words.at(last)["total"] <= loaded
     assert loaded <= words.most()["total"]
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4, 6])
+def test_the_bound_by_heavy_processes_is_exact_where_blocks_are_even(parts: int) -> None:
+    """Between two neighbours a process receives rows from both sides; nobody receives more."""
+    nest = Nest(PerAxis(b=2, h=12, c=4, k=4), Window(1), conv(12), Window(1))
+    d = Distribution(nest, PerAxis(h=parts, k=2))
+    loaded = search_module._Search(Request(nest, d.grid.size))._loaded(d)
+    assert loaded == received(d, Tiling()).most()["total"]
 
 
 @pytest.mark.parametrize("task", ["forward", "training"])
