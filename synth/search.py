@@ -84,7 +84,6 @@ class _Search:
     def __init__(self, request: Request) -> None:
         self.request, self.nest, self.procs = request, request.nest, request.procs
         self.space = Space(request.nest, request.procs, request.fixed, request.exact)
-        self.total = self.nest.total_words
         self.ticket = itertools.count()
 
     @cached_property

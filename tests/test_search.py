@@ -251,6 +251,8 @@ def test_impossible_requests() -> None:
     assert str(fault.value) == (
         "no grid of at most 4 processes exists with k=5; take at least 5 processes or free a part of --grid"
     )
+    with pytest.raises(InfeasibleError, match=r"exists with b=2, k=5; take at least 10 processes"):
+        search(Request(nest, 9, fixed={"b": 2, "k": 5}))
     for memory in (None, 1000):  # in words
         with pytest.raises(InfeasibleError) as fault:
             search(Request(nest, 4, most_work=7, memory=memory))
