@@ -19,6 +19,12 @@ from synth.tiling import Tiling
 from synth.words import received
 
 PROCS = st.integers(1, 24)
+UNPADDED = st.builds(
+    lambda more, kernel, stride, dilation: Window.reduced(
+        dilation * (kernel - 1) + more, kernel, stride, dilation, 0
+    ),
+    *(st.integers(1, most) for most in (20, 4, 3, 3)),
+)
 
 
 def read_again(window: Window, parts: int) -> int:
@@ -41,11 +47,8 @@ def test_shared_rows_are_exact_where_every_cut_is_made(window: Window) -> None:
     assert shared_rows(window, window.out) == read_again(window, window.out)
 
 
-@given(st.integers(1, 30), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(1, 30))
-def test_shared_rows_are_exact_without_padding(
-    more: int, kernel: int, stride: int, dilation: int, parts: int
-) -> None:
-    window = Window.reduced(dilation * (kernel - 1) + more, kernel, stride, dilation, 0)
+@given(UNPADDED, st.integers(1, 30))
+def test_shared_rows_are_exact_without_padding(window: Window, parts: int) -> None:
     parts = min(parts, window.out)
     assert shared_rows(window, parts) == read_again(window, parts)
 
@@ -113,22 +116,33 @@ def test_every_grid_is_in_one_half_and_none_undercuts_its_range(
     assert left in grids
 
 
-@given(windows(8), windows(8), st.integers(0, 3), st.tuples(*[st.integers(1, 4)] * 7))
-def test_the_bound_of_one_grid_counts_what_its_processes_need(
-    high: Window, wide: Window, channels: int, parts: tuple[int, ...]
-) -> None:
-    """The average of the words needed beyond all words once; exact where padding cuts nothing."""
-    extents = PerAxis(b=2, g=2, d=1, h=high.out, w=wide.out, c=1 + channels, k=4 - channels)
+def on_one_grid(high: Window, wide: Window, parts: tuple[int, ...]) -> tuple[int, int]:
+    """The bound of a range of one grid; and, box by box, words needed beyond all words, on average."""
+    extents = PerAxis(b=2, g=2, h=high.out, w=wide.out, c=3, k=4)
     grid = PerAxis(*map(min, parts, extents))
     nest = Nest(extents, Window(1), high, wide)
     d = Distribution(nest, grid)
     needed = sum(volume(d.needed(tensor, d.at(rank))) for rank in d.ranks for tensor in TENSORS)
     ranges = Ranges(Space(nest, grid.size, {}), extents.size)
     at = tuple(counts.index(n) for counts, n in zip(ranges.counts, grid, strict=True))
-    average = max(0, -(-(needed - nest.total_words) // grid.size))
-    assert ranges.bound(Range(at, at)) <= average
-    if high.padding == wide.padding == 0:
-        assert ranges.bound(Range(at, at)) == average
+    return ranges.bound(Range(at, at)), max(0, -(-(needed - nest.total_words) // grid.size))
+
+
+PARTS = st.tuples(*[st.integers(1, 4)] * len(AXES))
+
+
+@given(UNPADDED, UNPADDED, PARTS)
+def test_the_bound_of_one_grid_is_exact_without_padding(
+    high: Window, wide: Window, parts: tuple[int, ...]
+) -> None:
+    bound, average = on_one_grid(high, wide, parts)
+    assert bound == average
+
+
+@given(windows(8), windows(8), PARTS)
+def test_the_bound_of_one_grid_is_a_bound(high: Window, wide: Window, parts: tuple[int, ...]) -> None:
+    bound, average = on_one_grid(high, wide, parts)
+    assert bound <= average
 
 
 @given(small_nests(7), PROCS, st.booleans(), st.integers(1, 60), st.sampled_from(AXES), st.data())
