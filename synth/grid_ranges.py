@@ -124,12 +124,11 @@ class Ranges:
                 return None
             if low != first[axis]:
                 fewest = fewest // least[axis] * counts[low]
-                first[axis], least[axis] = low, counts[low]
+                first[axis] = low
             if high != last[axis]:
                 largest = largest // most[axis] * counts[high]
                 work = work // blocks[axis] * -(-self.extents[axis] // counts[high])
-                last[axis], most[axis] = high, counts[high]
-                blocks[axis] = -(-self.extents[axis] // counts[high])
+                last[axis] = high
         return Range(tuple(first), tuple(last))
 
     def bound(self, within: Range) -> int:

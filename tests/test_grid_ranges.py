@@ -162,3 +162,23 @@ def test_counts_along_one_axis_are_narrowed_to_those_of_admitted_grids(
     narrowed = ranges.narrowed(list(first), list(last))
     found = (narrowed.first[i], narrowed.last[i]) if narrowed else None
     assert found == ((fits[0], fits[-1]) if fits else None)
+
+
+@given(small_nests(7), PROCS, st.booleans(), st.integers(1, 60))
+def test_the_last_axis_is_narrowed_by_what_is_left_of_the_others(
+    nest: Nest, procs: int, exact: bool, cap: int
+) -> None:
+    """Enough parts beside the most along the other axes, and room for them beside the fewest."""
+    ranges = Ranges(Space(nest, procs, {}, exact), cap)
+    whole = ranges.whole()
+    if whole is None:
+        return
+    least, most = ranges.grid(whole.first), ranges.grid(whole.last)
+    fits = [
+        n
+        for n in ranges.counts[AXES.index("k")]
+        if Distribution(nest, most._replace(k=n)).most_work.size <= cap
+        and least._replace(k=n).size <= procs
+        and (most._replace(k=n).size >= procs or not exact)
+    ]
+    assert (least.k, most.k) == (fits[0], fits[-1])
