@@ -221,22 +221,19 @@ def test_heavy_processes_receive_no_less_than_their_bound(d: Distribution, task:
     assert loaded <= words.most()["total"]
 
 
-@pytest.mark.parametrize("kernel", [3, 5])
+@pytest.mark.parametrize("kernel", [(3, 3), (5, 5), (3, 1)])
 @pytest.mark.parametrize(
     ("rows", "columns"), [((12, 2), (1, 1)), ((12, 4), (1, 1)), ((12, 3), (7, 3)), ((8, 3), (7, 3))]
 )
 def test_the_bound_by_heavy_processes_is_exact_far_from_the_padding(
-    rows: tuple[int, int], columns: tuple[int, int], kernel: int
+    rows: tuple[int, int], columns: tuple[int, int], kernel: tuple[int, int]
 ) -> None:
     """(extent, parts): who receives most has neighbours on both sides, where its block is no shorter for it.
 
-    With the wider kernel the second of three blocks reads more columns, though it is one shorter.
+    With a wide kernel the second of three blocks reads more columns, though it is one shorter.
     """
-    nest = Nest(
-        PerAxis(b=2, h=rows[0], w=columns[0], c=4, k=4),
-        Window(1),
-        *(conv(extent, kernel if extent > 1 else 1) for extent in (rows[0], columns[0])),
-    )
+    high, wide = conv(rows[0], kernel[0]), conv(columns[0], kernel[1] if columns[0] > 1 else 1)
+    nest = Nest(PerAxis(b=2, h=rows[0], w=columns[0], c=4, k=4), Window(1), high, wide)
     d = Distribution(nest, PerAxis(h=rows[1], w=columns[1], k=2))
     loaded = search_module._Search(Request(nest, d.grid.size))._loaded(d)
     assert loaded == received(d, Tiling()).most()["total"]
