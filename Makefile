@@ -23,7 +23,7 @@ golden: $(READY)
 
 mutants: $(READY)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt mutmut
-	CI=1 $(BIN)/python -m mutmut run && $(BIN)/python -m mutmut results
+	CI=1 OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run && $(BIN)/python -m mutmut results
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.suite
