@@ -22,7 +22,7 @@ from synth.errors import InfeasibleError
 from synth.grid_ranges import Ranges
 from synth.layer import Layer
 from synth.nest import Nest, Window
-from synth.passes import TASKS, Task
+from synth.passes import TASKS, Task, sequences
 from synth.search import Request, search
 from synth.tiling import Tiling
 from synth.training import roles
@@ -55,7 +55,7 @@ def brute_force(request: Request) -> Rank | None:
 
 def fewest_words(d: Distribution, request: Request) -> int | None:
     if request.memory is None:  # nothing needs to be visited twice, and all that a later pass needs is kept
-        all_kept = roles(frozenset(TENSORS), request.transposed)
+        all_kept = roles(frozenset(TENSORS), sequences(request.transposed)[0])
         passes = all_kept if request.pass_ == "training" else (Tiling(pass_=request.pass_),)
         return reduce(add, (received(d, tiling) for tiling in passes)).most()["total"]
     points = [point for tensor in request.stationary for point in all_points(d, tensor).values()]
