@@ -111,11 +111,12 @@ class Visits(NamedTuple):
 
 def received(distribution: Distribution, tiling: Tiling) -> Received:
     """Words that each process receives in the pass of a tiling."""
-    return _received(distribution, Visits.of(tiling))
+    return received_by(distribution, Visits.of(tiling))
 
 
 @lru_cache(maxsize=2)  # what a fit asks for again and again; more would hold much memory for nothing
-def _received(distribution: Distribution, visits: Visits) -> Received:
+def received_by(distribution: Distribution, visits: Visits) -> Received:
+    """Words that each process receives by what it visits."""
     counter = _Counter(distribution, visits)
     inputs, halo = counter.inputs()
     words = {"In": inputs, "Ker": counter.flat("Ker"), "Out": counter.flat("Out"), "halo": halo}

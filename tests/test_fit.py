@@ -11,9 +11,10 @@ from problems import all_tilings, conv, distributions, small_nests
 
 from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.fit import PANELS, fit, tile_counts
+from synth.fit import PANELS, fit
 from synth.memory import Footprints
 from synth.nest import Nest, Window
+from synth.tile_counts import tile_counts
 from synth.tiling import Tiling
 from synth.words import received
 
