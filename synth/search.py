@@ -24,6 +24,7 @@ from synth.axes import SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.fit import Fit, fit
+from synth.grid_memory import LeastMemory
 from synth.grid_ranges import Key, Range, Ranges
 from synth.intervals import overlap, volume
 from synth.nest import Nest
@@ -33,6 +34,8 @@ from synth.tiling import Tiling
 from synth.training import fit_training
 
 STATIONARY: tuple[Tensor, ...] = ("Out", "In", "Ker")
+STEPS = 20_000  # ranges of grids looked at for the least memory that would do
+FIT_STEPS, TRAINING_STEPS = 20, 200  # ranges that take as long as the least memory of one grid
 
 
 @dataclass(frozen=True)
@@ -77,14 +80,24 @@ def search(request: Request) -> Found:
     Raises `InfeasibleError` when no grid exists, or when no plan fits the memory; the message then says
     the least memory that would do.
     """
-    return _Search(request).run()
+    asked = _Search(request)
+    found = asked.run()
+    if found is None:
+        raise asked.infeasible()
+    return found
+
+
+def feasible(request: Request) -> Found | None:
+    """The optimum of a request, or None, which is found sooner than what `search` says would do."""
+    asked = _Search(request)
+    return asked.run() if asked.space.least_work is not None else None
 
 
 class _Search:
     def __init__(self, request: Request) -> None:
         self.request, self.nest, self.procs = request, request.nest, request.procs
         self.space = Space(request.nest, request.procs, request.fixed, request.exact)
-        self.total = self.nest.total_words
+        self.least_memory = LeastMemory(request.nest, request.pass_, request.stationary, request.transposed)
         self.ticket = itertools.count()
 
     @cached_property
@@ -93,6 +106,11 @@ class _Search:
         if self.request.most_work is not None:
             return self.request.most_work
         return work_cap(self._least_work(), self.request.balance)
+
+    @cached_property
+    def ranges(self) -> Ranges:
+        """All grids, in ranges."""
+        return Ranges(self.space, self.cap)
 
     def _least_work(self) -> int:
         least = self.space.least_work
@@ -111,57 +129,94 @@ class _Search:
             )
         return least
 
-    def run(self) -> Found:
-        least, ranges = self._least_work(), Ranges(self.space, self.cap)
-        queue: list[Candidate] = []
-        whole = ranges.whole()
-        if whole:
-            queue.append(self._range(ranges, whole))
-        needed: int | None = None
+    def run(self) -> Found | None:
+        """The optimum, None where no grid fits."""
+        least, ranges, queue = self._least_work(), self.ranges, list[Candidate]()
+        if whole := ranges.whole():
+            self._push(queue, whole)
         while queue:
             bound, key, _, state = heapq.heappop(queue)
             match state:
                 case Range():
                     for half in ranges.halves(state):
-                        heapq.heappush(queue, self._range(ranges, half))
+                        self._push(queue, half)
                 case PerAxis():
                     distribution = Distribution(self.nest, state)
                     tighter = max(bound, self._loaded(distribution))
                     heapq.heappush(queue, (tighter, key, next(self.ticket), distribution))
                 case Distribution():
-                    best, least_memory = self._fit(state)
-                    needed = least_memory if needed is None else min(needed, least_memory)
+                    best, _ = self._fit(state, self.request.memory)
                     if best is not None:
                         found = Found(state.grid, best, state.most_work.size, least)
                         heapq.heappush(queue, (best.words, key, next(self.ticket), found))
                 case Found():
                     return state
-        raise self._infeasible(needed)
+        return None
 
-    def _range(self, ranges: Ranges, each: Range) -> Candidate:
-        """A range as a candidate; a range of one grid is that grid."""
-        state = ranges.grid(each.first) if each.single else each
-        bound = ranges.bound(each) * self.request.moves
-        return bound, ranges.key(each), next(self.ticket), state
+    def _push(self, queue: list[Candidate], each: Range) -> None:
+        """Queue a range, unless nothing in it fits the memory; a range of one grid is that grid."""
+        if self.request.memory is not None and self._memory(each) > self.request.memory:
+            return
+        state = self.ranges.grid(each.first) if each.single else each
+        bound = self.ranges.bound(each) * self.request.moves
+        heapq.heappush(queue, (bound, self.ranges.key(each), next(self.ticket), state))
 
-    def _fit(self, distribution: Distribution) -> tuple[Fit | None, int]:
+    def _memory(self, each: Range) -> int:
+        most = self.ranges.grid(each.last)
+        return self.least_memory(self.ranges.grid(each.first), most, min(self.procs, most.size))
+
+    def _needed(self, whole: Range) -> tuple[int | None, bool]:
+        """The least memory in which any plan fits, in words, and whether that is sure.
+
+        Best first as well, by a bound of the memory, after one grid on the way of the least bounds. Where
+        many grids need about the same, only some are looked at.
+        """
+        each = whole
+        while not each.single and (halves := list(self.ranges.halves(each))):
+            each = min(halves, key=lambda half: self._memory(half))
+        needed = self._least(each) if each.single else None
+        queue = [(self._memory(whole), next(self.ticket), whole)]
+        room = STEPS
+        while queue and room > 0:
+            bound, _, each = heapq.heappop(queue)
+            if needed is not None and bound >= needed:
+                return needed, True
+            if each.single:
+                least = self._least(each)
+                needed = least if needed is None else min(needed, least)
+                room -= TRAINING_STEPS if self.request.pass_ == "training" else FIT_STEPS
+                continue
+            room -= 1
+            for half in self.ranges.halves(each):
+                heapq.heappush(queue, (self._memory(half), next(self.ticket), half))
+        return needed, not queue
+
+    def _least(self, each: Range) -> int:
+        """The least memory of a range of one grid."""
+        return self._fit(Distribution(self.nest, self.ranges.grid(each.first)), 0)[1]
+
+    def _fit(self, distribution: Distribution, memory: int | None) -> tuple[Fit | None, int]:
         asked = self.request
         if asked.pass_ == "training":
-            how = asked.stationary, asked.memory, asked.panels, asked.transposed
+            how = asked.stationary, memory, asked.panels, asked.transposed
             return fit_training(distribution, *how)
         role = Tiling(pass_=asked.pass_)
-        return fit(distribution, asked.stationary, asked.memory, role, asked.panels)
+        return fit(distribution, asked.stationary, memory, role, asked.panels)
 
-    def _infeasible(self, needed: int | None) -> InfeasibleError:
-        if needed is None or self.request.memory is None:
+    def infeasible(self) -> InfeasibleError:
+        """Why no grid fits, and what would do."""
+        whole, memory = self.ranges.whole(), self.request.memory
+        needed, sure = self._needed(whole) if whole and memory is not None else (None, True)
+        if needed is None or memory is None:
             return InfeasibleError(
                 f"no grid of at most {self.procs} processes loads every process with at most {self.cap} "
                 f"iterations; raise --balance or free a part of --grid"
             )
         size = self.nest.word_bytes
+        most = "" if sure else "at most "
         return InfeasibleError(
-            f"no plan for {self.procs} processes fits {self.request.memory * size} bytes per process; "
-            f"the least that would do is {needed * size} bytes (--memory {needed * size})"
+            f"no plan for {self.procs} processes fits {memory * size} bytes per process; "
+            f"the least that would do is {most}{needed * size} bytes (--memory {needed * size})"
         )
 
     # -- lower bounds ---------------------------------------------------------------------------------
