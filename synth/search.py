@@ -35,6 +35,7 @@ from synth.training import fit_training
 
 STATIONARY: tuple[Tensor, ...] = ("Out", "In", "Ker")
 STEPS = 20_000  # ranges of grids looked at for the least memory that would do
+DIVE = 128  # of which one is followed down to one grid
 FIT_STEPS, TRAINING_STEPS = 20, 200  # ranges that take as long as the least memory of one grid
 
 
@@ -168,31 +169,33 @@ class _Search:
     def _needed(self, whole: Range) -> tuple[int | None, bool]:
         """The least memory in which any plan fits, in words, and whether that is sure.
 
-        Best first as well, by a bound of the memory, after one grid on the way of the least bounds. Where
-        many grids need about the same, only some are looked at.
+        Best first as well, by a bound of the memory; now and then what comes up is followed down to one grid.
+        Where many grids need about the same, only some are looked at.
         """
-        each = whole
-        while not each.single and (halves := list(self.ranges.halves(each))):
-            each = min(halves, key=lambda half: self._memory(half))
-        needed = self._least(each) if each.single else None
+        self.ticket = itertools.count()
         queue = [(self._memory(whole), next(self.ticket), whole)]
+        needed: int | None = None
         room = STEPS
         while queue and room > 0:
-            bound, _, each = heapq.heappop(queue)
+            bound, ticket, each = heapq.heappop(queue)
             if needed is not None and bound >= needed:
                 return needed, True
-            if each.single:
-                least = self._least(each)
-                needed = least if needed is None else min(needed, least)
+            known = self._leanest(each) if each.single or ticket % DIVE == 0 else None
+            if known is not None:
+                needed = known if needed is None else min(needed, known)
                 room -= TRAINING_STEPS if self.request.pass_ == "training" else FIT_STEPS
-                continue
             room -= 1
-            for half in self.ranges.halves(each):
+            for half in [] if each.single else self.ranges.halves(each):
                 heapq.heappush(queue, (self._memory(half), next(self.ticket), half))
         return needed, not queue
 
-    def _least(self, each: Range) -> int:
-        """The least memory of a range of one grid."""
+    def _leanest(self, each: Range) -> int | None:
+        """The least memory of the grid that the least bounds lead to; None where they lead nowhere."""
+        while not each.single:
+            halves = list(self.ranges.halves(each))
+            if not halves:
+                return None
+            each = min(halves, key=self._memory)
         return self._fit(Distribution(self.nest, self.ranges.grid(each.first)), 0)[1]
 
     def _fit(self, distribution: Distribution, memory: int | None) -> tuple[Fit | None, int]:
