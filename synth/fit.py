@@ -233,7 +233,7 @@ class _Fitter:
 
     def _coarsened(self, tiling: Tiling) -> Iterator[Tiling]:
         """Tilings with fewer tiles along x that fit: of a long block not every count was tried."""
-        if self.limit is None or tiling.trips("x") == 1 or len(self._x_counts) <= FEW:
+        if self.limit is None or tiling.trips("x") == 1:
             return
         tensor, swapped = tiling.stationary, tiling.swapped
         stream = tiling.stream

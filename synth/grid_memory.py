@@ -8,37 +8,54 @@ so a range is bounded by its grid of the most parts; what several share, by its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence as Several
 
 from synth.axes import LACKS, SPATIAL, TENSORS, PerAxis, Tensor
 from synth.nest import Nest, Window
-from synth.passes import WRITES, Pass, Task, in_order, reads, spans
+from synth.passes import WRITES, Pass, Sequence, Task, reads, sequences, spans
+
+Words = dict[Tensor, int]
 
 
 class LeastMemory:
     """Lower bounds of the memory of grids, in words, for one task and some stationary tensors."""
 
-    def __init__(self, nest: Nest, task: Task, stationary: Sequence[Tensor], transposed: bool) -> None:
+    def __init__(self, nest: Nest, task: Task, stationary: Several[Tensor], transposed: bool) -> None:
         self.nest, self.task, self.stationary, self.transposed = nest, task, stationary, transposed
 
     def __call__(self, least: PerAxis, most: PerAxis, size: int) -> int:
         """Words that a process holds at some time, on any grid between two, of `size` processes at most."""
         shares = {tensor: -(-self.nest.words[tensor] // size) for tensor in TENSORS}
         slices = self._slices(most)
-        passes: tuple[Pass, ...]
-        passes = in_order(self.transposed) if self.task == "training" else (self.task,)
-        given: Tensor = "Out" if self.transposed else "In"
-        waiting = (0, shares[given], shares["Ker"] + shares[given])  # for later passes of a training step
-        return max(
-            self._pass(pass_, least, most, shares, slices) + beside
-            for pass_, beside in zip(passes, waiting, strict=False)
-        )
+        if self.task != "training":
+            return self._pass(self.task, (), least, most, shares, slices)
+        return min(self._step(each, least, most, shares, slices) for each in sequences(self.transposed))
+
+    def _step(self, sequence: Sequence, least: PerAxis, most: PerAxis, shares: Words, slices: Words) -> int:
+        """A training step: beside a backward pass wait shares of what it leaves alone."""
+        first, second, last = sequence
+        waiting = {
+            first: 0,
+            second: shares[WRITES[second]],
+            last: shares[WRITES[last]] + shares[WRITES[second]],
+        }
+        needed = 0
+        for pass_ in sequence:
+            found = [tensor for tensor, (_, finds) in spans(sequence).items() if finds == pass_]
+            needed = max(needed, self._pass(pass_, found, least, most, shares, slices) + waiting[pass_])
+        return needed
 
     def _pass(
-        self, pass_: Pass, least: PerAxis, most: PerAxis, shares: dict[Tensor, int], slices: dict[Tensor, int]
+        self,
+        pass_: Pass,
+        found: Several[Tensor],
+        least: PerAxis,
+        most: PerAxis,
+        shares: Words,
+        slices: Words,
     ) -> int:
+        """One pass, in which the slices of some tensors may be found."""
         written = WRITES[pass_]
-        found = [t for t in TENSORS if self.task == "training" and spans(self.transposed)[t][1] == pass_]
         base = sum(shares[tensor] for tensor in reads(pass_))
         if written != "In" and "In" not in found and self._halo(least):
             base += -(-slices["In"] // most.k)
@@ -58,7 +75,7 @@ class LeastMemory:
         """Whether neighbours share rows."""
         return any(getattr(least, axis) > 1 and self.nest.windows[axis].overlap > 0 for axis in SPATIAL)
 
-    def _slices(self, parts: PerAxis) -> dict[Tensor, int]:
+    def _slices(self, parts: PerAxis) -> Words:
         n = PerAxis(*(-(-extent // p) for extent, p in zip(self.nest.extents, parts, strict=True)))
         rows = 1
         for axis in SPATIAL:

@@ -26,7 +26,8 @@ def covered(intervals: Spans, spans: Spans) -> Many:
         for ends, side in zip(spans, (-1, 1), strict=True):
             before = np.searchsorted(edges, ends)
             total = total + sign * side * (ends.astype(wide) * before - sums[before])
-    return total.astype(np.int64)
+    exact: Many = total.astype(np.int64)
+    return exact
 
 
 def cut(whole: Spans, parts: int, index: Any) -> Spans:
@@ -58,7 +59,7 @@ def visited(window: Window, block: Spans, tiles: int, within: Spans) -> Many:
     if tiles * window.size * window.stride >= 2**61:
         low, size, longer = (each.astype(object) for each in (low, size, longer))
     tail = window.dilation * (window.kernel - 1) + 1 - window.padding
-    total = low * 0
+    total: Many = low * 0
     for start, rows, count in (
         (low, size + 1, longer),
         (low + longer * (size + 1), size, (tiles - longer) * (size > 0)),
@@ -66,7 +67,8 @@ def visited(window: Window, block: Spans, tiles: int, within: Spans) -> Many:
         begin, step = window.stride * start - window.padding, window.stride * np.maximum(rows, 1)
         end = window.stride * (start + rows - 1) + tail
         total = total + _clipped(end, step, count, within) - _clipped(begin, step, count, within)
-    return total.astype(np.int64)
+    exact: Many = total.astype(np.int64)
+    return exact
 
 
 def _clipped(first: Many, step: Many, count: Many, within: Spans) -> Many:

@@ -61,7 +61,7 @@ def thinned(counts: Sequence[int], most: int) -> list[int]:
 class Way(NamedTuple):
     """One axis of a block in tiles: rows read by all tiles, and of the largest tile what it holds."""
 
-    count: int
+    tiles: int
     read: int  # rows that the tiles of all blocks read, together
     rows: int  # rows of In
     size: int  # positions
@@ -98,9 +98,9 @@ def _candidate(ways: tuple[Way, ...]) -> Candidate:
     read = tiles = rows = size = frame = 1
     plain = True
     for way in ways:
-        read, tiles, rows, size = read * way.read, tiles * way.count, rows * way.rows, size * way.size
+        read, tiles, rows, size = read * way.read, tiles * way.tiles, rows * way.rows, size * way.size
         frame, plain = frame * way.frame, plain and way.plain
-    return read, tiles, (rows, size, 0 if plain else frame), tuple(way.count for way in ways)
+    return read, tiles, (rows, size, 0 if plain else frame), tuple(way.tiles for way in ways)
 
 
 def _undominated(candidates: list[Candidate]) -> list[Candidate]:
