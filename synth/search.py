@@ -105,6 +105,7 @@ class _Search:
         self.least_memory = LeastMemory(request.nest, request.pass_, request.stationary, request.transposed)
         self.ticket = itertools.count()
         self.spent = 0  # steps
+        self.fit_steps = TRAINING_STEPS if request.pass_ == "training" else FIT_STEPS
         self.more = Fraction(1 << 62)  # the least that a grid needed that did not fit, over its bound
 
     @cached_property
@@ -164,7 +165,7 @@ class _Search:
                     if best is None or fit.words < best.fit.words:
                         best = found
                     heapq.heappush(queue, (fit.words, key, next(self.ticket), found))
-                    room -= 1 + state.grid.size / CHEAP
+                    room -= (1 + state.grid.size / CHEAP) * self.fit_steps / FIT_STEPS
                     if room < 0:
                         return best
                 case Found():
@@ -202,7 +203,7 @@ class _Search:
         return self._memory(grids) * (self.more if self.spent > self.patience else 1) > limit
 
     def _fruitless(self, grid: PerAxis, needed: int) -> None:
-        self.spent += FIT_STEPS
+        self.spent += self.fit_steps
         self.more = min(self.more, Fraction(needed, self._memory(grid)))
 
     def _memory(self, grids: Range | PerAxis) -> int:
@@ -230,7 +231,7 @@ class _Search:
             known = self._down(each) if each.single or number % DIVE == 0 else None
             if known is not None:
                 best = known if best is None else min(best, known)
-                room -= TRAINING_STEPS if self.request.pass_ == "training" else FIT_STEPS
+                room -= self.fit_steps
             room -= 1
             for half in [] if each.single else self.ranges.halves(each):
                 heapq.heappush(queue, (self._memory(half), next(ticket), half))

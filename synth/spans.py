@@ -78,4 +78,5 @@ def _clipped(first: Many, step: Many, count: Many, within: Spans) -> Many:
     upto = np.clip(-((first - high) // step), below, count)
     inside = upto - below
     middle = inside * first + step * ((below + upto - 1) * inside // 2)
-    return low * below + middle + high * (count - upto)
+    total: Many = low * below + middle + high * (count - upto)
+    return total
