@@ -23,8 +23,9 @@ from synth.axes import AXES, DIMS, LACKS, SPATIAL, TENSORS, Axis, PerAxis, Tenso
 from synth.distribution import Distribution
 from synth.nest import Window
 from synth.shares import member_parts
-from synth.spans import Spans, covered, cut, lengths, meet, visited
+from synth.spans import Spans, covered, cut, lengths, meet
 from synth.tiling import Tiling
+from synth.visited import visited
 
 Array = NDArray[Any]  # int64, or Python ints where 64 bits are not enough
 Factors = dict[str, list[Array]]  # what is counted -> its lengths along the dimensions of a tensor
