@@ -8,26 +8,21 @@ Inner tiles cost reloads and are considered only where no panel count fits.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import product
+from functools import cached_property
+from itertools import islice, product
 
 from synth.axes import SPATIAL, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.intervals import cuts, length
-from synth.memory import EXACT, Footprints, plainly_padded, tile_rows
-from synth.nest import Window
+from synth.memory import Footprints
+from synth.tile_counts import FEW, count_from, thinned, tile_counts, x_counts
 from synth.tiling import ONES, Tiling
-from synth.words import Visits, received
+from synth.words import Visits, received, received_by
 
 PANELS = 4  # panels wanted for overlap at most, where memory does not ask for more
 PANEL_BYTES = 2**17  # that travel with each at least: some start-ups of a fast network (2 us, 10 GB/s)
-SHORT = 8  # rows of a block up to which every tile count is tried
-FEW = 64  # ways to tile x up to which none is left out by an estimate of its rows
-LONG = 2**20  # extents up to which every tile count is tried
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 
 
@@ -48,27 +43,6 @@ class Fit:
         return self.tilings[0]
 
 
-@cache
-def tile_counts(extent: int) -> tuple[int, ...]:
-    """Tile counts that give different tile sizes, ascending: 1, 2, ..., extent without repetitions.
-
-    Beyond `LONG`, powers of four and the extent only.
-    """
-    if extent > LONG:
-        return (*(4**i for i in range(extent.bit_length()) if 4**i < extent), extent)
-    few = range(1, min(extent, math.isqrt(extent) + 1) + 1)  # a count or its tile is at most the last
-    sizes = {*few, *(-(-extent // n) for n in few)}
-    return tuple(sorted({-(-extent // size) for size in sizes}))
-
-
-def count_from(extent: int, wanted: int) -> int:
-    """The first of the tile counts of an extent that is `wanted` or more; `wanted` is at most the extent."""
-    if wanted == 1:
-        return 1
-    size = -(-extent // (wanted - 1)) - 1  # the largest tile that is cut into as many
-    return -(-extent // size)
-
-
 def fit(
     distribution: Distribution,
     stationary: Sequence[Tensor],
@@ -84,16 +58,11 @@ def fit(
     overlap pays for. Ties go to fewer steps (beyond those wanted), then to the order of `stationary`.
     """
     fitter = _Fitter(distribution, limit, role, panels)
-    found: list[tuple[int, int, int, Fit]] = []
     least = {tensor: 0 if limit is None else fitter.least(tensor) for tensor in stationary}
-    for order, tensor in enumerate(stationary):
-        if limit is not None and least[tensor] > limit:
-            continue
-        for tiling in fitter.tilings(tensor):
-            words, memory = fitter.words(tiling), fitter.footprints.memory(tiling).words
-            found.append((words, max(tiling.steps, fitter.most), order, Fit((tiling,), words, memory)))
-    best = min(found, key=lambda each: each[:3])[3] if found else None
-    return best, min(least.values())
+    for tensor in stationary:
+        if limit is None or least[tensor] <= limit:
+            fitter.look(tensor)
+    return fitter.best, min(least.values())
 
 
 class _Fitter:
@@ -104,18 +73,37 @@ class _Fitter:
         self.most = panels or PANELS
         self.footprints = Footprints(distribution)
         self.work = distribution.most_work
+        self.best: Fit | None = None
         self._words: dict[Visits, int] = {}
 
     def fits(self, tiling: Tiling) -> bool:
         """Whether a tiling stays within the memory limit."""
         return self.limit is None or self.footprints.memory(tiling).words <= self.limit
 
-    def words(self, tiling: Tiling) -> int:
+    def words(self, visits: Visits) -> int:
         """Most words any process receives; tilings that visit the same tiles as often share the count."""
-        key = Visits.of(tiling)
-        if key not in self._words:
-            self._words[key] = received(self.distribution, tiling).most_with()
-        return self._words[key]
+        if visits not in self._words:
+            self._words[visits] = received_by(self.distribution, visits).most_with()
+        return self._words[visits]
+
+    def look(self, tensor: Tensor) -> None:
+        """Try the tilings of one stationary tensor, and keep the best of all that were tried."""
+        for tiling in self.tilings(tensor):
+            self._offer(tiling)
+        if self.best and self.best.tiling.stationary == tensor:
+            for tiling in self._coarsened(self.best.tiling):
+                self._offer(tiling)
+
+    def _offer(self, tiling: Tiling) -> None:
+        words = self.words(Visits.of(tiling))
+        best = self.best
+        if best and (best.words, max(best.tiling.steps, self.most)) <= (words, max(tiling.steps, self.most)):
+            return
+        self.best = Fit((tiling,), words, self.footprints.memory(tiling).words)
+
+    def _beaten(self, words: int) -> bool:
+        """Whether a tiling is known that moves fewer words."""
+        return self.best is not None and self.best.words < words
 
     def tilings(self, tensor: Tensor) -> Iterator[Tiling]:
         """The tilings worth comparing for one stationary tensor, level by level of inner tiles.
@@ -126,48 +114,146 @@ class _Fitter:
         floor = untiled.most_with()
         fewest = 0
         for tiling in self._panels(tensor, ONES, floor):
-            fewest = min(fewest or self.words(tiling), self.words(tiling))
+            words = self.words(Visits.of(tiling))
+            fewest = min(fewest or words, words)
             yield tiling
-            if self.words(tiling) == floor and tiling.steps <= self.most:
+            if words == floor and tiling.steps <= self.most:
                 return
-        first, second = (self._counts(composite)[1:] for composite in Tiling(tensor).order[1:])
-        for inner in (*first, *second):
-            for tiling in self._panels(tensor, inner, floor):
-                fewest = min(fewest or self.words(tiling), self.words(tiling))
+        if self._beaten(floor):
+            return
+        for composite in Tiling(tensor).order[1:]:
+            for tiling in self._inner(tensor, composite, ONES, floor):
+                words = self.words(Visits.of(tiling))
+                fewest = min(fewest or words, words)
                 yield tiling
         # with both inner loops, one of the streaming tensors is visited at least twice
-        streaming = Tiling(tensor).streaming
-        twice = min(untiled.most_with(tensor) for tensor in streaming)
-        if 0 < fewest <= twice:
+        twice = min(untiled.most_with(each) for each in Tiling(tensor).streaming)
+        if 0 < fewest <= twice or self._beaten(twice):
             return
-        for one, two, swapped in product(first, second, (False, True)):
-            yield from self._panels(tensor, _merge(one, two), twice, swapped)
+        for swapped in (False, True):
+            yield from self._nested(tensor, swapped)
+
+    def _nested(self, tensor: Tensor, swapped: bool) -> Iterator[Tiling]:
+        """The tilings with both inner loops: the outer one coarsest first, as it decides on the reloads."""
+        stream, outer, inner = self._tiling(tensor, swapped=swapped).order
+        for counts in self._that_fit(tensor, outer, ONES, stream + inner, swapped):
+            least = self._reloaded(tensor, counts, inner, swapped)
+            if self._beaten(self.words(least._replace(rows=(1, 1, 1)))):
+                return
+            if not self._beaten(self.words(least)):
+                yield from self._inner(tensor, inner, counts, self.words(least), swapped)
+
+    def _reloaded(self, tensor: Tensor, counts: PerAxis, inner: str, swapped: bool) -> Visits:
+        """What tilings visit at least, with some inner loop below an outer loop of some counts."""
+        twice = counts.with_("b" if inner == "x" else inner, 2)
+        visits = Visits.of(self._tiling(tensor, twice, swapped))
+        return visits if Tiling(tensor).stream != "x" and inner != "x" else visits._replace(rows=(1, 1, 1))
+
+    def _inner(
+        self, tensor: Tensor, composite: str, outer: PerAxis, enough: int, swapped: bool = False
+    ) -> Iterator[Tiling]:
+        """The tilings with one more loop in which some panel count fits.
+
+        Along x, where tiles share rows, those that read the fewest rows come first; none is looked for after
+        one that moves no more than `enough` words.
+        """
+        stream = Tiling(tensor).stream
+        for counts in self._that_fit(tensor, composite, outer, stream, swapped):
+            for tiling in self._panels(tensor, _merge(outer, counts), enough, swapped):
+                yield tiling
+                if composite == "x" and self.words(Visits.of(tiling)) <= enough:
+                    return
 
     def _panels(self, tensor: Tensor, inner: PerAxis, enough: int, swapped: bool = False) -> Iterator[Tiling]:
-        """The inner tiles with panel counts that fit, in the order of `_streams`.
+        """The inner tiles with panel counts that fit: from the wanted one on, then coarser ones.
 
-        Along c and k the first one is as good as any; along x, where panels share rows, all are yielded
+        Along c and k the first one is as good as any; along x, where panels share rows, some are yielded
         until one moves no more than `enough` words.
         """
-        coarse, fine = (
-            [self._tiling(tensor, _merge(counts, inner), swapped) for counts in each]
-            for each in self._streams(tensor)
-        )
-        if Tiling(tensor).stream == "x":
-            for tiling in (*fine, *coarse):
-                if self.fits(tiling):
-                    yield tiling
-                    if self.words(tiling) <= enough:
-                        return
+        stream, wanted = Tiling(tensor).stream, self._wanted(tensor)
+
+        def tiling(panels: PerAxis) -> Tiling:
+            return self._tiling(tensor, _merge(panels, inner), swapped)
+
+        if stream == "x":
+            fitting = (each for each in map(tiling, self._x_panels(wanted)) if self.fits(each))
+            for each in islice(fitting, FEW):
+                yield each
+                if self.words(Visits.of(each)) <= enough:
+                    return
             return
-        found = None
-        if self.fits(fine[0]):
-            found = fine[0]
-        elif self.fits(fine[-1]):  # beyond one step, more panels never need more memory
-            found = fine[bisect_left(fine, True, lo=1, key=self.fits)]
-        found = found or self._first(coarse)
-        if found:
-            yield found
+        extent = getattr(self.work, stream)
+        wanted = count_from(extent, min(wanted, extent if self.panels else max(1, extent // THINNEST)))
+        counts = range(wanted, extent + 1)
+
+        def fits(count: int) -> bool:
+            return self.fits(tiling(PerAxis(**{stream: count})))
+
+        if fits(wanted):
+            yield tiling(PerAxis(**{stream: wanted}))
+        elif len(counts) > 1 and fits(extent):  # beyond one step, more panels never need more memory
+            yield tiling(PerAxis(**{stream: counts[bisect_left(counts, True, lo=1, key=fits)]}))
+        else:
+            coarser = filter(fits, range(1, wanted))
+            yield from (tiling(PerAxis(**{stream: count})) for count in islice(coarser, 1))
+
+    def _x_panels(self, wanted: int) -> list[PerAxis]:
+        """Panels along x: as many as wanted, finer ones, coarser ones."""
+        best = PerAxis(b=min(wanted, self.work.b))
+        if self.limit is None:
+            return [best]
+        finer = [n for n in self._x_counts if n.b >= best.b or n.b == self.work.b]
+        return [best, *finer, *(n for n in self._x_counts if n not in set(finer))]
+
+    def _that_fit(
+        self, tensor: Tensor, composite: str, outer: PerAxis, rest: str, swapped: bool
+    ) -> Iterator[PerAxis]:
+        """Tile counts of an inner loop, coarsest first, with which the finest tiles along `rest` fit."""
+
+        def could(counts: PerAxis) -> bool:
+            fine = (_merge(_merge(outer, counts), each) for each in self._finest(rest))
+            return any(self.fits(self._tiling(tensor, each, swapped)) for each in fine)
+
+        if composite == "x":
+            ways = [n for n in self._x_counts if n.size > 1]
+            if outer.size == 1 and len(rest) > 1:  # an outer loop: what it reloads counts, not the rows
+                ways.sort(key=lambda n: n.size)
+            yield from filter(could, ways)
+            return
+        extent = getattr(self.work, composite)
+        counts = range(2, extent + 1)
+
+        def along(count: int) -> PerAxis:
+            return PerAxis(**{composite: count})
+
+        if counts and could(along(extent)):
+            first = counts[bisect_left(counts, True, key=lambda count: could(along(count)))]
+            finer = [first, *(count for count in tile_counts(extent) if count > first)]
+            yield from map(along, thinned(finer, FEW))
+
+    def _coarsened(self, tiling: Tiling) -> Iterator[Tiling]:
+        """Tilings with fewer tiles along x that fit: of a long block not every count was tried."""
+        if self.limit is None or tiling.trips("x") == 1:
+            return
+        tensor, swapped = tiling.stationary, tiling.swapped
+        stream = tiling.stream
+        panels = ONES if stream == "x" else PerAxis(**{stream: getattr(tiling.counts, stream)})
+        rest = "" if stream == "x" else stream
+        inner = PerAxis(*(n // panel for n, panel in zip(tiling.counts, panels, strict=True)))
+        for axis in ("w", "h", "d", "b"):
+
+            def fits(count: int, axis: str = axis, inner: PerAxis = inner) -> bool:
+                fine = (_merge(inner.with_(axis, count), each) for each in self._finest(rest))
+                return any(self.fits(self._tiling(tensor, each, swapped)) for each in fine)
+
+            most = getattr(inner, axis)
+            if most > 1:
+                counts = range(2, most + 1)
+                inner = inner.with_(axis, 1 if fits(1) else counts[bisect_left(counts, True, key=fits)])
+        if stream == "x":
+            yield self._tiling(tensor, inner, swapped)
+        else:
+            yield from self._panels(tensor, inner, 0, swapped)
 
     def least(self, tensor: Tensor) -> int:
         """The least memory any tiling of this stationary tensor needs.
@@ -175,37 +261,20 @@ class _Fitter:
         Smaller tiles need less, but for two steps up: a second panel on its way as soon as there is a
         second step, and a padded copy as soon as a padded axis is tiled.
         """
-        work = self.work
-        thin = [PerAxis()]
-        for d, h, w in product(*({1, getattr(work, axis)} for axis in SPATIAL)):
-            thin.append(PerAxis(b=work.b, d=d, h=h, w=w, c=work.c, k=work.k))
+        thin = [ONES, *self._finest("xck")]
         return min(self.footprints.memory(self._tiling(tensor, counts)).words for counts in thin)
+
+    def _finest(self, composites: str) -> list[PerAxis]:
+        """The most tiles along some composite indices; the least memory is that of one of them."""
+        work = self.work
+        c, k = (getattr(work, axis) if axis in composites else 1 for axis in ("c", "k"))
+        if "x" not in composites:
+            return [PerAxis(c=c, k=k)]
+        rows = product(*({1, getattr(work, axis)} for axis in SPATIAL))
+        return [PerAxis(b=work.b, d=d, h=h, w=w, c=c, k=k) for d, h, w in rows]
 
     def _tiling(self, tensor: Tensor, counts: PerAxis = ONES, swapped: bool = False) -> Tiling:
         return replace(self.role, stationary=tensor, counts=counts, swapped=swapped)
-
-    def _first(self, tilings: Iterable[Tiling]) -> Tiling | None:
-        return next((tiling for tiling in tilings if self.fits(tiling)), None)
-
-    def _streams(self, tensor: Tensor) -> tuple[list[PerAxis], list[PerAxis]]:
-        """Panel counts: coarser than wanted, and from the wanted one on, which comes first."""
-        stream = Tiling(tensor).stream
-        wanted = self._wanted(tensor)
-        if stream == "x":
-            wanted = min(wanted, self.work.b)
-            best = PerAxis(b=wanted)
-            if self.limit is None:
-                return [], [best]
-            counts = self._counts("x")
-            finer = [n for n in counts if n.b >= wanted or n.b == self.work.b]
-            return [n for n in counts if n not in finer], [best, *finer]
-        extent = getattr(self.work, stream)
-        wanted = min(wanted, extent if self.panels else max(1, extent // THINNEST))
-        if self.limit is None:
-            return [], [PerAxis(**{stream: count_from(extent, wanted)})]
-        counts = self._counts(stream)
-        at = next(i for i, n in enumerate(counts) if getattr(n, stream) >= wanted)
-        return counts[:at], counts[at:]
 
     def _wanted(self, tensor: Tensor) -> int:
         """Panels, if memory allows: one where nothing travels with them, or little."""
@@ -217,60 +286,14 @@ class _Fitter:
         size = words * self.distribution.nest.word_bytes
         return max(1, min(PANELS, size // PANEL_BYTES))
 
-    def _counts(self, composite: str) -> list[PerAxis]:
-        """Tile counts of a composite index, coarsest first."""
-        if composite != "x":
-            return [PerAxis(**{composite: n}) for n in tile_counts(getattr(self.work, composite))]
+    @cached_property
+    def _x_counts(self) -> list[PerAxis]:
+        """Tile counts along x, fewest rows read first."""
         nest = self.distribution.nest
         spatial = tuple(
             (nest.windows[a], getattr(nest.extents, a), getattr(self.distribution.grid, a)) for a in SPATIAL
         )
         return [PerAxis(b=b, d=d, h=h, w=w) for b, d, h, w in x_counts(self.work.b, spatial)]
-
-
-@cache
-def x_counts(samples: int, spatial: tuple[tuple[Window, int, int], ...]) -> tuple[tuple[int, ...], ...]:
-    """Tile counts (b, d, h, w) of a block, fewest rows read first; only those that buy smaller tiles.
-
-    `spatial` holds (window, extent, parts) per spatial axis. A count is left out when another one reads no
-    more rows in all and has tiles that are no larger.
-    """
-    blocks = [-(-extent // parts) for _, extent, parts in spatial]
-    candidates = []
-    for counts in product(tile_counts(samples), *(_all_counts(block) for block in blocks)):
-        each = list(zip(spatial, blocks, counts[1:], strict=True))
-        read = samples * math.prod(_rows_read(*space, n) for space, _, n in each)
-        batch = -(-samples // counts[0])
-        rows = batch * math.prod(tile_rows(*space, n) for space, _, n in each)
-        out = batch * math.prod(-(-block // n) for _, block, n in each)
-        plain = all(plainly_padded(*space, n) for space, _, n in each)
-        frame = batch * math.prod(space[0].frame(-(-block // n)) for space, block, n in each)
-        candidates.append((read, math.prod(counts), (rows, out, 0 if plain else frame), counts))
-    if len(candidates) <= FEW:
-        return tuple(counts for *_, counts in sorted(candidates))
-    kept: list[tuple[int, int, int]] = []
-    result = []
-    for _, _, sizes, counts in sorted(candidates):
-        if not any(all(k <= s for k, s in zip(known, sizes, strict=True)) for known in kept):
-            kept.append(sizes)
-            result.append(counts)
-    return tuple(result)
-
-
-def _all_counts(block: int) -> Sequence[int]:
-    """Along a short axis every count: where the cuts fall decides how many rows tiles share at the border."""
-    return range(1, block + 1) if block <= SHORT else tile_counts(block)
-
-
-@cache
-def _rows_read(window: Window, extent: int, parts: int, tiles: int) -> int:
-    """Rows that the tiles of all blocks read, rows read by two tiles counted twice; from above for many."""
-    if parts * tiles > EXACT:
-        block = -(-extent // parts)
-        size, longer = divmod(block, tiles)
-        return parts * (longer * window.frame(size + 1) + (tiles - longer) * window.frame(size))
-    blocks = cuts((0, extent), parts)
-    return sum(length(window.reach(*tile)) for block in blocks for tile in cuts(block, tiles))
 
 
 def _merge(one: PerAxis, other: PerAxis) -> PerAxis:

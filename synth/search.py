@@ -18,12 +18,14 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 
 from synth.axes import SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.fit import Fit, fit
+from synth.grid_memory import LeastMemory
 from synth.grid_ranges import Key, Range, Ranges
 from synth.intervals import overlap, volume
 from synth.nest import Nest
@@ -33,6 +35,11 @@ from synth.tiling import Tiling
 from synth.training import fit_training
 
 STATIONARY: tuple[Tensor, ...] = ("Out", "In", "Ker")
+WORDS_ROOM, CHEAP = 20_000, 2_000  # grids fit, one more for so many processes, until the best known is taken
+PATIENCE = 20_000  # steps until grids are expected not to fit; after three times as many, all are
+STEPS = 20_000  # ranges of grids looked at for the least memory that would do, a step each
+DIVE = 128  # of which one is followed down to one grid
+FIT_STEPS, TRAINING_STEPS = 20, 200  # that the least memory of one grid takes
 
 
 @dataclass(frozen=True)
@@ -77,14 +84,29 @@ def search(request: Request) -> Found:
     Raises `InfeasibleError` when no grid exists, or when no plan fits the memory; the message then says
     the least memory that would do.
     """
-    return _Search(request).run()
+    asked = _Search(request)
+    found = asked.run()
+    if found is None:
+        raise asked.infeasible()
+    return found
+
+
+def feasible(request: Request) -> Found | None:
+    """The optimum of a request, or None, which is found sooner than what `search` says would do."""
+    asked = _Search(request, PATIENCE // 8)
+    return asked.run() if asked.space.least_work is not None else None
 
 
 class _Search:
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, patience: int = PATIENCE) -> None:
+        self.patience = patience
         self.request, self.nest, self.procs = request, request.nest, request.procs
         self.space = Space(request.nest, request.procs, request.fixed, request.exact)
+        self.least_memory = LeastMemory(request.nest, request.pass_, request.stationary, request.transposed)
         self.ticket = itertools.count()
+        self.spent = 0  # steps
+        self.fit_steps = TRAINING_STEPS if request.pass_ == "training" else FIT_STEPS
+        self.more = Fraction(1 << 62)  # the least that a grid needed that did not fit, over its bound
 
     @cached_property
     def cap(self) -> int:
@@ -92,6 +114,11 @@ class _Search:
         if self.request.most_work is not None:
             return self.request.most_work
         return work_cap(self._least_work(), self.request.balance)
+
+    @cached_property
+    def ranges(self) -> Ranges:
+        """All grids, in ranges."""
+        return Ranges(self.space, self.cap)
 
     def _least_work(self) -> int:
         least = self.space.least_work
@@ -110,57 +137,138 @@ class _Search:
             )
         return least
 
-    def run(self) -> Found:
-        least, ranges = self._least_work(), Ranges(self.space, self.cap)
-        queue: list[Candidate] = []
-        whole = ranges.whole()
-        if whole:
-            queue.append(self._range(ranges, whole))
-        needed: int | None = None
+    def run(self) -> Found | None:
+        """The optimum, None where no grid fits."""
+        least, ranges, queue = self._least_work(), self.ranges, list[Candidate]()
+        room: float = WORDS_ROOM
+        best: Found | None = None
+        if whole := ranges.whole():
+            self._push(queue, whole)
         while queue:
             bound, key, _, state = heapq.heappop(queue)
+            if self.spent > 3 * self.patience and best is None:
+                break
             match state:
-                case Range():
+                case Range() if not self._beyond(state):
                     for half in ranges.halves(state):
-                        heapq.heappush(queue, self._range(ranges, half))
-                case PerAxis():
+                        self._push(queue, half)
+                case PerAxis() if not self._beyond(state):
                     distribution = Distribution(self.nest, state)
                     tighter = max(bound, self._loaded(distribution))
                     heapq.heappush(queue, (tighter, key, next(self.ticket), distribution))
                 case Distribution():
-                    best, least_memory = self._fit(state)
-                    needed = least_memory if needed is None else min(needed, least_memory)
-                    if best is not None:
-                        found = Found(state.grid, best, state.most_work.size, least)
-                        heapq.heappush(queue, (best.words, key, next(self.ticket), found))
+                    fit, needed = self._fit(state, self.request.memory)
+                    if fit is None:
+                        self._fruitless(state.grid, needed)
+                        continue
+                    found = Found(state.grid, fit, state.most_work.size, least)
+                    if best is None or fit.words < best.fit.words:
+                        best = found
+                    heapq.heappush(queue, (fit.words, key, next(self.ticket), found))
+                    room -= (1 + state.grid.size / CHEAP) * self.fit_steps / FIT_STEPS
+                    if room < 0:
+                        return best
                 case Found():
                     return state
-        raise self._infeasible(needed)
+        return self._of_the_leanest(least) if self.spent > self.patience else None
 
-    def _range(self, ranges: Ranges, each: Range) -> Candidate:
-        """A range as a candidate; a range of one grid is that grid."""
-        state = ranges.grid(each.first) if each.single else each
-        bound = ranges.bound(each) * self.request.moves
-        return bound, ranges.key(each), next(self.ticket), state
+    def _of_the_leanest(self, least: int) -> Found | None:
+        """The grid of the least memory, where it fits after all."""
+        best, _ = self.leanest
+        distribution = Distribution(self.nest, best[1]) if best else None
+        fit = self._fit(distribution, self.request.memory)[0] if distribution else None
+        return (
+            Found(distribution.grid, fit, distribution.most_work.size, least)
+            if fit and distribution
+            else None
+        )
 
-    def _fit(self, distribution: Distribution) -> tuple[Fit | None, int]:
+    def _push(self, queue: list[Candidate], each: Range) -> None:
+        """Queue a range, unless nothing in it fits the memory; a range of one grid is that grid."""
+        self.spent += 1
+        if self._beyond(each):
+            return
+        state = self.ranges.grid(each.first) if each.single else each
+        bound = self.ranges.bound(each) * self.request.moves
+        heapq.heappush(queue, (bound, self.ranges.key(each), next(self.ticket), state))
+
+    def _beyond(self, grids: Range | PerAxis) -> bool:
+        """Whether no grid fits by the bound of the memory.
+
+        Where many that should fit did not, as little as they needed beyond their bounds is expected of all.
+        """
+        limit = self.request.memory
+        if limit is None:
+            return False
+        return self._memory(grids) * (self.more if self.spent > self.patience else 1) > limit
+
+    def _fruitless(self, grid: PerAxis, needed: int) -> None:
+        self.spent += self.fit_steps
+        self.more = min(self.more, Fraction(needed, self._memory(grid)))
+
+    def _memory(self, grids: Range | PerAxis) -> int:
+        if isinstance(grids, PerAxis):
+            return self.least_memory(grids, grids, grids.size)
+        most = self.ranges.grid(grids.last)
+        return self.least_memory(self.ranges.grid(grids.first), most, min(self.procs, most.size))
+
+    @cached_property
+    def leanest(self) -> tuple[tuple[int, PerAxis] | None, bool]:
+        """The least memory in which any plan fits, in words, with its grid, and whether it is sure.
+
+        Best first as well, by a bound of the memory; now and then what comes up is followed down to one grid.
+        Where many grids need about the same, only some are looked at.
+        """
+        whole, queue, ticket = self.ranges.whole(), list[tuple[int, int, Range]](), itertools.count()
+        if whole:
+            queue.append((self._memory(whole), next(ticket), whole))
+        best: tuple[int, PerAxis] | None = None
+        room = STEPS
+        while queue and room > 0:
+            bound, number, each = heapq.heappop(queue)
+            if best is not None and bound >= best[0]:
+                return best, True
+            known = self._down(each) if each.single or number % DIVE == 0 else None
+            if known is not None:
+                best = known if best is None else min(best, known)
+                room -= self.fit_steps
+            room -= 1
+            for half in [] if each.single else self.ranges.halves(each):
+                heapq.heappush(queue, (self._memory(half), next(ticket), half))
+        return best, not queue
+
+    def _down(self, each: Range) -> tuple[int, PerAxis] | None:
+        """The least memory of the grid that the least bounds lead to; None where they lead nowhere."""
+        while not each.single:
+            halves = list(self.ranges.halves(each))
+            if not halves:
+                return None
+            each = min(halves, key=self._memory)
+        grid = self.ranges.grid(each.first)
+        return self._fit(Distribution(self.nest, grid), 0)[1], grid
+
+    def _fit(self, distribution: Distribution, memory: int | None) -> tuple[Fit | None, int]:
         asked = self.request
         if asked.pass_ == "training":
-            how = asked.stationary, asked.memory, asked.panels, asked.transposed
+            how = asked.stationary, memory, asked.panels, asked.transposed
             return fit_training(distribution, *how)
         role = Tiling(pass_=asked.pass_)
-        return fit(distribution, asked.stationary, asked.memory, role, asked.panels)
+        return fit(distribution, asked.stationary, memory, role, asked.panels)
 
-    def _infeasible(self, needed: int | None) -> InfeasibleError:
-        if needed is None or self.request.memory is None:
+    def infeasible(self) -> InfeasibleError:
+        """Why no grid fits, and what would do."""
+        memory = self.request.memory
+        best, sure = self.leanest if memory is not None else (None, True)
+        if best is None or memory is None:
             return InfeasibleError(
                 f"no grid of at most {self.procs} processes loads every process with at most {self.cap} "
                 f"iterations; raise --balance or free a part of --grid"
             )
-        size = self.nest.word_bytes
+        size, needed = self.nest.word_bytes, best[0]
+        most = "" if sure else "at most "
         return InfeasibleError(
-            f"no plan for {self.procs} processes fits {self.request.memory * size} bytes per process; "
-            f"the least that would do is {needed * size} bytes (--memory {needed * size})"
+            f"no plan for {self.procs} processes fits {memory * size} bytes per process; "
+            f"the least that would do is {most}{needed * size} bytes (--memory {needed * size})"
         )
 
     # -- lower bounds ---------------------------------------------------------------------------------

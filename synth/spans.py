@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Many = NDArray[Any]  # int64
+Spans = tuple[Many, Many]  # lows and highs of many intervals
 
 
-def covered(intervals: tuple[Many, Many], spans: tuple[Many, Many]) -> Many:
+def covered(intervals: Spans, spans: Spans) -> Many:
     """Positions of all intervals inside each span, one that several intervals hold counted several times.
 
     Intervals and spans are arrays of lows and highs; the result has the shape of the spans.
@@ -23,4 +24,24 @@ def covered(intervals: tuple[Many, Many], spans: tuple[Many, Many]) -> Many:
         for ends, side in zip(spans, (-1, 1), strict=True):
             before = np.searchsorted(edges, ends)
             total = total + sign * side * (ends.astype(wide) * before - sums[before])
-    return total.astype(np.int64)
+    exact: Many = total.astype(np.int64)
+    return exact
+
+
+def cut(whole: Spans, parts: int, index: Any) -> Spans:
+    """One of `parts` equal pieces of intervals, the longer ones first."""
+    low, high = whole
+    size, longer = (high - low) // parts, (high - low) % parts
+    start = low + index * size + np.minimum(index, longer)
+    return start, start + size + (index < longer)
+
+
+def meet(one: Spans, other: Spans) -> Spans:
+    """What two intervals share; empty ones lie where the later one begins."""
+    low = np.maximum(one[0], other[0])
+    return low, np.maximum(low, np.minimum(one[1], other[1]))
+
+
+def lengths(spans: Spans) -> Many:
+    """How long each interval is."""
+    return spans[1] - spans[0]

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from synth.axes import AXES, PerAxis, Tensor
-from synth.errors import InfeasibleError
-from synth.search import Found, Request, search
+from synth.search import Found, Request, feasible
 from synth.space import work_cap
 
 
@@ -74,11 +73,11 @@ def _alternative(strategy: Strategy, request: Request, least_work: int, known: K
     asked = replace(request, fixed=fixed, stationary=tuple(stationary))
     free = replace(asked, memory=None)
     limited = request.memory is not None and strategy.name != "3D"  # 3D takes all the memory it can use
-    found = (_search(asked) if limited else None) or _freely(free, strategy.axes, known)
+    found = (feasible(asked) if limited else None) or _freely(free, strategy.axes, known)
     if found:
         fits = request.memory is None or found.fit.memory <= request.memory
         return _row(strategy.name, request, found, "" if fits else "needs more than the memory limit")
-    found = _search(replace(free, most_work=None, balance=0.0))
+    found = feasible(replace(free, most_work=None, balance=0.0))
     if found is None:
         return Alternative(strategy.name, None, None, None, False, "no such grid")
     load = found.work / least_work
@@ -89,18 +88,11 @@ def _freely(request: Request, axes: str, known: Known) -> Found | None:
     """Without a memory limit the words of a grid are the same whichever tensor stays: search once."""
     name = "".join(sorted(axes))
     if (name, request.most_work) in known:
-        return _search(replace(request, fixed=known[name, request.most_work]._asdict()))
-    found = _search(request)
+        return feasible(replace(request, fixed=known[name, request.most_work]._asdict()))
+    found = feasible(request)
     if found:
         known[name, request.most_work] = found.grid
     return found
-
-
-def _search(request: Request) -> Found | None:
-    try:
-        return search(request)
-    except InfeasibleError:
-        return None
 
 
 def _row(name: str, request: Request, found: Found, why: str) -> Alternative:

@@ -8,7 +8,6 @@ Two accountings side by side, never mixed (docs/bounds.md):
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from synth.hbl import weighted_work
 from synth.nest import Nest
 from synth.paper_cost import accessed_optimum
 from synth.regimes import Regime, regime_of, regime_of_grid
-from synth.search import Found, Request, search
+from synth.search import Found, Request, feasible, search
 
 
 @dataclass(frozen=True)
@@ -208,8 +207,7 @@ class Sweep:
         request = Request(self.nest, procs, words, balance=self.asked.balance, exact=self.asked.exact_procs)
         result = None
         if limit >= self.nest.total_words / procs:  # else the shares alone do not fit
-            with contextlib.suppress(InfeasibleError):
-                result = search(request)
+            result = feasible(request)
         kept.append((limit, result))
         return result
 

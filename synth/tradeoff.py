@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from synth.bounds import universal_bound
-from synth.errors import InfeasibleError
 from synth.plan import Plan
 from synth.ranges import spaced
 from synth.regimes import Regime, regime_of
-from synth.search import Request, search
+from synth.search import Request, feasible
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,10 @@ def _plans(plan: Plan, highest: int, searches: int) -> list[tuple[int, int]]:
             pass_=plan.task,
             transposed=plan.layer.transposed,
         )
-        try:
-            fit = search(request).fit
-        except InfeasibleError:
+        best = feasible(request)
+        if best is None:
             break
+        fit = best.fit
         found.append((fit.memory, fit.words))
         limit = min(fit.memory - 1, int(limit / 2.5))
     return found

@@ -23,11 +23,12 @@ from synth.axes import AXES, DIMS, LACKS, SPATIAL, TENSORS, Axis, PerAxis, Tenso
 from synth.distribution import Distribution
 from synth.nest import Window
 from synth.shares import member_parts
-from synth.spans import covered
+from synth.spans import Spans, covered, cut, lengths, meet
 from synth.tiling import Tiling
+from synth.visited import visited
 
 Array = NDArray[Any]  # int64, or Python ints where 64 bits are not enough
-Spans = tuple[Array, Array]  # lows and highs of many intervals
+Factors = dict[str, list[Array]]  # what is counted -> its lengths along the dimensions of a tensor
 
 NAMES = ("In", "Ker", "Out", "halo")
 EVERY = 4096  # processes up to which every one is a class of its own
@@ -111,11 +112,12 @@ class Visits(NamedTuple):
 
 def received(distribution: Distribution, tiling: Tiling) -> Received:
     """Words that each process receives in the pass of a tiling."""
-    return _received(distribution, Visits.of(tiling))
+    return received_by(distribution, Visits.of(tiling))
 
 
 @lru_cache(maxsize=2)  # what a fit asks for again and again; more would hold much memory for nothing
-def _received(distribution: Distribution, visits: Visits) -> Received:
+def received_by(distribution: Distribution, visits: Visits) -> Received:
+    """Words that each process receives by what it visits."""
     counter = _Counter(distribution, visits)
     inputs, halo = counter.inputs()
     words = {"In": inputs, "Ker": counter.flat("Ker"), "Out": counter.flat("Out"), "halo": halo}
@@ -123,27 +125,24 @@ def _received(distribution: Distribution, visits: Visits) -> Received:
     return Received({name: np.broadcast_to(n, shape) for name, n in words.items()}, counter.classes)
 
 
-class _Counter:
-    """Per-dimension interval arithmetic over the whole grid. Arrays broadcast to the grid's shape.
+class _Lines:
+    """What no tiling changes: where blocks, slices and shares lie along every dimension, over the grid.
 
-    Lengths along a dimension are 64 bits; processes with equal lengths are one class; only the products,
-    one per class, may take more.
+    `classes` sorts the processes along every axis by their lengths of Ker and Out.
     """
 
-    def __init__(self, distribution: Distribution, visits: Visits) -> None:
-        self.distribution, self.visits, self.grid = distribution, visits, distribution.grid
-        self.loads = dict(zip(TENSORS, visits.loads, strict=True))
-        nest = distribution.nest
-        self.nest = nest
-        most = max(nest.words.values()) * self.grid.size * max(visits.loads) * math.prod(visits.rows)
-        self.integer: Any = np.int64 if most < 2**61 else object
-        self.factors: dict[str, list[Array]] = {**self._input_factors()}
+    def __init__(self, distribution: Distribution) -> None:
+        self.distribution, self.nest, self.grid = distribution, distribution.nest, distribution.grid
+        self.factors: Factors = {}
         for tensor in ("Ker", "Out"):
-            cut = [self.owned(tensor, dim) for dim in DIMS[tensor]]
-            self.factors[f"{tensor} slice"] = [_len(line) for line, _ in cut]
-            self.factors[f"{tensor} share"] = [_len(own) for _, own in cut]
-        sorted_out = [self._classes(axis) for axis in range(len(AXES))]
-        self.first, self.classes = zip(*sorted_out, strict=True)  # class -> a coordinate of it, and back
+            owned = [self.owned(tensor, dim) for dim in DIMS[tensor]]
+            self.factors[f"{tensor} slice"] = [lengths(line) for line, _ in owned]
+            self.factors[f"{tensor} share"] = [lengths(own) for _, own in owned]
+
+    @cached_property
+    def classes(self) -> tuple[Array, ...]:
+        """Per axis: coordinate -> class."""
+        return tuple(_alike(parts, axis, self.factors) for axis, parts in enumerate(self.grid))
 
     def index(self, axis: str) -> Array:
         """Coordinate along a grid axis (0 where the dimension is not a grid axis)."""
@@ -156,36 +155,76 @@ class _Counter:
     def _at_axis(values: Array, position: int) -> Array:
         return values.reshape([-1 if i == position else 1 for i in range(len(AXES))])
 
-    def _classes(self, axis: int) -> tuple[Array, Array]:
-        """A coordinate of every class of processes along an axis, and coordinate -> its class."""
-        parts = self.grid[axis]
-        if self.grid.size <= EVERY:
-            return np.arange(parts), np.arange(parts)
-        lengths = [
-            np.moveaxis(each, axis, 0).reshape(parts, -1)
-            for factors in self.factors.values()
-            for each in factors
-            if each.shape[axis] > 1
-        ]
-        table = np.concatenate([np.zeros((parts, 1), np.int64), *lengths], axis=1)
-        starts = np.flatnonzero(np.append(True, (table[1:] != table[:-1]).any(axis=1)))  # runs of equal rows
-        numbers: dict[bytes, int] = {}
-        runs = [numbers.setdefault(row.tobytes(), len(numbers)) for row in table[starts]]
-        classes = np.repeat(runs, np.diff(np.append(starts, parts)))
-        return np.unique(classes, return_index=True)[1], classes
-
     def owned(self, tensor: Tensor, dim: str) -> tuple[Spans, Spans]:
         """The group's and the process's own interval along one dimension."""
         size = dict(zip(DIMS[tensor], self.nest.shapes[tensor], strict=True))[dim]
-        whole = (self.index("") + 0, self.index("") + size)
-        line = _cut(whole, getattr(self.grid, dim, 1), self.index(dim))
-        return line, _cut(line, *self._part(tensor, dim))
+        line = cut(self.whole(size), getattr(self.grid, dim, 1), self.index(dim))
+        return line, cut(line, *self.part(tensor, dim))
 
-    def _part(self, tensor: Tensor, dim: str) -> tuple[int, Any]:
+    def whole(self, size: int) -> Spans:
+        """The interval [0, size), for all processes."""
+        return self.index("") + 0, self.index("") + size
+
+    def part(self, tensor: Tensor, dim: str) -> tuple[int, Any]:
+        """Shares of a slice along one dimension, and which of them each process owns."""
         member: Any = self.index("")
         for axis in LACKS[tensor]:
             member = member * getattr(self.grid, axis) + self.index(axis)
         return member_parts(self.distribution.shares[tensor], member).get(dim, (1, self.index("")))
+
+    def work(self, axis: Axis) -> Spans:
+        """The blocks along an axis."""
+        extent = getattr(self.nest.extents, axis)
+        return cut(self.whole(extent), getattr(self.grid, axis), self.index(axis))
+
+
+@lru_cache(maxsize=2)
+def _lines(distribution: Distribution) -> _Lines:
+    return _Lines(distribution)
+
+
+def _alike(parts: int, axis: int, factors: Factors, classes: Array | None = None) -> Array:
+    """Classes of the coordinates along an axis: alike in `classes` and in all lengths."""
+    columns = [
+        np.moveaxis(each, axis, 0).reshape(parts, -1)
+        for lines in factors.values()
+        for each in lines
+        if each.shape[axis] > 1
+    ]
+    first = np.zeros(parts, np.int64) if classes is None else classes
+    table = np.concatenate([first.reshape(parts, 1), *columns], axis=1)
+    starts = np.flatnonzero(np.append(True, (table[1:] != table[:-1]).any(axis=1)))  # runs of equal rows
+    numbers: dict[bytes, int] = {}
+    runs = [numbers.setdefault(row.tobytes(), len(numbers)) for row in table[starts]]
+    return np.repeat(np.array(runs, np.int64), np.diff(np.append(starts, parts)))
+
+
+class _Counter:
+    """Per-dimension interval arithmetic over the whole grid. Arrays broadcast to the grid's shape.
+
+    Lengths along a dimension are 64 bits; processes with equal lengths are one class; only the products,
+    one per class, may take more.
+    """
+
+    def __init__(self, distribution: Distribution, visits: Visits) -> None:
+        self.lines = _lines(distribution)
+        self.distribution, self.visits, self.grid = distribution, visits, distribution.grid
+        self.loads = dict(zip(TENSORS, visits.loads, strict=True))
+        nest = distribution.nest
+        self.nest = nest
+        most = max(nest.words.values()) * self.grid.size * max(visits.loads) * math.prod(visits.rows)
+        self.integer: Any = np.int64 if most < 2**61 else object
+        inputs = self._input_factors()
+        self.factors = {**self.lines.factors, **inputs}
+        classes = [self._classes(axis, inputs) for axis in range(len(AXES))]
+        self.first, self.classes = zip(*classes, strict=True)  # class -> a coordinate of it, and back
+
+    def _classes(self, axis: int, inputs: Factors) -> tuple[Array, Array]:
+        """A coordinate of every class of processes along an axis, and coordinate -> its class."""
+        if self.grid.size <= EVERY:
+            return np.arange(self.grid[axis]), np.arange(self.grid[axis])
+        classes = _alike(self.grid[axis], axis, inputs, self.lines.classes[axis])
+        return np.unique(classes, return_index=True)[1], classes
 
     def flat(self, tensor: Tensor) -> Array:
         """Words of Ker or Out, which have no halo."""
@@ -222,7 +261,7 @@ class _Counter:
         gathered = (self.product("visited") - self.product("mine")) * self.loads["In"]
         return gathered + halo, halo
 
-    def _input_factors(self) -> dict[str, list[Array]]:
+    def _input_factors(self) -> Factors:
         """Lengths along the dimensions of In.
 
         Of the rows that tiles visit (`visited`), of those that the process carries itself (`mine`), of
@@ -231,41 +270,33 @@ class _Counter:
         """
         if "In" in self.visits.kept:
             return {}
-        factors: dict[str, list[Array]] = {n: [] for n in ("visited", "mine", "carried", "kept", "wanted")}
+        factors: Factors = {n: [] for n in ("visited", "mine", "carried", "kept", "wanted")}
         for dim in DIMS["In"]:
-            line, own = self.owned("In", dim)
-            lengths = dict.fromkeys(factors, _len(own)) | {"visited": _len(line)}
+            line, own = self.lines.owned("In", dim)
+            sizes = dict.fromkeys(factors, lengths(own)) | {"visited": lengths(line)}
             if dim in SPATIAL:
-                lengths = self._rows(dim, own)
-            for name, words in lengths.items():
+                sizes = self._rows(dim, own)
+            for name, words in sizes.items():
                 factors[name].append(words)
         return factors
 
     def _rows(self, dim: Axis, own: Spans) -> dict[str, Array]:
         window = self.nest.windows[dim]
-        tiles = list(self._reaches(dim, window))
-        carry = self._carried(dim, own, self._reach(window, self._work(dim)))
+        block = self.lines.work(dim)
+        carry = self._carried(dim, own, self._reach(window, block))
+        tiles = self.visits.rows[SPATIAL.index(dim)]
         rows = {
-            "visited": sum((_len(tile) for tile in tiles), start=self.index("")),
-            "mine": sum((_len(_meet(tile, carry)) for tile in tiles), start=self.index("")),
-            "carried": _len(carry),
-            "kept": _len(_meet(carry, own)),
+            "visited": visited(window, block, tiles, self.lines.whole(window.size)),
+            "mine": visited(window, block, tiles, carry),
+            "carried": lengths(carry),
+            "kept": lengths(meet(carry, own)),
         }
         return {**rows, "wanted": self._wanted(dim, window, own)} if self.visits.written == "In" else rows
 
     def _wanted(self, dim: Axis, window: Window, own: Spans) -> Array:
         """Rows of the own interval, counted once for every block along the dimension that reads them."""
-        low, high = self._reach(window, self._work(dim))
+        low, high = self._reach(window, self.lines.work(dim))
         return covered((low.ravel(), high.ravel()), own)
-
-    def _work(self, axis: Axis) -> Spans:
-        extent = getattr(self.nest.extents, axis)
-        return _cut((self.index("") + 0, self.index("") + extent), getattr(self.grid, axis), self.index(axis))
-
-    def _reaches(self, dim: Axis, window: Window) -> Any:
-        count = self.visits.rows[SPATIAL.index(dim)]
-        work = self._work(dim)
-        return (self._reach(window, _cut(work, count, self.index("") + i)) for i in range(count))
 
     def _reach(self, window: Window, block: Spans) -> Spans:
         low, high = block
@@ -276,23 +307,7 @@ class _Counter:
         return np.where(empty, 0, first), np.where(empty, 0, last)
 
     def _carried(self, dim: str, own: Spans, need: Spans) -> Spans:
-        count, part = self._part("In", dim)
+        count, part = self.lines.part("In", dim)
         low = np.where(part == 0, need[0], own[0])
         high = np.where(part == count - 1, need[1], own[1])
-        return _meet((low, np.maximum(low, high)), need)
-
-
-def _cut(whole: Spans, parts: int, index: Any) -> Spans:
-    low, high = whole
-    size, longer = (high - low) // parts, (high - low) % parts
-    start = low + index * size + np.minimum(index, longer)
-    return start, start + size + (index < longer)
-
-
-def _meet(one: Spans, other: Spans) -> Spans:
-    low = np.maximum(one[0], other[0])
-    return low, np.maximum(low, np.minimum(one[1], other[1]))
-
-
-def _len(spans: Spans) -> Array:
-    return spans[1] - spans[0]
+        return meet((low, np.maximum(low, high)), need)

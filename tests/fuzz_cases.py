@@ -81,9 +81,9 @@ LEAVES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def whole(most: int = 5000) -> st.SearchStrategy[int]:
+def whole(most: int = 2**40) -> st.SearchStrategy[int]:
     """Whole numbers of any length up to `most`."""
-    return st.one_of(st.integers(1, 16), st.integers(-2, 64), st.integers(1, most))
+    return st.one_of(st.integers(1, 16), st.integers(-2, 64), st.integers(1, 5000), st.integers(1, most))
 
 
 @st.composite

@@ -63,10 +63,10 @@ def test_a_wrong_count_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     right = words._Counter.flat
     monkeypatch.setattr(words._Counter, "flat", lambda self, tensor: right(self, tensor) - (tensor == "Ker"))
-    words._received.cache_clear()
+    words.received_by.cache_clear()
     with pytest.raises(CheckError, match="are planned"):
         checked(made)
-    words._received.cache_clear()
+    words.received_by.cache_clear()
 
 
 @pytest.mark.ranks

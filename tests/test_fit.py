@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
@@ -11,10 +12,14 @@ from problems import all_tilings, conv, distributions, small_nests
 
 from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.fit import PANELS, fit, tile_counts
+from synth.fit import PANELS, fit
+from synth.grid_memory import LeastMemory
 from synth.memory import Footprints
 from synth.nest import Nest, Window
+from synth.passes import TASKS, Task
+from synth.tile_counts import tile_counts
 from synth.tiling import Tiling
+from synth.training import fit_training
 from synth.words import received
 
 Point = tuple[int, int]  # words, memory
@@ -119,3 +124,36 @@ def test_blocks_of_which_the_padding_takes_most() -> None:
     found, _ = fit(d, ["Ker"], 159)
     assert found is not None
     assert found.words == min(words for words, memory in all_points(d, "Ker").values() if memory <= 159) == 36
+
+
+@given(
+    distributions(),
+    st.sampled_from(TASKS),
+    st.booleans(),
+    st.sampled_from([*((t,) for t in TENSORS), TENSORS]),
+)
+def test_the_bound_of_the_memory_is_below_the_least(
+    d: Distribution, task: Task, transposed: bool, stationary: tuple[Tensor, ...]
+) -> None:
+    bound = LeastMemory(d.nest, task, stationary, transposed)(d.grid, d.grid, d.grid.size)
+    if task == "training":
+        _, least = fit_training(d, stationary, 0, None, transposed)
+    else:
+        _, least = fit(d, stationary, 0, Tiling(pass_=task))
+    assert bound <= least
+
+
+def test_a_block_with_long_sides_is_cut_into_the_fewest_tiles_that_fit() -> None:
+    """Where not every tile count is tried: no side of the best tiling can be cut into one tile fewer."""
+    window = Window.reduced(2**40, 3, 1, 1, 1)
+    d = Distribution(Nest(PerAxis(b=4, h=2**40, c=8, k=8), Window(1), window, Window(1)), PerAxis(b=2, k=2))
+    footprints = Footprints(d)
+    _, least = fit(d, ["Ker"], 0)
+    limit = least + 10**9
+    found, _ = fit(d, ["Ker"], limit)
+    assert found is not None
+    rows = found.tiling.counts.h
+    assert rows > 1
+    assert footprints.memory(found.tiling).words <= limit
+    fewer = replace(found.tiling, counts=found.tiling.counts.with_("h", rows - 1))
+    assert footprints.memory(fewer).words > limit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import resource
 import subprocess
 import sys
@@ -20,10 +21,12 @@ from problems import nests
 
 from synth.axes import AXES, SPATIAL, PerAxis
 from synth.distribution import Distribution
+from synth.errors import InfeasibleError
 from synth.grid_ranges import Ranges, shared_rows
 from synth.intervals import cuts, length, overlap, volume
 from synth.layer import Layer
 from synth.nest import Nest, Window
+from synth.search import Request, search
 from synth.space import Space, work_cap
 from synth.tiling import Tiling
 from synth.words import received
@@ -41,6 +44,8 @@ def limited() -> None:
 LAYERS = {
     "all": f"conv2d: {{input: {[HUGE] * 4}, out_channels: {HUGE}, kernel: 3, padding: 1}}",
     "rows": f"conv2d: {{input: [1, 1, {HUGE}, {HUGE}], out_channels: 1, kernel: 5, padding: 2}}",
+    "long": "conv2d: {input: [5000, 3000, 4999, 4001], out_channels: 2777, kernel: 3, padding: 1}",
+    "deep": "conv3d: {input: [50000, 30, 999, 4001, 2000], out_channels: 2777, kernel: [3, 5, 3], stride: 2}",
     "matmul": f"matmul: {{m: {HUGE}, n: {HUGE - 1}, k: {HUGE - 87}}}",
 }
 
@@ -58,6 +63,61 @@ def test_plans_end(name: str, procs: int, tmp_path: Path) -> None:
     assert 0.9 * procs <= grid.size <= procs
     assert made["words"] == by_hand(plan_nest(made), grid)
     assert made["bounds"]["universal"] <= made["words"]["total"]
+
+
+LIMITS = [  # layer, processes, bytes of memory, what else is asked, the exit code
+    ("matmul", 10**6, 15 * 10**18, [], 0),  # tiles within tiles, panels by the thousand
+    ("all", 10**6, 2**44, [], 4),
+]
+SLOW = [
+    ("long", 10**6, 2**44, [], 0),
+    ("matmul", 999_983, 2**34, ["--pass", "training"], 4),
+    ("rows", 720_720, 2 * 10**19, ["--pass", "backward-data"], 4),
+    ("rows", 10**6, 2**34, ["--pass", "backward-filter"], 4),
+    ("deep", 10**6, 700 * 2**30, [], 0),
+    ("deep", 1000, 2**44, ["--strategy", "2.5D"], 4),
+    ("long", 16, 175 * 10**12, [], 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "procs", "memory", "flags", "code"),
+    [*LIMITS, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
+)
+def test_plans_within_a_memory_limit_end(
+    name: str, procs: int, memory: int, flags: list[str], code: int, tmp_path: Path
+) -> None:
+    layer = tmp_path / "layer.yaml"
+    layer.write_text(LAYERS[name])
+    asked = ["--procs", str(procs), "--memory", str(memory), "--json", *flags]
+    command = [sys.executable, "-m", "synth.cli", "plan", str(layer), *asked]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=280, preexec_fn=limited, check=False
+    )
+    assert done.returncode == code, done.stderr
+    if code:
+        refusal = f"synth: no plan for {procs} processes fits {memory} bytes per process"
+        least = re.match(
+            rf"{refusal}; the least that would do is (?:at most )?(\d+) bytes \(--memory \1\)$", done.stderr
+        )
+        assert least, done.stderr
+        assert int(least[1]) > memory
+        return
+    made = json.loads(done.stdout)
+    assert made["memory"]["bytes"] <= memory
+    assert made["bounds"]["universal"] <= made["words"]["total"]
+
+
+def test_the_memory_that_a_refusal_names_does(tmp_path: Path) -> None:
+    """Where the least is not known for sure, what is named is enough."""
+    nest = Layer.conv2d((5000, 3000, 4999, 4001), 2777, 3, padding=1).nest
+    with pytest.raises(InfeasibleError, match="the least that would do is at most") as fault:
+        search(Request(nest, 10**6, 2**20))
+    named = re.search(r"--memory (\d+)", str(fault.value))
+    assert named
+    enough = int(named[1]) // nest.word_bytes
+    found = search(Request(nest, 10**6, enough))
+    assert found.fit.memory <= enough
 
 
 def plan_nest(made: dict[str, Any]) -> Nest:

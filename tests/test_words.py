@@ -74,9 +74,9 @@ def test_python_integers_and_64_bits_count_alike(schedule: Schedule) -> None:
     with pytest.MonkeyPatch.context() as patch:
         short = received(schedule.distribution, schedule.tiling)
         patch.setattr(words, "_Counter", Exact)
-        words._received.cache_clear()
+        words.received_by.cache_clear()
         exact = received(schedule.distribution, schedule.tiling)
-    words._received.cache_clear()
+    words.received_by.cache_clear()
     assert short.total.dtype == np.int64
     assert exact.total.dtype == object
     assert (short.halo == exact.halo).all()
@@ -88,9 +88,9 @@ def test_classes_of_processes_count_as_all_processes_do(schedule: Schedule) -> N
     every = received(schedule.distribution, schedule.tiling)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "EVERY", 0)
-        words._received.cache_clear()
+        words.received_by.cache_clear()
         few = received(schedule.distribution, schedule.tiling)
-    words._received.cache_clear()
+    words.received_by.cache_clear()
     assert (every.halo == few.halo).all()
     assert all((every.by_tensor[t] == few.by_tensor[t]).all() for t in TENSORS)
     assert every.most() == few.most()
