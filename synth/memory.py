@@ -207,7 +207,10 @@ class Footprints:
         result = self.tile(written, tiling) + self.padded(tiling)
         sums = self.tile(written, tiling) + self.in_transit(tiling) if stays != written else 0
         loop = base + slice_ + panels + max(panels, flying + result + sums)
-        reduce = base + self.carried("In") + sum(self.halo) if written == "In" else 0
+        reduce = 0
+        if written == "In":  # what was read last is still held
+            held = slice_ + panels if stays != written else 0
+            reduce = base + held + self.carried("In") + sum(self.halo)
         if stays == written and grouped[written]:
             whole = replace(tiling, counts=PerAxis())
             reduce = max(reduce, base + slice_ + self.in_transit(whole))
