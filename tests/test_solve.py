@@ -40,6 +40,13 @@ def test_elimination_and_path_are_exact(seed: int, nodes: int, chain: bool) -> N
     assert auto.cost == best
     if chain:
         assert auto.method == "shortest path"
+        assert solve(costs, pairs, "path").cost == best
+
+
+def test_a_long_chain_is_the_shortest_path() -> None:
+    costs, pairs = _random(5, 400, True)
+    found = solve(costs, pairs)
+    assert found.cost == solve(costs, pairs, "path").cost == evaluate(costs, pairs, found.chosen)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,6 +1,6 @@
 """Exact choice of one option per node under costs of nodes and of edges.
 
-    chain        shortest path (networkx)
+    chain        shortest path, layer by layer; the general search of networkx (`path`) finds the same
     graph        elimination of variables, one node after the other, exact; cost grows with the width
     any graph    mixed-integer program (cvxpy with HiGHS); states its own gap
 
@@ -47,12 +47,14 @@ class Solution:
 def solve(
     costs: Sequence[Table], pairs: Pairs, method: str = "auto", progress: Progress | None = None
 ) -> Solution:
-    """The optimum; `method` is auto, path, elimination or mip."""
+    """The optimum; `method` is auto, chain, path, elimination or mip."""
     tell = progress or (lambda text: None)
     merged = _merged(pairs)
     if method == "auto":
         chain = set(merged) == set(itertools.pairwise(range(len(costs))))
-        method = "path" if chain and len(costs) > 1 else "elimination"
+        method = "chain" if chain and len(costs) > 1 else "elimination"
+    if method == "chain":
+        return _chain(costs, merged)
     if method == "path":
         return _path(costs, merged)
     if method == "elimination":
@@ -76,6 +78,20 @@ def _merged(pairs: Pairs) -> dict[tuple[int, int], Table]:
         key, value = ((a, b), table) if a < b else ((b, a), table.T)
         merged[key] = merged[key] + value if key in merged else value
     return merged
+
+
+def _chain(costs: Sequence[Table], pairs: Pairs) -> Solution:
+    """The cheapest way to every option of a layer, from those to the options of the layer before."""
+    reached, before = costs[0], list[NDArray[np.intp]]()
+    for node in range(1, len(costs)):
+        ways = reached[:, None] + pairs[node - 1, node]
+        before.append(ways.argmin(axis=0))
+        reached = ways.min(axis=0) + costs[node]
+    chosen = [int(reached.argmin())]
+    for step in reversed(before):
+        chosen.append(int(step[chosen[-1]]))
+    cost = evaluate(costs, pairs, chosen[::-1])
+    return Solution(tuple(chosen[::-1]), cost, cost, "shortest path")
 
 
 def _path(costs: Sequence[Table], pairs: Pairs) -> Solution:
