@@ -25,6 +25,7 @@ from synth.space import Space, all_grids
 from synth.tiling import ONES, Tiling
 from synth.training import choices, preferred, resident, roles
 
+SLACK = 0.02  # more panels have to be faster by this share: the model is no better than that
 Timed = list[tuple[Tiling, PassTime]]  # per pass
 
 
@@ -165,14 +166,17 @@ def _fastest_pass(request: Request, timer: LayerTimer, role: Tiling) -> tuple[Ti
             case (first, second, last):
                 alive = resident(timer.footprints, timer.kept, (first, second, last), role.pass_)
         room = request.memory - alive
-    times = _choices(request, timer, role.pass_)
-    for time in sorted(times, key=lambda t: (t.total, t.panels, t.stationary)):
+    best: tuple[Tiling, PassTime] | None = None
+    enough = math.inf
+    for time in sorted(_choices(request, timer, role.pass_), key=lambda t: (t.total, t.panels, t.stationary)):
+        if best and (time.total > enough or time.panels >= best[1].panels):
+            continue
         stream = Tiling(time.stationary).stream
         counts = ONES.with_("b" if stream == "x" else stream, time.panels)
         tiling = replace(role, stationary=time.stationary, counts=counts)
         if room == math.inf or timer.footprints.memory(tiling).words <= room:
-            return tiling, time
-    return None
+            best, enough = (tiling, time), min(enough, (1 + SLACK) * time.total)
+    return best
 
 
 def _choices(request: Request, timer: LayerTimer, pass_: Pass) -> list[PassTime]:

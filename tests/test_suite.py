@@ -167,7 +167,7 @@ def test_time_model_of_a_line() -> None:
     assert predicted(timed, lassen) == timed.timed[1].seconds
     words = planned(IMAGE, 4, "forward", ASKED)
     (tiling,) = words.tilings
-    timer = LayerTimer(lassen, words.nest, words.grid, ROW_MAJOR, kept=frozenset())
+    timer = LayerTimer(lassen, words.nest, words.grid, ROW_MAJOR, kept=frozenset(), sequence=words.passes)
     assert predicted(words, lassen) == timer.passed("forward", tiling.stationary, tiling.panels).total
     assert predicted(words, None) is None
 

@@ -191,8 +191,17 @@ class LayerTimer:
                 last = seconds / pieces
         hidden = self.machine.overlap * min(self.compute, streamed) * (panels - 1) / panels
         hidden += self.machine.overlap * min(self.compute, last)
-        calls = (panels - 1) * self.machine.compute.overhead
+        calls = (panels - 1) * (self.machine.compute.overhead + self._again(stationary))
         return alone + streamed - hidden + calls, alone + streamed
+
+    def _again(self, stationary: Tensor) -> float:
+        """Seconds that one more panel costs the local kernel: what stays passes through it once more.
+
+        Three times over its words: the kernel reads it, and the library puts it into an order of its own; or
+        the panel's sums are added to it. The oracle's convention has no such term.
+        """
+        bandwidth = self.machine.compute.bandwidth
+        return 3 * self.sizes[stationary] / bandwidth if bandwidth and self.sequence else 0.0
 
     def _described(self, pass_: Pass, travels: dict[Tensor, Op], stationary: Tensor, panels: int) -> PassTime:
         exposed, comm = self._exposed(pass_, travels, stationary, panels)
