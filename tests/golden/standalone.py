@@ -1171,17 +1171,15 @@ def convolve(
     if ker.dim() == dims + 3:
         groups, ker = ker.shape[0], ker.flatten(0, 1)
     if fit.zeros:
-        wide = F.pad(wide, fit.zeros)
+        wide = bordered(wide, fit.zeros)
 
     def direct() -> torch.Tensor:
         one = wide.to_mkldnn() if overlooked(wide, groups) else wide
         found = conv(one, ker, None, fit.stride, fit.padding, fit.dilation, groups)
         return found.to_dense() if found.is_mkldnn else found
 
-    if not Tuning.on:
-        return direct().reshape(out_shape)
     forms: dict[str, Form] = {"direct": direct}
-    if dims in LAST:
+    if Tuning.on and dims in LAST:
         forms["channels-last"] = lambda: conv(
             reordered(wide),
             reordered(ker),
@@ -1191,12 +1189,15 @@ def convolve(
             fit.dilation,
             groups,
         ).contiguous()
-    if groups == 1 and fits_in_memory(wide, tuple(ker.shape[2:])):
+    if Tuning.on and groups == 1 and fits_in_memory(wide, tuple(ker.shape[2:])):
         forms["unfold"] = lambda: product(wide, ker, fit)
-    if suits_winograd(wide, ker.shape, fit, groups):
+    if Tuning.on and suits_winograd(wide, ker.shape, fit, groups):
         forms["winograd"] = lambda: winograd(wide, ker, fit.padding)
     key = "forward", tuple(wide.shape), tuple(ker.shape), wide.dtype
-    return fastest(key, forms, wide.device).reshape(out_shape)
+    out = fastest(key, forms, wide.device) if Tuning.on else direct()
+    if fit.zeros:
+        Room.leave(wide)
+    return out.reshape(out_shape)
 
 
 def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
@@ -1209,6 +1210,20 @@ def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
         return Fit([], [before for before, _ in around], stride, dilation)
     zeros = [n for pair in reversed(around) for n in pair]
     return Fit(zeros, [0] * len(around), stride, dilation)
+
+
+def bordered(values: torch.Tensor, zeros: list[int]) -> torch.Tensor:
+    """A copy with zeros around it, in `Room`; `zeros` as `F.pad` takes them."""
+    if min(zeros) < 0:  # rows that nothing reads are cut off
+        return F.pad(values, zeros)
+    sizes, inner = list(values.shape), [slice(None)] * values.dim()
+    for place, low in enumerate(zeros[::2]):
+        dim = values.dim() - 1 - place
+        inner[dim] = slice(low, low + sizes[dim])
+        sizes[dim] += low + zeros[2 * place + 1]
+    wide = Room.take(values, *sizes).zero_()
+    wide[tuple(inner)] = values
+    return wide
 
 
 def flat(tile: torch.Tensor, dims: int) -> torch.Tensor:
