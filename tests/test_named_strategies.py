@@ -65,7 +65,7 @@ def test_words_of_a_step_are_those_of_sc19(layer: Layer, name: str, grid: dict[s
 
 def test_weight_gradients_are_reduced_over_the_ranks_with_the_same_weights_only() -> None:
     plan = synth.plan(LAYER, 8, grid={"b": 2, "c": 4}, strategy="stationary-x", pass_="training")
-    filter_pass = plan.schedules[2]
+    filter_pass = next(each for each in plan.schedules if each.tiling.pass_ == "backward-filter")
     pairs = {
         (move.source, target)
         for round_ in filter_pass.rounds()

@@ -74,7 +74,11 @@ def test_ranks_that_share_a_gpu(name: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU here")
 def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
     outcome = run_ranks(render(CASES["data"]), CASES["data"].used_procs, tmp_path, "--device", "cuda")
-    assert set(outcome.codes) == {2}
+    assert outcome.codes[0] == 2
+    assert set(outcome.codes) <= {
+        2,
+        6,
+    }  # 6: rank 0, which keeps the store, was gone before this one had looked
     assert "rank 0 has no GPU, but --device is cuda; use --device cpu" in outcome.output[0]
 
 

@@ -43,9 +43,11 @@ def test_words_of_a_training_step_are_those_of_its_passes(passes: tuple[Schedule
     d = passes[0].distribution
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "EVERY", every)
-        words._received.cache_clear()
+        words.received_by.cache_clear()
+        words._lines.cache_clear()
         planned = [received(d, each.tiling) for each in passes]
-    words._received.cache_clear()
+    words.received_by.cache_clear()
+    words._lines.cache_clear()
     counted = [simulate(each) for each in passes]
     together = reduce(add, planned)
     in_all = {name: [0] * len(d.ranks) for name in NAMES}
