@@ -79,6 +79,7 @@ def _layer(forms: list[OnePass]) -> Layer:
     names = filter_.role(given), first.role(first.written), data.role(given), filter_.role(first.written)
     finished = f"{second.var(second.written)} = finish()" if second.overlap else ""
     results = [second.var(second.written) if not finished else "finish", *second.kept]
+    gradients = second.role(second.written), last.role(last.written)
     return Layer(
         given=f"{first.var(given)}_own",
         gradient=f"{second.var(first.written)}_own",
@@ -93,6 +94,7 @@ def _layer(forms: list[OnePass]) -> Layer:
         arguments=tuple(", ".join(form.parameters) for form in forms),
         saved=", ".join((filter_.given(given), data.given("Ker"))),
         finished=finished,
+        meanwhile=f"Sums of {gradients[0]} travel while {gradients[1]} is computed.",
         passed=data.var(given),
     )
 

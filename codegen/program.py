@@ -178,6 +178,7 @@ class Layer:
     arguments: tuple[str, ...]
     saved: str  # what waits for the backward passes
     finished: str  # the statement that waits for sums of the second pass; empty: they are there
+    meanwhile: str  # and what happens until then, in a sentence
     passed: str  # the variable with the gradient of what the layer is given
 
     @property

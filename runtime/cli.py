@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from runtime.blocks import Box
 from runtime.check import expected_words, value_fault, word_faults
-from runtime.forms import TRIALS, Tuning, chosen
+from runtime.forms import TRIALS, chosen, tune
 from runtime.mesh import World, place_at, stop
 from runtime.report import save_shares, write_report
 from runtime.watch import reason_of, say
@@ -95,7 +95,7 @@ def conclude(
     ends the process with code 6.
     """
     words = Words(finite=args.check)
-    Tuning.on = args.tune
+    tune(args.tune)
     try:
         values, seconds = timed(share, words, world)
         for each, value in zip(share.results if share else [], values, strict=True):

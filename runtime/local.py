@@ -50,19 +50,35 @@ def convolve(
     if not (in_tile.numel() and ker_tile.numel() and all(out_shape)):
         return in_tile.new_zeros(out_shape)
     fit = fitted(block, windows)
-    wide, ker, groups = flat(in_tile, dims), ker_tile, 1
-    if ker.dim() == dims + 3:
-        groups, ker = ker.shape[0], ker.flatten(0, 1)
+    wide = flat(in_tile, dims)
     if fit.zeros:
         wide = bordered(wide, fit.zeros)
+    out = output(conv, wide, ker_tile, fit)
+    if fit.zeros:
+        Room.leave(wide)
+    return out.reshape(out_shape)
+
+
+def output(
+    conv: Callable[..., torch.Tensor],
+    wide: torch.Tensor,
+    ker: torch.Tensor,
+    fit: Fit,
+) -> torch.Tensor:
+    """torch's convolution, or the form of it that was the fastest."""
+    dims, groups = len(fit.stride), 1
+    if ker.dim() == dims + 3:
+        groups, ker = ker.shape[0], ker.flatten(0, 1)
 
     def direct() -> torch.Tensor:
         one = wide.to_mkldnn() if overlooked(wide, groups) else wide
         found = conv(one, ker, None, fit.stride, fit.padding, fit.dilation, groups)
         return found.to_dense() if found.is_mkldnn else found
 
+    if not Tuning.on:
+        return direct()
     forms: dict[str, Form] = {"direct": direct}
-    if Tuning.on and dims in LAST:
+    if dims in LAST:
         forms["channels-last"] = lambda: conv(
             reordered(wide),
             reordered(ker),
@@ -72,15 +88,12 @@ def convolve(
             fit.dilation,
             groups,
         ).contiguous()
-    if Tuning.on and groups == 1 and fits_in_memory(wide, tuple(ker.shape[2:])):
+    if groups == 1 and fits_in_memory(wide, tuple(ker.shape[2:])):
         forms["unfold"] = lambda: product(wide, ker, fit)
-    if Tuning.on and suits_winograd(wide, ker.shape, fit, groups):
+    if suits_winograd(wide, ker.shape, fit, groups):
         forms["winograd"] = lambda: winograd(wide, ker, fit.padding)
     key = "forward", tuple(wide.shape), tuple(ker.shape), wide.dtype
-    out = fastest(key, forms, wide.device) if Tuning.on else direct()
-    if fit.zeros:
-        Room.leave(wide)
-    return out.reshape(out_shape)
+    return fastest(key, forms, wide.device)
 
 
 def input_gradient(

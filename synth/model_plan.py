@@ -10,7 +10,6 @@ from synth.axes import AXES, TENSORS, PerAxis, Tensor, placement
 from synth.distribution import Distribution
 from synth.errors import UsageError
 from synth.layer import Layer
-from synth.memory import Footprints
 from synth.network.boxes import Placed
 from synth.network.graph import Network
 from synth.network.plan_file import parse_network_plan
@@ -19,7 +18,7 @@ from synth.network.report import to_json
 from synth.plan import Plan
 from synth.plan_file import plan_text
 from synth.search import STATIONARY
-from synth.training import fit_passes, preferred
+from synth.training import fit_kept
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,7 @@ class Decided:
         """The training plan of a layer."""
         placed, limit = self.placed[layer.name], self.memory[layer.name]
         distribution = Distribution(layer.nest, placed.grid, placed.order)
-        footprints = Footprints(distribution)
-        sequence = preferred(footprints, layer.transposed)[0]
-        found, _ = fit_passes(footprints, STATIONARY, limit, self.kept, sequence=sequence)
+        found, _ = fit_kept(distribution, STATIONARY, limit, self.kept, layer.transposed)
         assert found is not None  # the planner found the same one
         first, *later = found.tilings
         order = placement(placed.grid, placed.order)

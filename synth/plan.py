@@ -111,10 +111,13 @@ class Plan:
     @cached_property
     def memory(self) -> Memory:
         """The most words any rank holds, per phase, over all passes."""
-        footprints = Footprints(self.distribution)
         if not self.later:
-            return footprints.memory(self.tiling)
-        return training_memory(footprints, self.tilings, self.overlap)
+            return self._footprints.memory(self.tiling)
+        return training_memory(self._footprints, self.tilings, self.overlap)
+
+    @cached_property
+    def _footprints(self) -> Footprints:
+        return Footprints(self.distribution)
 
     @cached_property
     def overlap(self) -> bool:
@@ -122,7 +125,7 @@ class Plan:
         return self._overlaps(self.memory_words)
 
     def _overlaps(self, limit: int | None) -> bool:
-        return bool(self.later) and overlaps(Footprints(self.distribution), self.tilings, limit)
+        return bool(self.later) and overlaps(self._footprints, self.tilings, limit)
 
     @property
     def work(self) -> PerAxis:

@@ -109,15 +109,16 @@ def fit_training(
     least: int | None = None
     orders = preferred(footprints, transposed)
     for kept in choices(limit is None):
-        if best is not None and _words(distribution, roles(kept, orders[0])) >= best.words:
+        fewest = _words(distribution, roles(kept, orders[0]))  # in either order
+        if best is not None and fewest >= best.words:
             continue
         for sequence in orders:
             chosen, needed = fit_passes(footprints, stationary, limit, kept, panels, sequence)
             least = needed if least is None else min(least, needed)
             if chosen is not None and (best is None or chosen.words < best.words):
                 best = chosen
-            if chosen is not None and chosen.words == _words(distribution, roles(kept, sequence)):
-                break  # the other order moves as much, at best
+            if chosen is not None and chosen.words == fewest:
+                break
     assert least is not None
     return best, least
 
@@ -129,6 +130,18 @@ def choices(all_fit: bool) -> Iterator[frozenset[Tensor]]:
             yield frozenset(kept)
         if all_fit:
             return
+
+
+def fit_kept(
+    distribution: Distribution,
+    stationary: Several[Tensor],
+    limit: int | None,
+    kept: frozenset[Tensor],
+    transposed: bool,
+) -> tuple[Fit | None, int]:
+    """`fit_passes` in the preferred order: what a network plans for a layer, and what then runs it."""
+    footprints = Footprints(distribution)
+    return fit_passes(footprints, stationary, limit, kept, sequence=preferred(footprints, transposed)[0])
 
 
 def fit_passes(

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from runtime.blocks import Box, cut, within
-from runtime.forms import Tuning
+from runtime.forms import tune
 from synth.layer import Layer
 
 Whole = dict[str, torch.Tensor]  # In, Ker, dOut, Out, dIn, dKer
@@ -105,7 +105,7 @@ class Run:
 
     def step(self) -> dict[str, Any]:
         """What is timed: the results by name."""
-        Tuning.on = self.contender.tuned
+        tune(self.contender.tuned)
         module = self.contender.module
         if not self.training:
             with torch.no_grad():

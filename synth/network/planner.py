@@ -14,7 +14,6 @@ from synth.distribution import Distribution
 from synth.errors import InfeasibleError, UsageError
 from synth.fit import Fit, fit
 from synth.machine.groups import split_over
-from synth.memory import Footprints
 from synth.network.boxes import EVERY, Array, Boxes, Placed
 from synth.network.graph import Edge, Network
 from synth.network.moves import Side, edge_words, single_positions
@@ -31,7 +30,7 @@ from synth.network.options import (
 from synth.network.solve import Progress, Solution, Table, solve
 from synth.search import STATIONARY
 from synth.tiling import Tiling
-from synth.training import fit_passes, preferred
+from synth.training import fit_kept
 
 
 @dataclass(frozen=True)
@@ -206,9 +205,7 @@ class _Planner:
         """The tilings of the passes that fit a limit in words, and the least that they need."""
         distribution = Distribution(kind.nest, placed.grid)
         if self.asked.training and kind.weighted:
-            footprints = Footprints(distribution)
-            sequence = preferred(footprints, bool(kind.rows))[0]
-            return fit_passes(footprints, STATIONARY, limit, self.asked.kept, sequence=sequence)
+            return fit_kept(distribution, STATIONARY, limit, self.asked.kept, bool(kind.rows))
         return fit(distribution, STATIONARY, limit, _role(kind))
 
     def _too_small(self, kind: Kind, choices: Sequence[Choice]) -> InfeasibleError:

@@ -901,6 +901,14 @@ class Tuning:
     times: ClassVar[dict[Key, dict[str, list[float]]]] = {}
 
 
+def tune(on: bool = True) -> None:
+    """From now on the local kernels of this process are timed in several forms.
+
+    The first calls of each kernel try them, all later ones take the fastest.
+    """
+    Tuning.on = on
+
+
 class Fit(NamedTuple):
     """How a block's rows are given to torch: zeros to write out, what torch adds."""
 
@@ -1167,19 +1175,35 @@ def convolve(
     if not (in_tile.numel() and ker_tile.numel() and all(out_shape)):
         return in_tile.new_zeros(out_shape)
     fit = fitted(block, windows)
-    wide, ker, groups = flat(in_tile, dims), ker_tile, 1
-    if ker.dim() == dims + 3:
-        groups, ker = ker.shape[0], ker.flatten(0, 1)
+    wide = flat(in_tile, dims)
     if fit.zeros:
         wide = bordered(wide, fit.zeros)
+    out = output(conv, wide, ker_tile, fit)
+    if fit.zeros:
+        Room.leave(wide)
+    return out.reshape(out_shape)
+
+
+def output(
+    conv: Callable[..., torch.Tensor],
+    wide: torch.Tensor,
+    ker: torch.Tensor,
+    fit: Fit,
+) -> torch.Tensor:
+    """torch's convolution, or the form of it that was the fastest."""
+    dims, groups = len(fit.stride), 1
+    if ker.dim() == dims + 3:
+        groups, ker = ker.shape[0], ker.flatten(0, 1)
 
     def direct() -> torch.Tensor:
         one = wide.to_mkldnn() if overlooked(wide, groups) else wide
         found = conv(one, ker, None, fit.stride, fit.padding, fit.dilation, groups)
         return found.to_dense() if found.is_mkldnn else found
 
+    if not Tuning.on:
+        return direct()
     forms: dict[str, Form] = {"direct": direct}
-    if Tuning.on and dims in LAST:
+    if dims in LAST:
         forms["channels-last"] = lambda: conv(
             reordered(wide),
             reordered(ker),
@@ -1189,15 +1213,12 @@ def convolve(
             fit.dilation,
             groups,
         ).contiguous()
-    if Tuning.on and groups == 1 and fits_in_memory(wide, tuple(ker.shape[2:])):
+    if groups == 1 and fits_in_memory(wide, tuple(ker.shape[2:])):
         forms["unfold"] = lambda: product(wide, ker, fit)
-    if Tuning.on and suits_winograd(wide, ker.shape, fit, groups):
+    if suits_winograd(wide, ker.shape, fit, groups):
         forms["winograd"] = lambda: winograd(wide, ker, fit.padding)
     key = "forward", tuple(wide.shape), tuple(ker.shape), wide.dtype
-    out = fastest(key, forms, wide.device) if Tuning.on else direct()
-    if fit.zeros:
-        Room.leave(wide)
-    return out.reshape(out_shape)
+    return fastest(key, forms, wide.device)
 
 
 def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
@@ -1471,7 +1492,7 @@ def conclude(
     ends the process with code 6.
     """
     words = Words(finite=args.check)
-    Tuning.on = args.tune
+    tune(args.tune)
     try:
         values, seconds = timed(share, words, world)
         for each, value in zip(share.results if share else [], values, strict=True):
