@@ -52,9 +52,12 @@ def give_back(
     """
     here, there = carried(at), owned(at)
     kept = overlap(here, there)
-    result = sums.new_zeros(shape(there))
-    if volume(kept):
-        result[within(kept, there)] = sums[within(kept, here)]
+    if kept == there:
+        result = sums[within(kept, here)].clone(memory_format=torch.contiguous_format)
+    else:  # of rows that nothing reads
+        result = sums.new_zeros(shape(there))
+        if volume(kept):
+            result[within(kept, there)] = sums[within(kept, here)]
     for box, piece in exchange(sums, carried, owned, at, peers, grid, count):
         result[within(box, there)] += piece
     return result

@@ -71,9 +71,11 @@ def output(
         groups, ker = ker.shape[0], ker.flatten(0, 1)
 
     def direct() -> torch.Tensor:
-        one = wide.to_mkldnn() if overlooked(wide, groups) else wide
-        found = conv(one, ker, None, fit.stride, fit.padding, fit.dilation, groups)
-        return found.to_dense() if found.is_mkldnn else found
+        steps = fit.padding, fit.stride, fit.dilation, groups
+        if overlooked(wide, groups):
+            return torch.mkldnn_convolution(wide, ker, None, *steps)
+        padding, stride, *rest = steps
+        return conv(wide, ker, None, stride, padding, *rest)
 
     if not Tuning.on:
         return direct()
@@ -116,9 +118,7 @@ def input_gradient(
     shape_only = Room.take(dout_tile, *wide_shape)  # torch would copy a view
     din = gradients(shape_only, ker_tile, dout_tile, fit, 0)
     Room.leave(shape_only)
-    if fit.zeros:
-        din = F.pad(din, [-zeros for zeros in fit.zeros])
-    return din.reshape(in_shape)
+    return inside(din, fit.zeros).reshape(in_shape)
 
 
 def kernel_gradient(
@@ -144,15 +144,17 @@ def kernel_gradient(
 
 
 def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
-    """The zeros around a block; written out where `padding=` cannot say them."""
+    """The zeros around a block; written out along axes where `padding=` cannot."""
     around = [zeros_around(block[axis], window) for axis, window in windows.items()]
     stride = [window.stride for window in windows.values()]
     dilation = [window.dilation for window in windows.values()]
-    pairs = zip(around, stride, strict=True)
-    if all(0 <= before - after < step for (before, after), step in pairs):
-        return Fit([], [before for before, _ in around], stride, dilation)
-    zeros = [n for pair in reversed(around) for n in pair]
-    return Fit(zeros, [0] * len(around), stride, dilation)
+    zeros, padding = [], list[int]()
+    for (before, after), step in zip(around, stride, strict=True):
+        even = 0 <= before - after < step
+        padding.append(before if even else 0)
+        zeros.append((0, 0) if even else (before, after))
+    written = [n for pair in reversed(zeros) for n in pair]
+    return Fit(written if any(written) else [], padding, stride, dilation)
 
 
 def bordered(values: torch.Tensor, zeros: list[int]) -> torch.Tensor:
@@ -164,9 +166,23 @@ def bordered(values: torch.Tensor, zeros: list[int]) -> torch.Tensor:
         dim = values.dim() - 1 - place
         inner[dim] = slice(low, low + sizes[dim])
         sizes[dim] += low + zeros[2 * place + 1]
-    wide = Room.take(values, *sizes).zero_()
+    wide = Room.take(values, *sizes)
+    for place, (low, high) in enumerate(zip(zeros[::2], zeros[1::2], strict=True)):
+        dim = values.dim() - 1 - place
+        wide.narrow(dim, 0, low).zero_()
+        wide.narrow(dim, sizes[dim] - high, high).zero_()
     wide[tuple(inner)] = values
     return wide
+
+
+def inside(values: torch.Tensor, zeros: list[int]) -> torch.Tensor:
+    """What `bordered` put zeros around: a view, where nothing had been cut off."""
+    if any(n < 0 for n in zeros):
+        return F.pad(values, [-n for n in zeros])
+    for place, (low, high) in enumerate(zip(zeros[::2], zeros[1::2], strict=True)):
+        dim = values.dim() - 1 - place
+        values = values.narrow(dim, low, values.shape[dim] - low - high)
+    return values
 
 
 def flat(tile: torch.Tensor, dims: int) -> torch.Tensor:
@@ -187,13 +203,13 @@ def gradients(
     backward, out = torch.ops.aten.convolution_backward, flat(dout, dims)
 
     def direct() -> torch.Tensor:
-        one, other = out, wide
-        if overlooked(wide, groups):
-            one = out.to_mkldnn()
-            stand_in = torch.empty(wide.shape, layout=torch._mkldnn)  # type: ignore[attr-defined]
-            other = wide.to_mkldnn() if of == 1 else stand_in
-        found: torch.Tensor = backward(one, other, ker, no_bias, *steps, wanted)[of]
-        return found.to_dense() if found.is_mkldnn else found
+        values = wide
+        if overlooked(wide, groups):  # its layout decides; dIn reads no more of it
+            layout = torch._mkldnn  # type: ignore[attr-defined]
+            stand_in = torch.empty(wide.shape, layout=layout)
+            values = wide.to_mkldnn() if of == 1 else stand_in
+        found: torch.Tensor = backward(out, values, ker, no_bias, *steps, wanted)[of]
+        return found
 
     if not Tuning.on:
         return direct()

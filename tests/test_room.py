@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 
 import pytest
@@ -63,3 +67,26 @@ def test_in_any_mode_and_after_it(mode: type) -> None:
         assert torch.allclose(second, 2 * right, atol=2e-4)
     taken = Room.take(inputs, 5)
     assert not taken.is_inference()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc")
+@pytest.mark.parametrize("kept", [False, True])
+def test_freed_memory_is_kept_when_asked_for(kept: bool) -> None:
+    """Buffers of 64 MB: fresh pages each time, or the same ones."""
+    text = """
+        import resource
+        import torch
+        from runtime.room import keep_freed
+        assert keep_freed() if KEPT else True
+        def faults():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(16_000_000)
+        before = faults()
+        for i in range(8):
+            torch.ones(16_000_000 - 1000 * i)
+        print(faults() - before)
+    """
+    text = textwrap.dedent(text).replace("KEPT", str(kept))
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    pages = 16_000_000 * 4 // os.sysconf("SC_PAGE_SIZE")
+    assert int(ran.stdout) < 2 * pages if kept else int(ran.stdout) > 7 * pages
