@@ -34,13 +34,16 @@ from runtime.mesh import (
 )
 from runtime.report import write_part
 
+Kernel = tuple[int, int, int, int, tuple[int, ...]]
 SIZES = 2**12, 2**16, 2**18, 2**20, 2**22  # bytes of a whole buffer
-LAYERS = (  # samples, input and output channels, rows and columns, kernel
-    (4, 64, 64, 56, 3),
-    (8, 256, 64, 28, 1),
-    (8, 128, 128, 28, 3),
-    (8, 256, 128, 14, 3),
-    (8, 512, 256, 7, 3),
+LAYERS: tuple[Kernel, ...] = (  # samples, input and output channels, taps, rows
+    (4, 64, 64, 3, (56, 56)),
+    (8, 256, 64, 1, (28, 28)),
+    (8, 128, 128, 3, (28, 28)),
+    (8, 256, 128, 3, (14, 14)),
+    (8, 512, 256, 3, (7, 7)),
+    (8, 16, 32, 3, (56, 56)),  # few channels
+    (1, 16, 16, 3, (32, 48, 48)),
 )
 
 
@@ -156,27 +159,30 @@ def collectives(
     return found
 
 
-def kernels(layer: tuple[int, ...], world: World, repeat: int) -> list[dict[str, Any]]:
+def kernels(layer: Kernel, world: World, repeat: int) -> list[dict[str, Any]]:
     """Seconds of the three passes of a layer's local kernel, on all ranks at once."""
-    samples, c, k, rows, taps = layer
-    window = Window(rows, taps, padding=taps // 2)
-    windows = {"h": window, "w": window}
-    extents = {"b": samples, "c": c, "k": k, "h": rows, "w": rows}
+    samples, c, k, taps, rows = layer
+    axes = "dhw"[-len(rows) :]
+    conv = {2: F.conv2d, 3: F.conv3d}[len(rows)]
+    windows = {
+        a: Window(n, taps, padding=taps // 2) for a, n in zip(axes, rows, strict=True)
+    }
+    extents = {"b": samples, "c": c, "k": k, **dict(zip(axes, rows, strict=True))}
     block = {axis: (0, extent) for axis, extent in extents.items()}
-    in_tile = torch.rand(samples, c, rows, rows, device=world.device)
-    ker_tile = torch.rand(k, c, taps, taps, device=world.device)
-    dout = torch.rand(samples, k, rows, rows, device=world.device)
+    in_tile = torch.rand(samples, c, *rows, device=world.device)
+    ker_tile = torch.rand(k, c, *[taps] * len(rows), device=world.device)
+    dout = torch.rand(samples, k, *rows, device=world.device)
     jobs: dict[str, Callable[[], object]] = {
-        "forward": lambda: convolve(F.conv2d, in_tile, ker_tile, block, windows),
+        "forward": lambda: convolve(conv, in_tile, ker_tile, block, windows),
         "backward-data": lambda: input_gradient(ker_tile, dout, block, windows),
         "backward-filter": lambda: kernel_gradient(in_tile, dout, block, windows),
     }
-    flops = 2 * samples * rows * rows * c * k * taps * taps
     return [
         {
             "layer": list(layer),
             "pass": pass_,
-            "flops": flops,
+            "flops": 2 * dout.numel() * ker_tile[0].numel(),
+            "channels": min(c, k),
             "seconds": together(job, world, repeat),
         }
         for pass_, job in jobs.items()
@@ -200,8 +206,8 @@ def memory_speed(world: World, repeat: int) -> dict[str, float]:
 
 def overlap(group: Group, world: World, repeat: int) -> float:
     """The share of the shorter of kernel and collective that the longer one hides."""
-    samples, c, k, rows, taps = LAYERS[2]
-    inputs = torch.rand(samples, c, rows, rows, device=world.device)
+    samples, c, k, taps, rows = LAYERS[2]
+    inputs = torch.rand(samples, c, *rows, device=world.device)
     ker = torch.rand(k, c, taps, taps, device=world.device)
     members = len(group.peers)
     words = 2**20 // members

@@ -5,8 +5,9 @@ other: with p ranks and a buffer of n bytes a collective takes
 
     t = (p - 1)·α + (p - 1)/p·n·β        and a reduction (p - 1)/p·n·γ more
 
-and the local kernel takes `overhead + operations / rate`. α, β and rate make the relative errors of the
-measured times least in the mean square; the file's head tells what is left of them.
+and the local kernel takes `overhead + operations / rate`, at another rate where channels are few. All
+factors make the relative errors of the measured times least in the mean square; the file's head tells what
+is left of them.
 """
 
 from __future__ import annotations
@@ -15,47 +16,42 @@ import json
 import math
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from synth.errors import RunError, UsageError
 
 MOST_RANKS = 64  # on one machine
+NARROW = 32  # channels, below which kernels have a rate of their own
 
 
 @dataclass(frozen=True)
-class Line:
-    """t = fixed + slope·size: the fit, and the mean relative error that it leaves."""
+class Fitted:
+    """What each amount takes (seconds per unit of it), and the mean relative error that is left."""
 
-    fixed: float
-    slope: float
+    factors: tuple[float, ...]
     error: float
 
 
-def fitted(points: list[tuple[float, float, float]]) -> Line:
-    """Seconds `t = a·fixed + b·slope` from points (a, b, t), both factors at least 0.
+def fitted(points: Sequence[tuple[float, ...]]) -> Fitted:
+    """The factors, none negative, of `seconds = amounts · factors` from points (*amounts, seconds).
 
     Relative errors are weighed alike, so small messages count as much as large ones.
     """
-    rows = [(a / t, b / t) for a, b, t in points]
-    aa, ab, bb = (sum(x[i] * x[j] for x in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
-    a1, b1 = (sum(x[i] for x in rows) for i in (0, 1))
-    whole = aa * bb - ab * ab
-    tries = [(a1 / aa, 0.0), (0.0, b1 / bb)]
-    if whole > 1e-12 * aa * bb:
-        both = (a1 * bb - b1 * ab) / whole, (b1 * aa - a1 * ab) / whole
-        tries = [both] if min(both) >= 0 else tries
+    from scipy.optimize import nnls  # slow to import
 
-    def squares(line: tuple[float, float]) -> float:
-        return sum((x * line[0] + y * line[1] - 1) ** 2 for x, y in rows)
-
-    fixed, slope = min(tries, key=squares)
-    error = sum(abs(x * fixed + y * slope - 1) for x, y in rows) / len(rows)
-    return Line(fixed, slope, error)
+    table = np.array(points)
+    shares = table[:, :-1] / table[:, -1:]
+    scale = np.linalg.norm(shares, axis=0)
+    factors = nnls(shares / scale, np.ones(len(table)))[0] / scale
+    return Fitted(tuple(map(float, factors)), float(np.abs(shares @ factors - 1).mean()))
 
 
-def level(found: list[dict[str, Any]], gamma: float) -> Line:
+def level(found: list[dict[str, Any]], gamma: float) -> Fitted:
     """α and β of one level, from its collectives."""
     points = []
     for each in found:
@@ -65,21 +61,38 @@ def level(found: list[dict[str, Any]], gamma: float) -> Line:
     return fitted(points)
 
 
+def _rate(kernels: list[dict[str, Any]], overhead: float) -> Fitted:
+    """Seconds per operation beside the overhead of a call."""
+    return fitted([(k["flops"], max(k["seconds"] - overhead, 0.1 * k["seconds"])) for k in kernels])
+
+
 def machine_text(found: dict[str, Any], name: str) -> str:
     """The machine file of what was measured."""
-    kernel = fitted([(1.0, each["flops"], each["seconds"]) for each in found["kernels"]])
+    kernels = found["kernels"]
+    wide = [each for each in kernels if each["channels"] >= NARROW]
+    few = [each for each in kernels if each["channels"] < NARROW]
+    fixed, _ = fitted([(1.0, each["flops"], each["seconds"]) for each in wide]).factors
+    overhead = max(found["call"], fixed)
+    rates = [_rate(some, overhead) for some in (wide, few)]
     nodes = found["ranks"] // found["local"]
-    errors, lines = [f"local kernel {kernel.error:.0%}"], []
+    errors = [f"local kernel {rates[0].error:.0%}, with few channels {rates[1].error:.0%}"]
+    lines = []
     for each, ranks in (("node", found["local"]), ("system", found["ranks"])):
         measured = [entry for entry in found["collectives"] if entry["level"] == each]
         if measured:
             line = level(measured, found["gamma"])
             errors.append(f"collectives of level {each} {line.error:.0%}")
+            alpha, beta = line.factors
             lines.append(
-                f"  - {{name: {each}, ranks: {ranks}, alpha: {line.fixed:.4g}, beta: {line.slope:.4g}, "
-                "kind: measured}"
+                f"  - {{name: {each}, ranks: {ranks}, alpha: {alpha:.4g}, beta: {beta:.4g}, kind: measured}}"
             )
-    overhead = max(found["call"], kernel.fixed)
+    compute = {
+        "rate": f"{1 / rates[0].factors[0]:.4g}",
+        "bandwidth": f"{found['bandwidth']:.4g}",
+        "gamma": f"{found['gamma']:.4g}",
+        "overhead": f"{overhead:.4g}",
+        "narrow": f"[[{NARROW}, {1 / rates[1].factors[0]:.4g}]]",
+    }
     return "\n".join(
         [
             f"# Measured by `synth calibrate` on {found['ranks']} ranks, {nodes} node(s), "
@@ -89,8 +102,7 @@ def machine_text(found: dict[str, Any], name: str) -> str:
             f"source: measured by synth calibrate on {found['ranks']} ranks with {found['backend']}",
             "levels:",
             *lines,
-            f"compute: {{rate: {1 / kernel.slope:.4g}, bandwidth: {found['bandwidth']:.4g}, "
-            f"gamma: {found['gamma']:.4g}, overhead: {overhead:.4g}}}",
+            f"compute: {{{', '.join(f'{key}: {value}' for key, value in compute.items())}}}",
             f"memory: {found['memory']}",
             f"overlap: {found['overlap']:.3f}",
             "algorithms: [ring]",

@@ -13,7 +13,7 @@ GOOD = """machine: two
 levels:
   - {name: node, ranks: 4, alpha: 1e-6, beta: 1e-11, small: [[1024, 4e-11], [65536, 2e-11]]}
   - {name: system, alpha: 2e-6, beta: 1e-10, links: 2, contention: 1.5, staging_beta: 1e-11}
-compute: {rate: 1e12}
+compute: {rate: 1e12, narrow: [[16, 1e11], [64, 5e11]]}
 memory: 16GiB
 """
 
@@ -25,6 +25,7 @@ def test_reads_all_numbers() -> None:
     assert node.message(1000) == pytest.approx(1e-6 + 1000 * 4e-11)
     assert node.message(10**6) == pytest.approx(1e-6 + 1e-5)
     assert system.message(10**6, flows=4) == pytest.approx(2e-6 + 1e6 * (1e-10 * 2 * 1.5 + 1e-11))
+    assert [machine.compute.rate_of(n) for n in (1, 15, 16, 63, 64)] == [1e11, 1e11, 5e11, 5e11, 1e12]
     assert machine.level_of(0, 3) == 0
     assert machine.level_of(3, 4) == 1
 
@@ -57,6 +58,12 @@ WRONG = [
     (GOOD.replace("16GiB", "lots"), "m.yaml:6:9: memory: 'lots' is no size"),
     (GOOD + "overlap: 2\n", "m.yaml:7:10: overlap is 2; it is a share"),
     (GOOD + "algorithms: [rings]\n", "m.yaml:7:14: algorithm rings is unknown; did you mean ring?"),
+    (GOOD.replace("[64, ", "[8, "), "m.yaml:5:44: narrow lists 8 channels after 16; list them ascending"),
+    (GOOD.replace("5e11", "0"), "m.yaml:5:49: rate of narrow is 0; it must be more than 0"),
+    (
+        GOOD.replace("[[16, 1e11], [64, 5e11]]", "16"),
+        "m.yaml:5:31: narrow is 16; write a list of [channels, rate]",
+    ),
     (GOOD.replace("[65536, ", "[512, "), "m.yaml:3:77: small lists 512 bytes after 1024"),
 ]
 

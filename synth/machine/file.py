@@ -37,7 +37,7 @@ LEVEL = (
     "staging_beta",
     "kind",
 )
-COMPUTE = ("rate", "bandwidth", "gamma", "overhead")
+COMPUTE = ("rate", "bandwidth", "gamma", "overhead", "narrow")
 PROFILES = Path(__file__).resolve().parent.parent / "data" / "machines"
 
 
@@ -74,6 +74,7 @@ def parse_machine(text: str, filename: str) -> Machine:
     compute = mapping(top["compute"], "compute", COMPUTE)
     if "rate" not in compute:
         raise top["compute"].fault("compute lacks rate; write rate: and floating-point operations per second")
+    narrow = compute.pop("narrow", None)
     numbers = {key: number(node, key, positive=key in ("rate", "bandwidth")) for key, node in compute.items()}
     overlap = number(top["overlap"], "overlap") if "overlap" in top else 1.0
     if overlap > 1:
@@ -82,7 +83,7 @@ def parse_machine(text: str, filename: str) -> Machine:
     return Machine(
         name,
         levels,
-        Compute(**numbers),
+        Compute(**numbers, narrow=() if narrow is None else _steps(narrow, "narrow", "channels", "rate")),
         _memory(top.get("memory")),
         overlap,
         _algorithms(top.get("algorithms")),
@@ -156,7 +157,7 @@ def _level(place: Node) -> Level:
     return Level(
         word(entries["name"], "name"),
         count(entries["ranks"], "ranks") if "ranks" in entries else None,
-        small=_small(entries["small"]) if "small" in entries else (),
+        small=_steps(entries["small"], "small", "bytes", "beta") if "small" in entries else (),
         links=count(entries["links"], "links") if "links" in entries else None,
         **numbers,
     )
@@ -178,18 +179,19 @@ def _nested(place: Node, inner: Level, outer: Level) -> None:
         contradict(f"has {outer.ranks} ranks, which is no multiple of the {inner.ranks} of {inner.name}")
 
 
-def _small(node: Node) -> tuple[tuple[int, float], ...]:
-    """[[bytes, beta], ...]: messages shorter than `bytes` see that beta."""
+def _steps(node: Node, key: str, of: str, what: str) -> tuple[tuple[int, float], ...]:
+    """[[bound, value], ...]: below each bound another value."""
     steps: list[tuple[int, float]] = []
     for item in node.items if isinstance(node, Listing) else ():
         if not isinstance(item, Listing) or len(item.items) != 2:
-            raise item.fault(f"an entry of small is {item}; write [bytes, beta]")
-        step = count(item.items[0], "bytes of small"), number(item.items[1], "beta of small")
+            raise item.fault(f"an entry of {key} is {item}; write [{of}, {what}]")
+        below, value = item.items
+        step = count(below, f"{of} of {key}"), number(value, f"{what} of {key}", positive=what == "rate")
         if steps and step[0] <= steps[-1][0]:
-            raise item.fault(f"small lists {step[0]} bytes after {steps[-1][0]}; list sizes ascending")
+            raise item.fault(f"{key} lists {step[0]} {of} after {steps[-1][0]}; list them ascending")
         steps.append(step)
     if not steps:
-        raise node.fault(f"small is {node}; write a list of [bytes, beta]")
+        raise node.fault(f"{key} is {node}; write a list of [{of}, {what}]")
     return tuple(steps)
 
 

@@ -58,7 +58,8 @@ def compute_seconds(machine: Machine, nest: Nest, work: PerAxis, weighted: bool)
     A pooling is bound by memory: it reads its input and writes its output once.
     """
     if weighted:
-        return machine.compute.overhead + 2 * work.size * nest.taps / machine.compute.rate
+        rate = machine.compute.rate_of(min(work.c, work.k))
+        return machine.compute.overhead + 2 * work.size * nest.taps / rate
     bandwidth = machine.compute.bandwidth or machine.compute.rate
     touched = work.size * (nest.strides + 1) * nest.word_bytes
     return machine.compute.overhead + touched / bandwidth

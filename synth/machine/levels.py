@@ -49,6 +49,11 @@ class Compute:
     bandwidth: float | None = None  # memory traffic of element-wise layers and the weight update
     gamma: float = 0.0  # seconds per byte summed in a reduction
     overhead: float = 0.0  # seconds per kernel call
+    narrow: tuple[tuple[int, float], ...] = ()  # (channels, rate with fewer in or out than that), ascending
+
+    def rate_of(self, channels: int) -> float:
+        """The rate of a local kernel with so many input or output channels, whichever are fewer."""
+        return next((rate for below, rate in self.narrow if channels < below), self.rate)
 
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: a machine is a key of many caches
