@@ -60,20 +60,48 @@ def alternatives(request: Request, least_work: int) -> list[Alternative]:
     """
     cap = work_cap(least_work, request.balance)
     unpinned = replace(request, fixed={}, most_work=cap, exact=False)
-    known: Known = {}
+    known = _Known()
     return [_alternative(strategy, unpinned, least_work, known) for strategy in STRATEGIES]
 
 
-Known = dict[tuple[str, int | None], PerAxis]  # (axes, most work) -> the best grid over these axes
+class _Known:
+    """What was searched before: strategies that may split the same axes of a layer share their grids."""
+
+    def __init__(self) -> None:
+        self.within_memory: dict[tuple[str, tuple[Tensor, ...]], Found | None] = {}
+        self.grids: dict[tuple[str, int | None], PerAxis] = {}
+
+    def limited(self, request: Request) -> Found | None:
+        """The best grid within the memory limit."""
+        key = _free_axes(request), request.stationary
+        if key not in self.within_memory:
+            self.within_memory[key] = feasible(request)
+        return self.within_memory[key]
+
+    def freely(self, request: Request) -> Found | None:
+        """Without a memory limit the words of a grid are the same whichever tensor stays: search once."""
+        key = _free_axes(request), request.most_work
+        if key in self.grids:
+            return feasible(replace(request, fixed=self.grids[key]._asdict()))
+        found = feasible(request)
+        if found:
+            self.grids[key] = found.grid
+        return found
 
 
-def _alternative(strategy: Strategy, request: Request, least_work: int, known: Known) -> Alternative:
+def _free_axes(request: Request) -> str:
+    """The axes that a request may split, of those that have an extent."""
+    sizes = request.nest.extents._asdict()
+    return "".join(axis for axis in AXES if axis not in request.fixed and sizes[axis] > 1)
+
+
+def _alternative(strategy: Strategy, request: Request, least_work: int, known: _Known) -> Alternative:
     stationary: Sequence[Tensor] = [strategy.stationary] if strategy.stationary else request.stationary
     fixed: dict[str, int] = {axis: 1 for axis in AXES if axis not in strategy.axes}
     asked = replace(request, fixed=fixed, stationary=tuple(stationary))
     free = replace(asked, memory=None)
     limited = request.memory is not None and strategy.name != "3D"  # 3D takes all the memory it can use
-    found = (feasible(asked) if limited else None) or _freely(free, strategy.axes, known)
+    found = (known.limited(asked) if limited else None) or known.freely(free)
     if found:
         fits = request.memory is None or found.fit.memory <= request.memory
         return _row(strategy.name, request, found, "" if fits else "needs more than the memory limit")
@@ -82,17 +110,6 @@ def _alternative(strategy: Strategy, request: Request, least_work: int, known: K
         return Alternative(strategy.name, None, None, None, False, "no such grid")
     load = found.work / least_work
     return _row(strategy.name, request, found, f"loads a process with {load:.2f}x the least work")
-
-
-def _freely(request: Request, axes: str, known: Known) -> Found | None:
-    """Without a memory limit the words of a grid are the same whichever tensor stays: search once."""
-    name = "".join(sorted(axes))
-    if (name, request.most_work) in known:
-        return feasible(replace(request, fixed=known[name, request.most_work]._asdict()))
-    found = feasible(request)
-    if found:
-        known[name, request.most_work] = found.grid
-    return found
 
 
 def _row(name: str, request: Request, found: Found, why: str) -> Alternative:

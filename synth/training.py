@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Several
-from functools import reduce
+from functools import cache, reduce
 from itertools import combinations
 from operator import add
 
@@ -108,16 +108,21 @@ def fit_training(
     best: Fit | None = None
     least: int | None = None
     orders = preferred(footprints, transposed)
+
+    @cache
+    def fewest(kept: frozenset[Tensor]) -> int:
+        """Words in either order, were there memory enough."""
+        return _words(distribution, roles(kept, orders[0]))
+
     for kept in choices(limit is None):
-        fewest = _words(distribution, roles(kept, orders[0]))  # in either order
-        if best is not None and fewest >= best.words:
+        if best is not None and fewest(kept) >= best.words:
             continue
         for sequence in orders:
             chosen, needed = fit_passes(footprints, stationary, limit, kept, panels, sequence)
             least = needed if least is None else min(least, needed)
             if chosen is not None and (best is None or chosen.words < best.words):
                 best = chosen
-            if chosen is not None and chosen.words == fewest:
+            if chosen is not None and chosen.words == fewest(kept):
                 break
     assert least is not None
     return best, least

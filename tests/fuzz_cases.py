@@ -50,7 +50,8 @@ NETWORKS = (
 MACHINES = (
     "machine: two\nsource: by hand\nlevels:\n  - {name: node, ranks: 4, alpha: 9e-6, beta: 2e-11}\n"
     "  - {name: system, alpha: 3e-5, beta: 8e-11, links: 2, contention: 2, small: [[1024, 1e-9]]}\n"
-    "compute: {rate: 7e12, bandwidth: 7.5e11, overhead: 1e-6, narrow: [[9, 2e12]]}\nmemory: 16GiB\noverlap: 0.5\n",
+    "compute: {rate: 7e12, bandwidth: 7.5e11, overhead: 1e-6, narrow: [[9, 2e12]]}\n"
+    "memory: 16GiB\noverlap: 0.5\n",
     "levels: [{name: all, alpha: 1e-6, beta: 1e-10}]\ncompute: {rate: 1e12}\nalgorithms: [ring]\n",
 )
 PROFILE = "layer,forward_s,backward_s,update_s\none,1e-3,2e-3,1e-5\nway,1e-4,2e-4,1e-6\nlinear1,1e-5,1e-5,0\n"
