@@ -22,8 +22,6 @@ from typing import ClassVar, NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from runtime.room import keep_freed
-
 Form = Callable[[], torch.Tensor]
 TRIES = 3  # timed calls per form; the least counts, so the first may warm up
 TRIALS = 4 * TRIES  # calls after which all forms of a kernel are timed
@@ -44,12 +42,9 @@ class Tuning:
 def tune(on: bool = True) -> None:
     """From now on the local kernels of this process are timed in several forms.
 
-    The first calls of each kernel try them, all later ones take the fastest. And the
-    process keeps the memory that it frees, see `keep_freed`, even after `tune(False)`.
+    The first calls of each kernel try them, all later ones take the fastest.
     """
     Tuning.on = on
-    if on:
-        keep_freed()
 
 
 class Fit(NamedTuple):

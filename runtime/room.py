@@ -6,30 +6,10 @@ about as much as the copy or the sums that it is for.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import Any, ClassVar
 
 import torch
-
-TRIM_THRESHOLD = -1  # options of glibc's mallopt
-MMAP_MAX = -4
-
-
-def keep_freed() -> bool:
-    """From now on this process keeps the memory that it frees; whether it can.
-
-    glibc gives buffers above 32 MiB back to the system at once, and then gets new pages
-    one by one, zeroed: convolutions of large activations take up to 1.7 times as long.
-    MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_=-1 in the environment do the same.
-    In exchange the process stays as large as it ever was, and holes between buffers can
-    make it larger. Without glibc nothing happens: False.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, TypeError, AttributeError):
-        return False
-    return bool(mallopt(MMAP_MAX, 0) and mallopt(TRIM_THRESHOLD, -1))
 
 
 class Room:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,10 @@ from synth.units import show_bytes, show_words
 STARTUP = 60.0  # seconds that starting all ranks may take, beside the timeout
 PER_RANK = 5.0  # and for each rank more
 LAST_WORDS = 4.0  # for ranks to say why they end when torchrun is gone
+# glibc gives buffers above 32 MiB back to the system at once, and then gets new pages one by one, zeroed:
+# convolutions of large activations take up to 1.7 times as long. Not so with this in the environment; the
+# process then stays as large as it ever was, and holes between buffers can make it larger.
+KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
 
 _OF_RANK = re.compile(r"rank [0-9]+ \(")
 _BLAMES = re.compile(r" is (lost|late), |; the first to fail ")
@@ -88,7 +92,8 @@ class Outcome:
 def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3, tune: bool = False) -> Outcome:
     """Emit, start and judge the program of a plan.
 
-    timeout: seconds that a rank may wait for another. tune: time the forms of the local kernel, use the best.
+    timeout: seconds that a rank may wait for another. tune: time the forms of the local kernel, use the best;
+    ranks then keep the memory that they free (`KEEP_FREED`).
     Raises `RunError` when the run fails or hangs and `CheckError` when values or words disagree.
     """
     with tempfile.TemporaryDirectory(prefix="synth-run-") as folder:
@@ -99,7 +104,7 @@ def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3, tune: bool = Fa
         flags += ["--bench", str(repetitions)] if repetitions else []
         flags += ["--tune"] if tune else []
         limit = timeout + STARTUP + PER_RANK * plan.procs
-        code, told = started(program, plan.procs, flags, limit)
+        code, told = started(program, plan.procs, flags, limit, KEEP_FREED if tune else None)
         found = [_report(reports, rank) for rank in range(plan.used_procs)]
         if any(report is None for report in found):
             raise RunError(_failure(plan, code, told, found))
@@ -120,16 +125,24 @@ def _write(program: Path, text: str) -> None:
         raise RunError(f"{program}: cannot be written ({fault.strerror}); check space and rights") from fault
 
 
-def started(program: Path, procs: int, flags: list[str], limit: float) -> tuple[int, str]:
+def started(
+    program: Path, procs: int, flags: list[str], limit: float, defaults: Mapping[str, str] | None = None
+) -> tuple[int, str]:
     """Run a program under torchrun for `limit` seconds at most; its exit code and what it said.
 
+    defaults: what the environment holds unless it does already.
     Raises `RunError` where it takes longer.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1"]
     command += [f"--nproc-per-node={procs}", str(program), *flags]
     home = str(Path(__file__).resolve().parent.parent)
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        **(defaults or {}),
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
     with tempfile.TemporaryFile() as output, _ended(command, environment, output) as process:
         try:
             code = process.wait(timeout=None if limit == math.inf else limit)

@@ -13,6 +13,7 @@ import torch
 
 from runtime.room import Room
 from runtime.winograd import winograd
+from synth.driver import KEEP_FREED
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +77,6 @@ def test_freed_memory_is_kept_when_asked_for(kept: bool) -> None:
     text = """
         import resource
         import torch
-        from runtime.room import keep_freed
-        assert keep_freed() if KEPT else True
         def faults():
             return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         torch.ones(16_000_000)
@@ -86,7 +85,8 @@ def test_freed_memory_is_kept_when_asked_for(kept: bool) -> None:
             torch.ones(16_000_000 - 1000 * i)
         print(faults() - before)
     """
-    text = textwrap.dedent(text).replace("KEPT", str(kept))
-    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", textwrap.dedent(text)]
+    environment = os.environ | (KEEP_FREED if kept else {})
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     pages = 16_000_000 * 4 // os.sysconf("SC_PAGE_SIZE")
     assert int(ran.stdout) < 2 * pages if kept else int(ran.stdout) > 7 * pages

@@ -17,6 +17,7 @@ from benchmarks.suite.kernels import operations
 from benchmarks.suite.ours import OURS, TUNED
 from benchmarks.suite.rank import Job
 from benchmarks.suite.summary import Line, summarised
+from synth.driver import KEEP_FREED
 from synth.layer import Layer
 from synth.machine.file import load_machine
 from synth.plan import Plan
@@ -90,7 +91,7 @@ def torchrun(procs: int, module: str, *argv: str) -> None:
     flags = ["--standalone", "--nproc-per-node", str(procs)]
     command = [sys.executable, "-m", "torch.distributed.run", *flags, "-m", module, *argv]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    environment = os.environ | KEEP_FREED | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)
         try:

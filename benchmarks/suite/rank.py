@@ -25,7 +25,6 @@ from benchmarks.suite.peers import PEERS
 from benchmarks.suite.profiles import PARTS, shares
 from benchmarks.suite.sockets import traffic
 from runtime.forms import TRIALS
-from runtime.room import keep_freed
 from synth.layer import Layer
 from synth.plan import Plan
 
@@ -169,7 +168,6 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    keep_freed()  # for all contenders alike
     dist.init_process_group("gloo")
     job: Job = pickle.loads(args.job.read_bytes())
     whole = torch.load(job.whole, mmap=True)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import datetime
 import io
 import itertools
@@ -571,26 +570,6 @@ def stop() -> None:
     dist.destroy_process_group()
 
 
-TRIM_THRESHOLD = -1  # options of glibc's mallopt
-MMAP_MAX = -4
-
-
-def keep_freed() -> bool:
-    """From now on this process keeps the memory that it frees; whether it can.
-
-    glibc gives buffers above 32 MiB back to the system at once, and then gets new pages
-    one by one, zeroed: convolutions of large activations take up to 1.7 times as long.
-    MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_=-1 in the environment do the same.
-    In exchange the process stays as large as it ever was, and holes between buffers can
-    make it larger. Without glibc nothing happens: False.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, TypeError, AttributeError):
-        return False
-    return bool(mallopt(MMAP_MAX, 0) and mallopt(TRIM_THRESHOLD, -1))
-
-
 class Room:
     """Buffers that were left, for whoever takes one next.
 
@@ -925,12 +904,9 @@ class Tuning:
 def tune(on: bool = True) -> None:
     """From now on the local kernels of this process are timed in several forms.
 
-    The first calls of each kernel try them, all later ones take the fastest. And the
-    process keeps the memory that it frees, see `keep_freed`, even after `tune(False)`.
+    The first calls of each kernel try them, all later ones take the fastest.
     """
     Tuning.on = on
-    if on:
-        keep_freed()
 
 
 class Fit(NamedTuple):
