@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from problems import conv, distributions, schedules, steps
 
 from synth import words
-from synth.axes import TENSORS, PerAxis
+from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.nest import Nest, Window
 from synth.schedule import Schedule
@@ -113,6 +113,34 @@ def test_words_beyond_64_bits_are_exact() -> None:
     most = received(Distribution(odd, PerAxis(b=2, k=2)), Tiling()).most()
     assert most["in"] == (n // 2 + 1) * (n // 2)
     assert most["ker"] == n * (n // 2) // 2
+    nest = Nest(PerAxis(b=2**32, c=2**32, k=2**32), Window(1), Window(1), Window(1))
+    most = received(Distribution(nest, PerAxis(c=16)), Tiling()).most()  # the whole of Out, 16 times
+    assert most["out"] == 15 * 2**60
+
+
+@pytest.mark.parametrize("kept", ["In", "Ker"])
+def test_words_beside_a_kept_tensor_are_exact(kept: Tensor) -> None:
+    """Floats end at 2^53; 2^27 + 1 rows of the other tensor arrive."""
+    n = 2**29 + 1
+    nest = Nest(PerAxis(b=n, c=n, k=n), Window(1), Window(1), Window(1))
+    tiling = Tiling(pass_="backward-filter" if kept == "In" else "backward-data", kept=frozenset({kept}))
+    most = received(Distribution(nest, PerAxis(b=2, k=2)), tiling).most()
+    assert most["total"] == (2**27 + 1) * n
+
+
+def test_long_rows_that_differ_by_one_are_of_two_classes() -> None:
+    """Floats end at 2^53."""
+    assert words._alike(3, 0, {"rows": [np.array([2**60 + 1, 2**60, 2**60 + 1])]}).tolist() == [0, 1, 0]
+
+
+def test_partial_sums_of_tiles_that_are_visited_twice() -> None:
+    """Two processes sum dIn, 8 words each; each of its tiles is visited for either panel along k."""
+    nest = Nest(PerAxis(b=4, c=4, k=4), Window(1), Window(1), Window(1))
+    tiling = Tiling("Out", PerAxis(b=2, k=2), swapped=True, pass_="backward-data")
+    schedule = Schedule(Distribution(nest, PerAxis(k=2)), tiling)
+    planned = received(schedule.distribution, tiling).most()
+    assert planned == simulate(schedule).most()
+    assert planned["in"] == 2 * 8
 
 
 def test_halo_of_huge_images_is_exact() -> None:
