@@ -15,6 +15,7 @@ from problems import conv, distributions, schedules, steps
 from synth import words
 from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
+from synth.intervals import length
 from synth.nest import Nest, Window
 from synth.schedule import Schedule
 from synth.simulate import simulate
@@ -113,9 +114,20 @@ def test_words_beyond_64_bits_are_exact() -> None:
     most = received(Distribution(odd, PerAxis(b=2, k=2)), Tiling()).most()
     assert most["in"] == (n // 2 + 1) * (n // 2)
     assert most["ker"] == n * (n // 2) // 2
+
+
+def test_words_that_are_beyond_64_bits_only_as_often_as_they_move() -> None:
+    """Sums arrive from 15 others, tiles are visited 32 times, and rows read by up to 2^9 + 1 tiles."""
     nest = Nest(PerAxis(b=2**32, c=2**32, k=2**32), Window(1), Window(1), Window(1))
-    most = received(Distribution(nest, PerAxis(c=16)), Tiling()).most()  # the whole of Out, 16 times
-    assert most["out"] == 15 * 2**60
+    assert received(Distribution(nest, PerAxis(c=16)), Tiling()).most()["out"] == 15 * 2**60
+    nest = Nest(PerAxis(b=2**30, c=2**30, k=2**30), Window(1), Window(1), Window(1))
+    tiling = Tiling("Out", PerAxis(b=2, k=32), swapped=True)
+    assert received(Distribution(nest, PerAxis(k=2)), tiling).most()["in"] == 32 * 2**59
+    window = conv(2**10, 2**9 + 1)
+    nest = Nest(PerAxis(b=2**25, h=2**10, c=2**25, k=2), Window(1), window, Window(1))
+    rows = sum(length(window.reach(row, row + 1)) for row in range(2**10))
+    tiling = Tiling("Ker", PerAxis(h=2**10))
+    assert received(Distribution(nest, PerAxis(k=2)), tiling).most()["in"] == 2**49 * rows
 
 
 @pytest.mark.parametrize("kept", ["In", "Ker"])
