@@ -40,17 +40,19 @@ ROWS = Nest(PerAxis(b=2, h=8, c=2, k=4), ONE, conv(8, 5), ONE)
 SQUARE = Nest(PerAxis(b=2, h=4, w=4, c=4, k=2), ONE, conv(4), Window.reduced(9, 3, 2, 1, 0))
 THIN = replace(ROWS, extents=PerAxis(b=2, h=8, c=2))
 SPARSE = Nest(PerAxis(b=3, w=5, c=4, k=2), ONE, ONE, Window.reduced(6, 1, 2, 1, 2))  # two read nothing
+EDGES = Nest(PerAxis(b=3, h=4, k=2), ONE, Window(4, padding=1, size=2), ONE)  # nor do these
 
 
 @pytest.mark.parametrize(
     ("nest", "grid", "tiling", "phase"),
     [
         (ROWS, PerAxis(h=2, c=2, k=2), Tiling("Ker", PerAxis(b=2), False, BACK, NONE, OUT), "loop"),
-        (SQUARE, PerAxis(b=2, h=2, c=4), Tiling("Out", kept=IN), "loop"),
+        (SQUARE, PerAxis(b=2, h=2, c=4), Tiling("Out", keeps=IN), "loop"),
         (SQUARE, PerAxis(w=4, k=2), Tiling("Out", PerAxis(c=4), False, FILTER, IN, OUT), "loop"),
         (SQUARE, PerAxis(h=2, w=4), Tiling("In", PerAxis(k=2), pass_=BACK), "loop"),
         (SQUARE, PerAxis(c=4), Tiling("Out", pass_=FILTER, kept=OUT), "loop"),
         (ROWS, PerAxis(h=2, k=4), Tiling("Ker", PerAxis(h=2), False, FILTER, IN | OUT), "loop"),
+        (ROWS, PerAxis(b=2, h=2, c=2, k=2), Tiling("In", pass_=BACK, kept=KER, keeps=OUT), "loop"),
         (PADDED, PerAxis(), Tiling(), "loop"),
         (GROUPED, PerAxis(b=4, c=2), Tiling("In", PerAxis(k=4), False, BACK, KER, OUT), "expand"),
         (ROWS, PerAxis(b=2, h=4, c=2), Tiling("Ker", PerAxis(k=2), False, FILTER, IN), "reduce"),
@@ -70,6 +72,7 @@ def test_where_cuts_are_even_no_word_too_many_is_planned(
         (THIN, PerAxis(h=4), Tiling("In", PerAxis(c=2), pass_=BACK), "reduce"),
         (THIN, PerAxis(h=8), Tiling("Ker", pass_=FILTER), "halo"),
         (SPARSE, PerAxis(w=5, c=2), Tiling("Out", PerAxis(c=2, k=2), pass_=BACK), "reduce"),
+        (EDGES, PerAxis(h=4), Tiling("Out", PerAxis(b=2), pass_=BACK), "reduce"),
     ],
 )
 def test_phases_of_which_little_is_to_spare(nest: Nest, grid: PerAxis, tiling: Tiling, phase: str) -> None:
@@ -86,6 +89,12 @@ def test_largest_shares_and_slices(d: Distribution) -> None:
     for tensor in TENSORS:
         assert footprints.shares[tensor] == max(volume(d.owned(tensor, d.at(r))) for r in d.ranks)
         assert footprints.slice(tensor) >= max(volume(d.needed(tensor, d.at(r))) for r in d.ranks)
+
+
+def test_huge_shares_are_exact() -> None:
+    n = 2**40 - 1
+    d = Distribution(Nest(PerAxis(b=n, c=n, k=n), ONE, ONE, ONE), PerAxis())
+    assert Footprints(d).shares["In"] == n * n  # 80 bits
 
 
 @given(schedules())
@@ -138,7 +147,7 @@ def test_what_a_result_takes_on_its_way() -> None:
         return Footprints(Distribution(nest, grid)).travelling(tiling)
 
     four, whole = PerAxis(c=4), 64 + 3 * 16  # what is sent, and what arrives
-    assert words(four, Tiling("Out")) == words(four, Tiling("Out", PerAxis(c=2))) == whole
+    assert words(four, Tiling("Out")) == words(four, Tiling("Out", PerAxis(b=2, c=2))) == whole
     assert words(four, Tiling("Ker")) == whole
     # the last of some panels, and the share of them all
     assert words(four, Tiling("Ker", PerAxis(b=2))) == 32 + 3 * 16 + 16
