@@ -126,6 +126,26 @@ def test_blocks_of_which_the_padding_takes_most() -> None:
     assert found.words == min(words for words, memory in all_points(d, "Ker").values() if memory <= 159) == 36
 
 
+def test_two_inner_loops_where_rows_are_shared() -> None:
+    """Cutting c and k reloads less than cutting h, along which two tiles share most of their rows."""
+    window = Window.reduced(9, 4, 1, 2, 0)
+    d = Distribution(Nest(PerAxis(b=3, h=3, c=7, k=5), Window(1), window, Window(1)), PerAxis(h=2, c=4, k=3))
+    found, _ = fit(d, ["Ker"], 91)
+    assert found is not None
+    assert found.words == min(words for words, memory in all_points(d, "Ker").values() if memory <= 91) == 70
+
+
+def test_panels_along_x_are_no_more_than_memory_asks_for() -> None:
+    nest = Nest(PerAxis(b=16, c=2), *[Window(1)] * 3)
+    d = Distribution(nest, PerAxis(c=2))
+    footprints = Footprints(d)
+    for panels in (2, 4, 8, 16):
+        tiling = Tiling("Ker", PerAxis(b=panels))
+        found, _ = fit(d, ["Ker"], footprints.memory(tiling).words)
+        assert found is not None
+        assert found.tiling == tiling
+
+
 @given(
     distributions(),
     st.sampled_from(TASKS),
