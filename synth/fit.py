@@ -136,7 +136,7 @@ class _Fitter:
     def _nested(self, tensor: Tensor, swapped: bool) -> Iterator[Tiling]:
         """The tilings with both inner loops: the outer one coarsest first, as it decides on the reloads."""
         stream, outer, inner = self._tiling(tensor, swapped=swapped).order
-        for counts in self._that_fit(tensor, outer, ONES, stream + inner, swapped):
+        for counts in self._that_fit(tensor, outer, ONES, stream + inner):
             least = self._reloaded(tensor, counts, inner, swapped)
             if self._beaten(self.words(least._replace(rows=(1, 1, 1)))):
                 return
@@ -158,7 +158,7 @@ class _Fitter:
         one that moves no more than `enough` words.
         """
         stream = Tiling(tensor).stream
-        for counts in self._that_fit(tensor, composite, outer, stream, swapped):
+        for counts in self._that_fit(tensor, composite, outer, stream):
             for tiling in self._panels(tensor, _merge(outer, counts), enough, swapped):
                 yield tiling
                 if composite == "x" and self.words(Visits.of(tiling)) <= enough:
@@ -205,14 +205,12 @@ class _Fitter:
         finer = [n for n in self._x_counts if n.b >= best.b or n.b == self.work.b]
         return [best, *finer, *(n for n in self._x_counts if n not in set(finer))]
 
-    def _that_fit(
-        self, tensor: Tensor, composite: str, outer: PerAxis, rest: str, swapped: bool
-    ) -> Iterator[PerAxis]:
+    def _that_fit(self, tensor: Tensor, composite: str, outer: PerAxis, rest: str) -> Iterator[PerAxis]:
         """Tile counts of an inner loop, coarsest first, with which the finest tiles along `rest` fit."""
 
         def could(counts: PerAxis) -> bool:
             fine = (_merge(_merge(outer, counts), each) for each in self._finest(rest))
-            return any(self.fits(self._tiling(tensor, each, swapped)) for each in fine)
+            return any(self.fits(self._tiling(tensor, each)) for each in fine)
 
         if composite == "x":
             ways = [n for n in self._x_counts if n.size > 1]
@@ -244,7 +242,7 @@ class _Fitter:
 
             def fits(count: int, axis: str = axis, inner: PerAxis = inner) -> bool:
                 fine = (_merge(inner.with_(axis, count), each) for each in self._finest(rest))
-                return any(self.fits(self._tiling(tensor, each, swapped)) for each in fine)
+                return any(self.fits(self._tiling(tensor, each)) for each in fine)
 
             most = getattr(inner, axis)
             if most > 1:

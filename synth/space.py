@@ -36,7 +36,7 @@ def useful_counts(extent: int, procs: int) -> list[int]:
     root = math.isqrt(extent) + 1  # a count or its block is at most this
     counts |= set(range(1, min(most, root, FULL) + 1))
     if most > root:
-        sizes = range(max(1, -(-extent // most)), min(root, FULL) + 1)
+        sizes = range(1, min(root, FULL) + 1)
         counts |= {n for n in (-(-extent // size) for size in sizes) if n <= most}
     if min(most, root) > FULL:
         counts |= set(_smooth(most))

@@ -146,14 +146,8 @@ class _Lines:
 
     def index(self, axis: str) -> Array:
         """Coordinate along a grid axis (0 where the dimension is not a grid axis)."""
-        if axis not in AXES:
-            return self._at_axis(np.zeros(1, dtype=np.int64), 0)
-        position = AXES.index(axis)
-        return self._at_axis(np.arange(self.grid[position], dtype=np.int64), position)
-
-    @staticmethod
-    def _at_axis(values: Array, position: int) -> Array:
-        return values.reshape([-1 if i == position else 1 for i in range(len(AXES))])
+        along = np.arange(getattr(self.grid, axis, 1), dtype=np.int64)
+        return along.reshape([-1 if each == axis else 1 for each in AXES])
 
     def owned(self, tensor: Tensor, dim: str) -> tuple[Spans, Spans]:
         """The group's and the process's own interval along one dimension."""
@@ -163,7 +157,8 @@ class _Lines:
 
     def whole(self, size: int) -> Spans:
         """The interval [0, size), for all processes."""
-        return self.index("") + 0, self.index("") + size
+        zero = self.index("")
+        return zero, zero + size
 
     def part(self, tensor: Tensor, dim: str) -> tuple[int, Any]:
         """Shares of a slice along one dimension, and which of them each process owns."""

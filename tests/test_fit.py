@@ -126,6 +126,33 @@ def test_blocks_of_which_the_padding_takes_most() -> None:
     assert found.words == min(words for words, memory in all_points(d, "Ker").values() if memory <= 159) == 36
 
 
+@pytest.mark.parametrize(
+    ("extents", "window", "grid", "limit", "least"),
+    [
+        (PerAxis(b=3, h=3, c=7, k=5), Window.reduced(9, 4, 1, 2, 0), PerAxis(h=2, c=4, k=3), 91, 70),
+        (PerAxis(b=4, h=2, k=7), Window.reduced(6, 4, 3, 1, 1), PerAxis(b=3, k=3), 57, 14),
+    ],
+)
+def test_inner_loops_where_rows_are_shared(
+    extents: PerAxis, window: Window, grid: PerAxis, limit: int, least: int
+) -> None:
+    """Cutting c and k moves less than cutting h, along which two tiles share rows."""
+    d = Distribution(Nest(extents, Window(1), window, Window(1)), grid)
+    found, _ = fit(d, ["Ker"], limit)
+    assert found is not None
+    points = all_points(d, "Ker").values()
+    assert found.words == min(words for words, memory in points if memory <= limit) == least
+
+
+@pytest.mark.parametrize(("extent", "panels"), [(4, 2), (16, 2), (16, 4), (16, 8), (16, 16)])
+def test_panels_along_x_are_no_more_than_memory_asks_for(extent: int, panels: int) -> None:
+    d = Distribution(Nest(PerAxis(b=extent, c=2), *[Window(1)] * 3), PerAxis(c=2))
+    tiling = Tiling("Ker", PerAxis(b=panels))
+    found, _ = fit(d, ["Ker"], Footprints(d).memory(tiling).words)
+    assert found is not None
+    assert found.tiling == tiling
+
+
 @given(
     distributions(),
     st.sampled_from(TASKS),

@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import distributions, nests, schedules
+from problems import conv, distributions, nests, schedules
 
 from synth import memory
-from synth.axes import TENSORS, PerAxis
+from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.intervals import volume
-from synth.memory import Footprints, halo_rows, tile_rows
+from synth.memory import Footprints, Memory, halo_rows, tile_rows
 from synth.nest import Nest, Window
+from synth.passes import Pass
 from synth.schedule import Schedule
 from synth.simulate import simulate
 from synth.tiling import Tiling
@@ -29,12 +30,71 @@ def test_no_rank_holds_more_than_planned(schedule: Schedule) -> None:
     assert planned.words <= 4 * held
 
 
+ONE = Window(1)
+NONE, IN, KER, OUT = (frozenset[Tensor](kept) for kept in ((), ("In",), ("Ker",), ("Out",)))
+BACK: Pass = "backward-data"
+FILTER: Pass = "backward-filter"
+GROUPED = Nest(PerAxis(b=4, g=2, c=4, k=4), ONE, ONE, ONE)
+PADDED = Nest(PerAxis(b=2, g=2, h=5, c=2, k=2), ONE, Window.reduced(4, 4, 1, 1, 2), ONE)
+ROWS = Nest(PerAxis(b=2, h=8, c=2, k=4), ONE, conv(8, 5), ONE)
+SQUARE = Nest(PerAxis(b=2, h=4, w=4, c=4, k=2), ONE, conv(4), Window.reduced(9, 3, 2, 1, 0))
+THIN = replace(ROWS, extents=PerAxis(b=2, h=8, c=2))
+SPARSE = Nest(PerAxis(b=3, w=5, c=4, k=2), ONE, ONE, Window.reduced(6, 1, 2, 1, 2))  # two read nothing
+EDGES = Nest(PerAxis(b=3, h=4, k=2), ONE, Window(4, padding=1, size=2), ONE)  # nor do these
+
+
+@pytest.mark.parametrize(
+    ("nest", "grid", "tiling", "phase"),
+    [
+        (ROWS, PerAxis(h=2, c=2, k=2), Tiling("Ker", PerAxis(b=2), False, BACK, NONE, OUT), "loop"),
+        (SQUARE, PerAxis(b=2, h=2, c=4), Tiling("Out", keeps=IN), "loop"),
+        (SQUARE, PerAxis(w=4, k=2), Tiling("Out", PerAxis(c=4), False, FILTER, IN, OUT), "loop"),
+        (SQUARE, PerAxis(h=2, w=4), Tiling("In", PerAxis(k=2), pass_=BACK), "loop"),
+        (SQUARE, PerAxis(c=4), Tiling("Out", pass_=FILTER, kept=OUT), "loop"),
+        (ROWS, PerAxis(h=2, k=4), Tiling("Ker", PerAxis(h=2), False, FILTER, IN | OUT), "loop"),
+        (ROWS, PerAxis(b=2, h=2, c=2, k=2), Tiling("In", pass_=BACK, kept=KER, keeps=OUT), "loop"),
+        (PADDED, PerAxis(), Tiling(), "loop"),
+        (GROUPED, PerAxis(b=4, c=2), Tiling("In", PerAxis(k=4), False, BACK, KER, OUT), "expand"),
+        (ROWS, PerAxis(b=2, h=4, c=2), Tiling("Ker", PerAxis(k=2), False, FILTER, IN), "reduce"),
+    ],
+)
+def test_where_cuts_are_even_no_word_too_many_is_planned(
+    nest: Nest, grid: PerAxis, tiling: Tiling, phase: str
+) -> None:
+    d = Distribution(nest, grid)
+    planned = Footprints(d).memory(tiling)
+    assert planned.words == getattr(planned, phase) == max(simulate(Schedule(d, tiling)).peak)
+
+
+@pytest.mark.parametrize(
+    ("nest", "grid", "tiling", "phase"),
+    [
+        (THIN, PerAxis(h=4), Tiling("In", PerAxis(c=2), pass_=BACK), "reduce"),
+        (THIN, PerAxis(h=8), Tiling("Ker", pass_=FILTER), "halo"),
+        (SPARSE, PerAxis(w=5, c=2), Tiling("Out", PerAxis(c=2, k=2), pass_=BACK), "reduce"),
+        (EDGES, PerAxis(h=4), Tiling("Out", PerAxis(b=2), pass_=BACK), "reduce"),
+    ],
+)
+def test_phases_of_which_little_is_to_spare(nest: Nest, grid: PerAxis, tiling: Tiling, phase: str) -> None:
+    d = Distribution(nest, grid)
+    planned = Footprints(d).memory(tiling)
+    others = {"halo", "expand", "loop", "reduce"} - {phase}
+    held = max(simulate(Schedule(d, tiling)).peak)
+    assert max(getattr(planned, other) for other in others) < held <= getattr(planned, phase)
+
+
 @given(distributions())
 def test_largest_shares_and_slices(d: Distribution) -> None:
     footprints = Footprints(d)
     for tensor in TENSORS:
         assert footprints.shares[tensor] == max(volume(d.owned(tensor, d.at(r))) for r in d.ranks)
         assert footprints.slice(tensor) >= max(volume(d.needed(tensor, d.at(r))) for r in d.ranks)
+
+
+def test_huge_shares_are_exact() -> None:
+    n = 2**40 - 1
+    d = Distribution(Nest(PerAxis(b=n, c=n, k=n), ONE, ONE, ONE), PerAxis())
+    assert Footprints(d).shares["In"] == n * n  # 80 bits
 
 
 @given(schedules())
@@ -68,6 +128,8 @@ def test_phases_of_a_matrix_product_by_hand() -> None:
     d = Distribution(nest, PerAxis(b=2, k=2))
     one = Footprints(d).memory(Tiling("Out"))
     assert (one.shares, one.halo) == (32, 32 + 16)  # the sums for Out are there from the beginning
+    assert Footprints(d).memory(Tiling("Ker")).halo == 32 + 16
+    assert Footprints(d).memory(Tiling("Ker", pass_=BACK)).halo == one.reduce == 0  # no such phase
     # shares + Out slice + both slices + their pieces, which arrive before the slices are complete
     assert one.loop == 32 + 16 + 64 + 64
     two = Footprints(d).memory(Tiling("Out", PerAxis(c=2)))
@@ -75,6 +137,31 @@ def test_phases_of_a_matrix_product_by_hand() -> None:
     assert two.loop == 32 + 16 + 32 + 32 + 16
     assert two.words == max(two.halo, two.expand, two.loop, two.reduce)
     assert replace(two, reduce=10**6).words == 10**6
+
+
+def test_what_a_result_takes_on_its_way() -> None:
+    """8x8x8 on four processes that all sum the same 64 words, of which each owns 16."""
+    nest = Nest(PerAxis(b=8, c=8, k=8), ONE, ONE, ONE)
+
+    def words(grid: PerAxis, tiling: Tiling) -> int:
+        return Footprints(Distribution(nest, grid)).travelling(tiling)
+
+    four, whole = PerAxis(c=4), 64 + 3 * 16  # what is sent, and what arrives
+    assert words(four, Tiling("Out")) == words(four, Tiling("Out", PerAxis(b=2, c=2))) == whole
+    assert words(four, Tiling("Ker")) == whole
+    # the last of some panels, and the share of them all
+    assert words(four, Tiling("Ker", PerAxis(b=2))) == 32 + 3 * 16 + 16
+    assert words(four, Tiling("Ker", PerAxis(b=4))) == 16 + 3 * 16 + 16
+    assert words(PerAxis(b=2), Tiling("Out")) == 32  # nobody else sums
+    assert words(PerAxis(k=4), Tiling("In", pass_=BACK)) == whole
+    assert words(PerAxis(b=2), Tiling("In", pass_=BACK)) == 32 + 32  # the sums, and then the share
+    footprints = Footprints(Distribution(ROWS, PerAxis(h=2)))
+    assert footprints.travelling(Tiling("In", pass_=BACK)) == 2 * 6 * 2 + 2 * 4 * 2 + sum(footprints.halo)
+
+
+def test_phases_side_by_side() -> None:
+    assert Memory(1, 2, 3, 4, 0).beside(10) == Memory(11, 12, 13, 14, 0)  # there is no last phase
+    assert Memory(1, 5, 3, 4, 0).most(Memory(2, 4, 6, 1, 0)) == Memory(2, 5, 6, 4, 0)
 
 
 @given(schedules())

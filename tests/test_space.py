@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from problems import all_grids, nests, small_nests
 from synth import space
 from synth.axes import AXES, X_AXES, PerAxis
 from synth.distribution import Distribution
-from synth.nest import Nest
+from synth.nest import Nest, Window
 from synth.space import Space, useful_counts
 
 PROCS = st.integers(1, 24)
@@ -24,10 +26,22 @@ def test_useful_counts_reach_every_block_size_with_the_fewest_processes(extent: 
     for parts in range(1, most + 1):
         fewest.setdefault(-(-extent // parts), parts)
     assert set(fewest.values()) <= set(counts)
-    assert {n for n in range(1, most + 1) if procs % n == 0} <= set(counts)
+    divisors = {n for n in range(1, most + 1) if procs % n == 0}
+    assert divisors <= set(counts)
+    if extent > space.SHORT:  # few others
+        assert set(counts) <= {*fewest.values(), *divisors, math.isqrt(extent) + 1}
     assert counts == sorted(set(counts))
     assert counts[0] == 1
     assert counts[-1] <= most
+
+
+def test_every_count_of_a_short_axis() -> None:
+    assert useful_counts(16, 100) == list(range(1, 17))
+    assert useful_counts(17, 17) == [1, 2, 3, 4, 5, 6, 9, 17]
+
+
+def test_smooth_numbers() -> None:
+    assert sorted(space._smooth(14)) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14]
 
 
 def test_huge_axes_keep_a_manageable_number_of_counts() -> None:
@@ -78,6 +92,7 @@ def test_channels_and_x_together_hold_a_grid_for_every_block(nest: Nest, procs: 
         for count, _, grid in made_of.x_grids
         if count * channels.size <= procs
     }
+    assert all(grid.size <= procs for grid in made_of.channel_grids())
     if exact:
         assert {grid for grid in made if grid.size == procs} == set(all_grids(nest.extents, procs, True))
         return
@@ -98,3 +113,32 @@ def test_least_work_with_a_fixed_axis(nest: Nest, procs: int, axis: str) -> None
         if getattr(grid, axis) == parts
     ]
     assert Space(nest, procs, {axis: parts}).least_work == min(works, default=None)
+
+
+@given(nests(), PROCS, st.booleans())
+def test_what_prunes_is_the_work_of_some_grid(nest: Nest, procs: int, exact: bool) -> None:
+    works = {Distribution(nest, grid).most_work.size for grid in all_grids(nest.extents, procs, exact)}
+    assert Space(nest, procs, {}, exact)._some_work() in {*works, *([None] if exact else [])}
+
+
+@pytest.mark.parametrize(
+    ("extents", "procs", "fixed", "exact", "work"),
+    [
+        ((8, 8, 8), 8, {}, True, 64),
+        ((2, 2, 6), 10, {}, True, 4),  # of 2 x 2 x 2 processes one would do with 3
+        ((8, 8, 8), 8, {"k": 8}, False, 64),  # b first leaves no processes for k
+        ((3, 3, 3), 4, {}, False, 9),  # on three processes
+        ((2, 2, 2), 100, {}, False, 1),
+    ],
+)
+def test_what_prunes_is_near_the_best(
+    extents: tuple[int, ...], procs: int, fixed: dict[str, int], exact: bool, work: int
+) -> None:
+    b, c, k = extents
+    made_of = Space(Nest(PerAxis(b=b, c=c, k=k), *[Window(1)] * 3), procs, fixed, exact)
+    assert made_of._some_work() == made_of.least_work == work
+
+
+def test_dominated_states_are_dropped() -> None:
+    """More processes for as much work."""
+    assert space._undominated({3: 4, 1: 5, 2: 5, 4: 6}) == {1: 5, 3: 4}

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from problems import conv, distributions, schedules, steps
 
 from synth import words
-from synth.axes import TENSORS, PerAxis
+from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
+from synth.intervals import length
 from synth.nest import Nest, Window
 from synth.schedule import Schedule
 from synth.simulate import simulate
@@ -113,6 +114,45 @@ def test_words_beyond_64_bits_are_exact() -> None:
     most = received(Distribution(odd, PerAxis(b=2, k=2)), Tiling()).most()
     assert most["in"] == (n // 2 + 1) * (n // 2)
     assert most["ker"] == n * (n // 2) // 2
+
+
+def test_words_that_are_beyond_64_bits_only_as_often_as_they_move() -> None:
+    """Sums arrive from 15 others, tiles are visited 32 times, and rows read by up to 2^9 + 1 tiles."""
+    nest = Nest(PerAxis(b=2**32, c=2**32, k=2**32), Window(1), Window(1), Window(1))
+    assert received(Distribution(nest, PerAxis(c=16)), Tiling()).most()["out"] == 15 * 2**60
+    nest = Nest(PerAxis(b=2**30, c=2**30, k=2**30), Window(1), Window(1), Window(1))
+    tiling = Tiling("Out", PerAxis(b=2, k=32), swapped=True)
+    assert received(Distribution(nest, PerAxis(k=2)), tiling).most()["in"] == 32 * 2**59
+    window = conv(2**10, 2**9 + 1)
+    nest = Nest(PerAxis(b=2**25, h=2**10, c=2**25, k=2), Window(1), window, Window(1))
+    rows = sum(length(window.reach(row, row + 1)) for row in range(2**10))
+    tiling = Tiling("Ker", PerAxis(h=2**10))
+    assert received(Distribution(nest, PerAxis(k=2)), tiling).most()["in"] == 2**49 * rows
+
+
+@pytest.mark.parametrize("kept", ["In", "Ker"])
+def test_words_beside_a_kept_tensor_are_exact(kept: Tensor) -> None:
+    """Floats end at 2^53; 2^27 + 1 rows of the other tensor arrive."""
+    n = 2**29 + 1
+    nest = Nest(PerAxis(b=n, c=n, k=n), Window(1), Window(1), Window(1))
+    tiling = Tiling(pass_="backward-filter" if kept == "In" else "backward-data", kept=frozenset({kept}))
+    most = received(Distribution(nest, PerAxis(b=2, k=2)), tiling).most()
+    assert most["total"] == (2**27 + 1) * n
+
+
+def test_long_rows_that_differ_by_one_are_of_two_classes() -> None:
+    """Floats end at 2^53."""
+    assert words._alike(3, 0, {"rows": [np.array([2**60 + 1, 2**60, 2**60 + 1])]}).tolist() == [0, 1, 0]
+
+
+def test_partial_sums_of_tiles_that_are_visited_twice() -> None:
+    """Two processes sum dIn, 8 words each; each of its tiles is visited for either panel along k."""
+    nest = Nest(PerAxis(b=4, c=4, k=4), Window(1), Window(1), Window(1))
+    tiling = Tiling("Out", PerAxis(b=2, k=2), swapped=True, pass_="backward-data")
+    schedule = Schedule(Distribution(nest, PerAxis(k=2)), tiling)
+    planned = received(schedule.distribution, tiling).most()
+    assert planned == simulate(schedule).most()
+    assert planned["in"] == 2 * 8
 
 
 def test_halo_of_huge_images_is_exact() -> None:
