@@ -107,7 +107,12 @@ def tell(rank: int, text: str) -> None:
 
 
 def together(job: Callable[[], object], world: World, repeat: int) -> float:
-    """Seconds of a job that all ranks begin together: median, of the slowest rank."""
+    """Seconds of a job that all ranks begin together: median, of the slowest node.
+
+    On a node from the first rank's begin to the last one's end, by the clock that they
+    share: where ranks outnumber cores, some begin when others have ended.
+    """
+    assert world.at is not None
     times = []
     for _ in range(repeat + 1):  # the first run warms up
         dist.barrier()
@@ -115,10 +120,13 @@ def together(job: Callable[[], object], world: World, repeat: int) -> float:
         job()
         if world.device.type == "cuda":
             torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    slowest = torch.tensor(times[1:], dtype=torch.float64, device=world.device)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return float(slowest.median())
+        times.append((begin, time.perf_counter()))
+    mine = torch.tensor(times[1:], dtype=torch.float64, device=world.device)
+    found = [torch.empty_like(mine) for _ in range(world.size)]
+    dist.all_gather(found, mine)
+    every = torch.stack(found).view(-1, ranks_here(world.size - 1), repeat, 2)
+    spans = every[..., 1].amax(1) - every[..., 0].amin(1)  # per node and run
+    return float(spans.amax(0).median())
 
 
 def evenly(words: int, members: int) -> tuple[Box, list[Box]]:
