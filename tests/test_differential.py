@@ -14,7 +14,7 @@ from differential import CORPUS, Problem, Verdict, checked, drawn, on_ranks, ver
 
 from synth.errors import CheckError
 
-SLICE = 4000
+SLICE = 2000
 NIGHTLY = int(os.environ.get("SYNTH_DIFFERENTIAL", "20000"))
 
 
@@ -27,6 +27,7 @@ def test_what_failed_once(line: str) -> None:
     checked(Problem(**json.loads(line)).planned())
 
 
+@pytest.mark.timeout(900)
 def test_a_slice_of_the_problems() -> None:
     found = list(verdicts(1, range(SLICE), os.cpu_count() or 1))
     assert len(found) == SLICE
