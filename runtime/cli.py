@@ -131,9 +131,7 @@ def conclude(
         if world.rank == 0:
             slowest = max(o["seconds"] for o in outcomes)
             tell(args, world, facts, most, slowest, times, bad)
-        if world.watch:
-            world.watch.close()
-        stop()
+        stop(world)
     except Exception as error:
         break_off(world, words, error)
     return 5 if bad or most_wrong else 0

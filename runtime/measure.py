@@ -98,9 +98,7 @@ def measured(repeat: int, timeout: float) -> dict[str, Any] | None:
     found["call"] = steadily(lambda: tiny(world.device), world, repeat)
     found |= memory_speed(world, repeat)
     found["overlap"] = overlap(next(iter(groups.values())), world, repeat)
-    if world.watch:
-        world.watch.close()
-    stop()
+    stop(world)
     return found if rank == 0 else None
 
 

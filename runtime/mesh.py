@@ -228,8 +228,10 @@ def through_host(values: torch.Tensor) -> bool:
     return bool(values.is_cuda and dist.get_backend() != "nccl")
 
 
-def stop() -> None:
-    """Leave together."""
+def stop(world: World) -> None:
+    """Leave together, with nobody watching any more: only the way out is left."""
+    if world.watch:
+        world.watch.close()
     dist.barrier()
     _groups.clear()  # none outlives its threads until the interpreter ends
     dist.destroy_process_group()

@@ -563,8 +563,10 @@ def through_host(values: torch.Tensor) -> bool:
     return bool(values.is_cuda and dist.get_backend() != "nccl")
 
 
-def stop() -> None:
-    """Leave together."""
+def stop(world: World) -> None:
+    """Leave together, with nobody watching any more: only the way out is left."""
+    if world.watch:
+        world.watch.close()
     dist.barrier()
     _groups.clear()  # none outlives its threads until the interpreter ends
     dist.destroy_process_group()
@@ -1536,9 +1538,7 @@ def conclude(
         if world.rank == 0:
             slowest = max(o["seconds"] for o in outcomes)
             tell(args, world, facts, most, slowest, times, bad)
-        if world.watch:
-            world.watch.close()
-        stop()
+        stop(world)
     except Exception as error:
         break_off(world, words, error)
     return 5 if bad or most_wrong else 0
