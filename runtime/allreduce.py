@@ -146,9 +146,9 @@ class _Exchange:
 
     def swap(self, out: torch.Tensor, into: torch.Tensor, place: int) -> None:
         peer = self.global_rank(place)
-        sending = dist.isend(out, peer, self.group) if out.numel() else None
-        if into.numel():
-            dist.recv(into, peer, self.group)
+        coming = dist.irecv(into, peer, self.group) if into.numel() else None
+        if out.numel():  # behind the receive: else words go one way at a time
+            dist.send(out, peer, self.group)
+        if coming is not None:
+            coming.wait()
             self.received += into.numel()
-        if sending is not None:
-            sending.wait()

@@ -1,9 +1,13 @@
 """Bringing panels in and sums together, by what the backend at hand does best.
 
 gloo's own all-gather runs around a ring and its reduce-scatter moves what an all-reduce
-moves. So pieces of a panel travel there from rank to rank, all in flight at once, and
-terms of a sum by one all-to-all, after which each rank adds its own; both may be uneven
-and no word travels twice. On nccl even pieces go by its all-gather and reduce-scatter.
+moves. So words travel there from the rank that has them to the one that needs them, and
+terms of a sum are added where they arrive; pieces may be uneven, no word travels twice.
+Small pieces go by one all-to-all, which wakes a rank once. Large ones go as messages of
+their own, all receives posted before the first send: the notice that a receive is ready
+queues behind what leaves on the same connection, which would then carry words one way
+at a time (gloo's all-to-all does). On nccl even pieces go by its all-gather and
+reduce-scatter.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ import torch.distributed as dist
 from runtime.blocks import Box, consecutive, shape, volume, within
 from runtime.mesh import Group, through_host
 from runtime.room import Room
+
+LARGE = 2**18  # bytes of a piece that goes as a message of its own
 
 
 class Coming(NamedTuple):
@@ -64,18 +70,38 @@ def all_gather(
         call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
         ends = {"group": group.handle, "async_op": True}
         requests = [call(flat.view(-1), own.view(-1), **ends)]
-        pieces = [row.view(shape(part)) for row, part in zip(flat, parts, strict=True)]
-        if fits and list(parts) == sorted(parts):
-            whole = flat.view(shape(panel))
-    else:
+        pieces, whole = _rows(flat.view(-1), panel, parts, fits)
+    elif native(group) or large(own, parts):
         if fits:
             whole = own.new_empty(shape(panel))
             pieces = [whole[within(part, panel)] for part in parts]
             pieces[group.me].copy_(own)
         else:
             pieces = _places(parts, own, group, taken)
-        requests = _to_each_other(pieces, group)
+        requests = _to_each_other([own] * len(parts), pieces, group)
+    else:
+        words = [volume(part) for part in parts]
+        flat, leave = own.new_empty(sum(words)), [own.numel()] * len(parts)
+        sent = own.flatten().repeat(len(parts))
+        ends = {"group": group.handle, "async_op": True}
+        requests = [dist.all_to_all_single(flat, sent, words, leave, **ends)]
+        pieces, whole = _rows(flat, panel, parts, fits)
     return Coming(panel, parts, pieces, whole, requests, taken)
+
+
+def _rows(
+    flat: torch.Tensor, panel: Box, parts: Sequence[Box], fits: bool
+) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """The parts, one behind the other in a buffer, and the panel if they are it."""
+    rows = torch.split(flat, [volume(part) for part in parts])
+    pieces = [row.view(shape(part)) for row, part in zip(rows, parts, strict=True)]
+    in_order = fits and list(parts) == sorted(parts)
+    return pieces, flat.view(shape(panel)) if in_order else None
+
+
+def large(values: torch.Tensor, parts: Sequence[Box]) -> bool:
+    """Whether pieces go as messages of their own; the same on all ranks of a group."""
+    return max(map(volume, parts)) * values.element_size() >= LARGE
 
 
 def _places(
@@ -90,18 +116,18 @@ def _places(
     return pieces
 
 
-def _to_each_other(pieces: Sequence[torch.Tensor], group: Group) -> list[Any]:
-    """Send the own piece to all other ranks of the group, get theirs."""
-    calls = []
-    for step in range(1, len(pieces)):  # all start with another partner
-        to = (group.me + step) % len(pieces)
-        source = (group.me - step) % len(pieces)
-        ends = (dist.isend, group.me, to), (dist.irecv, source, source)
-        for call, piece, peer in ends:
-            if pieces[piece].numel():
-                calls.append(
-                    dist.P2POp(call, pieces[piece], group=group.handle, group_peer=peer)
-                )
+def _to_each_other(
+    leave: Sequence[torch.Tensor], come: Sequence[torch.Tensor], group: Group
+) -> list[Any]:
+    """Send every other rank of the group its piece, get one from each."""
+    ranks = len(come)
+    calls = [
+        dist.P2POp(call, pieces[rank], group=group.handle, group_peer=rank)
+        for call, pieces, way in ((dist.irecv, come, -1), (dist.isend, leave, 1))
+        for step in range(1, ranks)  # all start with another partner
+        for rank in [(group.me + way * step) % ranks]
+        if pieces[rank].numel()
+    ]
     return dist.batch_isend_irecv(calls) if calls else []
 
 
@@ -153,10 +179,15 @@ def reduce_scatter(
     terms = Room.take(sums, len(others), *shape(mine))
     leave, come = list(words), [words[group.me]] * len(words)
     leave[group.me] = come[group.me] = 0  # the own terms stay
-    request = dist.all_to_all_single(
-        terms.view(-1), sent, come, leave, group=group.handle, async_op=True
-    )
-    return Leaving(mine, own, terms, [request], sent)
+    if through_host(own) or native(group) or not large(own, shares):
+        ends = {"group": group.handle, "async_op": True}
+        flat = terms.view(-1)
+        requests = [dist.all_to_all_single(flat, sent, come, leave, **ends)]
+    else:
+        requests = _to_each_other(
+            torch.split(sent, leave), torch.split(terms.view(-1), come), group
+        )
+    return Leaving(mine, own, terms, requests, sent)
 
 
 def _behind_each_other(

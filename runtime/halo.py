@@ -74,7 +74,7 @@ def exchange(
 ) -> list[tuple[Box, torch.Tensor]]:
     """Send `peers` what they want of the words held here, get what this rank wants."""
     here, there = held(at), wanted(at)
-    requests, arriving = [], []
+    leaving, receiving, arriving = [], [], []
     near = torch.device("cpu") if through_host(values) else values.device
     for peer in peers:
         if peer == at:
@@ -83,12 +83,13 @@ def exchange(
         leaves, comes = overlap(here, wanted(peer)), overlap(there, held(peer))
         if volume(leaves):
             piece = values[within(leaves, here)].contiguous().to(near)
-            requests.append(dist.P2POp(dist.isend, piece, rank))
+            leaving.append(dist.P2POp(dist.isend, piece, rank))
         if volume(comes):
             piece = values.new_empty(shape(comes), device=near)
-            requests.append(dist.P2POp(dist.irecv, piece, rank))
+            receiving.append(dist.P2POp(dist.irecv, piece, rank))
             arriving.append((comes, piece))
             count(volume(comes))
-    for request in dist.batch_isend_irecv(requests) if requests else ():
+    calls = receiving + leaving  # in this order words go both ways at once
+    for request in dist.batch_isend_irecv(calls) if calls else ():
         request.wait()
     return [(box, piece.to(values.device)) for box, piece in arriving]

@@ -54,6 +54,16 @@ def test_the_collectives_of_a_backend_that_has_good_ones(name: str, tmp_path: Pa
     agree(plan, run_ranks(native, plan.used_procs, tmp_path, "--check"))
 
 
+@pytest.mark.parametrize("name", ["summa_2_5d", "uneven_2_5d", "in_stays", "in_stays_halo", "training_3d"])
+def test_large_pieces_are_messages_of_their_own(name: str, tmp_path: Path) -> None:
+    """The way of pieces of 256 KiB and more, taken here by all."""
+    plan = CASES[name]
+    text = render(plan, standalone=True)
+    alone = text.replace("LARGE = 2**18", "LARGE = 0")
+    assert alone != text
+    agree(plan, run_ranks(alone, plan.used_procs, tmp_path, "--check"))
+
+
 @pytest.mark.parametrize("name", ["uneven_2_5d", "in_stays_halo", "training_3d"])
 def test_messages_through_host_memory(name: str, tmp_path: Path) -> None:
     """The way of tensors on a GPU that ranks share, taken here by tensors of the host."""

@@ -3,6 +3,7 @@
     python -m benchmarks.suite            eight layers, P = 4 and 8: about 40 minutes on two cores
     python -m benchmarks.suite --quick    four layers, P = 4, training: a few minutes
     python -m benchmarks.suite --procs 4 --work training LAYER.yaml ...
+    python -m benchmarks.suite --hosts 4 --link 1gbit --objective time    ranks on a network; needs root
 
 Prints a table, and writes it with the machine's description to benchmarks/results/.
 """
@@ -18,16 +19,15 @@ import torch
 from rich.console import Console
 
 from benchmarks.machine import describe
+from benchmarks.suite.hosts import Hosts, HostsError, add_options, asked
 from benchmarks.suite.kernels import write_whole
-from benchmarks.suite.launch import Asked, MeasuringError, lines
+from benchmarks.suite.launch import Asked, MeasuringError, lines, torchrun
 from benchmarks.suite.lines import LAYERS, PROCS, QUICK, ROOT, WORKS
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.results import page
 from benchmarks.suite.summary import Line
 from benchmarks.suite.table import as_json, printed, totals
-from synth.calibrated import calibrate_machine
 from synth.layer import load_layer
-from synth.output import write_whole as write_whole_text
 
 
 def arguments() -> argparse.Namespace:
@@ -50,6 +50,7 @@ def arguments() -> argparse.Namespace:
         default="both",
         help="of our plans; both (default): the grid with the fewest words, the fastest schedule on it",
     )
+    add_options(parser)
     parser.add_argument(
         "--machine",
         metavar="FILE",
@@ -64,34 +65,45 @@ def arguments() -> argparse.Namespace:
     args.procs = args.procs or ((4,) if args.quick else PROCS)
     args.work = args.work or (("training",) if args.quick else WORKS)
     args.seconds = args.seconds or (12.0 if args.quick else 20.0)
-    args.output = args.output or ROOT / "benchmarks/results" / ("suite-quick" if args.quick else "suite")
+    name = "suite" + ("-quick" if args.quick else "") + (f"-{args.link}" if args.hosts > 1 else "")
+    args.output = args.output or ROOT / "benchmarks/results" / name
     return args
 
 
-def calibrated(procs: list[int], output: Path, console: Console) -> str:
+def calibrated(hosts: Hosts, procs: list[int], output: Path, console: Console) -> str:
     """The machine, measured with each number of ranks: the pattern of the files beside the results."""
     pattern = f"{output}-machine-{{procs}}.yaml"
     for ranks in procs:
-        text = calibrate_machine(ranks, f"ranks-{ranks}", 7, 60.0)
-        assert text is not None  # it started the ranks itself
-        write_whole_text(pattern.replace("{procs}", str(ranks)), text)
-        console.print(text, markup=False)
+        file = pattern.replace("{procs}", str(ranks))
+        torchrun(hosts, ranks, "synth.cli", "calibrate", "-o", file)
+        console.print(Path(file).read_text(), markup=False)
     return pattern
 
 
 def main() -> int:
     """Measure, print, write after every layer. Exit code 1 where some line could not be measured."""
     args, console = arguments(), Console(width=None if sys.stdout.isatty() else 150)
-    asked = Asked(
+    try:
+        with asked(args) as hosts:
+            return measured(args, hosts, console)
+    except HostsError as error:
+        console.print(f"benchmarks.suite: {error}", style="red", markup=False)
+        return 1
+
+
+def measured(args: argparse.Namespace, hosts: Hosts, console: Console) -> int:
+    """The exit code, once everything is measured."""
+    given = Asked(
         tuple(args.work),
         tuple(args.peers),
         args.seconds,
         tuple(args.rounds),
-        machine=args.machine or calibrated(args.procs, args.output, console),
+        machine=args.machine or calibrated(hosts, args.procs, args.output, console),
         objective=args.objective,
+        hosts=hosts,
     )
-    machine = f"{describe()}, torch {torch.__version__.partition('+')[0]}"
-    measured, failed = list[Line](), list[str]()
+    machine = f"{describe()}, torch {torch.__version__.partition('+')[0]}; {hosts}"
+    found, failed = list[Line](), list[str]()
     for file in args.layers:
         layer = load_layer(file)
         with tempfile.TemporaryDirectory() as folder:
@@ -99,17 +111,17 @@ def main() -> int:
             write_whole(layer, whole)
             for procs in args.procs:
                 try:
-                    found = lines(layer, whole, procs, asked, Path(folder))
+                    new = lines(layer, whole, procs, given, Path(folder))
                 except MeasuringError as error:
                     failed.append(f"{layer.name}, P = {procs}: {error}")
                     console.print(failed[-1], style="red", markup=False)
                     continue
-                measured += found
-                printed(found, console)
+                found += new
+                printed(new, console)
         if not args.no_write:
-            args.output.with_suffix(".md").write_text(page(measured, machine, asked, failed))
-            args.output.with_suffix(".json").write_text(as_json(measured, machine))
-    console.print("\n".join(totals(measured)), markup=False)
+            args.output.with_name(args.output.name + ".md").write_text(page(found, machine, given, failed))
+            args.output.with_name(args.output.name + ".json").write_text(as_json(found, machine))
+    console.print("\n".join(totals(found)), markup=False)
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""One torchrun per layer and number of ranks; all its lines are measured in those processes."""
+"""One torchrun per host, layer and number of ranks; all lines of those are measured in its processes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import synth
+from benchmarks.suite.hosts import HERE, Hosts, HostsError
 from benchmarks.suite.kernels import operations
 from benchmarks.suite.ours import OURS, TUNED
 from benchmarks.suite.rank import Job
@@ -45,6 +47,7 @@ class Asked:
     profiled: int = 3
     machine: str | None = None
     objective: str = "both"
+    hosts: Hosts = HERE
 
     def machine_for(self, procs: int) -> str | None:
         """The machine file for a number of ranks."""
@@ -69,7 +72,7 @@ def lines(layer: Layer, whole: Path, procs: int, asked: Asked, folder: Path) -> 
     plans = {work: planned(layer, procs, work, asked) for work in asked.works}
     sent = {work: dict.fromkeys((OURS, TUNED), replace(plan, timed=None)) for work, plan in plans.items()}
     job = Job(layer, str(whole), sent, list(asked.peers), asked.seconds, asked.rounds, asked.profiled)
-    measured = measure(job, procs, folder)
+    measured = measure(job, procs, folder, asked.hosts)
     where = asked.machine_for(procs)
     machine = None if where is None else load_machine(where)
     found = []
@@ -79,30 +82,39 @@ def lines(layer: Layer, whole: Path, procs: int, asked: Asked, folder: Path) -> 
     return found
 
 
-def measure(job: Job, procs: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
+def measure(job: Job, procs: int, folder: Path, hosts: Hosts = HERE) -> dict[str, list[dict[str, Any]]]:
     """Work -> what each rank measured. Raises `MeasuringError`."""
     (folder / "job").write_bytes(pickle.dumps(job))
-    torchrun(procs, "benchmarks.suite.rank", str(folder / "job"), str(folder))
+    torchrun(hosts, procs, "benchmarks.suite.rank", str(folder / "job"), str(folder))
     return {work: json.loads((folder / f"{work}.json").read_text()) for work in job.plans}
 
 
-def torchrun(procs: int, module: str, *argv: str) -> None:
-    """Run a module on ranks of this machine, one thread each. Raises `MeasuringError`."""
-    flags = ["--standalone", "--nproc-per-node", str(procs)]
-    command = [sys.executable, "-m", "torch.distributed.run", *flags, "-m", module, *argv]
+def torchrun(hosts: Hosts, procs: int, module: str, *argv: str) -> None:
+    """Run a module on ranks that are spread over hosts, one thread each. Raises `MeasuringError`."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | KEEP_FREED | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    environment |= dict(hosts.environment)
+    try:
+        commands = hosts.torchrun(sys.executable, procs)
+    except HostsError as error:
+        raise MeasuringError(str(error)) from error
     with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)
+        running = [
+            subprocess.Popen([*each, "-m", module, *argv], env=environment, stdout=said, stderr=said)
+            for each in commands
+        ]
         try:
-            code = process.wait(PATIENCE)
+            end = time.monotonic() + PATIENCE
+            codes = [process.wait(max(0.0, end - time.monotonic())) for process in running]
         except subprocess.TimeoutExpired as error:
             raise MeasuringError(f"{module} on {procs} ranks took more than {PATIENCE} s") from error
         finally:  # torchrun ends its ranks when it is asked to end
-            process.terminate()
-            process.wait()
+            for process in running:
+                process.terminate()
+            for process in running:
+                process.wait()
         said.seek(0)
-        if code:
+        if any(codes):
             raise MeasuringError(f"{module} on {procs} ranks failed:\n{_words(said.read().decode())}")
 
 

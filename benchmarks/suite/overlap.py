@@ -10,6 +10,7 @@ panels; more of them hide more of their way and need less memory, but pay latenc
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,8 +18,9 @@ import torch
 from rich.console import Console
 
 from benchmarks.machine import describe
+from benchmarks.suite.hosts import Hosts, HostsError, add_options, asked
 from benchmarks.suite.kernels import operations, write_whole
-from benchmarks.suite.launch import ROOT, measure
+from benchmarks.suite.launch import ROOT, MeasuringError, measure
 from benchmarks.suite.rank import Job
 from benchmarks.suite.summary import Line, summarised
 from benchmarks.suite.table import markdown
@@ -54,10 +56,10 @@ def plans(layer: Layer, procs: int) -> dict[str, Plan]:
     return made
 
 
-def study(layer: Layer, procs: int, made: dict[str, Plan], seconds: float, whole: Path) -> Line:
+def study(layer: Layer, procs: int, made: dict[str, Plan], seconds: float, whole: Path, hosts: Hosts) -> Line:
     """All numbers of panels in the same processes."""
     job = Job(layer, str(whole), {"forward": made}, [], seconds, (5, 25), 3)
-    ranks = measure(job, procs, whole.parent)["forward"]
+    ranks = measure(job, procs, whole.parent, hosts)["forward"]
     first = next(iter(made.values()))
     return summarised(first, operations(layer), "given grid", None, ranks)
 
@@ -91,7 +93,17 @@ def main() -> None:
     parser.add_argument("--procs", type=int, nargs="+", choices=tuple(GRIDS), default=(2, 4))
     parser.add_argument("--seconds", type=float, default=15.0, help="of timed rounds per layer and grid")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "benchmarks/results/overlap.md")
+    add_options(parser)
     args = parser.parse_args()
+    try:
+        with asked(args) as hosts:
+            measured(args, hosts)
+    except (HostsError, MeasuringError) as error:
+        sys.exit(f"benchmarks.suite.overlap: {error}")
+
+
+def measured(args: argparse.Namespace, hosts: Hosts) -> None:
+    """All layers on all grids. Raises `MeasuringError`."""
     console, told = Console(width=150), list[list[str]]()
     for file in args.layers or [str(ROOT / name) for name in LAYERS]:
         layer = load_layer(file)
@@ -100,10 +112,11 @@ def main() -> None:
             write_whole(layer, whole)
             for procs in args.procs:
                 made = plans(layer, procs)
-                found = rows(study(layer, procs, made, args.seconds, whole), made)
+                found = rows(study(layer, procs, made, args.seconds, whole, hosts), made)
                 console.print("\n".join(markdown(HEADS, found)), markup=False)
                 told += found
-    machine = f"{describe()}, torch {torch.__version__.partition('+')[0]}, gloo, one thread per rank."
+    library = torch.__version__.partition("+")[0]
+    machine = f"{describe()}, torch {library}, gloo, one thread per rank; {hosts}."
     text = ["# Panels that travel while the one before is used", "", machine, ABOUT, ""]
     text += markdown(HEADS, told)
     args.output.write_text("\n".join(text) + "\n")

@@ -11,6 +11,11 @@ from benchmarks.suite.rank import PROBE
 from benchmarks.suite.summary import Line
 from benchmarks.suite.table import HEADS, cells, markdown, overview, totals, why
 
+NETWORK = (
+    "The hosts are network namespaces on one switch: what two of them send one another passes two links "
+    "(token buckets of the bandwidth above in each direction), takes its time there and no core meanwhile; "
+    "ranks of one host are next to each other."
+)
 CONVENTIONS = Path(__file__).with_name("conventions.md")
 
 
@@ -28,12 +33,15 @@ def page(lines: list[Line], machine: str, asked: Asked, failed: Sequence[str] = 
         for name, reason in line.refused.items()
         if not (reason.startswith("it is for matrix") or reason.startswith("a matrix product"))
     ]
+    told = CONVENTIONS.read_text().format(
+        close=CLOSE, probe=f"{PROBE / 1e6:.1f}", network=NETWORK if asked.hosts.link else ""
+    )
     rows = [cells(line, row) for line in lines for row in line.rows]
     parts = [
         ["# Ours beside the alternatives", "", machine + ".", objective],
         ["", "## Overview", "", *overview(lines), "", *totals(lines)],
         ["", "## Where a line falls short", "", *(why(lines) or ["Nowhere."])],
-        ["", *CONVENTIONS.read_text().format(close=CLOSE, probe=f"{PROBE / 1e6:.1f}").splitlines()],
+        ["", *told.splitlines()],
         ["", "## All contenders", "", "The best peer of a line is in bold.", "", *markdown(HEADS, rows)],
         ["", "## Left out", "", *(refused or ["Nothing."]), *(f"* failed: {each}" for each in failed)],
     ]

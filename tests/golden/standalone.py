@@ -604,6 +604,9 @@ class Room:
             cls.free[flat.dtype, flat.device].append(flat)
 
 
+LARGE = 2**18  # bytes of a piece that goes as a message of its own
+
+
 class Coming(NamedTuple):
     """A panel on its way: the parts that ranks of a group carry, and their values."""
 
@@ -639,18 +642,38 @@ def all_gather(
         call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
         ends = {"group": group.handle, "async_op": True}
         requests = [call(flat.view(-1), own.view(-1), **ends)]
-        pieces = [row.view(shape(part)) for row, part in zip(flat, parts, strict=True)]
-        if fits and list(parts) == sorted(parts):
-            whole = flat.view(shape(panel))
-    else:
+        pieces, whole = _rows(flat.view(-1), panel, parts, fits)
+    elif native(group) or large(own, parts):
         if fits:
             whole = own.new_empty(shape(panel))
             pieces = [whole[within(part, panel)] for part in parts]
             pieces[group.me].copy_(own)
         else:
             pieces = _places(parts, own, group, taken)
-        requests = _to_each_other(pieces, group)
+        requests = _to_each_other([own] * len(parts), pieces, group)
+    else:
+        words = [volume(part) for part in parts]
+        flat, leave = own.new_empty(sum(words)), [own.numel()] * len(parts)
+        sent = own.flatten().repeat(len(parts))
+        ends = {"group": group.handle, "async_op": True}
+        requests = [dist.all_to_all_single(flat, sent, words, leave, **ends)]
+        pieces, whole = _rows(flat, panel, parts, fits)
     return Coming(panel, parts, pieces, whole, requests, taken)
+
+
+def _rows(
+    flat: torch.Tensor, panel: Box, parts: Sequence[Box], fits: bool
+) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """The parts, one behind the other in a buffer, and the panel if they are it."""
+    rows = torch.split(flat, [volume(part) for part in parts])
+    pieces = [row.view(shape(part)) for row, part in zip(rows, parts, strict=True)]
+    in_order = fits and list(parts) == sorted(parts)
+    return pieces, flat.view(shape(panel)) if in_order else None
+
+
+def large(values: torch.Tensor, parts: Sequence[Box]) -> bool:
+    """Whether pieces go as messages of their own; the same on all ranks of a group."""
+    return max(map(volume, parts)) * values.element_size() >= LARGE
 
 
 def _places(
@@ -665,18 +688,18 @@ def _places(
     return pieces
 
 
-def _to_each_other(pieces: Sequence[torch.Tensor], group: Group) -> list[Any]:
-    """Send the own piece to all other ranks of the group, get theirs."""
-    calls = []
-    for step in range(1, len(pieces)):  # all start with another partner
-        to = (group.me + step) % len(pieces)
-        source = (group.me - step) % len(pieces)
-        ends = (dist.isend, group.me, to), (dist.irecv, source, source)
-        for call, piece, peer in ends:
-            if pieces[piece].numel():
-                calls.append(
-                    dist.P2POp(call, pieces[piece], group=group.handle, group_peer=peer)
-                )
+def _to_each_other(
+    leave: Sequence[torch.Tensor], come: Sequence[torch.Tensor], group: Group
+) -> list[Any]:
+    """Send every other rank of the group its piece, get one from each."""
+    ranks = len(come)
+    calls = [
+        dist.P2POp(call, pieces[rank], group=group.handle, group_peer=rank)
+        for call, pieces, way in ((dist.irecv, come, -1), (dist.isend, leave, 1))
+        for step in range(1, ranks)  # all start with another partner
+        for rank in [(group.me + way * step) % ranks]
+        if pieces[rank].numel()
+    ]
     return dist.batch_isend_irecv(calls) if calls else []
 
 

@@ -1,0 +1,121 @@
+"""Where the ranks of a line run: on this machine as it is, or on hosts of a network made for them.
+
+Hosts are network namespaces on one switch. Whatever two of them send one another passes two links, each of
+a set bandwidth in either direction (a token bucket), so that words take the time they take on a cluster,
+and no core; ranks of one host reach each other at the speed of memory. Needs root, Linux and iproute2.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+
+PORT = 29500
+BURST = "256kb"  # bytes that pass a link at once: some segments as the kernel sends them
+WAITING = "400ms"  # the longest that a segment waits for its turn before it is dropped
+NET, CONGESTION = "10.77.0.0/24", "cubic"
+_RATE = re.compile(r"[1-9][0-9]*(\.[0-9]+)?(k|m|g)bit")
+
+
+class HostsError(Exception):
+    """The network cannot be made here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """A command prefix per host, and what the ranks need in their environment."""
+
+    enter: tuple[tuple[str, ...], ...] = ((),)
+    environment: tuple[tuple[str, str], ...] = ()
+    link: str = ""  # bandwidth of a link between two hosts
+
+    def __str__(self) -> str:
+        return f"{len(self.enter)} hosts on links of {self.link}" if self.link else "one host"
+
+    def torchrun(self, python: str, procs: int) -> list[list[str]]:
+        """The command of every host that starts its share of the ranks, but for what they run.
+
+        Raises `HostsError` where hosts would have different numbers of ranks.
+        """
+        count = len(self.enter)
+        start = [python, "-m", "torch.distributed.run", "--nproc-per-node", str(procs // count)]
+        if count == 1:
+            return [[*self.enter[0], *start, "--standalone"]]
+        if procs % count:
+            raise HostsError(f"{procs} ranks on {count} hosts: as many belong on each")
+        start += ["--nnodes", str(count), "--master-addr", address(0), "--master-port", str(PORT)]
+        return [[*enter, *start, "--node-rank", str(i)] for i, enter in enumerate(self.enter)]
+
+
+HERE = Hosts()
+
+
+def address(host: int) -> str:
+    """The address of a host."""
+    return f"10.77.0.{host + 1}"
+
+
+@contextmanager
+def network(count: int, rate: str) -> Iterator[Hosts]:
+    """Some hosts on one switch, as long as this is open. rate: of a link, as `tc` writes it ("1gbit").
+
+    Raises `HostsError` where the system refuses.
+    """
+    if not 2 <= count <= 200:
+        raise HostsError(f"{count} hosts: a network has 2 to 200")
+    if not _RATE.fullmatch(rate):
+        raise HostsError(f"a bandwidth of {rate!r}: write it like 1gbit or 500mbit")
+    switch = f"synth-{os.getpid()}"
+    names = [f"{switch}-{host}" for host in range(count)]
+    shape = ["root", "tbf", "rate", rate, "burst", BURST, "latency", WAITING]
+    try:
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        _ip("-n", switch, "link", "set", "switch", "up")
+        for host, name in enumerate(names):
+            port = f"port{host}"
+            _ip("netns", "add", name)
+            _ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name)
+            _ip("-n", switch, "link", "set", port, "master", "switch", "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+            _ip("-n", name, "addr", "add", f"{address(host)}/24", "dev", "eth0")
+            _ip("-n", name, "link", "set", "eth0", "up")
+            _ip("-n", name, "route", "replace", NET, "dev", "eth0", "congctl", CONGESTION)
+            _run("tc", "-n", switch, "qdisc", "add", "dev", port, *shape)
+            _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", *shape)
+        enter = tuple(("ip", "netns", "exec", name) for name in names)
+        yield Hosts(enter, (("GLOO_SOCKET_IFNAME", "eth0"),), rate)
+    finally:
+        for name in (*names, switch):
+            with suppress(HostsError):  # it was not made
+                _ip("netns", "del", name)
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """`--hosts` and `--link`."""
+    parser.add_argument("--hosts", type=int, default=1, metavar="N", help="spread the ranks over a network")
+    parser.add_argument("--link", default="1gbit", metavar="RATE", help="bandwidth of its links (1gbit)")
+
+
+def asked(args: Namespace) -> AbstractContextManager[Hosts]:
+    """Where those options want the ranks. Raises `HostsError` when it is entered."""
+    return nullcontext(HERE) if args.hosts == 1 else network(args.hosts, args.link)
+
+
+def _ip(*words: str) -> None:
+    _run("ip", *words)
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as fault:
+        raise HostsError(f"{command[0]} cannot be started ({fault.strerror}); install iproute2") from fault
+    if done.returncode:
+        said = " ".join(done.stderr.split()) or f"code {done.returncode}"
+        raise HostsError(f"`{' '.join(command)}` failed ({said}); hosts need root on Linux")
