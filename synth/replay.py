@@ -19,10 +19,12 @@ from functools import cached_property
 from typing import Any, Literal
 
 from synth.axes import PerAxis
+from synth.distribution import Distribution
 from synth.errors import UsageError
 from synth.machine.groups import split_over
 from synth.machine.layer_time import LayerTimer, PassTime, collective, compute_seconds
 from synth.machine.levels import Machine
+from synth.memory import Footprints
 from synth.network.planner import NetworkPlan
 from synth.report import table
 
@@ -209,7 +211,12 @@ class _Scheduler:
     def tasks(self) -> list[Task]:
         nodes = list(zip(self.plan.network.planned, self.plan.chosen, strict=True))
         timers = {
-            node.name: LayerTimer(self.machine, node.layer.nest, placed.grid, placed.order, node.weighted)
+            node.name: LayerTimer(
+                self.machine,
+                Footprints(Distribution(node.layer.nest, placed.grid)),
+                placed.order,
+                node.weighted,
+            )
             for node, placed in nodes
             if node.layer
         }

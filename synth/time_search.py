@@ -59,42 +59,43 @@ def fastest(request: Request, machine: Machine) -> Fastest:
         raise InfeasibleError(
             f"no grid of exactly {request.procs} processes exists for {nest}; allow idle ones"
         )
-    best: tuple[float, PerAxis, Timed] | None = None
+    best: tuple[float, Footprints, Timed] | None = None
     for least, grid in grids:
         if best and least >= best[0]:
             break
-        timed = _timed(request, machine, grid, best[0] if best else None)
+        footprints = Footprints(Distribution(nest, grid))
+        timed = _timed(request, machine, footprints, best[0] if best else None)
         if timed is None:
             continue
         seconds = sum(time.total for _, time in timed)
         if best is None or seconds < best[0]:
-            best = seconds, grid, timed
+            best = seconds, footprints, timed
     if best is None:
         raise InfeasibleError(
             f"no plan for {request.procs} processes that streams whole tiles fits the memory; plan for "
             f"--objective words, which can tile further, or raise --memory"
         )
-    _, grid, timed = best
-    orders = distinct_orders(grid, ORDERS)
-    seconds, order = min((_placed(request, machine, grid, o), i) for i, o in enumerate(orders))
+    _, footprints, timed = best
+    orders = distinct_orders(footprints.grid, ORDERS)
+    seconds, order = min((_placed(request, machine, footprints, o), i) for i, o in enumerate(orders))
     tilings, times = tuple(zip(*timed, strict=True))
-    return Fastest(grid, tilings, times, space.least_work or 1, orders[order], seconds)
+    return Fastest(footprints.grid, tilings, times, space.least_work or 1, orders[order], seconds)
 
 
-def _placed(request: Request, machine: Machine, grid: PerAxis, order: Order) -> float:
-    timer = _timer(request, machine, grid, order, next(_kept(request)))
+def _placed(request: Request, machine: Machine, footprints: Footprints, order: Order) -> float:
+    timer = _timer(request, machine, footprints, order, next(_kept(request)))
     return sum(timer.least(pass_) for pass_ in timer.sequence)
 
 
 def _timer(
-    request: Request, machine: Machine, grid: PerAxis, order: Order, kept: frozenset[Tensor]
+    request: Request, machine: Machine, footprints: Footprints, order: Order, kept: frozenset[Tensor]
 ) -> LayerTimer:
     sequence: tuple[Pass, ...] = ()
     if request.pass_ == "training":
-        sequence = preferred(Footprints(Distribution(request.nest, grid)), request.transposed)[0]
+        sequence = preferred(footprints, request.transposed)[0]
     else:
         sequence = (request.pass_,)
-    return LayerTimer(machine, request.nest, grid, order, kept=kept, sequence=sequence)
+    return LayerTimer(machine, footprints, order, kept=kept, sequence=sequence)
 
 
 def _kept(request: Request) -> Iterator[frozenset[Tensor]]:
@@ -134,11 +135,11 @@ def bound(request: Request, machine: Machine, grid: PerAxis) -> float:
     return max(passes * compute_seconds(machine, nest, work, True), request.moves * seconds)
 
 
-def _timed(request: Request, machine: Machine, grid: PerAxis, below: float | None) -> Timed | None:
+def _timed(request: Request, machine: Machine, footprints: Footprints, below: float | None) -> Timed | None:
     """The fastest schedule of every pass that fits the memory; None when none fits or none is fast enough."""
     best: Timed | None = None
     for kept in _kept(request):
-        timer = _timer(request, machine, grid, ROW_MAJOR, kept)
+        timer = _timer(request, machine, footprints, ROW_MAJOR, kept)
         if sum(timer.least(pass_) for pass_ in timer.sequence) >= (math.inf if below is None else below):
             continue
         found = [_fastest_pass(request, timer, role) for role in _roles(timer, kept)]

@@ -36,7 +36,7 @@ def test_exact_over_the_family_and_bounds_hold(name: str, machine: str) -> None:
     least = float("inf")
     for procs in (16, 8, 4, 2, 1):
         for grid in all_grids(Space(nest, procs, {}, True), procs):
-            timer = LayerTimer(where, nest, grid, ROW_MAJOR, sequence=("forward",))
+            timer = LayerTimer(where, Footprints(Distribution(nest, grid)), ROW_MAJOR, sequence=("forward",))
             seconds = timer.passed("forward").total
             assert bound(request, where, grid) <= seconds * (1 + 1e-9)
             least = min(least, seconds)
@@ -52,13 +52,15 @@ def test_few_panels_unless_more_are_clearly_faster() -> None:
     quick = replace(LASSEN.compute, bandwidth=1e15)
     chosen = fastest(Request(layer.nest, 16), Machine("quick memory", LASSEN.levels, quick, overlap=1.0))
     assert chosen.times[0].panels > 1
-    one = LayerTimer(Machine("quick memory", LASSEN.levels, quick), layer.nest, chosen.grid, ROW_MAJOR)
+    footprints = Footprints(Distribution(layer.nest, chosen.grid))
+    one = LayerTimer(Machine("quick memory", LASSEN.levels, quick), footprints, ROW_MAJOR)
     assert chosen.seconds * (1 + SLACK) < one.passed("forward", chosen.times[0].stationary, 1).total
 
 
 def test_panels_hide_communication_where_it_pays() -> None:
     layer = Layer.matmul(8192, 8192, 8192)
-    timer = LayerTimer(LASSEN, layer.nest, fastest(Request(layer.nest, 16), LASSEN).grid, ROW_MAJOR)
+    grid = fastest(Request(layer.nest, 16), LASSEN).grid
+    timer = LayerTimer(LASSEN, Footprints(Distribution(layer.nest, grid)), ROW_MAJOR)
     chosen = timer.passed("forward")
     assert chosen.panels > 1
     assert chosen.exposed < chosen.comm

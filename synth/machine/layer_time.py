@@ -66,7 +66,7 @@ def compute_seconds(machine: Machine, nest: Nest, work: PerAxis, weighted: bool)
 
 
 class LayerTimer:
-    """The times of one placed grid of a layer.
+    """The times of one placed grid of a layer; `footprints` are those of the grid, however it is placed.
 
     `kept`: what stays from the pass that gathers it, whole and before it computes, to the pass that finds
     it. By default dOut alone is found again, without being gathered whole: the oracle's convention.
@@ -77,8 +77,7 @@ class LayerTimer:
     def __init__(
         self,
         machine: Machine,
-        nest: Nest,
-        grid: PerAxis,
+        footprints: Footprints,
         order: Order,
         weighted: bool = True,
         kept: frozenset[Tensor] | None = None,
@@ -92,9 +91,8 @@ class LayerTimer:
                 self.spans = spans()
         self.found = frozenset({"Out"}) if kept is None else kept
         self.kept = kept or frozenset()
-        self.machine, self.nest, self.grid, self.order, self.weighted = machine, nest, grid, order, weighted
-        self.footprints = Footprints(Distribution(nest, grid))
-        self.work = self.footprints.work
+        self.machine, self.footprints, self.order, self.weighted = machine, footprints, order, weighted
+        self.nest, self.grid, self.work = footprints.nest, footprints.grid, footprints.work
 
     @cached_property
     def groups(self) -> dict[Tensor, Group]:
@@ -235,5 +233,5 @@ def layer_seconds(
     machine: Machine, nest: Nest, grid: PerAxis, order: Order, training: bool = False, weighted: bool = True
 ) -> float:
     """Seconds of a layer: forward, or all three passes."""
-    timer = LayerTimer(machine, nest, grid, order, weighted)
+    timer = LayerTimer(machine, Footprints(Distribution(nest, grid)), order, weighted)
     return sum(timer.least(pass_) for pass_ in timer.wanted(training))
