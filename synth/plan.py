@@ -21,7 +21,7 @@ from synth.layer import Layer
 from synth.memory import Footprints, Memory
 from synth.nest import Nest
 from synth.paper_cost import cost_at
-from synth.passes import TURNED, Pass, Task
+from synth.passes import TURNED, Passes, Task
 from synth.schedule import Schedule
 from synth.search import Request, search
 from synth.strategies import Alternative, alternatives
@@ -72,7 +72,7 @@ class Plan:
         return (self.tiling, *self.later)
 
     @property
-    def passes(self) -> tuple[Pass, ...]:
+    def passes(self) -> Passes:
         """The passes of the nest, in order of execution."""
         return tuple(tiling.pass_ for tiling in self.tilings)
 

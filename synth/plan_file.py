@@ -14,7 +14,7 @@ from typing import Any
 from synth.axes import AXES, ROW_MAJOR, TENSORS, Order, PerAxis, placement
 from synth.errors import InputError
 from synth.layer import Layer
-from synth.passes import PASSES, TURNED, sequences
+from synth.passes import PASSES, TURNED, Passes, sequences
 from synth.plan import Plan
 from synth.tiling import Tiling
 from synth.yaml_places import shown
@@ -197,8 +197,8 @@ def _passes(data: dict[str, Any], most: PerAxis, transposed: bool, name: str) ->
     if not isinstance(written, list) or not all(isinstance(each, dict) for each in written):
         raise InputError(f"{name}: passes is not a list of objects; {REMEDY}")
     tilings = tuple(_tiling(each, most, f"passes[{i}]", name) for i, each in enumerate(written))
-    asked = data.get("pass")
-    wanted = sequences(transposed) if asked == "training" else ((asked,),)
+    asked: Any = data.get("pass")
+    wanted: tuple[Passes, ...] = sequences(transposed) if asked == "training" else ((asked,),)
     if transposed and asked in PASSES:
         wanted = ((TURNED[asked],),)
     if tuple(tiling.pass_ for tiling in tilings) not in wanted:

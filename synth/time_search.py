@@ -19,7 +19,7 @@ from synth.machine.groups import ORDERS, distinct_orders
 from synth.machine.layer_time import PANELS, LayerTimer, PassTime, compute_seconds
 from synth.machine.levels import Machine
 from synth.memory import Footprints
-from synth.passes import PASSES, Pass
+from synth.passes import PASSES, Pass, Passes
 from synth.search import Request
 from synth.space import Space, all_grids
 from synth.tiling import ONES, Tiling
@@ -90,7 +90,7 @@ def _placed(request: Request, machine: Machine, footprints: Footprints, order: O
 def _timer(
     request: Request, machine: Machine, footprints: Footprints, order: Order, kept: frozenset[Tensor]
 ) -> LayerTimer:
-    sequence: tuple[Pass, ...] = ()
+    sequence: Passes
     if request.pass_ == "training":
         sequence = preferred(footprints, request.transposed)[0]
     else:
@@ -142,7 +142,7 @@ def _timed(request: Request, machine: Machine, footprints: Footprints, below: fl
         timer = _timer(request, machine, footprints, ROW_MAJOR, kept)
         if sum(timer.least(pass_) for pass_ in timer.sequence) >= (math.inf if below is None else below):
             continue
-        found = [_fastest_pass(request, timer, role) for role in _roles(timer, kept)]
+        found = [_fastest_pass(request, timer, role) for role in roles(kept, timer.sequence)]
         timed = [each for each in found if each is not None]
         seconds = sum(time.total for _, time in timed)
         if len(timed) == len(found) and (below is None or seconds < below):
@@ -150,23 +150,11 @@ def _timed(request: Request, machine: Machine, footprints: Footprints, below: fl
     return best
 
 
-def _roles(timer: LayerTimer, kept: frozenset[Tensor]) -> tuple[Tiling, ...]:
-    match timer.sequence:
-        case (first, second, last):
-            return roles(kept, (first, second, last))
-        case passes:
-            return tuple(Tiling(pass_=pass_) for pass_ in passes)
-
-
 def _fastest_pass(request: Request, timer: LayerTimer, role: Tiling) -> tuple[Tiling, PassTime] | None:
     """The fastest schedule of one pass within the memory, beside what waits for other passes."""
     room: float = math.inf
     if request.memory is not None:
-        alive = 0
-        match timer.sequence:
-            case (first, second, last):
-                alive = resident(timer.footprints, timer.kept, (first, second, last), role.pass_)
-        room = request.memory - alive
+        room = request.memory - resident(timer.footprints, timer.kept, timer.sequence, role.pass_)
     best: tuple[Tiling, PassTime] | None = None
     enough = math.inf
     for time in sorted(_choices(request, timer, role.pass_), key=lambda t: (t.total, t.panels, t.stationary)):

@@ -17,8 +17,7 @@ A transposed convolution does backward-data first: In and Out change places abov
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as Several
+from collections.abc import Iterator, Sequence
 from functools import cache, reduce
 from itertools import combinations
 from operator import add
@@ -27,13 +26,13 @@ from synth.axes import TENSORS, Tensor
 from synth.distribution import Distribution
 from synth.fit import Fit, fit
 from synth.memory import Footprints, Memory
-from synth.passes import PASSES, WRITES, Pass, Sequence, sequences, spans
+from synth.passes import PASSES, WRITES, Pass, Passes, sequences, spans
 from synth.tiling import Tiling
 from synth.words import received
 
 
-def roles(kept: frozenset[Tensor], sequence: Sequence = PASSES) -> tuple[Tiling, ...]:
-    """The three passes, each with what it keeps and finds kept when `kept` is kept between passes."""
+def roles(kept: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[Tiling, ...]:
+    """The passes, each with what it keeps and finds kept when `kept` is kept between passes."""
     lives = spans(sequence)
     return tuple(
         Tiling(
@@ -45,48 +44,48 @@ def roles(kept: frozenset[Tensor], sequence: Sequence = PASSES) -> tuple[Tiling,
     )
 
 
-def preferred(footprints: Footprints, transposed: bool = False) -> tuple[Sequence, ...]:
+def preferred(footprints: Footprints, transposed: bool = False) -> tuple[Passes, ...]:
     """The orders of the passes, best first: the gradient with more words to sum is computed first."""
 
-    def arriving(sequence: Sequence) -> int:
+    def arriving(sequence: Passes) -> int:
         written = WRITES[sequence[1]]
         return (footprints.distribution.group_size(written) - 1) * footprints.carried(written)
 
     return tuple(sorted(sequences(transposed), key=arriving, reverse=True))
 
 
-def resident(footprints: Footprints, kept: frozenset[Tensor], sequence: Sequence, pass_: Pass) -> int:
+def resident(footprints: Footprints, kept: frozenset[Tensor], sequence: Passes, pass_: Pass) -> int:
     """Words alive during a pass that are none of its business, at most.
 
     A backward pass leaves the tensor alone whose gradient it computes: its share waits, and its slice where
     that was kept. Beside the last pass stays the gradient that was computed before it.
     """
-    first, second, last = sequence
-    if pass_ == first:
+    if pass_ == sequence[0]:
         return 0
+    _, second, last = sequence
     waits = WRITES[pass_]
     words = footprints.shares[waits] + (footprints.slice(waits) if waits in kept else 0)
     return words + (footprints.shares[WRITES[second]] if pass_ == last else 0)
 
 
-def training_memory(footprints: Footprints, tilings: Several[Tiling], overlap: bool = False) -> Memory:
+def training_memory(footprints: Footprints, tilings: Sequence[Tiling], overlap: bool = False) -> Memory:
     """The most words a process holds over the three passes, what waits for later ones included.
 
     overlap: whether the sums of the first gradient travel while the second one is computed.
     """
     kept = tilings[0].keeps | tilings[1].keeps
-    first, second, last = (tiling.pass_ for tiling in tilings)
+    sequence = tuple(tiling.pass_ for tiling in tilings)
     passes = [
-        footprints.memory(tiling).beside(resident(footprints, kept, (first, second, last), tiling.pass_))
+        footprints.memory(tiling).beside(resident(footprints, kept, sequence, tiling.pass_))
         for tiling in tilings
     ]
     if overlap:
-        more = footprints.travelling(tilings[1]) - footprints.shares[WRITES[second]]
+        more = footprints.travelling(tilings[1]) - footprints.shares[WRITES[sequence[1]]]
         passes[2] = passes[2].beside(more)
     return reduce(Memory.most, passes)
 
 
-def overlaps(footprints: Footprints, tilings: Several[Tiling], limit: int | None) -> bool:
+def overlaps(footprints: Footprints, tilings: Sequence[Tiling], limit: int | None) -> bool:
     """Whether the sums of the first gradient travel under the second: there are any, and memory for it."""
     if footprints.distribution.group_size(WRITES[tilings[1].pass_]) == 1:
         return False
@@ -95,7 +94,7 @@ def overlaps(footprints: Footprints, tilings: Several[Tiling], limit: int | None
 
 def fit_training(
     distribution: Distribution,
-    stationary: Several[Tensor],
+    stationary: Sequence[Tensor],
     limit: int | None,
     panels: int | None = None,
     transposed: bool = False,
@@ -139,7 +138,7 @@ def choices(all_fit: bool) -> Iterator[frozenset[Tensor]]:
 
 def fit_kept(
     distribution: Distribution,
-    stationary: Several[Tensor],
+    stationary: Sequence[Tensor],
     limit: int | None,
     kept: frozenset[Tensor],
     transposed: bool,
@@ -151,11 +150,11 @@ def fit_kept(
 
 def fit_passes(
     footprints: Footprints,
-    stationary: Several[Tensor],
+    stationary: Sequence[Tensor],
     limit: int | None,
     kept: frozenset[Tensor],
     panels: int | None = None,
-    sequence: Sequence = PASSES,
+    sequence: Passes = PASSES,
 ) -> tuple[Fit | None, int]:
     """The three tilings when exactly `kept` is kept between passes, None where that does not fit `limit`.
 
@@ -180,12 +179,12 @@ def fit_passes(
     return Fit(tuple(tilings), _words(distribution, tilings), memory), needed
 
 
-def _travels_whole(distribution: Distribution, role: Tiling, sequence: Sequence) -> bool:
+def _travels_whole(distribution: Distribution, role: Tiling, sequence: Passes) -> bool:
     """Whether the sums of a pass are all that could stream in it: under the next pass they travel at once."""
     at_hand = (t in role.kept | role.keeps or distribution.group_size(t) == 1 for t in role.reads)
     return role.pass_ == sequence[1] and distribution.group_size(role.written) > 1 and all(at_hand)
 
 
-def _words(distribution: Distribution, tilings: Several[Tiling]) -> int:
+def _words(distribution: Distribution, tilings: Sequence[Tiling]) -> int:
     """Words of the process that receives most over all passes."""
     return reduce(add, (received(distribution, tiling) for tiling in tilings)).most_with()

@@ -16,7 +16,7 @@ import synth
 from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.memory import Footprints
-from synth.passes import PASSES, WRITES, Sequence, reads, sequences, spans
+from synth.passes import PASSES, WRITES, Passes, reads, sequences, spans
 from synth.schedule import Schedule
 from synth.simulate import simulate
 from synth.simulated import simulated
@@ -29,7 +29,7 @@ SETS = [frozenset(kept) for count in range(4) for kept in combinations(TENSORS, 
 
 @pytest.mark.parametrize("kept", SETS, ids=lambda kept: "+".join(sorted(kept)) or "nothing")
 @pytest.mark.parametrize("sequence", [*sequences(), *sequences(transposed=True)])
-def test_roles_hand_over_what_is_kept(sequence: Sequence, kept: frozenset[Tensor]) -> None:
+def test_roles_hand_over_what_is_kept(sequence: Passes, kept: frozenset[Tensor]) -> None:
     passes = {tiling.pass_: tiling for tiling in roles(kept, sequence)}
     assert tuple(passes) == sequence
     for tensor, (gathers, finds) in spans(sequence).items():

@@ -22,7 +22,7 @@ from synth.machine.groups import group_of
 from synth.machine.levels import Machine
 from synth.memory import Footprints, halo_rows
 from synth.nest import Nest
-from synth.passes import PASSES, WRITES, Pass, spans
+from synth.passes import PASSES, WRITES, Pass, Passes, spans
 
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 PANELS = (1, 2, 4, 8, 16, 32, 64)
@@ -81,14 +81,10 @@ class LayerTimer:
         order: Order,
         weighted: bool = True,
         kept: frozenset[Tensor] | None = None,
-        sequence: tuple[Pass, ...] = (),
+        sequence: Passes = (),
     ) -> None:
         self.sequence = sequence
-        match sequence:
-            case (first, second, last):
-                self.spans = spans((first, second, last))
-            case _:
-                self.spans = spans()
+        self.spans = spans(sequence) or spans()  # without a step, those of one in the usual order
         self.found = frozenset({"Out"}) if kept is None else kept
         self.kept = kept or frozenset()
         self.machine, self.footprints, self.order, self.weighted = machine, footprints, order, weighted
@@ -222,7 +218,7 @@ class LayerTimer:
         """Forward, or all three passes; a pooling has no backward-filter."""
         return [self.passed(pass_) for pass_ in self.wanted(training)]
 
-    def wanted(self, training: bool) -> tuple[Pass, ...]:
+    def wanted(self, training: bool) -> Passes:
         """The passes that there are."""
         if not training:
             return PASSES[:1]
