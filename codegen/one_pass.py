@@ -25,10 +25,10 @@ from codegen.program import (
     When,
 )
 from synth.axes import DIMS, LACKED_INDEX, TENSORS, Tensor
+from synth.pass_plan import PassPlan
 from synth.passes import Pass, shown
 from synth.plan import Plan
 from synth.schedule import WHY
-from synth.tiling import Tiling
 
 WIDTH = 84  # columns of a docstring in a function
 KERNELS: dict[Pass, str] = {  # the local kernel on what a pass reads
@@ -49,12 +49,12 @@ class OnePass:
     overlap: its last sums travel while the caller computes something else.
     """
 
-    def __init__(self, plan: Plan, tiling: Tiling, alone: bool = True, overlap: bool = False) -> None:
-        self.plan, self.tiling, self.distribution = plan, tiling, plan.distribution
-        self.loops, self.written = tiling.loops(), tiling.written
+    def __init__(self, plan: Plan, pass_plan: PassPlan, alone: bool = True, overlap: bool = False) -> None:
+        self.plan, self.pass_plan, self.distribution = plan, pass_plan, plan.distribution
+        self.loops, self.written = pass_plan.loops(), pass_plan.written
         self.halo = carries_more(plan)
         self.alone, self.overlap = alone, overlap
-        self.name = tiling.pass_.replace("-", "_")
+        self.name = pass_plan.pass_.replace("-", "_")
         self.steps = "STEPS" if alone else "steps"
         self.tiles = "" if alone else ", tiles"
         self.asks_changes = False
@@ -70,7 +70,7 @@ class OnePass:
 
     def role(self, tensor: Tensor) -> str:
         """`In`, or `dIn` where it is a gradient."""
-        return shown(self.tiling.pass_, tensor)
+        return shown(self.pass_plan.pass_, tensor)
 
     def var(self, tensor: Tensor) -> str:
         """The beginning of a tensor's variables."""
@@ -95,17 +95,17 @@ class OnePass:
 
     def given(self, tensor: Tensor) -> str:
         """The parameter by which a tensor comes: what a rank owns, or what an earlier pass kept."""
-        return self.whole(tensor) if tensor in self.tiling.kept else f"{self.var(tensor)}_own"
+        return self.whole(tensor) if tensor in self.pass_plan.kept else f"{self.var(tensor)}_own"
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """What the pass is given of the tensors that it reads."""
-        return tuple(self.given(tensor) for tensor in self.tiling.reads)
+        return tuple(self.given(tensor) for tensor in self.pass_plan.reads)
 
     @property
     def kept(self) -> tuple[str, ...]:
         """What the pass returns beside its result: slices that a later pass finds."""
-        slices = (self.whole(t) for t in self.tiling.reads if t in self.tiling.keeps)
+        slices = (self.whole(t) for t in self.pass_plan.reads if t in self.pass_plan.keeps)
         return tuple(name for name in slices if name not in self.parameters)
 
     def about(self) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ class OnePass:
         first = f"This rank's share of {self.role(self.written)}: {result}."
         if self.overlap:
             first = f"A function that returns this rank's share of {self.role(self.written)}."
-        (one, one_box), (other, other_box) = (self._parameter(tensor) for tensor in self.tiling.reads)
+        (one, one_box), (other, other_box) = (self._parameter(tensor) for tensor in self.pass_plan.reads)
         rest = (
             f"`{one}` and `{other}` hold the boxes `{one_box}` and `{other_box}`, `groups` the group of this "
             "rank for every entry of LINES; `words` counts what arrives."
@@ -142,16 +142,16 @@ class OnePass:
     @property
     def gathered(self) -> tuple[Tensor, ...]:
         """The tensors that are read and not found kept: they are gathered, whole or panel by panel."""
-        return tuple(t for t in self.tiling.reads if t not in self.tiling.kept)
+        return tuple(t for t in self.pass_plan.reads if t not in self.pass_plan.kept)
 
     def arrives(self, tensor: Tensor) -> bool:
         """Whether a tensor that is read comes panel by panel."""
-        return tensor in self.tiling.brought and self.grouped(tensor)
+        return tensor in self.pass_plan.brought and self.grouped(tensor)
 
     @property
     def leaves(self) -> bool:
         """Whether the tensor that is written leaves panel by panel."""
-        return self.tiling.stationary != self.written and self.grouped(self.written)
+        return self.pass_plan.stationary != self.written and self.grouped(self.written)
 
     @property
     def returns(self) -> bool:
@@ -162,11 +162,11 @@ class OnePass:
         """The body of the function."""
         nodes: list[Node] = []
         if self.alone:
-            nodes.append(Text(tuple(self._given(tensor) for tensor in self.tiling.reads)))
+            nodes.append(Text(tuple(self._given(tensor) for tensor in self.pass_plan.reads)))
         if not self.alone and self.loops:
             key = f'"{self.name}"'
             nodes.append(Text((f"tiles, steps = TILES[{key}], STEPS[{key}]",)))
-        if self.halo and self.written != "In" and "In" not in self.tiling.kept:
+        if self.halo and self.written != "In" and "In" not in self.pass_plan.kept:
             nodes.append(Halo(_sentence(WHY["halo"]), self._neighbour_axes()))
         nodes += self._gathers()
         nodes += self._all_steps()
@@ -182,11 +182,11 @@ class OnePass:
         return f'words.look("{self.role(self.written)}", {step}, {var})'
 
     def _whole_at_once(self) -> list[Tensor]:
-        expanded = [t for t in self.tiling.expanded if self.grouped(t)]
-        return expanded + ([] if self.loops else [t for t in self.tiling.reads if self.arrives(t)])
+        expanded = [t for t in self.pass_plan.expanded if self.grouped(t)]
+        return expanded + ([] if self.loops else [t for t in self.pass_plan.reads if self.arrives(t)])
 
     def _fetches(self) -> list[Tensor]:
-        return [t for t in self.tiling.reads if self.arrives(t) and self.loops]
+        return [t for t in self.pass_plan.reads if self.arrives(t) and self.loops]
 
     def _bring(self, tensor: Tensor) -> Bring:
         names = self.touched(tensor), self.here(tensor), self.carried(tensor)
@@ -203,8 +203,8 @@ class OnePass:
 
     def _gather(self, tensor: Tensor) -> Gather:
         phase, step = "loop", 0
-        if tensor in self.tiling.expanded:
-            phase, step = "expand", self.tiling.expanded.index(tensor)
+        if tensor in self.pass_plan.expanded:
+            phase, step = "expand", self.pass_plan.expanded.index(tensor)
         common = vars(self._bring(tensor))
         return Gather(**common, why=self._why("broadcast", tensor), phase=phase, step=step)
 
@@ -279,12 +279,12 @@ class OnePass:
         """The statements before the local kernel, and the expression that it is."""
         lines: list[str] = []
         operands = []
-        for tensor in self.tiling.reads:
+        for tensor in self.pass_plan.reads:
             operand, before = self._operand(tensor)
             lines += before
             operands.append(operand)
         kind = self.plan.layer.kind
-        form = (PRODUCTS if kind == "matmul" else KERNELS)[self.tiling.pass_]
+        form = (PRODUCTS if kind == "matmul" else KERNELS)[self.pass_plan.pass_]
         return lines, form.format(conv=kind, one=operands[0], other=operands[1])
 
     def _names_block(self) -> bool:
@@ -318,7 +318,7 @@ class OnePass:
             return whole, []
         frame = f"{self.carried(tensor)}(at)"
         if self.grouped(tensor):
-            gathered = tensor not in self.tiling.kept
+            gathered = tensor not in self.pass_plan.kept
             frame = f"{var}_box" if gathered else f"{self.touched(tensor)}(work(at))"
         cut = f"{var}_tile = {whole}[within({self.touched(tensor)}(block), {frame})]"
         if len(cut) <= WIDTH - 4:

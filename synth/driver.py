@@ -60,7 +60,7 @@ class Outcome:
     def __str__(self) -> str:
         plan, most = self.plan, max(each["total"] for each in self.words)
         size = plan.nest.word_bytes
-        rate = 2 * plan.nest.work * len(plan.tilings) / self.median / 1e9
+        rate = 2 * plan.nest.work * len(plan.pass_plans) / self.median / 1e9
         idle = plan.procs - plan.used_procs
         return "\n".join(
             [
@@ -261,7 +261,7 @@ def _judge_words(plan: Plan, counted: list[dict[str, int]]) -> None:
 def _first_step(plan: Plan, rank: int, tensor: str) -> str:
     """Where the plan has a rank receive words of a tensor, for the reader of a disagreement."""
     told = [
-        f"{schedule.tiling.pass_} {phase} step {step}: {words[rank]}"
+        f"{schedule.pass_plan.pass_} {phase} step {step}: {words[rank]}"
         for schedule in plan.schedules
         for (phase, step, name), words in simulate(schedule).steps.items()
         if name == tensor and words[rank]

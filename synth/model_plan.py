@@ -46,7 +46,7 @@ class Decided:
         distribution = Distribution(layer.nest, placed.grid, placed.order)
         found, _ = fit_kept(distribution, STATIONARY, limit, self.kept, layer.transposed)
         assert found is not None  # the planner found the same one
-        first, *later = found.tilings
+        first, *later = found.pass_plans
         order = placement(placed.grid, placed.order)
         most = None if limit is None else limit * layer.nest.word_bytes
         return Plan(layer, procs, placed.grid, first, most, exact_procs=True, later=tuple(later), order=order)

@@ -1,7 +1,7 @@
 """Tile counts that are worth trying: of one axis, and of the composite index x = (b, d, h, w).
 
 Of a short axis every count that gives another tile size is tried. Where that would be too many, some are,
-evenly in ratio; `fit` then coarsens the best tiling to the fewest tiles that still fit.
+evenly in ratio; `fit` then coarsens the best plan to the fewest tiles that still fit.
 """
 
 from __future__ import annotations

@@ -19,14 +19,14 @@ from synth.machine.groups import ORDERS, distinct_orders
 from synth.machine.layer_time import PANELS, LayerTimer, PassTime, compute_seconds
 from synth.machine.levels import Machine
 from synth.memory import Footprints
+from synth.pass_plan import ONES, PassPlan
 from synth.passes import PASSES, Pass, Passes
 from synth.search import Request
 from synth.space import Space, all_grids
-from synth.tiling import ONES, Tiling
 from synth.training import choices, preferred, resident, roles
 
 SLACK = 0.02  # more panels have to be faster by this share: the model is no better than that
-Timed = list[tuple[Tiling, PassTime]]  # per pass
+Timed = list[tuple[PassPlan, PassTime]]  # per pass
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Fastest:
     """The fastest plan of a layer; `order` is a placement of the same grid that may be faster still."""
 
     grid: PerAxis
-    tilings: tuple[Tiling, ...]  # one per pass
+    pass_plans: tuple[PassPlan, ...]  # one per pass
     times: tuple[PassTime, ...]
     least_work: int
     order: Order
@@ -78,8 +78,8 @@ def fastest(request: Request, machine: Machine) -> Fastest:
     _, footprints, timed = best
     orders = distinct_orders(footprints.grid, ORDERS)
     seconds, order = min((_placed(request, machine, footprints, o), i) for i, o in enumerate(orders))
-    tilings, times = tuple(zip(*timed, strict=True))
-    return Fastest(footprints.grid, tilings, times, space.least_work or 1, orders[order], seconds)
+    pass_plans, times = tuple(zip(*timed, strict=True))
+    return Fastest(footprints.grid, pass_plans, times, space.least_work or 1, orders[order], seconds)
 
 
 def _placed(request: Request, machine: Machine, footprints: Footprints, order: Order) -> float:
@@ -136,7 +136,7 @@ def bound(request: Request, machine: Machine, grid: PerAxis) -> float:
 
 
 def _timed(request: Request, machine: Machine, footprints: Footprints, below: float | None) -> Timed | None:
-    """The fastest schedule of every pass that fits the memory; None when none fits or none is fast enough."""
+    """The fastest plan of every pass that fits the memory; None when none fits or none is fast enough."""
     best: Timed | None = None
     for kept in _kept(request):
         timer = _timer(request, machine, footprints, ROW_MAJOR, kept)
@@ -150,21 +150,21 @@ def _timed(request: Request, machine: Machine, footprints: Footprints, below: fl
     return best
 
 
-def _fastest_pass(request: Request, timer: LayerTimer, role: Tiling) -> tuple[Tiling, PassTime] | None:
-    """The fastest schedule of one pass within the memory, beside what waits for other passes."""
+def _fastest_pass(request: Request, timer: LayerTimer, role: PassPlan) -> tuple[PassPlan, PassTime] | None:
+    """The fastest plan of one pass within the memory, beside what waits for other passes."""
     room: float = math.inf
     if request.memory is not None:
         room = request.memory - resident(timer.footprints, timer.kept, timer.sequence, role.pass_)
-    best: tuple[Tiling, PassTime] | None = None
+    best: tuple[PassPlan, PassTime] | None = None
     enough = math.inf
     for time in sorted(_choices(request, timer, role.pass_), key=lambda t: (t.total, t.panels, t.stationary)):
         if best and (time.total > enough or time.panels >= best[1].panels):
             continue
-        stream = Tiling(time.stationary).stream
+        stream = PassPlan(time.stationary).stream
         counts = ONES.with_("b" if stream == "x" else stream, time.panels)
-        tiling = replace(role, stationary=time.stationary, counts=counts)
-        if room == math.inf or timer.footprints.memory(tiling).words <= room:
-            best, enough = (tiling, time), min(enough, (1 + SLACK) * time.total)
+        pass_plan = replace(role, stationary=time.stationary, counts=counts)
+        if room == math.inf or timer.footprints.memory(pass_plan).words <= room:
+            best, enough = (pass_plan, time), min(enough, (1 + SLACK) * time.total)
     return best
 
 

@@ -26,16 +26,16 @@ from synth.axes import TENSORS, Tensor
 from synth.distribution import Distribution
 from synth.fit import Fit, fit
 from synth.memory import Footprints, Memory
+from synth.pass_plan import PassPlan
 from synth.passes import PASSES, WRITES, Pass, Passes, sequences, spans
-from synth.tiling import Tiling
 from synth.words import received
 
 
-def roles(kept: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[Tiling, ...]:
+def roles(kept: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan, ...]:
     """The passes, each with what it keeps and finds kept when `kept` is kept between passes."""
     lives = spans(sequence)
     return tuple(
-        Tiling(
+        PassPlan(
             pass_=pass_,
             kept=frozenset(t for t in kept if lives[t][1] == pass_),
             keeps=frozenset(t for t in kept if lives[t][0] == pass_),
@@ -68,28 +68,28 @@ def resident(footprints: Footprints, kept: frozenset[Tensor], sequence: Passes, 
     return words + (footprints.shares[WRITES[second]] if pass_ == last else 0)
 
 
-def training_memory(footprints: Footprints, tilings: Sequence[Tiling], overlap: bool = False) -> Memory:
+def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], overlap: bool = False) -> Memory:
     """The most words a process holds over the three passes, what waits for later ones included.
 
     overlap: whether the sums of the first gradient travel while the second one is computed.
     """
-    kept = tilings[0].keeps | tilings[1].keeps
-    sequence = tuple(tiling.pass_ for tiling in tilings)
+    kept = pass_plans[0].keeps | pass_plans[1].keeps
+    sequence = tuple(pass_plan.pass_ for pass_plan in pass_plans)
     passes = [
-        footprints.memory(tiling).beside(resident(footprints, kept, sequence, tiling.pass_))
-        for tiling in tilings
+        footprints.memory(pass_plan).beside(resident(footprints, kept, sequence, pass_plan.pass_))
+        for pass_plan in pass_plans
     ]
     if overlap:
-        more = footprints.travelling(tilings[1]) - footprints.shares[WRITES[sequence[1]]]
+        more = footprints.travelling(pass_plans[1]) - footprints.shares[WRITES[sequence[1]]]
         passes[2] = passes[2].beside(more)
     return reduce(Memory.most, passes)
 
 
-def overlaps(footprints: Footprints, tilings: Sequence[Tiling], limit: int | None) -> bool:
+def overlaps(footprints: Footprints, pass_plans: Sequence[PassPlan], limit: int | None) -> bool:
     """Whether the sums of the first gradient travel under the second: there are any, and memory for it."""
-    if footprints.distribution.group_size(WRITES[tilings[1].pass_]) == 1:
+    if footprints.distribution.group_size(WRITES[pass_plans[1].pass_]) == 1:
         return False
-    return limit is None or training_memory(footprints, tilings, True).words <= limit
+    return limit is None or training_memory(footprints, pass_plans, True).words <= limit
 
 
 def fit_training(
@@ -99,7 +99,7 @@ def fit_training(
     panels: int | None = None,
     transposed: bool = False,
 ) -> tuple[Fit | None, int]:
-    """The three tilings, and what they keep, with the fewest words in all; and the least memory needed.
+    """The plans of the three passes that move the fewest words in all, and the least memory needed.
 
     Words are those of the process that receives most over the whole step; `panels` as for `fit`.
     """
@@ -156,12 +156,12 @@ def fit_passes(
     panels: int | None = None,
     sequence: Passes = PASSES,
 ) -> tuple[Fit | None, int]:
-    """The three tilings when exactly `kept` is kept between passes, None where that does not fit `limit`.
+    """The plans of the passes when exactly `kept` is kept between them, None where that does not fit `limit`.
 
     Also the least memory needed, in words.
     """
     distribution = footprints.distribution
-    tilings: list[Tiling] = []
+    pass_plans: list[PassPlan] = []
     memory = needed = 0
     for role in roles(kept, sequence):
         alive = resident(footprints, kept, sequence, role.pass_)
@@ -170,21 +170,21 @@ def fit_passes(
         found, least = fit(distribution, stationary, room, role, wanted)
         needed = max(needed, least + alive)
         if found is not None:
-            tilings.append(found.tiling)
+            pass_plans.append(found.first)
             memory = max(memory, found.memory + alive)
-    if len(tilings) < len(sequence):
+    if len(pass_plans) < len(sequence):
         return None, needed
-    if overlaps(footprints, tilings, limit):
-        memory = training_memory(footprints, tilings, overlap=True).words
-    return Fit(tuple(tilings), _words(distribution, tilings), memory), needed
+    if overlaps(footprints, pass_plans, limit):
+        memory = training_memory(footprints, pass_plans, overlap=True).words
+    return Fit(tuple(pass_plans), _words(distribution, pass_plans), memory), needed
 
 
-def _travels_whole(distribution: Distribution, role: Tiling, sequence: Passes) -> bool:
+def _travels_whole(distribution: Distribution, role: PassPlan, sequence: Passes) -> bool:
     """Whether the sums of a pass are all that could stream in it: under the next pass they travel at once."""
     at_hand = (t in role.kept | role.keeps or distribution.group_size(t) == 1 for t in role.reads)
     return role.pass_ == sequence[1] and distribution.group_size(role.written) > 1 and all(at_hand)
 
 
-def _words(distribution: Distribution, tilings: Sequence[Tiling]) -> int:
+def _words(distribution: Distribution, pass_plans: Sequence[PassPlan]) -> int:
     """Words of the process that receives most over all passes."""
-    return reduce(add, (received(distribution, tiling) for tiling in tilings)).most_with()
+    return reduce(add, (received(distribution, pass_plan) for pass_plan in pass_plans)).most_with()

@@ -167,11 +167,11 @@ def test_time_model_of_a_line() -> None:
     assert timed.timed is not None
     assert predicted(timed, lassen) == timed.timed[1].seconds
     words = planned(IMAGE, 4, "forward", ASKED)
-    (tiling,) = words.tilings
+    (pass_plan,) = words.pass_plans
     timer = LayerTimer(
         lassen, Footprints(words.distribution), ROW_MAJOR, kept=frozenset(), sequence=words.passes
     )
-    assert predicted(words, lassen) == timer.passed("forward", tiling.stationary, tiling.panels).total
+    assert predicted(words, lassen) == timer.passed("forward", pass_plan.stationary, pass_plan.panels).total
     assert predicted(words, None) is None
 
 

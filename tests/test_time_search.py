@@ -111,7 +111,7 @@ def test_a_layer_plan_imports_nothing_heavy(tmp_path: Path) -> None:
 def test_a_training_step_keeps_what_memory_allows() -> None:
     nest = load_layer(EXAMPLES / "conv.yaml").nest
     free = fastest(Request(nest, 16, pass_="training"), LASSEN)
-    assert free.tilings[0].keeps | free.tilings[1].keeps == set(TENSORS)
+    assert free.pass_plans[0].keeps | free.pass_plans[1].keeps == set(TENSORS)
     tight: Fastest | None = None
     for memory in (300_000, 700_000, 1_000_000):
         try:
@@ -119,7 +119,7 @@ def test_a_training_step_keeps_what_memory_allows() -> None:
         except InfeasibleError:
             assert tight is None
             continue
-        needed = training_memory(Footprints(Distribution(nest, found.grid)), found.tilings).words
+        needed = training_memory(Footprints(Distribution(nest, found.grid)), found.pass_plans).words
         assert needed <= memory
         assert tight is None or found.seconds <= tight.seconds * (1 + 1e-9)
         tight = tight or found
@@ -132,4 +132,4 @@ def test_panels_as_asked_for() -> None:
     for panels in (1, 3, 10**6):
         found = fastest(Request(nest, 16, stationary=("Out",), panels=panels), LASSEN)
         work = Distribution(nest, found.grid).most_work
-        assert found.tilings[0].panels == min(panels, work.c)
+        assert found.pass_plans[0].panels == min(panels, work.c)

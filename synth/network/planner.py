@@ -28,8 +28,8 @@ from synth.network.options import (
     strategy_choices,
 )
 from synth.network.solve import Progress, Solution, Table, solve
+from synth.pass_plan import PassPlan
 from synth.search import STATIONARY
-from synth.tiling import Tiling
 from synth.training import fit_kept
 
 
@@ -202,7 +202,7 @@ class _Planner:
         return self.fitted[key]
 
     def _fits(self, kind: Kind, placed: Placed, limit: int | None) -> tuple[Fit | None, int]:
-        """The tilings of the passes that fit a limit in words, and the least that they need."""
+        """The plans of the passes that fit a limit in words, and the least that they need."""
         distribution = Distribution(kind.nest, placed.grid)
         if self.asked.training and kind.weighted:
             return fit_kept(distribution, STATIONARY, limit, self.asked.kept, bool(kind.rows))
@@ -319,6 +319,6 @@ class _Planner:
         )
 
 
-def _role(kind: Kind) -> Tiling:
+def _role(kind: Kind) -> PassPlan:
     """The pass that runs forward."""
-    return Tiling(pass_="backward-data") if kind.rows else Tiling()
+    return PassPlan(pass_="backward-data") if kind.rows else PassPlan()
