@@ -8,10 +8,10 @@ from textwrap import wrap
 from codegen.coordinates import carries_more, dims_of, layer_axes
 from codegen.names import in_docstring, literal
 from synth.axes import AXES, DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, Tensor
-from synth.nest import Window
 from synth.pass_plan import PassPlan
 from synth.passes import Pass, shown
 from synth.plan import Plan
+from synth.window import Window
 from synth.words import received
 
 LISTED = 64  # entries up to which the words of all ranks are listed

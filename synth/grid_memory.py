@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from synth.axes import LACKS, SPATIAL, TENSORS, PerAxis, Tensor
-from synth.nest import Nest, Window
+from synth.nest import Nest
 from synth.passes import WRITES, Pass, Passes, Task, reads, sequences, spans
+from synth.window import Window
 
 Words = dict[Tensor, int]
 

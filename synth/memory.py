@@ -24,9 +24,9 @@ import numpy as np
 from synth.axes import DIMS, SPATIAL, TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.intervals import cut, length, meet
-from synth.nest import Window
 from synth.pass_plan import PassPlan
 from synth.spans import covered
+from synth.window import Window
 
 EXACT = 4096  # blocks along a dimension up to which extremes are found by looking at every block
 

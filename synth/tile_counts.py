@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from synth.intervals import cuts, length
 from synth.memory import EXACT, plainly_padded, tile_rows
-from synth.nest import Window
+from synth.window import Window
 
 SHORT = 8  # rows of a block up to which every tile count is tried
 FEW = 64  # ways to tile x up to which none is left out by an estimate of its rows

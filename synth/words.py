@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from synth.axes import AXES, DIMS, LACKS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.nest import Window
 from synth.pass_plan import PassPlan
 from synth.shares import member_parts
 from synth.spans import Spans, covered, cut, lengths, meet
 from synth.visited import visited
+from synth.window import Window
 
 Array = NDArray[Any]  # int64, or Python ints where 64 bits are not enough
 Factors = dict[str, list[Array]]  # what is counted -> its lengths along the dimensions of a tensor

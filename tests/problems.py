@@ -16,11 +16,12 @@ from synth.axes import AXES, TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.layer import Layer
 from synth.layer_rules import SPATIAL_AXES, LayerError
-from synth.nest import Nest, Window
+from synth.nest import Nest
 from synth.pass_plan import PassPlan
 from synth.passes import sequences
 from synth.schedule import Schedule
 from synth.training import roles
+from synth.window import Window
 
 KINDS = tuple(SPATIAL_AXES)
 Values = NDArray[Any]

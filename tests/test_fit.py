@@ -15,11 +15,12 @@ from synth.distribution import Distribution
 from synth.fit import PANELS, fit
 from synth.grid_memory import LeastMemory
 from synth.memory import Footprints
-from synth.nest import Nest, Window
+from synth.nest import Nest
 from synth.pass_plan import PassPlan
 from synth.passes import TASKS, Task
 from synth.tile_counts import tile_counts
 from synth.training import fit_training
+from synth.window import Window
 from synth.words import received
 
 Point = tuple[int, int]  # words, memory

@@ -13,9 +13,10 @@ from synth.axes import AXES, TENSORS, Axis, PerAxis
 from synth.distribution import Distribution
 from synth.grid_ranges import Key, Range, Ranges, shared_rows
 from synth.intervals import cuts, volume
-from synth.nest import Nest, Window
+from synth.nest import Nest
 from synth.pass_plan import PassPlan
 from synth.space import Space
+from synth.window import Window
 from synth.words import received
 
 PROCS = st.integers(1, 24)

@@ -14,11 +14,12 @@ from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.intervals import volume
 from synth.memory import Footprints, Memory, halo_rows, tile_rows
-from synth.nest import Nest, Window
+from synth.nest import Nest
 from synth.pass_plan import PassPlan
 from synth.passes import Pass
 from synth.schedule import Schedule
 from synth.simulate import simulate
+from synth.window import Window
 
 
 @given(schedules())

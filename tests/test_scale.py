@@ -25,10 +25,11 @@ from synth.errors import InfeasibleError
 from synth.grid_ranges import Ranges, shared_rows
 from synth.intervals import cuts, length, overlap, volume
 from synth.layer import Layer
-from synth.nest import Nest, Window
+from synth.nest import Nest
 from synth.pass_plan import PassPlan
 from synth.search import Request, search
 from synth.space import Space, work_cap
+from synth.window import Window
 from synth.words import received
 
 HUGE = 2**40

@@ -11,9 +11,10 @@ from problems import conv, schedules, steps
 from synth.axes import PerAxis
 from synth.distribution import Distribution
 from synth.intervals import contains, overlap, volume
-from synth.nest import Nest, Window
+from synth.nest import Nest
 from synth.pass_plan import PassPlan
 from synth.schedule import Compute, Move, Schedule
+from synth.window import Window
 
 
 @given(schedules())

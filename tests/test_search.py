@@ -21,11 +21,12 @@ from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.grid_ranges import Ranges
 from synth.layer import Layer
-from synth.nest import Nest, Window
+from synth.nest import Nest
 from synth.pass_plan import PassPlan
 from synth.passes import TASKS, Task, sequences
 from synth.search import Request, search
 from synth.training import roles
+from synth.window import Window
 from synth.words import received
 
 PROCS = st.integers(1, 24)

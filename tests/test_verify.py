@@ -14,7 +14,7 @@ from synth.distribution import Distribution
 from synth.errors import CheckError
 from synth.intervals import Box, volume
 from synth.kernel import reference
-from synth.nest import Nest, Window
+from synth.nest import Nest
 from synth.pass_plan import PassPlan
 from synth.schedule import Move, Round, Schedule
 from synth.shares import Share
@@ -28,6 +28,7 @@ from synth.verify import (
     owned_once,
     verify,
 )
+from synth.window import Window
 
 Edit = Callable[[Round], Round]
 

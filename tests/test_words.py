@@ -16,10 +16,11 @@ from synth import words
 from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.intervals import length
-from synth.nest import Nest, Window
+from synth.nest import Nest
 from synth.pass_plan import PassPlan
 from synth.schedule import Schedule
 from synth.simulate import simulate
+from synth.window import Window
 from synth.words import received
 
 NAMES = ("in", "ker", "out", "halo", "total")
