@@ -12,8 +12,8 @@ from synth.errors import UsageError
 from synth.layer import Layer
 from synth.network.boxes import Placed
 from synth.network.graph import Network
+from synth.network.plan import NetworkPlan
 from synth.network.plan_file import parse_network_plan
-from synth.network.planner import NetworkPlan
 from synth.network.report import to_json
 from synth.plan import Plan
 from synth.plan_file import plan_text

@@ -25,7 +25,7 @@ from synth.machine.groups import split_over
 from synth.machine.layer_time import LayerTimer, PassTime, collective, compute_seconds
 from synth.machine.levels import Machine
 from synth.memory import Footprints
-from synth.network.planner import NetworkPlan
+from synth.network.plan import NetworkPlan
 from synth.report import table
 
 Stream = Literal["compute", "network"]

@@ -8,7 +8,7 @@ from synth.axes import TENSORS
 from synth.network.boxes import Boxes, Placed
 from synth.network.graph import Edge
 from synth.network.options import Kind
-from synth.network.planner import NetworkPlan
+from synth.network.plan import NetworkPlan
 from synth.report import table
 from synth.units import show_bytes, show_words
 
