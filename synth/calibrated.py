@@ -142,7 +142,7 @@ def calibrate_machine(procs: int | None, name: str, repeat: int, timeout: float)
 
 def _here(procs: int, repeat: int, timeout: float) -> dict[str, Any]:
     from runtime import measure
-    from synth.driver import last_lines, started
+    from synth.torchrun import last_lines, started
 
     with tempfile.TemporaryDirectory(prefix="synth-calibrate-") as folder:
         # a path of its own, by which ranks that outlive torchrun are found
