@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from codegen.coordinates import tensor_texts, work_intervals
 from codegen.facts import constants, header, title
 from codegen.names import in_docstring
 from codegen.one_pass import OnePass
 from codegen.program import Layer, Operand, Program, Result
+from codegen.signature import Signature
 from synth.axes import TENSORS, Tensor
 from synth.errors import UsageError
 from synth.passes import WRITES, Pass, shown
@@ -71,7 +74,7 @@ def _look_at(plan: Plan, module: bool) -> None:
         )
 
 
-def _layer(forms: list[OnePass]) -> Layer:
+def _layer(forms: Sequence[Signature]) -> Layer:
     """How the three passes hand each other what they keep."""
     first, second, last = forms
     given: Tensor = "In" if first.written == "Out" else "Out"
