@@ -71,7 +71,7 @@ def _verb(plan: Plan, tensor: Tensor) -> str:
     """What a block of the nest does with a tensor."""
     if plan.later:
         return "touches"
-    return "adds to" if tensor == plan.tiling.written else "reads"
+    return "adds to" if tensor == plan.first.written else "reads"
 
 
 def _returned(intervals: tuple[str, ...]) -> str:

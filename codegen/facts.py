@@ -8,10 +8,10 @@ from textwrap import wrap
 from codegen.coordinates import carries_more, dims_of, layer_axes
 from codegen.names import in_docstring, literal
 from synth.axes import AXES, DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, Tensor
-from synth.nest import Window
+from synth.pass_plan import PassPlan
 from synth.passes import Pass, shown
 from synth.plan import Plan
-from synth.tiling import Tiling
+from synth.window import Window
 from synth.words import received
 
 LISTED = 64  # entries up to which the words of all ranks are listed
@@ -83,19 +83,21 @@ def _extents(plan: Plan) -> str:
 def _forms(plan: Plan) -> list[str]:
     """The form of every pass."""
     if not plan.later:
-        return [f"{plan.algorithm}: {_form(plan.tiling)}"]
+        return [f"{plan.algorithm}: {_form(plan.first)}"]
     _, second, last = plan.passes
     travel = f"; its last sums travel under {last}" if plan.overlap else ""
-    return [f"{t.pass_}: {_form(t)}{travel if t.pass_ == second else ''}" for t in plan.tilings]
+    return [f"{t.pass_}: {_form(t)}{travel if t.pass_ == second else ''}" for t in plan.pass_plans]
 
 
-def _form(tiling: Tiling) -> str:
-    pass_, stays, stream = tiling.pass_, tiling.stationary, tiling.stream
-    others = " and ".join(shown(pass_, tensor) for tensor in tiling.streaming if not tiling.whole(tensor))
-    panels = "in one panel" if tiling.panels == 1 else f"in {tiling.panels} panels along {stream}"
-    inner = [a for a in tiling.loops() if a not in LACKS[stays]]
-    found = _named(pass_, "found", tiling.kept)
-    kept = _named(pass_, "kept", tiling.keeps)
+def _form(pass_plan: PassPlan) -> str:
+    pass_, stays, stream = pass_plan.pass_, pass_plan.stationary, pass_plan.stream
+    others = " and ".join(
+        shown(pass_, tensor) for tensor in pass_plan.streaming if not pass_plan.whole(tensor)
+    )
+    panels = "in one panel" if pass_plan.panels == 1 else f"in {pass_plan.panels} panels along {stream}"
+    inner = [a for a in pass_plan.loops() if a not in LACKS[stays]]
+    found = _named(pass_, "found", pass_plan.kept)
+    kept = _named(pass_, "kept", pass_plan.keeps)
     passing = f", {others} pass{'es' * (' and ' not in others)} {panels}" if others else ""
     tiled = f"; tiles along {', '.join(inner)} inside" if inner else ""
     return f"{shown(pass_, stays)} stays{passing}{tiled}{found}{kept}"
@@ -117,7 +119,7 @@ def _ownership(plan: Plan, tensor: Tensor) -> str:
             cuts.append(f"{dim} over " + " then ".join(over))
     group = [axis for axis in LACKS[tensor] if getattr(plan.grid, axis) > 1]
     named = f" (x: {', '.join(group)})" if tensor == "Ker" and group else ""
-    written = tensor in {tiling.written for tiling in plan.tilings}
+    written = tensor in {pass_plan.written for pass_plan in plan.pass_plans}
     partial = f"; partial sums along {line} until reduced" if written and group else ""
     return f"{tensor}: {', '.join(cuts) or 'one rank has all'}{named}{partial}"
 
@@ -126,7 +128,7 @@ def _moves(plan: Plan) -> list[str]:
     whole = f"{_received(plan, plan.words)}: at most {plan.words['total']} words received per rank"
     if not plan.later:
         return [whole]
-    passes = ((t.pass_, received(plan.distribution, t).most()) for t in plan.tilings)
+    passes = ((t.pass_, received(plan.distribution, t).most()) for t in plan.pass_plans)
     return [*(f"{pass_}: {_received(plan, words)}" for pass_, words in passes), f"together: {whole}"]
 
 
@@ -157,7 +159,7 @@ def constants(plan: Plan) -> tuple[str, ...]:
         *_tiles(plan),
         "",
         *_shapes(plan),
-        f"FLOPS = {2 * plan.nest.work * len(plan.tilings):_}  # of the whole layer",
+        f"FLOPS = {2 * plan.nest.work * len(plan.pass_plans):_}  # of the whole layer",
         "",
         *_words(plan),
     )
@@ -226,33 +228,33 @@ def _window(axis: str, window: Window) -> str:
 def _tiles(plan: Plan) -> list[str]:
     if plan.later:
         return _tiles_by_pass(plan)
-    loops = plan.tiling.loops()
+    loops = plan.first.loops()
     if not loops:
         return []
     if len(loops) == 1:
-        return [f"STEPS = {plan.tiling.steps}  # tiles of a work block along {loops[0]}"]
+        return [f"STEPS = {plan.first.steps}  # tiles of a work block along {loops[0]}"]
     return [
-        f"TILES = {_counts(plan.tiling)}  # of a work block, outermost loop first",
-        f"STEPS = {plan.tiling.steps}",
+        f"TILES = {_counts(plan.first)}  # of a work block, outermost loop first",
+        f"STEPS = {plan.first.steps}",
     ]
 
 
 def _tiles_by_pass(plan: Plan) -> list[str]:
-    tiled = [tiling for tiling in plan.tilings if tiling.loops()]
+    tiled = [pass_plan for pass_plan in plan.pass_plans if pass_plan.loops()]
     if not tiled:
         return []
-    names = {tiling: tiling.pass_.replace("-", "_") for tiling in tiled}
-    steps = ", ".join(f'"{names[tiling]}": {tiling.steps}' for tiling in tiled)
+    names = {pass_plan: pass_plan.pass_.replace("-", "_") for pass_plan in tiled}
+    steps = ", ".join(f'"{names[pass_plan]}": {pass_plan.steps}' for pass_plan in tiled)
     return [
         "TILES = {  # of a work block in each pass, outermost loop first",
-        *(f'    "{names[tiling]}": {_counts(tiling)},' for tiling in tiled),
+        *(f'    "{names[pass_plan]}": {_counts(pass_plan)},' for pass_plan in tiled),
         "}",
         f"STEPS = {{{steps}}}",
     ]
 
 
-def _counts(tiling: Tiling) -> str:
-    tiles = ", ".join(f'"{axis}": {getattr(tiling.counts, axis)}' for axis in tiling.loops())
+def _counts(pass_plan: PassPlan) -> str:
+    tiles = ", ".join(f'"{axis}": {getattr(pass_plan.counts, axis)}' for axis in pass_plan.loops())
     return f"{{{tiles}}}"
 
 

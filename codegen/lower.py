@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from codegen.coordinates import tensor_texts, work_intervals
 from codegen.facts import constants, header, title
 from codegen.names import in_docstring
 from codegen.one_pass import OnePass
 from codegen.program import Layer, Operand, Program, Result
+from codegen.signature import Signature
 from synth.axes import TENSORS, Tensor
 from synth.errors import UsageError
 from synth.passes import WRITES, Pass, shown
@@ -29,10 +32,10 @@ def lower(plan: Plan, command: str, module: bool = False) -> Program:
     """
     _look_at(plan, module)
     alone = not plan.later
-    travelling = plan.tilings[1:2] if plan.overlap else ()
-    forms = [OnePass(plan, tiling, alone, tiling in travelling) for tiling in plan.tilings]
+    travelling = plan.pass_plans[1:2] if plan.overlap else ()
+    forms = [OnePass(plan, pass_plan, alone, pass_plan in travelling) for pass_plan in plan.pass_plans]
     functions = tuple(form.function() for form in forms)
-    loops = plan.tiling.loops()
+    loops = plan.first.loops()
     tile = "the block" if not loops else "one loop" if len(loops) == 1 else "nested loops"
     if not alone:
         tile = "by pass" if any(form.loops for form in forms) else "the block"
@@ -65,13 +68,13 @@ def _look_at(plan: Plan, module: bool) -> None:
         raise UsageError(
             f"a module needs a training plan, but this one is of the {plan.pass_} pass; plan --pass training"
         )
-    if not plan.later and plan.tiling.kept | plan.tiling.keeps:
+    if not plan.later and plan.first.kept | plan.first.keeps:
         raise UsageError(
             f"a {plan.pass_} pass alone finds nothing kept, and keeps nothing; plan --pass training"
         )
 
 
-def _layer(forms: list[OnePass]) -> Layer:
+def _layer(forms: Sequence[Signature]) -> Layer:
     """How the three passes hand each other what they keep."""
     first, second, last = forms
     given: Tensor = "In" if first.written == "Out" else "Out"
@@ -84,7 +87,7 @@ def _layer(forms: list[OnePass]) -> Layer:
         given=f"{first.var(given)}_own",
         gradient=f"{second.var(first.written)}_own",
         roles=names,
-        pass_=(first.tiling.pass_, second.tiling.pass_, last.tiling.pass_),
+        pass_=(first.pass_plan.pass_, second.pass_plan.pass_, last.pass_plan.pass_),
         call=(first.name, second.name, last.name),
         bound=(
             ", ".join([first.var(first.written), *first.kept]),
@@ -101,7 +104,7 @@ def _layer(forms: list[OnePass]) -> Layer:
 
 def _operands(plan: Plan) -> tuple[Operand, ...]:
     """What the program is given: sample values of the tensors that it reads."""
-    given: tuple[Tensor, ...] = TENSORS if plan.later else plan.tiling.reads
+    given: tuple[Tensor, ...] = TENSORS if plan.later else plan.first.reads
     windows = ", windows" if plan.layer.kind != "matmul" else ""
     gradient = {"Out": "dOut"}  # the only gradient that is given
     operands = []

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from textwrap import wrap
 
-from codegen.coordinates import carries_more
 from codegen.program import (
     Bring,
     Fetch,
@@ -24,13 +22,13 @@ from codegen.program import (
     Text,
     When,
 )
+from codegen.signature import WIDTH, Signature
 from synth.axes import DIMS, LACKED_INDEX, TENSORS, Tensor
-from synth.passes import Pass, shown
+from synth.pass_plan import PassPlan
+from synth.passes import Pass
 from synth.plan import Plan
 from synth.schedule import WHY
-from synth.tiling import Tiling
 
-WIDTH = 84  # columns of a docstring in a function
 KERNELS: dict[Pass, str] = {  # the local kernel on what a pass reads
     "forward": "convolve(F.{conv}, {one}, {other}, block, WINDOWS)",
     "backward-data": "input_gradient({one}, {other}, block, WINDOWS)",
@@ -43,22 +41,14 @@ PRODUCTS: dict[Pass, str] = {  # the same where the layer is Out[b,k] = In[b,c] 
 }
 
 
-class OnePass:
-    """The function of one pass, in a program of its own (`alone`) or beside others.
+class OnePass(Signature):
+    """The function of one pass with its statements."""
 
-    overlap: its last sums travel while the caller computes something else.
-    """
-
-    def __init__(self, plan: Plan, tiling: Tiling, alone: bool = True, overlap: bool = False) -> None:
-        self.plan, self.tiling, self.distribution = plan, tiling, plan.distribution
-        self.loops, self.written = tiling.loops(), tiling.written
-        self.halo = carries_more(plan)
-        self.alone, self.overlap = alone, overlap
-        self.name = tiling.pass_.replace("-", "_")
+    def __init__(self, plan: Plan, pass_plan: PassPlan, alone: bool = True, overlap: bool = False) -> None:
+        super().__init__(plan, pass_plan, alone, overlap)
         self.steps = "STEPS" if alone else "steps"
         self.tiles = "" if alone else ", tiles"
         self.asks_changes = False
-        self.touches: set[Tensor] = set()  # tensors of which the text asks what a block touches
 
     def function(self) -> Function:
         """The whole pass."""
@@ -66,107 +56,17 @@ class OnePass:
         name = "run" if self.alone else self.name
         return Function(name, ", ".join(self.parameters), self.about(), body)
 
-    # -- names ----------------------------------------------------------------------------------------
-
-    def role(self, tensor: Tensor) -> str:
-        """`In`, or `dIn` where it is a gradient."""
-        return shown(self.tiling.pass_, tensor)
-
-    def var(self, tensor: Tensor) -> str:
-        """The beginning of a tensor's variables."""
-        return self.role(tensor).lower()
-
-    def whole(self, tensor: Tensor) -> str:
-        """The variable with the whole slice of a tensor that is read."""
-        return f"{self.var(tensor)}_slice" if self.grouped(tensor) else self.here(tensor)
-
-    def here(self, tensor: Tensor) -> str:
-        """The variable with what this rank hands to its group."""
-        return "in_wide" if tensor == "In" and self.halo else f"{self.var(tensor)}_own"
-
-    def carried(self, tensor: Tensor) -> str:
-        """The function that says which box that is."""
-        return "carried_in" if tensor == "In" and self.halo else f"owned_{tensor.lower()}"
-
-    def touched(self, tensor: Tensor) -> str:
-        """The function that says what a block touches of a tensor."""
-        self.touches.add(tensor)
-        return f"touched_{tensor.lower()}"
-
-    def given(self, tensor: Tensor) -> str:
-        """The parameter by which a tensor comes: what a rank owns, or what an earlier pass kept."""
-        return self.whole(tensor) if tensor in self.tiling.kept else f"{self.var(tensor)}_own"
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """What the pass is given of the tensors that it reads."""
-        return tuple(self.given(tensor) for tensor in self.tiling.reads)
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """What the pass returns beside its result: slices that a later pass finds."""
-        slices = (self.whole(t) for t in self.tiling.reads if t in self.tiling.keeps)
-        return tuple(name for name in slices if name not in self.parameters)
-
-    def about(self) -> tuple[str, ...]:
-        """The docstring, line by line."""
-        place = self.written.lower()
-        result = f"its words of the box `owned_{place}(at)`"
-        first = f"This rank's share of {self.role(self.written)}: {result}."
-        if self.overlap:
-            first = f"A function that returns this rank's share of {self.role(self.written)}."
-        (one, one_box), (other, other_box) = (self._parameter(tensor) for tensor in self.tiling.reads)
-        rest = (
-            f"`{one}` and `{other}` hold the boxes `{one_box}` and `{other_box}`, `groups` the group of this "
-            "rank for every entry of LINES; `words` counts what arrives."
-        )
-        if self.overlap:
-            rest += f" The share, {result}, is whole once the sums that travel meanwhile are here."
-        if self.kept:
-            names = " and ".join(f"`{name}`" for name in self.kept)
-            rest += f" Returned as well, for the passes to come: {names}."
-        return (first, "", *wrap(rest, WIDTH, break_on_hyphens=False))
-
-    def _parameter(self, tensor: Tensor) -> tuple[str, str]:
-        name = self.given(tensor)
-        if name.endswith("_own"):
-            return name, f"owned_{tensor.lower()}(at)"
-        return name, "carried_in(at)" if name == "in_wide" else f"{self.touched(tensor)}(work(at))"
-
     # -- what moves -----------------------------------------------------------------------------------
-
-    def grouped(self, tensor: Tensor) -> bool:
-        """Whether several ranks share a slice of the tensor."""
-        return self.distribution.group_size(tensor) > 1
-
-    @property
-    def gathered(self) -> tuple[Tensor, ...]:
-        """The tensors that are read and not found kept: they are gathered, whole or panel by panel."""
-        return tuple(t for t in self.tiling.reads if t not in self.tiling.kept)
-
-    def arrives(self, tensor: Tensor) -> bool:
-        """Whether a tensor that is read comes panel by panel."""
-        return tensor in self.tiling.brought and self.grouped(tensor)
-
-    @property
-    def leaves(self) -> bool:
-        """Whether the tensor that is written leaves panel by panel."""
-        return self.tiling.stationary != self.written and self.grouped(self.written)
-
-    @property
-    def returns(self) -> bool:
-        """Whether halo rows of dIn go back to their owners."""
-        return self.written == "In" and self.halo
 
     def statements(self) -> tuple[Node, ...]:
         """The body of the function."""
         nodes: list[Node] = []
         if self.alone:
-            nodes.append(Text(tuple(self._given(tensor) for tensor in self.tiling.reads)))
+            nodes.append(Text(tuple(self._given(tensor) for tensor in self.pass_plan.reads)))
         if not self.alone and self.loops:
             key = f'"{self.name}"'
             nodes.append(Text((f"tiles, steps = TILES[{key}], STEPS[{key}]",)))
-        if self.halo and self.written != "In" and "In" not in self.tiling.kept:
+        if self.halo and self.written != "In" and "In" not in self.pass_plan.kept:
             nodes.append(Halo(_sentence(WHY["halo"]), self._neighbour_axes()))
         nodes += self._gathers()
         nodes += self._all_steps()
@@ -182,11 +82,11 @@ class OnePass:
         return f'words.look("{self.role(self.written)}", {step}, {var})'
 
     def _whole_at_once(self) -> list[Tensor]:
-        expanded = [t for t in self.tiling.expanded if self.grouped(t)]
-        return expanded + ([] if self.loops else [t for t in self.tiling.reads if self.arrives(t)])
+        expanded = [t for t in self.pass_plan.expanded if self.grouped(t)]
+        return expanded + ([] if self.loops else [t for t in self.pass_plan.reads if self.arrives(t)])
 
     def _fetches(self) -> list[Tensor]:
-        return [t for t in self.tiling.reads if self.arrives(t) and self.loops]
+        return [t for t in self.pass_plan.reads if self.arrives(t) and self.loops]
 
     def _bring(self, tensor: Tensor) -> Bring:
         names = self.touched(tensor), self.here(tensor), self.carried(tensor)
@@ -203,8 +103,8 @@ class OnePass:
 
     def _gather(self, tensor: Tensor) -> Gather:
         phase, step = "loop", 0
-        if tensor in self.tiling.expanded:
-            phase, step = "expand", self.tiling.expanded.index(tensor)
+        if tensor in self.pass_plan.expanded:
+            phase, step = "expand", self.pass_plan.expanded.index(tensor)
         common = vars(self._bring(tensor))
         return Gather(**common, why=self._why("broadcast", tensor), phase=phase, step=step)
 
@@ -279,12 +179,12 @@ class OnePass:
         """The statements before the local kernel, and the expression that it is."""
         lines: list[str] = []
         operands = []
-        for tensor in self.tiling.reads:
+        for tensor in self.pass_plan.reads:
             operand, before = self._operand(tensor)
             lines += before
             operands.append(operand)
         kind = self.plan.layer.kind
-        form = (PRODUCTS if kind == "matmul" else KERNELS)[self.tiling.pass_]
+        form = (PRODUCTS if kind == "matmul" else KERNELS)[self.pass_plan.pass_]
         return lines, form.format(conv=kind, one=operands[0], other=operands[1])
 
     def _names_block(self) -> bool:
@@ -318,7 +218,7 @@ class OnePass:
             return whole, []
         frame = f"{self.carried(tensor)}(at)"
         if self.grouped(tensor):
-            gathered = tensor not in self.tiling.kept
+            gathered = tensor not in self.pass_plan.kept
             frame = f"{var}_box" if gathered else f"{self.touched(tensor)}(work(at))"
         cut = f"{var}_tile = {whole}[within({self.touched(tensor)}(block), {frame})]"
         if len(cut) <= WIDTH - 4:

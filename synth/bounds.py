@@ -16,7 +16,8 @@ from typing import Literal
 from synth.axes import SPATIAL
 from synth.errors import UsageError
 from synth.hbl import tap_range, weighted_work
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.window import Window
 
 Accounting = Literal["received", "accessed"]
 

@@ -57,13 +57,18 @@ def level(found: list[dict[str, Any]], gamma: float) -> Fitted:
     for each in found:
         others, share = each["members"] - 1, each["bytes"] / each["members"]
         summing = gamma * others * share if each["op"] == "reduce_scatter" else 0.0
-        points.append((others, others * share, max(each["seconds"] - summing, 0.1 * each["seconds"])))
+        points.append((others, others * share, _beside(each["seconds"], summing)))
     return fitted(points)
 
 
 def _rate(kernels: list[dict[str, Any]], overhead: float) -> Fitted:
     """Seconds per operation beside the overhead of a call."""
-    return fitted([(k["flops"], max(k["seconds"] - overhead, 0.1 * k["seconds"])) for k in kernels])
+    return fitted([(k["flops"], _beside(k["seconds"], overhead)) for k in kernels])
+
+
+def _beside(seconds: float, known: float) -> float:
+    """What a measured time leaves beside a known part: a tenth at least, as `fitted` divides by it."""
+    return max(seconds - known, 0.1 * seconds)
 
 
 def machine_text(found: dict[str, Any], name: str) -> str:
@@ -137,7 +142,7 @@ def calibrate_machine(procs: int | None, name: str, repeat: int, timeout: float)
 
 def _here(procs: int, repeat: int, timeout: float) -> dict[str, Any]:
     from runtime import measure
-    from synth.driver import last_lines, started
+    from synth.torchrun import last_lines, started
 
     with tempfile.TemporaryDirectory(prefix="synth-calibrate-") as folder:
         # a path of its own, by which ranks that outlive torchrun are found

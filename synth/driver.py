@@ -9,17 +9,8 @@ itself with a result is a `RunError`. Whatever happens, no process and no file i
 from __future__ import annotations
 
 import json
-import math
-import os
-import re
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,18 +20,15 @@ from synth.axes import AXES
 from synth.errors import CheckError, RunError
 from synth.plan import Plan
 from synth.simulate import simulate
+from synth.torchrun import last_lines, started
 from synth.units import show_bytes, show_words
 
 STARTUP = 60.0  # seconds that starting all ranks may take, beside the timeout
 PER_RANK = 5.0  # and for each rank more
-LAST_WORDS = 4.0  # for ranks to say why they end when torchrun is gone
 # glibc gives buffers above 32 MiB back to the system at once, and then gets new pages one by one, zeroed:
 # convolutions of large activations take up to 1.7 times as long. Not so with this in the environment; the
 # process then stays as large as it ever was, and holes between buffers can make it larger.
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
-
-_OF_RANK = re.compile(r"rank [0-9]+ \(")
-_BLAMES = re.compile(r" is (lost|late), |; the first to fail ")
 
 
 @dataclass(frozen=True)
@@ -60,7 +48,7 @@ class Outcome:
     def __str__(self) -> str:
         plan, most = self.plan, max(each["total"] for each in self.words)
         size = plan.nest.word_bytes
-        rate = 2 * plan.nest.work * len(plan.tilings) / self.median / 1e9
+        rate = 2 * plan.nest.work * len(plan.pass_plans) / self.median / 1e9
         idle = plan.procs - plan.used_procs
         return "\n".join(
             [
@@ -125,108 +113,12 @@ def _write(program: Path, text: str) -> None:
         raise RunError(f"{program}: cannot be written ({fault.strerror}); check space and rights") from fault
 
 
-def started(
-    program: Path, procs: int, flags: list[str], limit: float, defaults: Mapping[str, str] | None = None
-) -> tuple[int, str]:
-    """Run a program under torchrun for `limit` seconds at most; its exit code and what it said.
-
-    defaults: what the environment holds unless it does already.
-    Raises `RunError` where it takes longer.
-    """
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1"]
-    command += [f"--nproc-per-node={procs}", str(program), *flags]
-    home = str(Path(__file__).resolve().parent.parent)
-    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {
-        "OMP_NUM_THREADS": "1",
-        **(defaults or {}),
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
-    }
-    with tempfile.TemporaryFile() as output, _ended(command, environment, output) as process:
-        try:
-            code = process.wait(timeout=None if limit == math.inf else limit)
-        except subprocess.TimeoutExpired as fault:
-            output.seek(0)
-            said = last_lines(output.read().decode(errors="replace"))
-            raise RunError(
-                f"the run did not end within {limit:.0f} s and was stopped; raise --timeout, or see: {said}"
-            ) from fault
-        _end_strays(str(program), LAST_WORDS)
-        output.seek(0)
-        return code, output.read().decode(errors="replace")
-
-
-@contextmanager
-def _ended(command: list[str], environment: dict[str, str], output: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a session of its own; when this is left, all of the session is gone."""
-    process = subprocess.Popen(
-        command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        for kind, patience in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
-            if not _alive(process.pid):
-                break
-            os.killpg(process.pid, kind)
-            begin = time.monotonic()
-            while _alive(process.pid) and time.monotonic() - begin < patience:
-                process.poll()
-                time.sleep(0.02)
-        process.wait()
-        _end_strays(next(word for word in command if word.endswith(".py")))
-
-
-def _end_strays(program: str, patience: float = 0.0) -> None:
-    """Ranks have sessions of their own: wait for those that outlive torchrun, then end them.
-
-    They are found in /proc; where there is none they notice by themselves.
-    """
-    begin = time.monotonic()
-    while (left := _ranks_of(program)) and time.monotonic() - begin < patience:
-        time.sleep(0.1)
-    for rank in left:
-        with suppress(ProcessLookupError):
-            os.kill(rank, signal.SIGKILL)
-
-
-def _ranks_of(program: str) -> list[int]:
-    """The processes that run a program; its path is that of one run alone."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # it ended meanwhile, or is another user's
-            if os.fsencode(program) in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return found
-
-
-def _alive(session: int) -> bool:
-    """Whether any process of the group is left."""
-    try:
-        os.killpg(session, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
-
-
 def _report(folder: Path, rank: int) -> dict[str, Any] | None:
     try:
         report: dict[str, Any] = json.loads(Path(folder, f"rank-{rank:05d}.json").read_text())
     except (OSError, ValueError):
         return None
     return report
-
-
-def last_lines(told: str) -> str:
-    """What a failed run said last, without torchrun's own banners."""
-    noise = ("torch/distributed", "=====", "-----", "elastic", "[Gloo]", "W1", "E1", "Root Cause")
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
-    ranks = [line for line in lines if _OF_RANK.match(line)]
-    if ranks:  # who blames another rank knows most
-        return " | ".join(sorted(ranks, key=lambda line: not _BLAMES.search(line))[:2])
-    kept = [line for line in lines if not any(mark in line for mark in noise)] or lines
-    return " | ".join(kept[-3:]) or "nothing was printed"
 
 
 def _failure(plan: Plan, code: int, told: str, found: list[dict[str, Any] | None]) -> str:
@@ -261,7 +153,7 @@ def _judge_words(plan: Plan, counted: list[dict[str, int]]) -> None:
 def _first_step(plan: Plan, rank: int, tensor: str) -> str:
     """Where the plan has a rank receive words of a tensor, for the reader of a disagreement."""
     told = [
-        f"{schedule.tiling.pass_} {phase} step {step}: {words[rank]}"
+        f"{schedule.pass_plan.pass_} {phase} step {step}: {words[rank]}"
         for schedule in plan.schedules
         for (phase, step, name), words in simulate(schedule).steps.items()
         if name == tensor and words[rank]

@@ -21,9 +21,10 @@ from synth.closed_form import (
     tile_memory,
 )
 from synth.layer import Layer
-from synth.nest import Window, accessed_words
+from synth.nest import accessed_words
 from synth.paper_cost import memory_at, tile_words
 from synth.units import show_words
+from synth.window import Window
 
 CONV4 = Layer.conv2d((32, 256, 16, 16), 256, 3, name="conv4_x")
 CONV2 = Layer.conv2d((32, 64, 56, 56), 256, 1, name="conv2_x")

@@ -136,7 +136,7 @@ def _footprints(plan: Plan, symbols: Symbols) -> Section:
 
 
 def _order(plan: Plan, symbols: Symbols) -> Section:
-    stays = plan.tiling.stationary
+    stays = plan.first.stationary
     cost = accessed_cost(symbols.accesses, stays, symbols.block, symbols.tile)
     order = " > ".join(axis for axis in ORDER[stays] if plan.nest.loop_extents()[axis] > 1)
     inner = {"Out": "c", "Ker": "x", "In": "k"}[stays]
@@ -232,14 +232,14 @@ def _role(plan: Plan) -> list[str]:
 
 def _integers(plan: Plan, symbols: Symbols) -> Section:
     words = {key: show_words(value) for key, value in plan.words.items()}
-    cost = accessed_cost(symbols.accesses, plan.tiling.stationary, symbols.block, symbols.tile)
+    cost = accessed_cost(symbols.accesses, plan.first.stationary, symbols.block, symbols.tile)
     eq3 = show_words(float(symbols.number(cost)))
     owned = show_words(plan.nest.total_words / plan.used_procs)
     return Section(
         "Integers",
         [
             f"Over all grids of at most {plan.procs} processes, stationary tensors and tiles the fewest "
-            f"received words are found by exact search: grid {plan.grid.shown()}, {plan.tiling}.",
+            f"received words are found by exact search: grid {plan.grid.shown()}, {plan.first}.",
             f"Blocks W = {plan.work.shown()}, tiles T = {plan.tile.shown()}.",
             f"Eq. 3 at these integers charges {eq3} accessed words; about {owned} of what is accessed is "
             "owned, and what a process owns does not travel.",

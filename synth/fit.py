@@ -1,4 +1,4 @@
-"""The best tiling of one distribution: which tensor stays, how many panels, inner tiles if need be.
+"""The best plan of a pass on one distribution: which tensor stays, how many panels, inner tiles if need be.
 
 Without inner tiles nothing is brought in twice, so the words do not depend on the panels (but for halo
 rows that two panels along h share); panels then are few, for latency, and more when memory is short. A
@@ -17,8 +17,8 @@ from itertools import islice, product
 from synth.axes import SPATIAL, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.memory import Footprints
+from synth.pass_plan import ONES, PassPlan
 from synth.tile_counts import FEW, count_from, thinned, tile_counts, x_counts
-from synth.tiling import ONES, Tiling
 from synth.words import Visits, received, received_by
 
 PANELS = 4  # panels wanted for overlap at most, where memory does not ask for more
@@ -26,31 +26,31 @@ PANEL_BYTES = 2**17  # that travel with each at least: some start-ups of a fast 
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 
 
-FORWARD = Tiling()
+FORWARD = PassPlan()
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A tiling per pass, what the most-receiving process receives and the memory needed (both in words)."""
+    """A plan per pass, what the most-receiving process receives and the memory needed (both in words)."""
 
-    tilings: tuple[Tiling, ...]
+    pass_plans: tuple[PassPlan, ...]
     words: int
     memory: int
 
     @property
-    def tiling(self) -> Tiling:
-        """The tiling of the first, or only, pass."""
-        return self.tilings[0]
+    def first(self) -> PassPlan:
+        """The plan of the first, or only, pass."""
+        return self.pass_plans[0]
 
 
 def fit(
     distribution: Distribution,
     stationary: Sequence[Tensor],
     limit: int | None,
-    role: Tiling = FORWARD,
+    role: PassPlan = FORWARD,
     panels: int | None = None,
 ) -> tuple[Fit | None, int]:
-    """The tiling with the fewest words within `limit` words of memory, and the least memory any tiling needs.
+    """The pass plan with the fewest words within `limit` words of memory, and the least memory any needs.
 
     Without a limit the least memory is not looked for, and 0.
 
@@ -67,7 +67,7 @@ def fit(
 
 class _Fitter:
     def __init__(
-        self, distribution: Distribution, limit: int | None, role: Tiling, panels: int | None
+        self, distribution: Distribution, limit: int | None, role: PassPlan, panels: int | None
     ) -> None:
         self.distribution, self.limit, self.role, self.panels = distribution, limit, role, panels
         self.most = panels or PANELS
@@ -76,66 +76,67 @@ class _Fitter:
         self.best: Fit | None = None
         self._words: dict[Visits, int] = {}
 
-    def fits(self, tiling: Tiling) -> bool:
-        """Whether a tiling stays within the memory limit."""
-        return self.limit is None or self.footprints.memory(tiling).words <= self.limit
+    def fits(self, pass_plan: PassPlan) -> bool:
+        """Whether a plan stays within the memory limit."""
+        return self.limit is None or self.footprints.memory(pass_plan).words <= self.limit
 
     def words(self, visits: Visits) -> int:
-        """Most words any process receives; tilings that visit the same tiles as often share the count."""
+        """Most words any process receives; plans that visit the same tiles as often share the count."""
         if visits not in self._words:
             self._words[visits] = received_by(self.distribution, visits).most_with()
         return self._words[visits]
 
     def look(self, tensor: Tensor) -> None:
-        """Try the tilings of one stationary tensor, and keep the best of all that were tried."""
-        for tiling in self.tilings(tensor):
-            self._offer(tiling)
-        if self.best and self.best.tiling.stationary == tensor:
-            for tiling in self._coarsened(self.best.tiling):
-                self._offer(tiling)
+        """Try the plans for one stationary tensor, and keep the best of all that were tried."""
+        for pass_plan in self.candidates(tensor):
+            self._offer(pass_plan)
+        if self.best and self.best.first.stationary == tensor:
+            for pass_plan in self._coarsened(self.best.first):
+                self._offer(pass_plan)
 
-    def _offer(self, tiling: Tiling) -> None:
-        words = self.words(Visits.of(tiling))
+    def _offer(self, pass_plan: PassPlan) -> None:
+        words = self.words(Visits.of(pass_plan))
         best = self.best
-        if best and (best.words, max(best.tiling.steps, self.most)) <= (words, max(tiling.steps, self.most)):
+        steps = max(pass_plan.steps, self.most)
+        if best and (best.words, max(best.first.steps, self.most)) <= (words, steps):
             return
-        self.best = Fit((tiling,), words, self.footprints.memory(tiling).words)
+        self.best = Fit((pass_plan,), words, self.footprints.memory(pass_plan).words)
 
     def _beaten(self, words: int) -> bool:
-        """Whether a tiling is known that moves fewer words."""
+        """Whether a plan is known that moves fewer words."""
         return self.best is not None and self.best.words < words
 
-    def tilings(self, tensor: Tensor) -> Iterator[Tiling]:
-        """The tilings worth comparing for one stationary tensor, level by level of inner tiles.
+    def candidates(self, tensor: Tensor) -> Iterator[PassPlan]:
+        """The plans worth comparing for one stationary tensor, level by level of inner tiles.
 
         A level is left out when a coarser one moves no more words than the level could.
         """
-        untiled = received(self.distribution, self._tiling(tensor))
+        untiled = received(self.distribution, self._plan(tensor))
         floor = untiled.most_with()
         fewest = 0
-        for tiling in self._panels(tensor, ONES, floor):
-            words = self.words(Visits.of(tiling))
+        for pass_plan in self._panels(tensor, ONES, floor):
+            words = self.words(Visits.of(pass_plan))
             fewest = min(fewest or words, words)
-            yield tiling
-            if words == floor and tiling.steps <= self.most:
+            yield pass_plan
+            if words == floor and pass_plan.steps <= self.most:
                 return
         if self._beaten(floor):
             return
-        for composite in Tiling(tensor).order[1:]:
-            for tiling in self._inner(tensor, composite, ONES, floor):
-                words = self.words(Visits.of(tiling))
+        for composite in PassPlan(tensor).order[1:]:
+            for pass_plan in self._inner(tensor, composite, ONES, floor):
+                words = self.words(Visits.of(pass_plan))
                 fewest = min(fewest or words, words)
-                yield tiling
+                yield pass_plan
         # with both inner loops, one of the streaming tensors is visited at least twice
-        twice = min(untiled.most_with(each) for each in Tiling(tensor).streaming)
+        twice = min(untiled.most_with(each) for each in PassPlan(tensor).streaming)
         if 0 < fewest <= twice or self._beaten(twice):
             return
         for swapped in (False, True):
             yield from self._nested(tensor, swapped)
 
-    def _nested(self, tensor: Tensor, swapped: bool) -> Iterator[Tiling]:
-        """The tilings with both inner loops: the outer one coarsest first, as it decides on the reloads."""
-        stream, outer, inner = self._tiling(tensor, swapped=swapped).order
+    def _nested(self, tensor: Tensor, swapped: bool) -> Iterator[PassPlan]:
+        """The plans with both inner loops: the outer one coarsest first, as it decides on the reloads."""
+        stream, outer, inner = self._plan(tensor, swapped=swapped).order
         for counts in self._that_fit(tensor, outer, ONES, stream + inner):
             least = self._reloaded(tensor, counts, inner, swapped)
             if self._beaten(self.words(least._replace(rows=(1, 1, 1)))):
@@ -144,39 +145,41 @@ class _Fitter:
                 yield from self._inner(tensor, inner, counts, self.words(least), swapped)
 
     def _reloaded(self, tensor: Tensor, counts: PerAxis, inner: str, swapped: bool) -> Visits:
-        """What tilings visit at least, with some inner loop below an outer loop of some counts."""
+        """What plans visit at least, with some inner loop below an outer loop of some counts."""
         twice = counts.with_("b" if inner == "x" else inner, 2)
-        visits = Visits.of(self._tiling(tensor, twice, swapped))
-        return visits if Tiling(tensor).stream != "x" and inner != "x" else visits._replace(rows=(1, 1, 1))
+        visits = Visits.of(self._plan(tensor, twice, swapped))
+        return visits if PassPlan(tensor).stream != "x" and inner != "x" else visits._replace(rows=(1, 1, 1))
 
     def _inner(
         self, tensor: Tensor, composite: str, outer: PerAxis, enough: int, swapped: bool = False
-    ) -> Iterator[Tiling]:
-        """The tilings with one more loop in which some panel count fits.
+    ) -> Iterator[PassPlan]:
+        """The plans with one more loop in which some panel count fits.
 
         Along x, where tiles share rows, those that read the fewest rows come first; none is looked for after
         one that moves no more than `enough` words.
         """
-        stream = Tiling(tensor).stream
+        stream = PassPlan(tensor).stream
         for counts in self._that_fit(tensor, composite, outer, stream):
-            for tiling in self._panels(tensor, _merge(outer, counts), enough, swapped):
-                yield tiling
-                if composite == "x" and self.words(Visits.of(tiling)) <= enough:
+            for pass_plan in self._panels(tensor, _merge(outer, counts), enough, swapped):
+                yield pass_plan
+                if composite == "x" and self.words(Visits.of(pass_plan)) <= enough:
                     return
 
-    def _panels(self, tensor: Tensor, inner: PerAxis, enough: int, swapped: bool = False) -> Iterator[Tiling]:
+    def _panels(
+        self, tensor: Tensor, inner: PerAxis, enough: int, swapped: bool = False
+    ) -> Iterator[PassPlan]:
         """The inner tiles with panel counts that fit: from the wanted one on, then coarser ones.
 
         Along c and k the first one is as good as any; along x, where panels share rows, some are yielded
         until one moves no more than `enough` words.
         """
-        stream, wanted = Tiling(tensor).stream, self._wanted(tensor)
+        stream, wanted = PassPlan(tensor).stream, self._wanted(tensor)
 
-        def tiling(panels: PerAxis) -> Tiling:
-            return self._tiling(tensor, _merge(panels, inner), swapped)
+        def planned(panels: PerAxis) -> PassPlan:
+            return self._plan(tensor, _merge(panels, inner), swapped)
 
         if stream == "x":
-            fitting = (each for each in map(tiling, self._x_panels(wanted)) if self.fits(each))
+            fitting = (each for each in map(planned, self._x_panels(wanted)) if self.fits(each))
             for each in islice(fitting, FEW):
                 yield each
                 if self.words(Visits.of(each)) <= enough:
@@ -187,15 +190,15 @@ class _Fitter:
         counts = range(wanted, extent + 1)
 
         def fits(count: int) -> bool:
-            return self.fits(tiling(PerAxis(**{stream: count})))
+            return self.fits(planned(PerAxis(**{stream: count})))
 
         if fits(wanted):
-            yield tiling(PerAxis(**{stream: wanted}))
+            yield planned(PerAxis(**{stream: wanted}))
         elif len(counts) > 1 and fits(extent):  # beyond one step, more panels never need more memory
-            yield tiling(PerAxis(**{stream: counts[bisect_left(counts, True, lo=1, key=fits)]}))
+            yield planned(PerAxis(**{stream: counts[bisect_left(counts, True, lo=1, key=fits)]}))
         else:
             coarser = filter(fits, range(1, wanted))
-            yield from (tiling(PerAxis(**{stream: count})) for count in islice(coarser, 1))
+            yield from (planned(PerAxis(**{stream: count})) for count in islice(coarser, 1))
 
     def _x_panels(self, wanted: int) -> list[PerAxis]:
         """Panels along x: as many as wanted, finer ones, coarser ones."""
@@ -210,7 +213,7 @@ class _Fitter:
 
         def could(counts: PerAxis) -> bool:
             fine = (_merge(_merge(outer, counts), each) for each in self._finest(rest))
-            return any(self.fits(self._tiling(tensor, each)) for each in fine)
+            return any(self.fits(self._plan(tensor, each)) for each in fine)
 
         if composite == "x":
             ways = [n for n in self._x_counts if n.size > 1]
@@ -229,38 +232,38 @@ class _Fitter:
             finer = [first, *(count for count in tile_counts(extent) if count > first)]
             yield from map(along, thinned(finer, FEW))
 
-    def _coarsened(self, tiling: Tiling) -> Iterator[Tiling]:
-        """Tilings with fewer tiles along x that fit: of a long block not every count was tried."""
-        if self.limit is None or tiling.trips("x") == 1:
+    def _coarsened(self, pass_plan: PassPlan) -> Iterator[PassPlan]:
+        """Plans with fewer tiles along x that fit: of a long block not every count was tried."""
+        if self.limit is None or pass_plan.trips("x") == 1:
             return
-        tensor, swapped = tiling.stationary, tiling.swapped
-        stream = tiling.stream
-        panels = ONES if stream == "x" else PerAxis(**{stream: getattr(tiling.counts, stream)})
+        tensor, swapped = pass_plan.stationary, pass_plan.swapped
+        stream = pass_plan.stream
+        panels = ONES if stream == "x" else PerAxis(**{stream: getattr(pass_plan.counts, stream)})
         rest = "" if stream == "x" else stream
-        inner = PerAxis(*(n // panel for n, panel in zip(tiling.counts, panels, strict=True)))
+        inner = PerAxis(*(n // panel for n, panel in zip(pass_plan.counts, panels, strict=True)))
         for axis in ("w", "h", "d", "b"):
 
             def fits(count: int, axis: str = axis, inner: PerAxis = inner) -> bool:
                 fine = (_merge(inner.with_(axis, count), each) for each in self._finest(rest))
-                return any(self.fits(self._tiling(tensor, each)) for each in fine)
+                return any(self.fits(self._plan(tensor, each)) for each in fine)
 
             most = getattr(inner, axis)
             if most > 1:
                 counts = range(2, most + 1)
                 inner = inner.with_(axis, 1 if fits(1) else counts[bisect_left(counts, True, key=fits)])
         if stream == "x":
-            yield self._tiling(tensor, inner, swapped)
+            yield self._plan(tensor, inner, swapped)
         else:
             yield from self._panels(tensor, inner, 0, swapped)
 
     def least(self, tensor: Tensor) -> int:
-        """The least memory any tiling of this stationary tensor needs.
+        """The least memory any plan with this stationary tensor needs.
 
         Smaller tiles need less, but for two steps up: a second panel on its way as soon as there is a
         second step, and a padded copy as soon as a padded axis is tiled.
         """
         thin = [ONES, *self._finest("xck")]
-        return min(self.footprints.memory(self._tiling(tensor, counts)).words for counts in thin)
+        return min(self.footprints.memory(self._plan(tensor, counts)).words for counts in thin)
 
     def _finest(self, composites: str) -> list[PerAxis]:
         """The most tiles along some composite indices; the least memory is that of one of them."""
@@ -271,15 +274,15 @@ class _Fitter:
         rows = product(*({1, getattr(work, axis)} for axis in SPATIAL))
         return [PerAxis(b=work.b, d=d, h=h, w=w, c=c, k=k) for d, h, w in rows]
 
-    def _tiling(self, tensor: Tensor, counts: PerAxis = ONES, swapped: bool = False) -> Tiling:
+    def _plan(self, tensor: Tensor, counts: PerAxis = ONES, swapped: bool = False) -> PassPlan:
         return replace(self.role, stationary=tensor, counts=counts, swapped=swapped)
 
     def _wanted(self, tensor: Tensor) -> int:
         """Panels, if memory allows: one where nothing travels with them, or little."""
         if self.panels is not None:
             return self.panels
-        tiling = self._tiling(tensor)
-        travels = {*tiling.brought, *({tiling.written} - {tensor})}
+        pass_plan = self._plan(tensor)
+        travels = {*pass_plan.brought, *({pass_plan.written} - {tensor})}
         words = sum(self.footprints.slice(t) for t in travels if self.distribution.group_size(t) > 1)
         size = words * self.distribution.nest.word_bytes
         return max(1, min(PANELS, size // PANEL_BYTES))

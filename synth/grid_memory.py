@@ -8,11 +8,12 @@ so a range is bounded by its grid of the most parts; what several share, by its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Several
+from collections.abc import Sequence
 
 from synth.axes import LACKS, SPATIAL, TENSORS, PerAxis, Tensor
-from synth.nest import Nest, Window
-from synth.passes import WRITES, Pass, Sequence, Task, reads, sequences, spans
+from synth.nest import Nest
+from synth.passes import WRITES, Pass, Passes, Task, reads, sequences, spans
+from synth.window import Window
 
 Words = dict[Tensor, int]
 
@@ -20,7 +21,7 @@ Words = dict[Tensor, int]
 class LeastMemory:
     """Lower bounds of the memory of grids, in words, for one task and some stationary tensors."""
 
-    def __init__(self, nest: Nest, task: Task, stationary: Several[Tensor], transposed: bool) -> None:
+    def __init__(self, nest: Nest, task: Task, stationary: Sequence[Tensor], transposed: bool) -> None:
         self.nest, self.task, self.stationary, self.transposed = nest, task, stationary, transposed
 
     def __call__(self, least: PerAxis, most: PerAxis, size: int) -> int:
@@ -31,7 +32,7 @@ class LeastMemory:
             return self._pass(self.task, (), least, most, shares, slices)
         return min(self._step(each, least, most, shares, slices) for each in sequences(self.transposed))
 
-    def _step(self, sequence: Sequence, least: PerAxis, most: PerAxis, shares: Words, slices: Words) -> int:
+    def _step(self, sequence: Passes, least: PerAxis, most: PerAxis, shares: Words, slices: Words) -> int:
         """A training step: beside a backward pass wait shares of what it leaves alone."""
         first, second, last = sequence
         waiting = {
@@ -48,7 +49,7 @@ class LeastMemory:
     def _pass(
         self,
         pass_: Pass,
-        found: Several[Tensor],
+        found: Sequence[Tensor],
         least: PerAxis,
         most: PerAxis,
         shares: Words,

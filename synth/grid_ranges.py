@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from synth.axes import AXES, SPATIAL, PerAxis
-from synth.nest import Window
 from synth.space import Space
+from synth.window import Window
 
 EDGES = 4096  # positions near the edges up to which clipped overlaps are summed up
 

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from synth.axes import SPATIAL
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.window import Window
 
 SLACK = 2e-8  # how far above the best C² found the certified value may lie, relative
 

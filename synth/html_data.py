@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from synth.axes import AXES, DIMS, LACKED_INDEX, LACKS, SPATIAL, TENSORS, Tensor
+from synth.pass_plan import PassPlan
 from synth.passes import shown
 from synth.plan import Plan
 from synth.schedule import Schedule
-from synth.tiling import Tiling
 
 MOST_STEPS = 240  # steps of the timeline that are listed
 
@@ -33,11 +33,11 @@ def report_data(plan: Plan) -> dict[str, Any]:
         "lacks": LACKS,
         "shares": d.shares,
         "windows": {a: [w.stride, w.kernel, w.dilation, w.padding, w.size] for a, w in windows.items()},
-        "counts": [list(tiling.counts) for tiling in plan.tilings],
+        "counts": [list(pass_plan.counts) for pass_plan in plan.pass_plans],
         "steps": steps,
         "received": received_runs(plan),
         "columns": columns(plan),
-        "names": [{t: shown(tiling.pass_, t) for t in TENSORS} for tiling in plan.tilings],
+        "names": [{t: shown(pass_plan.pass_, t) for t in TENSORS} for pass_plan in plan.pass_plans],
     }
 
 
@@ -75,34 +75,36 @@ def timeline(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def _steps(plan: Plan, schedule: Schedule) -> Iterator[dict[str, Any]]:
-    tiling = schedule.tiling
-    d, written, stays = plan.distribution, tiling.written, tiling.stationary
-    label = "" if len(plan.tilings) == 1 else f"{tiling.pass_}: "
+    pass_plan = schedule.pass_plan
+    d, written, stays = plan.distribution, pass_plan.written, pass_plan.stationary
+    label = "" if len(plan.pass_plans) == 1 else f"{pass_plan.pass_}: "
     grouped = {t: d.group_size(t) > 1 for t in TENSORS}
-    name = {t: shown(tiling.pass_, t) for t in TENSORS}
+    name = {t: shown(pass_plan.pass_, t) for t in TENSORS}
 
     def step(phase: str, text: str, moves: list[list[str]], tile: dict[str, int]) -> dict[str, Any]:
         return {"phase": phase, "text": label + text, "moves": moves, "tile": tile}
 
-    if plan.words["halo"] and written != "In" and "In" not in tiling.kept:
+    if plan.words["halo"] and written != "In" and "In" not in pass_plan.kept:
         yield step(
             "halo", "halo: every rank gets the In rows at its edges from neighbours", [["In", "halo"]], {}
         )
-    for tensor in tiling.expanded:
+    for tensor in pass_plan.expanded:
         if grouped[tensor]:
             text = f"expand: {name[tensor]} is gathered along {LACKED_INDEX[tensor]} and stays"
             yield step("expand", text, [[tensor, "broadcast"]], {})
-    for number in range(min(tiling.steps, MOST_STEPS)):
-        moves = [[t, "broadcast"] for t in tiling.brought if grouped[t] and _changes(tiling, t, number - 1)]
-        if written != stays and grouped[written] and _changes(tiling, written, number):
+    for number in range(min(pass_plan.steps, MOST_STEPS)):
+        moves = [
+            [t, "broadcast"] for t in pass_plan.brought if grouped[t] and _changes(pass_plan, t, number - 1)
+        ]
+        if written != stays and grouped[written] and _changes(pass_plan, written, number):
             moves.append([written, "reduce"])
         verbs = [
             f"{name[t]} {'is broadcast' if k == 'broadcast' else 'is reduced'} along {LACKED_INDEX[t]}"  # type: ignore[index]
             for t, k in moves
         ]
         what = "; ".join(verbs) or "nothing travels"
-        tile = dict(tiling.indices(number))
-        yield step("loop", f"step {number + 1} of {tiling.steps}: {what}; all ranks compute", moves, tile)
+        tile = dict(pass_plan.indices(number))
+        yield step("loop", f"step {number + 1} of {pass_plan.steps}: {what}; all ranks compute", moves, tile)
     if stays == written and grouped[written]:
         text = f"reduce: partial sums of {name[written]} are added along {LACKED_INDEX[written]}"
         yield step("reduce", text, [[written, "reduce"]], {})
@@ -110,9 +112,9 @@ def _steps(plan: Plan, schedule: Schedule) -> Iterator[dict[str, Any]]:
         yield step("return", "return: rows of dIn go back to their owners", [["In", "return"]], {})
 
 
-def _changes(tiling: Tiling, tensor: Tensor, step: int) -> bool:
+def _changes(pass_plan: PassPlan, tensor: Tensor, step: int) -> bool:
     """Whether the tile of a tensor is another one after this step; as `Schedule` decides it."""
-    if step < 0 or step + 1 == tiling.steps:
+    if step < 0 or step + 1 == pass_plan.steps:
         return True
-    now, then = tiling.indices(step), tiling.indices(step + 1)
+    now, then = pass_plan.indices(step), pass_plan.indices(step + 1)
     return any(now[axis] != then[axis] for axis in now if axis in DIMS[tensor])

@@ -37,7 +37,7 @@ def html_report(plan: Plan) -> str:
         memory=memory_bars(plan),
         words_chart=Markup(words_chart(plan)),
         tradeoff_chart=Markup(tradeoff_chart(plan, memory_curve(plan))),
-        cut_short=sum(t.steps for t in plan.tilings) > MOST_STEPS,
+        cut_short=sum(t.steps for t in plan.pass_plans) > MOST_STEPS,
     )
 
 
@@ -47,10 +47,10 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
     total = plan.words["total"]
     limit = f"of {show_bytes(plan.memory_limit)}" if plan.memory_limit else "no limit was set"
     ratio = "-" if plan.ratio is None else f"{plan.ratio:.3f}"
-    steps = f"{plan.tiling.steps} step{'s' * (plan.tiling.steps > 1)}"
+    steps = f"{plan.first.steps} step{'s' * (plan.first.steps > 1)}"
     return [
         (f"{plan.used_procs}", "processes", f"{idle} of {plan.procs} idle" if idle else "all of them work"),
-        (plan.algorithm, "algorithm", f"{plan.tiling.stationary} stationary, {steps}"),
+        (plan.algorithm, "algorithm", f"{plan.first.stationary} stationary, {steps}"),
         (
             show_words(total),
             "words received",

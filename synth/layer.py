@@ -35,7 +35,8 @@ from synth.layer_rules import (
     transposed_shape,
 )
 from synth.layer_schema import layer_file_schema
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.window import Window
 from synth.yaml_places import shown
 
 __all__ = ["Layer", "LayerError", "layer_file_schema", "load_layer", "parse_layer"]

@@ -24,9 +24,9 @@ import numpy as np
 from synth.axes import DIMS, SPATIAL, TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.intervals import cut, length, meet
-from synth.nest import Window
+from synth.pass_plan import PassPlan
 from synth.spans import covered
-from synth.tiling import Tiling
+from synth.window import Window
 
 EXACT = 4096  # blocks along a dimension up to which extremes are found by looking at every block
 
@@ -102,7 +102,7 @@ def _reach_bound(window: Window, rows: int) -> int:
 
 
 class Footprints:
-    """The largest shares, slices and tiles of one distribution; shared by all tilings of it."""
+    """The largest shares, slices and tiles of one distribution; shared by all plans of a pass on it."""
 
     def __init__(self, distribution: Distribution) -> None:
         self.distribution, self.nest, self.grid = distribution, distribution.nest, distribution.grid
@@ -135,44 +135,44 @@ class Footprints:
         sent = flat * math.prod(row.sent for row in rows)
         return carried, (carried - kept) + sent
 
-    def tile(self, tensor: Tensor, tiling: Tiling) -> int:
+    def tile(self, tensor: Tensor, pass_plan: PassPlan) -> int:
         """The most words of a tensor that one tile touches."""
-        t = tiling.sizes(self.work)
+        t = pass_plan.sizes(self.work)
         match tensor:
             case "Ker":
                 return t.g * t.k * t.c * self.nest.taps
             case "Out":
                 return t.b * t.g * t.k * t.d * t.h * t.w
             case "In":
-                return t.b * t.g * t.c * math.prod(self._rows(axis, tiling) for axis in SPATIAL)
+                return t.b * t.g * t.c * math.prod(self._rows(axis, pass_plan) for axis in SPATIAL)
 
-    def _rows(self, axis: str, tiling: Tiling) -> int:
+    def _rows(self, axis: str, pass_plan: PassPlan) -> int:
         extent, parts = getattr(self.nest.extents, axis), getattr(self.grid, axis)
-        return tile_rows(self.nest.windows[axis], extent, parts, getattr(tiling.counts, axis))
+        return tile_rows(self.nest.windows[axis], extent, parts, getattr(pass_plan.counts, axis))
 
-    def padded(self, tiling: Tiling) -> int:
+    def padded(self, pass_plan: PassPlan) -> int:
         """Words of the padded copy of an In tile, where padding is not the same on both sides."""
-        t, words, plain = tiling.sizes(self.work), 1, True
+        t, words, plain = pass_plan.sizes(self.work), 1, True
         for axis in SPATIAL:
             window, extent = self.nest.windows[axis], getattr(self.nest.extents, axis)
             words *= window.frame(getattr(t, axis))
-            plain &= plainly_padded(window, extent, getattr(self.grid, axis), getattr(tiling.counts, axis))
+            plain &= plainly_padded(window, extent, getattr(self.grid, axis), getattr(pass_plan.counts, axis))
         return 0 if plain else t.b * t.g * t.c * words
 
-    def in_transit(self, tiling: Tiling) -> int:
+    def in_transit(self, pass_plan: PassPlan) -> int:
         """Words of partial sums sent, kept and received when one tile of the written tensor is reduced."""
-        written = tiling.written
+        written = pass_plan.written
         members = self.distribution.group_size(written)
         if members == 1:
             return 0
-        tile = self.tile(written, tiling)
+        tile = self.tile(written, pass_plan)
         return tile + (members - 1) * min(tile, self.carried(written))
 
-    def travelling(self, tiling: Tiling) -> int:
+    def travelling(self, pass_plan: PassPlan) -> int:
         """The most words that the result of a pass takes from its last step to the finished share."""
-        written = tiling.written
-        away = tiling.stationary != written and tiling.steps > 1  # earlier panels are in their place
-        tile = tiling if away else replace(tiling, counts=PerAxis())
+        written = pass_plan.written
+        away = pass_plan.stationary != written and pass_plan.steps > 1  # earlier panels are in their place
+        tile = pass_plan if away else replace(pass_plan, counts=PerAxis())
         waiting = self.in_transit(tile) + (self.carried(written) if away else 0)
         if written != "In":
             return max(waiting, self.shares[written])
@@ -184,34 +184,34 @@ class Footprints:
 
     def slice(self, tensor: Tensor) -> int:
         """The most words that a work block touches of a tensor."""
-        return self.tile(tensor, Tiling())
+        return self.tile(tensor, PassPlan())
 
-    def memory(self, tiling: Tiling) -> Memory:
-        """Memory of one tiling, in words."""
+    def memory(self, pass_plan: PassPlan) -> Memory:
+        """Memory of the plan of a pass, in words."""
         grouped = {t: self.distribution.group_size(t) > 1 for t in TENSORS}
-        stays, written = tiling.stationary, tiling.written
-        base = sum(self.shares[t] for t in tiling.reads)
-        apart = {t for t in TENSORS if grouped[t] or (t == "In" and t in tiling.kept and self.halo[0])}
-        base += sum(self.slice(t) for t in tiling.kept if t in apart)
+        stays, written = pass_plan.stationary, pass_plan.written
+        base = sum(self.shares[t] for t in pass_plan.reads)
+        apart = {t for t in TENSORS if grouped[t] or (t == "In" and t in pass_plan.kept and self.halo[0])}
+        base += sum(self.slice(t) for t in pass_plan.kept if t in apart)
         base += self.carried(written) if stays != written else 0
         halo = 0
-        if written != "In" and "In" not in tiling.kept:
+        if written != "In" and "In" not in pass_plan.kept:
             halo = base + sum(self.halo) + (self.slice(stays) if stays == written else 0)
             base += self.halo[0]
-        base += sum(self.slice(t) for t in tiling.keeps if t in apart and t != stays)
-        alone = stays != written and (stays in tiling.kept or stays not in apart)
+        base += sum(self.slice(t) for t in pass_plan.keeps if t in apart and t != stays)
+        alone = stays != written and (stays in pass_plan.kept or stays not in apart)
         slice_ = 0 if alone else self.slice(stays)
-        pieces = sum(self.slice(t) for t in tiling.expanded if grouped[t])
-        panels = sum(self.tile(t, tiling) for t in tiling.brought if grouped[t])
-        flying = panels if tiling.steps > 1 else 0  # the next panels, while these are in use
-        result = self.tile(written, tiling) + self.padded(tiling)
-        sums = self.tile(written, tiling) + self.in_transit(tiling) if stays != written else 0
+        pieces = sum(self.slice(t) for t in pass_plan.expanded if grouped[t])
+        panels = sum(self.tile(t, pass_plan) for t in pass_plan.brought if grouped[t])
+        flying = panels if pass_plan.steps > 1 else 0  # the next panels, while these are in use
+        result = self.tile(written, pass_plan) + self.padded(pass_plan)
+        sums = self.tile(written, pass_plan) + self.in_transit(pass_plan) if stays != written else 0
         loop = base + slice_ + panels + max(panels, flying + result + sums)
         reduce = 0
         if written == "In":  # what was read last is still held
             held = slice_ + panels if stays != written else 0
             reduce = base + held + self.carried("In") + sum(self.halo)
         if stays == written and grouped[written]:
-            whole = replace(tiling, counts=PerAxis())
+            whole = replace(pass_plan, counts=PerAxis())
             reduce = max(reduce, base + slice_ + self.in_transit(whole))
         return Memory(base, halo, base + slice_ + pieces, loop, reduce)

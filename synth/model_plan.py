@@ -12,8 +12,8 @@ from synth.errors import UsageError
 from synth.layer import Layer
 from synth.network.boxes import Placed
 from synth.network.graph import Network
+from synth.network.plan import NetworkPlan
 from synth.network.plan_file import parse_network_plan
-from synth.network.planner import NetworkPlan
 from synth.network.report import to_json
 from synth.plan import Plan
 from synth.plan_file import plan_text
@@ -46,7 +46,7 @@ class Decided:
         distribution = Distribution(layer.nest, placed.grid, placed.order)
         found, _ = fit_kept(distribution, STATIONARY, limit, self.kept, layer.transposed)
         assert found is not None  # the planner found the same one
-        first, *later = found.tilings
+        first, *later = found.pass_plans
         order = placement(placed.grid, placed.order)
         most = None if limit is None else limit * layer.nest.word_bytes
         return Plan(layer, procs, placed.grid, first, most, exact_procs=True, later=tuple(later), order=order)

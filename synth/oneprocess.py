@@ -46,7 +46,7 @@ def expected(plan: Plan) -> dict[str, Any]:
     if plan.task != "forward":
         din, made["dKer"] = torch.autograd.grad(out, (inputs, ker), dout)
         made["dIn"] = _read_rows(plan.layer, din)
-    roles = (shown(tiling.pass_, WRITES[tiling.pass_]) for tiling in plan.tilings)
+    roles = (shown(pass_plan.pass_, WRITES[pass_plan.pass_]) for pass_plan in plan.pass_plans)
     return {role: made[role] for role in roles}
 
 

@@ -26,7 +26,8 @@ from synth.model_graph import boxes_of, described, network_of, onto_maps
 from synth.model_plan import Decided, decided_by
 from synth.network.graph import Network as Graph
 from synth.network.options import Asked
-from synth.network.planner import NetworkPlan, plan_network
+from synth.network.plan import NetworkPlan
+from synth.network.planner import plan_network
 from synth.pipeline import plan as plan_layer
 from synth.plan import Plan
 from synth.strategies import STRATEGIES

@@ -16,10 +16,11 @@ from typing import Literal
 from synth.axes import TENSORS, Tensor
 
 Pass = Literal["forward", "backward-data", "backward-filter"]
+Passes = tuple[Pass, ...]  # in order of execution: one alone, or the three of a training step
 Task = Pass | Literal["training"]  # training: all three, on one grid and one ownership
 
 TASKS: tuple[Task, ...] = ("forward", "backward-data", "backward-filter", "training")
-PASSES: tuple[Pass, Pass, Pass] = ("forward", "backward-data", "backward-filter")
+PASSES: Passes = ("forward", "backward-data", "backward-filter")
 # A transposed convolution is the backward-data pass of a convolution; its own passes are, in terms of that:
 TURNED: dict[Pass, Pass] = {
     "forward": "backward-data",
@@ -28,10 +29,8 @@ TURNED: dict[Pass, Pass] = {
 }
 WRITES: dict[Pass, Tensor] = {"forward": "Out", "backward-data": "In", "backward-filter": "Ker"}
 
-Sequence = tuple[Pass, Pass, Pass]  # the passes of a training step, in order of execution
 
-
-def sequences(transposed: bool = False) -> tuple[Sequence, Sequence]:
+def sequences(transposed: bool = False) -> tuple[Passes, Passes]:
     """The orders in which a step may do the passes of its nest: the two gradients come either way around."""
     first, data, filter_ = (TURNED[pass_] for pass_ in PASSES) if transposed else PASSES
     return (first, data, filter_), (first, filter_, data)
@@ -42,8 +41,13 @@ def reads(pass_: Pass) -> tuple[Tensor, ...]:
     return tuple(tensor for tensor in TENSORS if tensor != WRITES[pass_])
 
 
-def spans(sequence: Sequence = PASSES) -> dict[Tensor, tuple[Pass, Pass]]:
-    """tensor -> (the pass that gathers it and may keep it, the pass that then finds it kept)."""
+def spans(sequence: Passes = PASSES) -> dict[Tensor, tuple[Pass, Pass]]:
+    """tensor -> (the pass that gathers it and may keep it, the pass that then finds it kept).
+
+    Empty unless the passes are those of a training step: a pass alone keeps nothing for another one.
+    """
+    if len(sequence) != len(PASSES):
+        return {}
     first, second, last = sequence
     return {WRITES[last]: (first, second), WRITES[second]: (first, last), WRITES[first]: (second, last)}
 

@@ -82,12 +82,12 @@ def plan(
     elif objective != "words":
         raise UsageError(f"objective is {objective!r}; it must be words, time or paper")
     found = search(request)
-    tiling, *later = found.fit.tilings
+    pass_plan, *later = found.fit.pass_plans
     made = Plan(
         layer,
         procs,
         found.grid,
-        tiling,
+        pass_plan,
         limit,
         balance,
         exact_procs,
@@ -140,8 +140,8 @@ def _fastest(
     if where.most_ranks is not None and procs > where.most_ranks:
         raise UsageError(f"{where.name} has {where.most_ranks} ranks, fewer than --procs {procs}; take fewer")
     found = fastest(request, where)
-    tiling, *later = found.tilings
-    made = Plan(layer, procs, found.grid, tiling, limit, balance, exact, found.least_work, tuple(later))
+    pass_plan, *later = found.pass_plans
+    made = Plan(layer, procs, found.grid, pass_plan, limit, balance, exact, found.least_work, tuple(later))
     return replace(made, timed=(where, found))
 
 
@@ -226,7 +226,7 @@ def stage_text(made: Plan, stage: str) -> str:
             from synth.report import ranks_run
 
             run = "" if made.order == ROW_MAJOR else f"{ranks_run(made)}, "
-            return f"{made.grid.shown()}: {made.used_procs} of {made.procs} processes, {run}{made.tiling}"
+            return f"{made.grid.shown()}: {made.used_procs} of {made.procs} processes, {run}{made.first}"
         case "distribution":
             from synth.report import ownership
 

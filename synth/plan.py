@@ -1,6 +1,6 @@
 """The plan: everything that was decided for one layer, and the numbers that follow from it.
 
-A plan is frozen data. Its `id` is a hash of the decisions alone (layer, processes, grid, tiling), so two
+A plan is frozen data. Its `id` is a hash of the decisions alone (layer, processes, grid, passes), so two
 plans with the same id emit the same program, and ranks can compare ids before they talk.
 """
 
@@ -21,11 +21,11 @@ from synth.layer import Layer
 from synth.memory import Footprints, Memory
 from synth.nest import Nest
 from synth.paper_cost import cost_at
-from synth.passes import TURNED, Pass, Task
+from synth.pass_plan import PassPlan
+from synth.passes import TURNED, Passes, Task
 from synth.schedule import Schedule
 from synth.search import Request, search
 from synth.strategies import Alternative, alternatives
-from synth.tiling import Tiling
 from synth.training import overlaps, training_memory
 from synth.training_bound import training_bound
 from synth.words import Received, received
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """A layer on a process grid with a schedule."""
+    """A layer on a process grid, with a plan for every pass."""
 
     layer: Layer
     procs: int  # processes that were asked for; the grid may leave a few idle
     grid: PerAxis
-    tiling: Tiling
+    first: PassPlan
     memory_limit: int | None = None  # bytes per process
     balance: float = 0.10
     exact_procs: bool = False
     least_work: int | None = None  # w*: iterations of the most loaded process, at best
-    later: tuple[Tiling, ...] = ()  # training: the backward passes, in order of execution
+    later: tuple[PassPlan, ...] = ()  # training: the backward passes, in order of execution
     order: Order = ROW_MAJOR  # how the axes run over the ranks; the last one varies fastest
     timed: tuple[Machine, Fastest] | None = field(default=None, compare=False)  # with objective time
 
@@ -67,19 +67,19 @@ class Plan:
         return Distribution(self.nest, self.grid, self.order)
 
     @property
-    def tilings(self) -> tuple[Tiling, ...]:
-        """The schedule of every pass, in order of execution."""
-        return (self.tiling, *self.later)
+    def pass_plans(self) -> tuple[PassPlan, ...]:
+        """The plan of every pass, in order of execution."""
+        return (self.first, *self.later)
 
     @property
-    def passes(self) -> tuple[Pass, ...]:
+    def passes(self) -> Passes:
         """The passes of the nest, in order of execution."""
-        return tuple(tiling.pass_ for tiling in self.tilings)
+        return tuple(pass_plan.pass_ for pass_plan in self.pass_plans)
 
     @property
     def task(self) -> Task:
         """What the plan does with its nest: one pass, or all three of a training step."""
-        return "training" if self.later else self.tiling.pass_
+        return "training" if self.later else self.first.pass_
 
     @property
     def pass_(self) -> Task:
@@ -95,12 +95,12 @@ class Plan:
     @cached_property
     def schedules(self) -> tuple[Schedule, ...]:
         """All moves and computations of all ranks, pass by pass."""
-        return tuple(Schedule(self.distribution, tiling) for tiling in self.tilings)
+        return tuple(Schedule(self.distribution, pass_plan) for pass_plan in self.pass_plans)
 
     @cached_property
     def received(self) -> Received:
         """Words that each rank receives, over all passes."""
-        passes = [received(self.distribution, tiling) for tiling in self.tilings]
+        passes = [received(self.distribution, pass_plan) for pass_plan in self.pass_plans]
         return reduce(add, passes)
 
     @cached_property
@@ -112,8 +112,8 @@ class Plan:
     def memory(self) -> Memory:
         """The most words any rank holds, per phase, over all passes."""
         if not self.later:
-            return self._footprints.memory(self.tiling)
-        return training_memory(self._footprints, self.tilings, self.overlap)
+            return self._footprints.memory(self.first)
+        return training_memory(self._footprints, self.pass_plans, self.overlap)
 
     @cached_property
     def _footprints(self) -> Footprints:
@@ -125,7 +125,7 @@ class Plan:
         return self._overlaps(self.memory_words)
 
     def _overlaps(self, limit: int | None) -> bool:
-        return bool(self.later) and overlaps(self._footprints, self.tilings, limit)
+        return bool(self.later) and overlaps(self._footprints, self.pass_plans, limit)
 
     @property
     def work(self) -> PerAxis:
@@ -135,7 +135,7 @@ class Plan:
     @property
     def tile(self) -> PerAxis:
         """T: the largest tile, per axis."""
-        return self.tiling.sizes(self.work)
+        return self.first.sizes(self.work)
 
     @cached_property
     def algorithm(self) -> str:
@@ -143,7 +143,7 @@ class Plan:
 
         Otherwise 3D, or 2.5D when the memory limit keeps the plan from moving fewer words.
         """
-        if all(self.distribution.group_size(tiling.stationary) == 1 for tiling in self.tilings):
+        if all(self.distribution.group_size(pass_plan.stationary) == 1 for pass_plan in self.pass_plans):
             return "2D"
         if self.memory_limit is None:
             return "3D"
@@ -195,7 +195,7 @@ class Plan:
     @cached_property
     def paper_cost(self) -> dict[str, float]:
         """Eq. 3 and Eq. 10 of SPAA'21, accessed words, at the chosen integers."""
-        stays, at = self.tiling.stationary, (self.grid, self.tile)
+        stays, at = self.first.stationary, (self.grid, self.tile)
         return {
             "eq3": float(cost_at(self.nest, stays, *at)),
             "eq10": float(cost_at(self.nest, stays, *at, distributed=True)),
@@ -235,7 +235,7 @@ class Plan:
             "grid": self.grid._asdict(),
             **placed,
             **waits,
-            "passes": [tiling.to_json() for tiling in self.tilings],
+            "passes": [pass_plan.to_json() for pass_plan in self.pass_plans],
         }
 
     @cached_property

@@ -14,9 +14,9 @@ from typing import Any
 from synth.axes import AXES, ROW_MAJOR, TENSORS, Order, PerAxis, placement
 from synth.errors import InputError
 from synth.layer import Layer
-from synth.passes import PASSES, TURNED, sequences
+from synth.pass_plan import PassPlan
+from synth.passes import PASSES, TURNED, Passes, sequences
 from synth.plan import Plan
-from synth.tiling import Tiling
 from synth.yaml_places import shown
 
 SCHEMA = "synth.plan/1"
@@ -75,7 +75,7 @@ def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
 
 def exact_json(plan: Plan) -> dict[str, Any]:
     """The decisions and the whole numbers that follow from them: what `parse_plan` derives anew."""
-    layer, tiling = plan.layer, plan.tiling
+    layer, pass_plan = plan.layer, plan.first
     return {
         "schema": SCHEMA,
         "id": plan.id,
@@ -84,14 +84,14 @@ def exact_json(plan: Plan) -> dict[str, Any]:
         "procs": plan.procs,
         "used_procs": plan.used_procs,
         "pass": plan.pass_,
-        "stationary": tiling.stationary.lower(),
+        "stationary": pass_plan.stationary.lower(),
         "grid": axes_json(layer, plan.grid),
         "order": list(plan.order),
         "work": axes_json(layer, plan.work),
         "tile": axes_json(layer, plan.tile),
-        "panels": tiling.panels,
-        "steps": tiling.steps,
-        "passes": [each.to_json() for each in plan.tilings],
+        "panels": pass_plan.panels,
+        "steps": pass_plan.steps,
+        "passes": [each.to_json() for each in plan.pass_plans],
         "words": plan.words,
         "memory": {"words": plan.memory.words, "bytes": plan.memory_bytes, "limit_bytes": plan.memory_limit},
         "balance": {
@@ -163,7 +163,7 @@ def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
     if grid.size > procs:
         raise InputError(f"{name}: the grid has {grid.size} processes, more than procs {procs}; {REMEDY}")
     work = PerAxis(*(-(-n // p) for n, p in zip(extents, grid, strict=True)))
-    tilings = _passes(data, work.with_("g", 1), layer.transposed, name)
+    pass_plans = _passes(data, work.with_("g", 1), layer.transposed, name)
     memory, balance = data.get("memory"), data.get("balance")
     if not isinstance(memory, dict) or not isinstance(balance, dict):
         raise InputError(f"{name}: memory or balance is not an object; {REMEDY}")
@@ -175,12 +175,12 @@ def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
         layer,
         procs,
         grid,
-        tilings[0],
+        pass_plans[0],
         None if limit is None else _whole(limit, 1, 2**70, "memory.limit_bytes", name),
         float(allowed),
         balance.get("exact_procs") is True,
         None if least is None else _whole(least, 1, 2**300, "balance.least_work", name),
-        tilings[1:],
+        pass_plans[1:],
         _order(data["order"], grid, name),
     )
 
@@ -191,22 +191,22 @@ def _order(value: object, grid: PerAxis, name: str) -> Order:
     return placement(grid, map(str, value))
 
 
-def _passes(data: dict[str, Any], most: PerAxis, transposed: bool, name: str) -> tuple[Tiling, ...]:
-    """The schedules of the passes, which must be those of what the plan computes."""
+def _passes(data: dict[str, Any], most: PerAxis, transposed: bool, name: str) -> tuple[PassPlan, ...]:
+    """The plans of the passes, which must be those of what the plan computes."""
     written = data.get("passes")
     if not isinstance(written, list) or not all(isinstance(each, dict) for each in written):
         raise InputError(f"{name}: passes is not a list of objects; {REMEDY}")
-    tilings = tuple(_tiling(each, most, f"passes[{i}]", name) for i, each in enumerate(written))
-    asked = data.get("pass")
-    wanted = sequences(transposed) if asked == "training" else ((asked,),)
+    pass_plans = tuple(_pass_plan(each, most, f"passes[{i}]", name) for i, each in enumerate(written))
+    asked: Any = data.get("pass")
+    wanted: tuple[Passes, ...] = sequences(transposed) if asked == "training" else ((asked,),)
     if transposed and asked in PASSES:
         wanted = ((TURNED[asked],),)
-    if tuple(tiling.pass_ for tiling in tilings) not in wanted:
+    if tuple(pass_plan.pass_ for pass_plan in pass_plans) not in wanted:
         raise InputError(f"{name}: passes are not those of pass {str(data.get('pass'))[:40]!r}; {REMEDY}")
-    return tilings
+    return pass_plans
 
 
-def _tiling(data: dict[str, Any], most: PerAxis, key: str, name: str) -> Tiling:
+def _pass_plan(data: dict[str, Any], most: PerAxis, key: str, name: str) -> PassPlan:
     names = {tensor.lower(): tensor for tensor in TENSORS}
     stationary, pass_ = names.get(str(data.get("stationary"))), data.get("pass")
     if stationary is None or pass_ not in PASSES:
@@ -218,7 +218,7 @@ def _tiling(data: dict[str, Any], most: PerAxis, key: str, name: str) -> Tiling:
         if not isinstance(listed, list) or not all(str(each) in names for each in listed):
             raise InputError(f"{name}: {key}.{field} is not a list of in, ker and out; {REMEDY}")
         sets.append(frozenset(names[str(each)] for each in listed))
-    return Tiling(stationary, counts, data.get("swapped") is True, pass_, sets[0], sets[1])
+    return PassPlan(stationary, counts, data.get("swapped") is True, pass_, sets[0], sets[1])
 
 
 def _axes(value: object, most: PerAxis, key: str, name: str) -> PerAxis:

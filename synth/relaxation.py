@@ -19,7 +19,8 @@ from typing import Any
 
 from synth.axes import AXES, KERNEL_OF, LACKS, SPATIAL, TENSORS, Axis, Tensor
 from synth.errors import InfeasibleError, UsageError
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.window import Window
 
 Expression = Any  # a cvxpy expression or a number
 FILL: tuple[Axis, ...] = ("w", "h", "d", "b")  # the order in which interchangeable tiles are filled

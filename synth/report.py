@@ -12,8 +12,8 @@ from synth.schedule import WHY
 from synth.units import show_bytes, show_words
 
 if TYPE_CHECKING:
+    from synth.pass_plan import PassPlan
     from synth.plan import Plan
-    from synth.tiling import Tiling
 
 
 WIDTH = 110
@@ -71,7 +71,7 @@ def heading(plan: Plan) -> list[str]:
     """Layer, plan, algorithm, processes."""
     idle = plan.procs - plan.used_procs
     left = f", {idle} idle" if idle else ""
-    stays = ", ".join(dict.fromkeys(tiling.stationary for tiling in plan.tilings))
+    stays = ", ".join(dict.fromkeys(pass_plan.stationary for pass_plan in plan.pass_plans))
     turned = [f"as the backward-data pass of {plan.layer.conv}, whose Out is the layer's input"]
     return [
         f"{plan.layer.name}: {plan.layer}",
@@ -95,9 +95,9 @@ def decided(plan: Plan) -> list[str]:
 
     load = plan.work.size / plan.least_work if plan.least_work else 1.0
     adds = plan.work.size * plan.nest.taps
-    panels = f"{plan.tiling.panels} panel{'s' * (plan.tiling.panels > 1)} along {plan.tiling.stream}"
-    if plan.tiling.steps > plan.tiling.panels:
-        panels += f", {plan.tiling.steps} steps: {' > '.join(plan.tiling.loops())}"
+    panels = f"{plan.first.panels} panel{'s' * (plan.first.panels > 1)} along {plan.first.stream}"
+    if plan.first.steps > plan.first.panels:
+        panels += f", {plan.first.steps} steps: {' > '.join(plan.first.loops())}"
     kernel = "x".join(map(str, plan.layer.kernel)) or "1"
     rows = [
         ["", *axes, ""],
@@ -150,54 +150,56 @@ def _group_name(plan: Plan, tensor: Tensor) -> str:
 def schedule_lines(plan: Plan) -> list[str]:
     """The schedule in a few lines, pass by pass."""
     if not plan.later:
-        return _pass_lines(plan, plan.tiling)
+        return _pass_lines(plan, plan.first)
     lines = []
-    for tiling in plan.tilings:
-        stays = shown(tiling.pass_, tiling.stationary)
-        kept = ", ".join(shown(tiling.pass_, tensor) for tensor in sorted(tiling.kept))
-        keeps = ", ".join(shown(tiling.pass_, tensor) for tensor in sorted(tiling.keeps))
+    for pass_plan in plan.pass_plans:
+        stays = shown(pass_plan.pass_, pass_plan.stationary)
+        kept = ", ".join(shown(pass_plan.pass_, tensor) for tensor in sorted(pass_plan.kept))
+        keeps = ", ".join(shown(pass_plan.pass_, tensor) for tensor in sorted(pass_plan.keeps))
         notes = [
             f"{stays} stationary",
             *([f"finds {kept}"] if kept else []),
             *([f"keeps {keeps}"] if keeps else []),
         ]
-        lines += [f"{tiling.pass_}: {'; '.join(notes)}", *indented(_pass_lines(plan, tiling))]
+        lines += [f"{pass_plan.pass_}: {'; '.join(notes)}", *indented(_pass_lines(plan, pass_plan))]
     return lines
 
 
-def _pass_lines(plan: Plan, tiling: Tiling) -> list[str]:
-    d, written, stays = plan.distribution, tiling.written, tiling.stationary
+def _pass_lines(plan: Plan, pass_plan: PassPlan) -> list[str]:
+    d, written, stays = plan.distribution, pass_plan.written, pass_plan.stationary
     halo = bool(plan.words["halo"])
     lines = []
-    if halo and written != "In" and "In" not in tiling.kept:
+    if halo and written != "In" and "In" not in pass_plan.kept:
         lines.append(f"halo    In rows from neighbours: {WHY['halo']}")
-    for tensor in tiling.expanded:
+    for tensor in pass_plan.expanded:
         if d.group_size(tensor) > 1:
-            lines.append(f"expand  {_move(plan, tiling, 'broadcast', tensor)}")
-    loops = " > ".join(tiling.loops()) or "one tile"
-    lines.append(f"loop    {tiling.steps} step{'s' * (tiling.steps > 1)} ({loops})")
-    for tensor in tiling.brought:
-        here = f"{shown(tiling.pass_, tensor)} is at hand"
+            lines.append(f"expand  {_move(plan, pass_plan, 'broadcast', tensor)}")
+    loops = " > ".join(pass_plan.loops()) or "one tile"
+    lines.append(f"loop    {pass_plan.steps} step{'s' * (pass_plan.steps > 1)} ({loops})")
+    for tensor in pass_plan.brought:
+        here = f"{shown(pass_plan.pass_, tensor)} is at hand"
         lines.append(
-            f"          {_move(plan, tiling, 'broadcast', tensor) if d.group_size(tensor) > 1 else here}"
+            f"          {_move(plan, pass_plan, 'broadcast', tensor) if d.group_size(tensor) > 1 else here}"
         )
-    streams = any(d.group_size(tensor) > 1 for tensor in tiling.brought) and tiling.steps > 1
+    streams = any(d.group_size(tensor) > 1 for tensor in pass_plan.brought) and pass_plan.steps > 1
     lines.append(f"          local kernel{'; the next panels travel meanwhile' if streams else ''}")
     if d.group_size(written) > 1:
-        move = _move(plan, tiling, "reduce", written)
+        move = _move(plan, pass_plan, "reduce", written)
         lines.append(f"reduce  {move}" if stays == written else f"          {move}")
     if halo and written == "In":
         lines.append(f"return  {WHY['return']}")
-    if plan.overlap and tiling is plan.tilings[1]:
-        lines.append(f"        the last sums of {shown(tiling.pass_, written)} travel under {plan.passes[2]}")
+    if plan.overlap and pass_plan is plan.pass_plans[1]:
+        lines.append(
+            f"        the last sums of {shown(pass_plan.pass_, written)} travel under {plan.passes[2]}"
+        )
     return lines
 
 
-def _move(plan: Plan, tiling: Tiling, kind: str, tensor: Tensor) -> str:
+def _move(plan: Plan, pass_plan: PassPlan, kind: str, tensor: Tensor) -> str:
     size, group = plan.distribution.group_size(tensor), _group_name(plan, tensor)
-    name = shown(tiling.pass_, tensor)
+    name = shown(pass_plan.pass_, tensor)
     verb = f"{name} broadcast" if kind == "broadcast" else f"{name} reduce-scattered"
-    loads = tiling.loads(tensor)
+    loads = pass_plan.loads(tensor)
     again = f", each tile {loads} times" if loads > 1 else ""
     why = WHY[kind].format(along=group, tensor=name)
     return f"{verb} over groups of {size} along {group}{again}: {why}"

@@ -26,8 +26,8 @@ from typing import Literal
 from synth.axes import DIMS, LACKED_INDEX, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.intervals import Block, Box, overlap, volume
+from synth.pass_plan import PassPlan
 from synth.passes import shown
-from synth.tiling import Tiling
 
 Phase = Literal["halo", "expand", "loop", "reduce", "return"]
 
@@ -74,10 +74,10 @@ WHY = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """The schedule of one distribution and one tiling, for all ranks."""
+    """The schedule of one pass, as planned, on one distribution, for all ranks."""
 
     distribution: Distribution
-    tiling: Tiling
+    pass_plan: PassPlan
 
     @cached_property
     def coordinates(self) -> list[PerAxis]:
@@ -86,11 +86,11 @@ class Schedule:
 
     def rounds(self) -> Iterator[Round]:
         """All rounds, in order of execution."""
-        tiling = self.tiling
-        stays, written = tiling.stationary, tiling.written
-        if written != "In" and "In" not in tiling.kept:
+        pass_plan = self.pass_plan
+        stays, written = pass_plan.stationary, pass_plan.written
+        if written != "In" and "In" not in pass_plan.kept:
             yield Round("halo", 0, moves=tuple(self._halo()))
-        for step, tensor in enumerate(tiling.expanded):
+        for step, tensor in enumerate(pass_plan.expanded):
             yield Round("expand", step, moves=tuple(self._gather(tensor, self._needed(tensor))))
         yield from self._loop()
         if stays == written:
@@ -134,7 +134,7 @@ class Schedule:
         d = self.distribution
         if d.group_size(tensor) == 1:
             return
-        why = WHY["broadcast"].format(along=LACKED_INDEX[tensor], tensor=shown(self.tiling.pass_, tensor))
+        why = WHY["broadcast"].format(along=LACKED_INDEX[tensor], tensor=shown(self.pass_plan.pass_, tensor))
         for group in self._groups(tensor):
             ranks = tuple(d.rank(at) for at in group)
             for member, at in enumerate(group):
@@ -148,7 +148,7 @@ class Schedule:
         d = self.distribution
         if d.group_size(tensor) == 1:
             return
-        why = WHY["reduce"].format(along=LACKED_INDEX[tensor], tensor=shown(self.tiling.pass_, tensor))
+        why = WHY["reduce"].format(along=LACKED_INDEX[tensor], tensor=shown(self.pass_plan.pass_, tensor))
         for group in self._groups(tensor):
             ranks = [d.rank(at) for at in group]
             for owner, at in zip(ranks, group, strict=True):
@@ -166,14 +166,14 @@ class Schedule:
                 yield d.group(tensor, at)
 
     def _loop(self) -> Iterator[Round]:
-        d, tiling = self.distribution, self.tiling
-        streams = [list(tiling.tiles(d.work(at))) for at in self.coordinates]
-        written = tiling.written
-        reduces = tiling.stationary != written
-        for step in range(tiling.steps):
+        d, pass_plan = self.distribution, self.pass_plan
+        streams = [list(pass_plan.tiles(d.work(at))) for at in self.coordinates]
+        written = pass_plan.written
+        reduces = pass_plan.stationary != written
+        for step in range(pass_plan.steps):
             tiles = [tiles[step] for tiles in streams]
             moves: list[Move] = []
-            for tensor in tiling.brought:
+            for tensor in pass_plan.brought:
                 if self._changes(tensor, step - 1):
                     moves += self._gather(tensor, self._regions(tensor, tiles))
             computes = tuple(Compute(rank, tile) for rank, tile in enumerate(tiles))
@@ -189,7 +189,7 @@ class Schedule:
 
     def _changes(self, tensor: Tensor, step: int) -> bool:
         """Whether the tile of a tensor is another one after this step. The loops are alike on all ranks."""
-        if step < 0 or step + 1 == self.tiling.steps:
+        if step < 0 or step + 1 == self.pass_plan.steps:
             return True
-        now, then = self.tiling.indices(step), self.tiling.indices(step + 1)
+        now, then = self.pass_plan.indices(step), self.pass_plan.indices(step + 1)
         return any(now[axis] != then[axis] for axis in now if axis in DIMS[tensor])

@@ -5,9 +5,9 @@ Best first. A candidate enters the queue with a lower bound of its words and is 
     range          a set of grids, bounded by the average process of all of them; halved
     grid           one grid, bounded in the same way
     distribution   the same, bounded by a few heavily loaded processes
-    found          a grid with its best tiling: exact words
+    found          a grid with its best pass plan: exact words
 
-The first grid with a tiling to come up is the optimum. Ties go to the least work, the fewest idle
+The first grid with a pass plan to come up is the optimum. Ties go to the least work, the fewest idle
 processes, then to few parts along c, w, h, d and k, in this order.
 """
 
@@ -29,9 +29,9 @@ from synth.grid_memory import LeastMemory
 from synth.grid_ranges import Key, Range, Ranges
 from synth.intervals import overlap, volume
 from synth.nest import Nest
+from synth.pass_plan import PassPlan
 from synth.passes import WRITES, Task, reads
 from synth.space import Space, work_cap
-from synth.tiling import Tiling
 from synth.training import fit_training
 
 STATIONARY: tuple[Tensor, ...] = ("Out", "In", "Ker")
@@ -66,7 +66,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Found:
-    """The optimum: a grid and its tiling; `work` is in iterations of the most loaded process."""
+    """The optimum: a grid and the plans of its passes; `work` is in iterations of the most loaded process."""
 
     grid: PerAxis
     fit: Fit
@@ -252,7 +252,7 @@ class _Search:
         if asked.pass_ == "training":
             how = asked.stationary, memory, asked.panels, asked.transposed
             return fit_training(distribution, *how)
-        role = Tiling(pass_=asked.pass_)
+        role = PassPlan(pass_=asked.pass_)
         return fit(distribution, asked.stationary, memory, role, asked.panels)
 
     def infeasible(self) -> InfeasibleError:

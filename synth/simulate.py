@@ -54,9 +54,9 @@ def simulate(schedule: Schedule, one: Values | None = None, other: Values | None
 
 class _Interpreter:
     def __init__(self, schedule: Schedule, one: Values | None, other: Values | None) -> None:
-        self.schedule, self.distribution, self.tiling = schedule, schedule.distribution, schedule.tiling
+        self.schedule, self.distribution, self.pass_plan = schedule, schedule.distribution, schedule.pass_plan
         self.nest = self.distribution.nest
-        self.written = self.tiling.written
+        self.written = self.pass_plan.written
         self.counting = one is None or other is None
         self.dtype = one.dtype if one is not None else np.dtype("float64")
         self.received = {name: np.zeros(len(self.distribution.ranks), np.int64) for name in _NAMES}
@@ -72,17 +72,17 @@ class _Interpreter:
 
     def _start(self, state: RankState, at: PerAxis, given: tuple[Values | None, Values | None]) -> None:
         """Own shares, kept slices, and zeros for what the pass writes."""
-        d, written, tiling = self.distribution, self.written, self.tiling
-        for tensor, values in zip(tiling.reads, given, strict=True):
+        d, written, pass_plan = self.distribution, self.written, self.pass_plan
+        for tensor, values in zip(pass_plan.reads, given, strict=True):
             state.own[tensor] = self._part(tensor, d.owned(tensor, at), values)
             state.live += volume(state.own[tensor].box)
-            if tensor in tiling.kept:
+            if tensor in pass_plan.kept:
                 state.tile[tensor] = self._part(tensor, d.needed(tensor, at), values)
                 apart = state.tile[tensor].box != state.own[tensor].box
                 state.live += volume(state.tile[tensor].box) if apart else 0
         carried = d.carried(written, at)
         state.sums = Held(carried, self._zeros(carried))
-        if tiling.stationary == written:
+        if pass_plan.stationary == written:
             whole = d.needed(written, at)
             state.tile[written] = Held(whole, self._zeros(whole))
             state.live += volume(whole)
@@ -193,7 +193,7 @@ class _Interpreter:
             state.touch(int(words))
 
     def _gather(self, moves: tuple[Move, ...]) -> None:
-        for tensor in self.tiling.reads:
+        for tensor in self.pass_plan.reads:
             for ranks, pieces in self._by_group(m for m in moves if m.tensor == tensor):
                 self._bring(tensor, ranks, pieces)
 
@@ -260,10 +260,10 @@ class _Interpreter:
     def _add(self, tile: Block, boxes: dict[Tensor, Box], held: dict[Tensor, Held]) -> None:
         """The local kernel's result is added to the tile of the written tensor."""
         sums = held[self.written]
-        one, other = (self._seen(held[t], boxes[t]) for t in self.tiling.reads)
+        one, other = (self._seen(held[t], boxes[t]) for t in self.pass_plan.reads)
         if sums.values is None or one is None or other is None or volume(boxes["In"]) == 0:
             return
-        result = run_kernel(self.tiling.pass_, self.nest, tile, one, other)
+        result = run_kernel(self.pass_plan.pass_, self.nest, tile, one, other)
         sums.values[within(boxes[self.written], sums.box)] += result
 
     @staticmethod
@@ -292,7 +292,7 @@ class _Interpreter:
         self._drop(self.written)
 
     def _drop(self, tensor: Tensor) -> None:
-        if tensor in self.tiling.kept | self.tiling.keeps:
+        if tensor in self.pass_plan.kept | self.pass_plan.keeps:
             return
         for state in self.ranks:
             panel = state.tile.pop(tensor, None)
@@ -310,7 +310,7 @@ class _Interpreter:
 
     def _finish(self, moves: Iterable[Move]) -> None:
         """The stationary tensor was written: reduce it; the finished shares are new words."""
-        for tensor in self.tiling.reads:
+        for tensor in self.pass_plan.reads:
             self._drop(tensor)
         self._reduce(moves)
         for state in self.ranks:

@@ -82,11 +82,13 @@ def _interpreted(plan: Plan, schedule: Schedule, values: bool, seed: int) -> Sim
     """One pass; with `values` its result is compared with the whole layer in one piece."""
     if not values:
         return simulate(schedule)
-    random, tiling = np.random.default_rng(seed), schedule.tiling
+    random, pass_plan = np.random.default_rng(seed), schedule.pass_plan
     one, other = (
-        random.integers(-4, 5, plan.nest.shapes[tensor]).astype(np.float64) for tensor in tiling.reads
+        random.integers(-4, 5, plan.nest.shapes[tensor]).astype(np.float64) for tensor in pass_plan.reads
     )
     outcome = simulate(schedule, one, other)
-    if outcome.out is None or not np.array_equal(outcome.out, reference(plan.nest, one, other, tiling.pass_)):
-        raise CheckError(f"plan {plan.id}: the interpreted {tiling.pass_} pass computes other values")
+    if outcome.out is None or not np.array_equal(
+        outcome.out, reference(plan.nest, one, other, pass_plan.pass_)
+    ):
+        raise CheckError(f"plan {plan.id}: the interpreted {pass_plan.pass_} pass computes other values")
     return outcome

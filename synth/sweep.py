@@ -193,7 +193,7 @@ class Sweep:
         free = self._search(procs, None)
         binds = free is not None and free.fit.words < found.fit.words
         regime = regime_of_grid(found.grid, binds)
-        return Planned(found.fit.words, found.grid, found.fit.tiling.stationary, regime, found.fit.memory)
+        return Planned(found.fit.words, found.grid, found.fit.first.stationary, regime, found.fit.memory)
 
     def _search(self, procs: int, words: int | None) -> Found | None:
         """The optimum. One that needs m words is the optimum for every limit from its own down to m."""

@@ -1,7 +1,7 @@
 """Tile counts that are worth trying: of one axis, and of the composite index x = (b, d, h, w).
 
 Of a short axis every count that gives another tile size is tried. Where that would be too many, some are,
-evenly in ratio; `fit` then coarsens the best tiling to the fewest tiles that still fit.
+evenly in ratio; `fit` then coarsens the best plan to the fewest tiles that still fit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from synth.intervals import cuts, length
 from synth.memory import EXACT, plainly_padded, tile_rows
-from synth.nest import Window
+from synth.window import Window
 
 SHORT = 8  # rows of a block up to which every tile count is tried
 FEW = 64  # ways to tile x up to which none is left out by an estimate of its rows

@@ -19,14 +19,14 @@ from synth.machine.groups import ORDERS, distinct_orders
 from synth.machine.layer_time import PANELS, LayerTimer, PassTime, compute_seconds
 from synth.machine.levels import Machine
 from synth.memory import Footprints
-from synth.passes import PASSES, Pass
+from synth.pass_plan import ONES, PassPlan
+from synth.passes import PASSES, Pass, Passes
 from synth.search import Request
 from synth.space import Space, all_grids
-from synth.tiling import ONES, Tiling
 from synth.training import choices, preferred, resident, roles
 
 SLACK = 0.02  # more panels have to be faster by this share: the model is no better than that
-Timed = list[tuple[Tiling, PassTime]]  # per pass
+Timed = list[tuple[PassPlan, PassTime]]  # per pass
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Fastest:
     """The fastest plan of a layer; `order` is a placement of the same grid that may be faster still."""
 
     grid: PerAxis
-    tilings: tuple[Tiling, ...]  # one per pass
+    pass_plans: tuple[PassPlan, ...]  # one per pass
     times: tuple[PassTime, ...]
     least_work: int
     order: Order
@@ -59,42 +59,43 @@ def fastest(request: Request, machine: Machine) -> Fastest:
         raise InfeasibleError(
             f"no grid of exactly {request.procs} processes exists for {nest}; allow idle ones"
         )
-    best: tuple[float, PerAxis, Timed] | None = None
+    best: tuple[float, Footprints, Timed] | None = None
     for least, grid in grids:
         if best and least >= best[0]:
             break
-        timed = _timed(request, machine, grid, best[0] if best else None)
+        footprints = Footprints(Distribution(nest, grid))
+        timed = _timed(request, machine, footprints, best[0] if best else None)
         if timed is None:
             continue
         seconds = sum(time.total for _, time in timed)
         if best is None or seconds < best[0]:
-            best = seconds, grid, timed
+            best = seconds, footprints, timed
     if best is None:
         raise InfeasibleError(
             f"no plan for {request.procs} processes that streams whole tiles fits the memory; plan for "
             f"--objective words, which can tile further, or raise --memory"
         )
-    _, grid, timed = best
-    orders = distinct_orders(grid, ORDERS)
-    seconds, order = min((_placed(request, machine, grid, o), i) for i, o in enumerate(orders))
-    tilings, times = tuple(zip(*timed, strict=True))
-    return Fastest(grid, tilings, times, space.least_work or 1, orders[order], seconds)
+    _, footprints, timed = best
+    orders = distinct_orders(footprints.grid, ORDERS)
+    seconds, order = min((_placed(request, machine, footprints, o), i) for i, o in enumerate(orders))
+    pass_plans, times = tuple(zip(*timed, strict=True))
+    return Fastest(footprints.grid, pass_plans, times, space.least_work or 1, orders[order], seconds)
 
 
-def _placed(request: Request, machine: Machine, grid: PerAxis, order: Order) -> float:
-    timer = _timer(request, machine, grid, order, next(_kept(request)))
+def _placed(request: Request, machine: Machine, footprints: Footprints, order: Order) -> float:
+    timer = _timer(request, machine, footprints, order, next(_kept(request)))
     return sum(timer.least(pass_) for pass_ in timer.sequence)
 
 
 def _timer(
-    request: Request, machine: Machine, grid: PerAxis, order: Order, kept: frozenset[Tensor]
+    request: Request, machine: Machine, footprints: Footprints, order: Order, kept: frozenset[Tensor]
 ) -> LayerTimer:
-    sequence: tuple[Pass, ...] = ()
+    sequence: Passes
     if request.pass_ == "training":
-        sequence = preferred(Footprints(Distribution(request.nest, grid)), request.transposed)[0]
+        sequence = preferred(footprints, request.transposed)[0]
     else:
         sequence = (request.pass_,)
-    return LayerTimer(machine, request.nest, grid, order, kept=kept, sequence=sequence)
+    return LayerTimer(machine, footprints, order, kept=kept, sequence=sequence)
 
 
 def _kept(request: Request) -> Iterator[frozenset[Tensor]]:
@@ -134,14 +135,14 @@ def bound(request: Request, machine: Machine, grid: PerAxis) -> float:
     return max(passes * compute_seconds(machine, nest, work, True), request.moves * seconds)
 
 
-def _timed(request: Request, machine: Machine, grid: PerAxis, below: float | None) -> Timed | None:
-    """The fastest schedule of every pass that fits the memory; None when none fits or none is fast enough."""
+def _timed(request: Request, machine: Machine, footprints: Footprints, below: float | None) -> Timed | None:
+    """The fastest plan of every pass that fits the memory; None when none fits or none is fast enough."""
     best: Timed | None = None
     for kept in _kept(request):
-        timer = _timer(request, machine, grid, ROW_MAJOR, kept)
+        timer = _timer(request, machine, footprints, ROW_MAJOR, kept)
         if sum(timer.least(pass_) for pass_ in timer.sequence) >= (math.inf if below is None else below):
             continue
-        found = [_fastest_pass(request, timer, role) for role in _roles(timer, kept)]
+        found = [_fastest_pass(request, timer, role) for role in roles(kept, timer.sequence)]
         timed = [each for each in found if each is not None]
         seconds = sum(time.total for _, time in timed)
         if len(timed) == len(found) and (below is None or seconds < below):
@@ -149,33 +150,21 @@ def _timed(request: Request, machine: Machine, grid: PerAxis, below: float | Non
     return best
 
 
-def _roles(timer: LayerTimer, kept: frozenset[Tensor]) -> tuple[Tiling, ...]:
-    match timer.sequence:
-        case (first, second, last):
-            return roles(kept, (first, second, last))
-        case passes:
-            return tuple(Tiling(pass_=pass_) for pass_ in passes)
-
-
-def _fastest_pass(request: Request, timer: LayerTimer, role: Tiling) -> tuple[Tiling, PassTime] | None:
-    """The fastest schedule of one pass within the memory, beside what waits for other passes."""
+def _fastest_pass(request: Request, timer: LayerTimer, role: PassPlan) -> tuple[PassPlan, PassTime] | None:
+    """The fastest plan of one pass within the memory, beside what waits for other passes."""
     room: float = math.inf
     if request.memory is not None:
-        alive = 0
-        match timer.sequence:
-            case (first, second, last):
-                alive = resident(timer.footprints, timer.kept, (first, second, last), role.pass_)
-        room = request.memory - alive
-    best: tuple[Tiling, PassTime] | None = None
+        room = request.memory - resident(timer.footprints, timer.kept, timer.sequence, role.pass_)
+    best: tuple[PassPlan, PassTime] | None = None
     enough = math.inf
     for time in sorted(_choices(request, timer, role.pass_), key=lambda t: (t.total, t.panels, t.stationary)):
         if best and (time.total > enough or time.panels >= best[1].panels):
             continue
-        stream = Tiling(time.stationary).stream
+        stream = PassPlan(time.stationary).stream
         counts = ONES.with_("b" if stream == "x" else stream, time.panels)
-        tiling = replace(role, stationary=time.stationary, counts=counts)
-        if room == math.inf or timer.footprints.memory(tiling).words <= room:
-            best, enough = (tiling, time), min(enough, (1 + SLACK) * time.total)
+        pass_plan = replace(role, stationary=time.stationary, counts=counts)
+        if room == math.inf or timer.footprints.memory(pass_plan).words <= room:
+            best, enough = (pass_plan, time), min(enough, (1 + SLACK) * time.total)
     return best
 
 

@@ -17,8 +17,7 @@ A transposed convolution does backward-data first: In and Out change places abov
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as Several
+from collections.abc import Iterator, Sequence
 from functools import cache, reduce
 from itertools import combinations
 from operator import add
@@ -27,16 +26,16 @@ from synth.axes import TENSORS, Tensor
 from synth.distribution import Distribution
 from synth.fit import Fit, fit
 from synth.memory import Footprints, Memory
-from synth.passes import PASSES, WRITES, Pass, Sequence, sequences, spans
-from synth.tiling import Tiling
+from synth.pass_plan import PassPlan
+from synth.passes import PASSES, WRITES, Pass, Passes, sequences, spans
 from synth.words import received
 
 
-def roles(kept: frozenset[Tensor], sequence: Sequence = PASSES) -> tuple[Tiling, ...]:
-    """The three passes, each with what it keeps and finds kept when `kept` is kept between passes."""
+def roles(kept: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan, ...]:
+    """The passes, each with what it keeps and finds kept when `kept` is kept between passes."""
     lives = spans(sequence)
     return tuple(
-        Tiling(
+        PassPlan(
             pass_=pass_,
             kept=frozenset(t for t in kept if lives[t][1] == pass_),
             keeps=frozenset(t for t in kept if lives[t][0] == pass_),
@@ -45,62 +44,62 @@ def roles(kept: frozenset[Tensor], sequence: Sequence = PASSES) -> tuple[Tiling,
     )
 
 
-def preferred(footprints: Footprints, transposed: bool = False) -> tuple[Sequence, ...]:
+def preferred(footprints: Footprints, transposed: bool = False) -> tuple[Passes, ...]:
     """The orders of the passes, best first: the gradient with more words to sum is computed first."""
 
-    def arriving(sequence: Sequence) -> int:
+    def arriving(sequence: Passes) -> int:
         written = WRITES[sequence[1]]
         return (footprints.distribution.group_size(written) - 1) * footprints.carried(written)
 
     return tuple(sorted(sequences(transposed), key=arriving, reverse=True))
 
 
-def resident(footprints: Footprints, kept: frozenset[Tensor], sequence: Sequence, pass_: Pass) -> int:
+def resident(footprints: Footprints, kept: frozenset[Tensor], sequence: Passes, pass_: Pass) -> int:
     """Words alive during a pass that are none of its business, at most.
 
     A backward pass leaves the tensor alone whose gradient it computes: its share waits, and its slice where
     that was kept. Beside the last pass stays the gradient that was computed before it.
     """
-    first, second, last = sequence
-    if pass_ == first:
+    if pass_ == sequence[0]:
         return 0
+    _, second, last = sequence
     waits = WRITES[pass_]
     words = footprints.shares[waits] + (footprints.slice(waits) if waits in kept else 0)
     return words + (footprints.shares[WRITES[second]] if pass_ == last else 0)
 
 
-def training_memory(footprints: Footprints, tilings: Several[Tiling], overlap: bool = False) -> Memory:
+def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], overlap: bool = False) -> Memory:
     """The most words a process holds over the three passes, what waits for later ones included.
 
     overlap: whether the sums of the first gradient travel while the second one is computed.
     """
-    kept = tilings[0].keeps | tilings[1].keeps
-    first, second, last = (tiling.pass_ for tiling in tilings)
+    kept = pass_plans[0].keeps | pass_plans[1].keeps
+    sequence = tuple(pass_plan.pass_ for pass_plan in pass_plans)
     passes = [
-        footprints.memory(tiling).beside(resident(footprints, kept, (first, second, last), tiling.pass_))
-        for tiling in tilings
+        footprints.memory(pass_plan).beside(resident(footprints, kept, sequence, pass_plan.pass_))
+        for pass_plan in pass_plans
     ]
     if overlap:
-        more = footprints.travelling(tilings[1]) - footprints.shares[WRITES[second]]
+        more = footprints.travelling(pass_plans[1]) - footprints.shares[WRITES[sequence[1]]]
         passes[2] = passes[2].beside(more)
     return reduce(Memory.most, passes)
 
 
-def overlaps(footprints: Footprints, tilings: Several[Tiling], limit: int | None) -> bool:
+def overlaps(footprints: Footprints, pass_plans: Sequence[PassPlan], limit: int | None) -> bool:
     """Whether the sums of the first gradient travel under the second: there are any, and memory for it."""
-    if footprints.distribution.group_size(WRITES[tilings[1].pass_]) == 1:
+    if footprints.distribution.group_size(WRITES[pass_plans[1].pass_]) == 1:
         return False
-    return limit is None or training_memory(footprints, tilings, True).words <= limit
+    return limit is None or training_memory(footprints, pass_plans, True).words <= limit
 
 
 def fit_training(
     distribution: Distribution,
-    stationary: Several[Tensor],
+    stationary: Sequence[Tensor],
     limit: int | None,
     panels: int | None = None,
     transposed: bool = False,
 ) -> tuple[Fit | None, int]:
-    """The three tilings, and what they keep, with the fewest words in all; and the least memory needed.
+    """The plans of the three passes that move the fewest words in all, and the least memory needed.
 
     Words are those of the process that receives most over the whole step; `panels` as for `fit`.
     """
@@ -139,7 +138,7 @@ def choices(all_fit: bool) -> Iterator[frozenset[Tensor]]:
 
 def fit_kept(
     distribution: Distribution,
-    stationary: Several[Tensor],
+    stationary: Sequence[Tensor],
     limit: int | None,
     kept: frozenset[Tensor],
     transposed: bool,
@@ -151,18 +150,18 @@ def fit_kept(
 
 def fit_passes(
     footprints: Footprints,
-    stationary: Several[Tensor],
+    stationary: Sequence[Tensor],
     limit: int | None,
     kept: frozenset[Tensor],
     panels: int | None = None,
-    sequence: Sequence = PASSES,
+    sequence: Passes = PASSES,
 ) -> tuple[Fit | None, int]:
-    """The three tilings when exactly `kept` is kept between passes, None where that does not fit `limit`.
+    """The plans of the passes when exactly `kept` is kept between them, None where that does not fit `limit`.
 
     Also the least memory needed, in words.
     """
     distribution = footprints.distribution
-    tilings: list[Tiling] = []
+    pass_plans: list[PassPlan] = []
     memory = needed = 0
     for role in roles(kept, sequence):
         alive = resident(footprints, kept, sequence, role.pass_)
@@ -171,21 +170,21 @@ def fit_passes(
         found, least = fit(distribution, stationary, room, role, wanted)
         needed = max(needed, least + alive)
         if found is not None:
-            tilings.append(found.tiling)
+            pass_plans.append(found.first)
             memory = max(memory, found.memory + alive)
-    if len(tilings) < len(sequence):
+    if len(pass_plans) < len(sequence):
         return None, needed
-    if overlaps(footprints, tilings, limit):
-        memory = training_memory(footprints, tilings, overlap=True).words
-    return Fit(tuple(tilings), _words(distribution, tilings), memory), needed
+    if overlaps(footprints, pass_plans, limit):
+        memory = training_memory(footprints, pass_plans, overlap=True).words
+    return Fit(tuple(pass_plans), _words(distribution, pass_plans), memory), needed
 
 
-def _travels_whole(distribution: Distribution, role: Tiling, sequence: Sequence) -> bool:
+def _travels_whole(distribution: Distribution, role: PassPlan, sequence: Passes) -> bool:
     """Whether the sums of a pass are all that could stream in it: under the next pass they travel at once."""
     at_hand = (t in role.kept | role.keeps or distribution.group_size(t) == 1 for t in role.reads)
     return role.pass_ == sequence[1] and distribution.group_size(role.written) > 1 and all(at_hand)
 
 
-def _words(distribution: Distribution, tilings: Several[Tiling]) -> int:
+def _words(distribution: Distribution, pass_plans: Sequence[PassPlan]) -> int:
     """Words of the process that receives most over all passes."""
-    return reduce(add, (received(distribution, tiling) for tiling in tilings)).most_with()
+    return reduce(add, (received(distribution, pass_plan) for pass_plan in pass_plans)).most_with()

@@ -61,7 +61,7 @@ def verify(schedule: Schedule, limit: int | None = None) -> Verified:
     owned_once(schedule)
     computed_once(schedule)
     outcome = simulate(schedule)
-    planned = received(schedule.distribution, schedule.tiling)
+    planned = received(schedule.distribution, schedule.pass_plan)
     for rank in schedule.distribution.ranks:
         at = schedule.distribution.at(rank)
         for name, words in planned.at(at).items():
@@ -74,7 +74,7 @@ def verify(schedule: Schedule, limit: int | None = None) -> Verified:
     if limit is not None and most > limit:
         raise MemoryFault(f"rank {outcome.peak.index(most)} holds {most} words, {most - limit} over {limit}")
     return Verified(
-        len(schedule.distribution.ranks), schedule.tiling.steps, max(outcome.received["total"]), most
+        len(schedule.distribution.ranks), schedule.pass_plan.steps, max(outcome.received["total"]), most
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from synth.nest import Window
 from synth.spans import Many, Spans
+from synth.window import Window
 
 
 def visited(window: Window, block: Spans, tiles: int, within: Spans) -> Many:

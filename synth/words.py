@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from synth.axes import AXES, DIMS, LACKS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.nest import Window
+from synth.pass_plan import PassPlan
 from synth.shares import member_parts
 from synth.spans import Spans, covered, cut, lengths, meet
-from synth.tiling import Tiling
 from synth.visited import visited
+from synth.window import Window
 
 Array = NDArray[Any]  # int64, or Python ints where 64 bits are not enough
 Factors = dict[str, list[Array]]  # what is counted -> its lengths along the dimensions of a tensor
@@ -95,7 +95,7 @@ def _joined(one: Array, other: Array) -> tuple[Array, Array, Array]:
 
 
 class Visits(NamedTuple):
-    """What of a tiling decides the words: tilings that visit the same tiles as often move as many."""
+    """What of a pass plan decides the words: plans that visit the same tiles as often move as many."""
 
     written: Tensor
     kept: frozenset[Tensor]
@@ -103,16 +103,16 @@ class Visits(NamedTuple):
     rows: tuple[int, ...]  # tiles of In along d, h and w; (1, 1, 1) where it is there as a whole
 
     @classmethod
-    def of(cls, tiling: Tiling) -> Visits:
-        """The visits of a tiling."""
-        counts = PerAxis() if tiling.whole("In") else tiling.counts
-        loads = tuple(tiling.loads(tensor) for tensor in TENSORS)
-        return cls(tiling.written, tiling.kept, loads, tuple(getattr(counts, axis) for axis in SPATIAL))
+    def of(cls, pass_plan: PassPlan) -> Visits:
+        """The visits of a pass plan."""
+        counts = PerAxis() if pass_plan.whole("In") else pass_plan.counts
+        loads = tuple(pass_plan.loads(tensor) for tensor in TENSORS)
+        return cls(pass_plan.written, pass_plan.kept, loads, tuple(getattr(counts, axis) for axis in SPATIAL))
 
 
-def received(distribution: Distribution, tiling: Tiling) -> Received:
-    """Words that each process receives in the pass of a tiling."""
-    return received_by(distribution, Visits.of(tiling))
+def received(distribution: Distribution, pass_plan: PassPlan) -> Received:
+    """Words that each process receives in a pass."""
+    return received_by(distribution, Visits.of(pass_plan))
 
 
 @lru_cache(maxsize=2)  # what a fit asks for again and again; more would hold much memory for nothing
@@ -126,7 +126,7 @@ def received_by(distribution: Distribution, visits: Visits) -> Received:
 
 
 class _Lines:
-    """What no tiling changes: where blocks, slices and shares lie along every dimension, over the grid.
+    """What no pass plan changes: where blocks, slices and shares lie along every dimension, over the grid.
 
     `classes` sorts the processes along every axis by their lengths of Ker and Out.
     """

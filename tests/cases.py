@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from synth.axes import PerAxis
 from synth.layer import Layer
+from synth.pass_plan import ONES, PassPlan
 from synth.passes import sequences
 from synth.plan import Plan
-from synth.tiling import ONES, Tiling
 from synth.training import roles
 
 
@@ -21,7 +21,7 @@ def _plan(
     swapped: bool = False,
     pass_: str = "forward",
 ) -> Plan:
-    return Plan(layer, procs or grid.size, grid, Tiling(stationary, tiles, swapped, pass_))  # type: ignore[arg-type]
+    return Plan(layer, procs or grid.size, grid, PassPlan(stationary, tiles, swapped, pass_))  # type: ignore[arg-type]
 
 
 def _training(

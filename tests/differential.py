@@ -126,9 +126,9 @@ def checked(made: Plan) -> None:
     received: collections.Counter[tuple[str, int]] = collections.Counter()
     for schedule in made.schedules:
         verify(schedule, made.memory_words)
-        tiling = schedule.tiling
-        role = shown(tiling.pass_, WRITES[tiling.pass_])
-        outcome = simulate(schedule, *(stored(made, tensor) for tensor in tiling.reads))
+        pass_plan = schedule.pass_plan
+        role = shown(pass_plan.pass_, WRITES[pass_plan.pass_])
+        outcome = simulate(schedule, *(stored(made, tensor) for tensor in pass_plan.reads))
         if outcome.out is None or not np.array_equal(outcome.out.ravel(), right[role].numpy().ravel()):
             raise CheckError(f"{role} differs from torch's")
         if max(outcome.peak) > made.memory.words:

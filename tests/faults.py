@@ -9,12 +9,12 @@ from cases import SMALL
 
 from codegen.render import render
 from synth.axes import PerAxis
+from synth.pass_plan import PassPlan
 from synth.plan import Plan
-from synth.tiling import Tiling
 
 TIMEOUT = 4.0  # seconds a rank waits for another
 SLACK = 5.0  # seconds within which all ranks are gone after that
-PLAN = Plan(SMALL, 4, PerAxis(b=2, k=2), Tiling("Out", PerAxis(c=4), False, "forward"))
+PLAN = Plan(SMALL, 4, PerAxis(b=2, k=2), PassPlan("Out", PerAxis(c=4), False, "forward"))
 RANK, AT, STEP = 2, "b=1 k=0", 1
 STARTED = "Ker, loop step 1"
 HOOK = "        settle(coming, panels)\n"  # in step 1 of the loop

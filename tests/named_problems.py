@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from synth.axes import PerAxis
 from synth.closed_form import Eq4
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.window import Window
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "vectors.json").read_text())
 

@@ -19,7 +19,7 @@ import synth
 from runtime.module import DistributedLayer
 from runtime.network import Network
 from synth.errors import InfeasibleError, UsageError
-from synth.network.planner import NetworkPlan
+from synth.network.plan import NetworkPlan
 from synth.network.report import to_json
 
 

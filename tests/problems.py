@@ -1,4 +1,4 @@
-"""Random problems for property tests: layers, nests, grids and tilings, small enough for brute force."""
+"""Random problems for property tests: layers, nests, grids and pass plans, small enough for brute force."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from synth.axes import AXES, TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.layer import Layer
 from synth.layer_rules import SPATIAL_AXES, LayerError
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.pass_plan import PassPlan
 from synth.passes import sequences
 from synth.schedule import Schedule
-from synth.tiling import Tiling
 from synth.training import roles
+from synth.window import Window
 
 KINDS = tuple(SPATIAL_AXES)
 Values = NDArray[Any]
@@ -63,7 +64,7 @@ def nests(most: int = 7) -> st.SearchStrategy[Nest]:
 
 
 def small_nests(most: int = 5) -> st.SearchStrategy[Nest]:
-    """Nests for brute force over grids and tilings: at most two spatial dimensions."""
+    """Nests for brute force over grids and pass plans: at most two spatial dimensions."""
     return layers(most, ("matmul", "conv1d", "conv2d")).map(lambda layer: layer.nest)
 
 
@@ -81,7 +82,7 @@ def distributions(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) 
 def schedules(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) -> Schedule:
     """A distribution with a stationary tensor and at most 24 tiles: the forward pass."""
     distribution = draw(distributions(nest))
-    return Schedule(distribution, _tiled(draw, distribution, Tiling()))
+    return Schedule(distribution, _tiled(draw, distribution, PassPlan()))
 
 
 @st.composite
@@ -93,7 +94,7 @@ def steps(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) -> tuple
     return tuple(Schedule(distribution, _tiled(draw, distribution, role)) for role in roles(kept, sequence))
 
 
-def _tiled(draw: st.DrawFn, distribution: Distribution, role: Tiling) -> Tiling:
+def _tiled(draw: st.DrawFn, distribution: Distribution, role: PassPlan) -> PassPlan:
     """Any stationary tensor, at most 24 tiles, either order of the inner loops."""
     work = distribution.most_work
     counts = [
@@ -112,12 +113,12 @@ def integers_for(nest: Nest, tensor: Tensor, seed: int = 0) -> Values:
     return generator.integers(-4, 5, nest.shapes[tensor]).astype(np.float64)
 
 
-def all_tilings(work: PerAxis, stationary: Tensor) -> Iterator[Tiling]:
-    """Every tiling of a block: all counts along all axes but g, both orders of the inner loops."""
+def all_pass_plans(work: PerAxis, stationary: Tensor) -> Iterator[PassPlan]:
+    """Every pass plan of a block: all counts along all axes but g, both orders of the inner loops."""
     ranges = [range(1, 2) if axis == "g" else range(1, n + 1) for axis, n in zip(AXES, work, strict=True)]
     for counts in itertools.product(*ranges):
         for swapped in (False, True):
-            yield Tiling(stationary, PerAxis(*counts), swapped)
+            yield PassPlan(stationary, PerAxis(*counts), swapped)
 
 
 def all_grids(extents: PerAxis, procs: int, exact: bool = False) -> Iterator[PerAxis]:

@@ -91,7 +91,7 @@ def _fault(made: Plan, reports: Path, told: str) -> str:
     ]
     if len(found) != made.procs:
         return f"{len(found)} of {made.procs} ranks left a report: {told[-300:]}"
-    passes = [(f"{s.tiling.pass_} " * bool(made.later), simulate(s)) for s in made.schedules]
+    passes = [(f"{s.pass_plan.pass_} " * bool(made.later), simulate(s)) for s in made.schedules]
     steps = {(part + phase, *key): n for part, s in passes for (phase, *key), n in s.steps.items()}
     for rank, report in enumerate(found[: made.used_procs]):
         counted = {(phase, step, tensor): words for phase, step, tensor, words in report["steps"]}

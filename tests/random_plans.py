@@ -1,4 +1,4 @@
-"""Random small plans: any kind of layer, any grid up to eight ranks, any tiling."""
+"""Random small plans: any kind of layer, any grid up to eight ranks, any pass plan."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from synth.axes import AXES, TENSORS, PerAxis, Tensor, placement
 from synth.layer import Layer, LayerError
+from synth.pass_plan import PassPlan
 from synth.passes import Task, sequences
 from synth.plan import Plan
-from synth.tiling import Tiling
 from synth.training import roles
 
 
@@ -45,13 +45,13 @@ def random_plan(rng: random.Random, task: Task = "forward") -> Plan:
             break
     blocks = [-(-n // p) for n, p in zip(extents, grid, strict=True)]
     kept = frozenset(t for t in TENSORS if task == "training" and rng.random() < 0.7)
-    passes = roles(kept, rng.choice(sequences())) if task == "training" else (Tiling(pass_=task),)
+    passes = roles(kept, rng.choice(sequences())) if task == "training" else (PassPlan(pass_=task),)
     first, *later = (_tiled(rng, blocks, role) for role in passes)
     order = placement(grid, rng.sample(AXES, len(AXES)) if rng.random() < 0.5 else AXES)
     return Plan(layer, grid.size, grid, first, later=tuple(later), order=order)
 
 
-def _tiled(rng: random.Random, blocks: list[int], role: Tiling) -> Tiling:
+def _tiled(rng: random.Random, blocks: list[int], role: PassPlan) -> PassPlan:
     """A stationary tensor and tiles, in any number."""
     counts = PerAxis(*(rng.choice([1, 1, 1, 2, 3]) for _ in AXES))._replace(g=1)
     counts = PerAxis(*(min(t, b) for t, b in zip(counts, blocks, strict=True)))

@@ -22,7 +22,8 @@ from synth.bounds import (
 )
 from synth.errors import UsageError
 from synth.hbl import hbl_constant, kappa2, residues, weighted_work
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.window import Window
 
 positive = st.floats(0.01, 1e6)
 

@@ -15,7 +15,8 @@ from synth.bounds import sequential_bound, universal_bound, water_fill, words_bo
 from synth.errors import UsageError
 from synth.hbl import weighted_work
 from synth.layer import Layer
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.window import Window
 
 
 def slowly(sizes: tuple[float, ...], mass: float, cap: int, procs: int, memory: float, piece: int) -> float:

@@ -42,7 +42,7 @@ def test_words_are_those_of_the_interpreter(nest, parts) -> None:  # type: ignor
     for kept in (frozenset({"Out"}), frozenset(), frozenset({"In", "Ker", "Out"}), frozenset({"Ker"})):
         training, _ = boxes.words(True, True, kept)
         for index, grid in enumerate(grids):
-            counted = [received(Distribution(nest, grid), tiling).total for tiling in roles(kept)]
+            counted = [received(Distribution(nest, grid), pass_plan).total for pass_plan in roles(kept)]
             assert forward[index] == counted[0].max()
             assert training[index] == sum(counted).max()  # type: ignore[union-attr]
 

@@ -20,7 +20,8 @@ from synth.cli import main
 from synth.machine.collectives import Group, cost
 from synth.machine.file import load_machine, parse_machine
 from synth.machine.layer_time import compute_seconds
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.window import Window
 
 FOUND = {
     "ranks": 8,

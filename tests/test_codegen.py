@@ -25,8 +25,8 @@ from codegen.sbatch import render_sbatch
 from synth.axes import PerAxis
 from synth.errors import UsageError
 from synth.layer import Layer
+from synth.pass_plan import PassPlan
 from synth.plan import Plan
-from synth.tiling import Tiling
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_the_cases_reach_every_statement() -> None:
 
 @given(st.text())
 def test_a_name_is_never_code(name: str) -> None:
-    plan = Plan(replace_name(CASES["alone"].layer, name), 1, PerAxis(), Tiling())
+    plan = Plan(replace_name(CASES["alone"].layer, name), 1, PerAxis(), PassPlan())
     try:
         text = render(plan, command=f"synth emit {name}")
     except UsageError:
@@ -160,7 +160,7 @@ def test_a_name_with_a_line_break_is_refused() -> None:
 
 def test_many_different_ranks_are_not_listed() -> None:
     layer = Layer.conv2d((1, 2, 300, 2), 2, 3, padding=1)
-    text = render(Plan(layer, 151, PerAxis(h=151), Tiling()))
+    text = render(Plan(layer, 151, PerAxis(h=151), PassPlan()))
     assert "WORDS = {}  # too many different ranks to list" in text or text.count("    0: {") == 1
     assert len(text) < 20_000
 

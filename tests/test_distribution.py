@@ -11,7 +11,8 @@ from problems import conv, distributions
 from synth.axes import AXES, LACKS, TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.intervals import Box, contains, overlap, volume, within
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.window import Window
 
 
 def covered(boxes: list[Box], shape: tuple[int, ...]) -> np.ndarray:

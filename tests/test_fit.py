@@ -1,4 +1,4 @@
-"""The best tiling of a distribution against all tilings."""
+"""The best pass plan of a distribution against all of them."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from problems import all_tilings, conv, distributions, small_nests
+from problems import all_pass_plans, conv, distributions, small_nests
 
 from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.fit import PANELS, fit
 from synth.grid_memory import LeastMemory
 from synth.memory import Footprints
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.pass_plan import PassPlan
 from synth.passes import TASKS, Task
 from synth.tile_counts import tile_counts
-from synth.tiling import Tiling
 from synth.training import fit_training
+from synth.window import Window
 from synth.words import received
 
 Point = tuple[int, int]  # words, memory
 
 
-def all_points(d: Distribution, stationary: Tensor) -> dict[Tiling, Point]:
-    """Words and memory of every tiling."""
+def all_points(d: Distribution, stationary: Tensor) -> dict[PassPlan, Point]:
+    """Words and memory of every pass plan."""
     footprints = Footprints(d)
     known: dict[tuple[int, ...], int] = {}
     points = {}
-    for tiling in all_tilings(d.most_work, stationary):
-        n = tiling.counts
-        key = (*(tiling.loads(tensor) for tensor in TENSORS), n.d, n.h, n.w)
+    for pass_plan in all_pass_plans(d.most_work, stationary):
+        n = pass_plan.counts
+        key = (*(pass_plan.loads(tensor) for tensor in TENSORS), n.d, n.h, n.w)
         if key not in known:
-            known[key] = received(d, tiling).most()["total"]
-        points[tiling] = known[key], footprints.memory(tiling).words
+            known[key] = received(d, pass_plan).most()["total"]
+        points[pass_plan] = known[key], footprints.memory(pass_plan).words
     return points
 
 
@@ -47,7 +48,7 @@ def test_tile_counts_are_one_per_tile_size(extent: int) -> None:
 
 @pytest.mark.parametrize("stationary", TENSORS)
 @given(d=distributions(small_nests(4)), share=st.floats(0, 1))
-def test_fewest_words_of_all_tilings_that_fit(stationary: Tensor, d: Distribution, share: float) -> None:
+def test_fewest_words_of_all_pass_plans_that_fit(stationary: Tensor, d: Distribution, share: float) -> None:
     assume(d.most_work.size <= 300)
     points = all_points(d, stationary)
     memories = sorted({memory for _, memory in points.values()})
@@ -55,7 +56,7 @@ def test_fewest_words_of_all_tilings_that_fit(stationary: Tensor, d: Distributio
         found, least = fit(d, [stationary], limit)
         assert least == (memories[0] if limit is not None else 0)
         assert found is not None
-        assert (found.words, found.memory) == points[found.tiling]
+        assert (found.words, found.memory) == points[found.first]
         assert limit is None or found.memory <= limit
         assert found.words == min(w for w, m in points.values() if limit is None or m <= limit)
     assert fit(d, [stationary], memories[0] - 1) == (None, memories[0])
@@ -74,21 +75,21 @@ def test_panels_for_overlap_where_memory_is_ample() -> None:
     nest = Nest(PerAxis(b=2048, c=256, k=256), *[Window(1)] * 3)
     found, _ = fit(Distribution(nest, PerAxis(b=2, k=2)), ["Out"], None)
     assert found is not None
-    assert found.tiling == Tiling("Out", PerAxis(c=PANELS))
+    assert found.first == PassPlan("Out", PerAxis(c=PANELS))
     small = Distribution(Nest(PerAxis(b=64, c=256, k=256), *[Window(1)] * 3), PerAxis(b=2, k=2))
     found, _ = fit(small, ["Out"], None)
     assert found is not None
-    assert found.tiling == Tiling("Out")  # its panels would be shorter than their start-up
+    assert found.first == PassPlan("Out")  # its panels would be shorter than their start-up
     found, _ = fit(small, ["Out"], None, panels=8)
     assert found is not None
-    assert found.tiling == Tiling("Out", PerAxis(c=8))  # but one may ask for them
+    assert found.first == PassPlan("Out", PerAxis(c=8))  # but one may ask for them
     thin = Nest(PerAxis(b=64, c=3, k=256), *[Window(1)] * 3)
     found, _ = fit(Distribution(thin, PerAxis(b=2, k=2)), ["Out"], None)
     assert found is not None
-    assert found.tiling == Tiling("Out")  # three channels are never cut thinner for overlap
+    assert found.first == PassPlan("Out")  # three channels are never cut thinner for overlap
     alone, _ = fit(Distribution(nest, PerAxis()), ["Out"], None)
     assert alone is not None
-    assert alone.tiling.steps == 1  # nothing travels
+    assert alone.first.steps == 1  # nothing travels
 
 
 def test_panels_get_finer_and_then_inner_tiles_appear_as_memory_shrinks() -> None:
@@ -97,14 +98,14 @@ def test_panels_get_finer_and_then_inner_tiles_appear_as_memory_shrinks() -> Non
     found, _ = fit(d, ["Out"], None)
     assert found is not None
     _, least = fit(d, ["Out"], found.memory)
-    words, steps = found.words, found.tiling.steps
+    words, steps = found.words, found.first.steps
     for limit in range(found.memory, least - 1, -64):
         found, _ = fit(d, ["Out"], limit)
         assert found is not None
         assert found.words >= words
-        assert found.words > words or found.tiling.steps >= steps
-        words, steps = found.words, found.tiling.steps
-    assert found.tiling.steps > found.tiling.panels
+        assert found.words > words or found.first.steps >= steps
+        words, steps = found.words, found.first.steps
+    assert found.first.steps > found.first.panels
 
 
 def test_tiles_that_padding_cuts_short() -> None:
@@ -147,10 +148,10 @@ def test_inner_loops_where_rows_are_shared(
 @pytest.mark.parametrize(("extent", "panels"), [(4, 2), (16, 2), (16, 4), (16, 8), (16, 16)])
 def test_panels_along_x_are_no_more_than_memory_asks_for(extent: int, panels: int) -> None:
     d = Distribution(Nest(PerAxis(b=extent, c=2), *[Window(1)] * 3), PerAxis(c=2))
-    tiling = Tiling("Ker", PerAxis(b=panels))
-    found, _ = fit(d, ["Ker"], Footprints(d).memory(tiling).words)
+    pass_plan = PassPlan("Ker", PerAxis(b=panels))
+    found, _ = fit(d, ["Ker"], Footprints(d).memory(pass_plan).words)
     assert found is not None
-    assert found.tiling == tiling
+    assert found.first == pass_plan
 
 
 @given(
@@ -166,12 +167,12 @@ def test_the_bound_of_the_memory_is_below_the_least(
     if task == "training":
         _, least = fit_training(d, stationary, 0, None, transposed)
     else:
-        _, least = fit(d, stationary, 0, Tiling(pass_=task))
+        _, least = fit(d, stationary, 0, PassPlan(pass_=task))
     assert bound <= least
 
 
 def test_a_block_with_long_sides_is_cut_into_the_fewest_tiles_that_fit() -> None:
-    """Where not every tile count is tried: no side of the best tiling can be cut into one tile fewer."""
+    """Where not every tile count is tried: no side of the best plan can be cut into one tile fewer."""
     window = Window.reduced(2**40, 3, 1, 1, 1)
     d = Distribution(Nest(PerAxis(b=4, h=2**40, c=8, k=8), Window(1), window, Window(1)), PerAxis(b=2, k=2))
     footprints = Footprints(d)
@@ -179,8 +180,8 @@ def test_a_block_with_long_sides_is_cut_into_the_fewest_tiles_that_fit() -> None
     limit = least + 10**9
     found, _ = fit(d, ["Ker"], limit)
     assert found is not None
-    rows = found.tiling.counts.h
+    rows = found.first.counts.h
     assert rows > 1
-    assert footprints.memory(found.tiling).words <= limit
-    fewer = replace(found.tiling, counts=found.tiling.counts.with_("h", rows - 1))
+    assert footprints.memory(found.first).words <= limit
+    fewer = replace(found.first, counts=found.first.counts.with_("h", rows - 1))
     assert footprints.memory(fewer).words > limit

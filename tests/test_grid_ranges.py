@@ -13,9 +13,10 @@ from synth.axes import AXES, TENSORS, Axis, PerAxis
 from synth.distribution import Distribution
 from synth.grid_ranges import Key, Range, Ranges, shared_rows
 from synth.intervals import cuts, volume
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.pass_plan import PassPlan
 from synth.space import Space
-from synth.tiling import Tiling
+from synth.window import Window
 from synth.words import received
 
 PROCS = st.integers(1, 24)
@@ -107,7 +108,7 @@ def test_every_grid_is_in_one_half_and_none_undercuts_its_range(
         current, held = halves[chosen], parts[chosen]
         bound, key = ranges.bound(current), ranges.key(current)
         for grid in held:
-            words = received(Distribution(nest, grid), Tiling()).total
+            words = received(Distribution(nest, grid), PassPlan()).total
             assert bound <= words.mean() + 1
             assert bound <= words.max()
             assert key <= by_hand(nest, procs, grid)

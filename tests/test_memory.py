@@ -14,16 +14,17 @@ from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.intervals import volume
 from synth.memory import Footprints, Memory, halo_rows, tile_rows
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.pass_plan import PassPlan
 from synth.passes import Pass
 from synth.schedule import Schedule
 from synth.simulate import simulate
-from synth.tiling import Tiling
+from synth.window import Window
 
 
 @given(schedules())
 def test_no_rank_holds_more_than_planned(schedule: Schedule) -> None:
-    planned = Footprints(schedule.distribution).memory(schedule.tiling)
+    planned = Footprints(schedule.distribution).memory(schedule.pass_plan)
     held = max(simulate(schedule).peak)
     assert held <= planned.words
     # of 6000 random problems the median is 1.15, the worst 2.95: one tile of many needs a padded copy
@@ -44,42 +45,44 @@ EDGES = Nest(PerAxis(b=3, h=4, k=2), ONE, Window(4, padding=1, size=2), ONE)  # 
 
 
 @pytest.mark.parametrize(
-    ("nest", "grid", "tiling", "phase"),
+    ("nest", "grid", "pass_plan", "phase"),
     [
-        (ROWS, PerAxis(h=2, c=2, k=2), Tiling("Ker", PerAxis(b=2), False, BACK, NONE, OUT), "loop"),
-        (SQUARE, PerAxis(b=2, h=2, c=4), Tiling("Out", keeps=IN), "loop"),
-        (SQUARE, PerAxis(w=4, k=2), Tiling("Out", PerAxis(c=4), False, FILTER, IN, OUT), "loop"),
-        (SQUARE, PerAxis(h=2, w=4), Tiling("In", PerAxis(k=2), pass_=BACK), "loop"),
-        (SQUARE, PerAxis(c=4), Tiling("Out", pass_=FILTER, kept=OUT), "loop"),
-        (ROWS, PerAxis(h=2, k=4), Tiling("Ker", PerAxis(h=2), False, FILTER, IN | OUT), "loop"),
-        (ROWS, PerAxis(b=2, h=2, c=2, k=2), Tiling("In", pass_=BACK, kept=KER, keeps=OUT), "loop"),
-        (PADDED, PerAxis(), Tiling(), "loop"),
-        (GROUPED, PerAxis(b=4, c=2), Tiling("In", PerAxis(k=4), False, BACK, KER, OUT), "expand"),
-        (ROWS, PerAxis(b=2, h=4, c=2), Tiling("Ker", PerAxis(k=2), False, FILTER, IN), "reduce"),
+        (ROWS, PerAxis(h=2, c=2, k=2), PassPlan("Ker", PerAxis(b=2), False, BACK, NONE, OUT), "loop"),
+        (SQUARE, PerAxis(b=2, h=2, c=4), PassPlan("Out", keeps=IN), "loop"),
+        (SQUARE, PerAxis(w=4, k=2), PassPlan("Out", PerAxis(c=4), False, FILTER, IN, OUT), "loop"),
+        (SQUARE, PerAxis(h=2, w=4), PassPlan("In", PerAxis(k=2), pass_=BACK), "loop"),
+        (SQUARE, PerAxis(c=4), PassPlan("Out", pass_=FILTER, kept=OUT), "loop"),
+        (ROWS, PerAxis(h=2, k=4), PassPlan("Ker", PerAxis(h=2), False, FILTER, IN | OUT), "loop"),
+        (ROWS, PerAxis(b=2, h=2, c=2, k=2), PassPlan("In", pass_=BACK, kept=KER, keeps=OUT), "loop"),
+        (PADDED, PerAxis(), PassPlan(), "loop"),
+        (GROUPED, PerAxis(b=4, c=2), PassPlan("In", PerAxis(k=4), False, BACK, KER, OUT), "expand"),
+        (ROWS, PerAxis(b=2, h=4, c=2), PassPlan("Ker", PerAxis(k=2), False, FILTER, IN), "reduce"),
     ],
 )
 def test_where_cuts_are_even_no_word_too_many_is_planned(
-    nest: Nest, grid: PerAxis, tiling: Tiling, phase: str
+    nest: Nest, grid: PerAxis, pass_plan: PassPlan, phase: str
 ) -> None:
     d = Distribution(nest, grid)
-    planned = Footprints(d).memory(tiling)
-    assert planned.words == getattr(planned, phase) == max(simulate(Schedule(d, tiling)).peak)
+    planned = Footprints(d).memory(pass_plan)
+    assert planned.words == getattr(planned, phase) == max(simulate(Schedule(d, pass_plan)).peak)
 
 
 @pytest.mark.parametrize(
-    ("nest", "grid", "tiling", "phase"),
+    ("nest", "grid", "pass_plan", "phase"),
     [
-        (THIN, PerAxis(h=4), Tiling("In", PerAxis(c=2), pass_=BACK), "reduce"),
-        (THIN, PerAxis(h=8), Tiling("Ker", pass_=FILTER), "halo"),
-        (SPARSE, PerAxis(w=5, c=2), Tiling("Out", PerAxis(c=2, k=2), pass_=BACK), "reduce"),
-        (EDGES, PerAxis(h=4), Tiling("Out", PerAxis(b=2), pass_=BACK), "reduce"),
+        (THIN, PerAxis(h=4), PassPlan("In", PerAxis(c=2), pass_=BACK), "reduce"),
+        (THIN, PerAxis(h=8), PassPlan("Ker", pass_=FILTER), "halo"),
+        (SPARSE, PerAxis(w=5, c=2), PassPlan("Out", PerAxis(c=2, k=2), pass_=BACK), "reduce"),
+        (EDGES, PerAxis(h=4), PassPlan("Out", PerAxis(b=2), pass_=BACK), "reduce"),
     ],
 )
-def test_phases_of_which_little_is_to_spare(nest: Nest, grid: PerAxis, tiling: Tiling, phase: str) -> None:
+def test_phases_of_which_little_is_to_spare(
+    nest: Nest, grid: PerAxis, pass_plan: PassPlan, phase: str
+) -> None:
     d = Distribution(nest, grid)
-    planned = Footprints(d).memory(tiling)
+    planned = Footprints(d).memory(pass_plan)
     others = {"halo", "expand", "loop", "reduce"} - {phase}
-    held = max(simulate(Schedule(d, tiling)).peak)
+    held = max(simulate(Schedule(d, pass_plan)).peak)
     assert max(getattr(planned, other) for other in others) < held <= getattr(planned, phase)
 
 
@@ -99,14 +102,14 @@ def test_huge_shares_are_exact() -> None:
 
 @given(schedules())
 def test_largest_tiles(schedule: Schedule) -> None:
-    d, tiling = schedule.distribution, schedule.tiling
+    d, pass_plan = schedule.distribution, schedule.pass_plan
     footprints = Footprints(d)
     for tensor in TENSORS:
-        seen = (d.touched(tensor, t) for r in d.ranks for t in tiling.tiles(d.work(d.at(r))))
+        seen = (d.touched(tensor, t) for r in d.ranks for t in pass_plan.tiles(d.work(d.at(r))))
         largest = max(volume(box) for box in seen)
-        assert footprints.tile(tensor, tiling) >= largest
+        assert footprints.tile(tensor, pass_plan) >= largest
         if tensor != "In":
-            assert footprints.tile(tensor, tiling) == largest
+            assert footprints.tile(tensor, pass_plan) == largest
 
 
 @given(nests(), st.integers(1, 5), st.integers(1, 4))
@@ -126,13 +129,13 @@ def test_phases_of_a_matrix_product_by_hand() -> None:
     """8x8x8 on 2x2 processes: shares 16 each, slices of 32, Out 16; two panels along c."""
     nest = Nest(PerAxis(b=8, c=8, k=8), Window(1), Window(1), Window(1))
     d = Distribution(nest, PerAxis(b=2, k=2))
-    one = Footprints(d).memory(Tiling("Out"))
+    one = Footprints(d).memory(PassPlan("Out"))
     assert (one.shares, one.halo) == (32, 32 + 16)  # the sums for Out are there from the beginning
-    assert Footprints(d).memory(Tiling("Ker")).halo == 32 + 16
-    assert Footprints(d).memory(Tiling("Ker", pass_=BACK)).halo == one.reduce == 0  # no such phase
+    assert Footprints(d).memory(PassPlan("Ker")).halo == 32 + 16
+    assert Footprints(d).memory(PassPlan("Ker", pass_=BACK)).halo == one.reduce == 0  # no such phase
     # shares + Out slice + both slices + their pieces, which arrive before the slices are complete
     assert one.loop == 32 + 16 + 64 + 64
-    two = Footprints(d).memory(Tiling("Out", PerAxis(c=2)))
+    two = Footprints(d).memory(PassPlan("Out", PerAxis(c=2)))
     # half panels, the next ones on their way, and the result of the local kernel
     assert two.loop == 32 + 16 + 32 + 32 + 16
     assert two.words == max(two.halo, two.expand, two.loop, two.reduce)
@@ -143,20 +146,20 @@ def test_what_a_result_takes_on_its_way() -> None:
     """8x8x8 on four processes that all sum the same 64 words, of which each owns 16."""
     nest = Nest(PerAxis(b=8, c=8, k=8), ONE, ONE, ONE)
 
-    def words(grid: PerAxis, tiling: Tiling) -> int:
-        return Footprints(Distribution(nest, grid)).travelling(tiling)
+    def words(grid: PerAxis, pass_plan: PassPlan) -> int:
+        return Footprints(Distribution(nest, grid)).travelling(pass_plan)
 
     four, whole = PerAxis(c=4), 64 + 3 * 16  # what is sent, and what arrives
-    assert words(four, Tiling("Out")) == words(four, Tiling("Out", PerAxis(b=2, c=2))) == whole
-    assert words(four, Tiling("Ker")) == whole
+    assert words(four, PassPlan("Out")) == words(four, PassPlan("Out", PerAxis(b=2, c=2))) == whole
+    assert words(four, PassPlan("Ker")) == whole
     # the last of some panels, and the share of them all
-    assert words(four, Tiling("Ker", PerAxis(b=2))) == 32 + 3 * 16 + 16
-    assert words(four, Tiling("Ker", PerAxis(b=4))) == 16 + 3 * 16 + 16
-    assert words(PerAxis(b=2), Tiling("Out")) == 32  # nobody else sums
-    assert words(PerAxis(k=4), Tiling("In", pass_=BACK)) == whole
-    assert words(PerAxis(b=2), Tiling("In", pass_=BACK)) == 32 + 32  # the sums, and then the share
+    assert words(four, PassPlan("Ker", PerAxis(b=2))) == 32 + 3 * 16 + 16
+    assert words(four, PassPlan("Ker", PerAxis(b=4))) == 16 + 3 * 16 + 16
+    assert words(PerAxis(b=2), PassPlan("Out")) == 32  # nobody else sums
+    assert words(PerAxis(k=4), PassPlan("In", pass_=BACK)) == whole
+    assert words(PerAxis(b=2), PassPlan("In", pass_=BACK)) == 32 + 32  # the sums, and then the share
     footprints = Footprints(Distribution(ROWS, PerAxis(h=2)))
-    assert footprints.travelling(Tiling("In", pass_=BACK)) == 2 * 6 * 2 + 2 * 4 * 2 + sum(footprints.halo)
+    assert footprints.travelling(PassPlan("In", pass_=BACK)) == 2 * 6 * 2 + 2 * 4 * 2 + sum(footprints.halo)
 
 
 def test_phases_side_by_side() -> None:
@@ -166,9 +169,9 @@ def test_phases_side_by_side() -> None:
 
 @given(schedules())
 def test_thinner_panels_never_need_more_once_there_are_two(schedule: Schedule) -> None:
-    d, tiling = schedule.distribution, schedule.tiling
-    if tiling.steps == 1 or tiling.stream == "x":
+    d, pass_plan = schedule.distribution, schedule.pass_plan
+    if pass_plan.steps == 1 or pass_plan.stream == "x":
         return
-    axis, extent = tiling.stream, getattr(d.most_work, tiling.stream)
-    thinnest = replace(tiling, counts=tiling.counts.with_(axis, extent))
-    assert Footprints(d).memory(thinnest).words <= Footprints(d).memory(tiling).words
+    axis, extent = pass_plan.stream, getattr(d.most_work, pass_plan.stream)
+    thinnest = replace(pass_plan, counts=pass_plan.counts.with_(axis, extent))
+    assert Footprints(d).memory(thinnest).words <= Footprints(d).memory(pass_plan).words

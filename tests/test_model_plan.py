@@ -80,7 +80,7 @@ def test_a_file_decides_what_the_plan_does(memory: int | None, tmp_path: Path) -
             plans = [each.plan(node.layer, 4) for each in (one, other)]
             assert plans[0].id == plans[1].id
             assert plans[0].words["total"] == cost
-            assert plans[0].tilings == fit.tilings
+            assert plans[0].pass_plans == fit.pass_plans
 
 
 def test_a_file_of_an_imported_network_fits_the_model(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_words_of_a_step_are_those_of_sc19(layer: Layer, name: str, grid: dict[s
 
 def test_weight_gradients_are_reduced_over_the_ranks_with_the_same_weights_only() -> None:
     plan = synth.plan(LAYER, 8, grid={"b": 2, "c": 4}, strategy="stationary-x", pass_="training")
-    filter_pass = next(each for each in plan.schedules if each.tiling.pass_ == "backward-filter")
+    filter_pass = next(each for each in plan.schedules if each.pass_plan.pass_ == "backward-filter")
     pairs = {
         (move.source, target)
         for round_ in filter_pass.rounds()
@@ -83,7 +83,7 @@ def test_a_strategy_splits_its_axes_only(strategy: object) -> None:
     plan = synth.plan(LAYER, 4, strategy=strategy.name, balance=10.0)  # type: ignore[attr-defined]
     assert {axis for axis, parts in plan.grid._asdict().items() if parts > 1} <= set(strategy.axes)  # type: ignore[attr-defined]
     stays = strategy.stationary  # type: ignore[attr-defined]
-    assert stays in (None, plan.tiling.stationary)
+    assert stays in (None, plan.first.stationary)
 
 
 def test_contradictions_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The nest over symbols against SPAA'21's formulas, and reduced windows against enumeration."""
+"""The nest over symbols against SPAA'21's formulas."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 import sympy as sp
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from named_problems import windows
 
-from synth.nest import Window, accessed_words, accesses
+from synth.nest import accessed_words, accesses
 from synth.paper_cost import ORDER, accessed_cost, distributed_cost, distributed_memory, tile_words
 
 LOOPS = ("b", "c", "h", "w", "k")
@@ -144,35 +141,6 @@ def test_symbols_and_numbers_agree() -> None:
     for stationary in ORDER:
         symbolic = accessed_cost(CONV, stationary, W, T).subs(numbers)
         assert symbolic == accessed_cost(nest, stationary, block, tile)
-
-
-@settings(derandomize=True, deadline=None, max_examples=300)
-@given(st.integers(1, 20), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(0, 3))
-def test_reduced_window_reads_the_same_rows(
-    size: int, kernel: int, stride: int, dilation: int, padding: int
-) -> None:
-    if size + 2 * padding < dilation * (kernel - 1) + 1:
-        return
-    window = Window.reduced(size, kernel, stride, dilation, padding)
-    for position in range(window.out):
-        wanted = {
-            row for tap in range(kernel) if 0 <= (row := stride * position + dilation * tap - padding) < size
-        }
-        local = (window.stride * position + window.dilation * tap - window.padding for tap in range(kernel))
-        assert {window.source(row) for row in local if 0 <= row < window.size} == wanted
-        assert window.taps(position, position + 1) == len(wanted)
-
-
-@settings(derandomize=True, deadline=None, max_examples=200)
-@given(windows(), st.data())
-def test_overlap_is_the_least_over_cuts(window: Window, data: st.DataObject) -> None:
-    if window.out == 1:
-        assert window.overlap == 0
-        return
-    cut = data.draw(st.integers(1, window.out - 1))
-    before, after = window.reach(0, cut), window.reach(cut, window.out)
-    if before != (0, 0) and after != (0, 0):
-        assert window.overlap <= max(0, before[1] - after[0])
 
 
 @pytest.mark.parametrize("stationary", list(ORDER))

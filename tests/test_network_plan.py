@@ -13,7 +13,8 @@ from synth.machine.file import load_machine
 from synth.network.file import load_network, parse_network
 from synth.network.options import Asked
 from synth.network.planner import plan_network
-from synth.replay import Task, replay, run
+from synth.replay import replay, run
+from synth.step_tasks import Task
 
 NETWORKS = Path(__file__).resolve().parent.parent / "examples/networks"
 LASSEN = load_machine("lassen")

@@ -14,7 +14,7 @@ from named_problems import conv, matmul, nests
 from synth.axes import PerAxis
 from synth.bounds import universal_bound
 from synth.errors import InfeasibleError, UsageError
-from synth.nest import Nest, Window
+from synth.nest import Nest
 from synth.paper_cost import (
     ORDER,
     accessed_optimum,
@@ -25,6 +25,7 @@ from synth.paper_cost import (
     work_of,
 )
 from synth.relaxation import relax_accessed
+from synth.window import Window
 
 
 def exhaustive(nest: Nest, procs: int, memory: float, distributed: bool) -> Fraction | None:

@@ -43,10 +43,10 @@ def test_passes_are_adjoint(schedules: tuple[Schedule, ...]) -> None:
     values = {tensor: integers_for(nest, tensor) for tensor in TENSORS}
     products = []
     for schedule in schedules:
-        one, other = (values[tensor] for tensor in schedule.tiling.reads)
+        one, other = (values[tensor] for tensor in schedule.pass_plan.reads)
         made = simulate(schedule, one, other).out
         assert made is not None
-        products.append(float((made * values[schedule.tiling.written]).sum()))
+        products.append(float((made * values[schedule.pass_plan.written]).sum()))
     assert products[0] == products[1] == products[2]
 
 
@@ -54,7 +54,7 @@ def test_passes_are_adjoint(schedules: tuple[Schedule, ...]) -> None:
 @settings(max_examples=60)
 def test_words_of_every_rank_are_the_formula(schedules: tuple[Schedule, ...]) -> None:
     for schedule in schedules:
-        planned = received(schedule.distribution, schedule.tiling)
+        planned = received(schedule.distribution, schedule.pass_plan)
         counted = simulate(schedule).received
         for rank in schedule.distribution.ranks:
             expected = planned.at(schedule.distribution.at(rank))

@@ -15,11 +15,11 @@ import synth
 from synth.axes import PerAxis
 from synth.errors import InfeasibleError, UsageError
 from synth.layer import Layer
+from synth.pass_plan import PassPlan
 from synth.pipeline import STAGES, plan, stage_text
 from synth.plan import Plan
 from synth.relaxation import relax_received
 from synth.simulated import simulated
-from synth.tiling import Tiling
 
 CONV4 = Layer.conv2d([32, 256, 14, 14], 256, 3, padding=1, name="conv4")
 
@@ -81,7 +81,7 @@ def test_the_id_names_the_decisions_alone() -> None:
     assert plan(CONV4, 64, 2**40).id == made.id  # the limit did not change a decision
     others = [
         dataclasses.replace(made, grid=made.grid.with_("b", 4)),
-        dataclasses.replace(made, tiling=Tiling("Out")),
+        dataclasses.replace(made, first=PassPlan("Out")),
         dataclasses.replace(made, procs=65),
         dataclasses.replace(made, layer=dataclasses.replace(CONV4, dtype="float64")),
     ]
@@ -154,6 +154,6 @@ def test_the_paper_objective_takes_its_own_grid() -> None:
 
 
 def test_a_plan_can_be_made_by_hand() -> None:
-    made = Plan(CONV4, 8, PerAxis(b=4, k=2), Tiling("Ker", PerAxis(b=2)))
+    made = Plan(CONV4, 8, PerAxis(b=4, k=2), PassPlan("Ker", PerAxis(b=2)))
     assert simulated(made, values=False).received["total"]
     assert made.work == PerAxis(b=8, h=14, w=14, c=256, k=128)

@@ -212,6 +212,6 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_a_plan_by_hand_comes_back_without_its_search() -> None:
-    made = Plan(LAYER, 4, PLAN.grid._replace(b=1, g=1, d=1, h=1, w=1, c=1, k=4), PLAN.tiling)
+    made = Plan(LAYER, 4, PLAN.grid._replace(b=1, g=1, d=1, h=1, w=1, c=1, k=4), PLAN.first)
     assert made.least_work is None
     assert parse_plan(json.dumps(made.to_json()), "p") == made

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 def agree(plan: Plan, outcome: Outcome) -> None:
     """All ranks ended well and received what the simulator says, step by step."""
     assert set(outcome.codes) == {0}, "\n".join(outcome.output)
-    passes = [(f"{s.tiling.pass_} " * bool(plan.later), simulate(s)) for s in plan.schedules]
+    passes = [(f"{s.pass_plan.pass_} " * bool(plan.later), simulate(s)) for s in plan.schedules]
     steps = {(part + phase, *key): n for part, s in passes for (phase, *key), n in s.steps.items()}
     assert len(outcome.reports) == len(outcome.codes)
     for rank, report in enumerate(outcome.reports[: plan.used_procs]):

@@ -16,9 +16,10 @@ from synth.axes import AXES, PerAxis
 from synth.bounds import universal_bound
 from synth.closed_form import paper_bound
 from synth.errors import InfeasibleError, UsageError
-from synth.nest import Nest, Window
+from synth.nest import Nest
 from synth.paper_cost import accessed_cost, tile_words
 from synth.relaxation import average_rows, relax_accessed, relax_received
+from synth.window import Window
 
 SOLVER = 1e-5  # relative accuracy that is asked of the solver
 TENSORS = ("Out", "Ker", "In")

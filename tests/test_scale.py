@@ -25,10 +25,11 @@ from synth.errors import InfeasibleError
 from synth.grid_ranges import Ranges, shared_rows
 from synth.intervals import cuts, length, overlap, volume
 from synth.layer import Layer
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.pass_plan import PassPlan
 from synth.search import Request, search
 from synth.space import Space, work_cap
-from synth.tiling import Tiling
+from synth.window import Window
 from synth.words import received
 
 HUGE = 2**40
@@ -172,7 +173,7 @@ def test_words_of_a_million_processes_are_those_of_big_integers(grid: PerAxis) -
     window = Window.reduced(HUGE, 5, 2, 1, 2)
     nest = Nest(PerAxis(b=HUGE, h=window.out, w=window.out, c=HUGE, k=HUGE - 1), Window(1), window, window)
     d = Distribution(nest, grid)
-    found = received(d, Tiling())
+    found = received(d, PassPlan())
     most, rng = found.most(), random.Random(0)
     for at in [*corners(grid), *(PerAxis(*map(rng.randrange, grid)) for _ in range(300))]:
         words = at_hand(d, at)
@@ -188,7 +189,7 @@ def test_rows_wanted_by_many_blocks_are_counted_without_looking_at_every_pair() 
     """A pass that writes In, on 2^18 blocks of rows: 2^36 pairs of blocks."""
     window = Window.reduced(HUGE, 3, 1, 1, 1)
     nest = Nest(PerAxis(h=HUGE), Window(1), window, Window(1))
-    found = received(Distribution(nest, PerAxis(h=2**18)), Tiling("In", pass_="backward-data")).most()
+    found = received(Distribution(nest, PerAxis(h=2**18)), PassPlan("In", pass_="backward-data")).most()
     assert found == {"in": 2, "ker": 3, "out": 0, "halo": 2, "total": 5}  # most own no tap
 
 
@@ -255,7 +256,7 @@ def test_a_range_never_promises_more_than_its_grids_hold() -> None:
     }
     assert singles == admitted
     for grid in admitted:
-        average = sum(received(Distribution(nest, grid), Tiling()).total.ravel().tolist()) / grid.size
+        average = sum(received(Distribution(nest, grid), PassPlan()).total.ravel().tolist()) / grid.size
         at = tuple(n - 1 for n in grid)
         place = next(r for r in [ranges.narrowed(list(at), list(at))] if r)
         assert ranges.grid(place.first) == grid

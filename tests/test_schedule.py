@@ -11,15 +11,16 @@ from problems import conv, schedules, steps
 from synth.axes import PerAxis
 from synth.distribution import Distribution
 from synth.intervals import contains, overlap, volume
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.pass_plan import PassPlan
 from synth.schedule import Compute, Move, Schedule
-from synth.tiling import Tiling
+from synth.window import Window
 
 
 @given(schedules())
 def test_phases_come_in_order_and_each_step_computes_on_every_rank(schedule: Schedule) -> None:
     rounds = list(schedule.rounds())
-    stays, steps = schedule.tiling.stationary, schedule.tiling.steps
+    stays, steps = schedule.pass_plan.stationary, schedule.pass_plan.steps
     before = ["halo"] if stays == "Out" else ["halo", "expand"]
     after = ["reduce"] if stays == "Out" else []
     assert [each.phase for each in rounds] == before + ["loop"] * steps + after
@@ -88,7 +89,7 @@ def test_halo_fills_what_a_process_carries_but_does_not_own(schedule: Schedule) 
 @given(steps())
 def test_sums_of_rows_that_others_own_return_to_their_owners(passes: tuple[Schedule, ...]) -> None:
     """The last round of backward-data: each process sends the sums that it carries for words of others."""
-    (schedule,) = (each for each in passes if each.tiling.pass_ == "backward-data")
+    (schedule,) = (each for each in passes if each.pass_plan.pass_ == "backward-data")
     d = schedule.distribution
     why = "the rows of dIn that a block computes for its neighbours are added where they are owned"
     *_, last = schedule.rounds()
@@ -109,13 +110,13 @@ def test_sums_of_rows_that_others_own_return_to_their_owners(passes: tuple[Sched
 
 @given(schedules())
 def test_the_same_problem_has_the_same_schedule(schedule: Schedule) -> None:
-    assert list(schedule.rounds()) == list(Schedule(schedule.distribution, schedule.tiling).rounds())
+    assert list(schedule.rounds()) == list(Schedule(schedule.distribution, schedule.pass_plan).rounds())
 
 
 def test_two_processes_by_hand() -> None:
     """Four rows, kernel 3, two rows each: a row from the neighbour, Ker shared, nothing reduced."""
     d = Distribution(Nest(PerAxis(h=4, c=2), Window(1), conv(4), Window(1)), PerAxis(h=2))
-    halo, loop, reduce = Schedule(d, Tiling("Out")).rounds()
+    halo, loop, reduce = Schedule(d, PassPlan("Out")).rounds()
     flat = ((0, 1), (0, 1), (0, 2), (0, 1))
     why = "the output rows of a block read input rows that its neighbours own"
     assert halo.moves == (
@@ -135,7 +136,7 @@ def test_two_processes_by_hand() -> None:
 
 def test_moves_say_why() -> None:
     nest = Nest(PerAxis(b=4, c=4, k=4), Window(1), Window(1), Window(1))
-    schedule = Schedule(Distribution(nest, PerAxis(b=2, c=2, k=2)), Tiling("In", pass_="backward-data"))
+    schedule = Schedule(Distribution(nest, PerAxis(b=2, c=2, k=2)), PassPlan("In", pass_="backward-data"))
     told = {move.why for each in schedule.rounds() for move in (*each.moves, *each.reductions)}
     assert told == {
         "all ranks along c need the same slice of dOut",

@@ -1,4 +1,4 @@
-"""The search against brute force over all grids, stationary tensors and tilings."""
+"""The search against brute force over all grids, stationary tensors and pass plans."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.grid_ranges import Ranges
 from synth.layer import Layer
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.pass_plan import PassPlan
 from synth.passes import TASKS, Task, sequences
 from synth.search import Request, search
-from synth.tiling import Tiling
 from synth.training import roles
+from synth.window import Window
 from synth.words import received
 
 PROCS = st.integers(1, 24)
@@ -56,8 +57,8 @@ def brute_force(request: Request) -> Rank | None:
 def fewest_words(d: Distribution, request: Request) -> int | None:
     if request.memory is None:  # nothing needs to be visited twice, and all that a later pass needs is kept
         all_kept = roles(frozenset(TENSORS), sequences(request.transposed)[0])
-        passes = all_kept if request.pass_ == "training" else (Tiling(pass_=request.pass_),)
-        return reduce(add, (received(d, tiling) for tiling in passes)).most()["total"]
+        passes = all_kept if request.pass_ == "training" else (PassPlan(pass_=request.pass_),)
+        return reduce(add, (received(d, pass_plan) for pass_plan in passes)).most()["total"]
     points = [point for tensor in request.stationary for point in all_points(d, tensor).values()]
     return min((words for words, memory in points if memory <= request.memory), default=None)
 
@@ -207,8 +208,8 @@ def test_no_balance_is_no_choice() -> None:
 @given(distributions(small_nests()), st.sampled_from(TASKS))
 def test_heavy_processes_receive_no_less_than_their_bound(d: Distribution, task: Task) -> None:
     """No more than the most, and no less than the last of those with the largest block along every axis."""
-    roles_ = roles(frozenset(TENSORS)) if task == "training" else (Tiling(pass_=task),)
-    words = reduce(add, (received(d, tiling) for tiling in roles_))
+    roles_ = roles(frozenset(TENSORS)) if task == "training" else (PassPlan(pass_=task),)
+    words = reduce(add, (received(d, pass_plan) for pass_plan in roles_))
     blocks = {at: d.work(at) for at in map(d.at, d.ranks)}
     sizes = {at: tuple(high - low for low, high in block.values()) for at, block in blocks.items()}
     last = max(at for at, size in sizes.items() if size == d.most_work)
@@ -236,7 +237,7 @@ def test_the_bound_by_heavy_processes_is_exact_far_from_the_padding(
     nest = Nest(PerAxis(b=2, h=rows[0], w=columns[0], c=4, k=4), Window(1), high, wide)
     d = Distribution(nest, PerAxis(h=rows[1], w=columns[1], k=2))
     loaded = search_module._Search(Request(nest, d.grid.size))._loaded(d)
-    assert loaded == received(d, Tiling()).most()["total"]
+    assert loaded == received(d, PassPlan()).most()["total"]
 
 
 @pytest.mark.parametrize("task", ["forward", "training"])
@@ -244,7 +245,7 @@ def test_panels_that_are_asked_for(task: Task) -> None:
     nest = Nest(PerAxis(b=64, c=256, k=256), *[Window(1)] * 3)
     for panels in (2, 8):
         request = Request(nest, 4, stationary=("Out",), fixed={"b": 2, "k": 2}, pass_=task, panels=panels)
-        assert search(request).fit.tiling == replace(search(request).fit.tiling, counts=PerAxis(c=panels))
+        assert search(request).fit.first == replace(search(request).fit.first, counts=PerAxis(c=panels))
 
 
 def test_impossible_requests() -> None:

@@ -12,9 +12,9 @@ from problems import KINDS, Values, integers_for, layers, schedules
 from synth.axes import AXES, PerAxis
 from synth.distribution import Distribution
 from synth.layer import Layer
+from synth.pass_plan import PassPlan
 from synth.schedule import Schedule
 from synth.simulate import simulate
-from synth.tiling import Tiling
 
 
 def by_torch(layer: Layer, inputs: Values, ker: Values) -> Values:
@@ -81,7 +81,7 @@ def test_float32_stays_float32() -> None:
     layer = Layer.conv2d([2, 3, 5, 5], 4, 3, padding=1)
     grid = PerAxis(b=2, k=2)
     inputs, ker = (t.astype(np.float32) for t in users_tensors(layer, 0))
-    out = simulate(Schedule(Distribution(layer.nest, grid), Tiling()), *stored(layer, inputs, ker)).out
+    out = simulate(Schedule(Distribution(layer.nest, grid), PassPlan()), *stored(layer, inputs, ker)).out
     assert out is not None
     assert out.dtype == np.float32
     assert np.array_equal(out.reshape(layer.output_shape), by_torch(layer, inputs, ker))
@@ -96,6 +96,6 @@ def test_each_axis_alone(axis: str) -> None:
     parts = min(3, getattr(layer.nest.extents, axis))
     d = Distribution(layer.nest, PerAxis().with_(axis, parts))
     for stationary in ("In", "Ker", "Out"):
-        out = simulate(Schedule(d, Tiling(stationary)), *stored(layer, inputs, ker)).out  # type: ignore[arg-type]
+        out = simulate(Schedule(d, PassPlan(stationary)), *stored(layer, inputs, ker)).out  # type: ignore[arg-type]
         assert out is not None
         assert np.array_equal(out.reshape(layer.output_shape), expected)

@@ -12,8 +12,9 @@ from problems import all_grids, nests, small_nests
 from synth import space
 from synth.axes import AXES, X_AXES, PerAxis
 from synth.distribution import Distribution
-from synth.nest import Nest, Window
+from synth.nest import Nest
 from synth.space import Space, useful_counts
+from synth.window import Window
 
 PROCS = st.integers(1, 24)
 

@@ -27,6 +27,7 @@ from synth.axes import ROW_MAJOR
 from synth.layer import Layer
 from synth.machine.file import load_machine
 from synth.machine.layer_time import LayerTimer
+from synth.memory import Footprints
 from synth.plan import Plan
 
 IMAGE = Layer.conv2d((8, 16, 12, 10), 24, 3, padding=1, name="image")
@@ -166,9 +167,11 @@ def test_time_model_of_a_line() -> None:
     assert timed.timed is not None
     assert predicted(timed, lassen) == timed.timed[1].seconds
     words = planned(IMAGE, 4, "forward", ASKED)
-    (tiling,) = words.tilings
-    timer = LayerTimer(lassen, words.nest, words.grid, ROW_MAJOR, kept=frozenset(), sequence=words.passes)
-    assert predicted(words, lassen) == timer.passed("forward", tiling.stationary, tiling.panels).total
+    (pass_plan,) = words.pass_plans
+    timer = LayerTimer(
+        lassen, Footprints(words.distribution), ROW_MAJOR, kept=frozenset(), sequence=words.passes
+    )
+    assert predicted(words, lassen) == timer.passed("forward", pass_plan.stationary, pass_plan.panels).total
     assert predicted(words, None) is None
 
 

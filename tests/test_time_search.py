@@ -36,7 +36,7 @@ def test_exact_over_the_family_and_bounds_hold(name: str, machine: str) -> None:
     least = float("inf")
     for procs in (16, 8, 4, 2, 1):
         for grid in all_grids(Space(nest, procs, {}, True), procs):
-            timer = LayerTimer(where, nest, grid, ROW_MAJOR, sequence=("forward",))
+            timer = LayerTimer(where, Footprints(Distribution(nest, grid)), ROW_MAJOR, sequence=("forward",))
             seconds = timer.passed("forward").total
             assert bound(request, where, grid) <= seconds * (1 + 1e-9)
             least = min(least, seconds)
@@ -52,13 +52,15 @@ def test_few_panels_unless_more_are_clearly_faster() -> None:
     quick = replace(LASSEN.compute, bandwidth=1e15)
     chosen = fastest(Request(layer.nest, 16), Machine("quick memory", LASSEN.levels, quick, overlap=1.0))
     assert chosen.times[0].panels > 1
-    one = LayerTimer(Machine("quick memory", LASSEN.levels, quick), layer.nest, chosen.grid, ROW_MAJOR)
+    footprints = Footprints(Distribution(layer.nest, chosen.grid))
+    one = LayerTimer(Machine("quick memory", LASSEN.levels, quick), footprints, ROW_MAJOR)
     assert chosen.seconds * (1 + SLACK) < one.passed("forward", chosen.times[0].stationary, 1).total
 
 
 def test_panels_hide_communication_where_it_pays() -> None:
     layer = Layer.matmul(8192, 8192, 8192)
-    timer = LayerTimer(LASSEN, layer.nest, fastest(Request(layer.nest, 16), LASSEN).grid, ROW_MAJOR)
+    grid = fastest(Request(layer.nest, 16), LASSEN).grid
+    timer = LayerTimer(LASSEN, Footprints(Distribution(layer.nest, grid)), ROW_MAJOR)
     chosen = timer.passed("forward")
     assert chosen.panels > 1
     assert chosen.exposed < chosen.comm
@@ -109,7 +111,7 @@ def test_a_layer_plan_imports_nothing_heavy(tmp_path: Path) -> None:
 def test_a_training_step_keeps_what_memory_allows() -> None:
     nest = load_layer(EXAMPLES / "conv.yaml").nest
     free = fastest(Request(nest, 16, pass_="training"), LASSEN)
-    assert free.tilings[0].keeps | free.tilings[1].keeps == set(TENSORS)
+    assert free.pass_plans[0].keeps | free.pass_plans[1].keeps == set(TENSORS)
     tight: Fastest | None = None
     for memory in (300_000, 700_000, 1_000_000):
         try:
@@ -117,7 +119,7 @@ def test_a_training_step_keeps_what_memory_allows() -> None:
         except InfeasibleError:
             assert tight is None
             continue
-        needed = training_memory(Footprints(Distribution(nest, found.grid)), found.tilings).words
+        needed = training_memory(Footprints(Distribution(nest, found.grid)), found.pass_plans).words
         assert needed <= memory
         assert tight is None or found.seconds <= tight.seconds * (1 + 1e-9)
         tight = tight or found
@@ -130,4 +132,4 @@ def test_panels_as_asked_for() -> None:
     for panels in (1, 3, 10**6):
         found = fastest(Request(nest, 16, stationary=("Out",), panels=panels), LASSEN)
         work = Distribution(nest, found.grid).most_work
-        assert found.tilings[0].panels == min(panels, work.c)
+        assert found.pass_plans[0].panels == min(panels, work.c)

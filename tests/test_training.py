@@ -16,7 +16,7 @@ import synth
 from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.memory import Footprints
-from synth.passes import PASSES, WRITES, Sequence, reads, sequences, spans
+from synth.passes import PASSES, WRITES, Passes, reads, sequences, spans
 from synth.schedule import Schedule
 from synth.simulate import simulate
 from synth.simulated import simulated
@@ -29,8 +29,8 @@ SETS = [frozenset(kept) for count in range(4) for kept in combinations(TENSORS, 
 
 @pytest.mark.parametrize("kept", SETS, ids=lambda kept: "+".join(sorted(kept)) or "nothing")
 @pytest.mark.parametrize("sequence", [*sequences(), *sequences(transposed=True)])
-def test_roles_hand_over_what_is_kept(sequence: Sequence, kept: frozenset[Tensor]) -> None:
-    passes = {tiling.pass_: tiling for tiling in roles(kept, sequence)}
+def test_roles_hand_over_what_is_kept(sequence: Passes, kept: frozenset[Tensor]) -> None:
+    passes = {pass_plan.pass_: pass_plan for pass_plan in roles(kept, sequence)}
     assert tuple(passes) == sequence
     for tensor, (gathers, finds) in spans(sequence).items():
         assert (tensor in passes[gathers].keeps) == (tensor in kept) == (tensor in passes[finds].kept)
@@ -46,7 +46,7 @@ def test_schedules_are_right_and_fit_the_planned_memory(schedules: tuple[Schedul
     footprints = Footprints(schedules[0].distribution)
     for schedule in schedules:
         verify(schedule, None)
-        planned = footprints.memory(schedule.tiling).words
+        planned = footprints.memory(schedule.pass_plan).words
         assert max(simulate(schedule).peak) <= planned
 
 
@@ -76,20 +76,20 @@ def test_less_memory_keeps_less_and_moves_more(distribution: Distribution) -> No
     assert tight is not None
     assert tight.memory <= least
     assert tight.words >= best.words
-    kept = tight.tilings[0].keeps | tight.tilings[1].keeps
+    kept = tight.pass_plans[0].keeps | tight.pass_plans[1].keeps
     footprints = Footprints(distribution)
-    first, second, last = (tiling.pass_ for tiling in tight.tilings)
-    for tiling in tight.tilings:
-        alive = resident(footprints, kept, (first, second, last), tiling.pass_)
-        assert max(simulate(Schedule(distribution, tiling)).peak) + alive <= least
-    assert training_memory(footprints, tight.tilings).words <= least
-    over = training_memory(footprints, tight.tilings, overlap=True).words
+    first, second, last = (pass_plan.pass_ for pass_plan in tight.pass_plans)
+    for pass_plan in tight.pass_plans:
+        alive = resident(footprints, kept, (first, second, last), pass_plan.pass_)
+        assert max(simulate(Schedule(distribution, pass_plan)).peak) + alive <= least
+    assert training_memory(footprints, tight.pass_plans).words <= least
+    over = training_memory(footprints, tight.pass_plans, overlap=True).words
     assert (
-        overlaps(footprints, tight.tilings, over)
+        overlaps(footprints, tight.pass_plans, over)
         == (distribution.group_size(WRITES[second]) > 1)
-        == overlaps(footprints, tight.tilings, None)
+        == overlaps(footprints, tight.pass_plans, None)
     )
-    assert not overlaps(footprints, tight.tilings, over - 1)
+    assert not overlaps(footprints, tight.pass_plans, over - 1)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_training_plan_is_read_back() -> None:
 
     plan = synth.plan(CASES["data"].layer, 4, pass_="training")
     assert parse_plan(json.dumps(plan.to_json()), "plan.json") == plan
-    assert [tiling.pass_ for tiling in plan.tilings] in map(list, sequences())
+    assert [pass_plan.pass_ for pass_plan in plan.pass_plans] in map(list, sequences())
 
 
 def test_without_memory_for_it_nothing_travels_between_the_gradients() -> None:
@@ -133,7 +133,7 @@ def test_without_memory_for_it_nothing_travels_between_the_gradients() -> None:
     from synth.plan_file import parse_plan
 
     plan = CASES["training_tiles"]  # dIn has sums that travel while dKer is computed
-    assert [tiling.pass_ for tiling in plan.tilings] == list(PASSES)
+    assert [pass_plan.pass_ for pass_plan in plan.pass_plans] == list(PASSES)
     assert plan.overlap
     tight = replace(plan, memory_limit=plan.memory_bytes - 1)
     assert not tight.overlap

@@ -26,7 +26,7 @@ def test_bound_is_below_every_distribution(distribution: Distribution) -> None:
     """Whatever grid: the process that receives most is above the average, and that above the bound."""
     bound = training_bound(distribution.nest, distribution.grid.size, distribution.most_real_work)
     kept = frozenset(TENSORS)
-    total = sum(received(distribution, tiling).total for tiling in roles(kept))
+    total = sum(received(distribution, pass_plan).total for pass_plan in roles(kept))
     assert int(total.max()) >= bound.words * (1 - 1e-9)
 
 
@@ -77,7 +77,7 @@ KEPT: list[frozenset[Tensor]] = [
 def test_bound_program_and_plan_in_a_chain(distribution: Distribution, kept: frozenset[Tensor]) -> None:
     """Three derivations: an inequality of sets, a geometric program of blocks, words counted rank by rank."""
     nest, procs = distribution.nest, distribution.grid.size
-    counted = sum(received(distribution, tiling).total for tiling in roles(kept))
+    counted = sum(received(distribution, pass_plan).total for pass_plan in roles(kept))
     program = relax_training(nest, procs, kept).cost
     bound = one_grid_bound(nest, procs, distribution.most_real_work, kept).words
     assert int(counted.max()) >= program * (1 - 1e-5) - 1e-5

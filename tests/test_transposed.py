@@ -64,8 +64,8 @@ def test_a_pass_is_the_exchanged_pass_of_the_convolution(pass_: str) -> None:
 
 def test_training_keeps_what_it_is_given() -> None:
     plan = synth.plan(UP, 8, pass_="training")
-    assert [t.pass_ for t in plan.tilings] == ["backward-data", "forward", "backward-filter"]
-    first, second, last = plan.tilings
+    assert [t.pass_ for t in plan.pass_plans] == ["backward-data", "forward", "backward-filter"]
+    first, second, last = plan.pass_plans
     assert first.keeps == {"Ker", "Out"}
     assert (second.kept, second.keeps) == ({"Ker"}, {"In"})
     assert last.kept == {"In", "Out"}

@@ -14,11 +14,11 @@ from synth.distribution import Distribution
 from synth.errors import CheckError
 from synth.intervals import Box, volume
 from synth.kernel import reference
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.pass_plan import PassPlan
 from synth.schedule import Move, Round, Schedule
 from synth.shares import Share
 from synth.simulate import IncompleteResult, PanelMissing, simulate
-from synth.tiling import Tiling
 from synth.verify import (
     IterationFault,
     MemoryFault,
@@ -28,6 +28,7 @@ from synth.verify import (
     owned_once,
     verify,
 )
+from synth.window import Window
 
 Edit = Callable[[Round], Round]
 
@@ -43,14 +44,14 @@ class Tampered(Schedule):
 
 
 def tampered(right: Schedule, edit: Edit) -> Tampered:
-    return Tampered(right.distribution, right.tiling, edit)
+    return Tampered(right.distribution, right.pass_plan, edit)
 
 
 def example(stationary: Tensor = "Out", grid: PerAxis | None = None, **counts: int) -> Schedule:
     """Twelve processes along b, h, c and k: a halo, broadcasts of In and Ker, and a reduction of Out."""
     nest = Nest(PerAxis(b=2, h=8, w=3, c=9, k=6), Window(1), conv(8), conv(3))
     grid = grid or PerAxis(h=2, c=3, k=2)
-    return Schedule(Distribution(nest, grid), Tiling(stationary, PerAxis(**counts)))
+    return Schedule(Distribution(nest, grid), PassPlan(stationary, PerAxis(**counts)))
 
 
 def without(moves: tuple[Move, ...], index: int) -> tuple[Move, ...]:
@@ -61,7 +62,7 @@ def without(moves: tuple[Move, ...], index: int) -> tuple[Move, ...]:
 def test_every_schedule_of_the_planner_is_right(schedule: Schedule) -> None:
     verified = verify(schedule)
     assert verified.ranks == len(schedule.distribution.ranks)
-    assert verified.steps == schedule.tiling.steps
+    assert verified.steps == schedule.pass_plan.steps
     assert "every iteration once" in str(verified)
 
 
@@ -290,7 +291,7 @@ def test_a_word_without_owner(tensor: Tensor) -> None:
     d = example().distribution
     wrong = misowned(d, tensor, 7, lambda box: tuple((low, low) for low, _ in box))
     with pytest.raises(OwnershipFault, match=rf"^{tensor} word \(.*\) has 0 owners instead of 1$"):
-        verify(Schedule(wrong, Tiling()))
+        verify(Schedule(wrong, PassPlan()))
 
 
 @pytest.mark.parametrize("tensor", ["In", "Ker", "Out"])
@@ -299,10 +300,10 @@ def test_a_word_with_two_owners(tensor: Tensor) -> None:
     taken = d.owned(tensor, d.at(2))
     wrong = misowned(d, tensor, 7, lambda box: taken)
     with pytest.raises(OwnershipFault):
-        owned_once(Schedule(wrong, Tiling()))
+        owned_once(Schedule(wrong, PassPlan()))
     larger = misowned(d, tensor, 0, lambda box: tuple((low, high + 1) for low, high in box))
     with pytest.raises(OwnershipFault, match="has 2 owners instead of 1"):
-        owned_once(Schedule(larger, Tiling()))
+        owned_once(Schedule(larger, PassPlan()))
 
 
 # -- words and memory -----------------------------------------------------------------------------------
@@ -324,7 +325,7 @@ def test_words_other_than_planned() -> None:
 
     d = Distribution(Nest(PerAxis(b=2, c=5, k=8), *[Window(1)] * 3), PerAxis(b=2))
     with pytest.raises(WordsFault, match=r"of ker, but \d+ are planned"):
-        verify(Schedule(Otherwise(d.nest, d.grid), Tiling()))
+        verify(Schedule(Otherwise(d.nest, d.grid), PassPlan()))
 
 
 @given(schedules())

@@ -16,10 +16,11 @@ from synth import words
 from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.intervals import length
-from synth.nest import Nest, Window
+from synth.nest import Nest
+from synth.pass_plan import PassPlan
 from synth.schedule import Schedule
 from synth.simulate import simulate
-from synth.tiling import Tiling
+from synth.window import Window
 from synth.words import received
 
 NAMES = ("in", "ker", "out", "halo", "total")
@@ -28,7 +29,7 @@ NAMES = ("in", "ker", "out", "halo", "total")
 @given(schedules())
 def test_planned_words_are_simulated_words_for_every_rank_and_tensor(schedule: Schedule) -> None:
     d = schedule.distribution
-    planned = received(d, schedule.tiling)
+    planned = received(d, schedule.pass_plan)
     counted = simulate(schedule)
     for rank in d.ranks:
         at = planned.at(d.at(rank))
@@ -46,7 +47,7 @@ def test_words_of_a_training_step_are_those_of_its_passes(passes: tuple[Schedule
         patch.setattr(words, "EVERY", every)
         words.received_by.cache_clear()
         words._lines.cache_clear()
-        planned = [received(d, each.tiling) for each in passes]
+        planned = [received(d, each.pass_plan) for each in passes]
     words.received_by.cache_clear()
     words._lines.cache_clear()
     counted = [simulate(each) for each in passes]
@@ -75,10 +76,10 @@ def test_python_integers_and_64_bits_count_alike(schedule: Schedule) -> None:
             self.integer = object
 
     with pytest.MonkeyPatch.context() as patch:
-        short = received(schedule.distribution, schedule.tiling)
+        short = received(schedule.distribution, schedule.pass_plan)
         patch.setattr(words, "_Counter", Exact)
         words.received_by.cache_clear()
-        exact = received(schedule.distribution, schedule.tiling)
+        exact = received(schedule.distribution, schedule.pass_plan)
     words.received_by.cache_clear()
     assert short.total.dtype == np.int64
     assert exact.total.dtype == object
@@ -88,11 +89,11 @@ def test_python_integers_and_64_bits_count_alike(schedule: Schedule) -> None:
 
 @given(schedules())
 def test_classes_of_processes_count_as_all_processes_do(schedule: Schedule) -> None:
-    every = received(schedule.distribution, schedule.tiling)
+    every = received(schedule.distribution, schedule.pass_plan)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "EVERY", 0)
         words.received_by.cache_clear()
-        few = received(schedule.distribution, schedule.tiling)
+        few = received(schedule.distribution, schedule.pass_plan)
     words.received_by.cache_clear()
     assert (every.halo == few.halo).all()
     assert all((every.by_tensor[t] == few.by_tensor[t]).all() for t in TENSORS)
@@ -108,10 +109,10 @@ def test_words_beyond_64_bits_are_exact() -> None:
     """A matrix product of 2^40 on a 2x2x2 grid: each slice is 2^78 words, of which half is owned."""
     n = 2**40
     nest = Nest(PerAxis(b=n, c=n, k=n), Window(1), Window(1), Window(1))
-    most = received(Distribution(nest, PerAxis(b=2, c=2, k=2)), Tiling()).most()
+    most = received(Distribution(nest, PerAxis(b=2, c=2, k=2)), PassPlan()).most()
     assert most == {"in": 2**77, "ker": 2**77, "out": 2**77, "halo": 0, "total": 3 * 2**77}
     odd = Nest(PerAxis(b=n + 1, c=n, k=n), Window(1), Window(1), Window(1))
-    most = received(Distribution(odd, PerAxis(b=2, k=2)), Tiling()).most()
+    most = received(Distribution(odd, PerAxis(b=2, k=2)), PassPlan()).most()
     assert most["in"] == (n // 2 + 1) * (n // 2)
     assert most["ker"] == n * (n // 2) // 2
 
@@ -119,15 +120,15 @@ def test_words_beyond_64_bits_are_exact() -> None:
 def test_words_that_are_beyond_64_bits_only_as_often_as_they_move() -> None:
     """Sums arrive from 15 others, tiles are visited 32 times, and rows read by up to 2^9 + 1 tiles."""
     nest = Nest(PerAxis(b=2**32, c=2**32, k=2**32), Window(1), Window(1), Window(1))
-    assert received(Distribution(nest, PerAxis(c=16)), Tiling()).most()["out"] == 15 * 2**60
+    assert received(Distribution(nest, PerAxis(c=16)), PassPlan()).most()["out"] == 15 * 2**60
     nest = Nest(PerAxis(b=2**30, c=2**30, k=2**30), Window(1), Window(1), Window(1))
-    tiling = Tiling("Out", PerAxis(b=2, k=32), swapped=True)
-    assert received(Distribution(nest, PerAxis(k=2)), tiling).most()["in"] == 32 * 2**59
+    pass_plan = PassPlan("Out", PerAxis(b=2, k=32), swapped=True)
+    assert received(Distribution(nest, PerAxis(k=2)), pass_plan).most()["in"] == 32 * 2**59
     window = conv(2**10, 2**9 + 1)
     nest = Nest(PerAxis(b=2**25, h=2**10, c=2**25, k=2), Window(1), window, Window(1))
     rows = sum(length(window.reach(row, row + 1)) for row in range(2**10))
-    tiling = Tiling("Ker", PerAxis(h=2**10))
-    assert received(Distribution(nest, PerAxis(k=2)), tiling).most()["in"] == 2**49 * rows
+    pass_plan = PassPlan("Ker", PerAxis(h=2**10))
+    assert received(Distribution(nest, PerAxis(k=2)), pass_plan).most()["in"] == 2**49 * rows
 
 
 @pytest.mark.parametrize("kept", ["In", "Ker"])
@@ -135,8 +136,8 @@ def test_words_beside_a_kept_tensor_are_exact(kept: Tensor) -> None:
     """Floats end at 2^53; 2^27 + 1 rows of the other tensor arrive."""
     n = 2**29 + 1
     nest = Nest(PerAxis(b=n, c=n, k=n), Window(1), Window(1), Window(1))
-    tiling = Tiling(pass_="backward-filter" if kept == "In" else "backward-data", kept=frozenset({kept}))
-    most = received(Distribution(nest, PerAxis(b=2, k=2)), tiling).most()
+    pass_plan = PassPlan(pass_="backward-filter" if kept == "In" else "backward-data", kept=frozenset({kept}))
+    most = received(Distribution(nest, PerAxis(b=2, k=2)), pass_plan).most()
     assert most["total"] == (2**27 + 1) * n
 
 
@@ -148,9 +149,9 @@ def test_long_rows_that_differ_by_one_are_of_two_classes() -> None:
 def test_partial_sums_of_tiles_that_are_visited_twice() -> None:
     """Two processes sum dIn, 8 words each; each of its tiles is visited for either panel along k."""
     nest = Nest(PerAxis(b=4, c=4, k=4), Window(1), Window(1), Window(1))
-    tiling = Tiling("Out", PerAxis(b=2, k=2), swapped=True, pass_="backward-data")
-    schedule = Schedule(Distribution(nest, PerAxis(k=2)), tiling)
-    planned = received(schedule.distribution, tiling).most()
+    pass_plan = PassPlan("Out", PerAxis(b=2, k=2), swapped=True, pass_="backward-data")
+    schedule = Schedule(Distribution(nest, PerAxis(k=2)), pass_plan)
+    planned = received(schedule.distribution, pass_plan).most()
     assert planned == simulate(schedule).most()
     assert planned["in"] == 2 * 8
 
@@ -159,14 +160,14 @@ def test_halo_of_huge_images_is_exact() -> None:
     rows = 2**38
     window = conv(rows)
     nest = Nest(PerAxis(b=2**20, h=rows, c=2**20), Window(1), window, Window(1))
-    most = received(Distribution(nest, PerAxis(h=4)), Tiling()).most()
+    most = received(Distribution(nest, PerAxis(h=4)), PassPlan()).most()
     assert most["halo"] == most["in"] == 2 * 2**40
     assert all(type(count) is int for count in most.values())
 
 
 @given(distributions())
 def test_one_process_receives_nothing_and_no_process_more_than_it_can_use(d: Distribution) -> None:
-    most = received(d, Tiling())
+    most = received(d, PassPlan())
     if d.grid.size == 1:
         assert most.most()["total"] == 0
     slices = {t: max(np.prod([b - a for a, b in d.needed(t, d.at(r))]) for r in d.ranks) for t in TENSORS}
@@ -180,6 +181,6 @@ def test_paper_formula_of_the_2d_algorithm() -> None:
     n, p = 64, 4
     nest = Nest(PerAxis(b=n, c=n, k=n), Window(1), Window(1), Window(1))
     found: dict[str, Any] = received(
-        Distribution(nest, PerAxis(b=p, k=p)), Tiling("Out", PerAxis(c=4))
+        Distribution(nest, PerAxis(b=p, k=p)), PassPlan("Out", PerAxis(c=4))
     ).most()
     assert found["total"] == 2 * (p - 1) * n * n // p**2

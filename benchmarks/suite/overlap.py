@@ -26,8 +26,8 @@ from benchmarks.suite.summary import Line, summarised
 from benchmarks.suite.table import markdown
 from synth.axes import PerAxis
 from synth.layer import Layer, load_layer
+from synth.pass_plan import ONES, PassPlan
 from synth.plan import Plan
-from synth.tiling import ONES, Tiling
 
 LAYERS = (
     "benchmarks/layers/matmul_square.yaml",
@@ -51,8 +51,8 @@ def plans(layer: Layer, procs: int) -> dict[str, Plan]:
     made = {}
     for panels in PANELS:
         if panels <= layer.nest.extents.c:
-            tiling = Tiling("Out", ONES.with_("c", panels))
-            made[f"{panels} panels" if panels > 1 else "1 panel"] = Plan(layer, procs, grid, tiling)
+            pass_plan = PassPlan("Out", ONES.with_("c", panels))
+            made[f"{panels} panels" if panels > 1 else "1 panel"] = Plan(layer, procs, grid, pass_plan)
     return made
 
 

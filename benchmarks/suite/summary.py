@@ -13,6 +13,7 @@ from benchmarks.suite.rank import LOCAL, PROBE, WIRE
 from synth.axes import ROW_MAJOR, Tensor
 from synth.machine.layer_time import LayerTimer
 from synth.machine.levels import Machine
+from synth.memory import Footprints
 from synth.plan import Plan
 
 ENOUGH = {"ratio": 0.95, "efficiency": 0.8}  # below these a line falls short
@@ -113,9 +114,9 @@ def predicted(plan: Plan, machine: Machine | None) -> float | None:
         return None
     if plan.timed is not None:
         return plan.timed[1].seconds
-    kept = frozenset[Tensor]().union(*(tiling.kept for tiling in plan.tilings))
-    timer = LayerTimer(machine, plan.nest, plan.grid, ROW_MAJOR, kept=kept, sequence=plan.passes)
-    return sum(timer.passed(t.pass_, t.stationary, t.panels).total for t in plan.tilings)
+    kept = frozenset[Tensor]().union(*(pass_plan.kept for pass_plan in plan.pass_plans))
+    timer = LayerTimer(machine, Footprints(plan.distribution), ROW_MAJOR, kept=kept, sequence=plan.passes)
+    return sum(timer.passed(t.pass_, t.stationary, t.panels).total for t in plan.pass_plans)
 
 
 def makespans(ranks: list[dict[str, Any]], name: str) -> list[float]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from synth.errors import UsageError
 
 if TYPE_CHECKING:
-    from synth.network.planner import NetworkPlan
+    from synth.network.plan import NetworkPlan
 
 
 def register(commands: Any, plan_parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ from synth.machine.groups import group_of
 from synth.machine.levels import Machine
 from synth.memory import Footprints, halo_rows
 from synth.nest import Nest
-from synth.passes import PASSES, WRITES, Pass, spans
+from synth.passes import PASSES, WRITES, Pass, Passes, spans
 
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 PANELS = (1, 2, 4, 8, 16, 32, 64)
@@ -66,7 +66,7 @@ def compute_seconds(machine: Machine, nest: Nest, work: PerAxis, weighted: bool)
 
 
 class LayerTimer:
-    """The times of one placed grid of a layer.
+    """The times of one placed grid of a layer; `footprints` are those of the grid, however it is placed.
 
     `kept`: what stays from the pass that gathers it, whole and before it computes, to the pass that finds
     it. By default dOut alone is found again, without being gathered whole: the oracle's convention.
@@ -77,24 +77,18 @@ class LayerTimer:
     def __init__(
         self,
         machine: Machine,
-        nest: Nest,
-        grid: PerAxis,
+        footprints: Footprints,
         order: Order,
         weighted: bool = True,
         kept: frozenset[Tensor] | None = None,
-        sequence: tuple[Pass, ...] = (),
+        sequence: Passes = (),
     ) -> None:
         self.sequence = sequence
-        match sequence:
-            case (first, second, last):
-                self.spans = spans((first, second, last))
-            case _:
-                self.spans = spans()
+        self.spans = spans(sequence) or spans()  # without a step, those of one in the usual order
         self.found = frozenset({"Out"}) if kept is None else kept
         self.kept = kept or frozenset()
-        self.machine, self.nest, self.grid, self.order, self.weighted = machine, nest, grid, order, weighted
-        self.footprints = Footprints(Distribution(nest, grid))
-        self.work = self.footprints.work
+        self.machine, self.footprints, self.order, self.weighted = machine, footprints, order, weighted
+        self.nest, self.grid, self.work = footprints.nest, footprints.grid, footprints.work
 
     @cached_property
     def groups(self) -> dict[Tensor, Group]:
@@ -224,7 +218,7 @@ class LayerTimer:
         """Forward, or all three passes; a pooling has no backward-filter."""
         return [self.passed(pass_) for pass_ in self.wanted(training)]
 
-    def wanted(self, training: bool) -> tuple[Pass, ...]:
+    def wanted(self, training: bool) -> Passes:
         """The passes that there are."""
         if not training:
             return PASSES[:1]
@@ -235,5 +229,5 @@ def layer_seconds(
     machine: Machine, nest: Nest, grid: PerAxis, order: Order, training: bool = False, weighted: bool = True
 ) -> float:
     """Seconds of a layer: forward, or all three passes."""
-    timer = LayerTimer(machine, nest, grid, order, weighted)
+    timer = LayerTimer(machine, Footprints(Distribution(nest, grid)), order, weighted)
     return sum(timer.least(pass_) for pass_ in timer.wanted(training))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,69 +26,11 @@ from synth.network.options import (
     options,
     strategy_choices,
 )
+from synth.network.plan import NetworkPlan, Single
 from synth.network.solve import Progress, Solution, Table, solve
+from synth.pass_plan import PassPlan
 from synth.search import STATIONARY
-from synth.tiling import Tiling
 from synth.training import fit_kept
-
-
-@dataclass(frozen=True)
-class Single:
-    """The best that one strategy does on every layer; `why` says where it cannot be used."""
-
-    name: str
-    cost: float | None
-    why: str = ""
-    chosen: tuple[Placed, ...] = field(default=(), repr=False)
-
-
-@dataclass(frozen=True)
-class NetworkPlan:
-    """One placed grid per planned layer. Costs are words per rank (at most) or seconds, as asked."""
-
-    network: Network
-    asked: Asked
-    chosen: tuple[Placed, ...]
-    layer_costs: tuple[float, ...]
-    edge_costs: dict[Edge, float]
-    edge_words: dict[Edge, int]
-    solution: Solution
-    least: float  # Σ of every layer's own least cost: no plan of the family is below
-    singles: tuple[Single, ...]
-    resident: int  # words that every rank holds throughout: weights, gradients, activations
-    fits: tuple[Fit, ...]
-
-    @property
-    def cost(self) -> float:
-        """Words received per rank, summed over layers and redistributions, or seconds."""
-        return sum(self.layer_costs) + sum(self.edge_costs.values())
-
-    @property
-    def best_single(self) -> Single | None:
-        """The best single strategy that can be used everywhere."""
-        usable = [s for s in self.singles if s.cost is not None]
-        return min(usable, key=lambda s: s.cost or 0.0, default=None)
-
-    @property
-    def ratio(self) -> float | None:
-        """This plan over the best single strategy."""
-        best = self.best_single
-        return self.cost / best.cost if best and best.cost else None
-
-    @property
-    def memory_words(self) -> int:
-        """The most words a rank holds: what is resident, and the working memory of the largest layer."""
-        return self.resident + max(each.memory for each in self.fits)
-
-    @cached_property
-    def free_edges(self) -> list[Edge]:
-        """Redistributions over which nothing moves."""
-        return [edge for edge, words in self.edge_words.items() if words == 0]
-
-    def __str__(self) -> str:
-        from synth.network.report import report
-
-        return report(self)
 
 
 def plan_network(
@@ -202,7 +143,7 @@ class _Planner:
         return self.fitted[key]
 
     def _fits(self, kind: Kind, placed: Placed, limit: int | None) -> tuple[Fit | None, int]:
-        """The tilings of the passes that fit a limit in words, and the least that they need."""
+        """The plans of the passes that fit a limit in words, and the least that they need."""
         distribution = Distribution(kind.nest, placed.grid)
         if self.asked.training and kind.weighted:
             return fit_kept(distribution, STATIONARY, limit, self.asked.kept, bool(kind.rows))
@@ -319,6 +260,6 @@ class _Planner:
         )
 
 
-def _role(kind: Kind) -> Tiling:
+def _role(kind: Kind) -> PassPlan:
     """The pass that runs forward."""
-    return Tiling(pass_="backward-data") if kind.rows else Tiling()
+    return PassPlan(pass_="backward-data") if kind.rows else PassPlan()

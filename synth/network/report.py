@@ -8,7 +8,7 @@ from synth.axes import TENSORS
 from synth.network.boxes import Boxes, Placed
 from synth.network.graph import Edge
 from synth.network.options import Kind
-from synth.network.planner import NetworkPlan
+from synth.network.plan import NetworkPlan
 from synth.report import table
 from synth.units import show_bytes, show_words
 
@@ -55,8 +55,8 @@ def layers(plan: NetworkPlan) -> list[str]:
                 node.name,
                 placed.grid.shown(),
                 "".join(order) or "-",
-                fit.tiling.stationary,
-                str(fit.tiling.panels),
+                fit.first.stationary,
+                str(fit.first.panels),
                 shown(plan, cost),
                 "-" if moved is None else shown(plan, moved),
             ]
@@ -116,8 +116,8 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
                 "name": node.name,
                 "grid": placed.grid._asdict(),
                 "order": list(placed.order),
-                "stationary": fit.tiling.stationary.lower(),
-                "panels": fit.tiling.panels,
+                "stationary": fit.first.stationary.lower(),
+                "panels": fit.first.panels,
                 "cost": cost,
                 "words": _words(Kind.of(node), placed, plan),
                 "memory_words": fit.memory,

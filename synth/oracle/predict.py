@@ -154,7 +154,9 @@ def predict(question: Question, strategy: str) -> Prediction:
 
 def _own(question: Question, strategy: str) -> Prediction:
     """This project's plan per layer, or one of SC'19's stationary strategies, with redistributions."""
+    from synth.distribution import Distribution
     from synth.machine.layer_time import LayerTimer
+    from synth.memory import Footprints
     from synth.network.options import Asked
     from synth.network.planner import plan_network
 
@@ -172,7 +174,8 @@ def _own(question: Question, strategy: str) -> Prediction:
     rows = []
     for node, placed, fit in zip(question.network.planned, made.chosen, made.fits, strict=True):
         assert node.layer is not None
-        timer = LayerTimer(machine, node.layer.nest, placed.grid, placed.order, node.weighted)
+        footprints = Footprints(Distribution(node.layer.nest, placed.grid))
+        timer = LayerTimer(machine, footprints, placed.order, node.weighted)
         ahead, *back = timer.passes(True)
         update = question.profile.times(node, question.network.input[0]).update / question.procs
         rows.append(

@@ -1,4 +1,4 @@
-"""One point of the schedule space besides the grid: the pass, which tensor stays, how the block is tiled.
+"""The plan of one pass: all that is decided besides the grid. Which tensor stays, how the block is tiled.
 
 The stationary tensor's slice lives whole in every process. The other two stream through panels along the
 composite index that the stationary tensor lacks; that loop is outermost. When memory forces it, the two
@@ -22,8 +22,8 @@ COMPOSITE: dict[str, tuple[Axis, ...]] = {"c": ("c",), "k": ("k",), "x": X_AXES}
 
 
 @dataclass(frozen=True)
-class Tiling:
-    """The stationary tensor, tiles per axis of the work block, the order of the two inner loops, the pass.
+class PassPlan:
+    """The pass, the stationary tensor, tiles per axis of the work block, the order of the two inner loops.
 
     `kept` names tensors whose whole needed slice is in memory already, from an earlier pass; `keeps` those
     that are gathered whole at the start of this pass, so that a later one finds them.
@@ -125,7 +125,7 @@ class Tiling:
         return PerAxis(*(-(-w // n) for w, n in zip(work, self.counts, strict=True)))
 
     def to_json(self) -> dict[str, Any]:
-        """The schedule of a pass as JSON data; `tiles` counts tiles per axis."""
+        """The plan of a pass as JSON data; `tiles` counts tiles per axis."""
         return {
             "pass": self.pass_,
             "stationary": self.stationary.lower(),
