@@ -144,8 +144,28 @@ class OnePass(Signature):
         if not self._fetches():
             return [Text(self._begin()), Steps(self.steps, (*body, *self._step()))]
         fetch = Fetch(self.tiles, tuple(node for tensor in self._fetches() for node in self._start(tensor)))
-        loop = Steps(self.steps, (*body, Receive(self.steps), *self._step()))
-        return [Text(self._begin()), fetch, Text(("panels, coming = {}, fetch(0)",)), loop]
+        loop = Steps(self.steps, (*body, Receive(self.steps), *self._filled(), *self._step()))
+        begin = Text((*self._begin(), *self._empty()))
+        return [begin, fetch, Text(("panels, coming = {}, fetch(0)",)), loop]
+
+    def _empty(self) -> list[str]:
+        """Slices that panels are to fill."""
+        lines = []
+        for tensor in self.fills:
+            box, whole = f"{self.var(tensor)}_box", self.whole(tensor)
+            lines += [
+                f"{box} = {self.touched(tensor)}(work(at))",
+                f"{whole} = {self.here(tensor)}.new_empty(shape({box}))",
+            ]
+        return lines
+
+    def _filled(self) -> list[Node]:
+        """Panels are put into those slices."""
+        lines = []
+        for tensor in self.fills:
+            place = f"within({self.touched(tensor)}(block), {self.var(tensor)}_box)"
+            lines.append(f'{self.whole(tensor)}[{place}] = panels["{self.role(tensor)}"]')
+        return [Text(tuple(lines))] if lines else []
 
     def _one_step(self, block: tuple[str, ...]) -> list[Node]:
         var, kernel = self.var(self.written), self._kernel()[1]
@@ -191,7 +211,8 @@ class OnePass(Signature):
         """Whether a step says which block of the nest it works on."""
         local = (t for t in TENSORS if t == self.written or not self.arrives(t))
         tiled = any(axis in DIMS[t] for t in local for axis in self.loops)
-        return self.plan.layer.kind != "matmul" or (self.leaves and bool(self.loops)) or tiled
+        away = bool(self.loops) and (self.leaves or bool(self.fills))
+        return self.plan.layer.kind != "matmul" or away or tiled
 
     def _hand_over(self, lines: list[str], kernel: str) -> list[Node]:
         leave = HandOver(**vars(self._reduce()))

@@ -81,6 +81,11 @@ class Signature:
         return tensor in self.pass_plan.brought and self.grouped(tensor)
 
     @property
+    def fills(self) -> tuple[Tensor, ...]:
+        """The tensors that come panel by panel and fill a slice for a later pass."""
+        return tuple(t for t in self.pass_plan.fills if self.grouped(t))
+
+    @property
     def leaves(self) -> bool:
         """Whether the tensor that is written leaves panel by panel."""
         return self.pass_plan.stationary != self.written and self.grouped(self.written)

@@ -259,10 +259,11 @@ class _Fitter:
     def least(self, tensor: Tensor) -> int:
         """The least memory any plan with this stationary tensor needs.
 
-        Smaller tiles need less, but for two steps up: a second panel on its way as soon as there is a
-        second step, and a padded copy as soon as a padded axis is tiled.
+        Smaller tiles need less, but for three steps up: a second panel on its way as soon as there is a
+        second step, a padded copy as soon as a padded axis is tiled, and with an inner loop slices that are
+        kept come whole.
         """
-        thin = [ONES, *self._finest("xck")]
+        thin = [ONES, *self._finest(PassPlan(tensor).stream), *self._finest("xck")]
         return min(self.footprints.memory(self._plan(tensor, counts)).words for counts in thin)
 
     def _finest(self, composites: str) -> list[PerAxis]:
@@ -281,8 +282,7 @@ class _Fitter:
         """Panels, if memory allows: one where nothing travels with them, or little."""
         if self.panels is not None:
             return self.panels
-        pass_plan = self._plan(tensor)
-        travels = {*pass_plan.brought, *({pass_plan.written} - {tensor})}
+        travels = {*self.role.reads, self.role.written} - self.role.kept - {tensor}
         words = sum(self.footprints.slice(t) for t in travels if self.distribution.group_size(t) > 1)
         size = words * self.distribution.nest.word_bytes
         return max(1, min(PANELS, size // PANEL_BYTES))

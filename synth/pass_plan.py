@@ -26,7 +26,7 @@ class PassPlan:
     """The pass, the stationary tensor, tiles per axis of the work block, the order of the two inner loops.
 
     `kept` names tensors whose whole needed slice is in memory already, from an earlier pass; `keeps` those
-    that are gathered whole at the start of this pass, so that a later one finds them.
+    whose slice this pass leaves for a later one: gathered whole at its start, or filled panel by panel.
     """
 
     stationary: Tensor = "Out"
@@ -78,13 +78,24 @@ class PassPlan:
 
     def whole(self, tensor: Tensor) -> bool:
         """Whether a process holds its whole slice of a tensor all the time."""
-        return tensor == self.stationary or tensor in self.kept or tensor in self.keeps
+        if tensor == self.stationary or tensor in self.kept:
+            return True
+        return tensor in self.keeps and tensor not in self.fills
+
+    @cached_property
+    def fills(self) -> tuple[Tensor, ...]:
+        """The tensors that stream and are kept: every panel is used, and put into the slice.
+
+        So if each panel comes once and no two share words: one loop, along a dimension without windows.
+        """
+        if self.loops() not in (("b",), ("c",), ("k",)) or self.panels < self.steps:
+            return ()
+        return tuple(t for t in self.streaming if t in self.keeps)
 
     @property
     def expanded(self) -> tuple[Tensor, ...]:
         """The tensors that are read and gathered whole before the loop."""
-        wanted = {self.stationary, *self.keeps} - self.kept
-        return tuple(t for t in self.reads if t in wanted)
+        return tuple(t for t in self.reads if self.whole(t) and t not in self.kept)
 
     @property
     def brought(self) -> tuple[Tensor, ...]:

@@ -36,6 +36,7 @@ class RankState:
     carried: Held | None = None  # the widened share of In
     sums: Held = field(default_factory=lambda: Held((), None))  # the share of the written tensor
     tile: dict[Tensor, Held] = field(default_factory=dict)  # slices and panels in use
+    unfilled: dict[Tensor, int] = field(default_factory=dict)  # words that kept slices still lack
     live: int = 0
     peak: int = 0
 
@@ -74,6 +75,17 @@ def halo_is_filled(ranks: list[RankState], moves: Iterable[Move]) -> None:
                 f"rank {rank} carries In {box} for its group, but the rows it owns and those it gets "
                 f"from ranks {sorted(sources - {rank})} do not tile it; the schedule is wrong"
             )
+
+
+def slices_are_filled(ranks: list[RankState]) -> None:
+    """The panels of a tensor that is kept had as many words as its slice; no two share any."""
+    for rank, state in enumerate(ranks):
+        for tensor, words in state.unfilled.items():
+            if words:
+                raise PanelMissing(
+                    f"rank {rank} keeps a slice of {tensor} of which its panels left {words} words unfilled; "
+                    "the schedule is wrong"
+                )
 
 
 def sums_are_sent_once(ranks: list[RankState], written: Tensor, moves: Iterable[Move]) -> None:

@@ -24,6 +24,7 @@ from synth.rank_state import (
     add_box,
     halo_is_filled,
     hull,
+    slices_are_filled,
     sums_are_sent_once,
 )
 from synth.schedule import Compute, Move, Round, Schedule
@@ -80,6 +81,9 @@ class _Interpreter:
                 state.tile[tensor] = self._part(tensor, d.needed(tensor, at), values)
                 apart = state.tile[tensor].box != state.own[tensor].box
                 state.live += volume(state.tile[tensor].box) if apart else 0
+            elif tensor in pass_plan.fills and d.group_size(tensor) > 1:
+                state.unfilled[tensor] = volume(d.needed(tensor, at))
+                state.live += state.unfilled[tensor]
         carried = d.carried(written, at)
         state.sums = Held(carried, self._zeros(carried))
         if pass_plan.stationary == written:
@@ -104,6 +108,7 @@ class _Interpreter:
             if following is None:
                 break
             now = following
+        slices_are_filled(self.ranks)
         total = self.received["in"] + self.received["ker"] + self.received["out"]
         received = {name: words.tolist() for name, words in {**self.received, "total": total}.items()}
         steps = {key: words.tolist() for key, words in self.steps.items()}
@@ -226,6 +231,8 @@ class _Interpreter:
             old = state.tile.pop(tensor, None)
             state.live += volume(region) - (volume(old.box) if old else 0)
             state.tile[tensor] = Held(region, values)
+            if tensor in state.unfilled:
+                state.unfilled[tensor] -= volume(region)
             state.touch(transit)
 
     def _in_flight(self, following: Round) -> dict[int, int]:
@@ -292,7 +299,7 @@ class _Interpreter:
         self._drop(self.written)
 
     def _drop(self, tensor: Tensor) -> None:
-        if tensor in self.pass_plan.kept | self.pass_plan.keeps:
+        if tensor in (self.pass_plan.kept | self.pass_plan.keeps) - {*self.pass_plan.fills}:
             return
         for state in self.ranks:
             panel = state.tile.pop(tensor, None)

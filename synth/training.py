@@ -181,7 +181,7 @@ def fit_passes(
 
 def _travels_whole(distribution: Distribution, role: PassPlan, sequence: Passes) -> bool:
     """Whether the sums of a pass are all that could stream in it: under the next pass they travel at once."""
-    at_hand = (t in role.kept | role.keeps or distribution.group_size(t) == 1 for t in role.reads)
+    at_hand = (t in role.kept or distribution.group_size(t) == 1 for t in role.reads)
     return role.pass_ == sequence[1] and distribution.group_size(role.written) > 1 and all(at_hand)
 
 

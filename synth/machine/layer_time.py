@@ -68,8 +68,8 @@ def compute_seconds(machine: Machine, nest: Nest, work: PerAxis, weighted: bool)
 class LayerTimer:
     """The times of one placed grid of a layer; `footprints` are those of the grid, however it is placed.
 
-    `kept`: what stays from the pass that gathers it, whole and before it computes, to the pass that finds
-    it. By default dOut alone is found again, without being gathered whole: the oracle's convention.
+    `kept`: what stays from the pass that gathers it to the pass that finds it. By default dOut alone does,
+    the oracle's convention.
     `sequence`: the passes in order of execution; where they are those of a training step, the last sums of
     the second one travel while the third one computes. By default nothing of one pass hides in another.
     """
@@ -160,7 +160,7 @@ class LayerTimer:
         for index, tensor in enumerate(TENSORS):
             if stationary in (None, tensor):
                 counts = [panels] if panels else [n for n in PANELS if n <= self.streams(tensor)]
-                if all(self._whole(pass_, t, tensor) for t in travels):
+                if all(t == tensor for t in travels):
                     counts = counts[:1]  # nothing streams
                 times += [(self._exposed(pass_, travels, tensor, n)[0], n, index) for n in counts]
         _, chosen, index = min(times)
@@ -169,17 +169,13 @@ class LayerTimer:
     def _seconds(self, op: Op, tensor: Tensor, pieces: int) -> Cost:
         return collective(self.machine, op, self.sizes[tensor] / pieces, self.groups[tensor])
 
-    def _whole(self, pass_: Pass, tensor: Tensor, stationary: Tensor) -> bool:
-        """Whether a tensor travels at once, not panel by panel."""
-        return tensor == stationary or (tensor in self.kept and self.spans[tensor][0] == pass_)
-
     def _exposed(
         self, pass_: Pass, travels: dict[Tensor, Op], stationary: Tensor, panels: int
     ) -> tuple[float, float]:
         """(seconds that computing does not hide, seconds of all communication)."""
         alone, streamed, last = self.halo_seconds, 0.0, 0.0
         for tensor, op in travels.items():
-            pieces = 1 if self._whole(pass_, tensor, stationary) else panels
+            pieces = 1 if tensor == stationary else panels
             seconds = self._seconds(op, tensor, pieces).seconds * pieces
             alone, streamed = (alone + seconds, streamed) if pieces == 1 else (alone, streamed + seconds)
             if WRITES[pass_] == tensor and self.sequence[1:2] == (pass_,):
@@ -202,7 +198,7 @@ class LayerTimer:
         exposed, comm = self._exposed(pass_, travels, stationary, panels)
         parts = [("halo", "neighbours", self.halo_seconds)] if self.halo_seconds else []
         for tensor, op in travels.items():
-            pieces = 1 if self._whole(pass_, tensor, stationary) else panels
+            pieces = 1 if tensor == stationary else panels
             made = self._seconds(op, tensor, pieces)
             parts.append((tensor, made.algorithm, made.seconds * pieces))
         return PassTime(pass_, stationary, panels, self.compute, comm, exposed, tuple(parts))
