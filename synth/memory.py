@@ -7,10 +7,13 @@
     loop     + two panels per streaming tensor that is read (one in use; its pieces, or the next one on its
              way), the written panel and the partial sums on their way, the result of the local kernel and
              a padded copy of its input
-    reduce   + the partial sums on their way, among them the share that is finished of the tensor written
+    reduce   + the partial sums on their way, among them the share that is finished of the tensor written; of
+             dIn the strips that travel, and its share beside the sums
 
-A slice that only one process needs is used where it lies: no buffer, no words. Every item is taken at its
-largest over all processes, so the sum is an upper bound that the simulator's high-water mark stays under.
+The sums of several panels travel beside the next one, those of a single one when the kernel is done. A
+slice that only one process needs is used where it lies: no buffer, no words. Every item is taken at its
+largest over all processes (the widened share with its strips as one), so the sum is an upper bound that the
+simulator's high-water mark stays under, and reaches where cuts are even and no tile is padded.
 """
 
 from __future__ import annotations
@@ -18,17 +21,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import product
 
 import numpy as np
 
+from synth import spans
 from synth.axes import DIMS, SPATIAL, TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.intervals import cut, length, meet
+from synth.intervals import cut, length
 from synth.pass_plan import PassPlan
-from synth.spans import covered
+from synth.spans import Many
 from synth.window import Window
 
 EXACT = 4096  # blocks along a dimension up to which extremes are found by looking at every block
+KINDS = 16  # of blocks along a dimension that are told apart
 
 
 @dataclass(frozen=True)
@@ -60,26 +66,59 @@ class Memory:
 
 @dataclass(frozen=True)
 class HaloRows:
-    """Extremes along one spatial dimension over all blocks: most rows carried, fewest owned, most sent."""
+    """Rows along one spatial dimension over all blocks and their shares.
 
-    carried: int
-    kept: int
-    sent: int
+    `kinds` has what matters of any of them: rows that are carried, those of them that are owned, and owned
+    rows counted for every block that reads them, the own one included.
+    """
+
+    carried: int  # at most
+    kept: int  # of them owned, at least
     moves: bool
+    kinds: tuple[tuple[int, int, int], ...]
 
 
 @cache
-def halo_rows(window: Window, out: int, parts: int) -> HaloRows:
-    """What a block of rows needs beyond the rows it owns, at most."""
-    if parts > EXACT:
+def halo_rows(window: Window, out: int, parts: int, members: int = 1) -> HaloRows:
+    """What blocks of rows need beyond the rows they own, where `members` share the rows of each."""
+    if parts * members > EXACT:
         widest = _reach_bound(window, -(-out // parts))
-        return HaloRows(widest, 0, widest, True)
-    reaches = [window.reach(*cut((0, out), parts, i)) for i in range(parts)]
-    owned = [cut((0, window.size), parts, i) for i in range(parts)]
-    kept = min(length(meet(r, o)) for r, o in zip(reaches, owned, strict=True))
-    lows, highs = np.array(reaches, np.int64).T
-    sent = int(covered((lows, highs), tuple(np.array(owned, np.int64).T)).max())
-    return HaloRows(max(map(length, reaches)), kept, sent, reaches != owned)
+        return HaloRows(widest, 0, True, ((widest, 0, _wanted_bound(window, out, parts, members)),))
+    reaches = np.array([window.reach(*cut((0, out), parts, i)) for i in range(parts)], np.int64).T
+    block, part = np.divmod(np.arange(parts * members), members)
+    line = spans.cut((np.zeros_like(block), np.full_like(block, window.size)), parts, block)
+    own = spans.cut(line, members, part)
+    carried = spans.widened(own, (reaches[0][block], reaches[1][block]), members, part)
+    kept = spans.lengths(spans.meet(carried, own))
+    wanted = spans.covered((reaches[0], reaches[1]), own)
+    rows = np.stack([spans.lengths(carried), kept, wanted], axis=1)
+    moves = bool((np.array(carried) != np.array(own)).any())
+    return HaloRows(int(rows[:, 0].max()), int(kept.min()), moves, _foremost(rows))
+
+
+def _foremost(rows: Many) -> tuple[tuple[int, int, int], ...]:
+    """Of `HaloRows.kinds` those that move more than others: more carried, fewer kept, more wanted.
+
+    One that is none of them, and moves more than all, where they are many.
+    """
+    found: list[tuple[int, int, int]] = []
+    for carried, kept, wanted in sorted({(c, -k, w) for c, k, w in rows.tolist()}, reverse=True):
+        if not any(kept <= k and wanted <= w for _, k, w in found):
+            found.append((carried, kept, wanted))
+        if len(found) > KINDS:
+            return ((int(rows[:, 0].max()), int(rows[:, 1].min()), int(rows[:, 2].max())),)
+    return tuple((carried, -kept, wanted) for carried, kept, wanted in found)
+
+
+def _wanted_bound(window: Window, out: int, parts: int, members: int) -> int:
+    """Owned rows, each counted for every block that reads it, at most.
+
+    Of two blocks beside each other both read no more than the frame of a row is longer than the stride.
+    """
+    line, both = -(-window.size // parts), max(0, window.frame(1) - window.stride)
+    own = -(-line // members)
+    ends = -(-(own + both) // (window.stride * (out // parts)))
+    return own + min(own, both) * min(ends, parts - 1)
 
 
 def plainly_padded(window: Window, extent: int, parts: int, tiles: int) -> bool:
@@ -122,18 +161,21 @@ class Footprints:
 
     @cached_property
     def halo(self) -> tuple[int, int]:
-        """(words of the widened share of In, words of strips received and sent); zeros without a halo."""
+        """(words of the widened share of In, words that strips add to them); zeros without a halo."""
         nest, parts = self.nest, dict(self.distribution.shares["In"])
         flat = math.prod(-(-getattr(self.work, d) // parts.get(d, 1)) for d in ("b", "g", "c"))
-        shape = dict(zip(DIMS["In"], nest.shapes["In"], strict=True))
-        least = math.prod(shape[d] // getattr(self.grid, d) // parts.get(d, 1) for d in ("b", "g", "c"))
-        rows = [halo_rows(nest.windows[a], getattr(nest.extents, a), getattr(self.grid, a)) for a in SPATIAL]
+        rows = [
+            halo_rows(nest.windows[a], getattr(nest.extents, a), getattr(self.grid, a), parts.get(a, 1))
+            for a in SPATIAL
+        ]
         if not any(row.moves for row in rows):
             return 0, 0
-        carried = flat * math.prod(row.carried for row in rows)
-        kept = least * math.prod(row.kept for row in rows)
-        sent = flat * math.prod(row.sent for row in rows)
-        return carried, (carried - kept) + sent
+        most = 0
+        for kinds in product(*(row.kinds for row in rows)):
+            carried, kept, wanted = map(math.prod, zip(*kinds, strict=True))
+            most = max(most, carried + (carried - kept) + (wanted - kept))
+        widened = math.prod(row.carried for row in rows)
+        return flat * widened, flat * (most - widened)
 
     def tile(self, tensor: Tensor, pass_plan: PassPlan) -> int:
         """The most words of a tensor that one tile touches."""
@@ -203,15 +245,26 @@ class Footprints:
         slice_ = 0 if alone else self.slice(stays)
         pieces = sum(self.slice(t) for t in pass_plan.expanded if grouped[t])
         panels = sum(self.tile(t, pass_plan) for t in pass_plan.brought if grouped[t])
-        flying = panels if pass_plan.steps > 1 else 0  # the next panels, while these are in use
-        result = self.tile(written, pass_plan) + self.padded(pass_plan)
-        sums = self.tile(written, pass_plan) + self.in_transit(pass_plan) if stays != written else 0
-        loop = base + slice_ + panels + max(panels, flying + result + sums)
+        loop = base + slice_ + panels + max(panels, self._step(pass_plan, panels))
         reduce = 0
-        if written == "In":  # what was read last is still held
-            held = slice_ + panels if stays != written else 0
-            reduce = base + held + self.carried("In") + sum(self.halo)
+        if written == "In" and self.halo[0]:  # beside the sums their strips, and the share that is finished
+            more = self.shares["In"] + self.halo[1]  # what was read last is still held
+            reduce = base + more + (self.halo[0] if stays == written else slice_ + panels)
         if stays == written and grouped[written]:
             whole = replace(pass_plan, counts=PerAxis())
             reduce = max(reduce, base + slice_ + self.in_transit(whole))
         return Memory(base, halo, base + slice_ + pieces, loop, reduce)
+
+    def _step(self, pass_plan: PassPlan, panels: int) -> int:
+        """Words beside the panels in use, at most: the next ones, the kernel's result, sums on their way.
+
+        The sums of a single panel leave when the result has been added to them. With two panels the next one
+        travels in the first step and sums in the second, or both when the first result has been added.
+        """
+        flying = panels if pass_plan.steps > 1 else 0
+        sums = self.tile(pass_plan.written, pass_plan)
+        result = sums + self.padded(pass_plan)
+        if pass_plan.stationary == pass_plan.written:
+            return flying + result
+        away = self.in_transit(pass_plan)
+        return sums + sum(sorted((flying, result, away))[-pass_plan.steps :])

@@ -7,8 +7,9 @@ received per tensor, and the most words it ever held. None of it uses the planne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -127,7 +128,7 @@ class _Interpreter:
                 for compute in now.computes:
                     self._compute(compute, flight.get(compute.rank, 0))
                 if now.finished:
-                    self._reduce(now.reductions)
+                    self._reduce(now.reductions, flight)
             case "reduce":
                 self._finish(now.reductions)
             case "return":
@@ -279,7 +280,7 @@ class _Interpreter:
 
     # -- results --------------------------------------------------------------------------------------
 
-    def _reduce(self, moves: Iterable[Move]) -> None:
+    def _reduce(self, moves: Iterable[Move], flight: Mapping[int, int] = MappingProxyType({})) -> None:
         """Partial sums of the written panel go to their owners; every rank then drops the panel."""
         moves = tuple(moves)
         sums_are_sent_once(self.ranks, self.written, moves)
@@ -292,7 +293,7 @@ class _Interpreter:
             arriving += [(target, move.box, values) for target in move.targets]
         for rank, state in enumerate(self.ranks):
             transit[rank] += self._into_share(state)
-            state.touch(int(transit[rank]))
+            state.touch(int(transit[rank]) + flight.get(rank, 0))
         self.leaving = transit
         for target, box, values in arriving:
             add_box(self.ranks[target].sums, box, values)

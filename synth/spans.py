@@ -45,3 +45,10 @@ def meet(one: Spans, other: Spans) -> Spans:
 def lengths(spans: Spans) -> Many:
     """How long each interval is."""
     return spans[1] - spans[0]
+
+
+def widened(own: Spans, need: Spans, parts: int, part: Any) -> Spans:
+    """What a process carries of a row interval that its group needs: the ends go to the outermost parts."""
+    low = np.where(part == 0, need[0], own[0])
+    high = np.where(part == parts - 1, need[1], own[1])
+    return meet((low, np.maximum(low, high)), need)

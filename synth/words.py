@@ -23,7 +23,7 @@ from synth.axes import AXES, DIMS, LACKS, SPATIAL, TENSORS, Axis, PerAxis, Tenso
 from synth.distribution import Distribution
 from synth.pass_plan import PassPlan
 from synth.shares import member_parts
-from synth.spans import Spans, covered, cut, lengths, meet
+from synth.spans import Spans, covered, cut, lengths, meet, widened
 from synth.visited import visited
 from synth.window import Window
 
@@ -302,7 +302,4 @@ class _Counter:
         return np.where(empty, 0, first), np.where(empty, 0, last)
 
     def _carried(self, dim: str, own: Spans, need: Spans) -> Spans:
-        count, part = self.lines.part("In", dim)
-        low = np.where(part == 0, need[0], own[0])
-        high = np.where(part == count - 1, need[1], own[1])
-        return meet((low, np.maximum(low, high)), need)
+        return widened(own, need, *self.lines.part("In", dim))

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import add
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import conv, distributions, nests, schedules
 
+import synth
 from synth import memory
 from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
-from synth.intervals import volume
+from synth.errors import InfeasibleError
+from synth.intervals import cut, length, volume
+from synth.layer import Layer
 from synth.memory import Footprints, Memory, halo_rows, tile_rows
 from synth.nest import Nest
 from synth.pass_plan import PassPlan
-from synth.passes import Pass
+from synth.passes import Pass, Task
 from synth.schedule import Schedule
 from synth.simulate import simulate
+from synth.simulated import simulated
+from synth.training import resident
 from synth.window import Window
 
 
@@ -39,6 +45,10 @@ GROUPED = Nest(PerAxis(b=4, g=2, c=4, k=4), ONE, ONE, ONE)
 PADDED = Nest(PerAxis(b=2, g=2, h=5, c=2, k=2), ONE, Window.reduced(4, 4, 1, 1, 2), ONE)
 ROWS = Nest(PerAxis(b=2, h=8, c=2, k=4), ONE, conv(8, 5), ONE)
 SQUARE = Nest(PerAxis(b=2, h=4, w=4, c=4, k=2), ONE, conv(4), Window.reduced(9, 3, 2, 1, 0))
+BROAD = Nest(PerAxis(b=2, h=8, c=4), ONE, conv(8, 5), ONE)
+AREA = Nest(PerAxis(h=4, w=4, c=4), ONE, conv(4), Window.reduced(9, 3, 2, 1, 1))
+DILATED = Nest(PerAxis(b=2, h=8, c=4, k=2), ONE, Window.reduced(8, 3, 1, 2, 2), ONE)
+STRIDED = Nest(PerAxis(b=2, h=4, c=4, k=2), ONE, Window.reduced(8, 3, 2, 1, 1), ONE)
 THIN = replace(ROWS, extents=PerAxis(b=2, h=8, c=2))
 SPARSE = Nest(PerAxis(b=3, w=5, c=4, k=2), ONE, ONE, Window.reduced(6, 1, 2, 1, 2))  # two read nothing
 EDGES = Nest(PerAxis(b=3, h=4, k=2), ONE, Window(4, padding=1, size=2), ONE)  # nor do these
@@ -55,8 +65,28 @@ EDGES = Nest(PerAxis(b=3, h=4, k=2), ONE, Window(4, padding=1, size=2), ONE)  # 
         (ROWS, PerAxis(h=2, k=4), PassPlan("Ker", PerAxis(h=2), False, FILTER, IN | OUT), "loop"),
         (ROWS, PerAxis(b=2, h=2, c=2, k=2), PassPlan("In", pass_=BACK, kept=KER, keeps=OUT), "loop"),
         (PADDED, PerAxis(), PassPlan(), "loop"),
-        (GROUPED, PerAxis(b=4, c=2), PassPlan("In", PerAxis(k=4), False, BACK, KER, OUT), "expand"),
+        (GROUPED, PerAxis(b=4, c=2), PassPlan("In", PerAxis(k=4), False, BACK, KER, OUT), "loop"),
+        (GROUPED, PerAxis(c=4), PassPlan("In", PerAxis(b=2, k=2), False, BACK, NONE, OUT), "expand"),
         (ROWS, PerAxis(b=2, h=4, c=2), PassPlan("Ker", PerAxis(k=2), False, FILTER, IN), "reduce"),
+        # strips of In
+        (BROAD, PerAxis(h=4), PassPlan("Ker", PerAxis(c=2)), "halo"),
+        (BROAD, PerAxis(b=2, h=4), PassPlan("Out", PerAxis(h=2, c=2)), "halo"),
+        (AREA, PerAxis(h=4, w=2), PassPlan("In", PerAxis(c=4)), "halo"),
+        (AREA, PerAxis(h=4, c=2), PassPlan("Ker", PerAxis(w=4), pass_=FILTER), "halo"),
+        (DILATED, PerAxis(h=4), PassPlan("Out", PerAxis(c=4, k=2)), "halo"),
+        (DILATED, PerAxis(h=4, c=2), PassPlan("Ker", PerAxis(h=2, c=2), pass_=FILTER), "halo"),
+        # strips of dIn, and the share that is finished
+        (BROAD, PerAxis(h=2), PassPlan("Ker", PerAxis(b=2, c=2), pass_=BACK), "reduce"),
+        (BROAD, PerAxis(b=2, h=2), PassPlan("In", PerAxis(h=2, c=4), pass_=BACK), "reduce"),
+        (AREA, PerAxis(h=4, c=2), PassPlan("Out", PerAxis(w=4), pass_=BACK), "reduce"),
+        (DILATED, PerAxis(h=4, c=2), PassPlan("In", PerAxis(c=2, k=2), pass_=BACK), "reduce"),
+        (STRIDED, PerAxis(h=4), PassPlan("Ker", PerAxis(c=4), pass_=BACK), "reduce"),
+        (STRIDED, PerAxis(h=2, k=2), PassPlan("In", PerAxis(h=2, c=2), pass_=BACK), "reduce"),
+        # the sums of a single panel
+        (GROUPED, PerAxis(c=4), PassPlan("In"), "loop"),
+        (GROUPED, PerAxis(b=4), PassPlan("In", pass_=FILTER), "loop"),
+        (GROUPED, PerAxis(k=4), PassPlan("Ker", pass_=BACK), "loop"),
+        (ROWS, PerAxis(h=2, c=2), PassPlan("Ker", pass_=FILTER, kept=IN | OUT), "loop"),
     ],
 )
 def test_where_cuts_are_even_no_word_too_many_is_planned(
@@ -94,6 +124,57 @@ def test_largest_shares_and_slices(d: Distribution) -> None:
         assert footprints.slice(tensor) >= max(volume(d.needed(tensor, d.at(r))) for r in d.ranks)
 
 
+@given(distributions())
+def test_what_a_halo_takes_is_exact(d: Distribution) -> None:
+    """Also where cuts are uneven, and where the processes along k share rows."""
+    carried = [volume(d.carried("In", d.at(rank))) for rank in d.ranks]
+    moves = next(Schedule(d, PassPlan()).rounds()).moves
+    strips = [0] * len(d.ranks)
+    for move in moves:
+        for rank in (move.source, *move.targets):
+            strips[rank] += volume(move.box)
+    widened, more = Footprints(d).halo
+    if any(d.carried("In", d.at(rank)) != d.owned("In", d.at(rank)) for rank in d.ranks):
+        assert widened == max(carried)
+        assert widened + more == max(map(add, carried, strips))
+    else:
+        assert widened == more == max(strips) == 0
+
+
+@pytest.mark.parametrize(
+    ("layer", "grid", "pass_", "words"),
+    [
+        (Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1), {"h": 4}, "forward", 804),
+        (Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1), {"h": 4}, "backward-data", 804),
+        (Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1), {"h": 2, "k": 2}, "backward-filter", 516),
+        (Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1), {"h": 2, "k": 2}, "backward-data", 525),
+        (Layer.conv2d((1, 2, 16, 16), 4, 3, padding=2, dilation=2), {"h": 2, "w": 2}, "forward", 746),
+        (Layer.conv1d((1, 2, 65), 2, 3, stride=2), {}, "backward-data", 66),
+        (Layer.matmul(8, 8, 8), {"k": 4}, "backward-data", 54),
+    ],
+)
+def test_a_limit_that_just_does(layer: Layer, grid: dict[str, int], pass_: Task, words: int) -> None:
+    made = synth.plan(layer, 4, 4 * words, grid=grid, pass_=pass_)
+    assert max(simulated(made).peak) == made.memory.words == words
+    with pytest.raises(InfeasibleError, match=f"the least that would do is {4 * words} bytes"):
+        synth.plan(layer, 4, 4 * words - 4, grid=grid, pass_=pass_)
+
+
+def test_a_limit_that_just_does_in_training() -> None:
+    """Beside what a pass holds wait shares that it leaves alone."""
+    layer = Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1)
+    made = synth.plan(layer, 4, 4 * 968, grid={"h": 4}, pass_="training")
+    footprints, kept = Footprints(made.distribution), made.pass_plans[0].keeps | made.pass_plans[1].keeps
+    first, second, last = made.passes
+    held = [
+        max(simulate(each).peak) + resident(footprints, kept, (first, second, last), each.pass_plan.pass_)
+        for each in made.schedules
+    ]
+    assert max(held) == made.memory.words == 968
+    with pytest.raises(InfeasibleError, match=f"the least that would do is {4 * 968} bytes"):
+        synth.plan(layer, 4, 4 * 967, grid={"h": 4}, pass_="training")
+
+
 def test_huge_shares_are_exact() -> None:
     n = 2**40 - 1
     d = Distribution(Nest(PerAxis(b=n, c=n, k=n), ONE, ONE, ONE), PerAxis())
@@ -112,17 +193,44 @@ def test_largest_tiles(schedule: Schedule) -> None:
             assert footprints.tile(tensor, pass_plan) == largest
 
 
-@given(nests(), st.integers(1, 5), st.integers(1, 4))
-def test_long_grids_are_bounded_from_above(nest: Nest, parts: int, tiles: int) -> None:
+@given(nests(), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3))
+def test_long_grids_are_bounded_from_above(nest: Nest, parts: int, tiles: int, members: int) -> None:
     window, out = nest.w, nest.extents.w
     parts = min(parts, out)
-    exact, rows = halo_rows(window, out, parts), tile_rows(window, out, parts, tiles)
+    exact, rows = halo_rows(window, out, parts, members), tile_rows(window, out, parts, tiles)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "EXACT", 0)
-        loose = halo_rows.__wrapped__(window, out, parts)
+        loose = halo_rows.__wrapped__(window, out, parts, members)
         assert tile_rows.__wrapped__(window, out, parts, tiles) >= rows
-    assert loose.carried >= exact.carried
-    assert loose.kept <= exact.kept
+    ((carried, kept, wanted),) = loose.kinds
+    assert (carried, kept) == (loose.carried, loose.kept)
+    assert carried >= exact.carried == max(kind[0] for kind in exact.kinds)
+    assert kept <= exact.kept <= min(kind[1] for kind in exact.kinds)
+    assert wanted >= max(kind[2] for kind in exact.kinds)
+    assert loose.moves
+
+
+def test_what_many_blocks_want_of_the_same_rows() -> None:
+    """One row of In that some thousand blocks read."""
+    window = Window.reduced(4100, 4100, 1, 1, 4099)
+    blocks = [window.reach(*cut((0, window.out), 4099, index)) for index in range(4099)]
+    wanted = sum(min(2, length(block)) for block in blocks if block[0] == 0)
+    ((_, _, bound),) = halo_rows(window, window.out, 4099).kinds
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "EXACT", 4100)
+        exact = halo_rows.__wrapped__(window, window.out, 4099)
+    most = max(kind[2] for kind in exact.kinds)
+    assert wanted <= most <= bound
+
+
+def test_where_blocks_differ_much_they_are_bounded_together() -> None:
+    window = Window.reduced(101, 3, 2, 1, 1)
+    exact = halo_rows(window, window.out, 17)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "KINDS", 0)
+        ((carried, kept, wanted),) = halo_rows.__wrapped__(window, window.out, 17).kinds
+    assert (carried, kept) == (exact.carried, exact.kept)
+    assert wanted == max(kind[2] for kind in exact.kinds)
 
 
 def test_phases_of_a_matrix_product_by_hand() -> None:

@@ -15,7 +15,9 @@ from cases import CASES
 from random_plans import random_plan
 from ranks import Outcome, run_ranks
 
+import synth
 from codegen.render import render
+from synth.layer import Layer
 from synth.passes import TASKS
 from synth.plan import Plan
 from synth.simulate import simulate
@@ -42,6 +44,14 @@ def agree(plan: Plan, outcome: Outcome) -> None:
 def test_values_and_words(name: str, tmp_path: Path) -> None:
     plan = CASES[name]
     agree(plan, run_ranks(render(plan), plan.used_procs, tmp_path, "--check"))
+
+
+def test_a_plan_of_no_more_memory_than_it_holds(tmp_path: Path) -> None:
+    """Rows of dIn return to their owners beside what was read last."""
+    layer = Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1)
+    plan = synth.plan(layer, 4, 4 * 804, grid={"h": 4}, pass_="backward-data")
+    assert max(simulate(plan.schedule).peak) == plan.memory.words == 804
+    agree(plan, run_ranks(render(plan), 4, tmp_path, "--check"))
 
 
 @pytest.mark.parametrize("name", ["summa_2_5d", "uneven_2_5d", "in_stays", "ker_stays_tiles", "matrix_3d"])

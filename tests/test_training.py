@@ -132,7 +132,7 @@ def test_without_memory_for_it_nothing_travels_between_the_gradients() -> None:
 
     from synth.plan_file import parse_plan
 
-    plan = CASES["training_tiles"]  # dIn has sums that travel while dKer is computed
+    plan = CASES["training_grouped"]  # dIn has sums that travel while dKer is computed
     assert [pass_plan.pass_ for pass_plan in plan.pass_plans] == list(PASSES)
     assert plan.overlap
     tight = replace(plan, memory_limit=plan.memory_bytes - 1)

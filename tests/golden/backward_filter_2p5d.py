@@ -11,7 +11,7 @@ Owned  In: c over c, h over h, w over k
        Ker: k over k then x, c over c (x: h); partial sums along x until reduced
        Out: k over k then c, h over h
 Moves  In 588 (halo 60), Ker 72, Out 324: at most 786 words received per rank
-Memory at most 3882 words of 4 bytes per rank
+Memory at most 3546 words of 4 bytes per rank
 """
 
 import sys

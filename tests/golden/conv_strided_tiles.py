@@ -11,7 +11,7 @@ Owned  In: h over h then k
        Ker: k over k, c over x (x: h)
        Out: k over k, h over h
 Moves  In 624 (halo 104), Ker 60, Out 0: at most 684 words received per rank
-Memory at most 1716 words of 4 bytes per rank
+Memory at most 1404 words of 4 bytes per rank
 """
 
 import sys

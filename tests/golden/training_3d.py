@@ -18,7 +18,7 @@ Moves  forward: In 468 (halo 60), Ker 72, Out 324
        backward-filter: In 0 (halo 0), Ker 72, Out 0
        together: In 876 (halo 120), Ker 108, Out 486: at most 1470 words received per
        rank
-Memory at most 6942 words of 4 bytes per rank
+Memory at most 5094 words of 4 bytes per rank
 """
 
 import sys

@@ -18,7 +18,7 @@ Moves  forward: In 416 (halo 104), Ker 60, Out 0
        backward-data: In 520 (halo 104), Ker 60, Out 0
        backward-filter: In 0 (halo 0), Ker 120, Out 0
        together: In 936 (halo 208), Ker 240, Out 0: at most 1176 words received per rank
-Memory at most 3408 words of 4 bytes per rank
+Memory at most 2740 words of 4 bytes per rank
 """
 
 import sys

@@ -19,7 +19,7 @@ Moves  backward-data: In 216 (halo 36), Ker 54, Out 72
        forward: In 252 (halo 36), Ker 0, Out 72
        backward-filter: In 0 (halo 0), Ker 54, Out 0
        together: In 468 (halo 36), Ker 108, Out 144: at most 720 words received per rank
-Memory at most 2652 words of 4 bytes per rank
+Memory at most 2040 words of 4 bytes per rank
 """
 
 import sys
