@@ -165,7 +165,7 @@ class OnePass(Signature):
         for tensor in self.fills:
             place = f"within({self.touched(tensor)}(block), {self.var(tensor)}_box)"
             lines.append(f'{self.whole(tensor)}[{place}] = panels["{self.role(tensor)}"]')
-        return [Text(tuple(lines))] if lines else []
+        return [Text(("# later passes find what this fills", *lines))] if lines else []
 
     def _one_step(self, block: tuple[str, ...]) -> list[Node]:
         var, kernel = self.var(self.written), self._kernel()[1]

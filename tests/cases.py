@@ -138,6 +138,12 @@ CASES: dict[str, Plan] = {
     "training_tiles": _training(
         STRIDED, G(h=2, k=3), "In Out", (G(c=2, h=2), G(c=2), G(w=2, c=2)), "Ker Out In"
     ),
+    "training_streams": _training(UNEVEN, G(h=2, c=2, k=2), tiles=(G(c=3), G(k=2), ONES), stays="Out In Ker"),
+    "training_streams_b": _training(UNEVEN, G(h=2, k=2), tiles=(G(b=2), G(b=3), ONES), stays="Ker Ker In"),
+    "training_streams_matrix": _training(
+        MATRIX, G(b=2, k=2), tiles=(G(c=4), ONES, G(c=2)), stays="Out In Out"
+    ),
+    "training_streams_up": _training(UP, G(h=2, c=2), tiles=(G(k=2), ONES, ONES), stays="In In Out"),
     "training_grouped": _training(GROUPED, G(g=2, h=2, k=2), "Ker"),
     "training_volume": _training(VOLUME, G(d=2, h=2, k=2), "In Out", (ONES, G(k=2), ONES), "Ker"),
     "training_line": _training(LINE, G(b=2, w=2, k=2)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from synth.axes import AXES, TENSORS, PerAxis, Tensor, placement
+from synth.axes import AXES, TENSORS, Axis, PerAxis, Tensor, placement
 from synth.layer import Layer, LayerError
 from synth.pass_plan import PassPlan
 from synth.passes import Task, sequences
@@ -57,5 +57,7 @@ def _tiled(rng: random.Random, blocks: list[int], role: PassPlan) -> PassPlan:
     counts = PerAxis(*(min(t, b) for t, b in zip(counts, blocks, strict=True)))
     stationary: Tensor = rng.choice(["Out", "Ker", "In"])
     if role.kept | role.keeps and rng.random() < 0.5:
-        counts = PerAxis()
+        axis: Axis = {"Out": "c", "In": "k", "Ker": "b"}[stationary]  # type: ignore[assignment]
+        most = min(3, blocks[AXES.index(axis)])
+        counts = PerAxis().with_(axis, rng.randint(1, most))  # what is kept may stream, or comes whole
     return replace(role, stationary=stationary, counts=counts, swapped=rng.random() < 0.5)

@@ -25,6 +25,7 @@ NAMES = {
     "filter_2_5d": "backward_filter_2p5d.py",
     "training_3d": "training_3d.py",
     "training_tiles": "training_tiles.py",
+    "training_streams": "training_streams.py",
     "training_up": "training_transposed.py",
 }
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,7 @@ import pytest
 from ranks import run_ranks
 
 from benchmarks.suite.contender import NotApplicableError
+from benchmarks.suite.hosts import HERE, Hosts, HostsError, network
 from benchmarks.suite.kernels import operations, write_whole
 from benchmarks.suite.launch import Asked, planned
 from benchmarks.suite.ours import OURS, TUNED
@@ -36,6 +41,25 @@ MATRIX = Layer.matmul(64, 32, 48, name="matrix")
 PRODUCTS = {"DTensor column", "DTensor row", "SUMMA"}
 SAMPLES = {"DDP", "FSDP2", "DTensor batch"}
 ASKED = Asked(("training", "forward"), tuple(PEERS), 0.1, (2, 2), profiled=1, objective="words")
+SENT = 8_000_000  # bytes
+TALK = f"""
+import socket, sys, time
+if int(sys.argv[1]):
+    for attempt in range(100):
+        try:
+            with socket.create_connection(("10.77.0.1", 5555)) as other:
+                other.sendall(bytes(int(sys.argv[1])))
+            break
+        except OSError:
+            time.sleep(0.1)
+else:
+    with socket.create_server(("10.77.0.1", 5555)) as here:
+        other, _ = here.accept()
+        begin, got = time.perf_counter(), 0
+        while got < {SENT}:
+            got += len(other.recv(1 << 20))
+        print(time.perf_counter() - begin)
+"""
 HEADERS = 20_000  # bytes that gloo may add in one step of these small layers
 
 
@@ -211,3 +235,43 @@ def test_summa_grid_gathers_the_fewest_words() -> None:
     assert best_grid((32768, 512, 512), 8) == (4, 2)
     with pytest.raises(NotApplicableError, match="7 ranks make no grid"):
         best_grid((64, 64, 64), 7)
+
+
+def test_a_network_of_hosts_shapes_what_passes() -> None:
+    """Two hosts see each other, and what one sends takes the time of its link."""
+    if os.geteuid() or not shutil.which("ip"):
+        pytest.skip("hosts need root and iproute2")
+    try:
+        with network(2, "400mbit") as hosts:
+            talk = [
+                subprocess.Popen([*enter, sys.executable, "-c", TALK, str(size)], stdout=subprocess.PIPE)
+                for enter, size in zip(hosts.enter, (0, SENT), strict=True)
+            ]
+            told = [process.communicate(timeout=60)[0] for process in talk]
+    except HostsError as error:
+        pytest.skip(f"no hosts here: {error}")
+    assert 8 * SENT / 400e6 * 0.9 < float(told[0]) < 10
+    assert not subprocess.run(["ip", "netns", "list"], capture_output=True, check=True).stdout.count(
+        f"synth-{os.getpid()}".encode()
+    )
+
+
+def test_ranks_are_spread_evenly_over_hosts() -> None:
+    hosts = Hosts((("enter", "one"), ("enter", "two")), (), "1gbit")
+    first, second = hosts.torchrun("python", 8)
+    assert first[:2] == ["enter", "one"]
+    assert second[second.index("--nproc-per-node") + 1] == "4"
+    assert second[-2:] == ["--node-rank", "1"]
+    with pytest.raises(HostsError, match="7 ranks on 2 hosts: as many belong on each"):
+        hosts.torchrun("python", 7)
+    (alone,) = HERE.torchrun("python", 7)
+    assert "--standalone" in alone
+
+
+@pytest.mark.parametrize(("count", "rate"), [(1, "1gbit"), (4, "fast"), (4, "0gbit"), (4, "1gbit; true")])
+def test_a_network_that_cannot_be(count: int, rate: str) -> None:
+    with (
+        pytest.raises(HostsError, match="hosts: a network has 2 to 200|write it like 1gbit"),
+        network(count, rate),
+    ):
+        raise AssertionError
