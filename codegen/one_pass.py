@@ -189,8 +189,8 @@ class OnePass(Signature):
         if self.leaves:
             return self._hand_over(lines, kernel)
         if any(axis in DIMS[written] for axis in self.loops):
-            place = f"within({self.touched(written)}(block), {var}_box)"
-            lines += [f"term = {kernel}", f"{var}[{place}] += term"]
+            lines.append(f"place = within({self.touched(written)}(block), {var}_box)")
+            lines.append(f"{var}[place] += {kernel}")
         else:
             lines.append(f"{var} += {kernel}")
         return [Text((*lines, self._look(var)))]
@@ -250,8 +250,8 @@ class OnePass(Signature):
 
     def _end(self) -> list[Node]:
         if self.overlap:
-            return self._later()
-        nodes: list[Node] = []
+            return [*self._release(), *self._later()]
+        nodes = self._release()
         result = self.var(self.written)
         if self.grouped(self.written) and not (self.leaves and self.loops):
             phase = "loop" if self.leaves else "reduce"
@@ -259,7 +259,11 @@ class OnePass(Signature):
             nodes.append(Finish(**vars(self._reduce()), phase=phase, into="return" if last else "total ="))
             if last:
                 return nodes
+            if self.returns:
+                nodes.append(Text((f"del {result}",)))
             result = "total"
+        elif self.returns and self.leaves:
+            nodes.append(Text(("del sums",)))
         elif not (self.loops or self.returns or self.kept):
             return nodes  # the one kernel call is what is returned
         if self.returns:
@@ -268,6 +272,17 @@ class OnePass(Signature):
         if self.kept or not self.returns:
             nodes.append(Text((f"return {', '.join([result, *self.kept])}",)))
         return nodes
+
+    def _release(self) -> list[Node]:
+        """Before a result that was here all the time leaves: forget what it is made of."""
+        if self.tiling.stationary != self.written or not (self.grouped(self.written) or self.returns):
+            return []
+        if self._fetches():
+            names = ["panels"]
+        else:
+            slices = [t for t in self._whole_at_once() if t not in self.tiling.keeps]
+            names = [f"{self.var(t)}_{what}" for t in slices for what in ("slice", "coming")]
+        return [Text((f"del {', '.join(names)}  # what follows needs room",))] if names else []
 
     def _later(self) -> list[Node]:
         """The end when sums go on travelling: what remains to be done is a function for the caller."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,13 +18,16 @@ from ranks import Outcome, run_ranks
 
 import synth
 from codegen.render import render
+from synth.axes import PerAxis
 from synth.layer import Layer
 from synth.passes import TASKS
 from synth.plan import Plan
 from synth.simulate import simulate
+from synth.tiling import Tiling
 
 pytestmark = pytest.mark.ranks
 ROOT = Path(__file__).parent.parent
+SMALL = Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1)
 
 
 def agree(plan: Plan, outcome: Outcome) -> None:
@@ -48,10 +52,32 @@ def test_values_and_words(name: str, tmp_path: Path) -> None:
 
 def test_a_plan_of_no_more_memory_than_it_holds(tmp_path: Path) -> None:
     """Rows of dIn return to their owners beside what was read last."""
-    layer = Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1)
-    plan = synth.plan(layer, 4, 4 * 804, grid={"h": 4}, pass_="backward-data")
+    plan = synth.plan(SMALL, 4, 4 * 804, grid={"h": 4}, pass_="backward-data")
     assert max(simulate(plan.schedule).peak) == plan.memory.words == 804
     agree(plan, run_ranks(render(plan), 4, tmp_path, "--check"))
+
+
+@pytest.mark.parametrize(
+    ("layer", "grid", "tiling", "words"),
+    [
+        (Layer.matmul(8, 8, 8), PerAxis(c=4), Tiling("Out", PerAxis(c=2)), 208),
+        (Layer.matmul(8, 8, 8), PerAxis(b=2, c=2), Tiling("Out", PerAxis(c=4)), 112),
+        (Layer.matmul(8, 8, 8), PerAxis(c=4), Tiling("In", PerAxis(k=4)), 144),
+        (Layer.matmul(8, 8, 8), PerAxis(k=4), Tiling("In", PerAxis(k=2), pass_="backward-data"), 208),
+        (SMALL, PerAxis(h=4), Tiling("In", PerAxis(c=2, k=2), pass_="backward-data"), 804),
+    ],
+)
+def test_tensors_take_what_is_planned(
+    layer: Layer, grid: PerAxis, tiling: Tiling, words: int, tmp_path: Path
+) -> None:
+    plan = Plan(layer, grid.size, grid, tiling)
+    told = render(plan).replace("partial(run,", "partial(telling(run),")
+    told = told.replace("if __name__ ==", "from held_words import telling\n\n\nif __name__ ==")
+    outcome = run_ranks(told, grid.size, tmp_path)
+    assert set(outcome.codes) == {0}, "\n".join(outcome.output)
+    held = [int(n) for output in outcome.output for n in re.findall(r"^held (\d+) words", output, re.M)]
+    assert len(held) == grid.size
+    assert max(held) == plan.memory.words == words
 
 
 @pytest.mark.parametrize("name", ["summa_2_5d", "uneven_2_5d", "in_stays", "ker_stays_tiles", "matrix_3d"])

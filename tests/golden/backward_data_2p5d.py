@@ -207,10 +207,14 @@ def run(ker_own, dout_own, at, groups, words):
         din += input_gradient(panels["Ker"], panels["dOut"], block, WINDOWS)
         words.look("dIn", step, din)
 
+    del panels  # what follows needs room
+
     # Each rank along k holds a partial sum of the same slice of dIn.
     count = words.counter("reduce", 0, "In")
     leaving = reduce(din, din_box, carried_in, groups["k"], count)
     total = add_up(leaving)
+
+    del din
 
     # The rows of dIn that a block computes for its neighbours are added where they are owned.
     neighbours = line(at, GRID, ("h", "k"))

@@ -211,6 +211,8 @@ def run(in_own, dout_own, at, groups, words):
         dker += kernel_gradient(panels["In"], panels["dOut"], block, WINDOWS)
         words.look("dKer", step, dker)
 
+    del panels  # what follows needs room
+
     # Each rank along x holds a partial sum of the same slice of dKer.
     count = words.counter("reduce", 0, "Ker")
     leaving = reduce(dker, dker_box, owned_ker, groups["x"], count)

@@ -197,6 +197,8 @@ def run(in_own, ker_own, at, groups, words):
         out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
         words.look("Out", step, out)
 
+    del panels  # what follows needs room
+
     # Each rank along c holds a partial sum of the same slice of Out.
     count = words.counter("reduce", 0, "Out")
     leaving = reduce(out, out_box, owned_out, groups["c"], count)

@@ -194,8 +194,8 @@ def run(in_own, ker_own, at, groups, words):
         settle(coming, panels)
         if step + 1 < STEPS:
             coming = fetch(step + 1)  # travels while this step computes
-        term = convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
-        out[within(touched_out(block), out_box)] += term
+        place = within(touched_out(block), out_box)
+        out[place] += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
         words.look("Out", step, out)
 
     return out

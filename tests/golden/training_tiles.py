@@ -206,8 +206,8 @@ def forward(in_own, ker_own, at, groups, words):
         block = tile(at, step, tiles)
         in_tile = in_slice[within(touched_in(block), in_box)]
         ker_tile = ker_slice[within(touched_ker(block), ker_box)]
-        term = convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
-        out[within(touched_out(block), out_box)] += term
+        place = within(touched_out(block), out_box)
+        out[place] += convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
         words.look("Out", step, out)
 
     return out, in_slice

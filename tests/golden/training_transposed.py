@@ -193,6 +193,8 @@ def backward_data(ker_own, dout_own, at, groups, words):
     leaving = reduce(din, din_box, carried_in, groups["k"], count)
     total = add_up(leaving)
 
+    del din
+
     # The rows of dIn that a block computes for its neighbours are added where they are owned.
     neighbours = line(at, GRID, ("h",))
     count = words.counter("return", 0, "In")
