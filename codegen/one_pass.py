@@ -275,12 +275,12 @@ class OnePass(Signature):
 
     def _release(self) -> list[Node]:
         """Before a result that was here all the time leaves: forget what it is made of."""
-        if self.tiling.stationary != self.written or not (self.grouped(self.written) or self.returns):
+        if self.pass_plan.stationary != self.written or not (self.grouped(self.written) or self.returns):
             return []
         if self._fetches():
             names = ["panels"]
         else:
-            slices = [t for t in self._whole_at_once() if t not in self.tiling.keeps]
+            slices = [t for t in self._whole_at_once() if t not in self.pass_plan.keeps]
             names = [f"{self.var(t)}_{what}" for t in slices for what in ("slice", "coming")]
         return [Text((f"del {', '.join(names)}  # what follows needs room",))] if names else []
 

@@ -271,7 +271,7 @@ def test_ranks_are_spread_evenly_over_hosts() -> None:
 @pytest.mark.parametrize(("count", "rate"), [(1, "1gbit"), (4, "fast"), (4, "0gbit"), (4, "1gbit; true")])
 def test_a_network_that_cannot_be(count: int, rate: str) -> None:
     with (
-        pytest.raises(HostsError, match="hosts: a network has 2 to 200|write it like 1gbit"),
+        pytest.raises(HostsError, match=r"hosts: a network has 2 to 200|write it like 1gbit"),
         network(count, rate),
     ):
         raise AssertionError

@@ -241,6 +241,8 @@ def forward(in_own, ker_own, at, groups, words):
         out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
         words.look("Out", step, out)
 
+    del panels  # what follows needs room
+
     # Each rank along c holds a partial sum of the same slice of Out.
     count = words.counter("reduce", 0, "Out")
     leaving = reduce(out, out_box, owned_out, groups["c"], count)
@@ -285,6 +287,8 @@ def backward_data(ker_slice, dout_own, at, groups, words):
         ker_tile = ker_slice[within(touched_ker(block), touched_ker(work(at)))]
         din += input_gradient(ker_tile, panels["dOut"], block, WINDOWS)
         words.look("dIn", step, din)
+
+    del panels  # what follows needs room
 
     # Each rank along k holds a partial sum of the same slice of dIn.
     count = words.counter("reduce", 0, "In")
