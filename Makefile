@@ -5,7 +5,7 @@ OWN := .venv/bin
 BIN ?= $(OWN)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 
-.PHONY: check test lint demo golden mutants bench bench-all accuracy networks fuzz wheel audit
+.PHONY: check test lint demo golden mutants bench bench-network bench-all accuracy networks fuzz wheel audit
 
 check: lint test
 
@@ -27,6 +27,11 @@ mutants: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.suite
+
+# ranks on four hosts of this machine, joined by links of 1 Gbit/s; needs root and iproute2
+bench-network: $(READY)
+	$(BIN)/python -m benchmarks.suite --hosts 4 --link 1gbit --objective time
+	$(BIN)/python -m benchmarks.suite.overlap --hosts 2 --procs 2
 
 bench-all: bench
 	$(BIN)/python -m benchmarks.suite.overlap

@@ -163,7 +163,7 @@ def test_a_line_that_falls_short_says_why() -> None:
         "filter takes 0.50 of our time, 1.00 with tuned kernels",
         "2.00 of the planned bytes are received",
         "filter moves 0.75 of our bytes",
-        "the local kernels alone would take 0.25 of our time",
+        "the local kernels alone would take 0.25 of our time, one after the other 0.25",
     ]
     assert why([line])[-1] == "  Ours loses most in waiting: +0.700 s."
     assert line.error == pytest.approx(0.1)

@@ -40,9 +40,12 @@ HEADS = ["layer", "grid", "panels", "s", "quartiles", "/ one panel", "MB receive
 HEADS += ["kernel", "copies", "waiting", "rest"]
 ABOUT = """\
 Forward passes, Out stationary, In and Ker in panels along c, the next panel on its way while one is used;
-every number of panels in the same processes, in alternating order; medians. The threads that move the words
-need a core like those that compute: where ranks are as many as cores or more, overlap has little to hide.
+every number of panels in the same processes, in alternating order; medians. {cores}
 How a step is timed and where its shares come from: `suite.md`."""
+ONE_HOST = """The threads that move the words
+need a core like those that compute: where ranks are as many as cores or more, overlap has little to hide."""
+NETWORK = """Between hosts words
+wait for the links, and take no core meanwhile."""
 
 
 def plans(layer: Layer, procs: int) -> dict[str, Plan]:
@@ -92,9 +95,13 @@ def main() -> None:
     parser.add_argument("layers", nargs="*", metavar="LAYER.yaml")
     parser.add_argument("--procs", type=int, nargs="+", choices=tuple(GRIDS), default=(2, 4))
     parser.add_argument("--seconds", type=float, default=15.0, help="of timed rounds per layer and grid")
-    parser.add_argument("-o", "--output", type=Path, default=ROOT / "benchmarks/results/overlap.md")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="benchmarks/results/overlap.md, or with --hosts -LINK"
+    )
     add_options(parser)
     args = parser.parse_args()
+    name = f"overlap-{args.link}.md" if args.hosts > 1 else "overlap.md"
+    args.output = args.output or ROOT / "benchmarks/results" / name
     try:
         with asked(args) as hosts:
             measured(args, hosts)
@@ -117,7 +124,8 @@ def measured(args: argparse.Namespace, hosts: Hosts) -> None:
                 told += found
     library = torch.__version__.partition("+")[0]
     machine = f"{describe()}, torch {library}, gloo, one thread per rank; {hosts}."
-    text = ["# Panels that travel while the one before is used", "", machine, ABOUT, ""]
+    text = ["# Panels that travel while the one before is used", "", machine]
+    text += [ABOUT.format(cores=NETWORK if hosts.link else ONE_HOST), ""]
     text += markdown(HEADS, told)
     args.output.write_text("\n".join(text) + "\n")
 

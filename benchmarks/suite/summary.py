@@ -103,8 +103,12 @@ class Line:
             if row.sent_received < mine.sent_received * 0.99:
                 told.append(f"{row.name} moves {row.sent_received / mine.sent_received:.2f} of our bytes")
         if self.efficiency < ENOUGH["efficiency"]:
-            bound = "the local kernels" if self.local > self.planned / self.bandwidth else "the wire"
-            told.append(f"{bound} alone would take {self.efficiency:.2f} of our time")
+            wire = self.planned / self.bandwidth
+            bound = "the local kernels" if self.local > wire else "the wire"
+            both = (self.local + wire) / mine.seconds.median
+            told.append(
+                f"{bound} alone would take {self.efficiency:.2f} of our time, one after the other {both:.2f}"
+            )
         return told
 
 
