@@ -131,8 +131,8 @@ class Ranges:
                 last[axis] = high
         return Range(tuple(first), tuple(last))
 
-    def bound(self, within: Range) -> int:
-        """Words that the average process receives at least, on any grid of a range.
+    def bound(self, within: Range, moves: int = 1) -> int:
+        """Words that the average process receives at least, on any grid of a range, if all moves so often.
 
         On one grid of S processes that is (In·H·k + Ker·x + Out·c - all words) / S, where H grows by the
         rows that neighbours share; clipped footprints are taken from below. The numerator grows with every
@@ -142,7 +142,7 @@ class Ranges:
         inputs = self._flat * math.prod(w.size + shared_rows(w, least[axis]) for axis, w in self._windows)
         sums = inputs * least.k - self.words["In"]
         sums += self.words["Ker"] * (least.x - 1) + self.words["Out"] * (least.c - 1)
-        return max(0, -(-sums // min(self.procs, self.grid(within.last).size)))
+        return max(0, -(-moves * sums // min(self.procs, self.grid(within.last).size)))
 
     def key(self, within: Range) -> Key:
         """A key that no grid of a range undercuts."""

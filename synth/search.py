@@ -189,7 +189,7 @@ class _Search:
         if self._beyond(each):
             return
         state = self.ranges.grid(each.first) if each.single else each
-        bound = self.ranges.bound(each) * self.request.moves
+        bound = self.ranges.bound(each, self.request.moves)
         heapq.heappush(queue, (bound, self.ranges.key(each), next(self.ticket), state))
 
     def _beyond(self, grids: Range | PerAxis) -> bool:

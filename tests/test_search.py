@@ -9,7 +9,7 @@ from functools import reduce
 from operator import add
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from problems import all_grids, conv, distributions, small_nests
 from test_fit import all_points
@@ -87,6 +87,7 @@ def test_no_grid_moves_fewer_words(nest: Nest, procs: int, exact: bool, balance:
 
 @settings(max_examples=60)
 @given(small_nests(5), st.integers(1, 12), st.sampled_from(TASKS), st.booleans())
+@example(Layer.matmul(1, 4, 1).nest, 3, "training", False)  # one rank gathers a word, another one sums it
 def test_no_grid_moves_fewer_words_in_any_pass(nest: Nest, procs: int, task: Task, transposed: bool) -> None:
     request = Request(nest, procs, pass_=task, transposed=transposed)
     assert best(request) == brute_force(request)

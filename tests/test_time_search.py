@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from synth.axes import ROW_MAJOR, TENSORS
+from synth.axes import ROW_MAJOR, TENSORS, PerAxis
 from synth.cli import main
 from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.layer import Layer, load_layer
 from synth.machine.file import load_machine
 from synth.machine.layer_time import LayerTimer
-from synth.machine.levels import Machine
+from synth.machine.levels import Level, Machine
 from synth.memory import Footprints
 from synth.search import Request
 from synth.space import Space, all_grids
@@ -65,6 +65,20 @@ def test_panels_hide_communication_where_it_pays() -> None:
     assert chosen.panels > 1
     assert chosen.exposed < chosen.comm
     assert chosen.total < timer.passed("forward", chosen.stationary, 1).total
+
+
+def test_panels_that_few_ranks_carry_take_longer() -> None:
+    """In[b, c] is owned by c: panels along c come from one rank each, panels along b from all."""
+    footprints = Footprints(Distribution(Layer.matmul(512, 512, 512).nest, PerAxis(k=4)))
+    link = Machine("link", (Level("system", None, 0.0, 1e-9),), LASSEN.compute, algorithms=("ring",))
+    timer = LayerTimer(link, footprints, ROW_MAJOR, sequence=("forward",))
+    whole = timer.passed("forward", "Out", 1).comm
+    assert whole == pytest.approx(512 * 512 * 4 * 3 / 4 * 1e-9)
+    assert timer.passed("forward", "Out", 2).comm == pytest.approx(2 * whole)
+    assert timer.passed("forward", "Out", 8).comm == pytest.approx(2 * 4 / 3 * whole)  # a tree of two steps
+    assert timer.passed("forward", "Ker", 8).comm == pytest.approx(whole)
+    sums = LayerTimer(link, footprints, ROW_MAJOR, sequence=("backward-data",))
+    assert sums.passed("backward-data", "Out", 8).comm == pytest.approx(4 * whole)  # all to one
 
 
 def test_no_overlap_exposes_everything() -> None:

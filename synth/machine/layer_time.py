@@ -166,8 +166,26 @@ class LayerTimer:
         _, chosen, index = min(times)
         return self._described(pass_, travels, TENSORS[index], chosen)
 
-    def _seconds(self, op: Op, tensor: Tensor, pieces: int) -> Cost:
-        return collective(self.machine, op, self.sizes[tensor] / pieces, self.groups[tensor])
+    def _seconds(self, op: Op, tensor: Tensor, stationary: Tensor, panels: int) -> Cost:
+        """What one of the panels of a tensor takes; the stationary one travels at once."""
+        pieces = 1 if tensor == stationary else panels
+        size = self.sizes[tensor] / pieces * self._crowd(op, tensor, stationary, pieces)
+        return collective(self.machine, op, size, self.groups[tensor])
+
+    def _crowd(self, op: Op, tensor: Tensor, stationary: Tensor, panels: int) -> float:
+        """How many times as long a panel takes because few of the ranks that share it carry its words.
+
+        Where shares are cut along the dimension that panels are, a panel comes from (or goes to) few ranks,
+        whose links carry it alone while those of others rest; from a single one it is broadcast by a tree.
+        The oracle's convention has no such factor.
+        """
+        along, shares = LACKED_INDEX[stationary], self.footprints.distribution.shares[tensor]
+        parts, ranks = dict(shares).get("b" if along == "x" else along, 1), self.groups[tensor].size
+        if not self.sequence or min(panels, parts) == 1:
+            return 1.0
+        if op == "all_gather" and parts == ranks <= panels:
+            return min(parts, math.ceil(math.log2(ranks)) * ranks / (ranks - 1))
+        return min(panels, parts)
 
     def _exposed(
         self, pass_: Pass, travels: dict[Tensor, Op], stationary: Tensor, panels: int
@@ -176,7 +194,7 @@ class LayerTimer:
         alone, streamed, last = self.halo_seconds, 0.0, 0.0
         for tensor, op in travels.items():
             pieces = 1 if tensor == stationary else panels
-            seconds = self._seconds(op, tensor, pieces).seconds * pieces
+            seconds = self._seconds(op, tensor, stationary, panels).seconds * pieces
             alone, streamed = (alone + seconds, streamed) if pieces == 1 else (alone, streamed + seconds)
             if WRITES[pass_] == tensor and self.sequence[1:2] == (pass_,):
                 last = seconds / pieces
@@ -199,7 +217,7 @@ class LayerTimer:
         parts = [("halo", "neighbours", self.halo_seconds)] if self.halo_seconds else []
         for tensor, op in travels.items():
             pieces = 1 if tensor == stationary else panels
-            made = self._seconds(op, tensor, pieces)
+            made = self._seconds(op, tensor, stationary, panels)
             parts.append((tensor, made.algorithm, made.seconds * pieces))
         return PassTime(pass_, stationary, panels, self.compute, comm, exposed, tuple(parts))
 
