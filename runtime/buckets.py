@@ -39,6 +39,11 @@ class Bucket:
         self.flat: torch.Tensor | None = None
         self.missing, self.request = set[int](), None
 
+    def used(self) -> bool:
+        """Whether there are gradients, or will be: not where all of it is frozen."""
+        trained = any(each.parameter.requires_grad for each in self.shared)
+        return trained or self.flat is not None
+
     def views(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """Parameters and where in the bucket their own words are."""
         assert self.flat is not None
@@ -66,7 +71,7 @@ class Buckets:
         self.buckets = _packed(wanted[::-1], size)
         for number, bucket in enumerate(self.buckets):
             for index, each in enumerate(bucket.shared):
-                each.parameter.register_hook(self._taker(number, index))  # type: ignore[no-untyped-call]
+                _hook(each.parameter, self._taker(number, index))
 
     @contextmanager
     def later(self) -> Iterator[None]:
@@ -102,7 +107,11 @@ class Buckets:
             self._forget()
         self.task, self.next, self.unfinished = task, 0, self.sums
         for bucket in self.buckets:
-            bucket.missing = set(range(len(bucket.shared)))
+            bucket.missing = {
+                index
+                for index, each in enumerate(bucket.shared)
+                if each.parameter.requires_grad
+            }
         if self.sums:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
@@ -112,6 +121,9 @@ class Buckets:
             bucket = self.buckets[self.next]
             if bucket.missing and not everything:
                 return
+            self.next += 1
+            if not bucket.used():
+                continue
             if bucket.flat is None:  # no gradient yet, on no rank
                 first = bucket.shared[0].parameter
                 bucket.flat = first.detach().new_zeros(bucket.words)
@@ -119,13 +131,13 @@ class Buckets:
                 bucket.flat, group=bucket.group, async_op=True
             )
             self.messages, self.words = self.messages + 1, self.words + bucket.words
-            self.next += 1
 
     def _finish(self) -> None:
         """The end of a backward pass: all sums are there and added."""
         self._send(everything=True)
         for bucket in self.buckets:
-            assert bucket.request is not None
+            if bucket.request is None:  # all of it is frozen
+                continue
             assert bucket.flat is not None
             bucket.request.wait()
             bucket.request = None
@@ -142,6 +154,15 @@ class Buckets:
                 bucket.request = None
             if bucket.flat is not None:
                 bucket.flat.zero_()
+
+
+def _hook(parameter: nn.Parameter, take: Callable[..., torch.Tensor]) -> None:
+    """A hook that also works where a frozen parameter is trained later."""
+    if not (parameter.is_floating_point() or parameter.is_complex()):
+        return  # never trained
+    trained = parameter.requires_grad
+    parameter.requires_grad_(True).register_hook(take)  # type: ignore[no-untyped-call]
+    parameter.requires_grad_(trained)
 
 
 def _packed(shared: Sequence[Shared], size: int) -> list[Bucket]:

@@ -124,7 +124,7 @@ def chosen(call: Call) -> Step | None:
         order = _order(call)
         return None if order is None else Turned(source, order)
     if word in ("flatten", "view", "reshape") and len(call.inputs) == 1:
-        return Flatten(source, call.count) if call.out == _flat(source.whole) else None
+        return _flattened(source, call.out, call.count)
     if word == "mean" and _spatial(call):
         return GlobalPool(source, len(call.out) > 2, call.count)
     return None
@@ -166,7 +166,7 @@ def of_module(call: Call, module: Any) -> Step | None:
     if isinstance(module, nn.Upsample):
         return resized(module, source, out, count)
     if isinstance(module, nn.Flatten) and module.start_dim == 1:
-        return Flatten(source, count) if out == _flat(source.whole) else None
+        return _flattened(source, out, count)
     return None
 
 
@@ -206,12 +206,7 @@ def _held(call: Call, boxes: Mapping[str, Layout]) -> Held | None:
     """The parameters of a call, by the last part of their names."""
     if not boxes:
         return None
-    values = {
-        entry(name, call): values.detach()
-        if not values.requires_grad
-        else nn.Parameter(values)
-        for name, values in call.parameters.values()
-    }
+    values = {entry(name, call): values for name, values in call.parameters.values()}
     layouts = {entry(name, call): lies for name, lies in boxes.items()}
     return Held(values, layouts, call.count)
 
@@ -274,8 +269,11 @@ def _order(call: Call) -> list[int] | None:
     return [extent - 1 for extent in moved.shape]
 
 
-def _flat(whole: tuple[int, ...]) -> tuple[int, ...]:
-    return whole[0], math.prod(whole[1:])
+def _flattened(source: Layout, out: tuple[int, ...], count: Count) -> Step | None:
+    """(b, c, *spatial) as (b, c * spatial)."""
+    whole = source.whole
+    flat = len(whole) > 1 and out == (whole[0], math.prod(whole[1:]))
+    return Flatten(source, count) if flat else None
 
 
 def _spatial(call: Call) -> bool:

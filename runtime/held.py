@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from runtime.blocks import within
-from runtime.layout import Agree, Count, Layout, one_owner
+from runtime.layout import Agree, Count, Layout, SumBack, one_owner
 from runtime.shares import gather_shares
 
 
@@ -41,6 +41,9 @@ class Held(nn.Module):
         """The own box of an entry; its gradient is summed over all that hold it."""
         values: torch.Tensor = getattr(self, name)
         held, owned = self.layouts[name], self.owners[name]
+        if values.requires_grad and not held.whole:  # all ranks hold the one word
+            summed: torch.Tensor = SumBack.apply(values, None)  # type: ignore[no-untyped-call]
+            return summed
         if not values.requires_grad or held.boxes == owned.boxes:
             return values
         agreed: torch.Tensor = Agree.apply(values, held, owned, self.count)  # type: ignore[no-untyped-call]

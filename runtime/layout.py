@@ -41,8 +41,11 @@ def everywhere(whole: Sequence[int]) -> Layout:
 def even(whole: Sequence[int]) -> Layout:
     """Samples are cut over as many ranks as go, the second dimension over the others.
 
-    Parts are empty where there are fewer words than ranks.
+    Parts are empty where there are fewer words than ranks. A single number cannot be
+    cut: all ranks have it, each with a part of its gradient.
     """
+    if not whole:
+        return everywhere(whole)
     ranks = dist.get_world_size()
     first = max(d for d in range(1, ranks + 1) if ranks % d == 0 and d <= whole[0])
     first = ranks if len(whole) == 1 else first
@@ -83,6 +86,8 @@ def dealt(held: Layout) -> Layout:
 
 def one_owner(held: Layout) -> Layout:
     """An owner for each word that several ranks may hold, one of them where it goes."""
+    if not held.whole:  # a single number cannot be cut: all of them
+        return held
     return dealt(held) if apart(held.boxes) else even(held.whole)
 
 

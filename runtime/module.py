@@ -317,8 +317,10 @@ class AddBias(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, dout: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
         """dOut passes; every number of the bias gets the sum of its channel."""
+        if not ctx.needs_input_grad[1]:  # the bias is frozen
+            return dout, None, None, None
         dims = [0, *range(dout.dim() - ctx.dims, dout.dim())]
         dbias = dout.sum(dims).contiguous()
         if ctx.group is not None:

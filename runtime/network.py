@@ -57,6 +57,7 @@ class Network(nn.Module):
         check_finite: bool = False,
     ) -> None:
         super().__init__()
+        self.training, self.modes = model.training, dict[bool, str]()
         self.make, self.refuse, self.words = make, refuse, Words()
         self.dtype, self.check_finite = dtype, check_finite
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -69,6 +70,7 @@ class Network(nn.Module):
             dist.broadcast(values.detach(), src=0)
         self.steps = nn.ModuleDict()
         self.calls: list[tuple[str, tuple[str, ...]]] = []  # step, its inputs
+        self.detached: set[str] = set()  # steps without gradients
         self.owners: dict[str, str] = {}  # module of the model -> its step
         self.entries: dict[str, tuple[str, str]] = {}  # key of its state -> step, entry
         self.ready: dict[str, DistributedLayer | None] = {}
@@ -97,6 +99,7 @@ class Network(nn.Module):
                 self.layouts[node.name] = self._entry(node, tuple(value.shape))
             case "output":
                 self.output = node.all_input_nodes[0].name
+                self.modes = node.meta.get("refused", {})
             case "call_module" | "call_function":
                 self._add(node)
 
@@ -118,7 +121,10 @@ class Network(nn.Module):
         step = self._planned(call, str(node.target))
         step = step or (self._settled(call, node, place) if place else chosen(call))
         step = (step or self._gathered(call)).to(self.device)
+        self._set_mode(step, node)
         self.steps[node.name] = step
+        if not node.meta.get("grad", True):
+            self.detached.add(node.name)
         self.calls.append((node.name, tuple(each.name for each in call.inputs)))
         self.layouts[node.name] = step.layout
         keys = {f"{name}": entry(name, call) for name, _ in call.parameters.values()}
@@ -128,9 +134,20 @@ class Network(nn.Module):
             self.owners[name] = node.name
         for key, held in keys.items():
             if key in self.entries:
-                name = key.rpartition(".")[0] or key
-                raise ValueError(f"{name} is called twice; call a layer of its own")
+                raise ValueError(
+                    f"{key} is used by two calls, {self.entries[key][0]} and"
+                    f" {node.name}; give each its own"
+                )
             self.entries[key] = node.name, held
+
+    def _set_mode(self, step: Step, node: fx.Node) -> None:
+        """Training or evaluation, as the model's module is."""
+        if node.op == "call_module":
+            step.training = self.plain[str(node.target)].training
+        else:
+            step.training = node.meta.get("training", self.training)
+        if not isinstance(step, Gathered):  # which has a copy of the module
+            step.train(step.training)
 
     def _call(self, node: fx.Node) -> Call:
         used = node.all_input_nodes
@@ -159,12 +176,15 @@ class Network(nn.Module):
         made = made or self.make(name, call.module, call.source.whole)
         if made is None:
             return None
-        values = {n: p.detach() for n, p in call.module.named_parameters()}
+        given = dict(call.module.named_parameters())
+        values = {n: p.detach() for n, p in given.items()}
         shapes = {name: each.shape for name, each in values.items()}
         flat = len(call.source.whole) > 2 and len(call.out) == 2
         kind = OnMap if flat else Planned
         step = kind(made, call.source, call.count, shapes)
         step.load_full_state_dict(values)
+        for each, parameter in given.items():
+            getattr(made, each).requires_grad_(parameter.requires_grad)
         return step
 
     def _settled(self, call: Call, node: fx.Node, place: Place) -> Step | None:
@@ -205,11 +225,23 @@ class Network(nn.Module):
                 f" {shape(self.layouts[self.input].mine)}, but was given"
                 f" {tuple(share.shape)}; `scatter(batch)` cuts it"
             )
+        grads = torch.is_grad_enabled()
         values = {self.input: self._looked(self.input, share)}
         for step, sources in self.calls:
-            made = self.steps[step](*(values[name] for name in sources))
-            values[step] = self._looked(step, made)
+            with torch.set_grad_enabled(grads and step not in self.detached):
+                made = self.steps[step](*(values[name] for name in sources))
+                values[step] = self._looked(step, made)
         return values[self.output]
+
+    def train(self, mode: bool = True) -> Network:
+        """Put all steps into training or evaluation.
+
+        Raises `ValueError` where the model's forward then does otherwise.
+        """
+        if mode in self.modes:
+            raise ValueError(self.modes[mode])
+        super().train(mode)
+        return self
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Backward passes in here add up; the next one outside sums them over ranks.
@@ -235,12 +267,25 @@ class Network(nn.Module):
                     what = f"{self.names.get(key, key)}: d{name.rpartition('.')[2]}"
                     watch(what, parameter, _nowhere)
 
-    def scatter(self, batch: torch.Tensor) -> torch.Tensor:
-        """This rank's share of a whole batch, or of whole targets like the output."""
-        for name in (self.input, self.output):
-            if batch.shape == self.layouts[name].whole:
-                return share_of(batch, self.layouts[name].mine)
-        raise ValueError(f"a batch of {tuple(batch.shape)} is neither input nor output")
+    def scatter(self, batch: torch.Tensor, like: str | None = None) -> torch.Tensor:
+        """This rank's share of a whole batch, or of whole targets like the output.
+
+        like: "input" or "output", where the two have one shape but other owners.
+        """
+        sides = {"input": self.layouts[self.input], "output": self.layouts[self.output]}
+        if like is not None and like not in sides:
+            raise ValueError(f"a batch is like input or output, not like {like!r}")
+        wanted = sides if like is None else {like: sides[like]}
+        fits = [lies for lies in wanted.values() if lies.whole == batch.shape]
+        if not fits:
+            shapes = " nor ".join(f"{s} of {wanted[s].whole}" for s in wanted)
+            raise ValueError(f"a batch of {tuple(batch.shape)} is no {shapes}")
+        if fits[0].boxes != fits[-1].boxes:
+            raise ValueError(
+                f"a batch of {tuple(batch.shape)} may be input or output, which lie"
+                " differently; add like='input' or like='output'"
+            )
+        return share_of(batch, fits[0].mine)
 
     def gather(self, share: torch.Tensor) -> torch.Tensor:
         """The whole output on every rank, from the shares of all.

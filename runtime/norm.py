@@ -39,8 +39,8 @@ class BatchNorm(nn.Module):
         low, high = self.channels
         for name in ("weight", "bias"):
             given = getattr(plain, name)
-            own = None if given is None else nn.Parameter(given.detach()[low:high])
-            self.register_parameter(name, None if own is None else _copied(own))
+            own = None if given is None else _part(given, low, high)
+            self.register_parameter(name, own)
         for name in ("running_mean", "running_var"):
             given = getattr(plain, name)
             own = None if given is None else given.detach()[low:high].clone()
@@ -130,8 +130,9 @@ class BatchNorm(nn.Module):
         self.load_state_dict(own)
 
 
-def _copied(values: torch.Tensor) -> nn.Parameter:
-    return nn.Parameter(values.detach().clone())
+def _part(whole: nn.Parameter, low: int, high: int) -> nn.Parameter:
+    own = whole.detach()[low:high].clone()
+    return nn.Parameter(own, requires_grad=whole.requires_grad)
 
 
 def _sharing(boxes: tuple[Box, ...], rank: int) -> tuple[tuple[int, int], list[int]]:

@@ -180,10 +180,7 @@ class Flatten(Step):
         size = math.prod(source.whole[2:])
         self.layout = Layout(
             (source.whole[0], source.whole[1] * size),
-            tuple(
-                (b[0], (b[1][0] * size, b[1][1] * size)) if len(b) > 1 else b
-                for b in self.lies.boxes
-            ),
+            tuple((b[0], (b[1][0] * size, b[1][1] * size)) for b in self.lies.boxes),
         )
 
     def forward(self, share: torch.Tensor) -> torch.Tensor:

@@ -87,9 +87,18 @@ def _word(module: Any) -> str:
 
 
 def network_of(graph: fx.Graph, modules: Mapping[str, nn.Module], name: str, dtype: str) -> Network:
-    """The network of a graph whose nodes know their values; see `runtime.trace.traced`."""
+    """The network of a graph whose nodes know their values; see `runtime.trace.traced`.
+
+    Raises `ValueError` where a layer that has a state is called twice.
+    """
     reader = _Reader(modules, dtype)
+    called = set[str]()
     for node in graph.nodes:
+        target = str(node.target)
+        if node.op == "call_module" and modules[target].state_dict():
+            if target in called:
+                raise ValueError(f"{target} is called twice; call a layer of its own")
+            called.add(target)
         reader.read(node)
     return Network(name, reader.input, reader.nodes, dtype)
 

@@ -72,8 +72,9 @@ def parallelize(
     check_finite: look for NaN and infinity in all activations and gradients, at the price of one small
         collective for each; all ranks then raise `FloatingPointError`, which names layer, tensor and ranks.
 
-    Raises `UsageError` for a wrong argument, a name that no layer has, or a plan of another model, and
-    `InfeasibleError` where nothing fits the memory.
+    Raises `UsageError` for a wrong argument, a name that no layer has, or a plan of another model,
+    `InfeasibleError` where nothing fits the memory, and `ValueError` for a model that does what the ranks
+    would not, such as hooks and tied weights; docs/training.md has a list.
     """
     import torch.distributed as dist
 
@@ -161,8 +162,11 @@ def _from_first(make: Callable[[], T]) -> T:
             told = [make()]
         except SynthError as error:
             told = [error]
+        except Exception as error:  # a fault of ours; it may hold what cannot be sent
+            told = [RuntimeError(f"rank 0 could not plan the model: {error!r}")]
+            told[0].__cause__ = error
     dist.broadcast_object_list(told, src=0)
-    if isinstance(told[0], SynthError):
+    if isinstance(told[0], Exception):
         raise told[0]
     made: T = told[0]
     return made

@@ -5,6 +5,7 @@ argv: a free port, a folder for what the ranks print, and functions with their a
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import sys
@@ -12,12 +13,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from zoo import own, tiny
+from zoo import Drops, as_they_are, own, tiny
 
 import synth
+import synth.parallel
 
 RANKS = 4
 GRIDS: dict[str, Any] = {"free": None, "rows_channels": {"h": 2, "c": 2}}
@@ -97,6 +100,90 @@ def moves(case: str) -> None:
             raise AssertionError("a state of another model was taken")
 
 
+def stays(case: str) -> None:
+    """What is frozen, evaluated or detached stays so, and may change; the rest trains as in one process."""
+    for name, whole in as_they_are().items():
+        for plan in case.split(","):
+            print("model", name, plan, flush=True)
+            torch.manual_seed(0)
+            stays_with(copy.deepcopy(whole).double(), GRIDS.get(plan, plan), name)
+
+
+def stays_with(whole: nn.Module, plan: Any, name: str) -> None:
+    """The same for one model and plan."""
+    net = synth.parallelize(whole, (4, 4, 8, 8), plan=plan)
+    pair = net, whole
+    options: Any = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1}
+    for step in range(6):
+        if step == 2:
+            assert net.training == whole.training
+            net.load_full_state_dict(net.full_state_dict())
+        if step == 3:
+            for model in pair:
+                model.train()
+                model.requires_grad_(True)
+        if step == 5:
+            for model in pair:
+                model.requires_grad_(False)
+            key = {"partly": "last.weight", "functions": "one.weight"}.get(name, "3.weight")
+            net.steps[net.entries[key][0]].module.weight.requires_grad_(True)
+            whole.get_parameter(key).requires_grad_(True)
+        if step in (0, 3, 5):
+            optimizers = [torch.optim.SGD(model.parameters(), **options) for model in pair]
+        batch, target = torch.randn(2, 4, 4, 8, 8, dtype=torch.float64)
+        sums = net.buckets.messages
+        losses = [(net(net.scatter(batch, "input")) - net.scatter(target, "output")).square().sum() / 100]
+        losses.append((whole(batch) - target).square().sum() / 100)
+        for loss, model, optimizer in zip(losses, pair, optimizers, strict=True):
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            for each in model.parameters():
+                assert each.requires_grad or each.grad is None
+        together = losses[0].detach().clone()
+        dist.all_reduce(together)
+        torch.testing.assert_close(together, losses[1].detach(), msg=f"step {step}")
+        assert step != 5 or net.buckets.messages == sums
+        state = net.full_state_dict()
+        for key, values in whole.state_dict().items():
+            torch.testing.assert_close(state[key], values, msg=lambda said, key=key: f"{name}, {key}: {said}")
+
+
+def modes(case: str) -> None:
+    """Dropout functions follow the mode, whatever it was at first; what cannot follow it refuses."""
+    batch = torch.ones(4, 4, 8, 8)
+    for training in (True, False):
+        whole = Drops().train(training)
+        net = synth.parallelize(whole, (4, 4, 8, 8))
+        assert net.training is training
+        for mode in (training, not training, training):
+            net.train(mode)
+            zeros = (net.gather(net(net.scatter(batch, "input"))) == 0).double().mean()
+            assert (0.3 < zeros < 0.7) if mode else zeros == 0
+
+    class Other(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.conv(x)
+            return x if self.training else torch.sigmoid(x)
+
+    class Always(Drops):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.dropout(self.conv(x), 0.5, True)
+
+    for model, mode in ((Other(), False), (Other().eval(), True), (Always(), False)):
+        net = synth.parallelize(model, (4, 4, 8, 8))
+        try:
+            net.train(mode)
+        except ValueError as error:
+            print("refused:", error)
+        else:
+            raise AssertionError(model)
+
+
 def drops(case: str) -> None:
     """Dropout drops the same words on every grid, about as many as asked, and nothing in evaluation."""
     p = float(case)
@@ -136,13 +223,49 @@ def refused(case: str) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x if x.sum() > 0 else -x
 
-    for model in (Two(), Makes(), Asks()):
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(torch.relu(self.conv(x)))
+
+    for model, shape in ((Two(), (4, 3)), (Makes(), (4, 3)), (Asks(), (4, 3)), (Twice(), (4, 4, 8, 8))):
         try:
-            synth.parallelize(model, (4, 3))
+            synth.parallelize(model, shape)
         except ValueError as error:
             print("refused:", error)
         else:
             raise AssertionError(model)
+
+
+def fault(case: str) -> None:
+    """An exception of rank 0's planner is raised on every rank."""
+
+    def fails(*given: Any) -> Any:
+        raise KeyError("no such axis")
+
+    right, synth.parallel.plan_network = synth.parallel.plan_network, fails
+    with pytest.raises(RuntimeError, match=r"rank 0 could not plan the model: KeyError\('no such axis'\)"):
+        synth.parallelize(nn.Conv2d(4, 4, 1), (4, 4, 8, 8))
+    synth.parallel.plan_network = right
+
+
+def sides(case: str) -> None:
+    """A batch that may be input or output, where the two lie differently, is not guessed to be either."""
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1))
+    net = synth.parallelize(model, (4, 4, 8, 8), plan={"0": {"b": 4}, "1": {"h": 4}})
+    whole = torch.randn(4, 4, 8, 8)
+    assert torch.equal(net.scatter(whole, "input"), whole[dist.get_rank()].unsqueeze(0))
+    assert torch.equal(net.scatter(whole, like="output"), whole[:, :, 2 * dist.get_rank() :][:, :, :2])
+    for batch, like in ((whole, None), (whole, "target"), (whole[1:], None), (whole[1:], "output")):
+        try:
+            net.scatter(batch, like)
+        except ValueError as error:
+            print("refused:", error)
+        else:
+            raise AssertionError(like)
 
 
 def rank_main(rank: int, argv: list[str]) -> None:

@@ -53,7 +53,7 @@ def test_layers_train_with_every_strategy(plan: str, tmp_path: Path) -> None:
 
 def test_layers_states_and_dropout(tmp_path: Path) -> None:
     """Layers train, states move between grids, dropout is the same on all of them; one start for all."""
-    said = told(tmp_path, "train=own free", "moves=-", "drops=0.3", "refused=-")
+    said = told(tmp_path, "train=own free", "moves=-", "drops=0.3", "refused=-", "fault=-", "sides=-")
     gathered = {line.partition(":")[0] for line in said.splitlines() if "gathered" in line}
     assert gathered == {"pad", "flatten", "best", "getitem"}
     for sentence in (
@@ -64,5 +64,21 @@ def test_layers_states_and_dropout(tmp_path: Path) -> None:
         "the model gives 2 tensors, not a single one; wrap it in a module that returns the one",
         "the model makes a tensor of (3,) by itself; register it as a buffer",
         "Asks has no graph for an input of (4, 3)",
+        "conv is called twice; call a layer of its own",
+        "a batch of (4, 4, 8, 8) may be input or output, which lie differently; add like='input' or",
+        "a batch is like input or output, not like 'target'",
+        "a batch of (3, 4, 8, 8) is no input of (4, 4, 8, 8) nor output of (4, 4, 8, 8)",
+        "a batch of (3, 4, 8, 8) is no output of (4, 4, 8, 8)",
+    ):
+        assert sentence in said
+
+
+def test_what_is_frozen_evaluated_or_detached_stays_so(tmp_path: Path) -> None:
+    """On two plans; then what was frozen is trained, and the other way round."""
+    said = told(tmp_path, "stays=free,spatial", "modes=-")
+    for sentence in (
+        "forward does otherwise in evaluation, at output; parallelize a model that is in evaluation, and",
+        "forward does otherwise in training, at sigmoid; parallelize a model that is in training, and load",
+        "dropout drops words in evaluation, too; parallelize",
     ):
         assert sentence in said

@@ -9,6 +9,23 @@ import pytest
 from ranks import Outcome, run_ranks
 
 PROGRAM = "from network_ranks import main\n\nmain()\n"
+ALONE = """
+torch.manual_seed(0)
+parts = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 2, 3, padding=1)
+alone = nn.Sequential(*parts)
+optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+torch.manual_seed(1)
+for step in range(3):
+    images, targets = torch.randn(8, 3, 16, 16), torch.randn(8, 2, 16, 16)
+    loss = nn.functional.mse_loss(alone(images), targets)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+torch.testing.assert_close(total, loss.detach())
+for key, values in alone.state_dict().items():
+    torch.testing.assert_close(state[key], values)
+dist.destroy_process_group()
+"""
 
 
 def told(folder: Path, function: str, argument: str) -> Outcome:
@@ -33,6 +50,14 @@ def test_volumes_train_as_torch(tmp_path: Path) -> None:
 def test_odd_layers_train_as_torch(tmp_path: Path) -> None:
     outcome = told(tmp_path, "trains_as_torch", "odd free rows_channels")
     assert "norm: gathered, every rank computes it" in outcome.output[0]
+
+
+@pytest.mark.ranks
+def test_the_example_of_the_documentation_trains_as_torch(tmp_path: Path) -> None:
+    text = Path("docs/training.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    outcome = run_ranks(example + ALONE, 4, tmp_path)
+    assert set(outcome.codes) == {0}, "\n".join(outcome.output)
 
 
 @pytest.mark.ranks

@@ -119,6 +119,90 @@ class Few(nn.Module):
         return self.last(torch.relu(self.head(y.mean((2, 3)))))
 
 
+class Partly(nn.Module):
+    """A part without gradients, divided by a single number and shifted by another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.last = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+        self.shift, self.factor = nn.Parameter(torch.rand(())), nn.Parameter(torch.rand(()))
+        self.scale = nn.Parameter(torch.rand(4, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            x = self.one(x)
+        x = torch.relu(self.two(x)) * self.scale
+        return self.last(x / (x.abs().mean() + self.shift + 1)) * self.factor
+
+
+class Rounded(torch.autograd.Function):
+    """Rounds, and passes twice the gradient on."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return (4 * x).round() / 4
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return 2 * gradient
+
+
+class Functions(nn.Module):
+    """A function with a backward pass of its own, and one that changes buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(2))
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("variance", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = Rounded.apply(self.one(x))
+        return self.two(nn.functional.batch_norm(x, self.mean, self.variance, training=True))
+
+
+class Drops(nn.Module):
+    """Dropout as a function that follows the mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(self.conv(x), 0.5, self.training)
+
+
+def normed(**how: Any) -> nn.Sequential:
+    """A normalization between two convolutions, and one that is computed from the gathered whole."""
+    parts = nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6, **how), nn.ReLU(), nn.Conv2d(6, 4, 3, padding=1)
+    return nn.Sequential(*parts, nn.LayerNorm([4, 8, 8]), nn.PReLU(4), nn.GroupNorm(2, 4))
+
+
+def frozen(*names: str, evaluated: tuple[str, ...] = (), **how: Any) -> nn.Module:
+    """The same with some parameters that are not trained, and some modules in evaluation."""
+    model = normed(**how)
+    for name in names:
+        model.get_parameter(name).requires_grad_(False)
+    for name in evaluated:
+        model.get_submodule(name).eval()
+    return model
+
+
+def as_they_are() -> dict[str, nn.Module]:
+    """Models whose parts are frozen, evaluated or detached, on inputs of (4, 4, 8, 8)."""
+    names = [name for name, _ in normed().named_parameters()]
+    return {
+        "partly": Partly(),
+        "functions": Functions(),
+        "weights": frozen("0.weight", "1.bias", "4.weight", "5.weight", "6.bias"),
+        "biases": frozen("0.bias", "1.weight", "3.bias", "4.bias", "6.weight"),
+        "first": frozen(*[name for name in names if name[0] in "01"], evaluated=("1",)),
+        "last": frozen(*[name for name in names if name[0] not in "01"]),
+        "evaluated": frozen(evaluated=("",)),
+        "averaged": frozen(momentum=None, affine=False),
+    }
+
+
 def own() -> dict[str, Built]:
     """Layers that none of the six has."""
     return {
