@@ -106,11 +106,13 @@ def _operands(plan: Plan) -> tuple[Operand, ...]:
     """What the program is given: sample values of the tensors that it reads."""
     given: tuple[Tensor, ...] = TENSORS if plan.later else plan.first.reads
     windows = ", windows" if plan.layer.kind != "matmul" else ""
+    half = plan.nest.dtype in ("float16", "bfloat16")  # sample values know their spatial dimensions
+    dims = f", dims={len(plan.layer.spatial_axes)}" if half and windows else ""
     gradient = {"Out": "dOut"}  # the only gradient that is given
     operands = []
     for tensor in given:
         role = gradient.get(tensor, tensor)
-        rows = windows if tensor == "In" else ""
+        rows = windows if tensor == "In" else dims
         owned, shape = f"owned_{tensor.lower()}", f"{tensor.upper()}_SHAPE"
         operands.append(Operand(role, role.lower(), owned, shape, rows))
     return tuple(operands)
