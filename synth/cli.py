@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from synth.commands import bounds, certify, errata, html, import_, plot
 from synth.errors import SynthError, UsageError
+from synth.units import whole
 
 if TYPE_CHECKING:
     from synth.plan import Plan
@@ -129,7 +130,7 @@ def _planning(command: argparse.ArgumentParser, required: bool) -> None:
     """The flags that ask for a plan."""
     what = "layer file (YAML)" if required else "layer file (YAML), or a plan file (.json)"
     command.add_argument("layer", metavar="LAYER", nargs=None if required else "?", help=what)
-    command.add_argument("--procs", type=int, metavar="P", required=required, help="processes")
+    command.add_argument("--procs", type=whole, metavar="P", required=required, help="processes")
     command.add_argument("--memory", metavar="SIZE", help="bytes per process, e.g. 16GiB")
     command.add_argument("--objective", choices=("words", "time", "paper"), default="words")
     command.add_argument("--machine", metavar="FILE", help="machine file, or the name of a shipped machine")

@@ -113,6 +113,17 @@ def test_schema_and_doctor(capsys: Captured) -> None:
     assert json.loads(out)["well"] is True
 
 
+def test_numbers_like_1e3(capsys: Captured) -> None:
+    plain = told(capsys, "plan", CONV, "--procs", "10", "--memory", "1000000000")
+    assert plain[0] == 0
+    assert told(capsys, "plan", CONV, "--procs", "1e1", "--memory", "1e9") == plain
+    code, out, _ = told(
+        capsys, "bounds", CONV, "--procs", "1e1", "--memory", "1e9", "--bounds-only", "--json"
+    )
+    assert code == 0
+    assert [point["procs"] for point in json.loads(out)["points"]] == [10]
+
+
 # -- complaints -----------------------------------------------------------------------------------------
 
 COMPLAINTS: list[tuple[list[str], int, str]] = [
@@ -120,9 +131,15 @@ COMPLAINTS: list[tuple[list[str], int, str]] = [
     (
         ["plan", CONV, "--procs", "four"],
         2,
-        "argument --procs: invalid int value: 'four'; see synth plan --help",
+        "argument --procs: 'four' is no whole number; write one like 1000 or 1e3; see synth plan --help",
     ),
     (["plan", CONV, "--procs", "0"], 2, "procs is 0; it must be a whole number from 1 to 1073741824"),
+    (["plan", CONV, "--procs", "0e3"], 2, "procs is 0; it must be a whole number from 1 to 1073741824"),
+    (
+        ["plan", CONV, "--procs", "4", "--memory", "1e-9"],
+        2,
+        "'1e-9' is no size in bytes; write a number with K, M, G, T, KiB, MiB, GiB or TiB, e.g. 16GiB",
+    ),
     (["plan", CONV, "--procs", "4", "--prcos"], 2, "unrecognized arguments: --prcos; see synth --help"),
     (
         ["plan", CONV, "--procs", "4", "--memory", "lots"],
