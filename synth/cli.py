@@ -31,6 +31,16 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
+class Version(argparse.Action):
+    """Prints the version, which is looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> NoReturn:
+        from synth import __version__
+
+        print(f"synth {__version__}")
+        parser.exit()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
@@ -66,6 +76,7 @@ def parser() -> Parser:
         prog="synth",
         description="Derive communication-optimal distributed algorithms of convolutions, emit and run them.",
     )
+    top.add_argument("--version", action=Version, nargs=0, help="print the version and stop")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
     plan = commands.add_parser("plan", help="derive grid, distribution and schedule; print the report")
