@@ -19,6 +19,11 @@ from synth.units import whole
 if TYPE_CHECKING:
     from synth.plan import Plan
 
+OBJECTIVES = (
+    "the fewest words received (the default), the least time on --machine, or the least cost "
+    "by Eq. 10 of the paper (Li et al., SPAA'21)"
+)
+STAYING = "the tensor that stays where it is (default: whichever moves the fewest words)"
 MOST_RANKS = 512  # that `synth run` starts on this machine
 
 Command = Callable[[argparse.Namespace], int]
@@ -143,15 +148,21 @@ def _planning(command: argparse.ArgumentParser, required: bool) -> None:
     command.add_argument("layer", metavar="LAYER", nargs=None if required else "?", help=what)
     command.add_argument("--procs", type=whole, metavar="P", required=required, help="processes")
     command.add_argument("--memory", metavar="SIZE", help="bytes per process, e.g. 16GiB")
-    command.add_argument("--objective", choices=("words", "time", "paper"), default="words")
+    command.add_argument("--objective", choices=("words", "time", "paper"), default="words", help=OBJECTIVES)
     command.add_argument("--machine", metavar="FILE", help="machine file, or the name of a shipped machine")
-    command.add_argument("--stationary", choices=("auto", "out", "in", "ker"), default="auto")
+    command.add_argument("--stationary", choices=("auto", "out", "in", "ker"), default="auto", help=STAYING)
     command.add_argument("--grid", metavar="b=4,k=2", help="fix parts of the grid")
     command.add_argument("--balance", type=float, default=0.10, metavar="F", help="extra work allowed (0.10)")
     command.add_argument("--order", metavar="b,h,k,c", help="axes over the ranks, the last fastest")
     command.add_argument("--exact-procs", action="store_true", help="leave no process idle")
     tasks = ("forward", "backward-data", "backward-filter", "training")
-    command.add_argument("--pass", dest="pass_", choices=tasks, default="forward")
+    command.add_argument(
+        "--pass",
+        dest="pass_",
+        choices=tasks,
+        default="forward",
+        help="what is computed; training: all three passes on one grid",
+    )
     command.add_argument("--strategy", metavar="NAME", help="the best plan of a named strategy, e.g. 2.5D")
     command.add_argument("--panels", type=int, metavar="N", help="panels wanted in the streaming loop")
 
