@@ -23,8 +23,8 @@ CLASSES = {
 }
 
 
-def lower(plan: Plan, command: str, module: bool = False) -> Program:
-    """The program of a plan. `command` is the line that emits it, for its header.
+def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.py") -> Program:
+    """The program of a plan. `command` is the line that emits it, `name` its file, for its header.
 
     With `module` the program of a training plan ends in a `torch.nn.Module` instead of a command line.
     Raises `UsageError` for a module of anything but a training plan, and for a single pass that would find
@@ -44,7 +44,7 @@ def lower(plan: Plan, command: str, module: bool = False) -> Program:
         title=title(plan),
         command=in_docstring(command, "the command"),
         plan=plan.id,
-        header=header(plan, module),
+        header=header(plan, name, module),
         constants=constants(plan),
         work=work_intervals(plan),
         tile=tile,

@@ -261,7 +261,8 @@ def _emit(args: argparse.Namespace) -> int:
     from codegen.render import render
     from synth.output import put, write_whole
 
-    text = render(made, standalone=args.standalone, command=_command(args), module=args.module)
+    name = os.path.basename(args.output) if args.output else "PROGRAM.py"
+    text = render(made, args.standalone, _command(args), args.module, name)
     if args.sbatch:
         from codegen.sbatch import render_sbatch
 
@@ -273,13 +274,13 @@ def _emit(args: argparse.Namespace) -> int:
 
 
 def _command(args: argparse.Namespace) -> str:
-    """The command that emitted a program, for its header: no paths but file names."""
-    import os
+    """The command that emitted a program, for its header: no absolute paths but file names."""
     import shlex
 
     if args.plan or str(args.layer).endswith(".json"):
-        return f"synth emit --plan {shlex.quote(os.path.basename(args.plan or args.layer))}"
-    words = ["synth", "emit", os.path.basename(args.layer), "--procs", str(args.procs)]
+        words = ["synth", "emit", "--plan", _named(args.plan or args.layer)]
+        return " ".join(shlex.quote(word) for word in [*words, *_shape(args)])
+    words = ["synth", "emit", _named(args.layer), "--procs", str(args.procs)]
     for flag in ("memory", "grid", "order"):
         words += [f"--{flag}", getattr(args, flag)] if getattr(args, flag) else []
     words += ["--strategy", args.strategy] if args.strategy else []
@@ -289,7 +290,22 @@ def _command(args: argparse.Namespace) -> str:
     words += ["--balance", f"{args.balance:g}"] if args.balance != 0.10 else []
     words += ["--exact-procs"] if args.exact_procs else []
     words += ["--panels", str(args.panels)] if args.panels else []
-    return " ".join(shlex.quote(word) for word in words)
+    return " ".join(shlex.quote(word) for word in [*words, *_shape(args)])
+
+
+def _named(path: str) -> str:
+    """A path as it was given, or the file's name where it says more of this machine."""
+    from pathlib import PurePath
+
+    told = PurePath(path)
+    return told.name if told.is_absolute() or ".." in told.parts or "~" in told.parts else path
+
+
+def _shape(args: argparse.Namespace) -> list[str]:
+    """The flags of `synth emit` that say what the text is and where it went."""
+    words = ["--standalone"] if args.standalone else []
+    words += ["--module"] if args.module else []
+    return [*words, *(["-o", _named(args.output)] if args.output else [])]
 
 
 def _run(args: argparse.Namespace) -> int:
