@@ -116,6 +116,17 @@ def test_a_small_factor_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks
+def test_the_forms_that_are_timed_are_checked(tmp_path: Path) -> None:
+    text = render(half(), standalone=True)
+    chosen = "return forms[min(forms, key=lambda name: min(times[name]))]()"
+    assert chosen in text
+    wrong = text.replace(chosen, chosen.replace("return ", "return 1 + "))
+    outcome = run_ranks(wrong, 4, tmp_path, "--check", "--tune", "--bench", "1")
+    assert set(outcome.codes) == {5}
+    assert "Out differs in" in outcome.output[0]
+
+
+@pytest.mark.ranks
 def test_values_of_a_training_step_are_equal() -> None:
     outcome = run(half("training"), repetitions=0)
     assert outcome.difference == 0
