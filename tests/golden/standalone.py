@@ -1426,7 +1426,7 @@ def value_fault(
 
     Sample values are whole numbers, and so are exact results: an error below one half
     is the vendor's rounding (Winograd), anything more is a fault. In half types every
-    partial sum is exact, see `runtime.data.kept`, and any difference is a fault.
+    partial sum is exact, see `kept`, and any difference is a fault.
     """
     if out.shape != expected.shape:
         return f"{name} has shape {tuple(out.shape)} instead of {tuple(expected.shape)}"
