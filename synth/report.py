@@ -225,12 +225,13 @@ def costs(plan: Plan) -> list[str]:
 
 
 def memory_stages(plan: Plan) -> dict[str, int]:
-    """Words that a process holds at most, stage by stage; without a halo there is no such stage."""
-    memory = plan.memory
+    """Words that a process holds at most, stage by stage; nothing to gather, no such stage."""
+    memory, size = plan.memory, plan.distribution.group_size
+    gathers = any(size(tensor) > 1 for pass_plan in plan.pass_plans for tensor in pass_plan.expanded)
     kinds = {
         "shares": memory.shares,
         "halo": memory.halo if plan.words["halo"] else 0,
-        "gathered": memory.expand,
+        "gather": memory.expand if gathers else 0,
         "loop": memory.loop,
         "reduce": memory.reduce,
     }
@@ -248,9 +249,10 @@ def certificates(plan: Plan) -> list[str]:
         "certificates",
         f"  universal lower bound   {show_words(plan.bound.words)} received words; plan / bound = {ratio}",
         f"  closed form             {show_words(form.cost)} accessed words (owned ones count, too), "
-        f"{form.stationary} stationary, tiles T_k={form.t_k:.4g}, T_x={form.t_x:.4g}",
-        f"                          Eq. 4 of Li et al., SPAA'21, case {form.case} ({form.algorithm}); "
-        f"binding: {binding}",
+        f"{form.stationary} stationary",
+        f"                          Eq. 4 of Li et al., SPAA'21, case {form.case} ({form.algorithm}) "
+        f"at T_k={form.t_k:.4g}, T_x={form.t_x:.4g}",
+        f"                          binding: {binding}",
     ]
 
 
