@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from itertools import groupby
 from textwrap import wrap
 
@@ -26,17 +27,18 @@ def title(plan: Plan) -> str:
     return f"{name}: {plan.layer.what} {plan.pass_} on {ranks}."
 
 
-def header(plan: Plan, module: bool = False) -> tuple[str, ...]:
+def header(plan: Plan, name: str, module: bool = False) -> tuple[str, ...]:
     """The labelled lines of the docstring."""
     lines = []
-    for label, text in _labelled(plan, module):
+    for label, text in _labelled(plan, name, module):
         first, *rest = [piece for line in text for piece in wrap(line, WIDTH)]
         lines += [f"{label:<7}{first}", *(f"       {line}" for line in rest)]
     return tuple(lines)
 
 
-def _labelled(plan: Plan, module: bool) -> list[tuple[str, list[str]]]:
-    run = [f"torchrun --nproc-per-node={plan.used_procs} PROGRAM.py --check"]
+def _labelled(plan: Plan, name: str, module: bool) -> list[tuple[str, list[str]]]:
+    program = in_docstring(shlex.quote(name), "the name of the program")
+    run = [f"torchrun --nproc-per-node={plan.used_procs} {program} --check"]
     if plan.procs > plan.used_procs:
         run.append(f"or with {plan.procs} ranks, {plan.procs - plan.used_procs} of them idle")
     use = [f"layer() on all {plan.procs} ranks, once their process group is initialised"]
@@ -298,4 +300,5 @@ def _words(plan: Plan) -> list[str]:
     if len(changes) > LISTED:
         return [*lines, "WORDS = {}  # too many different ranks to list"]
     rows = [f"    {rank}: {text}," for rank, text in changes]
-    return [*lines, "WORDS = {  # from this rank on", *rows, "}"]
+    lines.append("# An entry of WORDS holds for the rank that it names and for all before the next entry.")
+    return [*lines, "WORDS = {", *rows, "}"]

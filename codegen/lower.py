@@ -23,8 +23,8 @@ CLASSES = {
 }
 
 
-def lower(plan: Plan, command: str, module: bool = False) -> Program:
-    """The program of a plan. `command` is the line that emits it, for its header.
+def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.py") -> Program:
+    """The program of a plan. `command` is the line that emits it, `name` its file, for its header.
 
     With `module` the program of a training plan ends in a `torch.nn.Module` instead of a command line.
     Raises `UsageError` for a module of anything but a training plan, and for a single pass that would find
@@ -44,7 +44,7 @@ def lower(plan: Plan, command: str, module: bool = False) -> Program:
         title=title(plan),
         command=in_docstring(command, "the command"),
         plan=plan.id,
-        header=header(plan, module),
+        header=header(plan, name, module),
         constants=constants(plan),
         work=work_intervals(plan),
         tile=tile,
@@ -106,11 +106,13 @@ def _operands(plan: Plan) -> tuple[Operand, ...]:
     """What the program is given: sample values of the tensors that it reads."""
     given: tuple[Tensor, ...] = TENSORS if plan.later else plan.first.reads
     windows = ", windows" if plan.layer.kind != "matmul" else ""
+    half = plan.nest.dtype in ("float16", "bfloat16")  # sample values know their spatial dimensions
+    dims = f", dims={len(plan.layer.spatial_axes)}" if half and windows else ""
     gradient = {"Out": "dOut"}  # the only gradient that is given
     operands = []
     for tensor in given:
         role = gradient.get(tensor, tensor)
-        rows = windows if tensor == "In" else ""
+        rows = windows if tensor == "In" else dims
         owned, shape = f"owned_{tensor.lower()}", f"{tensor.upper()}_SHAPE"
         operands.append(Operand(role, role.lower(), owned, shape, rows))
     return tuple(operands)

@@ -195,7 +195,7 @@ class Operand:
     var: str
     owned: str
     shape: str
-    windows: str  # ", windows" where it has rows that only a window reads
+    windows: str  # ", windows" where it has rows that only a window reads; ", dims=2" for half types
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,22 @@ from codegen.program import Fetch, Function, Later, Node, Program, Steps, When
 from synth.plan import Plan
 
 
-def render(plan: Plan, standalone: bool = False, command: str = "synth emit", module: bool = False) -> str:
-    """The text of the program of a plan; the same plan and command give the same bytes.
+def render(
+    plan: Plan,
+    standalone: bool = False,
+    command: str = "synth emit",
+    module: bool = False,
+    name: str = "PROGRAM.py",
+) -> str:
+    """The text of the program of a plan; the same plan, command and name of its file give the same bytes.
 
     The schedule is that of Li et al., SPAA'21, generalised to all three stationary tensors (synth.schedule).
     A standalone program carries the runtime functions that it uses and needs torch alone. With `module`
     the text ends in `layer()`, a `torch.nn.Module`, instead of a command line. Raises `UsageError` when
-    the name of the layer or the command cannot stand in a text, or a module is asked of a single pass.
+    the name of the layer, the command or the file cannot stand in a text, or a module is asked of a single
+    pass.
     """
-    program = lower(plan, command, module)
+    program = lower(plan, command, module, name)
     head = _template("header.py.j2", p=program)
     functions = "\n\n\n".join(_function(function) for function in program.functions)
     algorithm = _template("algorithm.py.j2", p=program, functions=functions)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from runtime.blocks import Box, Window, shape, source_rows, volume
-from runtime.data import sample
+from runtime.data import HALF, sample
 
 NAMES = "In", "Ker", "dOut"  # of which sample values are given
 
@@ -48,8 +48,9 @@ def reference(
         zeros = [before, frame - before - (last - first), *zeros]
     ker_positions = [range(*interval) for interval in out_box[1:lead]]
     ker_positions += [range(extent) for extent in ker_shape[lead - 1 :]]
-    inputs = sample("In", in_shape, positions, dtype, device).to(wide)
-    ker = sample("Ker", ker_shape, ker_positions, dtype, device).to(wide)
+    dims = len(stride)
+    inputs = sample("In", in_shape, positions, dtype, device, dims).to(wide)
+    ker = sample("Ker", ker_shape, ker_positions, dtype, device, dims).to(wide)
     if conv is None:
         return inputs @ ker.mT
     groups = 1
@@ -91,7 +92,7 @@ def gradient(
         places[1][:lead] = mine
         places[2][1:lead] = mine[:-1]
     inputs, ker, dout = (
-        sample(name, whole, where, dtype, device).to(wide).requires_grad_()
+        sample(name, whole, where, dtype, device, len(stride)).to(wide).requires_grad_()
         for name, whole, where in zip(NAMES, shapes, places, strict=True)
     )
     asked = inputs if of == "dIn" else ker
@@ -117,17 +118,14 @@ def value_fault(
     """What is wrong with the values of a share of a tensor, in one sentence, or None.
 
     Sample values are whole numbers, and so are exact results: an error below one half
-    is the vendor's rounding (Winograd), anything more is a fault. Half types get the
-    rounding of their format on top.
+    is the vendor's rounding (Winograd), anything more is a fault. In half types every
+    partial sum is exact, see `kept`, and any difference is a fault.
     """
     if out.shape != expected.shape:
         return f"{name} has shape {tuple(out.shape)} instead of {tuple(expected.shape)}"
     if not out.numel():
         return None
-    slack = 0.5
-    if out.dtype in (torch.float16, torch.bfloat16):
-        slack += 8 * torch.finfo(out.dtype).eps * float(expected.abs().max())
-    wrong = ~((out.to(expected.dtype) - expected).abs() < slack)  # so that NaN is wrong
+    wrong = wrong_values(out, expected)
     count = int(wrong.sum())
     if count == 0:
         return None
@@ -139,6 +137,13 @@ def value_fault(
         f"{name} differs in {count} of {out.numel()} words of its box [{shown}],"
         f" first at {first}: {got:g} instead of {right:g}"
     )
+
+
+def wrong_values(out: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Where values are wrong; NaN is."""
+    if out.dtype in HALF:
+        return out.to(expected.dtype) != expected
+    return ~((out.to(expected.dtype) - expected).abs() < 0.5)
 
 
 def expected_words(

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from codegen.module import distributed_conv
     from runtime.forms import tune
     from synth.layer import Layer, load_layer
@@ -66,7 +67,25 @@ class _Package(ModuleType):
 sys.modules[__name__].__class__ = _Package
 
 
+def _version() -> str:
+    """That of the source tree which this is, else that of the installed package."""
+    from pathlib import Path
+
+    project = Path(__file__).parent.parent / "pyproject.toml"
+    if project.is_file():
+        import tomllib
+
+        about = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
+        if about.get("name") == "synth-conv":
+            return str(about["version"])
+    from importlib.metadata import version
+
+    return version("synth-conv")
+
+
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return globals().setdefault(name, _version())
     if name not in _HOMES:
         raise AttributeError(f"module 'synth' has no attribute {name!r}")
     import importlib

@@ -55,6 +55,13 @@ class Study:
         }
 
 
+def fits(layer: Layer, point: Point) -> bool:
+    """Whether the processes together can hold the three tensors."""
+    if point.memory is None:
+        return True
+    return point.procs * (point.memory // layer.nest.word_bytes) >= layer.nest.total_words
+
+
 def _point_json(layer: Layer, point: Point) -> dict[str, Any]:
     r, a = point.received, point.accessed
     plan = None
@@ -72,6 +79,7 @@ def _point_json(layer: Layer, point: Point) -> dict[str, Any]:
     return {
         "procs": point.procs,
         "memory_bytes": point.memory,
+        "fits": fits(layer, point),
         "received": {
             "bound": r.bound,
             "segments": r.segments,
@@ -162,11 +170,15 @@ def _received(study: Study) -> list[str]:
         row += ["-" if r.ratio is None else f"{r.ratio:.3f}"]
         gap = (r.gap.integer, r.gap.halo, r.gap.bound) if r.gap else ()
         row += [_percent(part, r.bound) for part in gap] or ["-"] * 3
-        row += [r.plan.regime, r.plan.grid.shown()] if r.plan else ["-", "-"]
+        none = "-" if fits(study.layer, point) else "does not fit"
+        row += [r.plan.regime, r.plan.grid.shown()] if r.plan else ["-", none]
         rows.append(row)
     last = len(rows[0]) - 1
     lines = table(rows, right=[i for i in range(last - 1) if rows[0][i] != "regime"])
-    return [*lines, "", "integer, halo, bound: the parts of the gap plan - bound, in percent of the bound"]
+    lines += ["", "integer, halo, bound: the parts of the gap plan - bound, in percent of the bound"]
+    if not all(fits(study.layer, point) for point in study.points):
+        lines.append("does not fit: the memory of all processes is less than the three tensors")
+    return lines
 
 
 def _percent(part: float, bound: float) -> str:

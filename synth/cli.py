@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from synth.commands import bounds, certify, errata, html, import_, plot
 from synth.errors import SynthError, UsageError
+from synth.units import whole
 
 if TYPE_CHECKING:
     from synth.plan import Plan
 
+OBJECTIVES = (
+    "the fewest words received (the default), the least time on --machine, or the least cost "
+    "by Eq. 10 of the paper (Li et al., SPAA'21)"
+)
+STAYING = "the tensor that stays where it is (default: whichever moves the fewest words)"
 MOST_RANKS = 512  # that `synth run` starts on this machine
 
 Command = Callable[[argparse.Namespace], int]
@@ -28,6 +34,16 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
+
+
+class Version(argparse.Action):
+    """Prints the version, which is looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *rest: object) -> NoReturn:
+        from synth import __version__
+
+        print(f"synth {__version__}")
+        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,6 +81,7 @@ def parser() -> Parser:
         prog="synth",
         description="Derive communication-optimal distributed algorithms of convolutions, emit and run them.",
     )
+    top.add_argument("--version", action=Version, nargs=0, help="print the version and stop")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
     plan = commands.add_parser("plan", help="derive grid, distribution and schedule; print the report")
@@ -129,17 +146,23 @@ def _planning(command: argparse.ArgumentParser, required: bool) -> None:
     """The flags that ask for a plan."""
     what = "layer file (YAML)" if required else "layer file (YAML), or a plan file (.json)"
     command.add_argument("layer", metavar="LAYER", nargs=None if required else "?", help=what)
-    command.add_argument("--procs", type=int, metavar="P", required=required, help="processes")
+    command.add_argument("--procs", type=whole, metavar="P", required=required, help="processes")
     command.add_argument("--memory", metavar="SIZE", help="bytes per process, e.g. 16GiB")
-    command.add_argument("--objective", choices=("words", "time", "paper"), default="words")
+    command.add_argument("--objective", choices=("words", "time", "paper"), default="words", help=OBJECTIVES)
     command.add_argument("--machine", metavar="FILE", help="machine file, or the name of a shipped machine")
-    command.add_argument("--stationary", choices=("auto", "out", "in", "ker"), default="auto")
+    command.add_argument("--stationary", choices=("auto", "out", "in", "ker"), default="auto", help=STAYING)
     command.add_argument("--grid", metavar="b=4,k=2", help="fix parts of the grid")
     command.add_argument("--balance", type=float, default=0.10, metavar="F", help="extra work allowed (0.10)")
     command.add_argument("--order", metavar="b,h,k,c", help="axes over the ranks, the last fastest")
     command.add_argument("--exact-procs", action="store_true", help="leave no process idle")
     tasks = ("forward", "backward-data", "backward-filter", "training")
-    command.add_argument("--pass", dest="pass_", choices=tasks, default="forward")
+    command.add_argument(
+        "--pass",
+        dest="pass_",
+        choices=tasks,
+        default="forward",
+        help="what is computed; training: all three passes on one grid",
+    )
     command.add_argument("--strategy", metavar="NAME", help="the best plan of a named strategy, e.g. 2.5D")
     command.add_argument("--panels", type=int, metavar="N", help="panels wanted in the streaming loop")
 
@@ -238,7 +261,8 @@ def _emit(args: argparse.Namespace) -> int:
     from codegen.render import render
     from synth.output import put, write_whole
 
-    text = render(made, standalone=args.standalone, command=_command(args), module=args.module)
+    name = os.path.basename(args.output) if args.output else "PROGRAM.py"
+    text = render(made, args.standalone, _command(args), args.module, name)
     if args.sbatch:
         from codegen.sbatch import render_sbatch
 
@@ -250,13 +274,13 @@ def _emit(args: argparse.Namespace) -> int:
 
 
 def _command(args: argparse.Namespace) -> str:
-    """The command that emitted a program, for its header: no paths but file names."""
-    import os
+    """The command that emitted a program, for its header: no absolute paths but file names."""
     import shlex
 
     if args.plan or str(args.layer).endswith(".json"):
-        return f"synth emit --plan {shlex.quote(os.path.basename(args.plan or args.layer))}"
-    words = ["synth", "emit", os.path.basename(args.layer), "--procs", str(args.procs)]
+        words = ["synth", "emit", "--plan", _named(args.plan or args.layer)]
+        return " ".join(shlex.quote(word) for word in [*words, *_shape(args)])
+    words = ["synth", "emit", _named(args.layer), "--procs", str(args.procs)]
     for flag in ("memory", "grid", "order"):
         words += [f"--{flag}", getattr(args, flag)] if getattr(args, flag) else []
     words += ["--strategy", args.strategy] if args.strategy else []
@@ -266,7 +290,22 @@ def _command(args: argparse.Namespace) -> str:
     words += ["--balance", f"{args.balance:g}"] if args.balance != 0.10 else []
     words += ["--exact-procs"] if args.exact_procs else []
     words += ["--panels", str(args.panels)] if args.panels else []
-    return " ".join(shlex.quote(word) for word in words)
+    return " ".join(shlex.quote(word) for word in [*words, *_shape(args)])
+
+
+def _named(path: str) -> str:
+    """A path as it was given, or the file's name where it says more of this machine."""
+    from pathlib import PurePath
+
+    told = PurePath(path)
+    return told.name if told.is_absolute() or ".." in told.parts or "~" in told.parts else path
+
+
+def _shape(args: argparse.Namespace) -> list[str]:
+    """The flags of `synth emit` that say what the text is and where it went."""
+    words = ["--standalone"] if args.standalone else []
+    words += ["--module"] if args.module else []
+    return [*words, *(["-o", _named(args.output)] if args.output else [])]
 
 
 def _run(args: argparse.Namespace) -> int:

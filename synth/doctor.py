@@ -10,7 +10,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-NEEDED = ("PyYAML", "cvxpy", "jinja2", "msgspec", "networkx", "numpy", "rich", "sympy", "torch")
+NEEDED = (
+    *("PyYAML", "cvxpy", "jinja2", "matplotlib", "msgspec", "networkx", "numpy", "rich", "scipy", "sympy"),
+    "torch",
+)
 
 
 @dataclass(frozen=True)
@@ -30,14 +33,14 @@ class Examined:
         return all(self.packages.values()) and any(self.backends.values())
 
     def __str__(self) -> str:
-        lines = [f"python    {self.python}, {self.cores} cores"]
+        lines = [f"python     {self.python}, {self.cores} cores"]
         lines += [
-            f"{name:<9} {version or 'MISSING: pip install ' + name}"
+            f"{name:<10} {version or 'MISSING: pip install ' + name}"
             for name, version in self.packages.items()
         ]
-        lines += [f"{name:<9} {'there' if there else 'not there'}" for name, there in self.backends.items()]
-        lines += [f"cuda      {self.devices} devices"]
-        lines += [f"{name:<9} {'there' if there else 'not there'}" for name, there in self.commands.items()]
+        lines += [f"{name:<10} {'there' if there else 'not there'}" for name, there in self.backends.items()]
+        lines += [f"cuda       {self.devices} devices"]
+        lines += [f"{name:<10} {'there' if there else 'not there'}" for name, there in self.commands.items()]
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from synth.html_charts import tradeoff_chart, words_chart
 from synth.html_data import MOST_STEPS, report_data
 from synth.html_page import render
 from synth.plan import Plan
-from synth.report import ownership
+from synth.report import memory_stages, ownership
 from synth.tradeoff import memory_curve
 from synth.units import show_bytes, show_words
 
@@ -111,17 +111,10 @@ def strategies(plan: Plan) -> list[dict[str, Any]]:
 
 def memory_bars(plan: Plan) -> list[dict[str, Any]]:
     """Memory by phase; `percent` of the largest."""
-    phases = {
-        "own shares": plan.memory.shares,
-        "halo": plan.memory.halo,
-        "expand": plan.memory.expand,
-        "loop": plan.memory.loop,
-        "reduce": plan.memory.reduce,
-    }
+    phases = memory_stages(plan)
     size = plan.nest.word_bytes
     most = max([*phases.values(), 1])
     return [
         {"name": name, "bytes": show_bytes(words * size), "percent": round(100 * words / most, 2)}
         for name, words in phases.items()
-        if words
     ]

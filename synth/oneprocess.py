@@ -36,9 +36,9 @@ def expected(plan: Plan) -> dict[str, Any]:
 
     dtype: torch.dtype = getattr(torch, plan.layer.dtype)
     wide = torch.promote_types(dtype, torch.float32)
-    names = {"In": "In", "Ker": "Ker", "Out": "dOut"}
+    names, dims = {"In": "In", "Ker": "Ker", "Out": "dOut"}, len(plan.layer.spatial_axes)
     inputs, ker, dout = (
-        sample(names[tensor], shape, [range(n) for n in shape], dtype, torch.device("cpu")).to(wide)
+        sample(names[tensor], shape, [range(n) for n in shape], dtype, torch.device("cpu"), dims).to(wide)
         for tensor, shape in shapes(plan.layer).items()
     )
     out = _layer(plan.layer.conv, inputs.requires_grad_(), ker.requires_grad_()).reshape(dout.shape)

@@ -31,7 +31,7 @@ from synth.network.planner import plan_network
 from synth.pipeline import plan as plan_layer
 from synth.plan import Plan
 from synth.strategies import STRATEGIES
-from synth.units import parse_bytes
+from synth.units import as_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -129,7 +129,7 @@ def plan_model(
 def _planned(network: Graph, asked: Asked, memory: int | str | None) -> NetworkPlan:
     from dataclasses import replace
 
-    limit = parse_bytes(memory) if isinstance(memory, str) else memory
+    limit = as_bytes(memory)
     kept = frozenset(TENSORS) if limit is None else asked.kept
     return plan_network(network, replace(asked, training=True, memory=limit, exact=True, kept=kept))
 

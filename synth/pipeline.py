@@ -14,7 +14,7 @@ from synth.layer import Layer, load_layer
 from synth.passes import TASKS, TURNED
 from synth.plan import Plan
 from synth.search import STATIONARY, Request, search
-from synth.units import parse_bytes
+from synth.units import as_bytes
 
 MOST_PANELS = 2**40
 Stationary = Literal["auto", "out", "in", "ker"]
@@ -59,16 +59,22 @@ def plan(
     when nothing fits; the message then says what would.
     """
     if not isinstance(layer, Layer):
+        if not isinstance(layer, str | os.PathLike):
+            raise UsageError(f"layer is {layer!r}; give a Layer, or the path of a layer file")
         layer = load_layer(layer)
-    limit = parse_bytes(memory) if isinstance(memory, str) else memory
+    limit = as_bytes(memory)
+    if grid is not None and not isinstance(grid, Mapping):
+        raise UsageError(f'grid is {grid!r}; write it like {{"b": 4, "k": 2}}')
+    if not isinstance(balance, int | float):
+        raise UsageError(f"balance is {balance!r}; it must be between 0 (no extra work) and 10")
     pinned, balance = dict(grid or {}), float(balance)  # as a plan file gives it back
     if strategy is not None:
         pinned, stationary = _within(strategy, pinned, stationary)
     request = checked(layer, procs, limit, stationary, pinned, balance, exact_procs)
     if pass_ not in TASKS:
         raise UsageError(f"pass is {pass_!r}; it must be one of {', '.join(TASKS)}")
-    if panels is not None and not 1 <= panels <= MOST_PANELS:
-        raise UsageError(f"panels is {panels}; it must be from 1 to {MOST_PANELS}")
+    if panels is not None and not (isinstance(panels, int) and 1 <= panels <= MOST_PANELS):
+        raise UsageError(f"panels is {panels!r}; it must be from 1 to {MOST_PANELS}")
     check_order(order)
     if layer.transposed and pass_ != "training":  # forward is the backward-data pass of the nest
         pass_ = TURNED[pass_]
@@ -101,10 +107,12 @@ def check_order(order: Sequence[str] | None) -> None:
     """Raises `UsageError` where an order names what is no axis, or an axis twice."""
     if order is None:
         return
+    if not isinstance(order, Sequence):
+        raise UsageError(f"order is {order!r}; write axes, the last one fastest, like 'bhkc'")
     for axis in order:
         if axis not in AXES or list(order).count(axis) > 1:
             raise UsageError(
-                f"order {','.join(order)} has {axis!r}; name each of {', '.join(AXES)} at most once"
+                f"order {','.join(map(str, order))} has {axis!r}; name each of {', '.join(AXES)} at most once"
             )
 
 
@@ -197,8 +205,10 @@ def checked(
     for axis, parts in grid.items():
         if axis not in AXES:
             raise UsageError(f"grid has no axis {axis!r}; the axes are {', '.join(AXES)}")
-        if not 1 <= parts <= getattr(extents, axis):
-            most = getattr(extents, axis)
+        most = getattr(extents, axis)
+        if isinstance(parts, bool) or not isinstance(parts, int):
+            raise UsageError(f"grid {axis}={parts!r} is no count; it must be a whole number from 1 to {most}")
+        if not 1 <= parts <= most:
             raise UsageError(f"grid {axis}={parts} cannot cut N_{axis}={most}; it must be from 1 to {most}")
     words = None if memory is None else memory // layer.nest.word_bytes
     return Request(layer.nest, procs, words, STAYS[stationary], grid, balance, exact)

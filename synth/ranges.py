@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from synth.errors import UsageError
-from synth.units import parse_bytes
+from synth.units import parse_bytes, parse_whole
 
 MOST_POINTS = 10_000
 MOST_PROCS = 2**30
@@ -22,11 +22,15 @@ def parse_memory(text: str, points: int | None = None) -> list[int]:
 
 
 def _count(text: str) -> int:
-    if not text.strip().isdecimal() or not 1 <= int(text[:20]) <= MOST_PROCS:
+    try:
+        count = parse_whole(text)
+    except UsageError:
+        count = 0
+    if not 1 <= count <= MOST_PROCS:
         raise UsageError(
             f"{text[:40]!r} is no number of processes; write a whole number from 1 to {MOST_PROCS}"
         )
-    return int(text)
+    return count
 
 
 def _parse(text: str, points: int | None, number: Callable[[str], int], flag: str) -> list[int]:

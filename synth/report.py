@@ -103,7 +103,7 @@ def decided(plan: Plan) -> list[str]:
         ["", *axes, ""],
         row("extent N", plan.nest.extents, f"kernel {kernel}, not split"),
         row("grid P", plan.grid, ranks_run(plan)),
-        row("work W", plan.work, f"{show_words(adds)} multiply-adds, {load:.3f} of the least attainable"),
+        row("work W", plan.work, f"{show_words(adds)} multiply-adds, {load:.3f} times the least of any grid"),
         row("tile T", plan.tile, panels),
     ]
     return table(rows, right=range(1, len(axes) + 1))
@@ -211,8 +211,7 @@ def costs(plan: Plan) -> list[str]:
     halo = f" (of which halo {show_words(words['halo'])})" if words["halo"] else ""
     memory = plan.memory
     limit = f" of {show_bytes(plan.memory_limit)}" if plan.memory_limit else ""
-    kinds = {"shares": memory.shares, "halo": memory.halo, "loop": memory.loop, "reduce": memory.reduce}
-    phases = ", ".join(f"{name} {show_words(n)}" for name, n in kinds.items() if n)
+    phases = ", ".join(f"{name} {show_words(n)}" for name, n in memory_stages(plan).items())
     received = ", ".join(
         f"{name} {show_words(words[name.lower()])}{halo if name == 'In' else ''}" for name in TENSORS
     )
@@ -225,6 +224,22 @@ def costs(plan: Plan) -> list[str]:
     ]
 
 
+def memory_stages(plan: Plan) -> dict[str, int]:
+    """Words that a process holds at most, stage by stage; nothing to gather, no such stage."""
+    memory, size = plan.memory, plan.distribution.group_size
+    gathers = any(size(tensor) > 1 for pass_plan in plan.pass_plans for tensor in pass_plan.expanded)
+    kinds = {
+        "shares": memory.shares,
+        "halo": memory.halo if plan.words["halo"] else 0,
+        "gather": memory.expand if gathers else 0,
+        "loop": memory.loop,
+        "reduce": memory.reduce,
+    }
+    if max(kinds.values()) < memory.words:  # nothing but shares and the result
+        kinds["shares and result"] = memory.words
+    return {name: words for name, words in kinds.items() if words}
+
+
 def certificates(plan: Plan) -> list[str]:
     """Lower bound, ratio, closed form."""
     ratio = "none: the bound is 0" if plan.ratio is None else f"{plan.ratio:.3f}"
@@ -233,8 +248,10 @@ def certificates(plan: Plan) -> list[str]:
     return [
         "certificates",
         f"  universal lower bound   {show_words(plan.bound.words)} received words; plan / bound = {ratio}",
-        f"  closed form (Eq. 4)     case {form.case}, {form.stationary} stationary: {show_words(form.cost)} "
-        f"accessed words at T_k={form.t_k:.4g}, T_x={form.t_x:.4g}",
+        f"  closed form             {show_words(form.cost)} accessed words (owned ones count, too), "
+        f"{form.stationary} stationary",
+        f"                          Eq. 4 of Li et al., SPAA'21, case {form.case} ({form.algorithm}) "
+        f"at T_k={form.t_k:.4g}, T_x={form.t_x:.4g}",
         f"                          binding: {binding}",
     ]
 

@@ -109,7 +109,7 @@ def _alternative(strategy: Strategy, request: Request, least_work: int, known: _
     if found is None:
         return Alternative(strategy.name, None, None, None, False, "no such grid")
     load = found.work / least_work
-    return _row(strategy.name, request, found, f"loads a process with {load:.2f}x the least work")
+    return _row(strategy.name, request, found, f"{load:.2f} times the least work of any grid")
 
 
 def _row(name: str, request: Request, found: Found, why: str) -> Alternative:

@@ -7,11 +7,14 @@ lies as well; their own name is kept in a comment.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
+import logging
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from synth.errors import UsageError
@@ -37,16 +40,34 @@ def imported(where: str, shape: Sequence[int]) -> str:
     import torch
 
     model = _made(where)
+    dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
+    zeros = torch.zeros(tuple(shape), dtype=dtype)
     try:
-        with torch.no_grad():
-            program = torch.export.export(model.eval(), (torch.zeros(tuple(shape)),), strict=False)
+        with torch.no_grad(), _silence():
+            program = torch.export.export(model.eval(), (zeros,), strict=False)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"{where} cannot be exported for an input of {list(shape)}: {reason}") from error
+        raise UsageError(
+            f"{where} cannot be exported for an input of {list(shape)}: {_told(error)}"
+        ) from error
     lines = _Graph(program, where).lines()
     name = where.rpartition(":")[2]
-    head = [f"network: {name}", f"input: {list(shape)}", "layers:"]
+    head = [f"network: {name}", f"input: {list(shape)}"]
+    head += [] if dtype == torch.float32 else [f"dtype: {str(dtype).removeprefix('torch.')}"]
+    head += ["layers:"]
     return "\n".join([f"# synth import {where}", *head, *lines]) + "\n"
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Without what torch prints of a graph that it cannot export; its error says why."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    nowhere = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(nowhere), contextlib.redirect_stdout(nowhere):
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _made(where: str) -> Any:
@@ -56,14 +77,24 @@ def _made(where: str) -> Any:
     sys.path.insert(0, os.getcwd())
     try:
         make = getattr(importlib.import_module(package), factory)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"{where} cannot be imported: {error}") from error
+    except Exception as error:  # whatever the user's module does
+        raise UsageError(f"{where} cannot be imported: {_told(error)}") from error
     finally:
         sys.path.pop(0)
-    model = make()
+    try:
+        model = make()
+    except Exception as error:
+        raise UsageError(
+            f"{where} makes no model: {_told(error)}; name a function that needs no argument"
+        ) from error
     if not hasattr(model, "state_dict"):
         raise UsageError(f"{where} gives a {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+def _told(error: Exception) -> str:
+    """The first line of an error, or its name."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 class _Graph:
@@ -76,6 +107,7 @@ class _Graph:
         self.inputs = set(signature.user_inputs)
         self.values: dict[Any, tuple[str, bool]] = {}  # node -> layer, whether its channels are last
         self.taken: set[str] = {"input", "entry"}
+        self.owners: dict[str, str] = {}  # parameter -> the first layer that uses it
         self.written: list[str] = []
         self.last = "input"
 
@@ -274,8 +306,12 @@ class _Graph:
         body = f" {{{body}}}"
         origin = f", from: [{', '.join(sources)}]" if sources != [self.last] else ""
         known = told.rstrip("_").replace("_", "") in ("", kind)
-        line = f"  - {{name: {name}, {kind}:{body}{origin}}}"
-        self.written.append(line if known else f"{line}  # {told.rstrip('_')}")
+        notes = [] if known else [told.rstrip("_")]
+        before = [self.owners.setdefault(each, name) for each in self.trained(node)]
+        if before and before[0] != name:
+            notes.append(f"in the model with the weights of {before[0]}, here a layer with its own")
+        comment = f"  # {'; '.join(notes)}" if notes else ""
+        self.written.append(f"  - {{name: {name}, {kind}:{body}{origin}}}{comment}")
         self.values[node], self.last = (name, last), name
 
     def named(self, node: Any, kind: str) -> str:

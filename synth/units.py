@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from argparse import ArgumentTypeError
+from decimal import Decimal
 
 from synth.errors import UsageError
 
@@ -26,19 +28,47 @@ SUFFIXES = {
 
 def parse_bytes(text: str) -> int:
     """Bytes from text like `65536`, `16GiB` or `1.5G`. Raises `UsageError`."""
-    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,9})?)\s*([A-Za-z]{0,3})\s*", text)
-    if not match or match[2].upper() not in SUFFIXES:
+    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,9})?)(e\+?[0-9]{1,2}|\s*[A-Za-z]{0,3})\s*", text, re.I)
+    number, suffix = (match[1], match[2].strip().upper()) if match else ("", "?")
+    if "E" in suffix and Decimal(number + suffix) % 1 == 0:  # 1e9
+        size = int(Decimal(number + suffix))
+    elif suffix not in SUFFIXES:
         raise UsageError(
             f"{text!r} is no size in bytes; write a number with K, M, G, T, KiB, MiB, GiB or TiB, e.g. 16GiB"
         )
-    size = (
-        int(float(match[1]) * SUFFIXES[match[2].upper()])
-        if "." in match[1]
-        else int(match[1]) * SUFFIXES[match[2].upper()]
-    )
+    else:
+        size = int(float(number) * SUFFIXES[suffix]) if "." in number else int(number) * SUFFIXES[suffix]
     if size < 1:
         raise UsageError(f"{text!r} is less than one byte; write a larger size")
     return size
+
+
+def as_bytes(size: object) -> int | None:
+    """Bytes from what a caller gives: text, a whole number, or None. Raises `UsageError`."""
+    if isinstance(size, str):
+        return parse_bytes(size)
+    if isinstance(size, float) and size.is_integer():
+        return int(size)
+    if size is None or (isinstance(size, int) and not isinstance(size, bool)):
+        return size
+    raise UsageError(f"memory is {size!r}; give bytes as a whole number, or text such as '16GiB'")
+
+
+def parse_whole(text: str) -> int:
+    """A whole number from text like `1000` or `1e3`. Raises `UsageError`."""
+    match = re.fullmatch(r"\s*[+-]?[0-9]{1,20}(\.[0-9]{1,9})?([eE]\+?[0-9]{1,2})?\s*", text)
+    number = Decimal(text.strip()) if match else Decimal("0.5")
+    if number != number.to_integral_value():
+        raise UsageError(f"{text[:40]!r} is no whole number; write one like 1000 or 1e3")
+    return int(number)
+
+
+def whole(text: str) -> int:
+    """`parse_whole` as the type of a flag: argparse then names the flag."""
+    try:
+        return parse_whole(text)
+    except UsageError as fault:
+        raise ArgumentTypeError(str(fault)) from fault
 
 
 def show_bytes(size: int) -> str:

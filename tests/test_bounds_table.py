@@ -10,7 +10,7 @@ import pytest
 
 from synth.bounds_table import Study, to_csv
 from synth.layer import load_layer
-from synth.sweep import Sweep
+from synth.sweep import Asked, Sweep
 
 LAYER = load_layer("examples/conv.yaml")
 
@@ -48,3 +48,20 @@ def test_no_plan_is_a_dash_not_a_number(study: Study) -> None:
 def test_changes_are_named() -> None:
     text = str(Study.of(LAYER, Sweep(LAYER.nest).points([1, 64], [None])))
     assert "local up to P = 1, 1D from P = 2" in text
+
+
+def test_memory_that_cannot_hold_the_tensors_is_marked() -> None:
+    small = load_layer("examples/small.yaml")
+    points = Sweep(small.nest, Asked(plans=False, relaxations=False)).points([1, 256, 4096], [1024, None])
+    study = Study.of(small, points)
+    assert small.nest.total_words == 79872
+    told = [(p["procs"], p["memory_bytes"], p["fits"]) for p in study.to_json()["points"]]
+    assert told == [
+        *((1, None, True), (1, 1024, False)),
+        *((256, None, True), (256, 1024, False)),
+        *((4096, None, True), (4096, 1024, True)),
+    ]
+    rows = [line for line in str(study).splitlines() if line.endswith("does not fit")]
+    assert [row.split()[0] for row in rows] == ["1", "256"]
+    assert "does not fit: the memory of all processes is less than the three tensors" in str(study)
+    assert "does not fit" not in str(Study.of(small, points[:1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,17 @@ def test_schema_and_doctor(capsys: Captured) -> None:
     assert json.loads(out)["well"] is True
 
 
+def test_numbers_like_1e3(capsys: Captured) -> None:
+    plain = told(capsys, "plan", CONV, "--procs", "10", "--memory", "1000000000")
+    assert plain[0] == 0
+    assert told(capsys, "plan", CONV, "--procs", "1e1", "--memory", "1e9") == plain
+    code, out, _ = told(
+        capsys, "bounds", CONV, "--procs", "1e1", "--memory", "1e9", "--bounds-only", "--json"
+    )
+    assert code == 0
+    assert [point["procs"] for point in json.loads(out)["points"]] == [10]
+
+
 # -- complaints -----------------------------------------------------------------------------------------
 
 COMPLAINTS: list[tuple[list[str], int, str]] = [
@@ -120,9 +132,15 @@ COMPLAINTS: list[tuple[list[str], int, str]] = [
     (
         ["plan", CONV, "--procs", "four"],
         2,
-        "argument --procs: invalid int value: 'four'; see synth plan --help",
+        "argument --procs: 'four' is no whole number; write one like 1000 or 1e3; see synth plan --help",
     ),
     (["plan", CONV, "--procs", "0"], 2, "procs is 0; it must be a whole number from 1 to 1073741824"),
+    (["plan", CONV, "--procs", "0e3"], 2, "procs is 0; it must be a whole number from 1 to 1073741824"),
+    (
+        ["plan", CONV, "--procs", "4", "--memory", "1e-9"],
+        2,
+        "'1e-9' is no size in bytes; write a number with K, M, G, T, KiB, MiB, GiB or TiB, e.g. 16GiB",
+    ),
     (["plan", CONV, "--procs", "4", "--prcos"], 2, "unrecognized arguments: --prcos; see synth --help"),
     (
         ["plan", CONV, "--procs", "4", "--memory", "lots"],
@@ -296,3 +314,72 @@ def test_emit_writes_program_and_batch_script(tmp_path: Path) -> None:
     assert str(tmp_path) not in script.read_text()
     compile(program.read_text(), "conv.py", "exec")
     assert main(["emit", layer, "--procs", "4", "--sbatch", str(script), "--ranks-per-node", "0"]) == 2
+
+
+def test_the_version(capsys: Captured) -> None:
+    import tomllib
+
+    import synth
+
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert synth.__version__ == version
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"synth {version}\n"
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_version_with_and_without_an_installation(tmp_path: Path, installed: bool) -> None:
+    """A copy of the package alone, beside its metadata or beside its pyproject.toml."""
+    (tmp_path / "synth").mkdir()
+    shutil.copy(ROOT / "synth" / "__init__.py", tmp_path / "synth")
+    if installed:
+        metadata = tmp_path / "synth_conv-7.8.9.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text("Metadata-Version: 2.1\nName: synth-conv\nVersion: 7.8.9\n")
+    else:
+        (tmp_path / "pyproject.toml").write_text('[project]\nname = "synth-conv"\nversion = "7.8.9"\n')
+    command = [sys.executable, "-c", "import synth; print(synth.__version__)"]
+    here = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=here)
+    assert done.stdout == "7.8.9\n"
+
+
+def test_a_program_names_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    shutil.copy(ROOT / SMALL, tmp_path / "sub" / "small.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert main(["emit", "sub/small.yaml", "--procs", "4", "-o", "sub/e.py"]) == 0
+    relative = Path("sub/e.py").read_text()
+    assert "Emitted by `synth emit sub/small.yaml --procs 4 -o sub/e.py` (plan" in relative
+    assert "Run    torchrun --nproc-per-node=4 e.py --check\n" in relative
+    assert main(["emit", str(tmp_path / "sub/small.yaml"), "--procs", "4", "-o", str(tmp_path / "e.py")]) == 0
+    absolute = Path("e.py").read_text()
+    assert str(tmp_path) not in absolute
+    assert "Emitted by `synth emit small.yaml --procs 4 -o e.py` (plan" in absolute
+
+
+def test_a_program_on_stdout_has_no_name(capsys: Captured) -> None:
+    _, out, _ = told(capsys, "emit", SMALL, "--procs", "4", "--standalone")
+    assert "Emitted by `synth emit examples/small.yaml --procs 4 --standalone` (plan" in out
+    assert "torchrun --nproc-per-node=4 PROGRAM.py --check" in out
+
+
+def test_flags_are_explained(capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "by Eq. 10 of the paper (Li et al., SPAA'21)" in text
+    assert "the tensor that stays where it is" in text
+    assert "training: all three passes on one grid" in text
+
+
+def test_doctor_looks_for_all_that_is_needed() -> None:
+    import re
+    import tomllib
+
+    from synth.doctor import NEEDED
+
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert [re.split("[<>=]", each)[0] for each in needed] == list(NEEDED)

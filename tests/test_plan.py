@@ -123,6 +123,12 @@ def test_from_python() -> None:
         ({"memory": 3}, "memory is 3 bytes; it must hold at least one float32 word"),
         ({"grid": {"q": 1}}, "grid has no axis 'q'; the axes are b, g, d, h, w, c, k"),
         ({"grid": {"h": 15}}, "grid h=15 cannot cut N_h=14; it must be from 1 to 14"),
+        ({"memory": 1.5}, "memory is 1.5; give bytes as a whole number, or text such as '16GiB'"),
+        ({"grid": "b=2"}, """grid is 'b=2'; write it like {"b": 4, "k": 2}"""),
+        ({"grid": {"b": "2"}}, "grid b='2' is no count; it must be a whole number from 1 to 32"),
+        ({"balance": "x"}, "balance is 'x'; it must be between 0 (no extra work) and 10"),
+        ({"order": 5}, "order is 5; write axes, the last one fastest, like 'bhkc'"),
+        ({"panels": "2"}, f"panels is '2'; it must be from 1 to {2**40}"),
         ({"grid": {"h": 0}}, "grid h=0 cannot cut N_h=14; it must be from 1 to 14"),
     ],
 )
@@ -130,6 +136,13 @@ def test_arguments_out_of_range(arguments: dict[str, object], message: str) -> N
     with pytest.raises(UsageError) as fault:
         plan(CONV4, **{"procs": 4, **arguments})  # type: ignore[arg-type]
     assert str(fault.value) == message
+
+
+@pytest.mark.parametrize("layer", [None, {"conv2d": {}}, 3])
+def test_what_is_no_layer(layer: object) -> None:
+    with pytest.raises(UsageError) as fault:
+        plan(layer, 4)  # type: ignore[arg-type]
+    assert str(fault.value) == f"layer is {layer!r}; give a Layer, or the path of a layer file"
 
 
 def test_a_fixed_grid_larger_than_the_processes() -> None:

@@ -11,6 +11,7 @@ from problems import layers
 
 from synth.layer import Layer
 from synth.pipeline import plan
+from synth.report import memory_stages
 from synth.strategies import STRATEGIES
 from synth.units import show_bytes, show_words
 
@@ -42,7 +43,7 @@ def test_the_table_of_decisions() -> None:
     assert re.sub(" +", " ", table).splitlines()[1:4] == [
         "extent N 32 14 14 256 256 kernel 3x3, not split",
         "grid P 8 1 1 2 4 ranks are row-major, the last axis varies fastest",
-        "work W 4 14 14 128 64 57 802 752 multiply-adds, 1.000 of the least attainable",
+        "work W 4 14 14 128 64 57 802 752 multiply-adds, 1.000 times the least of any grid",
     ]
 
 
@@ -61,7 +62,7 @@ def test_a_limit_is_shown_beside_what_is_needed() -> None:
 
 def test_what_a_strategy_lacks_is_said() -> None:
     text = str(plan(CONV4, 64))
-    assert re.search(r"^  data  +b=32  .* loads a process with 2\.00x the least work$", text, re.MULTILINE)
+    assert re.search(r"^  data  +b=32  .* 2\.00 times the least work of any grid$", text, re.MULTILINE)
 
 
 def test_a_plan_that_moves_nothing() -> None:
@@ -75,3 +76,28 @@ def test_the_group_axis_is_shown_where_there_are_groups(groups: int) -> None:
     made = plan(Layer.conv2d([8, 16, 8, 8], 16, 3, groups=groups), 4)
     header = str(made).split("\n\n")[1].splitlines()[0].split()
     assert header == (["b", "h", "w", "c", "k"] if groups == 1 else ["b", "g", "h", "w", "c", "k"])
+
+
+def test_memory_is_told_by_stages_that_there_are() -> None:
+    flat = plan(Layer.conv2d([4, 8, 1, 1], 8, 1), 4)
+    text = str(flat)
+    assert flat.words["halo"] == 0
+    assert re.search(r"\(shares [\d ]+, loop [\d ]+, reduce [\d ]+\)", text)
+    rows = plan(Layer.conv2d([1, 8, 32, 32], 8, 3, padding=1), 4, grid={"h": 4})
+    assert f"halo {show_words(rows.memory.halo)}" in str(rows)
+    assert "gather" in memory_stages(plan(CONV4, 64, stationary="ker"))
+
+
+@settings(max_examples=25)
+@given(layers(), st.integers(1, 16), st.sampled_from(["forward", "training"]))
+def test_the_largest_stage_is_told(layer: Layer, procs: int, task: str) -> None:
+    made = plan(layer, procs, pass_=task)
+    assert max(memory_stages(made).values()) == max(made.memory.words, made.memory.shares)
+
+
+def test_where_the_closed_form_comes_from() -> None:
+    made = plan(CONV4, 64)
+    assert f"Eq. 4 of Li et al., SPAA'21, case {made.closed_form.case} ({made.closed_form.algorithm})" in str(
+        made
+    )
+    assert "accessed words (owned ones count, too)" in str(made)

@@ -60,7 +60,7 @@ def test_the_same_under_a_memory_limit(layer: Layer, procs: int, share: float) -
 def test_a_layer_of_a_network() -> None:
     rows = by_name(plan(CONV4, 64))
     assert rows["3D"].words == rows["2.5D"].words == 164864
-    assert rows["data"].why == "loads a process with 2.00x the least work"  # 32 samples, 64 processes
+    assert rows["data"].why == "2.00 times the least work of any grid"  # 32 samples, 64 processes
     assert rows["data+filter"].words == rows["2D"].words == 213504
     assert rows["channel"].feasible
     assert rows["channel"].grid is not None

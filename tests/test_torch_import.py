@@ -37,6 +37,45 @@ class Joined(nn.Module):
         return torch.cat([x, x], 2)
 
 
+class Twice(nn.Module):
+    """One convolution, used two times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(self.conv(x))
+
+
+class Branch(Twice):
+    """What torch cannot export."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x)
+        return x if x.sum() > 0 else -x
+
+
+def twice() -> nn.Module:
+    return Twice()
+
+
+def branch() -> nn.Module:
+    return Branch()
+
+
+def double() -> nn.Module:
+    return Residual().double()
+
+
+def asking(channels: int) -> nn.Module:
+    return nn.Conv2d(3, channels, 3)
+
+
+def failing() -> nn.Module:
+    raise RuntimeError("no weights here\nsecond line")
+
+
 def factory() -> nn.Module:
     """What the command is given."""
     return Residual()
@@ -87,6 +126,40 @@ def test_channels_last_and_groups() -> None:
 def test_what_has_no_kind_is_refused() -> None:
     with pytest.raises(UsageError, match=r"cat \(cat, in the model\) has no kind in a network file"):
         imported("test_torch_import:joined", (1, 2, 4, 4))
+
+
+def test_a_model_of_another_dtype() -> None:
+    text = imported("test_torch_import:double", (4, 3, 16, 16))
+    assert "\ndtype: float64\n" in text
+    assert parse_network(text, "net.yaml").dtype == "float64"
+    assert "dtype" not in imported("test_torch_import:factory", (4, 3, 16, 16))
+
+
+def test_weights_that_are_used_twice_are_told() -> None:
+    first, second = imported("test_torch_import:twice", (1, 3, 8, 8)).splitlines()[-2:]
+    assert "#" not in first
+    assert second.endswith("  # in the model with the weights of conv, here a layer with its own")
+
+
+def test_a_failing_export_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "test_torch_import:branch", "--input", "1,3,8,8"]) == 2
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert len(told.err.splitlines()) == 1
+    assert "cannot be exported for an input of [1, 3, 8, 8]: Could not guard" in told.err
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("asking", r"asking\(\) missing 1 required positional argument: 'channels'"),
+        ("failing", "no weights here"),
+    ],
+)
+def test_a_factory_that_fails(name: str, why: str) -> None:
+    sentence = rf"^test_torch_import:{name} makes no model: {why}; name a function that needs no argument$"
+    with pytest.raises(UsageError, match=sentence):
+        imported(f"test_torch_import:{name}", (1, 3, 8, 8))
 
 
 @pytest.mark.parametrize("where", ["nowhere", "nowhere:at_all", "test_torch_import:nothing"])

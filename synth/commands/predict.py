@@ -7,6 +7,8 @@ import json
 import sys
 from typing import Any
 
+from synth.units import whole
+
 
 def register(commands: Any) -> None:
     """The commands `predict` and `calibrate`."""
@@ -14,7 +16,7 @@ def register(commands: Any) -> None:
         "predict", help="time and memory of a network under a strategy on a machine"
     )
     predict.add_argument("network", metavar="NET", help="network file (YAML)")
-    predict.add_argument("--procs", type=int, metavar="P", required=True, help="processes")
+    predict.add_argument("--procs", type=whole, metavar="P", required=True, help="processes")
     predict.add_argument(
         "--machine", metavar="FILE", required=True, help="machine file, or a shipped machine"
     )
@@ -36,7 +38,7 @@ def register(commands: Any) -> None:
     )
     calibrate.add_argument("network", metavar="NET", nargs="?", help="network file (YAML): times per layer")
     calibrate.add_argument(
-        "--procs", type=int, metavar="P", help="without NET: measure the machine with P ranks started here"
+        "--procs", type=whole, metavar="P", help="without NET: measure the machine with P ranks started here"
     )
     calibrate.add_argument("--batch", type=int, default=1, metavar="B", help="samples per measurement (1)")
     calibrate.add_argument("--repeat", type=int, default=7, metavar="N", help="repetitions (7)")

@@ -62,7 +62,8 @@ FLOPS = 187_110  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 MOST = {"In": 480, "Ker": 72, "Out": 324, "halo": 60, "total": 711}
-WORDS = {  # from this rank on
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
     0: {"In": 480, "Ker": 36, "Out": 162, "halo": 60, "total": 678},
     1: {"In": 384, "Ker": 36, "Out": 162, "halo": 48, "total": 582},
     2: {"In": 360, "Ker": 27, "Out": 324, "halo": 45, "total": 711},

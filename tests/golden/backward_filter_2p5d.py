@@ -62,7 +62,8 @@ FLOPS = 187_110  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 MOST = {"In": 588, "Ker": 72, "Out": 324, "halo": 60, "total": 786}
-WORDS = {  # from this rank on
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
     0: {"In": 492, "Ker": 72, "Out": 162, "halo": 60, "total": 726},
     1: {"In": 588, "Ker": 36, "Out": 162, "halo": 48, "total": 786},
     2: {"In": 369, "Ker": 54, "Out": 324, "halo": 45, "total": 747},

@@ -60,7 +60,8 @@ FLOPS = 311_040  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 MOST = {"In": 460, "Ker": 243, "Out": 0, "halo": 140, "total": 703}
-WORDS = {  # from this rank on
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
     0: {"In": 400, "Ker": 243, "Out": 0, "halo": 80, "total": 643},
     2: {"In": 460, "Ker": 243, "Out": 0, "halo": 140, "total": 703},
     4: {"In": 400, "Ker": 243, "Out": 0, "halo": 80, "total": 643},

@@ -60,7 +60,8 @@ FLOPS = 1_179_648  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 MOST = {"In": 768, "Ker": 288, "Out": 512, "halo": 128, "total": 1568}
-WORDS = {  # from this rank on
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
     0: {"In": 768, "Ker": 288, "Out": 512, "halo": 128, "total": 1568},
 }
 

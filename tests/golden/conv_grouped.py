@@ -59,7 +59,8 @@ FLOPS = 55_296  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 MOST = {"In": 288, "Ker": 27, "Out": 0, "halo": 48, "total": 315}
-WORDS = {  # from this rank on
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
     0: {"In": 288, "Ker": 27, "Out": 0, "halo": 48, "total": 315},
 }
 

@@ -59,7 +59,8 @@ FLOPS = 1_179_648  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 MOST = {"In": 512, "Ker": 288, "Out": 512, "halo": 0, "total": 1312}
-WORDS = {  # from this rank on
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
     0: {"In": 512, "Ker": 288, "Out": 512, "halo": 0, "total": 1312},
 }
 

@@ -59,7 +59,8 @@ FLOPS = 187_110  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 MOST = {"In": 0, "Ker": 108, "Out": 540, "halo": 0, "total": 612}
-WORDS = {  # from this rank on
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
     0: {"In": 0, "Ker": 72, "Out": 540, "halo": 0, "total": 612},
     1: {"In": 0, "Ker": 54, "Out": 450, "halo": 0, "total": 504},
     2: {"In": 0, "Ker": 108, "Out": 270, "halo": 0, "total": 378},

@@ -57,7 +57,8 @@ FLOPS = 169_344  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 MOST = {"In": 216, "Ker": 441, "Out": 0, "halo": 216, "total": 657}
-WORDS = {  # from this rank on
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
     0: {"In": 108, "Ker": 441, "Out": 0, "halo": 108, "total": 549},
     1: {"In": 216, "Ker": 441, "Out": 0, "halo": 216, "total": 657},
     3: {"In": 108, "Ker": 441, "Out": 0, "halo": 108, "total": 549},

@@ -70,7 +70,8 @@ FLOPS = 50_400  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 MOST = {"In": 624, "Ker": 60, "Out": 0, "halo": 104, "total": 684}
-WORDS = {  # from this rank on
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
     0: {"In": 416, "Ker": 60, "Out": 0, "halo": 0, "total": 476},
     1: {"In": 520, "Ker": 60, "Out": 0, "halo": 0, "total": 580},
     2: {"In": 624, "Ker": 60, "Out": 0, "halo": 104, "total": 684},

@@ -47,7 +47,8 @@ FLOPS = 3_360  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 MOST = {"In": 21, "Ker": 20, "Out": 15, "halo": 0, "total": 56}
-WORDS = {  # from this rank on
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
     0: {"In": 21, "Ker": 15, "Out": 15, "halo": 0, "total": 51},
     4: {"In": 21, "Ker": 20, "Out": 15, "halo": 0, "total": 56},
 }

@@ -47,7 +47,8 @@ FLOPS = 3_360  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 MOST = {"In": 28, "Ker": 50, "Out": 0, "halo": 0, "total": 78}
-WORDS = {  # from this rank on
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
     0: {"In": 28, "Ker": 45, "Out": 0, "halo": 0, "total": 73},
     4: {"In": 28, "Ker": 50, "Out": 0, "halo": 0, "total": 78},
 }

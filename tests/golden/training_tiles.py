@@ -84,7 +84,8 @@ FLOPS = 151_200  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 MOST = {"In": 936, "Ker": 240, "Out": 0, "halo": 208, "total": 1176}
-WORDS = {  # from this rank on
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
     0: {"In": 728, "Ker": 240, "Out": 0, "halo": 0, "total": 968},
     1: {"In": 624, "Ker": 240, "Out": 0, "halo": 0, "total": 864},
     2: {"In": 936, "Ker": 240, "Out": 0, "halo": 208, "total": 1176},

@@ -71,7 +71,8 @@ FLOPS = 155_520  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 MOST = {"In": 468, "Ker": 108, "Out": 144, "halo": 36, "total": 720}
-WORDS = {  # from this rank on
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
     0: {"In": 468, "Ker": 108, "Out": 144, "halo": 36, "total": 720},
     4: {"In": 396, "Ker": 108, "Out": 96, "halo": 36, "total": 600},
 }
