@@ -279,10 +279,13 @@ class _Fitter:
         return replace(self.role, stationary=tensor, counts=counts, swapped=swapped)
 
     def _wanted(self, tensor: Tensor) -> int:
-        """Panels, if memory allows: one where nothing travels with them, or little."""
+        """Panels, if memory allows: one where nothing travels with them, or little.
+
+        What is kept is no reason for panels: its slice takes its memory in any case.
+        """
         if self.panels is not None:
             return self.panels
-        travels = {*self.role.reads, self.role.written} - self.role.kept - {tensor}
+        travels = {*self.role.reads, self.role.written} - self.role.kept - self.role.keeps - {tensor}
         words = sum(self.footprints.slice(t) for t in travels if self.distribution.group_size(t) > 1)
         size = words * self.distribution.nest.word_bytes
         return max(1, min(PANELS, size // PANEL_BYTES))

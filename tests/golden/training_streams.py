@@ -84,7 +84,8 @@ FLOPS = 561_330  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 MOST = {"In": 876, "Ker": 108, "Out": 486, "halo": 120, "total": 1470}
-WORDS = {  # from this rank on
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
     0: {"In": 876, "Ker": 108, "Out": 486, "halo": 120, "total": 1470},
     1: {"In": 852, "Ker": 72, "Out": 324, "halo": 96, "total": 1248},
     2: {"In": 657, "Ker": 81, "Out": 486, "halo": 90, "total": 1224},
