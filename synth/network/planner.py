@@ -17,6 +17,7 @@ from synth.network.boxes import EVERY, Array, Boxes, Placed
 from synth.network.graph import Edge, Network
 from synth.network.moves import Side, edge_words, single_positions
 from synth.network.options import (
+    BALANCE,
     STRATEGY_AXES,
     Asked,
     Catalogue,
@@ -78,10 +79,25 @@ class _Planner:
         for single in singles:
             for kind, placed in zip(self.of_kind, single.chosen, strict=False):
                 extra[kind].append(placed)
+        for kind, placed in zip(self.of_kind, self._narrower(), strict=False):
+            extra[kind].append(placed)
         table = self._fitting(options(self.catalogues, self._near(), extra, self.asked))
         self.tell(f"options per layer: {min(map(len, table))} to {max(map(len, table))}")
         solution, words = self._solve(table, self.method)
         return self._result(table, solution, words, singles)
+
+    def _narrower(self) -> tuple[Placed, ...]:
+        """What the plan within the usual balance chooses, where more is allowed: never worse for that."""
+        if self.asked.balance <= BALANCE or self.asked.procs > EVERY:
+            return ()
+        try:
+            return (
+                _Planner(self.network, replace(self.asked, balance=BALANCE), self.method, self.tell)
+                .run()
+                .chosen
+            )
+        except InfeasibleError:
+            return ()
 
     def _restricted(self) -> NetworkPlan:
         """The best choice of grids that split certain axes only."""
