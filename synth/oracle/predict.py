@@ -72,8 +72,13 @@ class Prediction:
         return Row("total", **sums, memory=held)
 
     @property
+    def overlap(self) -> bool:
+        """Whether communication that computing hides is left out; in Table 3 nothing overlaps."""
+        return self.strategy in OWN
+
+    @property
     def seconds(self) -> float:
-        """Seconds per step; nothing overlaps in Table 3."""
+        """Seconds per step."""
         return self.total.compute + self.total.comm
 
     def __str__(self) -> str:
@@ -100,6 +105,7 @@ class Prediction:
             "network": self.question.network.name,
             "machine": self.question.machine.name,
             "strategy": self.strategy,
+            "overlap": self.overlap,
             "procs": self.question.procs,
             "batch": self.question.batch,
             "limit": self.most,
@@ -130,6 +136,7 @@ def predict(question: Question, strategy: str) -> Prediction:
         raise UsageError(f"strategy {strategy!r} is unknown{did_you_mean(strategy, NAMES)}")
     if question.procs < 1 or question.batch < 1 or question.segments < 1:
         raise UsageError("procs, batch and segments must be at least 1")
+    _checked(question)
     if strategy in OWN:
         return _own(question, strategy)
     setting, row = question.setting(), STRATEGIES[strategy]
@@ -150,6 +157,11 @@ def predict(question: Question, strategy: str) -> Prediction:
         return Prediction(question, strategy, tuple(row.price(setting)), most, why, f" ({p1} groups of {p2})")
     detail = f" ({question.segments} segments)" if strategy == "pipeline" else ""
     return Prediction(question, strategy, tuple(row.price(setting)), most, why, detail)
+
+
+def _checked(question: Question) -> None:
+    if not 0 <= question.reuse <= 1:
+        raise UsageError(f"reuse is {question.reuse:g}; it must be from 0 to 1")
 
 
 def _own(question: Question, strategy: str) -> Prediction:
@@ -216,15 +228,16 @@ class Comparison:
 
     def __str__(self) -> str:
         q = self.question
-        rows = [["strategy", "ms per step", "computing", "communication", "memory", "limit"]]
+        rows = [["strategy", "ms per step", "computing", "communication", "overlap", "memory", "limit"]]
         for each in sorted(self.made, key=lambda p: p.seconds):
             total = each.total
             times = [f"{t * 1e3:.4g}" for t in (each.seconds, total.compute, total.comm)]
             limit = f"p <= {each.most} ({each.why})" if each.most else each.why
+            times.append("yes" if each.overlap else "no")
             rows.append([each.strategy + each.detail, *times, show_bytes(int(total.memory)), limit])
-        rows += [[name, "-", "-", "-", "-", why] for name, why in self.refused]
+        rows += [[name, "-", "-", "-", "-", "-", why] for name, why in self.refused]
         head = f"{q.network.name} on {q.procs} ranks of {q.machine.name}, {q.batch} samples per step"
-        return "\n".join([head, f"{q.profile.said}; {_inputs(q)}", "", *table(rows, right=[1, 2, 3, 4])])
+        return "\n".join([head, f"{q.profile.said}; {_inputs(q)}", "", *table(rows, right=[1, 2, 3, 5])])
 
     def to_json(self) -> dict[str, Any]:
         """`synth.predictions/1`: one object per strategy."""
@@ -234,6 +247,7 @@ class Comparison:
 
 def compare(question: Question) -> Comparison:
     """Every strategy that can be used, and why the others cannot."""
+    _checked(question)
     made, refused = [], []
     for name in NAMES:
         try:
