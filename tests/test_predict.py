@@ -128,6 +128,16 @@ def test_comparison_says_whose_communication_overlaps() -> None:
     assert [p["overlap"] for p in made.to_json()["made"]] == [p.overlap for p in made.made]
 
 
+def test_memory_is_the_plan_s_and_marked_beyond_the_machine_s() -> None:
+    made = plan_network(NET, Asked(8, "time", True, machine=FLAT))
+    own = predict(ask(8), "plan")
+    assert own.total.memory == made.memory_words * 4 < sum(row.memory for row in own.rows) + made.resident * 4
+    small = replace(FLAT, memory=int(own.total.memory) - 1)
+    line = next(each for each in str(compare(ask(8, small))).splitlines() if each.startswith("plan "))
+    assert " > " in line
+    assert " > " not in str(compare(ask(8)))
+
+
 @pytest.mark.parametrize("reuse", [-0.1, 3.0, float("nan")])
 def test_reuse_is_a_share(reuse: float) -> None:
     with pytest.raises(UsageError, match="must be from 0 to 1"):

@@ -61,12 +61,14 @@ class Prediction:
     most: int | None  # ranks up to which the strategy scales
     why: str
     detail: str = ""
+    held: int | None = None  # bytes per rank that a plan says, where layers do not simply add up
 
     @property
     def total(self) -> Row:
-        """All layers; a pipeline holds what its fullest stage holds."""
+        """All layers; a pipeline holds what its fullest stage holds, a plan what it says."""
         memory = (row.memory for row in self.rows)
         held = max(memory) if self.strategy == "pipeline" else sum(memory)
+        held = held if self.held is None else self.held
         names = ("forward", "backward", "update", "comm_forward", "comm_backward", "exchange")
         sums = {name: sum(getattr(row, name) for row in self.rows) for name in names}
         return Row("total", **sums, memory=held)
@@ -169,7 +171,7 @@ def _own(question: Question, strategy: str) -> Prediction:
     from synth.distribution import Distribution
     from synth.machine.layer_time import LayerTimer
     from synth.memory import Footprints
-    from synth.network.options import Asked
+    from synth.network.options import Asked, Kind
     from synth.network.planner import plan_network
 
     if question.batch != question.network.input[0]:
@@ -203,7 +205,8 @@ def _own(question: Question, strategy: str) -> Prediction:
             )
         )
     why = "no limit of its own: every layer has its grid; exposed communication only"
-    return Prediction(question, strategy, tuple(rows), None, why)
+    held = made.memory_words * Kind.of(question.network.planned[0]).nest.word_bytes
+    return Prediction(question, strategy, tuple(rows), None, why, held=held)
 
 
 def _effective(question: Question) -> Machine:
@@ -232,9 +235,11 @@ class Comparison:
         for each in sorted(self.made, key=lambda p: p.seconds):
             total = each.total
             times = [f"{t * 1e3:.4g}" for t in (each.seconds, total.compute, total.comm)]
+            most = q.machine.memory
+            over = f" > {show_bytes(most)}" if most and total.memory > most else ""
             limit = f"p <= {each.most} ({each.why})" if each.most else each.why
             times.append("yes" if each.overlap else "no")
-            rows.append([each.strategy + each.detail, *times, show_bytes(int(total.memory)), limit])
+            rows.append([each.strategy + each.detail, *times, show_bytes(int(total.memory)) + over, limit])
         rows += [[name, "-", "-", "-", "-", "-", why] for name, why in self.refused]
         head = f"{q.network.name} on {q.procs} ranks of {q.machine.name}, {q.batch} samples per step"
         return "\n".join([head, f"{q.profile.said}; {_inputs(q)}", "", *table(rows, right=[1, 2, 3, 5])])
