@@ -18,6 +18,7 @@ from synth.network.report import to_json
 from synth.plan import Plan
 from synth.plan_file import plan_text
 from synth.search import STATIONARY
+from synth.space import Space
 from synth.training import fit_kept
 
 
@@ -76,6 +77,12 @@ def decided_by(plan: NetworkPlan | str | os.PathLike[str], network: Network, pro
             raise UsageError(
                 f"{name} cuts {node.name} as {grid.shown()}, but N_{wrong[0]} is "
                 f"{getattr(extents, wrong[0])}; plan this model, with this input"
+            )
+        idle = procs - grid.size
+        if node.weighted and node.layer and idle and Space(node.layer.nest, procs, {}, True).least_work:
+            raise UsageError(
+                f"{name} leaves {idle} of {procs} processes idle in {node.name} ({grid.shown()}), which a "
+                f"model on {procs} ranks must not; plan with --exact-procs, or for {grid.size} processes"
             )
     return Decided(
         {mine: told.placed[theirs] for mine, theirs in pairs.items()},

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,47 @@ def test_memory_is_respected_or_refused() -> None:
     assert tight.memory_words * 4 <= limit
     with pytest.raises(InfeasibleError, match="would do"):
         plan_network(network, Asked(4, memory=2000))
+
+
+@pytest.mark.parametrize(("name", "training"), [("vgg16", False), ("cosmoflow", True)])
+def test_the_memory_that_would_do_does(name: str, training: bool) -> None:
+    network = load_network(NETWORKS / f"{name}.yaml")
+    with pytest.raises(InfeasibleError) as fault:
+        plan_network(network, Asked(16, memory=10 << 10, training=training))
+    told = re.search(r"--memory (\d+) would do", str(fault.value))
+    assert told is not None
+    made = plan_network(network, Asked(16, memory=int(told[1]), training=training))
+    assert made.memory_words * 4 <= int(told[1])
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--strategy 2.5D", "--strategy 2.5D is for one layer"),
+        ("--certify", "--certify is for one layer"),
+        ("--explain", "--explain text is for one layer"),
+        ("--stop-after grid", "--stop-after grid is for one layer"),
+        ("--panels 3", "--panels 3 is for one layer"),
+        ("--stationary in", "--stationary in is for one layer"),
+        ("--pass backward-data", "--pass backward-data is for one layer"),
+    ],
+)
+def test_flags_for_one_layer_are_refused(
+    flags: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    assert main(["plan", str(file), "--procs", "4", *flags.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_exact_procs_leaves_no_process_idle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    assert main(["plan", str(file), "--procs", "7", "--exact-procs", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["layers"]
+    sizes = {row["name"]: math.prod(row["grid"].values()) for row in rows}
+    assert {size for name, size in sizes.items() if name[0] in "abc"} == {7}
 
 
 def test_contradicting_arguments() -> None:

@@ -114,6 +114,38 @@ def test_comparison_names_every_strategy_and_why_some_are_refused() -> None:
     assert "Tflop/s per rank" in str(own)
 
 
+def test_comparison_says_whose_communication_overlaps() -> None:
+    made = compare(ask(8))
+    assert {p.strategy for p in made.made if p.overlap} == {
+        "stationary-x",
+        "stationary-y",
+        "stationary-w",
+        "plan",
+    }
+    lines = {line.split()[0]: line.split() for line in str(made).splitlines() if line.strip()}
+    assert "overlap" in lines["strategy"]
+    assert ("yes" in lines["plan"], "no" in lines["data"]) == (True, True)
+    assert [p["overlap"] for p in made.to_json()["made"]] == [p.overlap for p in made.made]
+
+
+def test_memory_is_the_plan_s_and_marked_beyond_the_machine_s() -> None:
+    made = plan_network(NET, Asked(8, "time", True, machine=FLAT))
+    own = predict(ask(8), "plan")
+    assert own.total.memory == made.memory_words * 4 < sum(row.memory for row in own.rows) + made.resident * 4
+    small = replace(FLAT, memory=int(own.total.memory) - 1)
+    line = next(each for each in str(compare(ask(8, small))).splitlines() if each.startswith("plan "))
+    assert " > " in line
+    assert " > " not in str(compare(ask(8)))
+
+
+@pytest.mark.parametrize("reuse", [-0.1, 3.0, float("nan")])
+def test_reuse_is_a_share(reuse: float) -> None:
+    with pytest.raises(UsageError, match="must be from 0 to 1"):
+        predict(ask(8, reuse=reuse), "data")
+    with pytest.raises(UsageError, match="must be from 0 to 1"):
+        compare(ask(8, reuse=reuse))
+
+
 def test_unknown_strategy() -> None:
     with pytest.raises(UsageError, match="did you mean data"):
         predict(ask(8), "dat")

@@ -12,6 +12,19 @@ from synth.errors import UsageError
 if TYPE_CHECKING:
     from synth.network.plan import NetworkPlan
 
+# flags of `plan` that have no meaning for a network, and what they are where nobody names them
+ONE_LAYER: dict[str, Any] = {
+    "grid": None,
+    "order": None,
+    "relax": False,
+    "strategy": None,
+    "certify": False,
+    "explain": None,
+    "stop_after": "plan",
+    "panels": None,
+    "stationary": "auto",
+}
+
 
 def register(commands: Any, plan_parser: argparse.ArgumentParser) -> None:
     """Flags of `plan` that only networks use, and the command `replay`."""
@@ -50,11 +63,7 @@ def planned(args: argparse.Namespace) -> NetworkPlan:
     from synth.network.planner import plan_network
     from synth.units import parse_bytes
 
-    if args.objective == "paper":
-        raise UsageError("objective paper is for one layer; for a network use words or time")
-    for flag in ("grid", "order", "relax"):
-        if getattr(args, flag, None):
-            raise UsageError(f"--{flag} is for one layer, not for a network; leave it out")
+    _refuse(args)
     machine = None
     if args.machine:
         from synth.machine.file import load_machine
@@ -67,8 +76,22 @@ def planned(args: argparse.Namespace) -> NetworkPlan:
         parse_bytes(args.memory) if args.memory else (machine.memory if machine else None),
         machine,
         args.balance,
+        exact=getattr(args, "exact_procs", False),
     )
     return plan_network(load_network(args.layer), asked, args.solver, _tell if sys.stderr.isatty() else None)
+
+
+def _refuse(args: argparse.Namespace) -> None:
+    """Raises `UsageError` for what is asked for one layer and says nothing about a network."""
+    if args.objective == "paper":
+        raise UsageError("objective paper is for one layer; for a network use words or time")
+    if args.pass_ not in ("forward", "training"):
+        raise UsageError(f"--pass {args.pass_} is for one layer; for a network use forward or training")
+    for name, unset in ONE_LAYER.items():
+        value = getattr(args, name, unset)
+        if value not in (unset, None):
+            flag = f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+            raise UsageError(f"{flag} is for one layer, not for the network {args.layer}; leave it out")
 
 
 def _tell(text: str) -> None:

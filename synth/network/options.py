@@ -1,31 +1,35 @@
 """What a layer of a network can choose from: placed grids with their cost, and the strategies they belong to.
 
-The family is every grid that uses all P processes within the work balance (or, where P has no such grid,
-every grid of at most P). A layer's options are the grids with the fewest words (or the least time), those
-that other layers like, and the choices of the best single strategies; so a plan is never worse than these.
+The family is every grid of at most P processes within the work balance, see `family`. A layer's options are
+the grids with the fewest words (or the least time), those that other layers like, and the choices of the best
+single strategies; so a plan is never worse than these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import cached_property
 
 from synth.axes import AXES, ROW_MAJOR, SPATIAL, TENSORS, Order, PerAxis, Tensor
 from synth.errors import InfeasibleError, UsageError
+from synth.grid_ranges import shared_rows
 from synth.machine.groups import CHANNELS_SWAPPED, ORDERS, distinct_orders
 from synth.machine.layer_time import compute_seconds, layer_seconds
 from synth.machine.levels import Machine
 from synth.nest import Nest
 from synth.network.boxes import EVERY, Boxes, Placed
+from synth.network.family import family, largest_block
 from synth.network.graph import Node
-from synth.space import Space, all_grids, work_cap
+from synth.space import Space, all_grids
 from synth.strategies import STRATEGIES
 
 BATCH = 16  # grids whose words are counted at once
 ORDERS_KEPT = 2  # placements of one grid
 TIMED = 96  # grids of a kind that are timed, those with the lowest bounds; a third of it per strategy
 ELEMENTS = 1 << 18  # grids times ranks of one count
+BALANCE = 0.10  # extra work that a process may have, unless told otherwise
+NEAR = 1.25  # times the least cost that is still near
 STRATEGY_AXES: dict[str, str] = {each.name: each.axes for each in STRATEGIES if each.name != "2.5D"}
 
 
@@ -38,7 +42,7 @@ class Asked:
     training: bool = False
     memory: int | None = None
     machine: Machine | None = None
-    balance: float = 0.10
+    balance: float = BALANCE
     keep: int = 12  # options per layer that are kept for their own cost
     axes: str = ""  # grids may split these axes only; "" for all
     strict: bool = True  # whether `axes` bind layers that cannot use all processes within them
@@ -94,42 +98,31 @@ class Catalogue:
         self.kind, self.asked, self.nest = kind, asked, kind.nest
         self.costs: dict[Placed, float] = {}
         self.words: dict[PerAxis, int] = {}
-        bounds = {grid: self._bound(grid) for grid in self._grids()}
-        self.bounds = dict(sorted(bounds.items(), key=lambda each: (each[1], each[0])))
+        self.shared: dict[tuple[str, int], int] = {}
+        self.found: dict[tuple[int, str, bool], list[tuple[float, Placed]]] = {}
+        timed, uneven = asked.objective == "time", asked.exact and kind.weighted
+        grids = family(kind.nest, asked.procs, asked.balance, asked.exact, uneven, timed)
+        self.bounds: dict[PerAxis, float] = {}
+        self._bounded(grids)
 
-    def _grids(self) -> list[PerAxis]:
-        """The family, without grids whose channels are no single intervals."""
-        procs, nest = self.asked.procs, self.nest
-        spaces = [Space(nest, procs, {}, True), Space(nest, procs, {}, False)]
-        least = spaces[1].least_work
-        if self.asked.exact and self.kind.weighted:
-            least = spaces[0].least_work or least
-        most = work_cap(least or 1, self.asked.balance)
-        if self.asked.objective == "time":
-            most = 1 << 200  # time itself weighs the balance
-        for space in spaces:
-            found = [g for g in all_grids(space, procs) if largest_block(nest, g).size <= most]
-            found = [g for g in found if self._single_intervals(g)] or found
-            if found:
-                return found
-        return []
-
-    def _single_intervals(self, grid: PerAxis) -> bool:
-        """Whether groups are split as far as the channels within them need; see `Boxes.flat`."""
-        n = self.nest.extents
-        return n.g == 1 or grid.g == n.g or (grid.c == grid.k == 1) or (n.c == n.k == 1)
+    def _bounded(self, grids: Iterable[PerAxis]) -> None:
+        """Adds grids with their bounds, and sorts anew."""
+        self.bounds |= {grid: self._bound(grid) for grid in grids}
+        self.bounds = dict(sorted(self.bounds.items(), key=lambda each: (each[1], each[0])))
 
     def _bound(self, grid: PerAxis) -> float:
-        """A lower bound of the cost: words of an average rank without halos, or seconds."""
+        """A lower bound of the cost: words of an average rank, or seconds."""
         words, parts = self.nest.words, grid.size
         inputs = words["In"] * (1 / (grid.x * grid.g * grid.c) - 1 / parts)
+        gathered = inputs if self.kind.rows else inputs + self._halo(grid)
         ker = words["Ker"] * (1 / (grid.g * grid.c * grid.k) - 1 / parts) if self.kind.weighted else 0.0
         out = words["Out"] * (1 / (grid.x * grid.g * grid.k) - 1 / parts)
-        received = inputs + ker + out
-        if self.asked.training:
-            times = {tensor: 3 - (tensor in self.asked.kept) for tensor in TENSORS}
-            received = times["In"] * inputs + times["Ker"] * ker + times["Out"] * out
-            received = received if self.kind.weighted else 2 * (inputs + out)
+        received = gathered + ker + out
+        if self.asked.training and self.kind.weighted:
+            again = {tensor: 1 + (tensor not in self.asked.kept) for tensor in TENSORS}  # gathers
+            received = again["In"] * gathered + inputs + (1 + again["Ker"]) * ker + (1 + again["Out"]) * out
+        elif self.asked.training:
+            received = gathered + inputs + 2 * out
         received *= 1 - 1e-9
         if self.asked.objective == "words":
             return received
@@ -140,6 +133,16 @@ class Catalogue:
         work = largest_block(self.nest, grid)
         computing = passes * compute_seconds(machine, self.nest, work, self.kind.weighted)
         return max(computing, received * self.nest.word_bytes * beta / 2)
+
+    def _halo(self, grid: PerAxis) -> float:
+        """Words of In that an average rank reads beyond its even share; a lower bound."""
+        n, rows, read = self.nest.extents, 1, 1
+        for axis in SPATIAL:
+            window, parts = self.nest.windows[axis], getattr(grid, axis)
+            if (axis, parts) not in self.shared:
+                self.shared[axis, parts] = shared_rows(window, parts)
+            rows, read = rows * window.size, read * (window.size + self.shared[axis, parts])
+        return n.b * n.g * n.c * max(0, read - rows) / (grid.x * grid.g * grid.c)
 
     def cost(self, placed: Placed) -> float:
         """Words or seconds of one placed grid, remembered."""
@@ -153,6 +156,37 @@ class Catalogue:
                 machine, self.nest, placed.grid, placed.order, self.asked.training, self.kind.weighted
             )
         return self.costs[placed]
+
+    @cached_property
+    def full(self) -> list[PerAxis]:
+        """The grids that use all processes, most promising first."""
+        return [grid for grid in self.bounds if grid.size == self.asked.procs]
+
+    @cached_property
+    def by_split(self) -> dict[frozenset[str], list[PerAxis]]:
+        """Axes that are split -> the grids that split just these."""
+        found: dict[tuple[bool, ...], list[PerAxis]] = {}
+        for grid in self.bounds:
+            found.setdefault(tuple([n > 1 for n in grid]), []).append(grid)
+        return {
+            frozenset(axis for axis, cut in zip(AXES, split, strict=True) if cut): grids
+            for split, grids in found.items()
+        }
+
+    def within(self, axes: str) -> list[PerAxis]:
+        """The grids that split no other axes than `axes`, most promising first."""
+        if set(axes) == set(AXES):
+            return list(self.bounds)
+        found = [grid for split, grids in self.by_split.items() if split <= set(axes) for grid in grids]
+        return sorted(found, key=lambda grid: (self.bounds[grid], grid))
+
+    @cached_property
+    def by_cut(self) -> dict[PerAxis, list[PerAxis]]:
+        """Cut of x -> the grids that have it, most promising first."""
+        found: dict[PerAxis, list[PerAxis]] = {}
+        for grid in self.bounds:
+            found.setdefault(_x_cut(grid), []).append(grid)
+        return found
 
     def orders(self, grid: PerAxis) -> list[Placed]:
         """The cheapest ways to place a grid."""
@@ -168,19 +202,25 @@ class Catalogue:
             words, _ = boxes.words(*how)
             self.words.update(zip(new, map(int, words), strict=True))
 
-    def best(self, count: int, axes: str = "") -> list[tuple[float, Placed]]:
-        """The cheapest grids that split no other axes than `axes`, each in its best order.
+    def best(self, count: int, axes: str = "", full: bool = False) -> list[tuple[float, Placed]]:
+        """The cheapest grids that split no other axes than `axes`, each in its best order; or `full` ones.
 
         Best first: a grid is looked at only while its lower bound is below the worst that is kept. Words
         are exact; of a large family only the most promising grids are timed.
         """
+        key = count, axes, full
+        if key not in self.found:
+            self.found[key] = self._best(*key)
+        return self.found[key]
+
+    def _best(self, count: int, axes: str, full: bool) -> list[tuple[float, Placed]]:
         found: list[tuple[float, int, Placed]] = []
-        fits = [grid for grid in self.bounds if not axes or splits_only(grid, axes)]
+        fits = self.full if full else self.within(axes or "".join(AXES))
         if not fits and self.asked.objective == "time":
             fits = self._fewer(axes)
         batch = max(1, min(BATCH, ELEMENTS // min(self.asked.procs, EVERY)))
         if self.asked.objective == "time":
-            fits = fits[: TIMED // 3 if axes else TIMED]
+            fits = self._timed(fits, TIMED // 3 if axes else TIMED)
         for start in range(0, len(fits), batch):
             if len(found) >= count and self.bounds[fits[start]] > found[count - 1][0]:
                 break
@@ -188,12 +228,20 @@ class Catalogue:
             found.sort(key=lambda each: each[:2])
         return [(cost, placed) for cost, _, placed in found[:count]]
 
+    def _timed(self, grids: Sequence[PerAxis], most: int) -> list[PerAxis]:
+        """The most promising grids that use all processes, and some that do not."""
+        full = [grid for grid in grids if grid.size == self.asked.procs][:most]
+        fewer = [grid for grid in grids if grid.size < self.asked.procs]
+        kept = {*full, *fewer[: max(most // 3, most - len(full))]}
+        return [grid for grid in grids if grid in kept]
+
     def least(self) -> float:
         """A proven lower bound of every grid's cost: the best one, or the bound of those never timed."""
         found = self.best(1)[0][0]
-        if self.asked.objective == "words" or len(self.bounds) <= TIMED:
+        if self.asked.objective == "words":
             return found
-        return min(found, list(self.bounds.values())[TIMED])
+        timed = set(self._timed(list(self.bounds), TIMED))
+        return min([found, *(bound for grid, bound in self.bounds.items() if grid not in timed)])
 
     def _fewer(self, axes: str) -> list[PerAxis]:
         """Grids that split only some axes and so cannot use all processes: those with the least work."""
@@ -227,7 +275,7 @@ def options(
     asked: Asked,
 ) -> list[list[Choice]]:
     """Per catalogue its own best grids, grids that cut x as the catalogues `near` it would, and `extra`."""
-    own = [[placed.grid for _, placed in c.best(asked.keep)] for c in catalogues]
+    own = [[placed.grid for _, placed in _own(c, asked.keep)] for c in catalogues]
     result = []
     for position, catalogue in enumerate(catalogues):
         wanted = dict.fromkeys(own[position])
@@ -244,6 +292,17 @@ def options(
         every = dict.fromkeys([*(p for g in wanted for p in catalogue.orders(g)), *extra[position]])
         result.append([Choice(p, catalogue.cost(p)) for p in every])
     return result
+
+
+def _own(catalogue: Catalogue, keep: int) -> list[tuple[float, Placed]]:
+    """The best grids of a catalogue: those that use all processes, and a few that do not and are better.
+
+    Where no grid that uses all comes near the best, the best ones however many they use.
+    """
+    full, best = catalogue.best(keep, full=True), catalogue.best(keep)
+    if not full or full[0][0] > NEAR * best[0][0]:
+        return [*best, *full[:1]]
+    return [*full, *(each for each in best if each[0] < full[0][0])][: keep + keep // 3]
 
 
 def strategy_choices(catalogues: Sequence[Catalogue], axes: str, count: int = 4) -> list[list[Choice]] | int:
@@ -271,16 +330,6 @@ def feasible(catalogues: Sequence[Catalogue], nodes: Sequence[Node], asked: Aske
             )
 
 
-def splits_only(grid: PerAxis, axes: str) -> bool:
-    """Whether a grid has more than one process along no other axes than `axes`."""
-    return all(n == 1 or axis in axes for axis, n in zip(AXES, grid, strict=True))
-
-
-def largest_block(nest: Nest, grid: PerAxis) -> PerAxis:
-    """W: the largest block, per axis."""
-    return PerAxis(*(-(-n // p) for n, p in zip(nest.extents, grid, strict=True)))
-
-
 def _x_cut(grid: PerAxis) -> PerAxis:
     """The cut of x alone: what neighbours can have in common."""
     return grid._replace(g=1, c=1, k=1)
@@ -288,5 +337,4 @@ def _x_cut(grid: PerAxis) -> PerAxis:
 
 def _with_cut(cut: PerAxis, catalogue: Catalogue, count: int) -> list[PerAxis]:
     """The most promising grids of a catalogue with the given cut of x."""
-    same = (g for g in catalogue.bounds if all(getattr(g, a) == getattr(cut, a) for a in ("b", *SPATIAL)))
-    return list(islice(same, count))
+    return catalogue.by_cut.get(cut, [])[:count]

@@ -17,6 +17,7 @@ from synth.network.boxes import EVERY, Array, Boxes, Placed
 from synth.network.graph import Edge, Network
 from synth.network.moves import Side, edge_words, single_positions
 from synth.network.options import (
+    BALANCE,
     STRATEGY_AXES,
     Asked,
     Catalogue,
@@ -78,10 +79,25 @@ class _Planner:
         for single in singles:
             for kind, placed in zip(self.of_kind, single.chosen, strict=False):
                 extra[kind].append(placed)
-        table = self._fitting(options(self.catalogues, self._near(), extra, self.asked))
+        for kind, placed in zip(self.of_kind, self._narrower(), strict=False):
+            extra[kind].append(placed)
+        table = self._fitted(options(self.catalogues, self._near(), extra, self.asked))
         self.tell(f"options per layer: {min(map(len, table))} to {max(map(len, table))}")
         solution, words = self._solve(table, self.method)
         return self._result(table, solution, words, singles)
+
+    def _narrower(self) -> tuple[Placed, ...]:
+        """What the plan within the usual balance chooses, where more is allowed: never worse for that."""
+        if self.asked.balance <= BALANCE or self.asked.procs > EVERY:
+            return ()
+        try:
+            return (
+                _Planner(self.network, replace(self.asked, balance=BALANCE), self.method, self.tell)
+                .run()
+                .chosen
+            )
+        except InfeasibleError:
+            return ()
 
     def _restricted(self) -> NetworkPlan:
         """The best choice of grids that split certain axes only."""
@@ -89,7 +105,7 @@ class _Planner:
         if isinstance(found, int):
             node = self.nodes[self.of_kind.index(found)]
             raise InfeasibleError(f"{node.name}: no grid splits {self.asked.axes} only; free more axes")
-        table = self._fitting(found)
+        table = self._fitted(found)
         solution, words = self._solve(table, self.method)
         return self._result(table, solution, words, ())
 
@@ -119,17 +135,24 @@ class _Planner:
                 total += -(-nest.words[Kind.of(node).ends[0]] // procs)
         return total
 
-    def _fitting(self, table: list[list[Choice]]) -> list[list[Choice]]:
-        """Only the options that fit the memory."""
+    def _fitting(self, table: list[list[Choice]]) -> list[list[Choice]] | None:
+        """Only the options that fit the memory; None where a layer has none."""
         if self.asked.memory is None:
             return table
         result = []
         for kind, choices in zip(self.distinct, table, strict=True):
             fitting = [c for c in choices if self._fit(kind, c.placed) is not None]
             if not fitting:
-                raise self._too_small(kind, choices)
+                return None
             result.append(fitting)
         return result
+
+    def _fitted(self, table: list[list[Choice]]) -> list[list[Choice]]:
+        """The same; raises `InfeasibleError` where a layer has none."""
+        found = self._fitting(table)
+        if found is None:
+            raise self._too_small(table)
+        return found
 
     def _limit(self, kind: Kind) -> int | None:
         if self.asked.memory is None:
@@ -149,11 +172,15 @@ class _Planner:
             return fit_kept(distribution, STATIONARY, limit, self.asked.kept, bool(kind.rows))
         return fit(distribution, STATIONARY, limit, _role(kind))
 
-    def _too_small(self, kind: Kind, choices: Sequence[Choice]) -> InfeasibleError:
-        node = self.nodes[self.kinds.index(kind)]
-        least = min(self._fits(kind, c.placed, None)[1] for c in choices)
-        size = kind.nest.word_bytes
-        need = (least + self.resident) * size
+    def _too_small(self, table: Sequence[Sequence[Choice]]) -> InfeasibleError:
+        """Which layer needs most, and what would do for all."""
+        needs = [
+            min(self._fits(kind, c.placed, 0)[1] for c in choices)
+            for kind, choices in zip(self.distinct, table, strict=True)
+        ]
+        most = max(range(len(needs)), key=needs.__getitem__)
+        node, size = self.nodes[self.of_kind.index(most)], self.distinct[most].nest.word_bytes
+        need = (needs[most] + self.resident) * size
         return InfeasibleError(
             f"{node.name}: no option fits {self.asked.memory} bytes per process next to the "
             f"{self.resident * size} bytes that stay throughout; --memory {need} would do"
@@ -178,9 +205,8 @@ class _Planner:
             for kind, placed in zip(self.of_kind, single.chosen, strict=False):
                 if all(choice.placed != placed for choice in found[kind]):
                     found[kind].append(Choice(placed, self.catalogues[kind].cost(placed)))
-        try:
-            table = self._fitting(found)
-        except InfeasibleError:
+        table = self._fitting(found)
+        if table is None:
             return Single(axes, None, "needs more memory")
         solution, _ = self._solve(table, "auto")
         chosen = tuple(table[k][o].placed for k, o in zip(self.of_kind, solution.chosen, strict=True))

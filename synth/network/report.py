@@ -73,9 +73,26 @@ def totals(plan: NetworkPlan) -> list[str]:
         f"layers {shown(plan, sum(plan.layer_costs))}, redistribution "
         f"{shown(plan, sum(plan.edge_costs.values()))}, together {shown(plan, plan.cost)}",
         f"{len(plan.free_edges)} of {len(plan.edge_words)} redistributions move nothing",
+        *idle(plan),
         f"memory per process, at most: {show_bytes(held)}, of which {show_bytes(plan.resident * size)} stay",
         f"optimal among the options by {solution.method}: proven gap {solution.gap:.2%}",
         f"no plan of this family costs less than {shown(plan, plan.least)}{over}",
+    ]
+
+
+def idle(plan: NetworkPlan) -> list[str]:
+    """How many processes stay idle, where some do."""
+    left = {
+        node.name: plan.asked.procs - p.grid.size
+        for node, p in zip(plan.network.planned, plan.chosen, strict=True)
+        if p.grid.size < plan.asked.procs
+    }
+    if not left:
+        return []
+    most = max(left, key=lambda name: left[name])
+    return [
+        f"processes idle: some in {len(left)} of {len(plan.chosen)} layers, at most {left[most]} of "
+        f"{plan.asked.procs} ({most})"
     ]
 
 

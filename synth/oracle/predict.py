@@ -61,19 +61,26 @@ class Prediction:
     most: int | None  # ranks up to which the strategy scales
     why: str
     detail: str = ""
+    held: int | None = None  # bytes per rank that a plan says, where layers do not simply add up
 
     @property
     def total(self) -> Row:
-        """All layers; a pipeline holds what its fullest stage holds."""
+        """All layers; a pipeline holds what its fullest stage holds, a plan what it says."""
         memory = (row.memory for row in self.rows)
         held = max(memory) if self.strategy == "pipeline" else sum(memory)
+        held = held if self.held is None else self.held
         names = ("forward", "backward", "update", "comm_forward", "comm_backward", "exchange")
         sums = {name: sum(getattr(row, name) for row in self.rows) for name in names}
         return Row("total", **sums, memory=held)
 
     @property
+    def overlap(self) -> bool:
+        """Whether communication that computing hides is left out; in Table 3 nothing overlaps."""
+        return self.strategy in OWN
+
+    @property
     def seconds(self) -> float:
-        """Seconds per step; nothing overlaps in Table 3."""
+        """Seconds per step."""
         return self.total.compute + self.total.comm
 
     def __str__(self) -> str:
@@ -100,6 +107,7 @@ class Prediction:
             "network": self.question.network.name,
             "machine": self.question.machine.name,
             "strategy": self.strategy,
+            "overlap": self.overlap,
             "procs": self.question.procs,
             "batch": self.question.batch,
             "limit": self.most,
@@ -130,6 +138,7 @@ def predict(question: Question, strategy: str) -> Prediction:
         raise UsageError(f"strategy {strategy!r} is unknown{did_you_mean(strategy, NAMES)}")
     if question.procs < 1 or question.batch < 1 or question.segments < 1:
         raise UsageError("procs, batch and segments must be at least 1")
+    _checked(question)
     if strategy in OWN:
         return _own(question, strategy)
     setting, row = question.setting(), STRATEGIES[strategy]
@@ -152,12 +161,17 @@ def predict(question: Question, strategy: str) -> Prediction:
     return Prediction(question, strategy, tuple(row.price(setting)), most, why, detail)
 
 
+def _checked(question: Question) -> None:
+    if not 0 <= question.reuse <= 1:
+        raise UsageError(f"reuse is {question.reuse:g}; it must be from 0 to 1")
+
+
 def _own(question: Question, strategy: str) -> Prediction:
     """This project's plan per layer, or one of SC'19's stationary strategies, with redistributions."""
     from synth.distribution import Distribution
     from synth.machine.layer_time import LayerTimer
     from synth.memory import Footprints
-    from synth.network.options import Asked
+    from synth.network.options import Asked, Kind
     from synth.network.planner import plan_network
 
     if question.batch != question.network.input[0]:
@@ -191,7 +205,8 @@ def _own(question: Question, strategy: str) -> Prediction:
             )
         )
     why = "no limit of its own: every layer has its grid; exposed communication only"
-    return Prediction(question, strategy, tuple(rows), None, why)
+    held = made.memory_words * Kind.of(question.network.planned[0]).nest.word_bytes
+    return Prediction(question, strategy, tuple(rows), None, why, held=held)
 
 
 def _effective(question: Question) -> Machine:
@@ -216,15 +231,18 @@ class Comparison:
 
     def __str__(self) -> str:
         q = self.question
-        rows = [["strategy", "ms per step", "computing", "communication", "memory", "limit"]]
+        rows = [["strategy", "ms per step", "computing", "communication", "overlap", "memory", "limit"]]
         for each in sorted(self.made, key=lambda p: p.seconds):
             total = each.total
             times = [f"{t * 1e3:.4g}" for t in (each.seconds, total.compute, total.comm)]
+            most = q.machine.memory
+            over = f" > {show_bytes(most)}" if most and total.memory > most else ""
             limit = f"p <= {each.most} ({each.why})" if each.most else each.why
-            rows.append([each.strategy + each.detail, *times, show_bytes(int(total.memory)), limit])
-        rows += [[name, "-", "-", "-", "-", why] for name, why in self.refused]
+            times.append("yes" if each.overlap else "no")
+            rows.append([each.strategy + each.detail, *times, show_bytes(int(total.memory)) + over, limit])
+        rows += [[name, "-", "-", "-", "-", "-", why] for name, why in self.refused]
         head = f"{q.network.name} on {q.procs} ranks of {q.machine.name}, {q.batch} samples per step"
-        return "\n".join([head, f"{q.profile.said}; {_inputs(q)}", "", *table(rows, right=[1, 2, 3, 4])])
+        return "\n".join([head, f"{q.profile.said}; {_inputs(q)}", "", *table(rows, right=[1, 2, 3, 5])])
 
     def to_json(self) -> dict[str, Any]:
         """`synth.predictions/1`: one object per strategy."""
@@ -234,6 +252,7 @@ class Comparison:
 
 def compare(question: Question) -> Comparison:
     """Every strategy that can be used, and why the others cannot."""
+    _checked(question)
     made, refused = [], []
     for name in NAMES:
         try:
