@@ -11,6 +11,8 @@ from synth.axes import AXES, ROW_MAJOR, Tensor, placement
 from synth.closed_form import Eq4, best
 from synth.errors import UsageError
 from synth.layer import Layer, load_layer
+from synth.machine.file import load_machine
+from synth.machine.levels import Machine
 from synth.passes import TASKS, TURNED
 from synth.plan import Plan
 from synth.search import STATIONARY, Request, search
@@ -45,9 +47,10 @@ def plan(
     """The communication-optimal plan of a layer (a `Layer` or the path of a layer file).
 
     objective: "words" (received words, exact), "paper" (Eq. 10 of SPAA'21, on exactly `procs` processes) or
-    "time" (seconds on a machine; the only one that needs `machine`, a file or the name of a shipped one).
+    "time" (seconds on a machine; the only one that needs `machine`).
     procs: processes; a few may stay idle within `balance`, none with `exact_procs`.
-    memory: bytes per process, as an int or like "16GiB"; None for as much as it takes.
+    memory: bytes per process, as an int or like "16GiB"; None for as much as the machine has, or as it takes.
+    machine: a machine file, or the name of a shipped one.
     pass_: "forward", "backward-data", "backward-filter", or "training" for all three on one grid.
     grid: parts of the grid to keep fixed, e.g. {"b": 4, "k": 2}.
     strategy: a name of `strategies.STRATEGIES`, e.g. "stationary-x": the best plan within it.
@@ -83,23 +86,22 @@ def plan(
         if strategy is not None:
             raise UsageError(f"objective paper chooses its own grid; leave out strategy {strategy}")
         request = replace(request, fixed=_paper_grid(request, layer), balance=10.0)
-    elif objective == "time":
-        return placed(_fastest(request, layer, procs, limit, balance, exact_procs, machine), order)
-    elif objective != "words":
+    elif objective not in ("words", "time"):
         raise UsageError(f"objective is {objective!r}; it must be words, time or paper")
-    found = search(request)
-    pass_plan, *later = found.fit.pass_plans
-    made = Plan(
-        layer,
-        procs,
-        found.grid,
-        pass_plan,
-        limit,
-        balance,
-        exact_procs,
-        found.least_work,
-        tuple(later),
-    )
+    if objective == "time" and machine is None:
+        raise UsageError("objective time needs a machine; name a file, or one of those that are shipped")
+    where = None if machine is None else load_machine(machine)
+
+    def found(within: int | None) -> Plan:
+        asked = replace(request, memory=None if within is None else within // layer.nest.word_bytes)
+        if objective == "time":
+            assert where is not None
+            return _fastest(asked, layer, procs, within, balance, exact_procs, where)
+        return _fewest(asked, layer, procs, within, balance, exact_procs)
+
+    made = found(limit)
+    if limit is None and where is not None and where.memory is not None and made.memory_bytes > where.memory:
+        made = found(where.memory)
     return placed(made, order)
 
 
@@ -129,6 +131,15 @@ def placed(made: Plan, order: Sequence[str] | None) -> Plan:
     return replace(made, order=placement(made.grid, order))
 
 
+def _fewest(
+    request: Request, layer: Layer, procs: int, limit: int | None, balance: float, exact: bool
+) -> Plan:
+    """The plan with the fewest words."""
+    found = search(request)
+    pass_plan, *later = found.fit.pass_plans
+    return Plan(layer, procs, found.grid, pass_plan, limit, balance, exact, found.least_work, tuple(later))
+
+
 def _fastest(
     request: Request,
     layer: Layer,
@@ -136,15 +147,11 @@ def _fastest(
     limit: int | None,
     balance: float,
     exact: bool,
-    machine: str | os.PathLike[str] | None,
+    where: Machine,
 ) -> Plan:
     """The plan with the fewest seconds on a machine."""
-    from synth.machine.file import load_machine
     from synth.time_search import fastest
 
-    if machine is None:
-        raise UsageError("objective time needs a machine; name a file, or one of those that are shipped")
-    where = load_machine(machine)
     if where.most_ranks is not None and procs > where.most_ranks:
         raise UsageError(f"{where.name} has {where.most_ranks} ranks, fewer than --procs {procs}; take fewer")
     found = fastest(request, where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+import synth
 from synth.axes import ROW_MAJOR, TENSORS, PerAxis
 from synth.cli import main
 from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.layer import Layer, load_layer
-from synth.machine.file import load_machine
+from synth.machine.file import PROFILES, load_machine
 from synth.machine.layer_time import LayerTimer
 from synth.machine.levels import Level, Machine
 from synth.memory import Footprints
@@ -147,3 +149,18 @@ def test_panels_as_asked_for() -> None:
         found = fastest(Request(nest, 16, stationary=("Out",), panels=panels), LASSEN)
         work = Distribution(nest, found.grid).most_work
         assert found.pass_plans[0].panels == min(panels, work.c)
+
+
+def test_the_memory_of_a_machine_is_a_limit(tmp_path: Path) -> None:
+    """Where `memory` gives none; with fewer words or less time as the aim."""
+    layer = Layer.conv2d((8, 64, 28, 28), 64, 3, padding=1)
+    for objective in ("words", "time"):
+        free = synth.plan(layer, 4, objective=objective, machine="lassen", pass_="training")
+        memory = free.memory_bytes * 3 // 4
+        tight = synth.plan(layer, 4, memory, objective=objective, machine="lassen", pass_="training")
+        file = tmp_path / "small.yaml"
+        text = (PROFILES / "lassen.yaml").read_text()
+        file.write_text(re.sub(r"(?m)^memory:.*$", f"memory: {memory}", text))
+        made = synth.plan(layer, 4, objective=objective, machine=file, pass_="training")
+        assert made.memory_bytes <= memory < free.memory_bytes
+        assert (made.pass_plans, made.grid) == (tight.pass_plans, tight.grid)
