@@ -46,6 +46,11 @@ def parse(text: str, filename: str) -> Written:
     if not isinstance(root, Mapping):
         raise root.fault(f"the file holds {root}, not a layer; {known}")
     for key, (place, _) in root.entries.items():
+        if key == "network":
+            raise place.fault(
+                "the file holds a network, not a layer; plan it with `synth plan`, "
+                "run it with `synth.parallelize`"
+            )
         if key not in (*KINDS, "name"):
             raise place.fault(f"unknown key {place}{did_you_mean(key, (*KINDS, 'name'))}")
     kinds = [key for key in root.entries if key != "name"]

@@ -19,7 +19,7 @@ from synth.passes import PASSES, TURNED, Passes, sequences
 from synth.plan import Plan
 from synth.yaml_places import shown
 
-SCHEMA = "synth.plan/1"
+SCHEMA, NETWORK_SCHEMA = "synth.plan/1", "synth.network-plan/1"
 LARGEST = 16 * 2**20  # bytes of a plan file
 REMEDY = "write the plan anew with `synth plan --json -o plan.json`"
 
@@ -134,6 +134,11 @@ def parse_plan(text: str, name: str) -> Plan:
         raise InputError(f"{name}{place}: is not JSON; {REMEDY}") from fault
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         schema = data.get("schema") if isinstance(data, dict) else None
+        if schema == NETWORK_SCHEMA:
+            raise InputError(
+                f"{name}: is the plan of a network, and this takes the plan of a layer; "
+                "run it with `synth.parallelize(model, shape, plan=...)`, or plan one of its layers"
+            )
         raise InputError(f"{name}: schema is {str(schema)[:60]!r}, not {SCHEMA!r}; {REMEDY}")
     layer_name = data.get("name")
     if not isinstance(layer_name, str):

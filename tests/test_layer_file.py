@@ -86,6 +86,7 @@ def test_matmul_is_written_in_two_ways() -> None:
         ("{}", "1:1: the file holds no layer; write one of conv1d, conv2d, conv3d, matmul with its numbers"),
         ("", "1:1: the file holds no layer; write one of conv1d, conv2d, conv3d, matmul with its numbers"),
         ("# a\n", "1:1: the file holds no layer; write one of conv1d, conv2d, conv3d, matmul with its numbers"),
+        ("network: {input: [1, 2]}\n", "1:1: the file holds a network, not a layer; plan it with `synth plan`, run it with `synth.parallelize`"),
         ("- 1\n", "1:1: the file holds a list, not a layer; write one of conv1d, conv2d, conv3d, matmul with its numbers"),
         ("conv2d\n", "1:1: the file holds conv2d, not a layer; write one of conv1d, conv2d, conv3d, matmul with its numbers"),
         ("conv2d:\n", "1:8: conv2d is empty, not a mapping; write input, out_channels, kernel under it"),

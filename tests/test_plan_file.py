@@ -15,10 +15,11 @@ from problems import layers
 
 from synth.errors import InputError
 from synth.layer import Layer
+from synth.network import plan_file as network_plan_file
 from synth.passes import TASKS
 from synth.pipeline import plan
 from synth.plan import Plan
-from synth.plan_file import LARGEST, REMEDY, parse_plan, read_plan
+from synth.plan_file import LARGEST, NETWORK_SCHEMA, REMEDY, parse_plan, read_plan
 from synth.strategies import STRATEGIES
 
 NAMED = [strategy.name for strategy in STRATEGIES]
@@ -193,6 +194,12 @@ def test_other_schema_versions_are_refused(schema: object) -> None:
     with pytest.raises(InputError) as fault:
         parse_plan(edited(setting("schema", to=schema)), "p")
     assert str(fault.value) == f"p: schema is {str(schema)!r}, not 'synth.plan/1'; {REMEDY}"
+
+
+def test_the_plan_of_a_network_is_told_from_that_of_a_layer() -> None:
+    assert NETWORK_SCHEMA == network_plan_file.SCHEMA
+    with pytest.raises(InputError, match=r"p: is the plan of a network, .* run it with `synth.parallelize"):
+        parse_plan(json.dumps({"schema": NETWORK_SCHEMA}), "p")
 
 
 def test_files(tmp_path: Path) -> None:

@@ -86,6 +86,16 @@ def test_pipeline_is_gpipe() -> None:
     assert made.total.comm == pytest.approx(2 * (p + S - 2) * (ALPHA + 64 / S * Y[2] * 4 * BETA))
 
 
+def test_groups_that_nobody_asked_for_have_a_sample_each() -> None:
+    nodes = replace(FLAT, levels=(replace(FLAT.levels[0], ranks=4), *FLAT.levels))
+    assert predict(ask(16, nodes), "data+filter").detail == " (4 groups of 4)"
+    few = predict(ask(16, nodes, batch=2), "data+filter")
+    assert few.detail == " (2 groups of 8)"
+    assert few.total.comm == predict(ask(16, nodes, batch=2, groups=2), "data+filter").total.comm
+    with pytest.raises(InfeasibleError, match="but has 2 and 32; choose other --groups"):
+        predict(ask(16, nodes, batch=2, groups=4), "data+filter")
+
+
 @pytest.mark.parametrize(
     ("name", "procs", "limit"),
     [("data", 128, 64), ("filter", 64, 32), ("channel", 64, 32), ("pipeline", 5, 4), ("spatial", 256, 144)],

@@ -152,9 +152,10 @@ def predict(question: Question, strategy: str) -> Prediction:
         p1, p2 = hybrid_split(setting)
         inner = STRATEGIES[strategy.removeprefix("data+")].limit(setting)[0]
         if p1 > question.batch or p2 > inner:
+            remedy = "choose other --groups" if setting.groups else "take fewer --procs, or choose --groups"
             raise InfeasibleError(
                 f"{strategy} as {p1} groups of {p2} needs at least {p1} samples and a width of {p2}, but has "
-                f"{question.batch} and {inner}; choose other --groups"
+                f"{question.batch} and {inner}; {remedy}"
             )
         return Prediction(question, strategy, tuple(row.price(setting)), most, why, f" ({p1} groups of {p2})")
     detail = f" ({question.segments} segments)" if strategy == "pipeline" else ""
@@ -176,8 +177,8 @@ def _own(question: Question, strategy: str) -> Prediction:
 
     if question.batch != question.network.input[0]:
         raise UsageError(
-            f"{strategy} plans the network's own {question.network.input[0]} samples, not {question.batch}; "
-            f"leave out --batch or change the file's input"
+            f"strategy {strategy} is for the {question.network.input[0]} samples of the network's file, not "
+            f"for --batch {question.batch}; leave out --batch or change the file's input"
         )
     machine = _effective(question)
     asked = Asked(question.procs, "time", True, machine=machine, axes=OWN[strategy])

@@ -290,7 +290,7 @@ def split_stages(times: Sequence[float], parts: int) -> list[list[int]]:
 
 
 def hybrid_split(s: Setting) -> tuple[int, int]:
-    """p1 groups of p2 ranks: as asked, or p2 the ranks of a node."""
+    """p1 groups of p2 ranks: as asked, or p2 the ranks of a node, of more where samples are few."""
     if s.groups:
         if s.procs % s.groups:
             raise InfeasibleError(f"{s.groups} groups do not divide {s.procs} ranks; take a divisor")
@@ -298,6 +298,8 @@ def hybrid_split(s: Setting) -> tuple[int, int]:
     node = min(s.procs, s.machine.levels[0].ranks or s.procs)
     while s.procs % node:
         node -= 1
+    while s.procs % node or s.procs // node > s.batch:
+        node += 1
     return s.procs // node, node
 
 
