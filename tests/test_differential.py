@@ -14,7 +14,7 @@ from differential import CORPUS, Problem, Verdict, checked, drawn, on_ranks, ver
 
 from synth.errors import CheckError
 
-SLICE = 1000
+SLICE = 600
 NIGHTLY = int(os.environ.get("SYNTH_DIFFERENTIAL", "20000"))
 
 
