@@ -86,7 +86,7 @@ def main() -> int:
     try:
         with asked(args) as hosts:
             return measured(args, hosts, console)
-    except HostsError as error:
+    except (HostsError, MeasuringError) as error:
         console.print(f"benchmarks.suite: {error}", style="red", markup=False)
         return 1
 

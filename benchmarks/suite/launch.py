@@ -82,7 +82,7 @@ def lines(layer: Layer, whole: Path, procs: int, asked: Asked, folder: Path) -> 
     return found
 
 
-def measure(job: Job, procs: int, folder: Path, hosts: Hosts = HERE) -> dict[str, list[dict[str, Any]]]:
+def measure(job: Job, procs: int, folder: Path, hosts: Hosts) -> dict[str, list[dict[str, Any]]]:
     """Work -> what each rank measured. Raises `MeasuringError`."""
     (folder / "job").write_bytes(pickle.dumps(job))
     torchrun(hosts, procs, "benchmarks.suite.rank", str(folder / "job"), str(folder))

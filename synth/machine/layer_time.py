@@ -166,9 +166,8 @@ class LayerTimer:
         _, chosen, index = min(times)
         return self._described(pass_, travels, TENSORS[index], chosen)
 
-    def _seconds(self, op: Op, tensor: Tensor, stationary: Tensor, panels: int) -> Cost:
-        """What one of the panels of a tensor takes; the stationary one travels at once."""
-        pieces = 1 if tensor == stationary else panels
+    def _seconds(self, op: Op, tensor: Tensor, stationary: Tensor, pieces: int) -> Cost:
+        """What one of the panels of a tensor takes."""
         size = self.sizes[tensor] / pieces * self._crowd(op, tensor, stationary, pieces)
         return collective(self.machine, op, size, self.groups[tensor])
 
@@ -194,7 +193,7 @@ class LayerTimer:
         alone, streamed, last = self.halo_seconds, 0.0, 0.0
         for tensor, op in travels.items():
             pieces = 1 if tensor == stationary else panels
-            seconds = self._seconds(op, tensor, stationary, panels).seconds * pieces
+            seconds = self._seconds(op, tensor, stationary, pieces).seconds * pieces
             alone, streamed = (alone + seconds, streamed) if pieces == 1 else (alone, streamed + seconds)
             if WRITES[pass_] == tensor and self.sequence[1:2] == (pass_,):
                 last = seconds / pieces
@@ -217,7 +216,7 @@ class LayerTimer:
         parts = [("halo", "neighbours", self.halo_seconds)] if self.halo_seconds else []
         for tensor, op in travels.items():
             pieces = 1 if tensor == stationary else panels
-            made = self._seconds(op, tensor, stationary, panels)
+            made = self._seconds(op, tensor, stationary, pieces)
             parts.append((tensor, made.algorithm, made.seconds * pieces))
         return PassTime(pass_, stationary, panels, self.compute, comm, exposed, tuple(parts))
 

@@ -639,11 +639,10 @@ def all_gather(
             for source in carriers
         ]
     elif native(group) and len({volume(part) for part in parts}) == 1:
-        flat = own.new_empty(len(parts), own.numel())
+        flat = own.new_empty(len(parts) * own.numel())
         call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-        ends = {"group": group.handle, "async_op": True}
-        requests = [call(flat.view(-1), own.view(-1), **ends)]
-        pieces, whole = _rows(flat.view(-1), panel, parts, fits)
+        requests = [call(flat, own.view(-1), group=group.handle, async_op=True)]
+        pieces, whole = _rows(flat, panel, parts, fits)
     elif native(group) or large(own, parts):
         if fits:
             whole = own.new_empty(shape(panel))
@@ -656,8 +655,7 @@ def all_gather(
         words = [volume(part) for part in parts]
         flat, leave = own.new_empty(sum(words)), [own.numel()] * len(parts)
         sent = own.flatten().repeat(len(parts))
-        ends = {"group": group.handle, "async_op": True}
-        requests = [dist.all_to_all_single(flat, sent, words, leave, **ends)]
+        requests = [_at_once(flat, sent, words, leave, group)]
         pieces, whole = _rows(flat, panel, parts, fits)
     return Coming(panel, parts, pieces, whole, requests, taken)
 
@@ -687,6 +685,18 @@ def _places(
         if rank != group.me:
             taken.append(pieces[-1])
     return pieces
+
+
+def _at_once(
+    arriving: torch.Tensor,
+    sent: torch.Tensor,
+    come: Sequence[int],
+    leave: Sequence[int],
+    group: Group,
+) -> Any:
+    """One all-to-all of so many words from, and to, each rank of the group."""
+    ends = {"group": group.handle, "async_op": True}
+    return dist.all_to_all_single(arriving, sent, come, leave, **ends)
 
 
 def _to_each_other(
