@@ -10,7 +10,7 @@ READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 check: lint test
 
 test: $(READY)
-	CI=1 $(BIN)/python -m pytest -q
+	CI=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from runtime.mesh import ranks_group
+
 BYTES = 25 * 2**20
 
 
@@ -172,9 +174,7 @@ def _packed(shared: Sequence[Shared], size: int) -> list[Bucket]:
     buckets = []
     for each in shared:
         if each.ranks not in groups:
-            groups[each.ranks] = dist.new_group(
-                each.ranks, use_local_synchronization=True
-            )
+            groups[each.ranks] = ranks_group(each.ranks, purpose="gradients")
         key = each.ranks, each.parameter.dtype, each.parameter.device
         bucket = open_.get(key)
         held = 0 if bucket is None else bucket.words

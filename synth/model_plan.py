@@ -18,7 +18,6 @@ from synth.network.report import to_json
 from synth.plan import Plan
 from synth.plan_file import plan_text
 from synth.search import STATIONARY
-from synth.space import Space
 from synth.training import fit_kept
 
 
@@ -49,8 +48,10 @@ class Decided:
         assert found is not None  # the planner found the same one
         first, *later = found.pass_plans
         order = placement(placed.grid, placed.order)
-        most = None if limit is None else limit * layer.nest.word_bytes
-        return Plan(layer, procs, placed.grid, first, most, exact_procs=True, later=tuple(later), order=order)
+        most, exact = None if limit is None else limit * layer.nest.word_bytes, placed.grid.size == procs
+        return Plan(
+            layer, procs, placed.grid, first, most, exact_procs=exact, later=tuple(later), order=order
+        )
 
 
 def decided_by(plan: NetworkPlan | str | os.PathLike[str], network: Network, procs: int) -> Decided:
@@ -77,12 +78,6 @@ def decided_by(plan: NetworkPlan | str | os.PathLike[str], network: Network, pro
             raise UsageError(
                 f"{name} cuts {node.name} as {grid.shown()}, but N_{wrong[0]} is "
                 f"{getattr(extents, wrong[0])}; plan this model, with this input"
-            )
-        idle = procs - grid.size
-        if node.weighted and node.layer and idle and Space(node.layer.nest, procs, {}, True).least_work:
-            raise UsageError(
-                f"{name} leaves {idle} of {procs} processes idle in {node.name} ({grid.shown()}), which a "
-                f"model on {procs} ranks must not; plan with --exact-procs, or for {grid.size} processes"
             )
     return Decided(
         {mine: told.placed[theirs] for mine, theirs in pairs.items()},

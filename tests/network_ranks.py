@@ -12,7 +12,12 @@ import torch.distributed as dist
 from torch import nn
 
 import synth
+from runtime.mesh import ranks_group
 from synth.errors import UsageError
+from synth.network.options import Asked
+from synth.network.plan import NetworkPlan
+from synth.network.planner import plan_network
+from synth.parallel import _graph
 
 STEPS = 10
 PLANS: dict[str, Any] = {
@@ -33,6 +38,7 @@ PLANS: dict[str, Any] = {
         "head": {"b": 2, "k": 2},
     },
     "volume": {"d": 2, "h": 2},
+    "idle": None,  # see `some_idle`
 }
 
 
@@ -125,7 +131,8 @@ def ten_steps(name: str, how: str) -> None:
     torch.manual_seed(0)
     kind, shape = MODELS[name]
     whole = kind()
-    net = synth.parallelize(whole, shape, 4, PLANS[how])
+    plan = some_idle(whole, shape) if how == "idle" else PLANS[how]
+    net = synth.parallelize(whole, shape, dist.get_world_size(), plan)
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in (net, whole)]
     for _ in range(STEPS):
         batch = torch.randn(shape)
@@ -147,6 +154,27 @@ def ten_steps(name: str, how: str) -> None:
     for model in (net, whole):
         model.eval()
     near(net.gather(net(net.scatter(batch))).detach(), whole(batch).detach())
+
+
+def some_idle(whole: nn.Module, shape: tuple[int, ...]) -> NetworkPlan:
+    """A plan that leaves ranks idle in layers with weights where it need not."""
+    procs = dist.get_world_size()
+    _, network = _graph(whole, shape)
+    found = plan_network(network, Asked(procs, training=True, balance=0.3))
+    assert min(placed.grid.size for placed in found.chosen) < procs
+    return found
+
+
+def groups(_: str) -> None:
+    """Ranks that are in different numbers of groups make one together, for each purpose one."""
+    me = dist.get_rank()
+    for ranks in ((0, 1), (1, 2), (0, 1, 2), (0, 2)):
+        if me in ranks:
+            made = [ranks_group(ranks, purpose=purpose) for purpose in ("", "other", "")]
+            assert made[0] is made[2] is not made[1]
+            total = torch.ones(())
+            dist.all_reduce(total, group=made[1])
+            assert total == len(ranks)
 
 
 def sharded_loss(case: str) -> None:

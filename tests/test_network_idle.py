@@ -6,13 +6,10 @@ import itertools
 from pathlib import Path
 
 import pytest
-from network_ranks import Residual
 
 from synth.axes import PerAxis
 from synth.distribution import Distribution
-from synth.errors import UsageError
 from synth.layer import Layer
-from synth.model_plan import decided_by
 from synth.nest import Nest
 from synth.network.boxes import Boxes, Placed
 from synth.network.family import family, largest_block
@@ -20,7 +17,6 @@ from synth.network.file import load_network
 from synth.network.moves import moved_words, rows_read
 from synth.network.options import Asked, Catalogue, Kind
 from synth.network.planner import plan_network
-from synth.parallel import _graph
 from synth.space import Space, all_grids, work_cap
 
 NETWORKS = Path(__file__).resolve().parent.parent / "examples/networks"
@@ -106,16 +102,3 @@ def test_words_between_layers_that_leave_different_ranks_idle() -> None:
         want = [box(after, "In", r, True) for r in range(procs)]
         assert int(ahead[0, 0]) == max(len(w - h) for w, h in zip(want, have, strict=True))
         assert int(back[0, 0]) == max(len(h - w) for w, h in zip(want, have, strict=True))
-
-
-def test_a_model_is_not_given_idle_processes() -> None:
-    """Where a grid of all processes exists, a plan without it is refused before any rank waits."""
-    model, shape = Residual(), (5, 3, 13, 13)
-    _, network = _graph(model, shape)
-    free, exact = (
-        plan_network(network, Asked(5, training=True, balance=0.3, exact=e)) for e in (False, True)
-    )
-    assert min(placed.grid.size for placed in free.chosen) < 5
-    with pytest.raises(UsageError, match=r"leaves 1 of 5 processes idle in .* plan with --exact-procs"):
-        decided_by(free, network, 5)
-    assert decided_by(exact, network, 5).placed

@@ -28,9 +28,9 @@ dist.destroy_process_group()
 """
 
 
-def told(folder: Path, function: str, argument: str) -> Outcome:
-    """Four ranks ran a function of `network_ranks` to its end."""
-    outcome = run_ranks(PROGRAM, 4, folder, function, argument, str(folder))
+def told(folder: Path, function: str, argument: str, ranks: int = 4) -> Outcome:
+    """Ranks ran a function of `network_ranks` to its end."""
+    outcome = run_ranks(PROGRAM, ranks, folder, function, argument, str(folder))
     assert set(outcome.codes) == {0}, "\n".join(outcome.output)
     return outcome
 
@@ -39,6 +39,16 @@ def told(folder: Path, function: str, argument: str) -> Outcome:
 @pytest.mark.parametrize("plans", ["free data spatial channel", "filter hybrid rows_channels mixed"])
 def test_residual_trains_as_torch(plans: str, tmp_path: Path) -> None:
     told(tmp_path, "trains_as_torch", f"residual {plans}")
+
+
+@pytest.mark.ranks
+def test_ranks_idle_in_some_layers_train_as_torch(tmp_path: Path) -> None:
+    told(tmp_path, "trains_as_torch", "residual idle", ranks=5)
+
+
+@pytest.mark.ranks
+def test_ranks_with_other_numbers_of_groups_make_one(tmp_path: Path) -> None:
+    told(tmp_path, "groups", "", ranks=3)
 
 
 @pytest.mark.ranks

@@ -351,7 +351,7 @@ class Words:
 
 
 At = dict[str, int]  # axis -> coordinate of a rank on the grid
-_groups = dict[Any, Any]()  # ranks and timeout -> what torch calls their group
+_groups = dict[Any, Any]()  # ranks, timeout, purpose -> what torch calls their group
 
 
 class Group(NamedTuple):
@@ -404,22 +404,44 @@ def line(at: At, grid: dict[str, int], axes: tuple[str, ...]) -> list[At]:
     return peers
 
 
-def ranks_group(ranks: Sequence[int], timeout: float | None = None) -> Any:
-    """The group of some ranks, made once; its members ask in the same order.
+def ranks_group(
+    ranks: Sequence[int], timeout: float | None = None, purpose: str = ""
+) -> Any:
+    """The group of some ranks, made once for a purpose; its members ask in one order.
 
     Only they take part in making it, so the cost does not grow with the number of
     groups. `timeout` in seconds bounds every wait in it (None: torch's own limit).
     """
     if _groups.get("world") is not dist.group.WORLD:  # of another life of this process
+        lives = _groups.get("lives", 0) + 1
         _groups.clear()
-        _groups["world"] = dist.group.WORLD
-    key = tuple(sorted(ranks)), timeout
+        _groups.update(world=dist.group.WORLD, lives=lives)
+    key = tuple(sorted(ranks)), timeout, purpose
     if key not in _groups:
+        _count_alike(f"synth/groups/{_groups['lives']}/{key}", key[0])
         limit = None if timeout is None else datetime.timedelta(seconds=timeout)
         _groups[key] = dist.new_group(
             list(key[0]), limit, use_local_synchronization=True
         )
     return _groups[key]
+
+
+def _count_alike(name: str, ranks: Sequence[int]) -> None:
+    """Let ranks that are to make a group have as many groups, alone in those they lack.
+
+    torch names a group after its ranks and the number of groups that a member has
+    made: members with different numbers would wait for each other for ever.
+    """
+    torch_own: Any = dist.distributed_c10d
+    store, made, me = (
+        torch_own._get_default_store(),
+        torch_own._world.pg_names,
+        dist.get_rank(),
+    )
+    store.set(f"{name}/{me}", str(len(made)))
+    most = max(int(store.get(f"{name}/{rank}")) for rank in ranks)
+    while len(made) < most:
+        dist.new_group([me], use_local_synchronization=True)
 
 
 def make_groups(
@@ -569,7 +591,8 @@ def stop(world: World) -> None:
     if world.watch:
         world.watch.close()
     dist.barrier()
-    _groups.clear()  # none outlives its threads until the interpreter ends
+    for key in _groups.keys() - {"lives"}:  # none outlives its threads
+        del _groups[key]
     dist.destroy_process_group()
 
 
