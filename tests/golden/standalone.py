@@ -433,11 +433,8 @@ def _count_alike(name: str, ranks: Sequence[int]) -> None:
     made: members with different numbers would wait for each other for ever.
     """
     torch_own: Any = dist.distributed_c10d
-    store, made, me = (
-        torch_own._get_default_store(),
-        torch_own._world.pg_names,
-        dist.get_rank(),
-    )
+    store, me = torch_own._get_default_store(), dist.get_rank()
+    made = torch_own._world.pg_names
     store.set(f"{name}/{me}", str(len(made)))
     most = max(int(store.get(f"{name}/{rank}")) for rank in ranks)
     while len(made) < most:
