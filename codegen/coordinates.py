@@ -6,6 +6,7 @@ from itertools import product
 
 from codegen.program import TensorText
 from synth.axes import AXES, DIMS, KERNEL_OF, LACKS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
+from synth.pass_plan import PassPlan
 from synth.plan import Plan
 
 WIDTH = 88
@@ -111,6 +112,15 @@ def _parts(plan: Plan, tensor: Tensor, member: str) -> dict[str, tuple[str, str]
         result[dim] = (str(parts), digit if place == 0 else f"{digit} % {parts}")
         faster *= parts
     return result
+
+
+def panel_place(plan: Plan, tensor: Tensor, pass_plan: PassPlan) -> str:
+    """Which panel of a tensor has a part in the share of the rank at `at`; see `synth.skew`."""
+    (loop,) = pass_plan.loops()
+    place = _place(plan, tensor)
+    _, part = _parts(plan, tensor, f"({place})" if " + " in place else place)[loop]
+    parts = dict(plan.distribution.shares[tensor])[loop]
+    return part if parts == pass_plan.panels else f"{part} // {parts // pass_plan.panels}"
 
 
 def _cut_axis(plan: Plan, axis: str, extent: str) -> str:

@@ -9,9 +9,11 @@ from textwrap import wrap
 from codegen.coordinates import carries_more, dims_of, layer_axes
 from codegen.names import in_docstring, literal
 from synth.axes import AXES, DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, Tensor
+from synth.distribution import Distribution
 from synth.pass_plan import PassPlan
 from synth.passes import Pass, shown
 from synth.plan import Plan
+from synth.skew import skewed
 from synth.window import Window
 from synth.words import received
 
@@ -85,18 +87,21 @@ def _extents(plan: Plan) -> str:
 def _forms(plan: Plan) -> list[str]:
     """The form of every pass."""
     if not plan.later:
-        return [f"{plan.algorithm}: {_form(plan.first)}"]
+        return [f"{plan.algorithm}: {_form(plan.distribution, plan.first)}"]
     _, second, last = plan.passes
     travel = f"; its last sums travel under {last}" if plan.overlap else ""
-    return [f"{t.pass_}: {_form(t)}{travel if t.pass_ == second else ''}" for t in plan.pass_plans]
+    forms = ((t.pass_, _form(plan.distribution, t)) for t in plan.pass_plans)
+    return [f"{pass_}: {form}{travel if pass_ == second else ''}" for pass_, form in forms]
 
 
-def _form(pass_plan: PassPlan) -> str:
+def _form(distribution: Distribution, pass_plan: PassPlan) -> str:
     pass_, stays, stream = pass_plan.pass_, pass_plan.stationary, pass_plan.stream
     others = " and ".join(
         shown(pass_, tensor) for tensor in pass_plan.streaming if not pass_plan.whole(tensor)
     )
     panels = "in one panel" if pass_plan.panels == 1 else f"in {pass_plan.panels} panels along {stream}"
+    own = " or ".join(shown(pass_, tensor) for tensor in skewed(distribution, pass_plan))
+    panels += f", ranks that share {own} at different ones" if own else ""
     inner = [a for a in pass_plan.loops() if a not in LACKS[stays]]
     found = _named(pass_, "found", pass_plan.kept)
     kept = _named(pass_, "kept", pass_plan.keeps)

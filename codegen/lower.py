@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from codegen.coordinates import tensor_texts, work_intervals
+from codegen.coordinates import panel_place, tensor_texts, work_intervals
 from codegen.facts import constants, header, title
 from codegen.names import in_docstring
 from codegen.one_pass import OnePass
-from codegen.program import Layer, Operand, Program, Result
+from codegen.program import Layer, Operand, Program, Result, SkewedTile
 from codegen.signature import Signature
 from synth.axes import TENSORS, Tensor
 from synth.errors import UsageError
@@ -47,11 +47,13 @@ def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.p
         header=header(plan, name, module),
         constants=constants(plan),
         work=work_intervals(plan),
+        skewed=tuple(_skewed(form) for form in forms if form.skewed),
         tile=tile,
         loop_axis=loops[0] if loops else "",
         asks_changes=any(form.asks_changes for form in forms),
         tensors=tensor_texts(plan, asked),
-        gathers=any(form.grouped(t) for form in forms for t in form.gathered),
+        gathers=any(form.grouped(t) and t not in form.skewed for form in forms for t in form.gathered),
+        gathers_own=any(form.skewed for form in forms),
         reduces=any(form.grouped(form.written) for form in forms),
         functions=functions,
         layer=None if alone else _layer(forms),
@@ -60,6 +62,18 @@ def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.p
         results=tuple(_result(plan, pass_) for pass_ in sorted(plan.passes, key="backward-filter".__eq__)),
         windows=plan.layer.kind != "matmul",
         idle=plan.procs > plan.used_procs,
+    )
+
+
+def _skewed(form: Signature) -> SkewedTile:
+    """Where each rank begins: the places of its panels of all skewed tensors, added up."""
+    one, *others = (panel_place(form.plan, tensor, form.pass_plan) for tensor in form.skewed)
+    lines = [f"    first = {one}", *(f"    first += {other}" for other in others)]
+    return SkewedTile(
+        name=form.block,
+        pass_="" if form.alone else form.name,
+        first="\n".join(lines),
+        tensors=" or ".join(form.role(tensor) for tensor in form.skewed),
     )
 
 

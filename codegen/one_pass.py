@@ -18,6 +18,7 @@ from codegen.program import (
     Receive,
     Reduce,
     Start,
+    StartOwn,
     Steps,
     Text,
     When,
@@ -65,7 +66,8 @@ class OnePass(Signature):
             nodes.append(Text(tuple(self._given(tensor) for tensor in self.pass_plan.reads)))
         if not self.alone and self.loops:
             key = f'"{self.name}"'
-            nodes.append(Text((f"tiles, steps = TILES[{key}], STEPS[{key}]",)))
+            both = f"tiles, steps = TILES[{key}], STEPS[{key}]"
+            nodes.append(Text((f"steps = STEPS[{key}]" if self.skewed else both,)))
         if self.halo and self.written != "In" and "In" not in self.pass_plan.kept:
             nodes.append(Halo(_sentence(WHY["halo"]), self._neighbour_axes()))
         nodes += self._gathers()
@@ -109,7 +111,9 @@ class OnePass(Signature):
         return Gather(**common, why=self._why("broadcast", tensor), phase=phase, step=step)
 
     def _start(self, tensor: Tensor) -> tuple[Node, ...]:
-        start = Start(**vars(self._bring(tensor)))
+        start: Node = Start(**vars(self._bring(tensor)))
+        if tensor in self.skewed:
+            start = StartOwn(**vars(self._bring(tensor)), tile=self.tile("peer"))
         why = Text((f"# {self._why('broadcast', tensor)}",))
         condition = self._changes(tensor, "step")
         return (why, When(condition, (start,))) if condition else (why, start)
@@ -140,10 +144,11 @@ class OnePass(Signature):
         return Text((f"collect(leaving, {var}, {var}_box)",))
 
     def _loop(self, named: bool) -> list[Node]:
-        body: list[Node] = [Text((f"block = tile(at, step{self.tiles})",))] if named else []
+        body: list[Node] = [Text((f"block = {self.tile()}",))] if named else []
         if not self._fetches():
             return [Text(self._begin()), Steps(self.steps, (*body, *self._step()))]
-        fetch = Fetch(self.tiles, tuple(node for tensor in self._fetches() for node in self._start(tensor)))
+        starts = tuple(node for tensor in self._fetches() for node in self._start(tensor))
+        fetch = Fetch("" if {*self._fetches()} <= {*self.skewed} else self.tile(), starts)
         loop = Steps(self.steps, (*body, Receive(self.steps), *self._filled(), *self._step()))
         begin = Text((*self._begin(), *self._empty()))
         return [begin, fetch, Text(("panels, coming = {}, fetch(0)",)), loop]

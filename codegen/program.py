@@ -66,10 +66,17 @@ class Start(Bring):
 
 
 @dataclass(frozen=True)
+class StartOwn(Bring):
+    """Start to bring in a panel where ranks that share a slice use different ones."""
+
+    tile: str  # the call that says what a `peer` works on
+
+
+@dataclass(frozen=True)
 class Fetch:
     """The function that starts to bring in all panels that one step waits for."""
 
-    tiles: str
+    tile: str  # the call that says what this rank works on; empty: nothing asks
     body: tuple[Node, ...]
 
 
@@ -146,7 +153,8 @@ class Text:
     lines: tuple[str, ...]
 
 
-Node = Halo | Gather | Start | Fetch | When | Steps | Receive | HandOver | Finish | GiveBack | Later | Text
+Moves = Halo | Gather | Start | StartOwn | Fetch | Receive | HandOver | Finish | GiveBack
+Node = Moves | When | Steps | Later | Text
 
 
 @dataclass(frozen=True)
@@ -188,6 +196,16 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class SkewedTile:
+    """What a rank works on in a step of a pass where each begins with a panel of its own."""
+
+    name: str  # the function
+    pass_: str  # the entry of TILES and STEPS; empty: there is one pass
+    first: str  # the statements that say where the rank at `at` begins
+    tensors: str  # of which ranks are at different panels
+
+
+@dataclass(frozen=True)
 class Operand:
     """A tensor that the program is given."""
 
@@ -218,6 +236,8 @@ class Program:
     header: tuple[str, ...]
     constants: tuple[str, ...]
     work: tuple[tuple[str, str], ...]  # axis -> expression of its interval
+    skewed: tuple[SkewedTile, ...]
+    gathers_own: bool  # whether any tensor is brought to ranks at different panels
     tile: str  # "the block", "one loop", "nested loops" or "by pass"
     loop_axis: str
     asks_changes: bool

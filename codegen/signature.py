@@ -9,6 +9,7 @@ from synth.axes import Tensor
 from synth.pass_plan import PassPlan
 from synth.passes import shown
 from synth.plan import Plan
+from synth.skew import skewed
 
 WIDTH = 84  # columns of a docstring in a function
 
@@ -26,6 +27,7 @@ class Signature:
         self.alone, self.overlap = alone, overlap
         self.name = pass_plan.pass_.replace("-", "_")
         self.touches: set[Tensor] = set()  # tensors of which the text asks what a block touches
+        self.skewed = tuple(t for t in skewed(self.distribution, pass_plan) if self.grouped(t))
 
     def role(self, tensor: Tensor) -> str:
         """`In`, or `dIn` where it is a gradient."""
@@ -79,6 +81,16 @@ class Signature:
     def arrives(self, tensor: Tensor) -> bool:
         """Whether a tensor that is read comes panel by panel."""
         return tensor in self.pass_plan.brought and self.grouped(tensor)
+
+    @property
+    def block(self) -> str:
+        """The function that says what a rank works on in a step."""
+        return f"{self.name}_tile" if self.skewed and not self.alone else "tile"
+
+    def tile(self, at: str = "at", step: str = "step") -> str:
+        """A call of it."""
+        tiles = "" if self.alone or self.skewed else ", tiles"
+        return f"{self.block}({at}, {step}{tiles})"
 
     @property
     def fills(self) -> tuple[Tensor, ...]:

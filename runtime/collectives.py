@@ -71,12 +71,7 @@ def all_gather(
         requests = [call(flat, own.view(-1), group=group.handle, async_op=True)]
         pieces, whole = _rows(flat, panel, parts, fits)
     elif native(group) or large(own, parts):
-        if fits:
-            whole = own.new_empty(shape(panel))
-            pieces = [whole[within(part, panel)] for part in parts]
-            pieces[group.me].copy_(own)
-        else:
-            pieces = _places(parts, own, group, taken)
+        pieces, whole = _room(panel, parts, own, group, taken)
         requests = _to_each_other([own] * len(parts), pieces, group)
     else:
         words = [volume(part) for part in parts]
@@ -85,6 +80,54 @@ def all_gather(
         requests = [_at_once(flat, sent, words, leave, group)]
         pieces, whole = _rows(flat, panel, parts, fits)
     return Coming(panel, parts, pieces, whole, requests, taken)
+
+
+def all_gather_own(
+    panel: Box,
+    parts: Sequence[Box],
+    own: torch.Tensor,
+    wanted: Sequence[bool],
+    group: Group,
+) -> Coming:
+    """Start to bring each rank of a group a panel of its own.
+
+    parts: for each rank the box that it carries of this rank's panel, maybe empty.
+    own: this rank's part of a panel; `wanted` says for each rank whether it uses that.
+    """
+    none = own.flatten()[:0]
+    leave = [own if used else none for used in wanted]
+    mine = own if volume(parts[group.me]) else none.view(shape(parts[group.me]))
+    taken = list[torch.Tensor]()
+    if through_host(own):
+        words = [volume(part) for part in parts]
+        flat, sent = own.new_empty(sum(words)), torch.cat([p.flatten() for p in leave])
+        sizes = [piece.numel() for piece in leave]
+        requests = [_at_once(flat, sent, words, sizes, group)]
+        pieces, whole = _rows(flat, panel, parts, fits=False)
+    else:
+        pieces, whole = _room(panel, parts, mine, group, taken)
+        requests = _to_each_other(leave, pieces, group)
+    return Coming(panel, parts, pieces, whole, requests, taken)
+
+
+def _room(
+    panel: Box,
+    parts: Sequence[Box],
+    own: torch.Tensor,
+    group: Group,
+    taken: list[torch.Tensor],
+) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """Where the parts of a panel arrive, in their places if they fit; the own is there.
+
+    A single part is the panel. Room that is free afterwards is noted in `taken`.
+    """
+    filled = [part for part in parts if volume(part)]
+    if len(filled) < 2 or not all(consecutive(part, panel) for part in filled):
+        return _places(parts, own, group, taken), None
+    whole = own.new_empty(shape(panel))
+    pieces = [whole[within(part, panel)] for part in parts]
+    pieces[group.me].copy_(own)
+    return pieces, whole
 
 
 def _rows(

@@ -15,6 +15,7 @@ from synth.pass_plan import PassPlan
 from synth.passes import shown
 from synth.plan import Plan
 from synth.schedule import Schedule
+from synth.skew import skewed
 
 MOST_STEPS = 240  # steps of the timeline that are listed
 
@@ -103,8 +104,10 @@ def _steps(plan: Plan, schedule: Schedule) -> Iterator[dict[str, Any]]:
             for t, k in moves
         ]
         what = "; ".join(verbs) or "nothing travels"
+        turns = " (shown: rank 0, others are at other panels)" if skewed(d, pass_plan) else ""
         tile = dict(pass_plan.indices(number))
-        yield step("loop", f"step {number + 1} of {pass_plan.steps}: {what}; all ranks compute", moves, tile)
+        text = f"step {number + 1} of {pass_plan.steps}: {what}; all ranks compute{turns}"
+        yield step("loop", text, moves, tile)
     if stays == written and grouped[written]:
         text = f"reduce: partial sums of {name[written]} are added along {LACKED_INDEX[written]}"
         yield step("reduce", text, [[written, "reduce"]], {})

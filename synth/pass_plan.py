@@ -122,9 +122,9 @@ class PassPlan:
             step, indices[axis] = divmod(step, getattr(self.counts, axis))
         return indices
 
-    def tiles(self, work: Block) -> Iterator[Block]:
-        """The tiles of a work block, in the order of execution."""
-        for step in range(self.steps):
+    def tiles(self, work: Block, first: int = 0) -> Iterator[Block]:
+        """The tiles of a work block in the order of execution, beginning with tile `first`."""
+        for step in (*range(first, self.steps), *range(first)):
             chosen = {
                 axis: cut(work[axis], getattr(self.counts, axis), index)
                 for axis, index in self.indices(step).items()

@@ -210,7 +210,11 @@ class Plan:
 
     @cached_property
     def alternatives(self) -> list[Alternative]:
-        """The named strategies on the same layer."""
+        """The named strategies on the same layer, under the objective of the plan."""
+        if self.timed:
+            from synth.time_strategies import timed_alternatives
+
+            return timed_alternatives(self, self.timed[0])
         least = self.least_work if self.least_work is not None else self.work.size
         return alternatives(self.request, least)
 

@@ -66,6 +66,7 @@ def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
                 "memory_bytes": each.memory_bytes,
                 "feasible": each.feasible,
                 "why": each.why,
+                **({} if each.seconds is None else {"seconds": each.seconds}),
             }
             for each in plan.alternatives
         ],

@@ -50,10 +50,6 @@ def add_box(into: Held, box: Box, values: Values | None) -> None:
         into.values[within(box, into.box)] += values
 
 
-def hull(boxes: list[Box]) -> Box:
-    return tuple((min(b[d][0] for b in boxes), max(b[d][1] for b in boxes)) for d in range(len(boxes[0])))
-
-
 def halo_is_filled(ranks: list[RankState], moves: Iterable[Move]) -> None:
     """What a rank carries is what it owns of it and one strip from each of some other owners.
 

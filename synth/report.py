@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from synth.axes import AXES, DIMS, LACKED_INDEX, LACKS, ROW_MAJOR, TENSORS, PerAxis, Tensor
 from synth.passes import shown
 from synth.schedule import WHY
+from synth.strategies import Alternative
 from synth.units import show_bytes, show_words
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ WIDTH = 110
 
 def report(plan: Plan) -> str:
     """The whole report, plain text of at most `WIDTH` columns."""
+    fastest = f"each at its fastest on {plan.timed[0].name}; " if plan.timed else ""
     sections = [
         heading(plan),
         decided(plan),
@@ -29,7 +31,7 @@ def report(plan: Plan) -> str:
         costs(plan),
         certificates(plan),
         [
-            "named strategies on this layer  (words that one process receives, at most)",
+            f"named strategies on this layer  ({fastest}words that one process receives, at most)",
             *indented(compared(plan)),
         ],
     ]
@@ -259,15 +261,18 @@ def certificates(plan: Plan) -> list[str]:
 def compared(plan: Plan) -> list[str]:
     """The named strategies beside the plan."""
     total = plan.words["total"]
-    rows = [["strategy", "grid", "words", "/ plan", "memory", ""]]
-    rows.append(
-        ["this plan", plan.grid.shown(), show_words(total), "1.00", show_bytes(plan.memory_bytes), ""]
-    )
-    for each in plan.alternatives:
+    seconds = plan.timed[1].seconds if plan.timed else None
+
+    def row(each: Alternative) -> list[str]:
         if each.words is None or each.grid is None or each.memory_bytes is None:
-            rows.append([each.name, "-", "-", "-", "-", each.why])
-            continue
+            return [each.name, *["-"] * (4 if seconds is None else 6), each.why]
         over = f"{each.words / total:.2f}" if total else "-"
-        memory = show_bytes(each.memory_bytes)
-        rows.append([each.name, each.grid.shown(), show_words(each.words), over, memory, each.why])
-    return table(rows, right=[2, 3, 4])
+        cells = [each.name, each.grid.shown(), show_words(each.words), over, show_bytes(each.memory_bytes)]
+        if seconds and each.seconds:
+            cells += [f"{1e3 * each.seconds:.4g} ms", f"{each.seconds / seconds:.2f}"]
+        return [*cells, each.why]
+
+    time = [] if seconds is None else ["time", "/ plan"]
+    mine = Alternative("this plan", plan.grid, total, plan.memory_bytes, True, "", seconds)
+    rows = [["strategy", "grid", "words", "/ plan", "memory", *time, ""], row(mine)]
+    return table([*rows, *map(row, plan.alternatives)], right=[2, 3, 4, 5, 6] if time else [2, 3, 4])

@@ -5,7 +5,7 @@ The nine programs (three passes, three stationary tensors) have one form:
     halo     if In is read, every process widens its share of it by the rows that neighbours own
     expand   the stationary tensor, if it is read, is gathered along its lacking index (and so are
              tensors that a later pass wants to find whole)
-    for tile in the tiles of the work block:      # outermost loop: the streaming index
+    for tile in the tiles of the work block:      # outermost loop: the streaming index; see `skew`
         every streaming tensor that is read and has changed is brought in along its lacking index
         the local kernel runs
         the written tensor, if it streams and is about to change, is reduced along its lacking index
@@ -28,6 +28,7 @@ from synth.distribution import Distribution
 from synth.intervals import Block, Box, overlap, volume
 from synth.pass_plan import PassPlan
 from synth.passes import shown
+from synth.skew import first_panel
 
 Phase = Literal["halo", "expand", "loop", "reduce", "return"]
 
@@ -130,18 +131,21 @@ class Schedule:
         return any(dim in ("d", "h", "w") for dim, _ in self.distribution.shares["In"])
 
     def _gather(self, tensor: Tensor, regions: dict[int, Box]) -> Iterator[Move]:
-        """Each group's members broadcast the pieces of its region that they carry."""
+        """Each group's members send the pieces that they carry of each region to all who need that one."""
         d = self.distribution
         if d.group_size(tensor) == 1:
             return
         why = WHY["broadcast"].format(along=LACKED_INDEX[tensor], tensor=shown(self.pass_plan.pass_, tensor))
         for group in self._groups(tensor):
-            ranks = tuple(d.rank(at) for at in group)
-            for member, at in enumerate(group):
-                piece = overlap(d.carried(tensor, at), regions[ranks[0]])
-                if volume(piece):
-                    targets = ranks[:member] + ranks[member + 1 :]
-                    yield Move("broadcast", tensor, piece, ranks[member], targets, why)
+            needed: dict[Box, list[int]] = {}
+            for at in group:
+                needed.setdefault(regions[d.rank(at)], []).append(d.rank(at))
+            for region, ranks in needed.items():
+                for at in group:
+                    piece, source = overlap(d.carried(tensor, at), region), d.rank(at)
+                    targets = tuple(rank for rank in ranks if rank != source)
+                    if volume(piece) and targets:
+                        yield Move("broadcast", tensor, piece, source, targets, why)
 
     def _reduce(self, tensor: Tensor, regions: dict[int, Box]) -> Iterator[Move]:
         """Each rank sends every member of its group the partial sums that the member carries."""
@@ -167,7 +171,10 @@ class Schedule:
 
     def _loop(self) -> Iterator[Round]:
         d, pass_plan = self.distribution, self.pass_plan
-        streams = [list(pass_plan.tiles(d.work(at))) for at in self.coordinates]
+        firsts = (first_panel(d, pass_plan, at) for at in self.coordinates)
+        streams = [
+            list(pass_plan.tiles(d.work(at), n)) for at, n in zip(self.coordinates, firsts, strict=True)
+        ]
         written = pass_plan.written
         reduces = pass_plan.stationary != written
         for step in range(pass_plan.steps):

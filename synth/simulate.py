@@ -7,7 +7,7 @@ received per tensor, and the most words it ever held. None of it uses the planne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -24,7 +24,6 @@ from synth.rank_state import (
     RankState,
     add_box,
     halo_is_filled,
-    hull,
     slices_are_filled,
     sums_are_sent_once,
 )
@@ -199,49 +198,63 @@ class _Interpreter:
             state.touch(int(words))
 
     def _gather(self, moves: tuple[Move, ...]) -> None:
-        for tensor in self.pass_plan.reads:
-            for ranks, pieces in self._by_group(m for m in moves if m.tensor == tensor):
-                self._bring(tensor, ranks, pieces)
-
-    def _by_group(self, moves: Iterable[Move]) -> Iterator[tuple[tuple[int, ...], list[Move]]]:
-        groups: dict[int, list[Move]] = {}
+        arriving: dict[tuple[Tensor, int], list[Held]] = {}
         for move in moves:
-            groups.setdefault(min(move.source, *move.targets), []).append(move)
-        for pieces in groups.values():
-            yield (pieces[0].source, *pieces[0].targets), pieces
+            piece = Held(move.box, self._take(move))
+            self._count(move)
+            for rank in move.targets:
+                arriving.setdefault((move.tensor, rank), []).append(piece)
+        expanded = self.pass_plan.expanded[self.now.step] if self.now.phase == "expand" else None
+        for tensor in self.pass_plan.brought if expanded is None else (expanded,):
+            if self.distribution.group_size(tensor) > 1:
+                for rank in range(len(self.ranks)):
+                    self._bring(tensor, rank, arriving.get((tensor, rank), []))
 
-    def _bring(self, tensor: Tensor, ranks: tuple[int, ...], pieces: list[Move]) -> None:
-        """All members of a group get the region that the pieces tile.
+    def _bring(self, tensor: Tensor, rank: int, pieces: list[Held]) -> None:
+        """A rank gets the region that it needs now: what it carries of it, and the pieces that arrive.
 
-        Members carry disjoint boxes (and `_take` sees that they do): distinct sources and the right sum
-        mean that the pieces tile the region.
+        Members of a group carry disjoint boxes (and `_take` sees that they do): disjoint pieces inside the
+        region and the right sum mean that they tile it.
         """
-        region = hull([piece.box for piece in pieces])
-        distinct = len({piece.source for piece in pieces}) == len(pieces)
-        if not distinct or sum(volume(piece.box) for piece in pieces) != volume(region):
-            raise PanelMissing(f"the pieces of {tensor} {region} for ranks {ranks} do not tile it")
+        state, region = self.ranks[rank], self._region(tensor, rank)
+        old = state.tile.get(tensor)
+        if old is not None and old.box == region and not pieces:
+            return  # used in the step before
+        share = self._share(state, tensor)
+        mine = overlap(share.box, region)
+        if volume(mine):
+            pieces = [Held(mine, self._seen(share, mine)), *pieces]
+        inside = all(contains(region, piece.box) for piece in pieces)
+        apart = len({piece.box for piece in pieces}) == len(pieces)
+        if not inside or not apart or sum(volume(piece.box) for piece in pieces) != volume(region):
+            raise PanelMissing(f"the pieces of {tensor} {region} for rank {rank} do not tile it")
         values = self._zeros(region)
         for piece in pieces:
-            taken = self._take(piece)
-            self._count(piece)
-            if values is not None and taken is not None:
-                values[within(piece.box, region)] = taken
-        transit = volume(region) if len(pieces) > 1 else 0
-        for rank in ranks:
-            state = self.ranks[rank]
-            old = state.tile.pop(tensor, None)
-            state.live += volume(region) - (volume(old.box) if old else 0)
-            state.tile[tensor] = Held(region, values)
-            if tensor in state.unfilled:
-                state.unfilled[tensor] -= volume(region)
-            state.touch(transit)
+            if values is not None and piece.values is not None:
+                values[within(piece.box, region)] = piece.values
+        state.live += volume(region) - (volume(old.box) if old else 0)
+        state.tile[tensor] = Held(region, values)
+        if tensor in state.unfilled:
+            state.unfilled[tensor] -= volume(region)
+        state.touch(volume(region) if len(pieces) > 1 else 0)
+
+    def _region(self, tensor: Tensor, rank: int) -> Box:
+        """What a rank needs of a tensor in this round: for its tile, or for its whole block."""
+        if self.now.phase == "expand":
+            return self.distribution.needed(tensor, self.distribution.at(rank))
+        return self.distribution.touched(tensor, self.now.computes[rank].tile)
 
     def _in_flight(self, following: Round) -> dict[int, int]:
-        """rank -> words of the next panels, which travel while this step computes."""
+        """rank -> words of the next panels, which travel while this step computes, its own part copied."""
         words: dict[int, int] = {}
         for move in following.moves:
-            for rank in (move.source, *move.targets):
+            for rank in move.targets:
                 words[rank] = words.get(rank, 0) + volume(move.box)
+        for tensor in {move.tensor for move in following.moves}:
+            for rank, state in enumerate(self.ranks):
+                tile = following.computes[rank].tile
+                part = overlap(self._share(state, tensor).box, self.distribution.touched(tensor, tile))
+                words[rank] = words.get(rank, 0) + volume(part)
         return words
 
     # -- work -----------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ STRATEGIES: tuple[Strategy, ...] = (
 
 @dataclass(frozen=True)
 class Alternative:
-    """What a strategy costs on a layer: words of the most-receiving process, memory in bytes."""
+    """What a strategy costs on a layer: words of the most-receiving process, memory in bytes, seconds."""
 
     name: str
     grid: PerAxis | None
@@ -51,6 +51,7 @@ class Alternative:
     memory_bytes: int | None
     feasible: bool
     why: str = ""  # why it is not feasible
+    seconds: float | None = None  # on the machine that the plan was made for, with objective time
 
 
 def alternatives(request: Request, least_work: int) -> list[Alternative]:

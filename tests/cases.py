@@ -63,6 +63,7 @@ DEPTHWISE = Layer.conv1d((2, 6, 20), 6, 5, stride=2, padding=2, groups=6, name="
 LINE = Layer.conv1d((4, 6, 30), 8, 4, stride=1, padding=2, dilation=2, name="line")
 VOLUME = Layer.conv3d((2, 4, 6, 7, 5), 6, 3, padding=1, stride=(1, 2, 1), name="volume")
 MATRIX = Layer.matmul(12, 10, 14, name="matrix")
+SQUARE = Layer.matmul(16, 16, 16, name="square")
 DOUBLE = Layer.conv2d((2, 4, 6, 6), 4, 3, padding=1, dtype="float64", name="double")
 HALF = Layer.conv2d((2, 8, 6, 6), 4, 3, padding=1, dtype="bfloat16", name="half")
 RGB = Layer.conv2d((2, 1, 16, 6), 16, 3, padding=1, name="one_channel")
@@ -75,6 +76,9 @@ CASES: dict[str, Plan] = {
     "alone": _plan(SMALL, G()),
     "data": _plan(SMALL, G(b=4)),
     "data_panels": _plan(UNEVEN, G(b=3), "Out", G(c=3)),
+    "data_skewed": _plan(SMALL, G(b=4), "Out", G(c=4)),
+    "data_halves": _plan(SMALL, G(h=2, w=4), "Out", G(c=2)),
+    "cannon": _plan(SMALL, G(h=2, k=2), "Out", G(c=2)),
     "filter": _plan(SMALL, G(k=8)),
     "channel": _plan(UNEVEN, G(c=3)),
     "spatial": _plan(WIDE, G(h=4)),
@@ -106,6 +110,7 @@ CASES: dict[str, Plan] = {
     "volume": _plan(VOLUME, G(d=2, h=2, k=2), "Out", G(c=2)),
     "volume_ker": _plan(VOLUME, G(d=2, w=2, c=2), "Ker", G(d=3)),
     "matrix_2d": _plan(MATRIX, G(b=2, k=4), "Out", G(c=3)),
+    "matrix_cannon": _plan(SQUARE, G(b=2, k=4), "Out", G(c=2)),
     "matrix_3d": _plan(MATRIX, G(b=2, c=2, k=2), "Out", G(c=2)),
     "matrix_ker": _plan(MATRIX, G(b=2, c=2, k=2), "Ker", G(b=3)),
     "matrix_in": _plan(MATRIX, G(c=4, k=2), "In", G(k=3)),
@@ -144,6 +149,7 @@ CASES: dict[str, Plan] = {
         MATRIX, G(b=2, k=2), tiles=(G(c=4), ONES, G(c=2)), stays="Out In Out"
     ),
     "training_streams_up": _training(UP, G(h=2, c=2), tiles=(G(k=2), ONES, ONES), stays="In In Out"),
+    "training_skewed": _training(SMALL, G(h=2, c=2, k=2), tiles=(G(c=2), G(k=2), ONES), stays="Out In Ker"),
     "training_grouped": _training(GROUPED, G(g=2, h=2, k=2), "Ker"),
     "training_volume": _training(VOLUME, G(d=2, h=2, k=2), "In Out", (ONES, G(k=2), ONES), "Ker"),
     "training_line": _training(LINE, G(b=2, w=2, k=2)),

@@ -21,11 +21,13 @@ NAMES = {
     "volume": "conv3d_volume.py",
     "idle": "matmul_idle.py",
     "matrix_3d": "matmul_3d.py",
+    "matrix_cannon": "matmul_skewed.py",
     "back_2_5d": "backward_data_2p5d.py",
     "filter_2_5d": "backward_filter_2p5d.py",
     "training_3d": "training_3d.py",
     "training_tiles": "training_tiles.py",
     "training_streams": "training_streams.py",
+    "training_skewed": "training_skewed.py",
     "training_up": "training_transposed.py",
 }
 

@@ -12,6 +12,7 @@ from synth.layer import Layer
 from synth.pipeline import plan
 from synth.plan import Plan
 from synth.strategies import STRATEGIES, Alternative
+from synth.time_search import SLACK
 
 NAMES = [strategy.name for strategy in STRATEGIES]
 CONV4 = Layer.conv2d([32, 256, 14, 14], 256, 3, padding=1)
@@ -77,3 +78,21 @@ def test_what_memory_forbids_is_shown_and_marked() -> None:
     assert not rows["3D"].feasible
     assert rows["2.5D"].words == 213504
     assert tight.memory_bytes <= 630_000
+
+
+def test_under_the_objective_time_every_strategy_is_at_its_fastest() -> None:
+    made = plan(CONV4, 16, memory="40MB", objective="time", machine="lassen", pass_="training")
+    assert made.timed is not None
+    seconds = made.timed[1].seconds
+    assert [each.name for each in made.alternatives] == NAMES
+    for each, strategy in zip(made.alternatives, STRATEGIES, strict=True):
+        assert each.grid is not None
+        assert each.seconds is not None
+        assert all(getattr(each.grid, axis) == 1 for axis in AXES if axis not in strategy.axes)
+        if each.feasible:
+            assert each.seconds >= seconds / (1 + SLACK)
+    shown = [line for line in str(made).splitlines() if " ms " in line and line.strip().startswith("filter ")]
+    assert f"{1e3 * (by_name(made)['filter'].seconds or 0):.4g} ms" in shown[0]
+    assert made.to_json()["alternatives"][0]["seconds"] == by_name(made)["data"].seconds
+    without = plan(CONV4, 16).to_json()["alternatives"][0]
+    assert "seconds" not in without

@@ -70,17 +70,31 @@ def test_panels_hide_communication_where_it_pays() -> None:
 
 
 def test_panels_that_few_ranks_carry_take_longer() -> None:
-    """In[b, c] is owned by c: panels along c come from one rank each, panels along b from all."""
+    """In[b, c] is owned by c: panels along c come from one rank each, unless ranks are at different ones."""
     footprints = Footprints(Distribution(Layer.matmul(512, 512, 512).nest, PerAxis(k=4)))
     link = Machine("link", (Level("system", None, 0.0, 1e-9),), LASSEN.compute, algorithms=("ring",))
     timer = LayerTimer(link, footprints, ROW_MAJOR, sequence=("forward",))
     whole = timer.passed("forward", "Out", 1).comm
     assert whole == pytest.approx(512 * 512 * 4 * 3 / 4 * 1e-9)
-    assert timer.passed("forward", "Out", 2).comm == pytest.approx(2 * whole)
+    for panels in (2, 4):
+        assert timer.passed("forward", "Out", panels).comm == pytest.approx(whole)
     assert timer.passed("forward", "Out", 8).comm == pytest.approx(2 * 4 / 3 * whole)  # a tree of two steps
     assert timer.passed("forward", "Ker", 8).comm == pytest.approx(whole)
     sums = LayerTimer(link, footprints, ROW_MAJOR, sequence=("backward-data",))
     assert sums.passed("backward-data", "Out", 8).comm == pytest.approx(4 * whole)  # all to one
+
+
+def test_a_tensor_that_streams_alone_and_skewed_hides_all_its_words() -> None:
+    """Four panels of 3/4 the words in all, under three quarters of the computing: the first is at hand."""
+    layer, link = Layer.matmul(65536, 64, 512), Level("system", None, 0.0, 1e-9)
+    machine = Machine("link", (link,), replace(LASSEN.compute, bandwidth=None), overlap=1.0)
+    timer = LayerTimer(
+        machine, Footprints(Distribution(layer.nest, PerAxis(b=4))), ROW_MAJOR, sequence=("forward",)
+    )
+    time = timer.passed("forward", "Out", 4)
+    assert time.comm < 0.75 * time.compute
+    assert time.exposed == pytest.approx(3 * LASSEN.compute.overhead)
+    assert timer.passed("forward", "Out", 8).exposed > time.comm / 8
 
 
 def test_no_overlap_exposes_everything() -> None:

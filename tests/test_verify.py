@@ -238,7 +238,7 @@ def test_a_shrunken_strip() -> None:
 
 
 def test_a_forgotten_target() -> None:
-    """The pieces are all there, but one rank is told of one piece fewer: its words are not as planned."""
+    """The pieces are all there, but one rank is told of one piece fewer."""
 
     def edit(each: Round) -> Round:
         if each.phase != "loop":
@@ -249,7 +249,7 @@ def test_a_forgotten_target() -> None:
         )
 
     right = example(grid=PerAxis(k=3))
-    with pytest.raises(WordsFault, match=r"^rank 1 at .* receives \d+ words of in, but \d+ are planned$"):
+    with pytest.raises(PanelMissing, match=r"^the pieces of In .* for rank 1 do not tile it$"):
         verify(tampered(right, edit))
 
 

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from synth.axes import LACKED_INDEX, LACKS, SPATIAL, TENSORS, Order, PerAxis, Tensor
+from synth.axes import LACKED_INDEX, LACKS, SPATIAL, TENSORS, Axis, Order, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.machine.collectives import Cost, Group, Op, best
 from synth.machine.groups import group_of
@@ -23,6 +23,7 @@ from synth.machine.levels import Machine
 from synth.memory import Footprints, halo_rows
 from synth.nest import Nest
 from synth.passes import PASSES, WRITES, Pass, Passes, spans
+from synth.skew import fits
 
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 PANELS = (1, 2, 4, 8, 16, 32, 64)
@@ -166,21 +167,26 @@ class LayerTimer:
         _, chosen, index = min(times)
         return self._described(pass_, travels, TENSORS[index], chosen)
 
-    def _seconds(self, op: Op, tensor: Tensor, stationary: Tensor, pieces: int) -> Cost:
+    def _seconds(self, pass_: Pass, op: Op, tensor: Tensor, stationary: Tensor, pieces: int) -> Cost:
         """What one of the panels of a tensor takes."""
-        size = self.sizes[tensor] / pieces * self._crowd(op, tensor, stationary, pieces)
+        size = self.sizes[tensor] / pieces * self._crowd(pass_, op, tensor, stationary, pieces)
         return collective(self.machine, op, size, self.groups[tensor])
 
-    def _crowd(self, op: Op, tensor: Tensor, stationary: Tensor, panels: int) -> float:
+    def _skewed(self, pass_: Pass, tensor: Tensor, stationary: Tensor, panels: int) -> bool:
+        """Whether ranks begin with panels of a tensor that they have parts of; see `synth.skew`."""
+        axis: Axis = "b" if LACKED_INDEX[stationary] == "x" else LACKED_INDEX[stationary]  # type: ignore[assignment]
+        return stationary == WRITES[pass_] and fits(self.footprints.distribution, tensor, axis, panels)
+
+    def _crowd(self, pass_: Pass, op: Op, tensor: Tensor, stationary: Tensor, panels: int) -> float:
         """How many times as long a panel takes because few of the ranks that share it carry its words.
 
         Where shares are cut along the dimension that panels are, a panel comes from (or goes to) few ranks,
-        whose links carry it alone while those of others rest; from a single one it is broadcast by a tree.
-        The oracle's convention has no such factor.
+        whose links carry it alone while those of others rest, unless all use different panels; from a single
+        one it is broadcast by a tree. The oracle's convention has no such factor.
         """
         along, shares = LACKED_INDEX[stationary], self.footprints.distribution.shares[tensor]
         parts, ranks = dict(shares).get("b" if along == "x" else along, 1), self.groups[tensor].size
-        if not self.sequence or min(panels, parts) == 1:
+        if not self.sequence or min(panels, parts) == 1 or self._skewed(pass_, tensor, stationary, panels):
             return 1.0
         if op == "all_gather" and parts == ranks <= panels:
             return min(parts, math.ceil(math.log2(ranks)) * ranks / (ranks - 1))
@@ -193,14 +199,26 @@ class LayerTimer:
         alone, streamed, last = self.halo_seconds, 0.0, 0.0
         for tensor, op in travels.items():
             pieces = 1 if tensor == stationary else panels
-            seconds = self._seconds(op, tensor, stationary, pieces).seconds * pieces
+            seconds = self._seconds(pass_, op, tensor, stationary, pieces).seconds * pieces
             alone, streamed = (alone + seconds, streamed) if pieces == 1 else (alone, streamed + seconds)
             if WRITES[pass_] == tensor and self.sequence[1:2] == (pass_,):
                 last = seconds / pieces
-        hidden = self.machine.overlap * min(self.compute, streamed) * (panels - 1) / panels
+        hidden = self._hidden(pass_, travels, stationary, panels, streamed)
         hidden += self.machine.overlap * min(self.compute, last)
         calls = (panels - 1) * (self.machine.compute.overhead + self._again(stationary))
         return alone + streamed - hidden + calls, alone + streamed
+
+    def _hidden(
+        self, pass_: Pass, travels: dict[Tensor, Op], stationary: Tensor, panels: int, streamed: float
+    ) -> float:
+        """Seconds of panels that travel while others are used: of all but the first that a step waits for.
+
+        A tensor that streams alone, skewed, travels in whole shares, of which the first is there.
+        """
+        alone = [t for t in travels if t != stationary]
+        if self.sequence and len(alone) == 1 < panels and self._skewed(pass_, alone[0], stationary, panels):
+            return self.machine.overlap * min(self.compute * (panels - 1) / panels, streamed)
+        return self.machine.overlap * min(self.compute, streamed) * (panels - 1) / panels
 
     def _again(self, stationary: Tensor) -> float:
         """Seconds that one more panel costs the local kernel: what stays passes through it once more.
@@ -216,7 +234,7 @@ class LayerTimer:
         parts = [("halo", "neighbours", self.halo_seconds)] if self.halo_seconds else []
         for tensor, op in travels.items():
             pieces = 1 if tensor == stationary else panels
-            made = self._seconds(op, tensor, stationary, pieces)
+            made = self._seconds(pass_, op, tensor, stationary, pieces)
             parts.append((tensor, made.algorithm, made.seconds * pieces))
         return PassTime(pass_, stationary, panels, self.compute, comm, exposed, tuple(parts))
 

@@ -7,7 +7,8 @@ Run    torchrun --nproc-per-node=6 PROGRAM.py --check
        or with 7 ranks, 1 of them idle
 Nest   Out[b,k] += In[b,c] * Ker[k,c]
        b=12 c=14 k=10
-Form   2D: Out stays, In and Ker pass in 2 panels along c
+Form   2D: Out stays, In and Ker pass in 2 panels along c, ranks that share In at
+       different ones
 Owned  In: b over b, c over k
        Ker: k over k, c over x (x: b)
        Out: b over b, k over k
@@ -23,7 +24,7 @@ import torch
 from runtime.blocks import cut, overlap, shape, volume, within
 from runtime.check import reference
 from runtime.cli import Facts, Result, Share, arguments, conclude
-from runtime.collectives import all_gather, settle
+from runtime.collectives import all_gather, all_gather_own, settle
 from runtime.data import sample_box
 from runtime.mesh import make_groups, start
 
@@ -66,6 +67,9 @@ def work(at):
 def tile(at, step):
     """The part of that block which one step works on."""
     block = work(at)
+    # Ranks that share a slice of In are at different panels.
+    first = at["k"]
+    step = (first + step) % STEPS
     block["c"] = cut(block["c"], STEPS, step)
     return block
 
@@ -112,6 +116,18 @@ def gather(panel, here, carried, group, count):
     return all_gather(panel, parts, own, group)
 
 
+def gather_own(panels, here, carried, group, count):
+    """Start to bring each rank of a group its own panel; its share is part of one panel.
+
+    panels: those of all ranks; `here` holds `carried(at)` of this one.
+    """
+    panel, mine = panels[group.me], carried(group.peers[group.me])
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    wanted = [volume(overlap(mine, theirs)) > 0 for theirs in panels]
+    count(volume(panel) - volume(parts[group.me]))
+    return all_gather_own(panel, parts, here, wanted, group)
+
+
 def run(in_own, ker_own, at, groups, words):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
@@ -128,8 +144,10 @@ def run(in_own, ker_own, at, groups, words):
         """Start to bring in the panels that `step` waits for."""
         block, coming = tile(at, step), {}
         # All ranks along k need the same slice of In.
-        panel, count = touched_in(block), words.counter("loop", step, "In")
-        coming["In"] = gather(panel, in_own, owned_in, groups["k"], count)
+        peers = groups["k"].peers
+        wanted = [touched_in(tile(peer, step)) for peer in peers]
+        count = words.counter("loop", step, "In")
+        coming["In"] = gather_own(wanted, in_own, owned_in, groups["k"], count)
         # All ranks along x need the same slice of Ker.
         panel, count = touched_ker(block), words.counter("loop", step, "Ker")
         coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)

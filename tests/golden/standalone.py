@@ -6,7 +6,8 @@ Change the plan, not this file.
 Run    torchrun --nproc-per-node=8 PROGRAM.py --check
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=4 h=8 w=8 c=16 k=16 r=3 s=3
-Form   2D: Out stays, In and Ker pass in 4 panels along c
+Form   2D: Out stays, In and Ker pass in 4 panels along c, ranks that share In at
+       different ones
 Owned  In: b over b, c over k
        Ker: k over k, c over x (x: b)
        Out: b over b, k over k
@@ -110,6 +111,9 @@ def work(at):
 def tile(at, step):
     """The part of that block which one step works on."""
     block = work(at)
+    # Ranks that share a slice of In are at different panels.
+    first = at["k"]
+    step = (first + step) % STEPS
     block["c"] = cut(block["c"], STEPS, step)
     return block
 
@@ -161,6 +165,18 @@ def gather(panel, here, carried, group, count):
     return all_gather(panel, parts, own, group)
 
 
+def gather_own(panels, here, carried, group, count):
+    """Start to bring each rank of a group its own panel; its share is part of one panel.
+
+    panels: those of all ranks; `here` holds `carried(at)` of this one.
+    """
+    panel, mine = panels[group.me], carried(group.peers[group.me])
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    wanted = [volume(overlap(mine, theirs)) > 0 for theirs in panels]
+    count(volume(panel) - volume(parts[group.me]))
+    return all_gather_own(panel, parts, here, wanted, group)
+
+
 def run(in_own, ker_own, at, groups, words):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
@@ -177,8 +193,10 @@ def run(in_own, ker_own, at, groups, words):
         """Start to bring in the panels that `step` waits for."""
         block, coming = tile(at, step), {}
         # All ranks along k need the same slice of In.
-        panel, count = touched_in(block), words.counter("loop", step, "In")
-        coming["In"] = gather(panel, in_own, owned_in, groups["k"], count)
+        peers = groups["k"].peers
+        wanted = [touched_in(tile(peer, step)) for peer in peers]
+        count = words.counter("loop", step, "In")
+        coming["In"] = gather_own(wanted, in_own, owned_in, groups["k"], count)
         # All ranks along x need the same slice of Ker.
         panel, count = touched_ker(block), words.counter("loop", step, "Ker")
         coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
@@ -664,12 +682,7 @@ def all_gather(
         requests = [call(flat, own.view(-1), group=group.handle, async_op=True)]
         pieces, whole = _rows(flat, panel, parts, fits)
     elif native(group) or large(own, parts):
-        if fits:
-            whole = own.new_empty(shape(panel))
-            pieces = [whole[within(part, panel)] for part in parts]
-            pieces[group.me].copy_(own)
-        else:
-            pieces = _places(parts, own, group, taken)
+        pieces, whole = _room(panel, parts, own, group, taken)
         requests = _to_each_other([own] * len(parts), pieces, group)
     else:
         words = [volume(part) for part in parts]
@@ -678,6 +691,54 @@ def all_gather(
         requests = [_at_once(flat, sent, words, leave, group)]
         pieces, whole = _rows(flat, panel, parts, fits)
     return Coming(panel, parts, pieces, whole, requests, taken)
+
+
+def all_gather_own(
+    panel: Box,
+    parts: Sequence[Box],
+    own: torch.Tensor,
+    wanted: Sequence[bool],
+    group: Group,
+) -> Coming:
+    """Start to bring each rank of a group a panel of its own.
+
+    parts: for each rank the box that it carries of this rank's panel, maybe empty.
+    own: this rank's part of a panel; `wanted` says for each rank whether it uses that.
+    """
+    none = own.flatten()[:0]
+    leave = [own if used else none for used in wanted]
+    mine = own if volume(parts[group.me]) else none.view(shape(parts[group.me]))
+    taken = list[torch.Tensor]()
+    if through_host(own):
+        words = [volume(part) for part in parts]
+        flat, sent = own.new_empty(sum(words)), torch.cat([p.flatten() for p in leave])
+        sizes = [piece.numel() for piece in leave]
+        requests = [_at_once(flat, sent, words, sizes, group)]
+        pieces, whole = _rows(flat, panel, parts, fits=False)
+    else:
+        pieces, whole = _room(panel, parts, mine, group, taken)
+        requests = _to_each_other(leave, pieces, group)
+    return Coming(panel, parts, pieces, whole, requests, taken)
+
+
+def _room(
+    panel: Box,
+    parts: Sequence[Box],
+    own: torch.Tensor,
+    group: Group,
+    taken: list[torch.Tensor],
+) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """Where the parts of a panel arrive, in their places if they fit; the own is there.
+
+    A single part is the panel. Room that is free afterwards is noted in `taken`.
+    """
+    filled = [part for part in parts if volume(part)]
+    if len(filled) < 2 or not all(consecutive(part, panel) for part in filled):
+        return _places(parts, own, group, taken), None
+    whole = own.new_empty(shape(panel))
+    pieces = [whole[within(part, panel)] for part in parts]
+    pieces[group.me].copy_(own)
+    return pieces, whole
 
 
 def _rows(

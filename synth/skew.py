@@ -1,0 +1,43 @@
+"""Which panel a rank begins with.
+
+Where shares are cut along the dimension that panels are, a panel belongs to few ranks. Did all ranks begin
+with the first one, those few would send it to everybody while the links of the others rest. So a rank begins
+with a panel of which it has a part, and goes on from there, round and round, as the blocks of Cannon's
+algorithm do (1969): at each step every rank sends its share to as many ranks as it hears from, and a tensor
+that alone streams so is there when the first step begins. Where both do, the two places add up.
+
+It is done where shares fit into panels, so that a share travels whole and takes no room of its own; where
+the sums stay, as those that leave need all their ranks at the same panel; and with a single loop.
+"""
+
+from __future__ import annotations
+
+from synth.axes import Axis, PerAxis, Tensor
+from synth.distribution import Distribution
+from synth.pass_plan import PassPlan
+from synth.shares import member_parts
+
+
+def skewed(distribution: Distribution, pass_plan: PassPlan) -> tuple[Tensor, ...]:
+    """The tensors of which the ranks that share a slice are brought different panels at the same step."""
+    loops, panels = pass_plan.loops(), pass_plan.panels
+    if len(loops) != 1 or panels < pass_plan.steps or pass_plan.stationary != pass_plan.written:
+        return ()
+    return tuple(t for t in pass_plan.brought if fits(distribution, t, loops[0], panels))
+
+
+def fits(distribution: Distribution, tensor: Tensor, axis: Axis, panels: int) -> bool:
+    """Whether every share of a tensor is part of one of the panels along an axis."""
+    parts = dict(distribution.shares[tensor]).get(axis, 1)
+    extent, over = getattr(distribution.nest.extents, axis), getattr(distribution.grid, axis)
+    return bool(parts % panels == 0 == extent % (over * parts))
+
+
+def first_panel(distribution: Distribution, pass_plan: PassPlan, at: PerAxis) -> int:
+    """The panel with which the process at `at` begins."""
+    first = 0
+    for tensor in skewed(distribution, pass_plan):
+        place = member_parts(distribution.shares[tensor], distribution.member(tensor, at))
+        parts, part = place[pass_plan.loops()[0]]
+        first += part * pass_plan.panels // parts
+    return first % pass_plan.panels

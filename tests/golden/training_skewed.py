@@ -1,0 +1,414 @@
+"""small: conv2d training on 8 ranks as a grid h=2 x c=2 x k=2.
+
+Emitted by `synth emit layer.yaml --procs 8` (plan 587b275a0075).
+Change the plan, not this file.
+
+Run    torchrun --nproc-per-node=8 PROGRAM.py --check
+Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
+       b=4 h=8 w=8 c=16 k=16 r=3 s=3
+Form   forward: Out stays, In and Ker pass in 2 panels along c, ranks that share In or
+       Ker at different ones; In and Ker kept
+       backward-data: dIn stays, dOut passes in 2 panels along k, ranks that share dOut
+       at different ones; Ker found; dOut kept; its last sums travel under backward-
+       filter
+       backward-filter: dKer stays; In and dOut found
+Owned  In: c over c then k, h over h; partial sums along k until reduced
+       Ker: k over k, c over c then x (x: h); partial sums along x until reduced
+       Out: k over k then c, h over h; partial sums along c until reduced
+Moves  forward: In 768 (halo 128), Ker 288, Out 512
+       backward-data: In 768 (halo 128), Ker 0, Out 512
+       backward-filter: In 0 (halo 0), Ker 288, Out 0
+       together: In 1536 (halo 256), Ker 576, Out 1024: at most 3136 words received per
+       rank
+Memory at most 9696 words of 4 bytes per rank
+"""
+
+import sys
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+from runtime.blocks import Window, cut, digits, overlap, reach, shape, volume, within
+from runtime.check import gradient, reference
+from runtime.cli import Facts, Result, Share, arguments, conclude
+from runtime.collectives import add_up, all_gather_own, reduce_scatter, settle
+from runtime.data import sample_box
+from runtime.halo import give_back, redistribute
+from runtime.local import convolve, input_gradient, kernel_gradient
+from runtime.mesh import line, make_groups, start
+
+NAME = "small"
+PLAN = "587b275a0075"
+DTYPE = torch.float32
+
+P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
+GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
+PROCS = 8  # ranks that may be started
+LINES = {  # what the ranks that differ only along these axes share
+    "k": ("k",),  # a slice of In
+    "x": ("h",),  # a slice of Ker
+    "c": ("c",),  # a slice of Out
+}
+
+N_b, N_c, N_k = 4, 16, 16  # samples, input and output channels
+N_h, N_w = 8, 8  # output positions
+N_r, N_s = 3, 3  # kernel taps
+I_h, I_w = 8, 8  # input positions that are read
+WINDOWS = {  # how output positions read input positions
+    "h": Window(I_h, N_r, padding=1),
+    "w": Window(I_w, N_s, padding=1),
+}
+TILES = {  # of a work block in each pass, outermost loop first
+    "forward": {"c": 2},
+    "backward_data": {"k": 2},
+}
+STEPS = {"forward": 2, "backward_data": 2}
+
+# The layer in its own numbers: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 8, 8)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+OUT_SHAPE = (N_b, N_k, N_h, N_w)
+SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE
+STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
+FLOPS = 3_538_944  # of the whole layer
+
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 1536, "Ker": 576, "Out": 1024, "halo": 256, "total": 3136}
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
+    0: {"In": 1536, "Ker": 576, "Out": 1024, "halo": 256, "total": 3136},
+}
+
+
+def work(at):
+    """The block of the nest that the rank at `at` works on: axis -> interval."""
+    return {
+        "b": (0, N_b),
+        "h": cut((0, N_h), P_h, at["h"]),
+        "w": (0, N_w),
+        "c": cut((0, N_c), P_c, at["c"]),
+        "k": cut((0, N_k), P_k, at["k"]),
+    }
+
+
+def tile(at, step, tiles):
+    """The part of that block which one step of a pass works on."""
+    block = work(at)
+    for axis, index in digits(step, tiles).items():
+        block[axis] = cut(block[axis], tiles[axis], index)
+    return block
+
+
+def forward_tile(at, step):
+    """The part that one step of `forward` works on.
+
+    Ranks that share a slice of In or Ker are at different panels.
+    """
+    first = at["k"]
+    first += at["h"]
+    return tile(at, (first + step) % STEPS["forward"], TILES["forward"])
+
+
+def backward_data_tile(at, step):
+    """The part that one step of `backward_data` works on.
+
+    Ranks that share a slice of dOut are at different panels.
+    """
+    first = at["c"]
+    return tile(at, (first + step) % STEPS["backward_data"], TILES["backward_data"])
+
+
+def owned_in(at):
+    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
+    return (
+        (0, N_b),
+        cut(cut((0, N_c), P_c, at["c"]), P_k, at["k"]),
+        cut((0, I_h), P_h, at["h"]),
+        (0, I_w),
+    )
+
+
+def touched_in(block):
+    """The box of In[b, c, h, w] that a block of the nest touches."""
+    return (
+        block["b"],
+        block["c"],
+        reach(block["h"], WINDOWS["h"]),
+        reach(block["w"], WINDOWS["w"]),
+    )
+
+
+def carried_in(at):
+    """What a rank hands out: its share of the rows that its block reads, halo and all."""
+    b, c, _, w = owned_in(at)
+    block = work(at)
+    return b, c, reach(block["h"], WINDOWS["h"]), w
+
+
+def owned_ker(at):
+    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
+    return (
+        cut((0, N_k), P_k, at["k"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_h, at["h"]),
+        (0, N_r),
+        (0, N_s),
+    )
+
+
+def touched_ker(block):
+    """The box of Ker[k, c, r, s] that a block of the nest touches."""
+    return block["k"], block["c"], (0, N_r), (0, N_s)
+
+
+def owned_out(at):
+    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
+    return (
+        (0, N_b),
+        cut(cut((0, N_k), P_k, at["k"]), P_c, at["c"]),
+        cut((0, N_h), P_h, at["h"]),
+        (0, N_w),
+    )
+
+
+def touched_out(block):
+    """The box of Out[b, k, h, w] that a block of the nest touches."""
+    return block["b"], block["k"], block["h"], block["w"]
+
+
+def gather_own(panels, here, carried, group, count):
+    """Start to bring each rank of a group its own panel; its share is part of one panel.
+
+    panels: those of all ranks; `here` holds `carried(at)` of this one.
+    """
+    panel, mine = panels[group.me], carried(group.peers[group.me])
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    wanted = [volume(overlap(mine, theirs)) > 0 for theirs in panels]
+    count(volume(panel) - volume(parts[group.me]))
+    return all_gather_own(panel, parts, here, wanted, group)
+
+
+def reduce(sums, panel, carried, group, count):
+    """Start to sum a panel over a group: each rank gets the terms of what it carries."""
+    shares = [overlap(carried(peer), panel) for peer in group.peers]
+    count(volume(shares[group.me]) * (len(shares) - 1))
+    return reduce_scatter(sums, panel, shares, group)
+
+
+def forward(in_own, ker_own, at, groups, words):
+    """This rank's share of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
+    the group of this rank for every entry of LINES; `words` counts what arrives.
+    Returned as well, for the passes to come: `in_slice` and `ker_slice`.
+    """
+    steps = STEPS["forward"]
+
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = line(at, GRID, ("h",))
+    count = words.counter("halo", 0, "In")
+    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+    in_box = touched_in(work(at))
+    in_slice = in_wide.new_empty(shape(in_box))
+    ker_box = touched_ker(work(at))
+    ker_slice = ker_own.new_empty(shape(ker_box))
+
+    def fetch(step):
+        """Start to bring in the panels that `step` waits for."""
+        coming = {}
+        # All ranks along k need the same slice of In.
+        peers = groups["k"].peers
+        wanted = [touched_in(forward_tile(peer, step)) for peer in peers]
+        count = words.counter("loop", step, "In")
+        coming["In"] = gather_own(wanted, in_wide, carried_in, groups["k"], count)
+        # All ranks along x need the same slice of Ker.
+        peers = groups["x"].peers
+        wanted = [touched_ker(forward_tile(peer, step)) for peer in peers]
+        count = words.counter("loop", step, "Ker")
+        coming["Ker"] = gather_own(wanted, ker_own, owned_ker, groups["x"], count)
+        return coming
+
+    panels, coming = {}, fetch(0)
+
+    for step in range(steps):
+        block = forward_tile(at, step)
+        settle(coming, panels)
+        if step + 1 < steps:
+            coming = fetch(step + 1)  # travels while this step computes
+        # later passes find what this fills
+        in_slice[within(touched_in(block), in_box)] = panels["In"]
+        ker_slice[within(touched_ker(block), ker_box)] = panels["Ker"]
+        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
+        words.look("Out", step, out)
+
+    del panels  # what follows needs room
+
+    # Each rank along c holds a partial sum of the same slice of Out.
+    count = words.counter("reduce", 0, "Out")
+    leaving = reduce(out, out_box, owned_out, groups["c"], count)
+    total = add_up(leaving)
+
+    return total, in_slice, ker_slice
+
+
+def backward_data(ker_slice, dout_own, at, groups, words):
+    """A function that returns this rank's share of dIn.
+
+    `ker_slice` and `dout_own` hold the boxes `touched_ker(work(at))` and
+    `owned_out(at)`, `groups` the group of this rank for every entry of LINES; `words`
+    counts what arrives. The share, its words of the box `owned_in(at)`, is whole once
+    the sums that travel meanwhile are here. Returned as well, for the passes to come:
+    `dout_slice`.
+    """
+    steps = STEPS["backward_data"]
+
+    din_box = touched_in(work(at))
+    din = ker_slice.new_zeros(shape(din_box))
+    dout_box = touched_out(work(at))
+    dout_slice = dout_own.new_empty(shape(dout_box))
+
+    def fetch(step):
+        """Start to bring in the panels that `step` waits for."""
+        coming = {}
+        # All ranks along c need the same slice of dOut.
+        peers = groups["c"].peers
+        wanted = [touched_out(backward_data_tile(peer, step)) for peer in peers]
+        count = words.counter("loop", step, "Out")
+        coming["dOut"] = gather_own(wanted, dout_own, owned_out, groups["c"], count)
+        return coming
+
+    panels, coming = {}, fetch(0)
+
+    for step in range(steps):
+        block = backward_data_tile(at, step)
+        settle(coming, panels)
+        if step + 1 < steps:
+            coming = fetch(step + 1)  # travels while this step computes
+        # later passes find what this fills
+        dout_slice[within(touched_out(block), dout_box)] = panels["dOut"]
+        ker_tile = ker_slice[within(touched_ker(block), touched_ker(work(at)))]
+        din += input_gradient(ker_tile, panels["dOut"], block, WINDOWS)
+        words.look("dIn", step, din)
+
+    del panels  # what follows needs room
+
+    # Each rank along k holds a partial sum of the same slice of dIn.
+    count = words.counter("reduce", 0, "In")
+    leaving = reduce(din, din_box, carried_in, groups["k"], count)
+
+    def finish():
+        """Wait for the sums of dIn that still travel."""
+        total = add_up(leaving)
+        # The rows of dIn that a block computes for its neighbours are added where they are owned.
+        neighbours = line(at, GRID, ("h",))
+        count = words.counter("return", 0, "In")
+        return give_back(total, carried_in, owned_in, at, neighbours, GRID, count)
+
+    return finish, dout_slice
+
+
+def backward_filter(in_slice, dout_slice, at, groups, words):
+    """This rank's share of dKer: its words of the box `owned_ker(at)`.
+
+    `in_slice` and `dout_slice` hold the boxes `touched_in(work(at))` and
+    `touched_out(work(at))`, `groups` the group of this rank for every entry of LINES;
+    `words` counts what arrives.
+    """
+    dker_box = touched_ker(work(at))
+    block = work(at)
+    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
+    words.look("dKer", 0, dker)
+
+    # Each rank along x holds a partial sum of the same slice of dKer.
+    count = words.counter("reduce", 0, "Ker")
+    leaving = reduce(dker, dker_box, owned_ker, groups["x"], count)
+    return add_up(leaving)
+
+
+class Layer(torch.autograd.Function):
+    """The layer as torch differentiates it; what the passes keep waits in `ctx`."""
+
+    @staticmethod
+    def forward(ctx, in_own, ker_own, at, groups, words):
+        """Out, from the shares of In and Ker."""
+        ctx.place = at, groups, words
+        place = at, groups, words.during("forward")
+        out, in_slice, ker_slice = forward(in_own, ker_own, *place)
+        ctx.save_for_backward(in_slice, ker_slice)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dout_own):
+        """dIn and dKer, from the share of dOut."""
+        at, groups, words = ctx.place
+        in_slice, ker_slice = ctx.saved_tensors
+        place = at, groups, words.during("backward-data")
+        finish, dout_slice = backward_data(ker_slice, dout_own, *place)
+        # Sums of dIn travel while dKer is computed.
+        place = at, groups, words.during("backward-filter")
+        dker = backward_filter(in_slice, dout_slice, *place)
+        din = finish()
+        return din, dker, None, None, None
+
+
+def run(in_own, ker_own, dout_own, at, groups, words):
+    """The passes of a training step: this rank's shares of Out, dIn and dKer."""
+    words.given("In", in_own, owned_in(at), DTYPE)
+    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+    words.given("dOut", dout_own, owned_out(at), DTYPE)
+    given = in_own.detach().requires_grad_(), ker_own.detach().requires_grad_()
+    out = Layer.apply(*given, at, groups, words)
+    return out.detach(), *torch.autograd.grad(out, given, dout_own)
+
+
+def expected_out(at, device):
+    """The same share of Out from one torch call, with the layer's own numbers."""
+    box = owned_out(at)
+    return reference(
+        F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
+    )
+
+
+def expected_din(at, device):
+    """The same share of dIn from one torch call, with the layer's own numbers."""
+    box = owned_in(at)
+    return gradient(
+        "dIn", F.conv2d, SHAPES, box, DTYPE, device, STRIDE, PADDING, DILATION, WINDOWS
+    )
+
+
+def expected_dker(at, device):
+    """The same share of dKer from one torch call, with the layer's own numbers."""
+    box = owned_ker(at)
+    return gradient(
+        "dKer", F.conv2d, SHAPES, box, DTYPE, device, STRIDE, PADDING, DILATION, WINDOWS
+    )
+
+
+def main():
+    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    args = arguments(__doc__)
+    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    world = start(PLAN, GRID, PROCS, args.timeout, args.device)
+    at, device = world.at, world.device
+    groups = make_groups(at, GRID, LINES, args.timeout)
+    windows = tuple(WINDOWS.values())
+    in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
+    ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
+    dout_own = sample_box("dOut", OUT_SHAPE, owned_out(at), DTYPE, device)
+    job = partial(run, in_own, ker_own, dout_own, at, groups)
+    results = [
+        Result("Out", owned_out(at), partial(expected_out, at, device)),
+        Result("dIn", owned_in(at), partial(expected_din, at, device)),
+        Result("dKer", owned_ker(at), partial(expected_dker, at, device)),
+    ]
+    return conclude(args, world, facts, Share(job, results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
