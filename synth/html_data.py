@@ -35,6 +35,7 @@ def report_data(plan: Plan) -> dict[str, Any]:
         "shares": d.shares,
         "windows": {a: [w.stride, w.kernel, w.dilation, w.padding, w.size] for a, w in windows.items()},
         "counts": [list(pass_plan.counts) for pass_plan in plan.pass_plans],
+        "skewed": [skewed(d, pass_plan) for pass_plan in plan.pass_plans],
         "steps": steps,
         "received": received_runs(plan),
         "columns": columns(plan),
@@ -93,6 +94,8 @@ def _steps(plan: Plan, schedule: Schedule) -> Iterator[dict[str, Any]]:
         if grouped[tensor]:
             text = f"expand: {name[tensor]} is gathered along {LACKED_INDEX[tensor]} and stays"
             yield step("expand", text, [[tensor, "broadcast"]], {})
+    apart = " or ".join(name[t] for t in skewed(d, pass_plan))
+    apart = f", those that share {apart} with different panels" if apart else ""
     for number in range(min(pass_plan.steps, MOST_STEPS)):
         moves = [
             [t, "broadcast"] for t in pass_plan.brought if grouped[t] and _changes(pass_plan, t, number - 1)
@@ -104,9 +107,8 @@ def _steps(plan: Plan, schedule: Schedule) -> Iterator[dict[str, Any]]:
             for t, k in moves
         ]
         what = "; ".join(verbs) or "nothing travels"
-        turns = " (shown: rank 0, others are at other panels)" if skewed(d, pass_plan) else ""
         tile = dict(pass_plan.indices(number))
-        text = f"step {number + 1} of {pass_plan.steps}: {what}; all ranks compute{turns}"
+        text = f"step {number + 1} of {pass_plan.steps}: {what}; all ranks compute{apart}"
         yield step("loop", text, moves, tile)
     if stays == written and grouped[written]:
         text = f"reduce: partial sums of {name[written]} are added along {LACKED_INDEX[written]}"

@@ -12,8 +12,11 @@ the sums stay, as those that leave need all their ranks at the same panel; and w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from synth.axes import Axis, PerAxis, Tensor
 from synth.distribution import Distribution
+from synth.intervals import volume
 from synth.pass_plan import PassPlan
 from synth.shares import member_parts
 
@@ -23,7 +26,22 @@ def skewed(distribution: Distribution, pass_plan: PassPlan) -> tuple[Tensor, ...
     loops, panels = pass_plan.loops(), pass_plan.panels
     if len(loops) != 1 or panels < pass_plan.steps or pass_plan.stationary != pass_plan.written:
         return ()
-    return tuple(t for t in pass_plan.brought if fits(distribution, t, loops[0], panels))
+    return apart(distribution, pass_plan.brought, loops[0], panels)
+
+
+def apart(
+    distribution: Distribution, brought: Iterable[Tensor], axis: Axis, panels: int
+) -> tuple[Tensor, ...]:
+    """Those of the tensors that stream for which it is worth it.
+
+    Of two, one whose slice just two ranks share goes one way at a time anyway: the other one then is there
+    when the first step begins. Of two such, the one with larger slices is.
+    """
+    fitting = tuple(t for t in brought if fits(distribution, t, axis, panels))
+    if len(fitting) < 2:
+        return fitting
+    many = tuple(t for t in fitting if distribution.group_size(t) > 2)
+    return many or (max(fitting, key=lambda t: volume(distribution.needed(t, distribution.at(0)))),)
 
 
 def fits(distribution: Distribution, tensor: Tensor, axis: Axis, panels: int) -> bool:

@@ -16,7 +16,7 @@ from synth.axes import ROW_MAJOR, Order, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.machine.groups import ORDERS, distinct_orders
-from synth.machine.layer_time import PANELS, LayerTimer, PassTime, compute_seconds
+from synth.machine.layer_time import PANELS, LayerTimer, PassTime, along, compute_seconds
 from synth.machine.levels import Machine
 from synth.memory import Footprints
 from synth.pass_plan import ONES, PassPlan
@@ -160,8 +160,7 @@ def _fastest_pass(request: Request, timer: LayerTimer, role: PassPlan) -> tuple[
     for time in sorted(_choices(request, timer, role.pass_), key=lambda t: (t.total, t.panels, t.stationary)):
         if best and (time.total > enough or time.panels >= best[1].panels):
             continue
-        stream = PassPlan(time.stationary).stream
-        counts = ONES.with_("b" if stream == "x" else stream, time.panels)
+        counts = ONES.with_(along(time.stationary), time.panels)
         pass_plan = replace(role, stationary=time.stationary, counts=counts)
         if room == math.inf or timer.footprints.memory(pass_plan).words <= room:
             best, enough = (pass_plan, time), min(enough, (1 + SLACK) * time.total)

@@ -63,7 +63,7 @@ DEPTHWISE = Layer.conv1d((2, 6, 20), 6, 5, stride=2, padding=2, groups=6, name="
 LINE = Layer.conv1d((4, 6, 30), 8, 4, stride=1, padding=2, dilation=2, name="line")
 VOLUME = Layer.conv3d((2, 4, 6, 7, 5), 6, 3, padding=1, stride=(1, 2, 1), name="volume")
 MATRIX = Layer.matmul(12, 10, 14, name="matrix")
-SQUARE = Layer.matmul(16, 16, 16, name="square")
+NINE = Layer.matmul(9, 12, 18, name="nine")
 DOUBLE = Layer.conv2d((2, 4, 6, 6), 4, 3, padding=1, dtype="float64", name="double")
 HALF = Layer.conv2d((2, 8, 6, 6), 4, 3, padding=1, dtype="bfloat16", name="half")
 RGB = Layer.conv2d((2, 1, 16, 6), 16, 3, padding=1, name="one_channel")
@@ -110,7 +110,7 @@ CASES: dict[str, Plan] = {
     "volume": _plan(VOLUME, G(d=2, h=2, k=2), "Out", G(c=2)),
     "volume_ker": _plan(VOLUME, G(d=2, w=2, c=2), "Ker", G(d=3)),
     "matrix_2d": _plan(MATRIX, G(b=2, k=4), "Out", G(c=3)),
-    "matrix_cannon": _plan(SQUARE, G(b=2, k=4), "Out", G(c=2)),
+    "matrix_cannon": _plan(NINE, G(b=3, k=3), "Out", G(c=3)),
     "matrix_3d": _plan(MATRIX, G(b=2, c=2, k=2), "Out", G(c=2)),
     "matrix_ker": _plan(MATRIX, G(b=2, c=2, k=2), "Ker", G(b=3)),
     "matrix_in": _plan(MATRIX, G(c=4, k=2), "In", G(k=3)),

@@ -23,7 +23,7 @@ from synth.machine.levels import Machine
 from synth.memory import Footprints, halo_rows
 from synth.nest import Nest
 from synth.passes import PASSES, WRITES, Pass, Passes, spans
-from synth.skew import fits
+from synth.skew import apart
 
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 PANELS = (1, 2, 4, 8, 16, 32, 64)
@@ -172,10 +172,12 @@ class LayerTimer:
         size = self.sizes[tensor] / pieces * self._crowd(pass_, op, tensor, stationary, pieces)
         return collective(self.machine, op, size, self.groups[tensor])
 
-    def _skewed(self, pass_: Pass, tensor: Tensor, stationary: Tensor, panels: int) -> bool:
-        """Whether ranks begin with panels of a tensor that they have parts of; see `synth.skew`."""
-        axis: Axis = "b" if LACKED_INDEX[stationary] == "x" else LACKED_INDEX[stationary]  # type: ignore[assignment]
-        return stationary == WRITES[pass_] and fits(self.footprints.distribution, tensor, axis, panels)
+    def _skewed(self, pass_: Pass, stationary: Tensor, panels: int) -> tuple[Tensor, ...]:
+        """The tensors of which ranks are at different panels; see `synth.skew`. The oracle knows of none."""
+        if panels == 1 or stationary != WRITES[pass_] or not self.sequence:
+            return ()
+        brought = (t for t, op in self.travels(pass_).items() if op == "all_gather" and t != stationary)
+        return apart(self.footprints.distribution, brought, along(stationary), panels)
 
     def _crowd(self, pass_: Pass, op: Op, tensor: Tensor, stationary: Tensor, panels: int) -> float:
         """How many times as long a panel takes because few of the ranks that share it carry its words.
@@ -184,9 +186,9 @@ class LayerTimer:
         whose links carry it alone while those of others rest, unless all use different panels; from a single
         one it is broadcast by a tree. The oracle's convention has no such factor.
         """
-        along, shares = LACKED_INDEX[stationary], self.footprints.distribution.shares[tensor]
-        parts, ranks = dict(shares).get("b" if along == "x" else along, 1), self.groups[tensor].size
-        if not self.sequence or min(panels, parts) == 1 or self._skewed(pass_, tensor, stationary, panels):
+        shares = dict(self.footprints.distribution.shares[tensor])
+        parts, ranks = shares.get(along(stationary), 1), self.groups[tensor].size
+        if not self.sequence or min(panels, parts) == 1 or tensor in self._skewed(pass_, stationary, panels):
             return 1.0
         if op == "all_gather" and parts == ranks <= panels:
             return min(parts, math.ceil(math.log2(ranks)) * ranks / (ranks - 1))
@@ -215,8 +217,8 @@ class LayerTimer:
 
         A tensor that streams alone, skewed, travels in whole shares, of which the first is there.
         """
-        alone = [t for t in travels if t != stationary]
-        if self.sequence and len(alone) == 1 < panels and self._skewed(pass_, alone[0], stationary, panels):
+        alone = tuple(t for t in travels if t != stationary)
+        if len(alone) == 1 and alone == self._skewed(pass_, stationary, panels):
             return self.machine.overlap * min(self.compute * (panels - 1) / panels, streamed)
         return self.machine.overlap * min(self.compute, streamed) * (panels - 1) / panels
 
@@ -254,6 +256,12 @@ class LayerTimer:
         if not training:
             return PASSES[:1]
         return PASSES if self.weighted else PASSES[:2]
+
+
+def along(stationary: Tensor) -> Axis:
+    """The axis along which panels are cut while a tensor stays."""
+    axes: dict[Tensor, Axis] = {"In": "k", "Ker": "b", "Out": "c"}
+    return axes[stationary]
 
 
 def layer_seconds(

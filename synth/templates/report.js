@@ -72,7 +72,13 @@ const neighbours = p => {
 // what travels in a step
 const tileOf = (p, step) => {
   const block = work(p), counts = D.counts[step.pass];
-  for (const [name, index] of Object.entries(step.tile)) block[name] = cut(block[name], counts[axis[name]], index);
+  for (const [name, index] of Object.entries(step.tile)) {
+    const count = counts[axis[name]], begin = (sum, tensor) => {
+      const [parts, part] = partsOf(tensor, p)[name];
+      return sum + Math.floor(part * count / parts);
+    };
+    block[name] = cut(block[name], count, D.skewed[step.pass].reduce(begin, index) % count);
+  }
   return block;
 };
 const regionOf = (tensor, p, step) => step.phase === "loop" ? touched(tensor, tileOf(p, step)) : needed(tensor, p);
@@ -83,7 +89,9 @@ const wordsIn = (p, step) => step.moves.map(([tensor, kind]) => {
   if (kind === "reduce") return [tensor, volume(overlap(mine, region)) * (size(tensor) - 1)];
   return [tensor, null];
 });
-const sends = (tensor, p, step) => volume(overlap(carried(tensor, p), regionOf(tensor, p, step))) > 0;
+const uses = (tensor, p, q, step) => volume(overlap(carried(tensor, p), regionOf(tensor, q, step))) > 0;
+const sends = (tensor, p, step) => step.phase !== "loop" || !D.skewed[step.pass].includes(tensor) ? uses(tensor, p, p, step) :
+  group(tensor, p).some(r => r !== rankOf(p) && uses(tensor, p, at(r), step));
 
 const received = [];
 for (const [count, ...words] of D.received) for (let i = 0; i < count; i++) received.push(words);

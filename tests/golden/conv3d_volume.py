@@ -6,7 +6,7 @@ Change the plan, not this file.
 Run    torchrun --nproc-per-node=8 PROGRAM.py --check
 Nest   Out[b,k,d,h,w] += In[b,c,d+t-1,2h+r-1,w+s-1] * Ker[k,c,t,r,s]
        b=2 d=6 h=4 w=5 c=4 k=6 t=3 r=3 s=3
-Form   2D: Out stays, In and Ker pass in 2 panels along c, ranks that share In or Ker at
+Form   2D: Out stays, In and Ker pass in 2 panels along c, ranks that share Ker at
        different ones
 Owned  In: c over k, d over d, h over h
        Ker: k over k, c over x (x: d, h)
@@ -21,10 +21,10 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from runtime.blocks import Window, cut, overlap, reach, shape, volume
+from runtime.blocks import Window, cut, overlap, reach, shape, volume, within
 from runtime.check import reference
 from runtime.cli import Facts, Result, Share, arguments, conclude
-from runtime.collectives import all_gather_own, settle
+from runtime.collectives import all_gather, all_gather_own, settle
 from runtime.data import sample_box
 from runtime.halo import redistribute
 from runtime.local import convolve
@@ -85,9 +85,8 @@ def work(at):
 def tile(at, step):
     """The part of that block which one step works on."""
     block = work(at)
-    # Ranks that share a slice of In or Ker are at different panels.
-    first = at["k"]
-    first += (at["d"] * P_h + at["h"]) // 2
+    # Ranks that share a slice of Ker are at different panels.
+    first = (at["d"] * P_h + at["h"]) // 2
     step = (first + step) % STEPS
     block["c"] = cut(block["c"], STEPS, step)
     return block
@@ -155,6 +154,18 @@ def touched_out(block):
     return block["b"], block["k"], block["d"], block["h"], block["w"]
 
 
+def gather(panel, here, carried, group, count):
+    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+
+    `here` holds `carried(at)` of this rank.
+    """
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
+    count(volume(panel) - volume(mine))
+    return all_gather(panel, parts, own, group)
+
+
 def gather_own(panels, here, carried, group, count):
     """Start to bring each rank of a group its own panel; its share is part of one panel.
 
@@ -186,12 +197,10 @@ def run(in_own, ker_own, at, groups, words):
 
     def fetch(step):
         """Start to bring in the panels that `step` waits for."""
-        coming = {}
+        block, coming = tile(at, step), {}
         # All ranks along k need the same slice of In.
-        peers = groups["k"].peers
-        wanted = [touched_in(tile(peer, step)) for peer in peers]
-        count = words.counter("loop", step, "In")
-        coming["In"] = gather_own(wanted, in_wide, carried_in, groups["k"], count)
+        panel, count = touched_in(block), words.counter("loop", step, "In")
+        coming["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
         # All ranks along x need the same slice of Ker.
         peers = groups["x"].peers
         wanted = [touched_ker(tile(peer, step)) for peer in peers]

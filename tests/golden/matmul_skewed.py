@@ -1,18 +1,18 @@
-"""square: matmul forward on 8 ranks as a grid b=2 x k=4.
+"""nine: matmul forward on 9 ranks as a grid b=3 x k=3.
 
-Emitted by `synth emit layer.yaml --procs 8` (plan d3050910f399).
+Emitted by `synth emit layer.yaml --procs 9` (plan 5b02e8fee36c).
 Change the plan, not this file.
 
-Run    torchrun --nproc-per-node=8 PROGRAM.py --check
+Run    torchrun --nproc-per-node=9 PROGRAM.py --check
 Nest   Out[b,k] += In[b,c] * Ker[k,c]
-       b=16 c=16 k=16
-Form   2D: Out stays, In and Ker pass in 2 panels along c, ranks that share In or Ker at
+       b=9 c=18 k=12
+Form   2D: Out stays, In and Ker pass in 3 panels along c, ranks that share In or Ker at
        different ones
 Owned  In: b over b, c over k
        Ker: k over k, c over x (x: b)
        Out: b over b, k over k
-Moves  In 96, Ker 32, Out 0: at most 128 words received per rank
-Memory at most 320 words of 4 bytes per rank
+Moves  In 36, Ker 48, Out 0: at most 84 words received per rank
+Memory at most 150 words of 4 bytes per rank
 """
 
 import sys
@@ -27,29 +27,29 @@ from runtime.collectives import all_gather_own, settle
 from runtime.data import sample_box
 from runtime.mesh import make_groups, start
 
-NAME = "square"
-PLAN = "d3050910f399"
+NAME = "nine"
+PLAN = "5b02e8fee36c"
 DTYPE = torch.float32
 
-P_b, P_k = 2, 4  # ranks along each axis
+P_b, P_k = 3, 3  # ranks along each axis
 GRID = {"b": P_b, "k": P_k}  # the last axis varies fastest over the ranks
-PROCS = 8  # ranks that may be started
+PROCS = 9  # ranks that may be started
 LINES = {  # what the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
     "x": ("b",),  # a slice of Ker
 }
 
-N_b, N_c, N_k = 16, 16, 16  # rows of Out, terms of a sum, columns of Out
-STEPS = 2  # tiles of a work block along c
+N_b, N_c, N_k = 9, 18, 12  # rows of Out, terms of a sum, columns of Out
+STEPS = 3  # tiles of a work block along c
 
 IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it
-FLOPS = 8_192  # of the whole layer
+FLOPS = 3_888  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
-MOST = {"In": 96, "Ker": 32, "Out": 0, "halo": 0, "total": 128}
+MOST = {"In": 36, "Ker": 48, "Out": 0, "halo": 0, "total": 84}
 # An entry of WORDS holds for the rank that it names and for all before the next entry.
 WORDS = {
-    0: {"In": 96, "Ker": 32, "Out": 0, "halo": 0, "total": 128},
+    0: {"In": 36, "Ker": 48, "Out": 0, "halo": 0, "total": 84},
 }
 
 
@@ -66,7 +66,7 @@ def tile(at, step):
     """The part of that block which one step works on."""
     block = work(at)
     # Ranks that share a slice of In or Ker are at different panels.
-    first = at["k"] // 2
+    first = at["k"]
     first += at["b"]
     step = (first + step) % STEPS
     block["c"] = cut(block["c"], STEPS, step)

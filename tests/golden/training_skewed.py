@@ -6,8 +6,8 @@ Change the plan, not this file.
 Run    torchrun --nproc-per-node=8 PROGRAM.py --check
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=4 h=8 w=8 c=16 k=16 r=3 s=3
-Form   forward: Out stays, In and Ker pass in 2 panels along c, ranks that share In or
-       Ker at different ones; In and Ker kept
+Form   forward: Out stays, In and Ker pass in 2 panels along c, ranks that share In at
+       different ones; In and Ker kept
        backward-data: dIn stays, dOut passes in 2 panels along k, ranks that share dOut
        at different ones; Ker found; dOut kept; its last sums travel under backward-
        filter
@@ -33,7 +33,13 @@ from torch.autograd.function import once_differentiable
 from runtime.blocks import Window, cut, digits, overlap, reach, shape, volume, within
 from runtime.check import gradient, reference
 from runtime.cli import Facts, Result, Share, arguments, conclude
-from runtime.collectives import add_up, all_gather_own, reduce_scatter, settle
+from runtime.collectives import (
+    add_up,
+    all_gather,
+    all_gather_own,
+    reduce_scatter,
+    settle,
+)
 from runtime.data import sample_box
 from runtime.halo import give_back, redistribute
 from runtime.local import convolve, input_gradient, kernel_gradient
@@ -104,10 +110,9 @@ def tile(at, step, tiles):
 def forward_tile(at, step):
     """The part that one step of `forward` works on.
 
-    Ranks that share a slice of In or Ker are at different panels.
+    Ranks that share a slice of In are at different panels.
     """
     first = at["k"]
-    first += at["h"]
     return tile(at, (first + step) % STEPS["forward"], TILES["forward"])
 
 
@@ -177,6 +182,18 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
+def gather(panel, here, carried, group, count):
+    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+
+    `here` holds `carried(at)` of this rank.
+    """
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
+    count(volume(panel) - volume(mine))
+    return all_gather(panel, parts, own, group)
+
+
 def gather_own(panels, here, carried, group, count):
     """Start to bring each rank of a group its own panel; its share is part of one panel.
 
@@ -219,17 +236,15 @@ def forward(in_own, ker_own, at, groups, words):
 
     def fetch(step):
         """Start to bring in the panels that `step` waits for."""
-        coming = {}
+        block, coming = forward_tile(at, step), {}
         # All ranks along k need the same slice of In.
         peers = groups["k"].peers
         wanted = [touched_in(forward_tile(peer, step)) for peer in peers]
         count = words.counter("loop", step, "In")
         coming["In"] = gather_own(wanted, in_wide, carried_in, groups["k"], count)
         # All ranks along x need the same slice of Ker.
-        peers = groups["x"].peers
-        wanted = [touched_ker(forward_tile(peer, step)) for peer in peers]
-        count = words.counter("loop", step, "Ker")
-        coming["Ker"] = gather_own(wanted, ker_own, owned_ker, groups["x"], count)
+        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
+        coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
         return coming
 
     panels, coming = {}, fetch(0)
