@@ -2,7 +2,8 @@
 
 Without inner tiles nothing is brought in twice, so the words do not depend on the panels (but for halo
 rows that two panels along h share); panels then are few, for latency, and more when memory is short. A
-panel is worth its start-up only where enough words travel while the one before is used.
+panel is worth its start-up only where enough words travel while the one before is used. Of numbers of panels
+up to the one wanted the largest is taken with which ranks can begin at different ones (`skew`).
 Inner tiles cost reloads and are considered only where no panel count fits.
 """
 
@@ -18,6 +19,7 @@ from synth.axes import SPATIAL, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.memory import Footprints
 from synth.pass_plan import ONES, PassPlan
+from synth.skew import skewed
 from synth.tile_counts import FEW, count_from, thinned, tile_counts, x_counts
 from synth.words import Visits, received, received_by
 
@@ -187,6 +189,8 @@ class _Fitter:
             return
         extent = getattr(self.work, stream)
         wanted = count_from(extent, min(wanted, extent if self.panels else max(1, extent // THINNEST)))
+        if self.panels is None and inner == ONES:
+            wanted = self._skewed(tensor, stream, wanted)
         counts = range(wanted, extent + 1)
 
         def fits(count: int) -> bool:
@@ -199,6 +203,14 @@ class _Fitter:
         else:
             coarser = filter(fits, range(1, wanted))
             yield from (planned(PerAxis(**{stream: count})) for count in islice(coarser, 1))
+
+    def _skewed(self, tensor: Tensor, stream: str, wanted: int) -> int:
+        """As many panels as wanted or fewer, with which ranks begin at different ones if they can."""
+        if tensor == self.role.written:
+            for count in range(wanted, 1, -1):
+                if skewed(self.distribution, self._plan(tensor, PerAxis(**{stream: count}))):
+                    return count
+        return wanted
 
     def _x_panels(self, wanted: int) -> list[PerAxis]:
         """Panels along x: as many as wanted, finer ones, coarser ones."""

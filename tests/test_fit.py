@@ -18,6 +18,7 @@ from synth.memory import Footprints
 from synth.nest import Nest
 from synth.pass_plan import PassPlan
 from synth.passes import TASKS, Task
+from synth.skew import skewed
 from synth.tile_counts import tile_counts
 from synth.training import fit_training
 from synth.window import Window
@@ -73,9 +74,10 @@ def test_the_best_of_three_stationary_tensors(d: Distribution) -> None:
 
 def test_panels_for_overlap_where_memory_is_ample() -> None:
     nest = Nest(PerAxis(b=2048, c=256, k=256), *[Window(1)] * 3)
-    found, _ = fit(Distribution(nest, PerAxis(b=2, k=2)), ["Out"], None)
+    found, _ = fit(Distribution(nest, PerAxis(k=3)), ["Out"], None)
     assert found is not None
     assert found.first == PassPlan("Out", PerAxis(c=PANELS))
+    assert not skewed(Distribution(nest, PerAxis(k=3)), found.first)
     small = Distribution(Nest(PerAxis(b=64, c=256, k=256), *[Window(1)] * 3), PerAxis(b=2, k=2))
     found, _ = fit(small, ["Out"], None)
     assert found is not None
@@ -83,6 +85,18 @@ def test_panels_for_overlap_where_memory_is_ample() -> None:
     found, _ = fit(small, ["Out"], None, panels=8)
     assert found is not None
     assert found.first == PassPlan("Out", PerAxis(c=8))  # but one may ask for them
+
+
+@pytest.mark.parametrize(("grid", "panels"), [(PerAxis(b=2, k=2), 2), (PerAxis(b=16), 4), (PerAxis(k=2), 2)])
+def test_panels_by_which_ranks_can_begin_apart(grid: PerAxis, panels: int) -> None:
+    nest = Nest(PerAxis(b=2048, c=256, k=2048), *[Window(1)] * 3)
+    found, _ = fit(Distribution(nest, grid), ["Out"], None)
+    assert found is not None
+    assert found.first == PassPlan("Out", PerAxis(c=panels))
+    assert skewed(Distribution(nest, grid), found.first)
+    asked, _ = fit(Distribution(nest, grid), ["Out"], None, panels=3)
+    assert asked is not None
+    assert asked.first.panels == 3
     thin = Nest(PerAxis(b=64, c=3, k=256), *[Window(1)] * 3)
     found, _ = fit(Distribution(thin, PerAxis(b=2, k=2)), ["Out"], None)
     assert found is not None
