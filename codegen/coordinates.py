@@ -118,9 +118,12 @@ def panel_place(plan: Plan, tensor: Tensor, pass_plan: PassPlan) -> str:
     """Which panel of a tensor has a part in the share of the rank at `at`; see `synth.skew`."""
     (loop,) = pass_plan.loops()
     place = _place(plan, tensor)
-    _, part = _parts(plan, tensor, f"({place})" if " + " in place else place)[loop]
-    parts = dict(plan.distribution.shares[tensor])[loop]
-    return part if parts == pass_plan.panels else f"{part} // {parts // pass_plan.panels}"
+    share, panels = plan.distribution.shares[tensor], pass_plan.panels
+    parts = dict(share)[loop]
+    if " + " in place and (len(share) > 1 or parts > panels):
+        place = f"({place})"
+    _, part = _parts(plan, tensor, place)[loop]
+    return part if parts == panels else f"{part} // {parts // panels}"
 
 
 def _cut_axis(plan: Plan, axis: str, extent: str) -> str:

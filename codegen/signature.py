@@ -27,7 +27,7 @@ class Signature:
         self.alone, self.overlap = alone, overlap
         self.name = pass_plan.pass_.replace("-", "_")
         self.touches: set[Tensor] = set()  # tensors of which the text asks what a block touches
-        self.skewed = tuple(t for t in skewed(self.distribution, pass_plan) if self.grouped(t))
+        self.skewed = skewed(self.distribution, pass_plan)
 
     def role(self, tensor: Tensor) -> str:
         """`In`, or `dIn` where it is a gradient."""

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from runtime.blocks import Box
 from runtime.check import expected_words, value_fault, word_faults
 from runtime.forms import TRIALS, chosen, tune
-from runtime.mesh import World, place_at, stop
+from runtime.mesh import World, place_at, stop, wait_for_all
 from runtime.report import save_shares, write_report
 from runtime.watch import reason_of, say
 from runtime.words import Words
@@ -126,7 +126,7 @@ def conclude(
         for fault in faults:
             say(f"rank {world.rank} ({place_at(world.at)}): {fault}", sys.stderr)
         words.enter("the barrier at the end")
-        dist.barrier()
+        wait_for_all(world)
         bad = sum(bool(o["faults"]) for o in outcomes)
         if world.rank == 0:
             slowest = max(o["seconds"] for o in outcomes)
@@ -142,7 +142,7 @@ def timed(
 ) -> tuple[tuple[torch.Tensor, ...], float]:
     """This rank's results and the seconds they took; all ranks begin together."""
     follow(world, words, "the barrier before a run")
-    dist.barrier()
+    wait_for_all(world)
     begin = time.perf_counter()
     made = () if share is None else share.run(words)
     if world.device.type == "cuda":

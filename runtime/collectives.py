@@ -3,11 +3,11 @@
 gloo's own all-gather runs around a ring and its reduce-scatter moves what an all-reduce
 moves. So words travel there from the rank that has them to the one that needs them, and
 terms of a sum are added where they arrive; pieces may be uneven, no word travels twice.
-Small pieces go by one all-to-all, which wakes a rank once. Large ones go as messages of
-their own, all receives posted before the first send: the notice that a receive is ready
-queues behind what leaves on the same connection, which would then carry words one way
-at a time (gloo's all-to-all does). On nccl even pieces go by its all-gather and
-reduce-scatter.
+Small pieces go by one all-to-all, which wakes a rank once. Large ones, and shares that
+few ranks want, go as messages of their own, all receives posted before the first send:
+the notice that a receive is ready queues behind what leaves on the same connection,
+which would then carry words one way at a time (gloo's all-to-all does). On nccl even
+pieces of one panel go by its all-gather and reduce-scatter.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def all_gather_own(
     parts: for each rank the box that it carries of this rank's panel, maybe empty.
     own: this rank's part of a panel; `wanted` says for each rank whether it uses that.
     """
-    none = own.flatten()[:0]
+    own = own.contiguous()
+    none = own.new_empty(0)
     leave = [own if used else none for used in wanted]
     mine = own if volume(parts[group.me]) else none.view(shape(parts[group.me]))
     taken = list[torch.Tensor]()

@@ -31,6 +31,7 @@ from runtime.mesh import (
     refuse,
     start,
     stop,
+    wait_for_all,
 )
 from runtime.report import write_part
 
@@ -126,7 +127,7 @@ def together(job: Callable[[], object], world: World, repeat: int) -> float:
     assert world.at is not None
     times = []
     for _ in range(repeat + 1):  # the first run warms up
-        dist.barrier()
+        wait_for_all(world)
         begin = time.perf_counter()
         job()
         if world.device.type == "cuda":

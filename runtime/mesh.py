@@ -76,10 +76,7 @@ def ranks_group(
     Only they take part in making it, so the cost does not grow with the number of
     groups. `timeout` in seconds bounds every wait in it (None: torch's own limit).
     """
-    if _groups.get("world") is not dist.group.WORLD:  # of another life of this process
-        lives = _groups.get("lives", 0) + 1
-        _groups.clear()
-        _groups.update(world=dist.group.WORLD, lives=lives)
+    know_world()
     key = tuple(sorted(ranks)), timeout, purpose
     if key not in _groups:
         _count_alike(f"synth/groups/{_groups['lives']}/{key}", key[0])
@@ -88,6 +85,14 @@ def ranks_group(
             list(key[0]), limit, use_local_synchronization=True
         )
     return _groups[key]
+
+
+def know_world() -> None:
+    """Forget the groups of another life of this process; all ranks must be told."""
+    if _groups.get("world") is not dist.group.WORLD:
+        lives = _groups.get("lives", 0) + 1
+        _groups.clear()
+        _groups.update(world=dist.group.WORLD, lives=lives)
 
 
 def _count_alike(name: str, ranks: Sequence[int]) -> None:
@@ -202,14 +207,16 @@ def start(
         if nccl or device == "cuda":
             here = torch.device("cuda", local % gpus)
             torch.cuda.set_device(here)
+        # bound to a device, torch would split groups off the world: a task for all
+        # ranks, of which those that are idle make none
         dist.init_process_group(
             "nccl" if nccl else "gloo",
             store=store,
             rank=rank,
             world_size=size,
             timeout=limit,
-            device_id=here if nccl else None,
         )
+        know_world()
     except RuntimeError as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         print(f"rank {rank}: did not find the others: {reason}", file=sys.stderr)
@@ -247,11 +254,17 @@ def through_host(values: torch.Tensor) -> bool:
     return bool(values.is_cuda and dist.get_backend() != "nccl")
 
 
+def wait_for_all(world: World) -> None:
+    """A barrier."""
+    gpu = world.device.index if dist.get_backend() == "nccl" else None
+    dist.barrier(device_ids=None if gpu is None else [gpu])
+
+
 def stop(world: World) -> None:
     """Leave together, with nobody watching any more: only the way out is left."""
     if world.watch:
         world.watch.close()
-    dist.barrier()
+    wait_for_all(world)
     for key in _groups.keys() - {"lives"}:  # none outlives its threads
         del _groups[key]
     dist.destroy_process_group()

@@ -27,6 +27,7 @@ from runtime.mesh import (
     At,
     coordinates,
     grid_size,
+    know_world,
     make_groups,
     place_at,
     rank_of,
@@ -64,6 +65,7 @@ class DistributedLayer(nn.Module):
         if len(program.KER_SHAPE) - self.kernel_dims not in (2, 3):
             raise ValueError(f"{self.name} is no layer for a {type(self).__name__}")
         ranks = grid_size(program.GRID)
+        know_world()
         if dist.get_world_size() not in (ranks, program.PROCS):
             raise ValueError(
                 f"{self.name} is planned for {ranks} ranks, but"

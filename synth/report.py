@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from synth.axes import AXES, DIMS, LACKED_INDEX, LACKS, ROW_MAJOR, TENSORS, PerAxis, Tensor
 from synth.passes import shown
 from synth.schedule import WHY
+from synth.skew import skewed
 from synth.strategies import Alternative
 from synth.units import show_bytes, show_words
 
@@ -22,7 +23,7 @@ WIDTH = 110
 
 def report(plan: Plan) -> str:
     """The whole report, plain text of at most `WIDTH` columns."""
-    fastest = f"each at its fastest on {plan.timed[0].name}; " if plan.timed else ""
+    fastest = "each at its fastest; " if plan.timed else ""
     sections = [
         heading(plan),
         decided(plan),
@@ -183,6 +184,9 @@ def _pass_lines(plan: Plan, pass_plan: PassPlan) -> list[str]:
         lines.append(
             f"          {_move(plan, pass_plan, 'broadcast', tensor) if d.group_size(tensor) > 1 else here}"
         )
+    apart = " or ".join(shown(pass_plan.pass_, tensor) for tensor in skewed(d, pass_plan))
+    if apart:
+        lines.append(f"          ranks that share {apart} are at different panels")
     streams = any(d.group_size(tensor) > 1 for tensor in pass_plan.brought) and pass_plan.steps > 1
     lines.append(f"          local kernel{'; the next panels travel meanwhile' if streams else ''}")
     if d.group_size(written) > 1:
@@ -272,7 +276,7 @@ def compared(plan: Plan) -> list[str]:
             cells += [f"{1e3 * each.seconds:.4g} ms", f"{each.seconds / seconds:.2f}"]
         return [*cells, each.why]
 
-    time = [] if seconds is None else ["time", "/ plan"]
+    time = [] if seconds is None else ["time", "time / plan"]
     mine = Alternative("this plan", plan.grid, total, plan.memory_bytes, True, "", seconds)
     rows = [["strategy", "grid", "words", "/ plan", "memory", *time, ""], row(mine)]
     return table([*rows, *map(row, plan.alternatives)], right=[2, 3, 4, 5, 6] if time else [2, 3, 4])

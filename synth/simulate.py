@@ -28,6 +28,7 @@ from synth.rank_state import (
     sums_are_sent_once,
 )
 from synth.schedule import Compute, Move, Round, Schedule
+from synth.skew import skewed
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,15 @@ def simulate(schedule: Schedule, one: Values | None = None, other: Values | None
     return _Interpreter(schedule, one, other).run()
 
 
+Pieces = list[tuple[int, Held]]  # and the ranks that they come from
+
+
 class _Interpreter:
     def __init__(self, schedule: Schedule, one: Values | None, other: Values | None) -> None:
         self.schedule, self.distribution, self.pass_plan = schedule, schedule.distribution, schedule.pass_plan
         self.nest = self.distribution.nest
         self.written = self.pass_plan.written
+        self.skewed = skewed(self.distribution, self.pass_plan)
         self.counting = one is None or other is None
         self.dtype = one.dtype if one is not None else np.dtype("float64")
         self.received = {name: np.zeros(len(self.distribution.ranks), np.int64) for name in _NAMES}
@@ -151,6 +156,11 @@ class _Interpreter:
             held = state.sums
         else:
             held = self._share(state, move.tensor)
+            if move.tensor in self.skewed and self.now.phase == "loop" and move.box != held.box:
+                raise PanelMissing(
+                    f"rank {move.source} is to send {move.tensor} {move.box} but shares travel whole where "
+                    f"ranks are at different panels, and its is {held.box}; the schedule is wrong"
+                )
         if not contains(held.box, move.box):
             raise PanelMissing(
                 f"rank {move.source} is to send {move.tensor} {move.box} ({move.kind}) "
@@ -198,23 +208,24 @@ class _Interpreter:
             state.touch(int(words))
 
     def _gather(self, moves: tuple[Move, ...]) -> None:
-        arriving: dict[tuple[Tensor, int], list[Held]] = {}
+        arriving: dict[tuple[Tensor, int], Pieces] = {}
+        self.made: dict[tuple[Tensor, Box, tuple[tuple[int, Box], ...]], Values | None] = {}
         for move in moves:
             piece = Held(move.box, self._take(move))
             self._count(move)
             for rank in move.targets:
-                arriving.setdefault((move.tensor, rank), []).append(piece)
+                arriving.setdefault((move.tensor, rank), []).append((move.source, piece))
         expanded = self.pass_plan.expanded[self.now.step] if self.now.phase == "expand" else None
         for tensor in self.pass_plan.brought if expanded is None else (expanded,):
             if self.distribution.group_size(tensor) > 1:
                 for rank in range(len(self.ranks)):
                     self._bring(tensor, rank, arriving.get((tensor, rank), []))
 
-    def _bring(self, tensor: Tensor, rank: int, pieces: list[Held]) -> None:
+    def _bring(self, tensor: Tensor, rank: int, pieces: Pieces) -> None:
         """A rank gets the region that it needs now: what it carries of it, and the pieces that arrive.
 
-        Members of a group carry disjoint boxes (and `_take` sees that they do): disjoint pieces inside the
-        region and the right sum mean that they tile it.
+        Members of a group carry disjoint boxes (and `_take` sees that they do): distinct sources, pieces
+        inside the region and the right sum mean that they tile it.
         """
         state, region = self.ranks[rank], self._region(tensor, rank)
         old = state.tile.get(tensor)
@@ -223,20 +234,28 @@ class _Interpreter:
         share = self._share(state, tensor)
         mine = overlap(share.box, region)
         if volume(mine):
-            pieces = [Held(mine, self._seen(share, mine)), *pieces]
-        inside = all(contains(region, piece.box) for piece in pieces)
-        apart = len({piece.box for piece in pieces}) == len(pieces)
-        if not inside or not apart or sum(volume(piece.box) for piece in pieces) != volume(region):
+            pieces = [(rank, Held(mine, self._seen(share, mine))), *pieces]
+        inside = all(contains(region, piece.box) for _, piece in pieces)
+        distinct = len({source for source, _ in pieces}) == len(pieces)
+        if not inside or not distinct or sum(volume(piece.box) for _, piece in pieces) != volume(region):
             raise PanelMissing(f"the pieces of {tensor} {region} for rank {rank} do not tile it")
-        values = self._zeros(region)
-        for piece in pieces:
-            if values is not None and piece.values is not None:
-                values[within(piece.box, region)] = piece.values
         state.live += volume(region) - (volume(old.box) if old else 0)
-        state.tile[tensor] = Held(region, values)
+        state.tile[tensor] = Held(region, self._together(tensor, region, pieces))
         if tensor in state.unfilled:
             state.unfilled[tensor] -= volume(region)
         state.touch(volume(region) if len(pieces) > 1 else 0)
+
+    def _together(self, tensor: Tensor, region: Box, pieces: Pieces) -> Values | None:
+        """The values of a region; ranks that put the same pieces together share them."""
+        if self.counting:
+            return None
+        key = tensor, region, tuple(sorted((source, piece.box) for source, piece in pieces))
+        if key not in self.made:
+            values = np.zeros(shape(region), self.dtype)
+            for _, piece in pieces:
+                values[within(piece.box, region)] = piece.values
+            self.made[key] = values
+        return self.made[key]
 
     def _region(self, tensor: Tensor, rank: int) -> Box:
         """What a rank needs of a tensor in this round: for its tile, or for its whole block."""

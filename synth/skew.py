@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from synth.axes import Axis, PerAxis, Tensor
+from synth.axes import SPATIAL, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.intervals import volume
 from synth.pass_plan import PassPlan
@@ -45,7 +45,12 @@ def apart(
 
 
 def fits(distribution: Distribution, tensor: Tensor, axis: Axis, panels: int) -> bool:
-    """Whether every share of a tensor is part of one of the panels along an axis."""
+    """Whether every share of a tensor is part of one of the panels along an axis.
+
+    Panels of In along rows have rows in common, so a share may be part of two.
+    """
+    if tensor == "In" and axis in SPATIAL:
+        return False
     parts = dict(distribution.shares[tensor]).get(axis, 1)
     extent, over = getattr(distribution.nest.extents, axis), getattr(distribution.grid, axis)
     return bool(parts % panels == 0 == extent % (over * parts))

@@ -74,14 +74,14 @@ class _Known:
 
     def limited(self, request: Request) -> Found | None:
         """The best grid within the memory limit."""
-        key = _free_axes(request), request.stationary
+        key = free_axes(request), request.stationary
         if key not in self.within_memory:
             self.within_memory[key] = feasible(request)
         return self.within_memory[key]
 
     def freely(self, request: Request) -> Found | None:
         """Without a memory limit the words of a grid are the same whichever tensor stays: search once."""
-        key = _free_axes(request), request.most_work
+        key = free_axes(request), request.most_work
         if key in self.grids:
             return feasible(replace(request, fixed=self.grids[key]._asdict()))
         found = feasible(request)
@@ -90,7 +90,7 @@ class _Known:
         return found
 
 
-def _free_axes(request: Request) -> str:
+def free_axes(request: Request) -> str:
     """The axes that a request may split, of those that have an extent."""
     sizes = request.nest.extents._asdict()
     return "".join(axis for axis in AXES if axis not in request.fixed and sizes[axis] > 1)

@@ -16,7 +16,7 @@ from synth.axes import ROW_MAJOR, Order, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.machine.groups import ORDERS, distinct_orders
-from synth.machine.layer_time import PANELS, LayerTimer, PassTime, along, compute_seconds
+from synth.machine.layer_time import LayerTimer, PassTime, along, compute_seconds
 from synth.machine.levels import Machine
 from synth.memory import Footprints
 from synth.pass_plan import ONES, PassPlan
@@ -168,11 +168,10 @@ def _fastest_pass(request: Request, timer: LayerTimer, role: PassPlan) -> tuple[
 
 
 def _choices(request: Request, timer: LayerTimer, pass_: Pass) -> list[PassTime]:
-    wanted = (request.panels,) if request.panels else PANELS
     return [
         timer.passed(pass_, stays, min(panels, most))
         for stays in request.stationary
         for most in [timer.most_panels(stays) if request.panels else timer.streams(stays)]
-        for panels in wanted
+        for panels in ((request.panels,) if request.panels else timer.counts(stays))
         if panels <= most or request.panels
     ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from synth.axes import AXES, ROW_MAJOR
+from synth.axes import AXES, ROW_MAJOR, Tensor
 from synth.errors import InfeasibleError
 from synth.machine.levels import Machine
 from synth.search import Request
-from synth.strategies import STRATEGIES, Alternative, Strategy
+from synth.strategies import STRATEGIES, Alternative, Strategy, free_axes
 from synth.time_search import Fastest, fastest
 
 if TYPE_CHECKING:
@@ -22,16 +22,34 @@ def timed_alternatives(plan: Plan, machine: Machine) -> list[Alternative]:
     As under the objective words, a strategy that fits no memory is shown without the limit, and marked; 3D
     takes all the memory it can use. Work is left to time itself: no strategy is marked for its balance.
     """
-    return [_alternative(plan, machine, strategy) for strategy in STRATEGIES]
+    found = _Found(machine)
+    return [_alternative(plan, found, strategy) for strategy in STRATEGIES]
 
 
-def _alternative(plan: Plan, machine: Machine, strategy: Strategy) -> Alternative:
+class _Found:
+    """The fastest plan of a request, None where there is none: strategies that may do the same share it."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.known: dict[tuple[str, tuple[Tensor, ...], int | None], Fastest | None] = {}
+
+    def plan(self, request: Request) -> Fastest | None:
+        key = free_axes(request), tuple(request.stationary), request.memory
+        if key not in self.known:
+            try:
+                self.known[key] = fastest(request, self.machine)
+            except InfeasibleError:
+                self.known[key] = None
+        return self.known[key]
+
+
+def _alternative(plan: Plan, fastest: _Found, strategy: Strategy) -> Alternative:
     fixed: dict[str, int] = {axis: 1 for axis in AXES if axis not in strategy.axes}
     asked = replace(plan.request, fixed=fixed, exact=False)
     if strategy.stationary:
         asked = replace(asked, stationary=(strategy.stationary,))
-    found = None if strategy.name == "3D" else _found(asked, machine)
-    found = found or _found(replace(asked, memory=None), machine)
+    found = None if strategy.name == "3D" else fastest.plan(asked)
+    found = found or fastest.plan(replace(asked, memory=None))
     if found is None:
         return Alternative(strategy.name, None, None, None, False, "no such grid")
     first, *later = found.pass_plans
@@ -40,10 +58,3 @@ def _alternative(plan: Plan, machine: Machine, strategy: Strategy) -> Alternativ
     why = "" if limit is None or made.memory.words <= limit else "needs more than the memory limit"
     words, seconds = made.words["total"], found.seconds
     return Alternative(strategy.name, found.grid, words, made.memory_bytes, not why, why, seconds)
-
-
-def _found(request: Request, machine: Machine) -> Fastest | None:
-    try:
-        return fastest(request, machine)
-    except InfeasibleError:
-        return None

@@ -77,6 +77,8 @@ CASES: dict[str, Plan] = {
     "data": _plan(SMALL, G(b=4)),
     "data_panels": _plan(UNEVEN, G(b=3), "Out", G(c=3)),
     "data_skewed": _plan(SMALL, G(b=4), "Out", G(c=4)),
+    "data_2d_skewed": _plan(SMALL, G(h=2, w=2), "Out", G(c=4)),
+    "rows_shared_panels": _plan(RGB, G(h=2, k=4), "Ker", G(h=2), pass_="backward-filter"),
     "data_halves": _plan(SMALL, G(h=2, w=4), "Out", G(c=2)),
     "cannon": _plan(SMALL, G(h=2, k=2), "Out", G(c=2)),
     "filter": _plan(SMALL, G(k=8)),

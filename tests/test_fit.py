@@ -85,6 +85,13 @@ def test_panels_for_overlap_where_memory_is_ample() -> None:
     found, _ = fit(small, ["Out"], None, panels=8)
     assert found is not None
     assert found.first == PassPlan("Out", PerAxis(c=8))  # but one may ask for them
+    thin = Nest(PerAxis(b=64, c=3, k=256), *[Window(1)] * 3)
+    found, _ = fit(Distribution(thin, PerAxis(b=2, k=2)), ["Out"], None)
+    assert found is not None
+    assert found.first == PassPlan("Out")  # three channels are never cut thinner for overlap
+    alone, _ = fit(Distribution(nest, PerAxis()), ["Out"], None)
+    assert alone is not None
+    assert alone.first.steps == 1  # nothing travels
 
 
 @pytest.mark.parametrize(("grid", "panels"), [(PerAxis(b=2, k=2), 2), (PerAxis(b=16), 4), (PerAxis(k=2), 2)])
@@ -97,13 +104,6 @@ def test_panels_by_which_ranks_can_begin_apart(grid: PerAxis, panels: int) -> No
     asked, _ = fit(Distribution(nest, grid), ["Out"], None, panels=3)
     assert asked is not None
     assert asked.first.panels == 3
-    thin = Nest(PerAxis(b=64, c=3, k=256), *[Window(1)] * 3)
-    found, _ = fit(Distribution(thin, PerAxis(b=2, k=2)), ["Out"], None)
-    assert found is not None
-    assert found.first == PassPlan("Out")  # three channels are never cut thinner for overlap
-    alone, _ = fit(Distribution(nest, PerAxis()), ["Out"], None)
-    assert alone is not None
-    assert alone.first.steps == 1  # nothing travels
 
 
 def test_panels_get_finer_and_then_inner_tiles_appear_as_memory_shrinks() -> None:

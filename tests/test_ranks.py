@@ -77,6 +77,7 @@ runtime.collectives.LARGE = 0  # small pieces are sent from copies, which no pla
     ("layer", "grid", "pass_plan", "words"),
     [
         (Layer.matmul(8, 8, 8), PerAxis(c=4), PassPlan("Out", PerAxis(c=2)), 208),
+        (Layer.matmul(8, 8, 8), PerAxis(b=4), PassPlan("Out", PerAxis(c=4)), 96),
         (Layer.matmul(8, 8, 8), PerAxis(b=2, c=2), PassPlan("Out", PerAxis(c=4)), 112),
         (Layer.matmul(8, 8, 8), PerAxis(c=4), PassPlan("In", PerAxis(k=4)), 144),
         (Layer.matmul(8, 8, 8), PerAxis(k=4), PassPlan("In", PerAxis(k=2), pass_="backward-data"), 208),
@@ -108,7 +109,9 @@ def test_large_pieces_are_messages_of_their_own(name: str, tmp_path: Path) -> No
     altered_agrees(CASES[name], "LARGE = 2**18", "LARGE = 0", tmp_path)
 
 
-@pytest.mark.parametrize("name", ["uneven_2_5d", "in_stays_halo", "training_3d"])
+@pytest.mark.parametrize(
+    "name", ["uneven_2_5d", "in_stays_halo", "training_3d", "training_skewed", "data_halves"]
+)
 def test_messages_through_host_memory(name: str, tmp_path: Path) -> None:
     """The way of tensors on a GPU that ranks share, taken here by tensors of the host."""
     altered_agrees(CASES[name], 'values.is_cuda and dist.get_backend() != "nccl"', "True", tmp_path)

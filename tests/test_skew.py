@@ -114,6 +114,8 @@ def test_shares_of_other_sizes_do_not_fit() -> None:
     [
         ("data_skewed", [("Ker",)]),
         ("data_halves", [("Ker",)]),
+        ("data_2d_skewed", [("Ker",)]),
+        ("rows_shared_panels", [()]),  # a panel along h shares rows with the next one
         ("cannon", [("In",)]),
         ("matrix_cannon", [("In", "Ker")]),
         ("training_skewed", [("In",), ("Out",), ()]),

@@ -95,6 +95,11 @@ def test_a_tensor_that_streams_alone_and_skewed_hides_all_its_words() -> None:
     assert time.comm < 0.75 * time.compute
     assert time.exposed == pytest.approx(3 * LASSEN.compute.overhead)
     assert timer.passed("forward", "Out", 8).exposed > time.comm / 8
+    wide = Footprints(Distribution(layer.nest, PerAxis(b=16)))
+    several = LayerTimer(machine, wide, ROW_MAJOR, sequence=("forward",)).passed("forward", "Out", 4)
+    streams = several.comm * 12 / 15  # of 15 shares 3 are of the first panel
+    hidden = min(streams, 0.75 * several.compute)
+    assert several.exposed == pytest.approx(several.comm - hidden + 3 * LASSEN.compute.overhead)
 
 
 def test_no_overlap_exposes_everything() -> None:

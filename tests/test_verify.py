@@ -14,6 +14,8 @@ from synth.distribution import Distribution
 from synth.errors import CheckError
 from synth.intervals import Box, volume
 from synth.kernel import reference
+from synth.layer import Layer
+from synth.layer import Layer
 from synth.nest import Nest
 from synth.pass_plan import PassPlan
 from synth.schedule import Move, Round, Schedule
@@ -251,6 +253,23 @@ def test_a_forgotten_target() -> None:
     right = example(grid=PerAxis(k=3))
     with pytest.raises(PanelMissing, match=r"^the pieces of In .* for rank 1 do not tile it$"):
         verify(tampered(right, edit))
+
+
+def test_a_part_of_a_share_where_shares_travel_whole() -> None:
+    schedule = Schedule(Distribution(Layer.matmul(4, 4, 8).nest, PerAxis(b=2)), PassPlan("Out", PerAxis(c=2)))
+    verify(schedule)
+
+    def edit(each: Round) -> Round:
+        if not each.moves:
+            return each
+        first, *rest = each.moves
+        half = tuple(
+            (low, low + 1) if axis == 1 else (low, high) for axis, (low, high) in enumerate(first.box)
+        )
+        return replace(each, moves=(replace(first, box=half), *rest))
+
+    with pytest.raises(PanelMissing, match=r"^rank \d is to send Ker .* but shares travel whole"):
+        verify(tampered(schedule, edit))
 
 
 def test_a_panel_too_early() -> None:

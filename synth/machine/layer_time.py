@@ -154,13 +154,19 @@ class LayerTimer:
         most = self.most_panels(stationary)
         return most if LACKED_INDEX[stationary] == "x" else max(1, most // THINNEST)
 
+    def counts(self, stationary: Tensor) -> list[int]:
+        """Numbers of panels to compare: powers of two, and as many as shares are cut into along them."""
+        shares = self.footprints.distribution.shares.values() if self.sequence else ()
+        parts = (dict(share).get(along(stationary), 1) for share in shares)
+        return sorted({*PANELS, *parts})
+
     def passed(self, pass_: Pass, stationary: Tensor | None = None, panels: int | None = None) -> PassTime:
         """The best stationary tensor and number of panels of a pass, unless they are given."""
         travels = self.travels(pass_)
         times: list[tuple[float, int, int]] = []
         for index, tensor in enumerate(TENSORS):
             if stationary in (None, tensor):
-                counts = [panels] if panels else [n for n in PANELS if n <= self.streams(tensor)]
+                counts = [panels] if panels else [n for n in self.counts(tensor) if n <= self.streams(tensor)]
                 if all(t == tensor for t in travels):
                     counts = counts[:1]  # nothing streams
                 times += [(self._exposed(pass_, travels, tensor, n)[0], n, index) for n in counts]
@@ -215,11 +221,14 @@ class LayerTimer:
     ) -> float:
         """Seconds of panels that travel while others are used: of all but the first that a step waits for.
 
-        A tensor that streams alone, skewed, travels in whole shares, of which the first is there.
+        A tensor that streams alone, skewed, travels in whole shares: those of the first panel are there but
+        for the ones that other ranks have of it.
         """
         alone = tuple(t for t in travels if t != stationary)
         if len(alone) == 1 and alone == self._skewed(pass_, stationary, panels):
-            return self.machine.overlap * min(self.compute * (panels - 1) / panels, streamed)
+            parts = dict(self.footprints.distribution.shares[alone[0]])[along(stationary)]
+            later = streamed * (parts - parts // panels) / (parts - 1)
+            return self.machine.overlap * min(self.compute * (panels - 1) / panels, later)
         return self.machine.overlap * min(self.compute, streamed) * (panels - 1) / panels
 
     def _again(self, stationary: Tensor) -> float:

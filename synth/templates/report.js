@@ -89,9 +89,12 @@ const wordsIn = (p, step) => step.moves.map(([tensor, kind]) => {
   if (kind === "reduce") return [tensor, volume(overlap(mine, region)) * (size(tensor) - 1)];
   return [tensor, null];
 });
-const uses = (tensor, p, q, step) => volume(overlap(carried(tensor, p), regionOf(tensor, q, step))) > 0;
-const sends = (tensor, p, step) => step.phase !== "loop" || !D.skewed[step.pass].includes(tensor) ? uses(tensor, p, p, step) :
-  group(tensor, p).some(r => r !== rankOf(p) && uses(tensor, p, at(r), step));
+const uses = (tensor, p, step) => volume(overlap(carried(tensor, p), regionOf(tensor, p, step))) > 0;
+const sends = (tensor, p, step) => {
+  if (step.phase !== "loop" || !D.skewed[step.pass].includes(tensor)) return uses(tensor, p, step);
+  const [name] = Object.keys(step.tile), panels = D.counts[step.pass][axis[name]];  // all are used equally often
+  return volume(carried(tensor, p)) > 0 && (size(tensor) > panels || !uses(tensor, p, step));
+};
 
 const received = [];
 for (const [count, ...words] of D.received) for (let i = 0; i < count; i++) received.push(words);

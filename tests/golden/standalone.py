@@ -172,9 +172,9 @@ def gather_own(panels, here, carried, group, count):
     """
     panel, mine = panels[group.me], carried(group.peers[group.me])
     parts = [overlap(carried(peer), panel) for peer in group.peers]
-    wanted = [volume(overlap(mine, theirs)) > 0 for theirs in panels]
+    uses = [volume(overlap(mine, theirs)) > 0 for theirs in panels]
     count(volume(panel) - volume(parts[group.me]))
-    return all_gather_own(panel, parts, here, wanted, group)
+    return all_gather_own(panel, parts, here, uses, group)
 
 
 def run(in_own, ker_own, at, groups, words):
@@ -430,10 +430,7 @@ def ranks_group(
     Only they take part in making it, so the cost does not grow with the number of
     groups. `timeout` in seconds bounds every wait in it (None: torch's own limit).
     """
-    if _groups.get("world") is not dist.group.WORLD:  # of another life of this process
-        lives = _groups.get("lives", 0) + 1
-        _groups.clear()
-        _groups.update(world=dist.group.WORLD, lives=lives)
+    know_world()
     key = tuple(sorted(ranks)), timeout, purpose
     if key not in _groups:
         _count_alike(f"synth/groups/{_groups['lives']}/{key}", key[0])
@@ -442,6 +439,14 @@ def ranks_group(
             list(key[0]), limit, use_local_synchronization=True
         )
     return _groups[key]
+
+
+def know_world() -> None:
+    """Forget the groups of another life of this process; all ranks must be told."""
+    if _groups.get("world") is not dist.group.WORLD:
+        lives = _groups.get("lives", 0) + 1
+        _groups.clear()
+        _groups.update(world=dist.group.WORLD, lives=lives)
 
 
 def _count_alike(name: str, ranks: Sequence[int]) -> None:
@@ -556,14 +561,16 @@ def start(
         if nccl or device == "cuda":
             here = torch.device("cuda", local % gpus)
             torch.cuda.set_device(here)
+        # bound to a device, torch would split groups off the world: a task for all
+        # ranks, of which those that are idle make none
         dist.init_process_group(
             "nccl" if nccl else "gloo",
             store=store,
             rank=rank,
             world_size=size,
             timeout=limit,
-            device_id=here if nccl else None,
         )
+        know_world()
     except RuntimeError as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         print(f"rank {rank}: did not find the others: {reason}", file=sys.stderr)
@@ -601,11 +608,17 @@ def through_host(values: torch.Tensor) -> bool:
     return bool(values.is_cuda and dist.get_backend() != "nccl")
 
 
+def wait_for_all(world: World) -> None:
+    """A barrier."""
+    gpu = world.device.index if dist.get_backend() == "nccl" else None
+    dist.barrier(device_ids=None if gpu is None else [gpu])
+
+
 def stop(world: World) -> None:
     """Leave together, with nobody watching any more: only the way out is left."""
     if world.watch:
         world.watch.close()
-    dist.barrier()
+    wait_for_all(world)
     for key in _groups.keys() - {"lives"}:  # none outlives its threads
         del _groups[key]
     dist.destroy_process_group()
@@ -705,7 +718,8 @@ def all_gather_own(
     parts: for each rank the box that it carries of this rank's panel, maybe empty.
     own: this rank's part of a panel; `wanted` says for each rank whether it uses that.
     """
-    none = own.flatten()[:0]
+    own = own.contiguous()
+    none = own.new_empty(0)
     leave = [own if used else none for used in wanted]
     mine = own if volume(parts[group.me]) else none.view(shape(parts[group.me]))
     taken = list[torch.Tensor]()
@@ -1701,7 +1715,7 @@ def conclude(
         for fault in faults:
             say(f"rank {world.rank} ({place_at(world.at)}): {fault}", sys.stderr)
         words.enter("the barrier at the end")
-        dist.barrier()
+        wait_for_all(world)
         bad = sum(bool(o["faults"]) for o in outcomes)
         if world.rank == 0:
             slowest = max(o["seconds"] for o in outcomes)
@@ -1717,7 +1731,7 @@ def timed(
 ) -> tuple[tuple[torch.Tensor, ...], float]:
     """This rank's results and the seconds they took; all ranks begin together."""
     follow(world, words, "the barrier before a run")
-    dist.barrier()
+    wait_for_all(world)
     begin = time.perf_counter()
     made = () if share is None else share.run(words)
     if world.device.type == "cuda":

@@ -201,9 +201,9 @@ def gather_own(panels, here, carried, group, count):
     """
     panel, mine = panels[group.me], carried(group.peers[group.me])
     parts = [overlap(carried(peer), panel) for peer in group.peers]
-    wanted = [volume(overlap(mine, theirs)) > 0 for theirs in panels]
+    uses = [volume(overlap(mine, theirs)) > 0 for theirs in panels]
     count(volume(panel) - volume(parts[group.me]))
-    return all_gather_own(panel, parts, here, wanted, group)
+    return all_gather_own(panel, parts, here, uses, group)
 
 
 def reduce(sums, panel, carried, group, count):
