@@ -15,7 +15,6 @@ from synth.errors import CheckError
 from synth.intervals import Box, volume
 from synth.kernel import reference
 from synth.layer import Layer
-from synth.layer import Layer
 from synth.nest import Nest
 from synth.pass_plan import PassPlan
 from synth.schedule import Move, Round, Schedule
