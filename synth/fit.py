@@ -3,7 +3,8 @@
 Without inner tiles nothing is brought in twice, so the words do not depend on the panels (but for halo
 rows that two panels along h share); panels then are few, for latency, and more when memory is short. A
 panel is worth its start-up only where enough words travel while the one before is used. Of numbers of panels
-up to the one wanted the largest is taken with which ranks can begin at different ones (`skew`).
+up to the one wanted the largest is taken with which ranks can begin at different ones (`skew`), and where
+memory asks for more panels the smallest such number, if it is less than twice what would do.
 Inner tiles cost reloads and are considered only where no panel count fits.
 """
 
@@ -19,6 +20,7 @@ from synth.axes import SPATIAL, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.memory import Footprints
 from synth.pass_plan import ONES, PassPlan
+from synth.shares import divisors
 from synth.skew import skewed
 from synth.tile_counts import FEW, count_from, thinned, tile_counts, x_counts
 from synth.words import Visits, received, received_by
@@ -189,8 +191,9 @@ class _Fitter:
             return
         extent = getattr(self.work, stream)
         wanted = count_from(extent, min(wanted, extent if self.panels else max(1, extent // THINNEST)))
-        if self.panels is None and inner == ONES:
-            wanted = self._skewed(tensor, stream, wanted)
+        free = self.panels is None and inner == ONES and tensor == self.role.written
+        if free:
+            wanted = max(self._skewed(tensor, stream, 2, wanted), default=wanted)
         counts = range(wanted, extent + 1)
 
         def fits(count: int) -> bool:
@@ -199,18 +202,20 @@ class _Fitter:
         if fits(wanted):
             yield planned(PerAxis(**{stream: wanted}))
         elif len(counts) > 1 and fits(extent):  # beyond one step, more panels never need more memory
-            yield planned(PerAxis(**{stream: counts[bisect_left(counts, True, lo=1, key=fits)]}))
+            count = counts[bisect_left(counts, True, lo=1, key=fits)]
+            if free:
+                count = min(self._skewed(tensor, stream, count, 2 * count - 1), default=count)
+            yield planned(PerAxis(**{stream: count}))
         else:
             coarser = filter(fits, range(1, wanted))
             yield from (planned(PerAxis(**{stream: count})) for count in islice(coarser, 1))
 
-    def _skewed(self, tensor: Tensor, stream: str, wanted: int) -> int:
-        """As many panels as wanted or fewer, with which ranks begin at different ones if they can."""
-        if tensor == self.role.written:
-            for count in range(wanted, 1, -1):
-                if skewed(self.distribution, self._plan(tensor, PerAxis(**{stream: count}))):
-                    return count
-        return wanted
+    def _skewed(self, tensor: Tensor, stream: str, low: int, high: int) -> list[int]:
+        """The numbers of panels, from `low` to `high`, with which ranks can begin at different ones."""
+        shares = self.distribution.shares
+        parts = {dict(shares[t]).get(stream, 1) for t in self.role.reads if t != tensor}
+        counts = {n for each in parts for n in divisors(each) if low <= n <= high}
+        return [n for n in counts if skewed(self.distribution, self._plan(tensor, PerAxis(**{stream: n})))]
 
     def _x_panels(self, wanted: int) -> list[PerAxis]:
         """Panels along x: as many as wanted, finer ones, coarser ones."""

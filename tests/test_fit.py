@@ -106,6 +106,16 @@ def test_panels_by_which_ranks_can_begin_apart(grid: PerAxis, panels: int) -> No
     assert asked.first.panels == 3
 
 
+def test_memory_that_asks_for_more_panels_gets_as_many_as_ranks_can_begin_apart_with() -> None:
+    """Five would do; eight are fewer than twice as many, and divide the sixteen shares of Ker."""
+    d = Distribution(Nest(PerAxis(b=2048, c=256, k=2048), *[Window(1)] * 3), PerAxis(b=16))
+    limit = Footprints(d).memory(PassPlan("Out", PerAxis(c=5))).words
+    found, _ = fit(d, ["Out"], limit)
+    assert found is not None
+    assert found.first == PassPlan("Out", PerAxis(c=8))
+    assert found.memory <= limit
+
+
 def test_panels_get_finer_and_then_inner_tiles_appear_as_memory_shrinks() -> None:
     nest = Nest(PerAxis(b=64, c=64, k=64), *[Window(1)] * 3)
     d = Distribution(nest, PerAxis(b=2, k=2))
