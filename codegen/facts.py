@@ -13,7 +13,7 @@ from synth.distribution import Distribution
 from synth.pass_plan import PassPlan
 from synth.passes import Pass, shown
 from synth.plan import Plan
-from synth.skew import skewed
+from synth.skew import told
 from synth.window import Window
 from synth.words import received
 
@@ -100,8 +100,8 @@ def _form(distribution: Distribution, pass_plan: PassPlan) -> str:
         shown(pass_, tensor) for tensor in pass_plan.streaming if not pass_plan.whole(tensor)
     )
     panels = "in one panel" if pass_plan.panels == 1 else f"in {pass_plan.panels} panels along {stream}"
-    own = " or ".join(shown(pass_, tensor) for tensor in skewed(distribution, pass_plan))
-    panels += f", ranks that share {own} at different ones" if own else ""
+    apart = told(distribution, pass_plan)
+    panels += f", ranks that share {apart} at different ones" if apart else ""
     inner = [a for a in pass_plan.loops() if a not in LACKS[stays]]
     found = _named(pass_, "found", pass_plan.kept)
     kept = _named(pass_, "kept", pass_plan.keeps)

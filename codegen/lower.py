@@ -14,6 +14,7 @@ from synth.axes import TENSORS, Tensor
 from synth.errors import UsageError
 from synth.passes import WRITES, Pass, shown
 from synth.plan import Plan
+from synth.skew import told
 
 CLASSES = {
     "conv1d": "DistributedConv1d",
@@ -53,7 +54,6 @@ def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.p
         asks_changes=any(form.asks_changes for form in forms),
         tensors=tensor_texts(plan, asked),
         gathers=any(form.grouped(t) and t not in form.skewed for form in forms for t in form.gathered),
-        gathers_own=any(form.skewed for form in forms),
         reduces=any(form.grouped(form.written) for form in forms),
         functions=functions,
         layer=None if alone else _layer(forms),
@@ -73,7 +73,7 @@ def _skewed(form: Signature) -> SkewedTile:
         name=form.block,
         pass_="" if form.alone else form.name,
         first="\n".join(lines),
-        tensors=" or ".join(form.role(tensor) for tensor in form.skewed),
+        tensors=told(form.distribution, form.pass_plan),
     )
 
 

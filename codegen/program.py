@@ -237,7 +237,6 @@ class Program:
     constants: tuple[str, ...]
     work: tuple[tuple[str, str], ...]  # axis -> expression of its interval
     skewed: tuple[SkewedTile, ...]
-    gathers_own: bool  # whether any tensor is brought to ranks at different panels
     tile: str  # "the block", "one loop", "nested loops" or "by pass"
     loop_axis: str
     asks_changes: bool

@@ -87,10 +87,10 @@ class Signature:
         """The function that says what a rank works on in a step."""
         return f"{self.name}_tile" if self.skewed and not self.alone else "tile"
 
-    def tile(self, at: str = "at", step: str = "step") -> str:
+    def tile(self, at: str = "at") -> str:
         """A call of it."""
         tiles = "" if self.alone or self.skewed else ", tiles"
-        return f"{self.block}({at}, {step}{tiles})"
+        return f"{self.block}({at}, step{tiles})"
 
     @property
     def fills(self) -> tuple[Tensor, ...]:

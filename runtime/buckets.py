@@ -169,17 +169,14 @@ def _hook(parameter: nn.Parameter, take: Callable[..., torch.Tensor]) -> None:
 
 def _packed(shared: Sequence[Shared], size: int) -> list[Bucket]:
     """Buckets in the order in which they become complete."""
-    groups: dict[tuple[int, ...], Any] = {}
     open_: dict[tuple[Any, ...], Bucket] = {}
     buckets = []
     for each in shared:
-        if each.ranks not in groups:
-            groups[each.ranks] = ranks_group(each.ranks, purpose="gradients")
         key = each.ranks, each.parameter.dtype, each.parameter.device
         bucket = open_.get(key)
         held = 0 if bucket is None else bucket.words
         if bucket is None or (held + each.words) * each.parameter.itemsize > size:
-            bucket = open_[key] = Bucket(groups[each.ranks])
+            bucket = open_[key] = Bucket(ranks_group(each.ranks, purpose="gradients"))
             buckets.append(bucket)
         bucket.shared.append(each)
         bucket.words += each.words

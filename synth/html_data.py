@@ -15,7 +15,7 @@ from synth.pass_plan import PassPlan
 from synth.passes import shown
 from synth.plan import Plan
 from synth.schedule import Schedule
-from synth.skew import skewed
+from synth.skew import skewed, told
 
 MOST_STEPS = 240  # steps of the timeline that are listed
 
@@ -94,7 +94,7 @@ def _steps(plan: Plan, schedule: Schedule) -> Iterator[dict[str, Any]]:
         if grouped[tensor]:
             text = f"expand: {name[tensor]} is gathered along {LACKED_INDEX[tensor]} and stays"
             yield step("expand", text, [[tensor, "broadcast"]], {})
-    apart = " or ".join(name[t] for t in skewed(d, pass_plan))
+    apart = told(d, pass_plan)
     apart = f", those that share {apart} with different panels" if apart else ""
     for number in range(min(pass_plan.steps, MOST_STEPS)):
         moves = [

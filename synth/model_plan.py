@@ -48,7 +48,8 @@ class Decided:
         assert found is not None  # the planner found the same one
         first, *later = found.pass_plans
         order = placement(placed.grid, placed.order)
-        most, exact = None if limit is None else limit * layer.nest.word_bytes, placed.grid.size == procs
+        most = None if limit is None else limit * layer.nest.word_bytes
+        exact = placed.grid.size == procs
         return Plan(
             layer, procs, placed.grid, first, most, exact_procs=exact, later=tuple(later), order=order
         )

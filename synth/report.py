@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from synth.axes import AXES, DIMS, LACKED_INDEX, LACKS, ROW_MAJOR, TENSORS, PerAxis, Tensor
 from synth.passes import shown
 from synth.schedule import WHY
-from synth.skew import skewed
+from synth.skew import told
 from synth.strategies import Alternative
 from synth.units import show_bytes, show_words
 
@@ -184,8 +184,7 @@ def _pass_lines(plan: Plan, pass_plan: PassPlan) -> list[str]:
         lines.append(
             f"          {_move(plan, pass_plan, 'broadcast', tensor) if d.group_size(tensor) > 1 else here}"
         )
-    apart = " or ".join(shown(pass_plan.pass_, tensor) for tensor in skewed(d, pass_plan))
-    if apart:
+    if apart := told(d, pass_plan):
         lines.append(f"          ranks that share {apart} are at different panels")
     streams = any(d.group_size(tensor) > 1 for tensor in pass_plan.brought) and pass_plan.steps > 1
     lines.append(f"          local kernel{'; the next panels travel meanwhile' if streams else ''}")

@@ -28,7 +28,7 @@ from synth.distribution import Distribution
 from synth.intervals import Block, Box, overlap, volume
 from synth.pass_plan import PassPlan
 from synth.passes import shown
-from synth.skew import first_panel
+from synth.skew import first_panels
 
 Phase = Literal["halo", "expand", "loop", "reduce", "return"]
 
@@ -171,10 +171,8 @@ class Schedule:
 
     def _loop(self) -> Iterator[Round]:
         d, pass_plan = self.distribution, self.pass_plan
-        firsts = (first_panel(d, pass_plan, at) for at in self.coordinates)
-        streams = [
-            list(pass_plan.tiles(d.work(at), n)) for at, n in zip(self.coordinates, firsts, strict=True)
-        ]
+        firsts = zip(self.coordinates, first_panels(d, pass_plan), strict=True)
+        streams = [list(pass_plan.tiles(d.work(at), first)) for at, first in firsts]
         written = pass_plan.written
         reduces = pass_plan.stationary != written
         for step in range(pass_plan.steps):

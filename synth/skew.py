@@ -3,8 +3,8 @@
 Where shares are cut along the dimension that panels are, a panel belongs to few ranks. Did all ranks begin
 with the first one, those few would send it to everybody while the links of the others rest. So a rank begins
 with a panel of which it has a part, and goes on from there, round and round, as the blocks of Cannon's
-algorithm do (1969): at each step every rank sends its share to as many ranks as it hears from, and a tensor
-that alone streams so is there when the first step begins. Where both do, the two places add up.
+algorithm do (1969): at each step every rank sends its share to as many ranks as it hears from. Of a tensor
+that alone is skewed, a rank has its part of the first panel; where both are, the two places add up.
 
 It is done where shares fit into panels, so that a share travels whole and takes no room of its own; where
 the sums stay, as those that leave need all their ranks at the same panel; and with a single loop.
@@ -12,12 +12,13 @@ the sums stay, as those that leave need all their ranks at the same panel; and w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from synth.axes import SPATIAL, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.intervals import volume
 from synth.pass_plan import PassPlan
+from synth.passes import shown
 from synth.shares import member_parts
 
 
@@ -56,11 +57,19 @@ def fits(distribution: Distribution, tensor: Tensor, axis: Axis, panels: int) ->
     return bool(parts % panels == 0 == extent % (over * parts))
 
 
-def first_panel(distribution: Distribution, pass_plan: PassPlan, at: PerAxis) -> int:
-    """The panel with which the process at `at` begins."""
-    first = 0
-    for tensor in skewed(distribution, pass_plan):
-        place = member_parts(distribution.shares[tensor], distribution.member(tensor, at))
-        parts, part = place[pass_plan.loops()[0]]
-        first += part * pass_plan.panels // parts
-    return first % pass_plan.panels
+def told(distribution: Distribution, pass_plan: PassPlan) -> str:
+    """The skewed tensors for people: `In or Ker`; empty without any."""
+    return " or ".join(shown(pass_plan.pass_, tensor) for tensor in skewed(distribution, pass_plan))
+
+
+def first_panels(distribution: Distribution, pass_plan: PassPlan) -> list[int]:
+    """rank -> the panel with which it begins."""
+    tensors = skewed(distribution, pass_plan)
+
+    def places(at: PerAxis) -> Iterator[int]:
+        for tensor in tensors:
+            place = member_parts(distribution.shares[tensor], distribution.member(tensor, at))
+            parts, part = place[pass_plan.loops()[0]]
+            yield part * pass_plan.panels // parts
+
+    return [sum(places(distribution.at(rank))) % pass_plan.panels for rank in distribution.ranks]

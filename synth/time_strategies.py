@@ -22,8 +22,8 @@ def timed_alternatives(plan: Plan, machine: Machine) -> list[Alternative]:
     As under the objective words, a strategy that fits no memory is shown without the limit, and marked; 3D
     takes all the memory it can use. Work is left to time itself: no strategy is marked for its balance.
     """
-    found = _Found(machine)
-    return [_alternative(plan, found, strategy) for strategy in STRATEGIES]
+    known = _Found(machine)
+    return [_alternative(plan, known, strategy) for strategy in STRATEGIES]
 
 
 class _Found:
@@ -43,13 +43,13 @@ class _Found:
         return self.known[key]
 
 
-def _alternative(plan: Plan, fastest: _Found, strategy: Strategy) -> Alternative:
+def _alternative(plan: Plan, known: _Found, strategy: Strategy) -> Alternative:
     fixed: dict[str, int] = {axis: 1 for axis in AXES if axis not in strategy.axes}
     asked = replace(plan.request, fixed=fixed, exact=False)
     if strategy.stationary:
         asked = replace(asked, stationary=(strategy.stationary,))
-    found = None if strategy.name == "3D" else fastest.plan(asked)
-    found = found or fastest.plan(replace(asked, memory=None))
+    found = None if strategy.name == "3D" else known.plan(asked)
+    found = found or known.plan(replace(asked, memory=None))
     if found is None:
         return Alternative(strategy.name, None, None, None, False, "no such grid")
     first, *later = found.pass_plans

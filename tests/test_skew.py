@@ -15,7 +15,7 @@ from synth.intervals import overlap
 from synth.layer import Layer
 from synth.pass_plan import PassPlan
 from synth.schedule import Schedule
-from synth.skew import first_panel, fits, skewed
+from synth.skew import first_panels, fits, skewed
 from synth.verify import verify
 
 COUNT = st.integers(1, 3)
@@ -39,14 +39,14 @@ def test_schedules_are_right_and_words_are_those_of_the_formula(schedule: Schedu
 def test_a_tensor_that_alone_is_skewed_begins_at_hand(schedule: Schedule) -> None:
     d, plan = schedule.distribution, schedule.pass_plan
     tensors = skewed(d, plan)
-    for at in map(d.at, d.ranks):
-        first = first_panel(d, plan, at)
+    firsts = first_panels(d, plan)
+    for at, first in zip(map(d.at, d.ranks), firsts, strict=True):
         assert 0 <= first < plan.panels
         tile = next(plan.tiles(d.work(at), first))
         if len(tensors) == 1:
             share = d.owned(tensors[0], at)
             assert overlap(share, d.touched(tensors[0], tile)) == share
-    assert tensors or {first_panel(d, plan, d.at(rank)) for rank in d.ranks} == {0}
+    assert tensors or set(firsts) == {0}
 
 
 @given(even())

@@ -146,8 +146,7 @@ class LayerTimer:
 
     def most_panels(self, stationary: Tensor) -> int:
         """Positions along which panels can be cut."""
-        index = LACKED_INDEX[stationary]
-        return int(self.work.b if index == "x" else getattr(self.work, index))
+        return int(getattr(self.work, along(stationary)))
 
     def streams(self, stationary: Tensor) -> int:
         """Panels that feed the local kernel well, at most."""
@@ -173,9 +172,12 @@ class LayerTimer:
         _, chosen, index = min(times)
         return self._described(pass_, travels, TENSORS[index], chosen)
 
-    def _seconds(self, pass_: Pass, op: Op, tensor: Tensor, stationary: Tensor, pieces: int) -> Cost:
+    def _seconds(
+        self, op: Op, tensor: Tensor, stationary: Tensor, pieces: int, skewed: tuple[Tensor, ...]
+    ) -> Cost:
         """What one of the panels of a tensor takes."""
-        size = self.sizes[tensor] / pieces * self._crowd(pass_, op, tensor, stationary, pieces)
+        crowd = 1.0 if tensor in skewed else self._crowd(op, tensor, stationary, pieces)
+        size = self.sizes[tensor] / pieces * crowd
         return collective(self.machine, op, size, self.groups[tensor])
 
     def _skewed(self, pass_: Pass, stationary: Tensor, panels: int) -> tuple[Tensor, ...]:
@@ -185,7 +187,7 @@ class LayerTimer:
         brought = (t for t, op in self.travels(pass_).items() if op == "all_gather" and t != stationary)
         return apart(self.footprints.distribution, brought, along(stationary), panels)
 
-    def _crowd(self, pass_: Pass, op: Op, tensor: Tensor, stationary: Tensor, panels: int) -> float:
+    def _crowd(self, op: Op, tensor: Tensor, stationary: Tensor, panels: int) -> float:
         """How many times as long a panel takes because few of the ranks that share it carry its words.
 
         Where shares are cut along the dimension that panels are, a panel comes from (or goes to) few ranks,
@@ -194,7 +196,7 @@ class LayerTimer:
         """
         shares = dict(self.footprints.distribution.shares[tensor])
         parts, ranks = shares.get(along(stationary), 1), self.groups[tensor].size
-        if not self.sequence or min(panels, parts) == 1 or tensor in self._skewed(pass_, stationary, panels):
+        if not self.sequence or min(panels, parts) == 1:
             return 1.0
         if op == "all_gather" and parts == ranks <= panels:
             return min(parts, math.ceil(math.log2(ranks)) * ranks / (ranks - 1))
@@ -205,19 +207,25 @@ class LayerTimer:
     ) -> tuple[float, float]:
         """(seconds that computing does not hide, seconds of all communication)."""
         alone, streamed, last = self.halo_seconds, 0.0, 0.0
+        skewed = self._skewed(pass_, stationary, panels)
         for tensor, op in travels.items():
             pieces = 1 if tensor == stationary else panels
-            seconds = self._seconds(pass_, op, tensor, stationary, pieces).seconds * pieces
+            seconds = self._seconds(op, tensor, stationary, pieces, skewed).seconds * pieces
             alone, streamed = (alone + seconds, streamed) if pieces == 1 else (alone, streamed + seconds)
             if WRITES[pass_] == tensor and self.sequence[1:2] == (pass_,):
                 last = seconds / pieces
-        hidden = self._hidden(pass_, travels, stationary, panels, streamed)
+        hidden = self._hidden(travels, stationary, panels, streamed, skewed)
         hidden += self.machine.overlap * min(self.compute, last)
         calls = (panels - 1) * (self.machine.compute.overhead + self._again(stationary))
         return alone + streamed - hidden + calls, alone + streamed
 
     def _hidden(
-        self, pass_: Pass, travels: dict[Tensor, Op], stationary: Tensor, panels: int, streamed: float
+        self,
+        travels: dict[Tensor, Op],
+        stationary: Tensor,
+        panels: int,
+        streamed: float,
+        skewed: tuple[Tensor, ...],
     ) -> float:
         """Seconds of panels that travel while others are used: of all but the first that a step waits for.
 
@@ -225,7 +233,7 @@ class LayerTimer:
         for the ones that other ranks have of it.
         """
         alone = tuple(t for t in travels if t != stationary)
-        if len(alone) == 1 and alone == self._skewed(pass_, stationary, panels):
+        if len(alone) == 1 and alone == skewed:
             parts = dict(self.footprints.distribution.shares[alone[0]])[along(stationary)]
             later = streamed * (parts - parts // panels) / (parts - 1)
             return self.machine.overlap * min(self.compute * (panels - 1) / panels, later)
@@ -243,9 +251,10 @@ class LayerTimer:
     def _described(self, pass_: Pass, travels: dict[Tensor, Op], stationary: Tensor, panels: int) -> PassTime:
         exposed, comm = self._exposed(pass_, travels, stationary, panels)
         parts = [("halo", "neighbours", self.halo_seconds)] if self.halo_seconds else []
+        skewed = self._skewed(pass_, stationary, panels)
         for tensor, op in travels.items():
             pieces = 1 if tensor == stationary else panels
-            made = self._seconds(pass_, op, tensor, stationary, pieces)
+            made = self._seconds(op, tensor, stationary, pieces, skewed)
             parts.append((tensor, made.algorithm, made.seconds * pieces))
         return PassTime(pass_, stationary, panels, self.compute, comm, exposed, tuple(parts))
 
