@@ -2,13 +2,15 @@
 
 Values are compared first, bytes are counted in a step of their own, then rounds are timed: in each round
 every contender makes one step, in an order that rotates and turns round. A step lasts from the first rank's
-start to the last rank's end on the clock that all processes of a machine share.
+start to the last rank's end on the clock that all processes of a machine share. Peers that are far behind
+after the first rounds are left out of the others, so that those which may be the fastest get more of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import pickle
 import time
 from collections.abc import Callable
@@ -30,6 +32,8 @@ from synth.plan import Plan
 
 LOCAL, WIRE = "local kernel", "wire"  # measured beside the contenders, for the efficiency
 PROBE = 1 << 23  # bytes that a rank sends to measure the bandwidth
+FIRST = 2  # rounds of all contenders
+FAR = 2.0  # times the fastest peer: who takes longer in the first rounds is left out of the others
 Step = Callable[[], object]
 
 
@@ -82,24 +86,23 @@ def tune(runs: dict[str, Run]) -> None:
             run.forget()
 
 
-def counted(step: Step) -> tuple[int, int, float]:
-    """Bytes (sent, received) of one step of this rank, less those of the barriers around it, and seconds."""
-    readings, spent = [], 0.0
+def counted(step: Step) -> tuple[int, int]:
+    """Bytes (sent, received) of one step of this rank, less those of the barriers around it."""
+    readings = []
     for job in (lambda: None, step):
         dist.barrier()
-        before, begin = traffic(), time.perf_counter()
+        before = traffic()
         job()
         dist.barrier()
         readings.append(traffic().since(before))
-        spent = time.perf_counter() - begin
     empty, full = readings
-    return full.sent - empty.sent, full.received - empty.received, spent
+    return full.sent - empty.sent, full.received - empty.received
 
 
-def rounds_for(job: Job, spent: float) -> int:
-    """How many rounds of some seconds each; the same on every rank."""
-    least, most = job.rounds
-    rounds = torch.tensor(max(least, min(most, int(job.seconds / max(spent, 1e-6)))))
+def rounds_for(job: Job, before: float, spent: float) -> int:
+    """How many rounds of some seconds each follow the first ones; the same on every rank."""
+    least, most = (rounds - FIRST for rounds in job.rounds)
+    rounds = torch.tensor(max(least, min(most, int((job.seconds - before) / max(spent, 1e-6)))))
     dist.broadcast(rounds, 0)
     return int(rounds)
 
@@ -114,10 +117,13 @@ def profiled(run: Run, times: int) -> dict[str, float]:
     return {part: sum(each[part] for each in taken) / times for part in PARTS} if times else {}
 
 
-def timed(steps: dict[str, Step], runs: dict[str, Run], rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Name -> (start, end) on this rank, per round. Gradients are freed between steps, outside the times."""
+Times = dict[str, list[tuple[float, float]]]  # name -> (start, end) on this rank, per round
+
+
+def timed(steps: dict[str, Step], runs: dict[str, Run], rounds: int) -> Times:
+    """Rounds of some steps. Gradients are freed in between, outside the times."""
     names = list(steps)
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    times: Times = {name: [] for name in names}
     for turn in range(rounds):
         first = turn // 2 % len(names)
         order = names[first:] + names[:first]
@@ -129,6 +135,28 @@ def timed(steps: dict[str, Step], runs: dict[str, Run], rounds: int) -> dict[str
             if name in runs:
                 runs[name].forget()
     return times
+
+
+def seconds_of(times: Times) -> dict[str, float]:
+    """Name -> the least seconds of a step on the slowest rank; the same on every rank."""
+    least = [min(end - begin for begin, end in spans) for spans in times.values()]
+    slowest = torch.tensor(least, dtype=torch.float64)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    return dict(zip(times, slowest.tolist(), strict=True))
+
+
+def all_rounds(job: Job, work: str, steps: dict[str, Step], runs: dict[str, Run]) -> Times:
+    """The first rounds of all contenders, then those of ours and of the peers that may be the fastest."""
+    begin = time.perf_counter()
+    times = timed(steps, runs, FIRST)
+    before, seconds = time.perf_counter() - begin, seconds_of(times)
+    peers = [name for name in runs if name not in job.plans[work]]
+    rivals = [name for name in peers if work == "training" or not runs[name].contender.copied]
+    least = min((seconds[name] for name in rivals), default=math.inf)
+    far = {name for name in peers if seconds[name] > FAR * least}
+    left = {name: step for name, step in steps.items() if name not in far}
+    more = timed(left, runs, rounds_for(job, before, sum(seconds[name] for name in left)))
+    return {name: spans + more.get(name, []) for name, spans in times.items()}
 
 
 def wire() -> Step:
@@ -148,13 +176,14 @@ def measure(job: Job, work: str, whole: Whole) -> dict[str, Any]:
         moved[name] = counted(run.step)
         run.forget()
     extra: dict[str, Step] = {LOCAL: lambda: block.step(work == "training"), WIRE: wire()}
-    spent = sum(seconds for *_, seconds in moved.values()) + sum(counted(step)[2] for step in extra.values())
-    rounds = rounds_for(job, spent)
-    few = job.profiled if rounds > job.rounds[0] else min(job.profiled, 1)  # heavy lines take long enough
-    steps = {name: run.step for name, run in runs.items()} | extra
+    for step in extra.values():  # to warm up
+        step()
+    times = all_rounds(job, work, {name: run.step for name, run in runs.items()} | extra, runs)
+    enough = len(times[LOCAL]) > job.rounds[0]
+    few = job.profiled if enough else min(job.profiled, 1)  # heavy lines take long enough
     return {
-        "times": timed(steps, runs, rounds),
-        "traffic": {name: (sent, received) for name, (sent, received, _) in moved.items()},
+        "times": times,
+        "traffic": moved,
         "profiles": {name: profiled(run, few) for name, run in runs.items()},
         "refused": refused,
         "copied": {name: run.contender.copied for name, run in runs.items()},

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.suite.contender import CLOSE
 from benchmarks.suite.launch import Asked
-from benchmarks.suite.rank import PROBE
+from benchmarks.suite.rank import FAR, FIRST, PROBE
 from benchmarks.suite.summary import Line
 from benchmarks.suite.table import HEADS, cells, markdown, overview, totals, why
 
@@ -34,7 +34,11 @@ def page(lines: list[Line], machine: str, asked: Asked, failed: Sequence[str] = 
         if not (reason.startswith("it is for matrix") or reason.startswith("a matrix product"))
     ]
     told = CONVENTIONS.read_text().format(
-        close=CLOSE, probe=f"{PROBE / 1e6:.1f}", network=NETWORK if asked.hosts.link else ""
+        close=CLOSE,
+        probe=f"{PROBE / 1e6:.1f}",
+        network=NETWORK if asked.hosts.link else "",
+        far=FAR,
+        first=FIRST,
     )
     rows = [cells(line, row) for line in lines for row in line.rows]
     parts = [

@@ -61,7 +61,7 @@ class Line:
     objective: str
     operations: int  # floating-point, of all ranks
     planned: int  # bytes that our busiest rank receives, as planned
-    rounds: int
+    rounds: int  # of ours; peers that are far behind after the first ones have fewer
     rows: tuple[Row, ...]
     refused: dict[str, str]
     local: float  # seconds of our local kernels alone
@@ -129,6 +129,11 @@ def makespans(ranks: list[dict[str, Any]], name: str) -> list[float]:
     return [max(end for _, end in span) - min(start for start, _ in span) for span in spans]
 
 
+def ratios(theirs: list[float], ours: list[float]) -> list[float]:
+    """Their seconds over ours, for the rounds that both took part in."""
+    return [other / own for other, own in zip(theirs, ours, strict=False)]
+
+
 def summarised(
     plan: Plan, operations: int, objective: str, machine: Machine | None, ranks: list[dict[str, Any]]
 ) -> Line:
@@ -149,12 +154,12 @@ def summarised(
             Row(
                 name,
                 Spread.of(theirs),
-                Spread.of([other / own for other, own in zip(theirs, mine, strict=True)]),
+                Spread.of(ratios(theirs, mine)),
                 max(sent + received for sent, received in moved),
                 max(received for _, received in moved),
                 tuple(first["copied"][name]),
                 profile,
-                statistics.median(other / own for other, own in zip(theirs, tuned, strict=True)),
+                statistics.median(ratios(theirs, tuned)),
             )
         )
     procs = len(ranks)
