@@ -11,7 +11,7 @@ from codegen.names import in_docstring, literal
 from synth.axes import AXES, DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, Tensor
 from synth.distribution import Distribution
 from synth.pass_plan import PassPlan
-from synth.passes import Pass, shown
+from synth.passes import GRADIENTS, Pass, shown
 from synth.plan import Plan
 from synth.skew import told
 from synth.window import Window
@@ -88,10 +88,9 @@ def _forms(plan: Plan) -> list[str]:
     """The form of every pass."""
     if not plan.later:
         return [f"{plan.algorithm}: {_form(plan.distribution, plan.first)}"]
-    _, second, last = plan.passes
-    travel = f"; its last sums travel under {last}" if plan.overlap else ""
-    forms = ((t.pass_, _form(plan.distribution, t)) for t in plan.pass_plans)
-    return [f"{pass_}: {form}{travel if pass_ == second else ''}" for pass_, form in forms]
+    travel = f"; its last sums travel under {plan.passes[2]}" if plan.overlap else ""
+    forms = [(t.pass_, _form(plan.distribution, t)) for t in plan.pass_plans]
+    return [f"{pass_}: {form}{travel if pass_ == plan.passes[1] else ''}" for pass_, form in forms]
 
 
 def _form(distribution: Distribution, pass_plan: PassPlan) -> str:
@@ -166,6 +165,7 @@ def constants(plan: Plan) -> tuple[str, ...]:
         *_tiles(plan),
         "",
         *_shapes(plan),
+        *_gradients(plan),
         f"FLOPS = {2 * plan.nest.work * len(plan.pass_plans):_}  # of the whole layer",
         "",
         *_words(plan),
@@ -289,6 +289,13 @@ def _shapes(plan: Plan) -> list[str]:
         f"{numbers(layer.dilation)}",
         *([f"TRANSPOSED = {numbers(layer.input[2:])}  # rows of In, read or not"] if turned else []),
     ]
+
+
+def _gradients(plan: Plan) -> list[str]:
+    """Which gradients a training step makes, where that is not both."""
+    if not plan.later or plan.gradients == GRADIENTS:
+        return []
+    return [f'GRADIENTS = ("{plan.gradients[0]}",)  # that a step makes']
 
 
 def _words(plan: Plan) -> list[str]:

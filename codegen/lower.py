@@ -8,7 +8,7 @@ from codegen.coordinates import panel_place, tensor_texts, work_intervals
 from codegen.facts import constants, header, title
 from codegen.names import in_docstring
 from codegen.one_pass import OnePass
-from codegen.program import Layer, Operand, Program, Result, SkewedTile
+from codegen.program import Call, Layer, Operand, Program, Result, SkewedTile
 from codegen.signature import Signature
 from synth.axes import TENSORS, Tensor
 from synth.errors import UsageError
@@ -89,31 +89,44 @@ def _look_at(plan: Plan, module: bool) -> None:
 
 
 def _layer(forms: Sequence[Signature]) -> Layer:
-    """How the three passes hand each other what they keep."""
-    first, second, last = forms
+    """How the passes hand each other what they keep."""
+    first, *later = forms
     given: Tensor = "In" if first.written == "Out" else "Out"
-    data, filter_ = (last, second) if second.written == "Ker" else (second, last)
-    names = filter_.role(given), first.role(first.written), data.role(given), filter_.role(first.written)
-    finished = f"{second.var(second.written)} = finish()" if second.overlap else ""
-    results = [second.var(second.written) if not finished else "finish", *second.kept]
-    gradients = second.role(second.written), last.role(last.written)
+    data = next((form for form in later if form.written == given), None)
+    filter_ = next((form for form in later if form.written == "Ker"), None)
+    made = [_written(form) for form in (data, filter_) if form]
+    own = f"{first.var(given)}_own", "ker_own"
+    trained = [bool(data), bool(filter_)]
+    operands = (f"{var}.detach().requires_grad_()" if t else var for var, t in zip(own, trained, strict=True))
     return Layer(
-        given=f"{first.var(given)}_own",
-        gradient=f"{second.var(first.written)}_own",
-        roles=names,
-        pass_=(first.pass_plan.pass_, second.pass_plan.pass_, last.pass_plan.pass_),
-        call=(first.name, second.name, last.name),
-        bound=(
-            ", ".join([first.var(first.written), *first.kept]),
-            ", ".join(results),
-            last.var(last.written),
+        given=own[0],
+        gradient=f"{later[0].var(first.written)}_own",
+        roles=(
+            first.role(given),
+            first.role(first.written),
+            " and ".join(made),
+            later[0].role(first.written),
         ),
-        arguments=tuple(", ".join(form.parameters) for form in forms),
-        saved=", ".join((filter_.given(given), data.given("Ker"))),
-        finished=finished,
-        meanwhile=f"Sums of {gradients[0]} travel while {gradients[1]} is computed.",
-        passed=data.var(given),
+        ahead=_call(first),
+        back=tuple(_call(form) for form in later),
+        saved=tuple(form.given(read) for form, read in ((filter_, given), (data, "Ker")) if form),
+        finished=f"{later[0].var(later[0].written)} = finish()" if later[0].overlap else "",
+        meanwhile=f"Sums of {_written(later[0])} travel while {_written(later[-1])} is computed.",
+        returned=f"{data.var(given) if data else None}, {'dker' if filter_ else None}, None, None, None",
+        operands=", ".join(operands),
+        asked="given" if all(trained) else f"given[{trained.index(True)}]",
     )
+
+
+def _written(form: Signature) -> str:
+    return form.role(form.written)
+
+
+def _call(form: Signature) -> Call:
+    """A call of a pass with what it binds."""
+    result = "finish" if form.overlap else form.var(form.written)
+    name = form.pass_plan.pass_
+    return Call(name, form.name, ", ".join([result, *form.kept]), ", ".join(form.parameters))
 
 
 def _operands(plan: Plan) -> tuple[Operand, ...]:

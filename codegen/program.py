@@ -7,6 +7,7 @@ small nodes; a node is rendered by the macro of its name in `templates/run.py.j2
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -167,32 +168,39 @@ class Function:
     body: tuple[Node, ...]
 
 
+class Call(NamedTuple):
+    """One pass of a layer, called by it."""
+
+    pass_: str  # as words are counted
+    name: str  # of the function
+    bound: str  # what the call binds
+    arguments: str
+
+
 @dataclass(frozen=True)
 class Layer:
-    """The three passes of a training step as one differentiable function.
+    """The passes of a training step as one differentiable function.
 
     The first runs forward: forward of a convolution, backward_data of a transposed one. The gradients of
-    what the layer is given and of Ker follow, in either order.
+    what the layer is given and of Ker follow, in either order, or one of them.
     """
 
     given: str  # parameters: what the layer is given, and the gradient of what it gives
     gradient: str
-    roles: tuple[
-        str, str, str, str
-    ]  # the given, the result, the gradients of either: "In", "Out", "dIn", "dOut"
-    pass_: tuple[str, ...]  # as words are counted
-    call: tuple[str, ...]  # the functions
-    bound: tuple[str, ...]  # what the call of each pass binds, and with what arguments
-    arguments: tuple[str, ...]
-    saved: str  # what waits for the backward passes
+    roles: tuple[str, str, str, str]  # "In", "Out", "dIn and dKer", "dOut"
+    ahead: Call
+    back: tuple[Call, ...]
+    saved: tuple[str, ...]  # what waits for the backward passes
     finished: str  # the statement that waits for sums of the second pass; empty: they are there
     meanwhile: str  # and what happens until then, in a sentence
-    passed: str  # the variable with the gradient of what the layer is given
+    returned: str  # the gradients, as torch wants them
+    operands: str  # of a run: what the layer is given and Ker, as torch is to differentiate them
+    asked: str  # and those of them whose gradients are made
 
     @property
     def result(self) -> str:
         """The variable with what the layer gives."""
-        return self.bound[0].split(", ")[0]
+        return self.ahead.bound.split(", ")[0]
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,9 @@ class DistributedLayer(nn.Module):
         self.words = Words()  # received since the layer was made
         like = {"dtype": program.DTYPE, "device": device}
         mine = dist.get_rank()
-        self.weight = nn.Parameter(torch.empty(shape(self.kernels[mine]), **like))
+        self.made = getattr(program, "GRADIENTS", ("In", "Ker"))
+        weight = torch.empty(shape(self.kernels[mine]), **like)
+        self.weight = nn.Parameter(weight, requires_grad="Ker" in self.made)
         self.bias: nn.Parameter | None = None
         if bias:
             own = self.channels_of(self.result.mine)
@@ -146,6 +148,12 @@ class DistributedLayer(nn.Module):
                 f" shape {wanted} and {self.weight.dtype}, but was given"
                 f" {tuple(share.shape)} of {share.dtype}; `layer.share(whole)` cuts it"
             )
+        for tensor, values in (("In", share), ("Ker", self.weight)):
+            if values.requires_grad and tensor not in self.made:
+                raise ValueError(
+                    f"{self.name}: {tensor} asks for a gradient, but the plan makes"
+                    f" that of {self.made[0]} alone; plan gradients of both"
+                )
         self._look("In", share)
         if self.check_finite and share.requires_grad:
             share = share.view_as(share)

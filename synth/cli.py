@@ -163,6 +163,11 @@ def _planning(command: argparse.ArgumentParser, required: bool) -> None:
         default="forward",
         help="what is computed; training: all three passes on one grid",
     )
+    command.add_argument(
+        "--gradients",
+        metavar="in,ker",
+        help="of a training step: ker for a network's first layer, in for frozen weights (both)",
+    )
     command.add_argument("--strategy", metavar="NAME", help="the best plan of a named strategy, e.g. 2.5D")
     command.add_argument("--panels", type=int, metavar="N", help="panels wanted in the streaming loop")
 
@@ -196,6 +201,7 @@ def _asked(args: argparse.Namespace) -> Plan:
         strategy=args.strategy,
         order=None if args.order is None else [each.strip() for each in args.order.split(",")],
         panels=args.panels,
+        **({} if args.gradients is None else {"gradients": args.gradients.split(",")}),
     )
 
 
@@ -281,7 +287,7 @@ def _command(args: argparse.Namespace) -> str:
         words = ["synth", "emit", "--plan", _named(args.plan or args.layer)]
         return " ".join(shlex.quote(word) for word in [*words, *_shape(args)])
     words = ["synth", "emit", _named(args.layer), "--procs", str(args.procs)]
-    for flag in ("memory", "grid", "order"):
+    for flag in ("memory", "grid", "order", "gradients"):
         words += [f"--{flag}", getattr(args, flag)] if getattr(args, flag) else []
     words += ["--strategy", args.strategy] if args.strategy else []
     words += ["--pass", args.pass_] if args.pass_ != "forward" else []

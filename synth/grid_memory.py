@@ -12,38 +12,34 @@ from collections.abc import Sequence
 
 from synth.axes import LACKS, SPATIAL, TENSORS, PerAxis, Tensor
 from synth.nest import Nest
-from synth.passes import WRITES, Pass, Passes, Task, reads, sequences, spans
+from synth.passes import WRITES, Pass, Passes, reads, spans
 from synth.window import Window
 
 Words = dict[Tensor, int]
 
 
 class LeastMemory:
-    """Lower bounds of the memory of grids, in words, for one task and some stationary tensors."""
+    """Lower bounds of the memory of grids, in words, for some stationary tensors.
 
-    def __init__(self, nest: Nest, task: Task, stationary: Sequence[Tensor], transposed: bool) -> None:
-        self.nest, self.task, self.stationary, self.transposed = nest, task, stationary, transposed
+    sequences: the passes, in all orders that they may have.
+    """
+
+    def __init__(self, nest: Nest, sequences: Sequence[Passes], stationary: Sequence[Tensor]) -> None:
+        self.nest, self.sequences, self.stationary = nest, sequences, stationary
 
     def __call__(self, least: PerAxis, most: PerAxis, size: int) -> int:
         """Words that a process holds at some time, on any grid between two, of `size` processes at most."""
         shares = {tensor: -(-self.nest.words[tensor] // size) for tensor in TENSORS}
         slices = self._slices(most)
-        if self.task != "training":
-            return self._pass(self.task, (), least, most, shares, slices)
-        return min(self._step(each, least, most, shares, slices) for each in sequences(self.transposed))
+        return min(self._step(each, least, most, shares, slices) for each in self.sequences)
 
     def _step(self, sequence: Passes, least: PerAxis, most: PerAxis, shares: Words, slices: Words) -> int:
-        """A training step: beside a backward pass wait shares of what it leaves alone."""
-        first, second, last = sequence
-        waiting = {
-            first: 0,
-            second: shares[WRITES[second]],
-            last: shares[WRITES[last]] + shares[WRITES[second]],
-        }
-        needed = 0
-        for pass_ in sequence:
+        """One pass alone, or a training step: beside a backward pass wait shares of what it leaves alone."""
+        needed = waiting = 0
+        for number, pass_ in enumerate(sequence):
+            waiting += shares[WRITES[pass_]] if number else 0
             found = [tensor for tensor, (_, finds) in spans(sequence).items() if finds == pass_]
-            needed = max(needed, self._pass(pass_, found, least, most, shares, slices) + waiting[pass_])
+            needed = max(needed, self._pass(pass_, found, least, most, shares, slices) + waiting)
         return needed
 
     def _pass(

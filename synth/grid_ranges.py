@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from synth.axes import AXES, SPATIAL, PerAxis
+from synth.axes import AXES, SPATIAL, TENSORS, PerAxis, Tensor
 from synth.space import Space
 from synth.window import Window
 
 EDGES = 4096  # positions near the edges up to which clipped overlaps are summed up
+ONCE: Mapping[Tensor, int] = dict.fromkeys(TENSORS, 1)
 
 Key = tuple[int, int, tuple[int, ...]]  # work, idle processes, fixed order
 
@@ -131,18 +132,19 @@ class Ranges:
                 last[axis] = high
         return Range(tuple(first), tuple(last))
 
-    def bound(self, within: Range, moves: int = 1) -> int:
-        """Words that the average process receives at least, on any grid of a range, if all moves so often.
+    def bound(self, within: Range, moves: Mapping[Tensor, int] = ONCE) -> int:
+        """Words that the average process receives at least, on any grid of a range, if tensors move so often.
 
-        On one grid of S processes that is (In·H·k + Ker·x + Out·c - all words) / S, where H grows by the
-        rows that neighbours share; clipped footprints are taken from below. The numerator grows with every
-        count, so it is taken at the fewest parts, and S at the most.
+        Where each moves once, that is on one grid of S processes (In·H·k + Ker·x + Out·c - all words) / S,
+        where H grows by the rows that neighbours share; clipped footprints are taken from below. The
+        numerator grows with every count, so it is taken at the fewest parts, and S at the most.
         """
         least = self.grid(within.first)
         inputs = self._flat * math.prod(w.size + shared_rows(w, least[axis]) for axis, w in self._windows)
-        sums = inputs * least.k - self.words["In"]
-        sums += self.words["Ker"] * (least.x - 1) + self.words["Out"] * (least.c - 1)
-        return max(0, -(-moves * sums // min(self.procs, self.grid(within.last).size)))
+        sums = moves["In"] * (inputs * least.k - self.words["In"])
+        sums += moves["Ker"] * self.words["Ker"] * (least.x - 1)
+        sums += moves["Out"] * self.words["Out"] * (least.c - 1)
+        return max(0, -(-sums // min(self.procs, self.grid(within.last).size)))
 
     def key(self, within: Range) -> Key:
         """A key that no grid of a range undercuts."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from synth.axes import Tensor
@@ -162,6 +163,7 @@ class _Reader:
             if not sources:
                 return
             made = self.made(node, sources)
+            made = made if made.layer else replace(made, trained=self.trained(node))
             self.nodes[made.name] = made
             self.names[node] = made.name
 
@@ -191,6 +193,13 @@ class _Reader:
         if all(_shape(each) == after for each in sources) and _called(node) in choose.ALONE:
             return Node(node.name, "add" if len(inputs) > 1 else "relu", inputs, after, before)
         return Node(node.name, "gathered", (), after, before)
+
+    def trained(self, node: fx.Node) -> int:
+        """Words of the parameters that a call uses."""
+        used = [each.meta["value"] for each in node.all_input_nodes if each.op == "get_attr"]
+        if node.op == "call_module":
+            used += self.modules[str(node.target)].parameters()
+        return sum(each.numel() for each in used if hasattr(each, "numel"))
 
     def means(self, node: fx.Node) -> bool:
         """Whether a call takes means over positions."""

@@ -15,6 +15,7 @@ from synth.network.graph import Network
 from synth.network.plan import NetworkPlan
 from synth.network.plan_file import parse_network_plan
 from synth.network.report import to_json
+from synth.passes import GRADIENTS
 from synth.plan import Plan
 from synth.plan_file import plan_text
 from synth.search import STATIONARY
@@ -23,10 +24,11 @@ from synth.training import fit_kept
 
 @dataclass(frozen=True)
 class Decided:
-    """Layer -> its grid and the order of its axes, and the words its working memory may take."""
+    """Layer -> its grid and the order of its axes, the words its working memory may take, its gradients."""
 
     placed: dict[str, Placed]
     memory: dict[str, int | None]
+    gradients: dict[str, tuple[Tensor, ...]]
     kept: frozenset[Tensor]
 
     @classmethod
@@ -37,6 +39,7 @@ class Decided:
         return cls(
             dict(zip(names, plan.chosen, strict=True)),
             {name: fit.memory if limited else None for name, fit in zip(names, plan.fits, strict=True)},
+            {name: kind.gradients for name, kind in zip(names, plan.kinds, strict=True)},
             plan.asked.kept if plan.asked.training else frozenset(TENSORS),
         )
 
@@ -44,7 +47,8 @@ class Decided:
         """The training plan of a layer."""
         placed, limit = self.placed[layer.name], self.memory[layer.name]
         distribution = Distribution(layer.nest, placed.grid, placed.order)
-        found, _ = fit_kept(distribution, STATIONARY, limit, self.kept, layer.transposed)
+        how = self.kept, layer.transposed, self.gradients[layer.name]
+        found, _ = fit_kept(distribution, STATIONARY, limit, *how)
         assert found is not None  # the planner found the same one
         first, *later = found.pass_plans
         order = placement(placed.grid, placed.order)
@@ -83,6 +87,7 @@ def decided_by(plan: NetworkPlan | str | os.PathLike[str], network: Network, pro
     return Decided(
         {mine: told.placed[theirs] for mine, theirs in pairs.items()},
         {mine: told.memory[theirs] for mine, theirs in pairs.items()},
+        {mine: told.gradients[theirs] for mine, theirs in pairs.items()},
         told.kept,
     )
 
@@ -95,8 +100,13 @@ def _read(data: dict[str, object]) -> Decided:
     return Decided(
         {row["name"]: Placed(PerAxis(**row["grid"]), tuple(row["order"])) for row in rows},  # type: ignore
         {row["name"]: row["memory_words"] if training else None for row in rows},  # type: ignore
+        {row["name"]: _gradients(row) if training else GRADIENTS for row in rows},  # type: ignore[misc]
         kept,
     )
+
+
+def _gradients(row: dict[str, object]) -> tuple[Tensor, ...]:
+    return tuple(tensor for tensor in GRADIENTS if tensor.lower() in row["gradients"])  # type: ignore[operator]
 
 
 def _matched(weighted: list[str], network: Network, told: Decided, name: str) -> dict[str, str]:

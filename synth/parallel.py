@@ -55,6 +55,7 @@ def parallelize(
     refuse: bool = False,
     bucket_bytes: int = 25 * 2**20,
     check_finite: bool = False,
+    input_gradient: bool = False,
 ) -> Network:
     """The model as a module that takes and gives this rank's shares; all ranks must ask.
 
@@ -71,6 +72,7 @@ def parallelize(
         of about this size, during the backward pass; 0 for a message each.
     check_finite: look for NaN and infinity in all activations and gradients, at the price of one small
         collective for each; all ranks then raise `FloatingPointError`, which names layer, tensor and ranks.
+    input_gradient: whether the batch may ask for its gradient, too. A plan that is given knows itself.
 
     Raises `UsageError` for a wrong argument, a name that no layer has, or a plan of another model,
     `InfeasibleError` where nothing fits the memory, and `ValueError` for a model that does what the ranks
@@ -87,7 +89,8 @@ def parallelize(
     graph, whole = _graph(model, tuple(input))
     decided = None
     if plan is None and whole.planned:
-        decided = _from_first(lambda: Decided.of(_planned(whole, Asked(ranks), memory)))
+        asked_for = Asked(ranks, inward=input_gradient)
+        decided = _from_first(lambda: Decided.of(_planned(whole, asked_for, memory)))
     elif isinstance(plan, NetworkPlan | os.PathLike) or str(plan).endswith(".json"):
         decided = decided_by(plan, whole, ranks)  # type: ignore[arg-type]
     chosen = {} if decided else _by_name(plan)  # type: ignore[arg-type]
@@ -95,7 +98,8 @@ def parallelize(
     for name in chosen:
         if name not in known:
             raise UsageError(f"plan names the layer {name}, which the model does not have")
-    planner = _Planner(chosen, ranks, memory, check_finite, decided)
+    inner = {node.name for node in whole.planned if input_gradient or whole.inward(node)}
+    planner = _Planner(chosen, ranks, memory, check_finite, decided, inner)
     places = {}
     if decided:
         for node in whole.planned:
@@ -113,6 +117,7 @@ def plan_model(
     *,
     memory: int | str | None = None,
     axes: str = "",
+    input_gradient: bool = False,
 ) -> NetworkPlan:
     """A training plan of all layers of a model together: the fewest words in layers and between them.
 
@@ -120,10 +125,13 @@ def plan_model(
         other; with one only dOut is kept, from backward-data to backward-filter.
     axes: the grids split no other axes than these, but where a layer cannot use all processes so; "" for
         all axes.
+    input_gradient: whether a step makes the gradient of the batch, too; else layers with nothing trained
+        before them make that of their weights alone.
 
     Raises `InfeasibleError` where no plan fits; the message says what would.
     """
-    return _planned(_graph(model, tuple(input))[1], Asked(procs, axes=axes, strict=False), memory)
+    asked = Asked(procs, axes=axes, strict=False, inward=input_gradient)
+    return _planned(_graph(model, tuple(input))[1], asked, memory)
 
 
 def _planned(network: Graph, asked: Asked, memory: int | str | None) -> NetworkPlan:
@@ -186,6 +194,7 @@ class _Planner:
     """Plans every layer once; equal layers are planned alike.
 
     decided: what a plan of the whole network says of each layer.
+    inner: the layers that make the gradient of what they read.
     """
 
     def __init__(
@@ -195,10 +204,11 @@ class _Planner:
         memory: int | str | None,
         check_finite: bool,
         decided: Decided | None,
+        inner: set[str],
     ) -> None:
         self.chosen, self.ranks, self.memory = chosen, ranks, memory
-        self.check_finite, self.decided = check_finite, decided
-        self.made: dict[tuple[Layer, str], Plan] = {}
+        self.check_finite, self.decided, self.inner = check_finite, decided, inner
+        self.made: dict[tuple[Layer, str, bool], Plan] = {}
 
     def layer(self, name: str, module: nn.Module, shape: tuple[int, ...]) -> DistributedLayer | None:
         """The distributed layer that stands for a module, None where there is no plan for its kind."""
@@ -220,7 +230,7 @@ class _Planner:
 
     def plan(self, layer: Layer, how: Mapping[str, int] | str | None) -> Plan:
         """The plan of a layer with some way of cutting it."""
-        key = layer, str(how)
+        key = layer, str(how), layer.name in self.inner
         if key not in self.made:
             self.made[key] = self._plan(layer, how)
         return self.made[key]
@@ -247,6 +257,7 @@ class _Planner:
             balance=balance,
             exact_procs=exact,
             pass_="training",
+            gradients=("in", "ker") if layer.name in self.inner else ("ker",),
         )
 
 

@@ -13,7 +13,7 @@ from synth.errors import UsageError
 from synth.layer import Layer, load_layer
 from synth.machine.file import load_machine
 from synth.machine.levels import Machine
-from synth.passes import TASKS, TURNED
+from synth.passes import GRADIENTS, TASKS, TURNED
 from synth.plan import Plan
 from synth.search import STATIONARY, Request, search
 from synth.units import as_bytes
@@ -43,6 +43,7 @@ def plan(
     strategy: str | None = None,
     order: Sequence[str] | None = None,
     panels: int | None = None,
+    gradients: Sequence[str] = ("in", "ker"),
 ) -> Plan:
     """The communication-optimal plan of a layer (a `Layer` or the path of a layer file).
 
@@ -52,6 +53,8 @@ def plan(
     memory: bytes per process, as an int or like "16GiB"; None for as much as the machine has, or as it takes.
     machine: a machine file, or the name of a shipped one.
     pass_: "forward", "backward-data", "backward-filter", or "training" for all three on one grid.
+    gradients: that a training step makes, "in" and "ker" or one of them: the first layer of a network needs
+    no dIn, and frozen weights no dKer.
     grid: parts of the grid to keep fixed, e.g. {"b": 4, "k": 2}.
     strategy: a name of `strategies.STRATEGIES`, e.g. "stationary-x": the best plan within it.
     order: axes as they run over the ranks, the last one fastest, e.g. "bhkc"; those that are not split may be
@@ -78,10 +81,11 @@ def plan(
         raise UsageError(f"pass is {pass_!r}; it must be one of {', '.join(TASKS)}")
     if panels is not None and not (isinstance(panels, int) and 1 <= panels <= MOST_PANELS):
         raise UsageError(f"panels is {panels!r}; it must be from 1 to {MOST_PANELS}")
+    wanted = asked_gradients(gradients, pass_)
     check_order(order)
     if layer.transposed and pass_ != "training":  # forward is the backward-data pass of the nest
         pass_ = TURNED[pass_]
-    request = replace(request, pass_=pass_, panels=panels, transposed=layer.transposed)
+    request = replace(request, pass_=pass_, panels=panels, transposed=layer.transposed, gradients=wanted)
     if objective == "paper":
         if strategy is not None:
             raise UsageError(f"objective paper chooses its own grid; leave out strategy {strategy}")
@@ -103,6 +107,20 @@ def plan(
     if limit is None and where is not None and where.memory is not None and made.memory_bytes > where.memory:
         made = found(where.memory)
     return placed(made, order)
+
+
+def asked_gradients(gradients: Sequence[str], pass_: str) -> tuple[Tensor, ...]:
+    """The tensors whose gradients are asked for. Raises `UsageError`."""
+    known = {tensor.lower(): tensor for tensor in GRADIENTS}
+    if isinstance(gradients, str) or not gradients or not set(gradients) <= known.keys():
+        raise UsageError(f"gradients is {gradients!r}; it must name in, ker or both")
+    found = tuple(tensor for name, tensor in known.items() if name in gradients)
+    if found != GRADIENTS and pass_ != "training":
+        raise UsageError(
+            f"gradients {','.join(gradients)} are those of a training step, not of pass {pass_}; "
+            "leave them out or ask for pass training"
+        )
+    return found
 
 
 def check_order(order: Sequence[str] | None) -> None:

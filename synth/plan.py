@@ -13,7 +13,7 @@ from functools import cached_property, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
 
-from synth.axes import ROW_MAJOR, Order, PerAxis
+from synth.axes import ROW_MAJOR, Order, PerAxis, Tensor
 from synth.bounds import UniversalBound, universal_bound
 from synth.closed_form import ClosedForm, Eq4, best
 from synth.distribution import Distribution
@@ -22,7 +22,7 @@ from synth.memory import Footprints, Memory
 from synth.nest import Nest
 from synth.paper_cost import cost_at
 from synth.pass_plan import PassPlan
-from synth.passes import TURNED, Passes, Task
+from synth.passes import GRADIENTS, TURNED, Passes, Task, gradients_of
 from synth.schedule import Schedule
 from synth.search import Request, search
 from synth.strategies import Alternative, alternatives
@@ -77,8 +77,13 @@ class Plan:
         return tuple(pass_plan.pass_ for pass_plan in self.pass_plans)
 
     @property
+    def gradients(self) -> tuple[Tensor, ...]:
+        """The gradients that a training step makes, of the layer's own tensors."""
+        return gradients_of(self.passes, self.layer.transposed) if self.later else GRADIENTS
+
+    @property
     def task(self) -> Task:
-        """What the plan does with its nest: one pass, or all three of a training step."""
+        """What the plan does with its nest: one pass, or those of a training step."""
         return "training" if self.later else self.first.pass_
 
     @property
@@ -165,6 +170,7 @@ class Plan:
             exact=exact,
             pass_=self.task,
             transposed=self.layer.transposed,
+            gradients=self.gradients,
         )
 
     @property
@@ -179,7 +185,7 @@ class Plan:
         It holds for every schedule that loads no process with more work than this plan does.
         """
         if self.pass_ == "training":
-            return training_bound(self.nest, self.procs, self.distribution.most_real_work)
+            return training_bound(self.nest, self.procs, self.distribution.most_real_work, self.passes)
         return universal_bound(self.nest, self.procs, self.memory_words, self.distribution.most_real_work)
 
     @cached_property

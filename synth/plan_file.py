@@ -15,7 +15,7 @@ from synth.axes import AXES, ROW_MAJOR, TENSORS, Order, PerAxis, placement
 from synth.errors import InputError
 from synth.layer import Layer
 from synth.pass_plan import PassPlan
-from synth.passes import PASSES, TURNED, Passes, sequences
+from synth.passes import GRADIENTS, PASSES, TURNED, Passes, sequences
 from synth.plan import Plan
 from synth.yaml_places import shown
 
@@ -204,9 +204,10 @@ def _passes(data: dict[str, Any], most: PerAxis, transposed: bool, name: str) ->
         raise InputError(f"{name}: passes is not a list of objects; {REMEDY}")
     pass_plans = tuple(_pass_plan(each, most, f"passes[{i}]", name) for i, each in enumerate(written))
     asked: Any = data.get("pass")
-    wanted: tuple[Passes, ...] = sequences(transposed) if asked == "training" else ((asked,),)
-    if transposed and asked in PASSES:
-        wanted = ((TURNED[asked],),)
+    wanted: tuple[Passes, ...] = ((TURNED[asked] if transposed and asked in PASSES else asked,),)
+    if asked == "training":
+        made = (GRADIENTS, *((tensor,) for tensor in GRADIENTS))
+        wanted = tuple(each for gradients in made for each in sequences(transposed, gradients))
     if tuple(pass_plan.pass_ for pass_plan in pass_plans) not in wanted:
         raise InputError(f"{name}: passes are not those of pass {str(data.get('pass'))[:40]!r}; {REMEDY}")
     return pass_plans

@@ -20,6 +20,7 @@ from typing import Any
 from synth.axes import AXES, KERNEL_OF, LACKS, SPATIAL, TENSORS, Axis, Tensor
 from synth.errors import InfeasibleError, UsageError
 from synth.nest import Nest
+from synth.passes import PASSES, Passes, moves
 from synth.window import Window
 
 Expression = Any  # a cvxpy expression or a number
@@ -281,15 +282,17 @@ def _received(nest: Nest, procs: int, stationary: Tensor, room: float) -> Relaxe
     return None if value is None else Relaxed(value, values_of(W), values_of(W), stationary, "received")
 
 
-def relax_training(nest: Nest, procs: int, kept: Collection[Tensor] = TENSORS) -> Relaxed:
+def relax_training(
+    nest: Nest, procs: int, kept: Collection[Tensor] = TENSORS, passes: Passes = PASSES
+) -> Relaxed:
     """A lower bound on the words of a training step on one grid, average over its `procs` processes.
 
-    Every tensor moves three times, once less if what was gathered is `kept`: a weight per slice, and as much
-    of what a process owns is free. Compare `training_bound.one_grid_bound`, derived without blocks.
+    Every tensor moves in every pass, once less if what two of them gather is `kept`: a weight per slice, and
+    as much of what a process owns is free. Compare `training_bound.one_grid_bound`, derived without blocks.
     """
     if procs < 1:
         raise UsageError(f"A grid needs at least 1 process, not {procs}.")
-    times = {tensor: 3 - (tensor in kept) for tensor in TENSORS}
+    times = moves(passes, kept)
     W, _, constraints, cost = _least_block(nest, procs, lambda s: total(times[t] * s[t] for t in TENSORS))
     value = _minimised(cost, constraints)
     assert value is not None  # without a memory limit W = N is a solution

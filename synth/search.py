@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 
-from synth.axes import SPATIAL, TENSORS, Axis, PerAxis, Tensor
+from synth.axes import SPATIAL, Axis, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.errors import InfeasibleError
 from synth.fit import Fit, fit
@@ -30,7 +30,7 @@ from synth.grid_ranges import Key, Range, Ranges
 from synth.intervals import overlap, volume
 from synth.nest import Nest
 from synth.pass_plan import PassPlan
-from synth.passes import WRITES, Task, reads
+from synth.passes import GRADIENTS, WRITES, Passes, Task, moves, reads, sequences
 from synth.space import Space, work_cap
 from synth.training import fit_training
 
@@ -57,11 +57,19 @@ class Request:
     pass_: Task = "forward"  # of the nest
     transposed: bool = False  # training does backward-data first
     panels: int | None = None  # wanted in the streaming loop; by default as many as overlap pays for
+    gradients: tuple[Tensor, ...] = GRADIENTS  # of the layer, that a training step is to make
 
     @property
-    def moves(self) -> int:
-        """How often each tensor moves at least: twice in training, where one gather of each is kept."""
-        return 2 if self.pass_ == "training" else 1
+    def sequences(self) -> tuple[Passes, ...]:
+        """The passes of the nest, in all orders that they may have."""
+        if self.pass_ == "training":
+            return sequences(self.transposed, self.gradients)
+        return ((self.pass_,),)
+
+    @property
+    def moves(self) -> dict[Tensor, int]:
+        """How often each tensor moves at least: in training one gather of each is kept."""
+        return moves(self.sequences[0])
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ class _Search:
         self.patience = patience
         self.request, self.nest, self.procs = request, request.nest, request.procs
         self.space = Space(request.nest, request.procs, request.fixed, request.exact)
-        self.least_memory = LeastMemory(request.nest, request.pass_, request.stationary, request.transposed)
+        self.least_memory = LeastMemory(request.nest, request.sequences, request.stationary)
         self.ticket = itertools.count()
         self.spent = 0  # steps
         self.fit_steps = TRAINING_STEPS if request.pass_ == "training" else FIT_STEPS
@@ -250,7 +258,7 @@ class _Search:
     def _fit(self, distribution: Distribution, memory: int | None) -> tuple[Fit | None, int]:
         asked = self.request
         if asked.pass_ == "training":
-            how = asked.stationary, memory, asked.panels, asked.transposed
+            how = asked.stationary, memory, asked.panels, asked.transposed, asked.gradients
             return fit_training(distribution, *how)
         role = PassPlan(pass_=asked.pass_)
         return fit(distribution, asked.stationary, memory, role, asked.panels)
@@ -277,11 +285,11 @@ class _Search:
         """Words that some heavily loaded processes receive at least, tile by tile or not: the most of them.
 
         They have the largest block along every axis; the first of them owns the largest shares, the last
-        the smallest. In training every tensor is gathered once and summed once.
+        the smallest. What is gathered for one pass may be kept for another.
         """
-        task = self.request.pass_
-        gathered = TENSORS if task == "training" else reads(task)
-        summed = TENSORS if task == "training" else (WRITES[task],)
+        passes = self.request.sequences[0]
+        gathered = {tensor for pass_ in passes for tensor in reads(pass_)}
+        summed = [WRITES[pass_] for pass_ in passes]
         most = 0
         for at in self._heavy(distribution):
             words = 0

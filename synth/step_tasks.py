@@ -55,8 +55,9 @@ class _Lister:
                 Footprints(Distribution(node.layer.nest, placed.grid)),
                 placed.order,
                 node.weighted,
+                inward=kind.inward,
             )
-            for node, placed in nodes
+            for (node, placed), kind in zip(nodes, self.plan.kinds, strict=True)
             if node.layer
         }
         for node, _ in nodes:
@@ -80,7 +81,10 @@ class _Lister:
             mine, other = (edge.source, edge.target) if backward else (edge.target, edge.source)
             if mine != name or other not in self.last:
                 continue
-            share = seconds / 2 if self.plan.asked.training else seconds
+            both = self.plan.asked.training and (self.plan.asked.inward or edge.trained)
+            if backward and not both:
+                continue
+            share = seconds / 2 if both else seconds
             if self.plan.asked.objective == "words":
                 share = self._seconds(self.plan.edge_words[edge])
             sent = [0.0] * len(self.machine.levels)

@@ -20,7 +20,7 @@ from synth.machine.layer_time import LayerTimer, PassTime, along, compute_second
 from synth.machine.levels import Machine
 from synth.memory import Footprints
 from synth.pass_plan import ONES, PassPlan
-from synth.passes import PASSES, Pass, Passes
+from synth.passes import Pass
 from synth.search import Request
 from synth.space import Space, all_grids
 from synth.training import choices, preferred, resident, roles
@@ -90,17 +90,15 @@ def _placed(request: Request, machine: Machine, footprints: Footprints, order: O
 def _timer(
     request: Request, machine: Machine, footprints: Footprints, order: Order, kept: frozenset[Tensor]
 ) -> LayerTimer:
-    sequence: Passes
+    sequence = request.sequences[0]
     if request.pass_ == "training":
-        sequence = preferred(footprints, request.transposed)[0]
-    else:
-        sequence = (request.pass_,)
+        sequence = preferred(footprints, request.transposed, request.gradients)[0]
     return LayerTimer(machine, footprints, order, kept=kept, sequence=sequence)
 
 
 def _kept(request: Request) -> Iterator[frozenset[Tensor]]:
     """What may be kept between passes, most first."""
-    return choices(request.memory is None) if request.pass_ == "training" else iter([frozenset[Tensor]()])
+    return choices(request.sequences[0], request.memory is None)
 
 
 def _family(request: Request) -> list[PerAxis]:
@@ -120,7 +118,7 @@ def bound(request: Request, machine: Machine, grid: PerAxis) -> float:
     nest, words, parts = request.nest, request.nest.words, grid.size
     alpha = min(level.alpha + level.staging_alpha for level in machine.levels)
     beta = min(min([level.beta, *(b for _, b in level.small)]) for level in machine.levels)
-    passes = len(PASSES) if request.pass_ == "training" else 1
+    passes, moves = len(request.sequences[0]), request.moves
     slices = {
         "In": grid.x * grid.g * grid.c,
         "Ker": grid.g * grid.c * grid.k,
@@ -130,9 +128,10 @@ def bound(request: Request, machine: Machine, grid: PerAxis) -> float:
     for tensor, group in (("In", grid.k), ("Ker", grid.x), ("Out", grid.c)):
         received = words[tensor] * (1 / slices[tensor] - 1 / parts)  # type: ignore[index]
         if group > 1:
-            seconds += alpha * math.ceil(math.log2(group)) + received * nest.word_bytes * beta * (1 - 1e-9)
+            each = alpha * math.ceil(math.log2(group)) + received * nest.word_bytes * beta * (1 - 1e-9)
+            seconds += moves[tensor] * each  # type: ignore[index]
     work = PerAxis(*(-(-n // p) for n, p in zip(nest.extents, grid, strict=True)))
-    return max(passes * compute_seconds(machine, nest, work, True), request.moves * seconds)
+    return max(passes * compute_seconds(machine, nest, work, True), seconds)
 
 
 def _timed(request: Request, machine: Machine, footprints: Footprints, below: float | None) -> Timed | None:

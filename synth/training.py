@@ -1,4 +1,4 @@
-"""One training step of a layer: three passes on one grid, and what is kept in memory between them.
+"""One training step of a layer: its passes on one grid, and what is kept in memory between them.
 
     pass              reads       writes   what it can find kept
     forward           In, Ker     Out      nothing
@@ -12,28 +12,33 @@ Without keeping, every tensor moves three times (twice gathered, once summed); e
 gather, so keeping all three saves a third of the words. It costs memory: a kept slice lives from the pass
 that gathers it to the pass that finds it. Which tensors to keep is part of the search.
 
-A transposed convolution does backward-data first: In and Out change places above.
+A transposed convolution does backward-data first: In and Out change places above. Where a gradient is not
+wanted (dIn of the first layer of a network) there are two passes, and one tensor that both read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache, reduce
 from itertools import combinations
 from operator import add
 
-from synth.axes import TENSORS, Tensor
+from synth.axes import Tensor
 from synth.distribution import Distribution
 from synth.fit import Fit, fit
 from synth.memory import Footprints, Memory
 from synth.pass_plan import PassPlan
-from synth.passes import PASSES, WRITES, Pass, Passes, sequences, spans
+from synth.passes import GRADIENTS, PASSES, WRITES, Pass, Passes, sequences, spans
 from synth.words import received
 
 
 def roles(kept: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan, ...]:
-    """The passes, each with what it keeps and finds kept when `kept` is kept between passes."""
+    """The passes, each with what it keeps and finds kept when `kept` is kept between passes.
+
+    Of `kept`, what one pass alone reads is left out.
+    """
     lives = spans(sequence)
+    kept = kept & lives.keys()
     return tuple(
         PassPlan(
             pass_=pass_,
@@ -44,14 +49,16 @@ def roles(kept: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan,
     )
 
 
-def preferred(footprints: Footprints, transposed: bool = False) -> tuple[Passes, ...]:
+def preferred(
+    footprints: Footprints, transposed: bool = False, gradients: Collection[Tensor] = GRADIENTS
+) -> tuple[Passes, ...]:
     """The orders of the passes, best first: the gradient with more words to sum is computed first."""
 
     def arriving(sequence: Passes) -> int:
         written = WRITES[sequence[1]]
         return (footprints.distribution.group_size(written) - 1) * footprints.carried(written)
 
-    return tuple(sorted(sequences(transposed), key=arriving, reverse=True))
+    return tuple(sorted(sequences(transposed, gradients), key=arriving, reverse=True))
 
 
 def resident(footprints: Footprints, kept: frozenset[Tensor], sequence: Passes, pass_: Pass) -> int:
@@ -62,14 +69,13 @@ def resident(footprints: Footprints, kept: frozenset[Tensor], sequence: Passes, 
     """
     if pass_ == sequence[0]:
         return 0
-    _, second, last = sequence
-    waits = WRITES[pass_]
+    waits, before = WRITES[pass_], sequence[1 : sequence.index(pass_)]
     words = footprints.shares[waits] + (footprints.slice(waits) if waits in kept else 0)
-    return words + (footprints.shares[WRITES[second]] if pass_ == last else 0)
+    return words + sum(footprints.shares[WRITES[earlier]] for earlier in before)
 
 
 def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], overlap: bool = False) -> Memory:
-    """The most words a process holds over the three passes, what waits for later ones included.
+    """The most words a process holds over the passes, what waits for later ones included.
 
     overlap: whether the sums of the first gradient travel while the second one is computed.
     """
@@ -86,8 +92,8 @@ def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], over
 
 
 def overlaps(footprints: Footprints, pass_plans: Sequence[PassPlan], limit: int | None) -> bool:
-    """Whether the sums of the first gradient travel under the second: there are any, and memory for it."""
-    if footprints.distribution.group_size(WRITES[pass_plans[1].pass_]) == 1:
+    """Whether the sums of the first gradient travel under the second: there are both, and memory for it."""
+    if len(pass_plans) < len(PASSES) or footprints.distribution.group_size(pass_plans[1].written) == 1:
         return False
     return limit is None or training_memory(footprints, pass_plans, True).words <= limit
 
@@ -98,22 +104,23 @@ def fit_training(
     limit: int | None,
     panels: int | None = None,
     transposed: bool = False,
+    gradients: Collection[Tensor] = GRADIENTS,
 ) -> tuple[Fit | None, int]:
-    """The plans of the three passes that move the fewest words in all, and the least memory needed.
+    """The plans of the passes that move the fewest words in all, and the least memory needed.
 
     Words are those of the process that receives most over the whole step; `panels` as for `fit`.
     """
     footprints = Footprints(distribution)
     best: Fit | None = None
     least: int | None = None
-    orders = preferred(footprints, transposed)
+    orders = preferred(footprints, transposed, gradients)
 
     @cache
     def fewest(kept: frozenset[Tensor]) -> int:
         """Words in either order, were there memory enough."""
         return _words(distribution, roles(kept, orders[0]))
 
-    for kept in choices(limit is None):
+    for kept in choices(orders[0], limit is None):
         if best is not None and fewest(kept) >= best.words:
             continue
         for sequence in orders:
@@ -127,10 +134,11 @@ def fit_training(
     return best, least
 
 
-def choices(all_fit: bool) -> Iterator[frozenset[Tensor]]:
-    """What may be kept, most first; with enough memory everything is."""
-    for count in range(len(TENSORS), -1, -1):
-        for kept in combinations(TENSORS, count):
+def choices(sequence: Passes, all_fit: bool) -> Iterator[frozenset[Tensor]]:
+    """What may be kept between passes, most first; with enough memory everything is."""
+    tensors = spans(sequence)
+    for count in range(len(tensors), -1, -1):
+        for kept in combinations(tensors, count):
             yield frozenset(kept)
         if all_fit:
             return
@@ -142,10 +150,12 @@ def fit_kept(
     limit: int | None,
     kept: frozenset[Tensor],
     transposed: bool,
+    gradients: Collection[Tensor] = GRADIENTS,
 ) -> tuple[Fit | None, int]:
     """`fit_passes` in the preferred order: what a network plans for a layer, and what then runs it."""
     footprints = Footprints(distribution)
-    return fit_passes(footprints, stationary, limit, kept, sequence=preferred(footprints, transposed)[0])
+    sequence = preferred(footprints, transposed, gradients)[0]
+    return fit_passes(footprints, stationary, limit, kept & spans(sequence).keys(), sequence=sequence)
 
 
 def fit_passes(
@@ -182,7 +192,7 @@ def fit_passes(
 def _travels_whole(distribution: Distribution, role: PassPlan, sequence: Passes) -> bool:
     """Whether the sums of a pass are all that could stream in it: under the next pass they travel at once."""
     at_hand = (t in role.kept or distribution.group_size(t) == 1 for t in role.reads)
-    return role.pass_ == sequence[1] and distribution.group_size(role.written) > 1 and all(at_hand)
+    return sequence[1:-1] == (role.pass_,) and distribution.group_size(role.written) > 1 and all(at_hand)
 
 
 def _words(distribution: Distribution, pass_plans: Sequence[PassPlan]) -> int:

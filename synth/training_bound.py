@@ -18,21 +18,23 @@ in all passes, so `I_1 = I_2 = I_3` and so on, and a tensor is paid 3 times, or 
 
     minimise  w_I·I + w_K·K + w_O·O   under   I·K·O >= V       =  3·(w_I·w_K·w_O·V)^(1/3) inside all bounds
 
-That is `one_grid_bound`; with everything kept it is twice the bound of one pass.
+That is `one_grid_bound`; with everything kept it is twice the bound of one pass. A step that leaves a
+gradient out has two passes: what only one of them reads is paid whole.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 from synth.axes import TENSORS, Tensor
 from synth.bounds import UniversalBound, words_bound
 from synth.hbl import weighted_work
 from synth.nest import Nest
-from synth.passes import PASSES, WRITES
+from synth.passes import PASSES, WRITES, Passes, moves, spans
 
 
-def training_bound(nest: Nest, procs: int, most_work: int) -> UniversalBound:
+def training_bound(nest: Nest, procs: int, most_work: int, passes: Passes = PASSES) -> UniversalBound:
     """Received words of a training step, for the average (hence for some) of `procs` processes.
 
     `most_work`: real multiply-adds of the most loaded process in one pass.
@@ -40,12 +42,12 @@ def training_bound(nest: Nest, procs: int, most_work: int) -> UniversalBound:
     cap = min(most_work, max(1, nest.real_work))
     mass = weighted_work(nest, 2 / 3)
     piece = max(1, nest.real_work // nest.extents.g)
-    resident = 2 * nest.total_words / procs
-    words, point = 0.0, (0.0, 0.0, 0.0)
-    for pass_ in PASSES:
-        weights = {tensor: 1.0 if tensor == WRITES[pass_] else 0.5 for tensor in TENSORS}
+    resident = sum(times * nest.words[tensor] for tensor, times in moves(passes).items()) / procs
+    words, point, shared = 0.0, (0.0, 0.0, 0.0), spans(passes)
+    for pass_ in passes:
+        weights = {t: 0.5 if t in shared and t != WRITES[pass_] else 1.0 for t in TENSORS}
         out, inp, ker = (weights[tensor] * nest.words[tensor] for tensor in ("Out", "In", "Ker"))
-        scaled = mass * (1 / 4) ** (1 / 3)  # the product of the weights is 1/4
+        scaled = mass * math.prod(weights.values()) ** (1 / 3)
         each, _, x = words_bound((out, inp, ker), scaled, cap, procs, None, piece)
         words += each * (1 - 1e-12)
         point = (point[0] + x[0], point[1] + x[1], point[2] + x[2])
@@ -54,7 +56,7 @@ def training_bound(nest: Nest, procs: int, most_work: int) -> UniversalBound:
 
 
 def one_grid_bound(
-    nest: Nest, procs: int, most_work: int, kept: Collection[Tensor] = TENSORS
+    nest: Nest, procs: int, most_work: int, kept: Collection[Tensor] = TENSORS, passes: Passes = PASSES
 ) -> UniversalBound:
     """Received words of a training step whose passes give every process the same multiply-adds.
 
@@ -63,9 +65,9 @@ def one_grid_bound(
     cap = min(most_work, max(1, nest.real_work))
     mass = weighted_work(nest, 2 / 3)
     piece = max(1, nest.real_work // nest.extents.g)
-    times = {tensor: 3 - (tensor in kept) for tensor in TENSORS}
+    times = moves(passes, kept)
     out, inp, ker = (times[tensor] * nest.words[tensor] for tensor in ("Out", "In", "Ker"))
-    scaled = mass * (times["Out"] * times["In"] * times["Ker"]) ** (1 / 3)
+    scaled = mass * math.prod(times.values()) ** (1 / 3)
     words, _, point = words_bound((out, inp, ker), scaled, cap, procs, None, piece)
     resident = (out + inp + ker) / procs
     kappa = nest.taps * (mass / max(1, nest.real_work)) ** 1.5

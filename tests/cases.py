@@ -31,16 +31,18 @@ def _training(
     tiles: tuple[PerAxis, ...] = (),
     stays: str = "Out",
     other: bool = False,
+    gradients: str = "In Ker",
 ) -> Plan:
-    """Three passes; `tiles` and one stationary tensor for each of them, `kept` between them.
+    """The passes of a step; `tiles` and one stationary tensor for each of them, `kept` between them.
 
     other: the gradients in the other order, dKer first (of a transposed layer last).
     """
-    counts, stationary = tiles or (ONES,) * 3, (stays.split() * 3)[:3]
+    sequence = sequences(layer.transposed, gradients.split())[other]  # type: ignore[arg-type]
+    counts, stationary = tiles or (ONES,) * len(sequence), (stays.split() * 3)[: len(sequence)]
     first, *later = (
         replace(role, stationary=tensor, counts=count)  # type: ignore[arg-type]
         for role, tensor, count in zip(
-            roles(frozenset(kept.split()), sequences(layer.transposed)[other]),
+            roles(frozenset(kept.split()), sequence),
             stationary,
             counts,
             strict=True,
@@ -154,6 +156,13 @@ CASES: dict[str, Plan] = {
     "training_skewed": _training(SMALL, G(h=2, c=2, k=2), tiles=(G(c=2), G(k=2), ONES), stays="Out In Ker"),
     "training_grouped": _training(GROUPED, G(g=2, h=2, k=2), "Ker"),
     "training_volume": _training(VOLUME, G(d=2, h=2, k=2), "In Out", (ONES, G(k=2), ONES), "Ker"),
+    "training_first": _training(UNEVEN, G(h=2, c=2, k=2), gradients="Ker"),
+    "training_first_streams": _training(
+        SMALL, G(b=2, c=2, k=2), "", (G(c=2), G(k=2)), "Out In", gradients="Ker"
+    ),
+    "training_frozen": _training(MATRIX, G(b=2, c=2, k=2), gradients="In"),
+    "training_up_first": _training(UP, G(h=2, c=2, k=2), gradients="Ker"),
+    "training_up_frozen": _training(APART, G(g=2, h=2, k=2), gradients="In"),
     "training_line": _training(LINE, G(b=2, w=2, k=2)),
     "up_spatial": _plan(UP, G(h=2, c=2), pass_="backward-data"),
     "training_up": _training(UP, G(h=2, c=2, k=2)),

@@ -194,6 +194,7 @@ PLANNING = [
     flag("--grid", "b=2", "b=2,k=2", "h=4", "x=1", "b=0", "b=", "=,", "b=2,b=2"),
     flag("--balance", "0", "1", "10", "nan", "1e308"),
     flag("--pass", "training", "backward-data", "backward-filter"),
+    flag("--gradients", "ker", "in", "in,ker", "out", "", "ker,ker"),
     flag("--strategy", "data", "spatial", "2.5D", "3D", "SUMMA"),
     switch("--exact-procs"),
 ]

@@ -48,13 +48,16 @@ def steps_as_torch(name: str) -> None:
     shape = plan.layer.input if plan.layer.kernel else (plan.nest.extents.b, plan.nest.extents.c)
     inputs = torch.randn(shape)
     for step in range(3):
-        share = model.share(inputs).requires_grad_()
+        share = model.share(inputs).requires_grad_("In" in plan.gradients)
         given = inputs.clone().requires_grad_()
         out, right = model(share), whole(given)
         near(model.gather(out.detach()).reshape(right.shape), right.detach())
         for made in (out, right):  # the gradient of a plain sum is one word, expanded
             ((made if step == 1 else made.square()).sum() / right.numel()).backward()
-        near(share.grad, model.share(given.grad))
+        if "In" in plan.gradients:
+            near(share.grad, model.share(given.grad))
+        if "Ker" not in plan.gradients:
+            whole.weight.grad = None
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -63,6 +66,20 @@ def steps_as_torch(name: str) -> None:
     planned = plan.received.at(plan.distribution.at(dist.get_rank()))
     counted = model.words.received()
     assert counted["total"] == 3 * planned["total"]
+
+
+def one_gradient(names: str) -> None:
+    """A gradient that the plan does not make is refused when it is asked for, on every rank alike."""
+    for name in names.split():
+        plan = CASES[name]
+        model = distributed_conv(plan)
+        share = torch.zeros(tuple(high - low for low, high in model.given.mine)).requires_grad_()
+        model.weight.requires_grad_()
+        try:
+            model(share)
+        except ValueError as error:
+            print("refused:", error)
+        model(share.detach().requires_grad_("In" in plan.gradients)) if "Ker" in plan.gradients else None
 
 
 def state_moves(names: str) -> None:

@@ -45,7 +45,9 @@ def random_plan(rng: random.Random, task: Task = "forward") -> Plan:
             break
     blocks = [-(-n // p) for n, p in zip(extents, grid, strict=True)]
     kept = frozenset(t for t in TENSORS if task == "training" and rng.random() < 0.7)
-    passes = roles(kept, rng.choice(sequences())) if task == "training" else (PassPlan(pass_=task),)
+    gradients: tuple[Tensor, ...] = rng.choice([("In", "Ker"), ("In", "Ker"), ("Ker",), ("In",)])
+    sequence = rng.choice(sequences(gradients=gradients)) if task == "training" else (task,)
+    passes = roles(kept, sequence)
     first, *later = (_tiled(rng, blocks, role) for role in passes)
     order = placement(grid, rng.sample(AXES, len(AXES)) if rng.random() < 0.5 else AXES)
     return Plan(layer, grid.size, grid, first, later=tuple(later), order=order)

@@ -15,6 +15,7 @@ from synth.layer import Layer, load_layer
 from synth.machine.groups import CHANNELS_SWAPPED
 from synth.network.boxes import Boxes, Placed, looked_at
 from synth.network.moves import moved_words, rows_read
+from synth.passes import GRADIENTS, sequences
 from synth.training import roles
 from synth.words import received
 
@@ -38,13 +39,16 @@ LAYERS = [
 def test_words_are_those_of_the_interpreter(nest, parts) -> None:  # type: ignore[no-untyped-def]
     grids = [PerAxis(*(min(n, p) for n, p in zip(nest.extents, each, strict=True))) for each in parts]
     boxes = Boxes(nest, [Placed(g) for g in grids], max(g.size for g in grids))
-    forward, _ = boxes.words(False, True)
+    forward, _ = boxes.words(("forward",), True)
     for kept in (frozenset({"Out"}), frozenset(), frozenset({"In", "Ker", "Out"}), frozenset({"Ker"})):
-        training, _ = boxes.words(True, True, kept)
-        for index, grid in enumerate(grids):
-            counted = [received(Distribution(nest, grid), pass_plan).total for pass_plan in roles(kept)]
-            assert forward[index] == counted[0].max()
-            assert training[index] == sum(counted).max()  # type: ignore[union-attr]
+        for gradients in (GRADIENTS, ("In",), ("Ker",)):
+            passes = sequences(gradients=gradients)[0]
+            training, _ = boxes.words(passes, True, kept)
+            for index, grid in enumerate(grids):
+                d = Distribution(nest, grid)
+                counted = [received(d, pass_plan).total for pass_plan in roles(kept, passes)]
+                assert forward[index] == counted[0].max()
+                assert training[index] == sum(counted).max()  # type: ignore[union-attr]
 
 
 def _pair(source: Layer, target: Layer, one: Placed, other: Placed, procs: int) -> tuple[int, int]:

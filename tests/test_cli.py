@@ -19,6 +19,7 @@ from synth.plan_file import parse_plan
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = "examples/small.yaml"
 CONV = "examples/conv.yaml"
+NETWORK = "examples/networks/cosmoflow.yaml"
 
 Captured = pytest.CaptureFixture[str]
 
@@ -103,6 +104,10 @@ def test_flags_reach_the_plan(capsys: Captured) -> None:
     assert data["balance"]["exact_procs"] is True
     code, out, _ = told(capsys, "plan", SMALL, "--procs", "4", "--json", "--pass", "training")
     assert json.loads(out)["pass"] == "training"
+    code, out, _ = told(
+        capsys, "plan", SMALL, "--procs", "4", "--json", "--pass", "training", "--gradients", "ker"
+    )
+    assert [each["pass"] for each in json.loads(out)["passes"]] == ["forward", "backward-filter"]
 
 
 def test_schema_and_doctor(capsys: Captured) -> None:
@@ -166,6 +171,23 @@ COMPLAINTS: list[tuple[list[str], int, str]] = [
         ["plan", CONV, "--procs", "4", "--balance", "nan"],
         2,
         "balance is nan; it must be between 0 (no extra work) and 10",
+    ),
+    (
+        ["plan", CONV, "--procs", "4", "--pass", "training", "--gradients", "out"],
+        2,
+        "gradients is ['out']; it must name in, ker or both",
+    ),
+    (
+        ["plan", CONV, "--procs", "4", "--gradients", "ker"],
+        2,
+        "gradients ker are those of a training step, not of pass forward; "
+        "leave them out or ask for pass training",
+    ),
+    (
+        ["plan", NETWORK, "--procs", "4", "--pass", "training", "--gradients", "in"],
+        2,
+        "--gradients in says nothing about a network; with --pass training, ker leaves out "
+        "the gradient of its input",
     ),
     (["simulate"], 2, "synth simulate needs a layer file, or --plan FILE"),
     (["simulate", CONV], 2, "synth simulate examples/conv.yaml needs --procs P"),

@@ -17,7 +17,8 @@ from synth.grid_memory import LeastMemory
 from synth.memory import Footprints
 from synth.nest import Nest
 from synth.pass_plan import PassPlan
-from synth.passes import TASKS, Task
+from synth.passes import GRADIENTS, TASKS, Task
+from synth.search import Request
 from synth.skew import skewed
 from synth.tile_counts import tile_counts
 from synth.training import fit_training
@@ -183,13 +184,19 @@ def test_panels_along_x_are_no_more_than_memory_asks_for(extent: int, panels: in
     st.sampled_from(TASKS),
     st.booleans(),
     st.sampled_from([*((t,) for t in TENSORS), TENSORS]),
+    st.sampled_from([GRADIENTS, *((t,) for t in GRADIENTS)]),
 )
 def test_the_bound_of_the_memory_is_below_the_least(
-    d: Distribution, task: Task, transposed: bool, stationary: tuple[Tensor, ...]
+    d: Distribution,
+    task: Task,
+    transposed: bool,
+    stationary: tuple[Tensor, ...],
+    gradients: tuple[Tensor, ...],
 ) -> None:
-    bound = LeastMemory(d.nest, task, stationary, transposed)(d.grid, d.grid, d.grid.size)
+    request = Request(d.nest, d.grid.size, pass_=task, transposed=transposed, gradients=gradients)
+    bound = LeastMemory(d.nest, request.sequences, stationary)(d.grid, d.grid, d.grid.size)
     if task == "training":
-        _, least = fit_training(d, stationary, 0, None, transposed)
+        _, least = fit_training(d, stationary, 0, None, transposed, gradients)
     else:
         _, least = fit(d, stationary, 0, PassPlan(pass_=task))
     assert bound <= least

@@ -29,6 +29,7 @@ NAMES = {
     "training_streams": "training_streams.py",
     "training_skewed": "training_skewed.py",
     "training_up": "training_transposed.py",
+    "training_first": "training_first_layer.py",
 }
 
 

@@ -35,6 +35,10 @@ def told(folder: Path, function: str, argument: str, size: int) -> Outcome:
         "training_matrix",
         "training_up",
         "training_apart",
+        "training_first",
+        "training_frozen",
+        "training_up_first",
+        "training_up_frozen",
     ],
 )
 def test_steps_as_torch(name: str, tmp_path: Path) -> None:
@@ -58,6 +62,18 @@ def test_nan_is_named(tmp_path: Path) -> None:
     outcome = told(tmp_path, "nan_is_named", "training_data", 4)
     for line in outcome.output:
         assert "found: layer small: dOut is not finite on rank 1 (b=1)" in line
+
+
+@pytest.mark.ranks
+def test_a_gradient_that_is_not_planned_is_refused(tmp_path: Path) -> None:
+    outcome = told(tmp_path, "one_gradient", "training_first training_frozen training_up_first", 8)
+    for output in outcome.output:
+        for said in (
+            "uneven: In asks for a gradient, but the plan makes that of Ker alone; plan gradients of both",
+            "matrix: Ker asks for a gradient, but the plan makes that of In alone; plan gradients of both",
+            "up: In asks for a gradient, but the plan makes that of Ker alone",
+        ):
+            assert said in output
 
 
 @pytest.mark.ranks

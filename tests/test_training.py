@@ -16,7 +16,7 @@ import synth
 from synth.axes import TENSORS, PerAxis, Tensor
 from synth.distribution import Distribution
 from synth.memory import Footprints
-from synth.passes import PASSES, WRITES, Passes, reads, sequences, spans
+from synth.passes import GRADIENTS, PASSES, WRITES, Passes, reads, sequences, spans
 from synth.schedule import Schedule
 from synth.simulate import simulate
 from synth.simulated import simulated
@@ -28,7 +28,15 @@ SETS = [frozenset(kept) for count in range(4) for kept in combinations(TENSORS, 
 
 
 @pytest.mark.parametrize("kept", SETS, ids=lambda kept: "+".join(sorted(kept)) or "nothing")
-@pytest.mark.parametrize("sequence", [*sequences(), *sequences(transposed=True)])
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        each
+        for turned in (False, True)
+        for made in (GRADIENTS, ("In",), ("Ker",))
+        for each in sequences(turned, made)
+    ],
+)
 def test_roles_hand_over_what_is_kept(sequence: Passes, kept: frozenset[Tensor]) -> None:
     passes = {pass_plan.pass_: pass_plan for pass_plan in roles(kept, sequence)}
     assert tuple(passes) == sequence

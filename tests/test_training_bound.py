@@ -13,7 +13,7 @@ from synth.bounds import universal_bound
 from synth.distribution import Distribution
 from synth.layer import Layer
 from synth.nest import Nest
-from synth.passes import WRITES
+from synth.passes import GRADIENTS, PASSES, WRITES, Passes, sequences
 from synth.relaxation import relax_received, relax_training
 from synth.training import fit_training, roles
 from synth.training_bound import one_grid_bound, training_bound
@@ -72,14 +72,19 @@ KEPT: list[frozenset[Tensor]] = [
 ]
 
 
-@given(distributions(), st.sampled_from(KEPT))
-@settings(max_examples=40)
-def test_bound_program_and_plan_in_a_chain(distribution: Distribution, kept: frozenset[Tensor]) -> None:
+STEPS = [PASSES, *(sequences(gradients=(tensor,))[0] for tensor in GRADIENTS)]
+
+
+@given(distributions(), st.sampled_from(KEPT), st.sampled_from(STEPS))
+@settings(max_examples=60)
+def test_bound_program_and_plan_in_a_chain(
+    distribution: Distribution, kept: frozenset[Tensor], passes: Passes
+) -> None:
     """Three derivations: an inequality of sets, a geometric program of blocks, words counted rank by rank."""
     nest, procs = distribution.nest, distribution.grid.size
-    counted = sum(received(distribution, pass_plan).total for pass_plan in roles(kept))
-    program = relax_training(nest, procs, kept).cost
-    bound = one_grid_bound(nest, procs, distribution.most_real_work, kept).words
+    counted = sum(received(distribution, pass_plan).total for pass_plan in roles(kept, passes))
+    program = relax_training(nest, procs, kept, passes).cost
+    bound = one_grid_bound(nest, procs, distribution.most_real_work, kept, passes).words
     assert int(counted.max()) >= program * (1 - 1e-5) - 1e-5
     assert int(counted.max()) >= bound * (1 - 1e-9)
     if nest.real_work == nest.work and not any(
@@ -87,7 +92,7 @@ def test_bound_program_and_plan_in_a_chain(distribution: Distribution, kept: fro
     ):
         assert bound <= program * (1 + 1e-5) + 1e-3
     if kept == frozenset(TENSORS):
-        assert bound >= training_bound(nest, procs, distribution.most_real_work).words - 1e-6
+        assert bound >= training_bound(nest, procs, distribution.most_real_work, passes).words - 1e-6
 
 
 def test_with_everything_kept_a_step_is_two_passes() -> None:
@@ -107,9 +112,14 @@ def test_closed_form_of_a_cube_for_any_weights() -> None:
     """3·(w_I·w_K·w_O·V)^(1/3), the bound and the program alike, once no bound of a block binds."""
     n, procs = 512, 64
     nest = Layer.matmul(n, n, n).nest
-    for kept in KEPT:
-        times = [3 - (tensor in kept) for tensor in TENSORS]
-        volume = (n**3 / procs) ** 2
+    cases: list[tuple[Passes, frozenset[Tensor], list[int]]] = [
+        *((PASSES, kept, [3 - (tensor in kept) for tensor in ("In", "Ker", "Out")]) for kept in KEPT),
+        (STEPS[1], frozenset(TENSORS), [2, 1, 2]),  # no dKer: Ker is gathered once, for both passes
+        (STEPS[2], frozenset(TENSORS), [1, 2, 2]),  # no dIn
+        (STEPS[2], frozenset({"Ker", "Out"}), [2, 2, 2]),  # which one pass alone reads
+    ]
+    for passes, kept, times in cases:
+        volume, work = (n**3 / procs) ** 2, n**3 // procs
         expected = 3 * (math.prod(times) * volume) ** (1 / 3) - sum(times) * n * n / procs
-        assert math.isclose(one_grid_bound(nest, procs, n**3 // procs, kept).words, expected, rel_tol=1e-6)
-        assert math.isclose(relax_training(nest, procs, kept).cost, expected, rel_tol=1e-4)
+        assert math.isclose(one_grid_bound(nest, procs, work, kept, passes).words, expected, rel_tol=1e-6)
+        assert math.isclose(relax_training(nest, procs, kept, passes).cost, expected, rel_tol=1e-4)

@@ -77,6 +77,7 @@ def planned(args: argparse.Namespace) -> NetworkPlan:
         machine,
         args.balance,
         exact=getattr(args, "exact_procs", False),
+        inward=getattr(args, "gradients", None) != "ker",
     )
     return plan_network(load_network(args.layer), asked, args.solver, _tell if sys.stderr.isatty() else None)
 
@@ -87,6 +88,12 @@ def _refuse(args: argparse.Namespace) -> None:
         raise UsageError("objective paper is for one layer; for a network use words or time")
     if args.pass_ not in ("forward", "training"):
         raise UsageError(f"--pass {args.pass_} is for one layer; for a network use forward or training")
+    gradients = getattr(args, "gradients", None)
+    if gradients not in (None, "in,ker", "ker,in") and (gradients, args.pass_) != ("ker", "training"):
+        raise UsageError(
+            f"--gradients {gradients} says nothing about a network; with --pass training, ker leaves out "
+            "the gradient of its input"
+        )
     for name, unset in ONE_LAYER.items():
         value = getattr(args, name, unset)
         if value not in (unset, None):

@@ -22,7 +22,7 @@ from synth.machine.groups import group_of
 from synth.machine.levels import Machine
 from synth.memory import Footprints, halo_rows
 from synth.nest import Nest
-from synth.passes import PASSES, WRITES, Pass, Passes, spans
+from synth.passes import GRADIENTS, PASSES, WRITES, Pass, Passes, sequences, spans
 from synth.skew import apart
 
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
@@ -73,6 +73,7 @@ class LayerTimer:
     the oracle's convention.
     `sequence`: the passes in order of execution; where they are those of a training step, the last sums of
     the second one travel while the third one computes. By default nothing of one pass hides in another.
+    `inward`: without a sequence, whether a step makes the gradient of what the layer reads.
     """
 
     def __init__(
@@ -83,10 +84,12 @@ class LayerTimer:
         weighted: bool = True,
         kept: frozenset[Tensor] | None = None,
         sequence: Passes = (),
+        inward: bool = True,
     ) -> None:
-        self.sequence = sequence
-        self.spans = spans(sequence) or spans()  # without a step, those of one in the usual order
-        self.found = frozenset({"Out"}) if kept is None else kept
+        self.sequence, self.inward = sequence, inward
+        found = frozenset({"Out"}) if kept is None else kept
+        lives = spans(sequence) or spans(_steps(weighted, inward))
+        self.found = {tensor: last for tensor, (_, last) in lives.items() if tensor in found}
         self.kept = kept or frozenset()
         self.machine, self.footprints, self.order, self.weighted = machine, footprints, order, weighted
         self.nest, self.grid, self.work = footprints.nest, footprints.grid, footprints.work
@@ -137,7 +140,7 @@ class LayerTimer:
         for tensor in TENSORS:
             if self.groups[tensor].size == 1 or (tensor == "Ker" and not self.weighted):
                 continue
-            if tensor in self.found and self.spans[tensor][1] == pass_:
+            if self.found.get(tensor) == pass_:
                 continue
             ops[tensor] = "reduce_scatter" if WRITES[pass_] == tensor else "all_gather"
         if not self.weighted and self.nest.extents.c == 1:
@@ -212,7 +215,7 @@ class LayerTimer:
             pieces = 1 if tensor == stationary else panels
             seconds = self._seconds(op, tensor, stationary, pieces, skewed).seconds * pieces
             alone, streamed = (alone + seconds, streamed) if pieces == 1 else (alone, streamed + seconds)
-            if WRITES[pass_] == tensor and self.sequence[1:2] == (pass_,):
+            if WRITES[pass_] == tensor and self.sequence[1:-1] == (pass_,):
                 last = seconds / pieces
         hidden = self._hidden(travels, stationary, panels, streamed, skewed)
         hidden += self.machine.overlap * min(self.compute, last)
@@ -271,9 +274,13 @@ class LayerTimer:
 
     def wanted(self, training: bool) -> Passes:
         """The passes that there are."""
-        if not training:
-            return PASSES[:1]
-        return PASSES if self.weighted else PASSES[:2]
+        return _steps(self.weighted, self.inward) if training else PASSES[:1]
+
+
+def _steps(weighted: bool, inward: bool) -> Passes:
+    """The passes of a training step in the usual order."""
+    gradients = [tensor for tensor, asked in zip(GRADIENTS, (inward, weighted), strict=True) if asked]
+    return sequences(gradients=gradients)[0]
 
 
 def along(stationary: Tensor) -> Axis:
@@ -283,8 +290,14 @@ def along(stationary: Tensor) -> Axis:
 
 
 def layer_seconds(
-    machine: Machine, nest: Nest, grid: PerAxis, order: Order, training: bool = False, weighted: bool = True
+    machine: Machine,
+    nest: Nest,
+    grid: PerAxis,
+    order: Order,
+    training: bool = False,
+    weighted: bool = True,
+    inward: bool = True,
 ) -> float:
-    """Seconds of a layer: forward, or all three passes."""
-    timer = LayerTimer(machine, Footprints(Distribution(nest, grid)), order, weighted)
+    """Seconds of a layer: forward, or with the gradients; `inward` as for `LayerTimer`."""
+    timer = LayerTimer(machine, Footprints(Distribution(nest, grid)), order, weighted, inward=inward)
     return sum(timer.least(pass_) for pass_ in timer.wanted(training))

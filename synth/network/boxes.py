@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from synth.axes import AXES, DIMS, LACKS, ROW_MAJOR, SPATIAL, Order, PerAxis, Tensor, strides
 from synth.distribution import Distribution
 from synth.nest import Nest
+from synth.passes import WRITES, Passes, gathers
 
 Array = NDArray[Any]
 Span = tuple[Array, Array]
@@ -149,52 +150,36 @@ class Boxes:
         return _reached(self.nest.windows[dim], _cut((0, extent), self.parts[dim], self.at[dim]))
 
     def words(
-        self,
-        training: bool,
-        weighted: bool,
-        kept: frozenset[Tensor] = frozenset({"Out"}),
-        transposed: bool = False,
+        self, passes: Passes, weighted: bool, kept: frozenset[Tensor] = frozenset({"Out"})
     ) -> tuple[Array, dict[str, Array]]:
         """(words that the most-receiving rank receives, words per tensor), per grid.
 
-        Forward alone (of a transposed layer, backward-data), or all three passes, which keep what they gather
-        of the tensors in `kept`, as `training.SPANS` says. Without weights (pooling) the kernel is free and
-        has no gradient.
+        Of some passes, which keep what they gather of the tensors in `kept`, as `passes.spans` says. Without
+        weights (pooling) the kernel is free and has no gradient.
         """
         group = {t: self._group(t) for t in LACKS}
         needed, within = self._inputs
+        carried, wanted = self._summed if "backward-data" in passes else self._inputs
         ker, out = (_volume(self.owned(t)) for t in ("Ker", "Out"))
-        gather_in, gather_out = needed - within, out * (group["Out"] - 1)
-        if self.nest.extents.c == 1:
-            gather_out = gather_out * 0
-        moved = {"in": gather_in, "out": gather_out, "ker": 0 * ker}
-        if weighted:
-            slice_ = np.ones((1, 1), dtype=np.int64)
-            for dim in DIMS["Ker"]:
-                slice_ = slice_ * _len(self._line("Ker", dim))
-            moved["ker"] = slice_ - ker
-        if transposed and not training:
-            carried, wanted = self._summed
-            moved["in"] = carried * (group["In"] - 1) + wanted - within
-            moved["out"] = self._slice_out() - out
-        if training:
-            # backward-data reads dOut and Ker, and sums dIn over the k-group and the halo;
-            # backward-filter reads dOut and In, and sums dKer over the x-group
-            again = {tensor: 1 if weighted and tensor not in kept else 0 for tensor in LACKS}
-            carried, wanted = self._summed
-            sums = carried * (group["In"] - 1) + wanted - within
-            moved["out"] = moved["out"] + (self._slice_out() - out) * (1 + again["Out"])
-            moved["in"] = moved["in"] + sums + gather_in * again["In"]
-            if weighted:
-                moved["ker"] = moved["ker"] * (1 + again["Ker"]) + ker * (group["Ker"] - 1)
-        moved = {name: np.where(self.idle, 0, words) for name, words in moved.items()}
+        gathered: dict[Tensor, Array] = {"In": needed - within, "Out": self._slice("Out") - out}
+        summed: dict[Tensor, Array] = {
+            "In": carried * (group["In"] - 1) + wanted - within,
+            "Out": out * (group["Out"] - 1),
+        }
+        gathered["Ker"] = (self._slice("Ker") - ker) * weighted
+        summed["Ker"] = ker * (group["Ker"] - 1) * weighted
+        moved = {}
+        for tensor, times in gathers(passes, kept).items():
+            sums = sum(WRITES[pass_] == tensor for pass_ in passes)
+            words = times * gathered[tensor] + sums * summed[tensor]
+            moved[tensor.lower()] = np.where(self.idle, 0, words)
         total = moved["in"] + moved["ker"] + moved["out"]
         return total.max(axis=1), {name: words.max(axis=1) for name, words in moved.items()}
 
-    def _slice_out(self) -> Array:
+    def _slice(self, tensor: Tensor) -> Array:
         words = np.ones((1, 1), dtype=np.int64)
-        for dim in DIMS["Out"]:
-            words = words * _len(self._line("Out", dim))
+        for dim in DIMS[tensor]:
+            words = words * _len(self._line(tensor, dim))
         return words
 
     def _group(self, tensor: Tensor) -> Array:

@@ -90,13 +90,15 @@ class Channels:
 class Edge:
     """Words that move between two planned nodes: into its input, or onto its output (a sum).
 
-    `channels` are the parts that a concatenation makes of it; () where all channels are meant.
+    `channels` are the parts that a concatenation makes of it; () where all channels are meant. `trained`:
+    whether something is trained before them, so that their gradients go back.
     """
 
     source: str
     target: str
     role: Role
     channels: tuple[Channels, ...] = ()
+    trained: bool = True
 
 
 @dataclass(frozen=True)
@@ -139,13 +141,29 @@ class Network:
         return parts
 
     @cached_property
+    def trained(self) -> frozenset[str]:
+        """The nodes with a parameter in them or before them: those whose outputs have gradients."""
+        found = set[str]()
+        for node in self.nodes.values():
+            own = node.parameters or node.kind == "gathered"  # of which nobody says what it has
+            if own or any(name in found for name in node.inputs):
+                found.add(node.name)
+        return frozenset(found)
+
+    def inward(self, node: Node) -> bool:
+        """Whether something is trained before a node, so that a step needs the gradient of what it reads."""
+        return any(name in self.trained for name in node.inputs) or not node.inputs
+
+    @cached_property
     def edges(self) -> list[Edge]:
         """All redistributions between two nodes, each once."""
         joined: dict[tuple[str, str, Role], list[Channels]] = {}
-        for source, target, role, channels in self._edges():
+        back = set[tuple[str, str, Role]]()
+        for value, (source, target, role, channels) in self._edges():
             found = joined.setdefault((source, target, role), [])
             found += [channels] if channels not in found else []
-        return [Edge(*ends, channels=self._some(ends, every)) for ends, every in joined.items()]
+            back |= {(source, target, role)} if value in self.trained else set()
+        return [Edge(*ends, self._some(ends, every), ends in back) for ends, every in joined.items()]
 
     def _some(self, ends: tuple[str, str, Role], channels: list[Channels]) -> tuple[Channels, ...]:
         """() where the channels are all that source and target have."""
@@ -154,15 +172,17 @@ class Network:
         every = Channels(0, 0, self.nodes[source].shape[1])
         return () if channels == [every] and reads[1] == every.count else tuple(channels)
 
-    def _edges(self) -> Iterator[tuple[str, str, Role, Channels]]:
+    def _edges(self) -> Iterator[tuple[str, tuple[str, str, Role, Channels]]]:
+        """The node whose output moves, and the edge with some of its channels."""
         for node in self.nodes.values():
             if node.layer:
                 whole = (Part(node.name, 0, node.in_shape[1]),)
                 for name in node.inputs:
-                    yield from _met(self.parts[name], whole, "in")
+                    yield from ((name, each) for each in _met(self.parts[name], whole, "in"))
             elif node.kind in ("add", "mul"):
                 for name in node.inputs[1:]:
-                    yield from _met(self.parts[name], self.parts[node.name], "out")
+                    met = _met(self.parts[name], self.parts[node.name], "out")
+                    yield from ((name, each) for each in met)
 
     @property
     def parameters(self) -> int:

@@ -24,8 +24,8 @@ class Side(NamedTuple):
     boxes: Boxes
 
 
-def edge_words(edge: Edge, before: Side, after: Side, single: Sequence[bool], training: bool) -> Array:
-    """Words of an edge by (source option, target option); in training with those of the gradient."""
+def edge_words(edge: Edge, before: Side, after: Side, single: Sequence[bool], back: bool) -> Array:
+    """Words of an edge by (source option, target option); `back`: with those of the gradient."""
     kind = after.kind
     tensor = kind.ends[0] if edge.role == "in" else kind.ends[1]
     have, want = before.boxes.flat(before.kind.ends[1])[:2], after.boxes.flat(tensor)[:2]
@@ -40,7 +40,7 @@ def edge_words(edge: Edge, before: Side, after: Side, single: Sequence[bool], tr
         parts = ((each.source, each.target, each.count) for each in edge.channels)
         pairs = [some_channels(have, want, part) for part in parts]
     moved = (moved_words(*pair, tables) for pair in pairs)
-    words = [ahead + back if training else ahead for ahead, back in moved]
+    words = [there + again if back else there for there, again in moved]
     total: Array = np.sum(words, axis=0)
     return total
 

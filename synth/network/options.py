@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from synth.axes import AXES, ROW_MAJOR, SPATIAL, TENSORS, Order, PerAxis, Tensor
+from synth.axes import AXES, ROW_MAJOR, SPATIAL, Order, PerAxis, Tensor
 from synth.errors import InfeasibleError, UsageError
 from synth.grid_ranges import shared_rows
 from synth.machine.groups import CHANNELS_SWAPPED, ORDERS, distinct_orders
@@ -21,6 +21,7 @@ from synth.nest import Nest
 from synth.network.boxes import EVERY, Boxes, Placed
 from synth.network.family import family, largest_block
 from synth.network.graph import Node
+from synth.passes import GRADIENTS, Passes, gathers, moves, sequences
 from synth.space import Space, all_grids
 from synth.strategies import STRATEGIES
 
@@ -49,6 +50,7 @@ class Asked:
     placement: bool = True  # whether ranks may be placed in other orders than row-major
     exact: bool = False  # whether layers with weights use every process, balanced or not, where one can
     kept: frozenset[Tensor] = frozenset({"Out"})  # training: gathered once, kept for a later pass
+    inward: bool = True  # training: whether the gradient of the network's input is made, too
 
     def __post_init__(self) -> None:
         if not 0 <= self.balance <= 10:
@@ -69,13 +71,23 @@ class Kind:
     nest: Nest
     weighted: bool
     rows: tuple[int, ...] = ()  # positions of a transposed layer's output; () for all others
+    inward: bool = True  # whether training makes the gradient of what the layer is given
 
     @classmethod
-    def of(cls, node: Node) -> Kind:
+    def of(cls, node: Node, inward: bool = True) -> Kind:
         """The kind of a planned node."""
         assert node.layer is not None
         rows = node.layer.output_shape[2:] if node.layer.transposed else ()
-        return cls(node.layer.nest, node.weighted, rows)
+        return cls(node.layer.nest, node.weighted, rows, inward)
+
+    @property
+    def gradients(self) -> tuple[Tensor, ...]:
+        """The gradients that training makes, of the layer's own tensors."""
+        return tuple(t for t, made in zip(GRADIENTS, (self.inward, self.weighted), strict=True) if made)
+
+    def passes(self, training: bool) -> Passes:
+        """The passes of the nest: the one that runs forward, in training with the gradients."""
+        return sequences(bool(self.rows), self.gradients if training else ())[0]
 
     @property
     def ends(self) -> tuple[Tensor, Tensor]:
@@ -117,21 +129,17 @@ class Catalogue:
         gathered = inputs if self.kind.rows else inputs + self._halo(grid)
         ker = words["Ker"] * (1 / (grid.g * grid.c * grid.k) - 1 / parts) if self.kind.weighted else 0.0
         out = words["Out"] * (1 / (grid.x * grid.g * grid.k) - 1 / parts)
-        received = gathered + ker + out
-        if self.asked.training and self.kind.weighted:
-            again = {tensor: 1 + (tensor not in self.asked.kept) for tensor in TENSORS}  # gathers
-            received = again["In"] * gathered + inputs + (1 + again["Ker"]) * ker + (1 + again["Out"]) * out
-        elif self.asked.training:
-            received = gathered + inputs + 2 * out
+        passes, kept = self.kind.passes(self.asked.training), self.asked.kept
+        moved, times = gathers(passes, kept)["In"], moves(passes, kept)
+        received = moved * gathered + (times["In"] - moved) * inputs + times["Ker"] * ker + times["Out"] * out
         received *= 1 - 1e-9
         if self.asked.objective == "words":
             return received
         machine = self.asked.machine
         assert machine is not None
-        passes = (3 if self.kind.weighted else 2) if self.asked.training else 1
         beta = min(min([level.beta, *(b for _, b in level.small)]) for level in machine.levels)
         work = largest_block(self.nest, grid)
-        computing = passes * compute_seconds(machine, self.nest, work, self.kind.weighted)
+        computing = len(passes) * compute_seconds(machine, self.nest, work, self.kind.weighted)
         return max(computing, received * self.nest.word_bytes * beta / 2)
 
     def _halo(self, grid: PerAxis) -> float:
@@ -152,9 +160,8 @@ class Catalogue:
         if placed not in self.costs:
             machine = self.asked.machine
             assert machine is not None
-            self.costs[placed] = layer_seconds(
-                machine, self.nest, placed.grid, placed.order, self.asked.training, self.kind.weighted
-            )
+            how = self.asked.training, self.kind.weighted, self.kind.inward
+            self.costs[placed] = layer_seconds(machine, self.nest, placed.grid, placed.order, *how)
         return self.costs[placed]
 
     @cached_property
@@ -198,8 +205,8 @@ class Catalogue:
         new = [grid for grid in grids if grid not in self.words]
         if new:
             boxes = Boxes(self.nest, [Placed(g) for g in new], self.asked.procs)
-            how = self.asked.training, self.kind.weighted, self.asked.kept, bool(self.kind.rows)
-            words, _ = boxes.words(*how)
+            passes = self.kind.passes(self.asked.training)
+            words, _ = boxes.words(passes, self.kind.weighted, self.asked.kept)
             self.words.update(zip(new, map(int, words), strict=True))
 
     def best(self, count: int, axes: str = "", full: bool = False) -> list[tuple[float, Placed]]:

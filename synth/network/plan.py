@@ -8,7 +8,7 @@ from functools import cached_property
 from synth.fit import Fit
 from synth.network.boxes import Placed
 from synth.network.graph import Edge, Network
-from synth.network.options import Asked
+from synth.network.options import Asked, Kind
 from synth.network.solve import Solution
 
 
@@ -37,6 +37,7 @@ class NetworkPlan:
     singles: tuple[Single, ...]
     resident: int  # words that every rank holds throughout: weights, gradients, activations
     fits: tuple[Fit, ...]
+    kinds: tuple[Kind, ...]
 
     @property
     def cost(self) -> float:

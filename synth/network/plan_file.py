@@ -32,7 +32,7 @@ KEYS = [
     *("word_bytes", "memory_words", "resident_words"),
     *("layers", "redistributions", "singles", "best_single", "ratio"),
 ]
-LAYER_KEYS = ["name", "grid", "order", "stationary", "panels", "cost", "words", "memory_words"]
+LAYER_KEYS = ["name", "grid", "order", "stationary", "panels", "cost", "words", "memory_words", "gradients"]
 MOST = 2**62
 
 
@@ -92,8 +92,13 @@ class _Check:
             if not isinstance(data[key], list) or len(data[key]) > 100_000:
                 raise self.fail(f"{key} is not a list")
         words = data["objective"] == "words"
+        made = ["in", "ker"] if data["pass"] == "training" else []
         for i, layer in enumerate(data["layers"]):
+            if isinstance(layer, dict):
+                layer.setdefault("gradients", made)  # files from before it was said
             self.layer(layer, f"layers[{i}]", procs, words)
+            if not isinstance(layer["gradients"], list) or not all(g in made for g in layer["gradients"]):
+                raise self.fail(f"layers[{i}].gradients is not a list of those that a training step makes")
         names = [layer["name"] for layer in data["layers"]]
         if not names or len(set(names)) < len(names):
             raise self.fail("layers is empty, or two layers have one name")

@@ -62,7 +62,7 @@ class _Planner:
                 f"{network.name} has no convolution, product or pooling; nothing is to be planned"
             )
         self.position = {node.name: i for i, node in enumerate(self.nodes)}
-        self.kinds = [Kind.of(node) for node in self.nodes]
+        self.kinds = [Kind.of(node, asked.inward or network.inward(node)) for node in self.nodes]
         self.distinct = list(dict.fromkeys(self.kinds))
         self.of_kind = [self.distinct.index(kind) for kind in self.kinds]
         self.fitted: dict[tuple[Kind, PerAxis], Fit | None] = {}
@@ -169,7 +169,8 @@ class _Planner:
         """The plans of the passes that fit a limit in words, and the least that they need."""
         distribution = Distribution(kind.nest, placed.grid)
         if self.asked.training and kind.weighted:
-            return fit_kept(distribution, STATIONARY, limit, self.asked.kept, bool(kind.rows))
+            how = self.asked.kept, bool(kind.rows), kind.gradients
+            return fit_kept(distribution, STATIONARY, limit, *how)
         return fit(distribution, STATIONARY, limit, _role(kind))
 
     def _too_small(self, table: Sequence[Sequence[Choice]]) -> InfeasibleError:
@@ -234,16 +235,20 @@ class _Planner:
         for edge in self.network.edges:
             source, target = (self.of_kind[self.position[n]] for n in (edge.source, edge.target))
             single = single_positions(self.network, edge)
-            key = (source, target, edge.role, edge.channels, single)
+            back = self.asked.training and (self.asked.inward or edge.trained)
+            key = (source, target, edge.role, edge.channels, single, back)
             if key not in known:
                 before, after = (Side(self.distinct[k], boxes[k]) for k in (source, target))
-                words = edge_words(edge, before, after, single, self.asked.training)
-                known[key] = words, self._priced(words, self.distinct[target])
+                words = edge_words(edge, before, after, single, back)
+                known[key] = words, self._priced(words, self.distinct[target], back)
             result[edge] = known[key]
         return result
 
-    def _priced(self, words: Array, kind: Kind) -> Table:
-        """Words, or seconds: one exchange on the outermost level that P ranks span, all ranks at once."""
+    def _priced(self, words: Array, kind: Kind, back: bool) -> Table:
+        """Words, or seconds: one exchange on the outermost level that P ranks span, all ranks at once.
+
+        Of a value, and of its gradient if that goes `back`.
+        """
         if self.asked.objective == "words":
             return words.astype(np.float64)
         machine = self.asked.machine
@@ -254,7 +259,7 @@ class _Planner:
         level, _ = group.units()[-1]
         where, flows = machine.levels[level], group.shared(level)
         each = where.message(1.0, flows) - where.message(0.0, flows)
-        seconds = where.message(0.0) * (2 if self.asked.training else 1) + words * kind.nest.word_bytes * each
+        seconds = where.message(0.0) * (1 + back) + words * kind.nest.word_bytes * each
         return np.where(words > 0, seconds, 0.0)
 
     def _result(
@@ -283,6 +288,7 @@ class _Planner:
             singles,
             self.resident,
             tuple(each for each in fits if each is not None),
+            tuple(self.kinds),
         )
 
 

@@ -112,7 +112,7 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
     """`synth.network-plan/1`: decisions and costs; words or seconds as `objective` says."""
     asked = plan.asked
     best = plan.best_single
-    rows = zip(plan.network.planned, plan.chosen, plan.layer_costs, plan.fits, strict=True)
+    rows = zip(plan.network.planned, plan.kinds, plan.chosen, plan.layer_costs, plan.fits, strict=True)
     return {
         "schema": "synth.network-plan/1",
         "name": plan.network.name,
@@ -125,7 +125,7 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
         "lower_bound": plan.least,
         "gap": plan.solution.gap,
         "method": plan.solution.method,
-        "word_bytes": Kind.of(plan.network.planned[0]).nest.word_bytes,
+        "word_bytes": plan.kinds[0].nest.word_bytes,
         "memory_words": plan.memory_words,
         "resident_words": plan.resident,
         "layers": [
@@ -136,10 +136,11 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
                 "stationary": fit.first.stationary.lower(),
                 "panels": fit.first.panels,
                 "cost": cost,
-                "words": _words(Kind.of(node), placed, plan),
+                "words": _words(kind, placed, plan),
                 "memory_words": fit.memory,
+                "gradients": [tensor.lower() for tensor in kind.gradients if asked.training],
             }
-            for node, placed, cost, fit in rows
+            for node, kind, placed, cost, fit in rows
         ],
         "redistributions": [_edge(edge, plan) for edge in plan.edge_words],
         "singles": [{"name": s.name, "cost": s.cost, "why": s.why} for s in plan.singles],
@@ -151,7 +152,8 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
 def _words(kind: Kind, placed: Placed, plan: NetworkPlan) -> dict[str, int]:
     """Tensor -> what the rank that receives most of it receives; their sum is no rank's, in general."""
     asked = plan.asked
-    _, by_tensor = Boxes(kind.nest, [placed], asked.procs).words(asked.training, kind.weighted, asked.kept)
+    boxes = Boxes(kind.nest, [placed], asked.procs)
+    _, by_tensor = boxes.words(kind.passes(asked.training), kind.weighted, asked.kept)
     return {tensor: int(by_tensor[tensor][0]) for tensor in ("in", "ker", "out")}
 
 
