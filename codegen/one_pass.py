@@ -69,7 +69,7 @@ class OnePass(Signature):
             both = f"tiles, steps = TILES[{key}], STEPS[{key}]"
             nodes.append(Text((f"steps = STEPS[{key}]" if self.skewed else both,)))
         if self.halo and self.written != "In" and "In" not in self.pass_plan.kept:
-            nodes.append(Halo(_sentence(WHY["halo"]), self._neighbour_axes()))
+            nodes.append(Halo(_sentence(WHY["halo"]), self._neighbour_axes(), self.framed))
         nodes += self._gathers()
         nodes += self._all_steps()
         return (*nodes, *self._end())

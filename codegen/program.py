@@ -32,6 +32,7 @@ class Halo:
 
     why: str
     axes: str
+    framed: bool  # zeros that the kernel needs are laid around it
 
 
 @dataclass(frozen=True)

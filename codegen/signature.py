@@ -5,7 +5,7 @@ from __future__ import annotations
 from textwrap import wrap
 
 from codegen.coordinates import carries_more
-from synth.axes import Tensor
+from synth.axes import DIMS, SPATIAL, Tensor
 from synth.pass_plan import PassPlan
 from synth.passes import shown
 from synth.plan import Plan
@@ -28,6 +28,7 @@ class Signature:
         self.name = pass_plan.pass_.replace("-", "_")
         self.touches: set[Tensor] = set()  # tensors of which the text asks what a block touches
         self.skewed = skewed(self.distribution, pass_plan)
+        self.framed = self.halo and frames(plan)
 
     def role(self, tensor: Tensor) -> str:
         """`In`, or `dIn` where it is a gradient."""
@@ -121,6 +122,8 @@ class Signature:
         )
         if self.overlap:
             rest += f" The share, {result}, is whole once the sums that travel meanwhile are here."
+        if self.framed and "in_wide" in (one, other):
+            rest += " `in_wide` has the zeros of `zeros_beside` around it."
         if self.kept:
             names = " and ".join(f"`{name}`" for name in self.kept)
             rest += f" Returned as well, for the passes to come: {names}."
@@ -131,3 +134,14 @@ class Signature:
         if name.endswith("_own"):
             return name, f"owned_{tensor.lower()}(at)"
         return name, "carried_in(at)" if name == "in_wide" else f"{self.touched(tensor)}(work(at))"
+
+
+def frames(plan: Plan) -> bool:
+    """Whether kernels read a widened share of In as it is: the zeros that they need are laid around it once.
+
+    So if no other rank needs it and no pass cuts it into tiles, and if padding meets the cut of an axis.
+    """
+    tiles = (axis for t in plan.pass_plans if t.written != "In" for axis in t.loops())
+    cut = (axis for axis in SPATIAL if getattr(plan.grid, axis) > 1)
+    alone = plan.distribution.group_size("In") == 1 and not any(axis in DIMS["In"] for axis in tiles)
+    return alone and any(plan.nest.windows[axis].padding > 0 for axis in cut)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -19,21 +19,43 @@ def redistribute(
     peers: list[At],
     grid: dict[str, int],
     count: Callable[[int], None],
+    around: Sequence[int] = (),
 ) -> torch.Tensor:
     """The words of `wanted(at)`: those in `own` are copied, `peers` send the others.
 
     Both sides intersect the same intervals, so nobody has to ask. A halo is the case in
     which the rows wanted are a little more than those owned; it may be wider than the
     part of a neighbour, and nothing is assumed about strides or even parts.
+    around: zeros to lay around them, as `F.pad` takes them.
     """
     here, there = owned(at), wanted(at)
     kept = overlap(here, there)
-    result = own.new_empty(shape(there))
+    whole = own.new_empty(padded(shape(there), around))
+    result = clear_around(whole, around)
     if volume(kept):
         result[within(kept, there)] = own[within(kept, here)]
     for box, piece in exchange(own, owned, wanted, at, peers, grid, count):
         result[within(box, there)] = piece
-    return result
+    return whole
+
+
+def padded(sizes: Sequence[int], around: Sequence[int]) -> list[int]:
+    """Extents with some zeros around, which are as `F.pad` takes them."""
+    extents = list(sizes)
+    for place, zeros in enumerate(around):
+        extents[-1 - place // 2] += zeros
+    return extents
+
+
+def clear_around(whole: torch.Tensor, around: Sequence[int]) -> torch.Tensor:
+    """Write those zeros into a tensor; what they are around is returned."""
+    inner = whole
+    for place, (low, high) in enumerate(zip(around[::2], around[1::2], strict=True)):
+        dim = whole.dim() - 1 - place
+        inner.narrow(dim, 0, low).zero_()
+        inner.narrow(dim, inner.shape[dim] - high, high).zero_()
+        inner = inner.narrow(dim, low, inner.shape[dim] - low - high)
+    return inner
 
 
 def give_back(

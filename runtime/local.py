@@ -24,6 +24,7 @@ from runtime.forms import (
     product,
     reordered,
 )
+from runtime.halo import clear_around, padded
 from runtime.room import Room
 from runtime.winograd import (
     suits_winograd,
@@ -42,7 +43,8 @@ def convolve(
 ) -> torch.Tensor:
     """Out of one block, from exactly the input rows that it reads.
 
-    `conv` is torch's conv1d, conv2d or conv3d.
+    `conv` is torch's conv1d, conv2d or conv3d. The rows may have the zeros of
+    `zeros_beside` around them.
     """
     dims = len(windows)
     rows = (high - low for low, high in (block[axis] for axis in windows))
@@ -50,12 +52,9 @@ def convolve(
     if not (in_tile.numel() and ker_tile.numel() and all(out_shape)):
         return in_tile.new_zeros(out_shape)
     fit = fitted(block, windows)
-    wide = flat(in_tile, dims)
-    if fit.zeros:
-        wide = bordered(wide, fit.zeros)
+    wide, copied = surrounded(flat(in_tile, dims), block, windows, fit.zeros)
     out = output(conv, wide, ker_tile, fit)
-    if fit.zeros:
-        Room.leave(wide)
+    Room.leave(*copied)
     return out.reshape(out_shape)
 
 
@@ -134,12 +133,10 @@ def kernel_gradient(
     if not (in_tile.numel() and dout_tile.numel() and all(ker_shape)):
         return in_tile.new_zeros(ker_shape)
     fit = fitted(block, windows)
-    wide = flat(in_tile, dims)
-    if fit.zeros:
-        wide = bordered(wide, fit.zeros)
+    wide, copied = surrounded(flat(in_tile, dims), block, windows, fit.zeros)
     shape_only = Room.take(in_tile, *ker_shape)
     dker = gradients(wide, shape_only, dout_tile, fit, 1)
-    Room.leave(shape_only, *([wide] if fit.zeros else []))
+    Room.leave(shape_only, *copied)
     return dker.reshape(ker_shape)
 
 
@@ -157,26 +154,38 @@ def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
     return Fit(written if any(written) else [], padding, stride, dilation)
 
 
-def bordered(values: torch.Tensor, zeros: list[int]) -> torch.Tensor:
-    """A copy with zeros around it, in `Room`; `zeros` as `F.pad` takes them."""
+def zeros_beside(block: dict[str, Interval], windows: dict[str, Window]) -> list[int]:
+    """The zeros that a block sees and `padding=` cannot add, as `F.pad` takes them.
+
+    Laid around the rows of a block once, they need not be for every pass.
+    """
+    zeros = fitted(block, windows).zeros
+    return zeros if min(zeros, default=0) >= 0 else []  # rows are cut off instead
+
+
+def surrounded(
+    values: torch.Tensor,
+    block: dict[str, Interval],
+    windows: dict[str, Window],
+    zeros: list[int],
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A block's rows with zeros around them; what of that is in `Room`, for a while.
+
+    A copy, unless there are none or they are there already.
+    """
+    reads = [reach(block[axis], window) for axis, window in windows.items()]
+    rows = [high - low for low, high in reads]
+    if not zeros or list(values.shape[-len(rows) :]) == padded(rows, zeros):
+        return values, []
     if min(zeros) < 0:  # rows that nothing reads are cut off
-        return F.pad(values, zeros)
-    sizes, inner = list(values.shape), [slice(None)] * values.dim()
-    for place, low in enumerate(zeros[::2]):
-        dim = values.dim() - 1 - place
-        inner[dim] = slice(low, low + sizes[dim])
-        sizes[dim] += low + zeros[2 * place + 1]
-    wide = Room.take(values, *sizes)
-    for place, (low, high) in enumerate(zip(zeros[::2], zeros[1::2], strict=True)):
-        dim = values.dim() - 1 - place
-        wide.narrow(dim, 0, low).zero_()
-        wide.narrow(dim, sizes[dim] - high, high).zero_()
-    wide[tuple(inner)] = values
-    return wide
+        return F.pad(values, zeros), []
+    wide = Room.take(values, *padded(values.shape, zeros))
+    clear_around(wide, zeros).copy_(values)
+    return wide, [wide]
 
 
 def inside(values: torch.Tensor, zeros: list[int]) -> torch.Tensor:
-    """What `bordered` put zeros around: a view, where nothing had been cut off."""
+    """What has zeros around it: a view, where nothing had been cut off."""
     if any(n < 0 for n in zeros):
         return F.pad(values, [-n for n in zeros])
     for place, (low, high) in enumerate(zip(zeros[::2], zeros[1::2], strict=True)):

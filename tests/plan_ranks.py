@@ -160,7 +160,7 @@ def broken_pass(case: str) -> None:
     """What a backward pass that broke off had collected is forgotten."""
     kind, shape = MODELS[case]
     torch.manual_seed(0)
-    net = synth.parallelize(kind(), shape, plan="filter")
+    net = synth.parallelize(kind(), shape, plan="filter", input_gradient=True)
     batch = torch.randn(shape)
 
     def fails(gradient: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from torch.nn import functional
 
 from codegen.render import render
 from runtime import forms
-from runtime.blocks import Window
-from runtime.local import convolve, input_gradient, kernel_gradient
+from runtime.blocks import Interval, Window, cut, reach
+from runtime.local import convolve, input_gradient, kernel_gradient, zeros_beside
 from runtime.winograd import winograd, winograd_filter, winograd_input
 
 
@@ -31,6 +32,54 @@ def untuned() -> Iterator[None]:
 
 def whole_numbers(*shape: int) -> torch.Tensor:
     return torch.randint(-3, 4, shape).double()
+
+
+@given(
+    dims=st.integers(1, 3),
+    taps=st.integers(1, 4),
+    stride=st.integers(1, 2),
+    padding=st.integers(0, 3),
+    parts=st.integers(1, 3),
+    data=st.data(),
+)
+def test_zeros_that_are_there_already_are_not_written_again(
+    dims: int, taps: int, stride: int, padding: int, parts: int, data: st.DataObject
+) -> None:
+    """A block somewhere: its rows alone and with the zeros beside them give the same Out and dKer."""
+    rows = 9
+    windows = {axis: Window(rows, taps, stride, 1, padding) for axis in "dhw"[3 - dims :]}
+    out = (rows + 2 * padding - taps) // stride + 1
+    pieces = {axis: cut((0, out), parts, data.draw(st.integers(0, parts - 1))) for axis in windows}
+    block = {"b": (0, 2), "c": (0, 3), "k": (0, 2), **pieces}
+    sizes = [high - low for low, high in (reach(block[axis], window) for axis, window in windows.items())]
+    tile, ker = whole_numbers(2, 3, *sizes), whole_numbers(2, 3, *[taps] * dims)
+    dout = whole_numbers(2, 2, *(high - low for low, high in pieces.values()))
+    zeros = zeros_beside(block, windows)
+    framed = functional.pad(tile, zeros)
+    conv: Any = getattr(functional, f"conv{dims}d")
+    for given_tile in (tile, framed):
+        assert torch.equal(
+            convolve(conv, given_tile, ker, block, windows), _summed(tile, ker, block, windows)
+        )
+    one, other = (kernel_gradient(each, dout, block, windows) for each in (tile, framed))
+    assert torch.equal(one, other)
+
+
+def _summed(
+    tile: torch.Tensor, ker: torch.Tensor, block: dict[str, Interval], windows: dict[str, Window]
+) -> torch.Tensor:
+    """Out of a block tap by tap, as the nest has it."""
+    ranges = [range(*block[axis]) for axis in windows]
+    starts = [reach(block[axis], window)[0] for axis, window in windows.items()]
+    out = torch.zeros(2, 2, *map(len, ranges), dtype=tile.dtype)
+    for at in product(*(range(len(each)) for each in ranges)):
+        for tap in product(*(range(window.kernel) for window in windows.values())):
+            places = zip(at, tap, ranges, starts, windows.values(), strict=True)
+            row = [w.stride * r[o] + t - w.padding - s for o, t, r, s, w in places]
+            if all(0 <= i < n for i, n in zip(row, tile.shape[2:], strict=True)):
+                index = (slice(None), slice(None))
+                out[(*index, *at)] += tile[(*index, *row)] @ ker[(*index, *tap)].T
+    return out
 
 
 @given(

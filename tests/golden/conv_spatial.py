@@ -26,7 +26,7 @@ from runtime.cli import Facts, Result, Share, arguments, conclude
 from runtime.collectives import all_gather, assemble
 from runtime.data import sample_box
 from runtime.halo import redistribute
-from runtime.local import convolve
+from runtime.local import convolve, zeros_beside
 from runtime.mesh import line, make_groups, start
 
 NAME = "wide"
@@ -127,7 +127,10 @@ def run(in_own, ker_own, at, groups, words):
     # The output rows of a block read input rows that its neighbours own.
     neighbours = line(at, GRID, ("h",))
     count = words.counter("halo", 0, "In")
-    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+    around = zeros_beside(work(at), WINDOWS)  # padding at one end of the rows only
+    in_wide = redistribute(
+        in_own, owned_in, carried_in, at, neighbours, GRID, count, around
+    )
 
     # All ranks along x need the same slice of Ker.
     ker_box = touched_ker(work(at))

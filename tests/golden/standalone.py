@@ -624,6 +624,25 @@ def stop(world: World) -> None:
     dist.destroy_process_group()
 
 
+def padded(sizes: Sequence[int], around: Sequence[int]) -> list[int]:
+    """Extents with some zeros around, which are as `F.pad` takes them."""
+    extents = list(sizes)
+    for place, zeros in enumerate(around):
+        extents[-1 - place // 2] += zeros
+    return extents
+
+
+def clear_around(whole: torch.Tensor, around: Sequence[int]) -> torch.Tensor:
+    """Write those zeros into a tensor; what they are around is returned."""
+    inner = whole
+    for place, (low, high) in enumerate(zip(around[::2], around[1::2], strict=True)):
+        dim = whole.dim() - 1 - place
+        inner.narrow(dim, 0, low).zero_()
+        inner.narrow(dim, inner.shape[dim] - high, high).zero_()
+        inner = inner.narrow(dim, low, inner.shape[dim] - low - high)
+    return inner
+
+
 class Room:
     """Buffers that were left, for whoever takes one next.
 
@@ -1298,7 +1317,8 @@ def convolve(
 ) -> torch.Tensor:
     """Out of one block, from exactly the input rows that it reads.
 
-    `conv` is torch's conv1d, conv2d or conv3d.
+    `conv` is torch's conv1d, conv2d or conv3d. The rows may have the zeros of
+    `zeros_beside` around them.
     """
     dims = len(windows)
     rows = (high - low for low, high in (block[axis] for axis in windows))
@@ -1306,12 +1326,9 @@ def convolve(
     if not (in_tile.numel() and ker_tile.numel() and all(out_shape)):
         return in_tile.new_zeros(out_shape)
     fit = fitted(block, windows)
-    wide = flat(in_tile, dims)
-    if fit.zeros:
-        wide = bordered(wide, fit.zeros)
+    wide, copied = surrounded(flat(in_tile, dims), block, windows, fit.zeros)
     out = output(conv, wide, ker_tile, fit)
-    if fit.zeros:
-        Room.leave(wide)
+    Room.leave(*copied)
     return out.reshape(out_shape)
 
 
@@ -1368,22 +1385,25 @@ def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
     return Fit(written if any(written) else [], padding, stride, dilation)
 
 
-def bordered(values: torch.Tensor, zeros: list[int]) -> torch.Tensor:
-    """A copy with zeros around it, in `Room`; `zeros` as `F.pad` takes them."""
+def surrounded(
+    values: torch.Tensor,
+    block: dict[str, Interval],
+    windows: dict[str, Window],
+    zeros: list[int],
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A block's rows with zeros around them; what of that is in `Room`, for a while.
+
+    A copy, unless there are none or they are there already.
+    """
+    reads = [reach(block[axis], window) for axis, window in windows.items()]
+    rows = [high - low for low, high in reads]
+    if not zeros or list(values.shape[-len(rows) :]) == padded(rows, zeros):
+        return values, []
     if min(zeros) < 0:  # rows that nothing reads are cut off
-        return F.pad(values, zeros)
-    sizes, inner = list(values.shape), [slice(None)] * values.dim()
-    for place, low in enumerate(zeros[::2]):
-        dim = values.dim() - 1 - place
-        inner[dim] = slice(low, low + sizes[dim])
-        sizes[dim] += low + zeros[2 * place + 1]
-    wide = Room.take(values, *sizes)
-    for place, (low, high) in enumerate(zip(zeros[::2], zeros[1::2], strict=True)):
-        dim = values.dim() - 1 - place
-        wide.narrow(dim, 0, low).zero_()
-        wide.narrow(dim, sizes[dim] - high, high).zero_()
-    wide[tuple(inner)] = values
-    return wide
+        return F.pad(values, zeros), []
+    wide = Room.take(values, *padded(values.shape, zeros))
+    clear_around(wide, zeros).copy_(values)
+    return wide, [wide]
 
 
 def flat(tile: torch.Tensor, dims: int) -> torch.Tensor:
