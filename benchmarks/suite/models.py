@@ -37,7 +37,7 @@ HEADS = ["network", "P", "contender", "s", "quartiles", "theirs / ours", "quarti
 CLOSE = 1e-3  # of the loss on one process
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet50": (ResNet, (16, 3, 64, 64)),
-    "cosmoflow": (lambda: CosmoFlow(64), (4, 4, 64, 64, 64)),
+    "cosmoflow": (lambda: CosmoFlow(64, norms=4), (4, 4, 64, 64, 64)),
     "cosmoflow, one volume": (lambda: CosmoFlow(64, norms=4), (1, 4, 64, 64, 64)),
 }
 
