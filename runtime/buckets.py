@@ -1,8 +1,8 @@
 """Gradients of parameters that several ranks hold alike: summed in few, large messages.
 
-A weight has one owner, whom backward-filter gives its gradient. Biases, scales and
-shifts of normalizations, and parameters of gathered layers are held by all ranks that
-use them; every one of these has a part of the gradient. The parts are written into flat
+A weight has one owner, whom backward-filter gives its gradient. Biases and parameters
+of gathered layers are held by all ranks that use them; every one of these has a part of
+the gradient. The parts are written into flat
 buckets, all layers packed, one sequence of buckets for each set of ranks. A bucket is
 sent when its last part is there, while the backward pass goes on; the end of the pass
 waits for all of them and adds the sums to `grad`.

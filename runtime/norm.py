@@ -8,18 +8,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.autograd.function import once_differentiable
 
-from runtime.blocks import Box, meet
-from runtime.buckets import Shared
-from runtime.layout import AllSum, Layout, SumBack
+from runtime.blocks import Box, meet, shape
+from runtime.layout import Layout
 from runtime.mesh import ranks_group
+
+HALF = torch.float16, torch.bfloat16
+SMALL = 2**20  # bytes that a rank sends to all others at once
 
 
 class BatchNorm(nn.Module):
     """`torch.nn.BatchNorm1d/2d/3d` on shares of (b, c, *spatial), however they are cut.
 
-    A rank holds scale, shift and running statistics of the channels in its box. Sums
-    run over the ranks that hold words of the same channels, two values per channel.
+    A rank holds scale, shift and running statistics of the channels in its box. Ranks
+    that hold words of the same channels tell each other two values per channel, once
+    forward and once back; those of the way back are the whole gradients of scale and
+    shift, too.
     """
 
     weight: nn.Parameter | None
@@ -33,10 +38,10 @@ class BatchNorm(nn.Module):
         self.eps, self.momentum = plain.eps, plain.momentum
         self.layout, self.channels = layout, layout.mine[1]
         self.span, ranks = _sharing(layout.boxes, dist.get_rank())
-        self.ranks, self.sums_gradients = tuple(ranks), True
-        self.group = ranks_group(ranks)
+        self.group = ranks_group(ranks) if len(ranks) > 1 else None
         self.words = math.prod(layout.whole) // layout.whole[1]  # per channel
         low, high = self.channels
+        self.counts = [self._counts(layout.boxes[rank]) for rank in ranks]
         for name in ("weight", "bias"):
             given = getattr(plain, name)
             own = None if given is None else _part(given, low, high)
@@ -50,47 +55,57 @@ class BatchNorm(nn.Module):
             "num_batches_tracked", None if seen is None else seen.clone()
         )
 
+    def _counts(self, box: Box) -> list[int]:
+        """Words of each channel of the span that a rank with this box holds."""
+        low, high = box[1]
+        words = math.prod(shape(box)) // max(1, high - low)
+        return [words if low <= channel < high else 0 for channel in range(*self.span)]
+
     def forward(self, share: torch.Tensor) -> torch.Tensor:
         """The normalized share."""
-        dims = [0, *range(2, share.dim())]
-        each = (1, -1, *[1] * (share.dim() - 2))
-        if self.training or self.running_mean is None or self.running_var is None:
-            mean = self._total(share.sum(dims)) / self.words
-            centered = share - mean.reshape(each)
-            variance = self._total(centered.square().sum(dims)) / self.words
+        given = share.float() if share.dtype in HALF else share
+        known = self.running_mean, self.running_var
+        batch = self.training or known[0] is None or known[1] is None
+        if batch:
+            known = self._statistics(given.detach())
             if self.training:
-                self._follow(mean.detach(), variance.detach())
-        else:
-            mean, variance = self.running_mean, self.running_var
-            centered = share - mean.reshape(each)
-        result = centered * torch.rsqrt(variance + self.eps).reshape(each)
-        if self.weight is not None:
-            result = result * self._parameter(self.weight).reshape(each)
-        if self.bias is not None:
-            result = result + self._parameter(self.bias).reshape(each)
-        return result
+                self._follow(*known)
+        mean, variance, weight, bias = (
+            values if values is None else values.to(given.dtype)
+            for values in (*known, self.weight, self.bias)
+        )
+        out: torch.Tensor = Normalize.apply(  # type: ignore[no-untyped-call]
+            given, weight, bias, mean, variance, self, batch
+        )
+        return out.to(share.dtype)
 
-    def _total(self, sums: torch.Tensor) -> torch.Tensor:
-        """Sums of the own channels over all ranks that have words of them."""
+    def _statistics(self, share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance of the own channels over the whole batch."""
+        dims = [0, *range(2, share.dim())]
+        own = share.new_zeros(2, share.shape[1])
+        if share.numel():
+            own[0] = share.mean(dims)
+            own[1] = (share - along(own[0], share)).square().mean(dims)
+        if self.group is None:
+            return own[0], own[1]
+        means, variances = self.told(own).unbind(1)
+        counts = torch.tensor(self.counts, dtype=own.dtype, device=own.device)
+        weights = counts[:, self._inside()] / self.words
+        mean = (weights * means).sum(0)
+        spread = (means - mean).square()  # Chan, Golub and LeVeque (1983)
+        return mean, (weights * (variances + spread)).sum(0)
+
+    def told(self, own: torch.Tensor) -> torch.Tensor:
+        """What all ranks of the group say of the own channels: a row for each."""
         (low, high), (first, last) = self.channels, self.span
-        spread = nn.functional.pad(sums, (low - first, last - high))
-        total: torch.Tensor = AllSum.apply(spread, self.group)  # type: ignore[no-untyped-call]
-        return total[low - first : high - first]
+        spread = nn.functional.pad(own, (low - first, last - high))
+        rows = everyones(spread, len(self.counts), self.group)
+        return rows[..., self._inside()]
 
-    def hand_over(self) -> list[Shared]:
-        """The parameters whose gradients the caller sums from now on; see `Buckets`."""
-        self.sums_gradients = False
-        words, first = self.span[1] - self.span[0], self.channels[0] - self.span[0]
-        held = [each for each in (self.weight, self.bias) if each is not None]
-        return [Shared(each, self.ranks, words, first) for each in held]
-
-    def _parameter(self, values: torch.Tensor) -> torch.Tensor:
-        if not self.sums_gradients:
-            return values
-        (low, high), (first, last) = self.channels, self.span
-        spread = nn.functional.pad(values, (low - first, last - high))
-        shared: torch.Tensor = SumBack.apply(spread, self.group)  # type: ignore[no-untyped-call]
-        return shared[low - first : high - first]
+    def _inside(self) -> slice:
+        """The own channels in the span."""
+        (low, high), first = self.channels, self.span[0]
+        return slice(low - first, high - first)
 
     def _follow(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
         """Running statistics, with the unbiased variance, as torch has them."""
@@ -102,8 +117,8 @@ class BatchNorm(nn.Module):
         if rate is None:
             rate = 1 / int(self.num_batches_tracked)
         unbiased = variance * (self.words / max(1, self.words - 1))
-        self.running_mean.lerp_(mean, rate)
-        self.running_var.lerp_(unbiased, rate)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), rate)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), rate)
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """What torch's own layer would save, on every rank."""
@@ -128,6 +143,98 @@ class BatchNorm(nn.Module):
             for name, values in state.items()
         }
         self.load_state_dict(own)
+
+
+class Normalize(torch.autograd.Function):
+    """Scale and shift of normalized words; its backward sums over the whole batch.
+
+    batch: whether mean and variance are those of the batch, and change with it.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        share: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        mean: torch.Tensor,
+        variance: torch.Tensor,
+        norm: BatchNorm,
+        batch: bool,
+    ) -> torch.Tensor:
+        """The share, normalized."""
+        ctx.norm, ctx.batch = norm, batch
+        ctx.save_for_backward(share, weight, mean, variance)
+        return scaled(share, weight, bias, mean, variance, norm.eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of share, weight and bias, whose sums are whole on every rank."""
+        share, weight, mean, variance = ctx.saved_tensors
+        norm, asked = ctx.norm, ctx.needs_input_grad
+        scale = torch.ones_like(mean) if weight is None else weight
+        sums = share.new_zeros(2, len(mean))
+        wanted = any(asked[1:3]) or ctx.batch
+        if wanted and share.numel():
+            _, by_scale, by_shift = torch.ops.aten.native_batch_norm_backward(
+                *(dout.contiguous(), share, scale, mean, variance),
+                *(None, None, False, norm.eps, [False, True, True]),
+            )
+            sums = torch.stack([by_shift, by_scale])
+        if wanted and norm.group is not None:
+            sums = norm.told(sums).sum(0)
+        dshift, dscale = sums
+        dshare = None
+        if asked[0]:
+            inverse = torch.rsqrt(variance + norm.eps)
+            each = scale * inverse
+            if ctx.batch:
+                slope = each * inverse * dscale / -norm.words
+                zero, one = torch.zeros_like(mean), torch.ones_like(mean)
+                offset = each * dshift / -norm.words - slope * mean
+                dshare = scaled(share, slope, offset, zero, one, 0.0)
+                dshare = dshare.addcmul_(dout, along(each, share))
+            else:
+                dshare = dout * along(each, share)
+        dweight = dscale if asked[1] else None
+        return dshare, dweight, dshift if asked[2] else None, None, None, None, None
+
+
+def scaled(
+    share: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """(share - mean) / sqrt(variance + eps) * weight + bias, channel by channel."""
+    if not share.numel():
+        return share.clone()
+    return nn.functional.batch_norm(share, mean, variance, weight, bias, False, 0, eps)
+
+
+def along(values: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    """A value per channel as it is broadcast over a share (b, c, *spatial)."""
+    return values.reshape(1, -1, *[1] * (share.dim() - 2))
+
+
+def everyones(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:
+    """What each of so many ranks of a group has, by rank; few words of one shape.
+
+    Over gloo one exchange of all with all, as long as it is small: a ring, or a sum on
+    the way round it, takes as many steps as there are ranks.
+    """
+    own = own.contiguous()
+    rows = own.new_empty(ranks, *own.shape)
+    small = own.numel() * own.element_size() * ranks <= SMALL
+    if small and dist.get_backend(group) == "gloo" and not own.is_cuda:
+        sent = own.expand(ranks, *own.shape).contiguous()
+        dist.all_to_all_single(rows, sent, group=group)
+    else:
+        dist.all_gather_into_tensor(rows.view(-1), own.view(-1), group=group)
+    return rows
 
 
 def _part(whole: nn.Parameter, low: int, high: int) -> nn.Parameter:

@@ -68,7 +68,7 @@ def parallelize(
         the fewest words. None: `plan_model`, on rank 0.
     memory: bytes per process that the plan, or each plan, may take.
     refuse: raise `ValueError` with the name of a layer that would have to be gathered.
-    bucket_bytes: gradients of biases and normalizations are summed over the ranks that share them in messages
+    bucket_bytes: gradients of biases are summed over the ranks that share them in messages
         of about this size, during the backward pass; 0 for a message each.
     check_finite: look for NaN and infinity in all activations and gradients, at the price of one small
         collective for each; all ranks then raise `FloatingPointError`, which names layer, tensor and ranks.

@@ -106,7 +106,14 @@ class Odd(nn.Module):
         return self.last(self.pool(self.norm(x))).mean((2, 3))
 
 
+def biases() -> nn.Module:
+    """Several layers whose biases ranks share."""
+    convs = (nn.Conv2d(n, n + 4, 3, padding=1) for n in (3, 7, 11, 15))
+    return nn.Sequential(*(each for conv in convs for each in (conv, nn.Tanh())))
+
+
 MODELS = {
+    "biases": (biases, (4, 3, 8, 8)),
     "residual": (Residual, (5, 3, 13, 13)),
     "cosmo": (Cosmo, (2, 2, 8, 8, 8)),
     "odd": (Odd, (3, 3, 15, 13)),

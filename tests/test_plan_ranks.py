@@ -37,7 +37,7 @@ def test_plans_of_something_else_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("case", ["residual rows_channels", "residual data"])
+@pytest.mark.parametrize("case", ["biases rows_channels", "biases data"])
 def test_buckets_save_messages_and_no_words(case: str, tmp_path: Path) -> None:
     told(tmp_path, "buckets", case)
 
