@@ -5,7 +5,7 @@ OWN := .venv/bin
 BIN ?= $(OWN)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 
-.PHONY: check test lint demo golden mutants bench bench-network bench-all accuracy networks fuzz wheel audit
+.PHONY: check test lint demo golden mutants bench bench-network bench-models bench-all accuracy networks fuzz wheel audit
 
 check: lint test
 
@@ -32,6 +32,11 @@ bench: $(READY)
 bench-network: $(READY)
 	$(BIN)/python -m benchmarks.suite --hosts 4 --link 1gbit --objective time
 	$(BIN)/python -m benchmarks.suite.overlap --hosts 2 --procs 2
+
+# training steps of whole networks, on one host and on a network
+bench-models: $(READY)
+	$(BIN)/python -m benchmarks.suite.models --procs 2 4
+	$(BIN)/python -m benchmarks.suite.models --procs 4 --hosts 4
 
 bench-all: bench
 	$(BIN)/python -m benchmarks.suite.overlap

@@ -33,13 +33,13 @@ from synth.plan import Plan
 LOCAL, WIRE = "local kernel", "wire"  # measured beside the contenders, for the efficiency
 PROBE = 1 << 23  # bytes that a rank sends to measure the bandwidth
 FIRST = 2  # rounds of all contenders
-FAR = 2.0  # times the fastest peer: who takes longer in the first rounds is left out of the others
+FAR = 1.5  # times the fastest peer: who takes longer in the first rounds is left out of the others
 Step = Callable[[], object]
 
 
 @dataclass
 class Job:
-    """A layer on some ranks. plans: work -> label -> plan of ours. seconds: of timed rounds, per work."""
+    """A layer on some ranks. plans: work -> label -> plan of ours. seconds: of rounds after the first ones."""
 
     layer: Layer
     whole: str  # file of the whole tensors
@@ -99,10 +99,10 @@ def counted(step: Step) -> tuple[int, int]:
     return full.sent - empty.sent, full.received - empty.received
 
 
-def rounds_for(job: Job, before: float, spent: float) -> int:
+def rounds_for(job: Job, spent: float) -> int:
     """How many rounds of some seconds each follow the first ones; the same on every rank."""
     least, most = (rounds - FIRST for rounds in job.rounds)
-    rounds = torch.tensor(max(least, min(most, int((job.seconds - before) / max(spent, 1e-6)))))
+    rounds = torch.tensor(max(least, min(most, int(job.seconds / max(spent, 1e-6)))))
     dist.broadcast(rounds, 0)
     return int(rounds)
 
@@ -147,15 +147,14 @@ def seconds_of(times: Times) -> dict[str, float]:
 
 def all_rounds(job: Job, work: str, steps: dict[str, Step], runs: dict[str, Run]) -> Times:
     """The first rounds of all contenders, then those of ours and of the peers that may be the fastest."""
-    begin = time.perf_counter()
     times = timed(steps, runs, FIRST)
-    before, seconds = time.perf_counter() - begin, seconds_of(times)
+    seconds = seconds_of(times)
     peers = [name for name in runs if name not in job.plans[work]]
     rivals = [name for name in peers if work == "training" or not runs[name].contender.copied]
     least = min((seconds[name] for name in rivals), default=math.inf)
     far = {name for name in peers if seconds[name] > FAR * least}
     left = {name: step for name, step in steps.items() if name not in far}
-    more = timed(left, runs, rounds_for(job, before, sum(seconds[name] for name in left)))
+    more = timed(left, runs, rounds_for(job, sum(seconds[name] for name in left)))
     return {name: spans + more.get(name, []) for name, spans in times.items()}
 
 
