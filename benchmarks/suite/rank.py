@@ -39,7 +39,7 @@ Step = Callable[[], object]
 
 @dataclass
 class Job:
-    """A layer on some ranks. plans: work -> label -> plan of ours. seconds: of rounds after the first ones."""
+    """A layer on some ranks. plans: work -> label -> plan of ours. seconds: of rounds after the first."""
 
     layer: Layer
     whole: str  # file of the whole tensors
