@@ -138,7 +138,9 @@ def _library() -> Library:
                     | ast.Assign(targets=[ast.Name(id=name)])
                 ):
                     uses = free_names(ast.Module([node], [])) - {name}
-                    source = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+                    above = getattr(node, "decorator_list", [])
+                    first = min([node.lineno, *(each.lineno for each in above)])
+                    source = "\n".join(lines[first - 1 : node.end_lineno])
                     spaced = not isinstance(node, ast.Assign)
                     definitions[name] = Definition(name, module, source, uses, spaced)
     return Library(definitions, dict(sorted(imports.items(), key=lambda item: item[1])))

@@ -7,8 +7,10 @@ owns, needs and sends what is written in these terms alone.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
+REMEMBERED = 2**14  # answers per function: a step asks the same questions every time
 Interval = tuple[int, int]
 Box = tuple[Interval, ...]
 
@@ -32,6 +34,7 @@ class Window(NamedTuple):
     run: int = 1
 
 
+@lru_cache(REMEMBERED)
 def cut(whole: Interval, parts: int, index: int) -> Interval:
     """Part `index` of `parts`, as torch.tensor_split cuts: longer parts come first."""
     low, high = whole
@@ -46,21 +49,25 @@ def meet(one: Interval, other: Interval) -> Interval:
     return low, max(low, min(one[1], other[1]))
 
 
+@lru_cache(REMEMBERED)
 def overlap(one: Box, other: Box) -> Box:
     """The words in both boxes."""
     return tuple(meet(a, b) for a, b in zip(one, other, strict=True))
 
 
+@lru_cache(REMEMBERED)
 def shape(box: Box) -> tuple[int, ...]:
     """Extent of a box along each dimension."""
     return tuple(high - low for low, high in box)
 
 
+@lru_cache(REMEMBERED)
 def volume(box: Box) -> int:
     """Words in a box."""
     return math.prod(shape(box))
 
 
+@lru_cache(REMEMBERED)
 def within(box: Box, frame: Box) -> tuple[slice, ...]:
     """The slices that pick `box` out of a tensor that holds `frame`."""
     pairs = zip(box, frame, strict=True)
@@ -82,6 +89,7 @@ def digits(step: int, tiles: dict[str, int]) -> dict[str, int]:
     return indices
 
 
+@lru_cache(REMEMBERED)
 def reach(rows: Interval, window: Window) -> Interval:
     """The input rows that a block of output rows reads; padding is not read."""
     low, high = rows
@@ -93,6 +101,7 @@ def reach(rows: Interval, window: Window) -> Interval:
     return (first, last) if first < last else (0, 0)
 
 
+@lru_cache(REMEMBERED)
 def zeros_around(rows: Interval, window: Window) -> tuple[int, int]:
     """Zeros that a block of output rows sees before and after the rows it reads."""
     low, high = rows

@@ -25,8 +25,8 @@ class Room:
         """A tensor of some sizes, with whatever its memory held before."""
         words = math.prod(sizes)
         free = cls.free.setdefault((like.dtype, like.device), [])
-        free.sort(key=len)
-        fits = [place for place, buffer in enumerate(free) if len(buffer) >= words]
+        free.sort(key=torch.Tensor.numel)
+        fits = [place for place, each in enumerate(free) if each.numel() >= words]
         if fits:
             flat = free.pop(fits[0])
         else:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from synth.axes import TENSORS
 from synth.errors import InfeasibleError, SynthError, UsageError
 from synth.layer import Layer
+from synth.machine.file import load_machine
 from synth.model_graph import boxes_of, described, network_of, onto_maps
 from synth.model_plan import Decided, decided_by
 from synth.network.graph import Network as Graph
@@ -118,9 +119,12 @@ def plan_model(
     memory: int | str | None = None,
     axes: str = "",
     input_gradient: bool = False,
+    objective: str = "words",
+    machine: str | os.PathLike[str] | None = None,
 ) -> NetworkPlan:
     """A training plan of all layers of a model together: the fewest words in layers and between them.
 
+    objective: or "time", the fewest seconds on a machine: a file, or the name of a shipped one.
     memory: bytes per process. Without a limit the passes of a layer keep what they have gathered for each
         other; with one only dOut is kept, from backward-data to backward-filter.
     axes: the grids split no other axes than these, but where a layer cannot use all processes so; "" for
@@ -128,9 +132,11 @@ def plan_model(
     input_gradient: whether a step makes the gradient of the batch, too; else layers with nothing trained
         before them make that of their weights alone.
 
-    Raises `InfeasibleError` where no plan fits; the message says what would.
+    Raises `InfeasibleError` where no plan fits; the message says what would. `UsageError` for a wrong
+    argument, `InputError` for a wrong machine file.
     """
-    asked = Asked(procs, axes=axes, strict=False, inward=input_gradient)
+    where = None if machine is None else load_machine(machine)
+    asked = Asked(procs, objective, machine=where, axes=axes, strict=False, inward=input_gradient)
     return _planned(_graph(model, tuple(input))[1], asked, memory)
 
 

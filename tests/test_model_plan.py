@@ -132,3 +132,17 @@ def test_decisions_of_a_forward_plan_leave_what_is_kept_open() -> None:
     decided = Decided.of(forward)
     assert decided.kept == frozenset({"In", "Ker", "Out"})
     assert set(decided.memory.values()) == {None}
+
+
+def test_a_model_planned_for_time() -> None:
+    """As few seconds as the planner of network files finds, on a machine that is named."""
+    words, seconds = (
+        synth.plan_model(Residual(), (8, 3, 13, 13), 4, objective=objective, machine="lassen")
+        for objective in ("words", "time")
+    )
+    assert seconds.asked.machine is not None
+    assert words.asked.objective == "words"
+    assert 0 < seconds.cost < 1
+    assert Decided.of(seconds).placed.keys() == Decided.of(words).placed.keys()
+    with pytest.raises(UsageError, match="objective time needs a machine"):
+        synth.plan_model(Residual(), (8, 3, 13, 13), 4, objective="time")

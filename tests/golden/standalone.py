@@ -33,7 +33,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import torch
@@ -218,10 +218,12 @@ def run(in_own, ker_own, at, groups, words):
 # What follows is the same in every program: set-up, sample values, checks, reports.
 
 
+REMEMBERED = 2**14  # answers per function: a step asks the same questions every time
 Interval = tuple[int, int]
 Box = tuple[Interval, ...]
 
 
+@lru_cache(REMEMBERED)
 def cut(whole: Interval, parts: int, index: int) -> Interval:
     """Part `index` of `parts`, as torch.tensor_split cuts: longer parts come first."""
     low, high = whole
@@ -236,21 +238,25 @@ def meet(one: Interval, other: Interval) -> Interval:
     return low, max(low, min(one[1], other[1]))
 
 
+@lru_cache(REMEMBERED)
 def overlap(one: Box, other: Box) -> Box:
     """The words in both boxes."""
     return tuple(meet(a, b) for a, b in zip(one, other, strict=True))
 
 
+@lru_cache(REMEMBERED)
 def shape(box: Box) -> tuple[int, ...]:
     """Extent of a box along each dimension."""
     return tuple(high - low for low, high in box)
 
 
+@lru_cache(REMEMBERED)
 def volume(box: Box) -> int:
     """Words in a box."""
     return math.prod(shape(box))
 
 
+@lru_cache(REMEMBERED)
 def within(box: Box, frame: Box) -> tuple[slice, ...]:
     """The slices that pick `box` out of a tensor that holds `frame`."""
     pairs = zip(box, frame, strict=True)
@@ -264,6 +270,7 @@ def consecutive(box: Box, frame: Box) -> bool:
     return box[first + 1 :] == frame[first + 1 :]
 
 
+@lru_cache(REMEMBERED)
 def reach(rows: Interval, window: Window) -> Interval:
     """The input rows that a block of output rows reads; padding is not read."""
     low, high = rows
@@ -275,6 +282,7 @@ def reach(rows: Interval, window: Window) -> Interval:
     return (first, last) if first < last else (0, 0)
 
 
+@lru_cache(REMEMBERED)
 def zeros_around(rows: Interval, window: Window) -> tuple[int, int]:
     """Zeros that a block of output rows sees before and after the rows it reads."""
     low, high = rows
@@ -656,8 +664,8 @@ class Room:
         """A tensor of some sizes, with whatever its memory held before."""
         words = math.prod(sizes)
         free = cls.free.setdefault((like.dtype, like.device), [])
-        free.sort(key=len)
-        fits = [place for place, buffer in enumerate(free) if len(buffer) >= words]
+        free.sort(key=torch.Tensor.numel)
+        fits = [place for place, each in enumerate(free) if each.numel() >= words]
         if fits:
             flat = free.pop(fits[0])
         else:
