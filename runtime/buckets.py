@@ -2,10 +2,10 @@
 
 A weight has one owner, whom backward-filter gives its gradient. Biases and parameters
 of gathered layers are held by all ranks that use them; every one of these has a part of
-the gradient. The parts are written into flat
-buckets, all layers packed, one sequence of buckets for each set of ranks. A bucket is
-sent when its last part is there, while the backward pass goes on; the end of the pass
-waits for all of them and adds the sums to `grad`.
+the gradient. The parts are written into flat buckets, all layers packed, one sequence
+of buckets for each set of ranks. A bucket is sent when its last part is there, while
+the backward pass goes on; the end of the pass waits for all of them and adds the sums
+to `grad`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ BYTES = 25 * 2**20
 
 
 class Shared(NamedTuple):
-    """A parameter, the ranks that hold it, and its place among the words of all."""
+    """A parameter and the ranks that hold the same one."""
 
     parameter: nn.Parameter
     ranks: tuple[int, ...]
-    words: int  # that the ranks hold together; where they hold the same, its own
-    first: int = 0
+
+    @property
+    def words(self) -> int:
+        """Of its gradient."""
+        return self.parameter.numel()
 
 
 class Bucket:
@@ -47,12 +50,11 @@ class Bucket:
         return trained or self.flat is not None
 
     def views(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Parameters and where in the bucket their own words are."""
+        """Parameters and where in the bucket their words are."""
         assert self.flat is not None
         start = 0
         for each in self.shared:
-            low = start + each.first
-            yield each.parameter, self.flat[low : low + each.parameter.numel()]
+            yield each.parameter, self.flat[start : start + each.words]
             start += each.words
 
 

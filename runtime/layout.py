@@ -240,23 +240,3 @@ class Agree(torch.autograd.Function):
         held, owned, count = ctx.place
         total = _sent(give_back, gradient, held, owned, count)
         return _sent(redistribute, total, owned, held, count), None, None, None
-
-
-class AllSum(torch.autograd.Function):
-    """The sum over the ranks of a group, on each of them."""
-
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, group: Any) -> torch.Tensor:
-        """Summed values."""
-        ctx.group = group
-        total = values.contiguous().clone()
-        dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Every rank's part got into every rank's sum."""
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total, group=ctx.group)
-        return total, None

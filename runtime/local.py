@@ -175,10 +175,10 @@ def surrounded(
     """
     reads = [reach(block[axis], window) for axis, window in windows.items()]
     rows = [high - low for low, high in reads]
+    if min(zeros, default=0) < 0:  # rows that nothing reads are cut off
+        return F.pad(values, zeros), []
     if not zeros or list(values.shape[-len(rows) :]) == padded(rows, zeros):
         return values, []
-    if min(zeros) < 0:  # rows that nothing reads are cut off
-        return F.pad(values, zeros), []
     wide = Room.take(values, *padded(values.shape, zeros))
     clear_around(wide, zeros).copy_(values)
     return wide, [wide]

@@ -115,7 +115,7 @@ class DistributedLayer(nn.Module):
         self.bias_group = None
         if self.bias is None or self.bias.numel() == 0:
             return []
-        return [Shared(self.bias, self.bias_ranks, self.bias.numel())]
+        return [Shared(self.bias, self.bias_ranks)]
 
     def reset_parameters(self) -> None:
         """Values as torch's own layers begin with: uniform, from rank 0's generator."""
@@ -149,10 +149,12 @@ class DistributedLayer(nn.Module):
                 f" {tuple(share.shape)} of {share.dtype}; `layer.share(whole)` cuts it"
             )
         for tensor, values in (("In", share), ("Ker", self.weight)):
-            if values.requires_grad and tensor not in self.made:
+            asks = values.requires_grad and torch.is_grad_enabled()
+            if asks and tensor not in self.made:
                 raise ValueError(
                     f"{self.name}: {tensor} asks for a gradient, but the plan makes"
                     f" that of {self.made[0]} alone; plan gradients of both"
+                    " (`input_gradient=True` of a network)"
                 )
         self._look("In", share)
         if self.check_finite and share.requires_grad:

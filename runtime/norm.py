@@ -64,15 +64,22 @@ class BatchNorm(nn.Module):
     def forward(self, share: torch.Tensor) -> torch.Tensor:
         """The normalized share."""
         given = share.float() if share.dtype in HALF else share
-        known = self.running_mean, self.running_var
-        batch = self.training or known[0] is None or known[1] is None
-        if batch:
-            known = self._statistics(given.detach())
+        mean, variance = self.running_mean, self.running_var
+        batch = self.training or mean is None or variance is None
+        if self.training and self.words == 1:
+            raise ValueError(
+                f"one value per channel, of {self.layout.whole}, has no variance; train"
+                " with a larger batch"
+            )
+        if mean is None or variance is None or batch:
+            mean, variance = self._statistics(given.detach())
             if self.training:
-                self._follow(*known)
+                self._follow(mean, variance)
+        elif torch.is_grad_enabled():  # they may change before the way back
+            mean, variance = mean.clone(), variance.clone()
         mean, variance, weight, bias = (
             values if values is None else values.to(given.dtype)
-            for values in (*known, self.weight, self.bias)
+            for values in (mean, variance, self.weight, self.bias)
         )
         out: torch.Tensor = Normalize.apply(  # type: ignore[no-untyped-call]
             given, weight, bias, mean, variance, self, batch
@@ -84,28 +91,34 @@ class BatchNorm(nn.Module):
         dims = [0, *range(2, share.dim())]
         own = share.new_zeros(2, share.shape[1])
         if share.numel():
-            own[0] = share.mean(dims)
-            own[1] = (share - along(own[0], share)).square().mean(dims)
+            mean = share.mean(dims)
+            centered = share - along(mean, share)
+            rounding = centered.mean(dims)  # of a mean far from zero
+            own[0] = mean + rounding
+            own[1] = centered.square().mean(dims) - rounding.square()
         if self.group is None:
             return own[0], own[1]
         means, variances = self.told(own).unbind(1)
         counts = torch.tensor(self.counts, dtype=own.dtype, device=own.device)
-        weights = counts[:, self._inside()] / self.words
+        weights = counts / self.words
         mean = (weights * means).sum(0)
         spread = (means - mean).square()  # Chan, Golub and LeVeque (1983)
-        return mean, (weights * (variances + spread)).sum(0)
+        variance = (weights * (variances + spread)).sum(0)
+        return self.own(mean), self.own(variance)
 
     def told(self, own: torch.Tensor) -> torch.Tensor:
-        """What all ranks of the group say of the own channels: a row for each."""
+        """What each rank of the group says of the span; nothing where it has no words.
+
+        All of them add it up in the same way, so that they get the same bits.
+        """
         (low, high), (first, last) = self.channels, self.span
         spread = nn.functional.pad(own, (low - first, last - high))
-        rows = everyones(spread, len(self.counts), self.group)
-        return rows[..., self._inside()]
+        return everyones(spread, len(self.counts), self.group)
 
-    def _inside(self) -> slice:
-        """The own channels in the span."""
+    def own(self, values: torch.Tensor) -> torch.Tensor:
+        """The values of the own channels out of those of the span."""
         (low, high), first = self.channels, self.span[0]
-        return slice(low - first, high - first)
+        return values[..., low - first : high - first]
 
     def _follow(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
         """Running statistics, with the unbiased variance, as torch has them."""
@@ -183,7 +196,7 @@ class Normalize(torch.autograd.Function):
             )
             sums = torch.stack([by_shift, by_scale])
         if wanted and norm.group is not None:
-            sums = norm.told(sums).sum(0)
+            sums = norm.own(norm.told(sums).sum(0))
         dshift, dscale = sums
         dshare = None
         if asked[0]:
@@ -192,6 +205,7 @@ class Normalize(torch.autograd.Function):
             if ctx.batch:
                 slope = each * inverse * dscale / -norm.words
                 zero, one = torch.zeros_like(mean), torch.ones_like(mean)
+                # torch's kernel of an evaluation, here for share * slope + offset
                 offset = each * dshift / -norm.words - slope * mean
                 dshare = scaled(share, slope, offset, zero, one, 0.0)
                 dshare = dshare.addcmul_(dout, along(each, share))

@@ -217,7 +217,7 @@ class Gathered(Step):
         self.sums_gradients = False
         held = () if self.plain is None else self.plain.parameters()
         everyone = tuple(range(dist.get_world_size()))
-        return [Shared(each, everyone, each.numel()) for each in held]
+        return [Shared(each, everyone) for each in held]
 
     def forward(self, *shares: torch.Tensor) -> torch.Tensor:
         """The own part of what the whole gives."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from synth.axes import AXES, TENSORS, PerAxis, Tensor, placement
 from synth.distribution import Distribution
-from synth.errors import UsageError
+from synth.errors import InputError, UsageError
 from synth.layer import Layer
 from synth.network.boxes import Placed
-from synth.network.graph import Network
+from synth.network.graph import Network, Node
 from synth.network.plan import NetworkPlan
 from synth.network.plan_file import parse_network_plan
 from synth.network.report import to_json
@@ -49,7 +49,10 @@ class Decided:
         distribution = Distribution(layer.nest, placed.grid, placed.order)
         how = self.kept, layer.transposed, self.gradients[layer.name]
         found, _ = fit_kept(distribution, STATIONARY, limit, *how)
-        assert found is not None  # the planner found the same one
+        if found is None:  # the planner found one, but what a file says may be of another program
+            raise InputError(
+                f"{layer.name}: no program of the planned grid fits the planned {limit} words; plan anew"
+            )
         first, *later = found.pass_plans
         order = placement(placed.grid, placed.order)
         most = None if limit is None else limit * layer.nest.word_bytes
@@ -74,6 +77,8 @@ def decided_by(plan: NetworkPlan | str | os.PathLike[str], network: Network, pro
         told = _read(data)
     if data["procs"] != procs:
         raise UsageError(f"{name} is for {data['procs']} processes, but {procs} ranks run; start as many")
+    for node in network.planned:
+        _makes_what_is_needed(node, network, told, name)
     pairs = _matched([node.name for node in network.planned if node.weighted], network, told, name)
     for node in network.planned:
         grid = told.placed[pairs[node.name]].grid
@@ -103,6 +108,17 @@ def _read(data: dict[str, object]) -> Decided:
         {row["name"]: _gradients(row) if training else GRADIENTS for row in rows},  # type: ignore[misc]
         kept,
     )
+
+
+def _makes_what_is_needed(node: Node, network: Network, told: Decided, name: str) -> None:
+    """Raises `UsageError` where a layer's plan leaves out a gradient that the model trains by."""
+    made = told.gradients.get(node.name) if node.weighted else None
+    needed = GRADIENTS if network.inward(node) else GRADIENTS[1:]
+    missing = [tensor for tensor in needed if made is not None and tensor not in made]
+    if missing:
+        raise UsageError(
+            f"{name} makes no gradient of {missing[0]} in {node.name}, which the model needs; plan this model"
+        )
 
 
 def _gradients(row: dict[str, object]) -> tuple[Tensor, ...]:

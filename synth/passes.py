@@ -30,10 +30,7 @@ TURNED: dict[Pass, Pass] = {
     "backward-filter": "backward-filter",
 }
 WRITES: dict[Pass, Tensor] = {"forward": "Out", "backward-data": "In", "backward-filter": "Ker"}
-GRADIENTS: tuple[Tensor, ...] = (
-    "In",
-    "Ker",
-)  # that a training step makes, if nothing else is said
+GRADIENTS: tuple[Tensor, ...] = ("In", "Ker")  # that a training step makes, if not told otherwise
 
 
 def sequences(transposed: bool = False, gradients: Collection[Tensor] = GRADIENTS) -> tuple[Passes, ...]:

@@ -55,7 +55,7 @@ class _Lister:
                 Footprints(Distribution(node.layer.nest, placed.grid)),
                 placed.order,
                 node.weighted,
-                inward=kind.inward,
+                steps=kind.passes(True),
             )
             for (node, placed), kind in zip(nodes, self.plan.kinds, strict=True)
             if node.layer

@@ -7,12 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
 import synth
+from runtime.blocks import Box
+from runtime.layout import Layout
 from runtime.mesh import ranks_group
+from runtime.norm import BatchNorm
 from synth.errors import UsageError
 from synth.network.options import Asked
 from synth.network.plan import NetworkPlan
@@ -244,6 +248,50 @@ def nan_is_named(case: str) -> None:
         print("found:", error)
     else:
         raise AssertionError("NaN went unnoticed")
+
+
+LAYOUTS: dict[str, tuple[Box, ...]] = {  # of (6, 8, 5) on four ranks
+    "samples": tuple(((low, high), (0, 8), (0, 5)) for low, high in ((0, 2), (2, 4), (4, 5), (5, 6))),
+    "channels": tuple(((0, 6), (2 * r, 2 * r + 2), (0, 5)) for r in range(4)),
+    "overlapping": (((0, 3), (0, 5), (0, 5)), ((3, 6), (0, 3), (0, 5)), ((3, 6), (3, 8), (0, 5)),
+                    ((0, 3), (5, 8), (0, 5))),
+    "idle": (((0, 6), (0, 4), (0, 5)), ((0, 6), (4, 8), (0, 2)), ((0, 6), (4, 8), (2, 5)),
+             ((0, 0), (0, 0), (0, 0))),
+}  # fmt: skip
+
+
+def norms(name: str) -> None:
+    """Batch normalization on shares, however they are cut, is torch's on the whole."""
+    lies = Layout((6, 8, 5), LAYOUTS[name])
+    mine = tuple(slice(*interval) for interval in lies.mine)
+    for far, how in ((0, {}), (0, {"affine": False}), (0, {"momentum": None}),
+                     (0, {"track_running_stats": False}), (1e5, {})):  # fmt: skip
+        torch.manual_seed(0)
+        whole: Any = nn.BatchNorm1d(8, **how).double()
+        if whole.affine:
+            nn.init.uniform_(whole.weight, 0.5, 2)
+            nn.init.uniform_(whole.bias)
+        made = BatchNorm(whole, lies)
+        for training in (True, True, False):
+            whole.train(training)
+            made.train(training)
+            batch, dout = torch.randn(6, 8, 5).double() + far, torch.randn(6, 8, 5).double()
+            given = batch.clone().requires_grad_()
+            share = batch[mine].clone().requires_grad_()
+            right, out = whole(given), made(share)
+            right.backward(dout)
+            made.train()
+            made(batch[mine] + 1)  # another pass before the way back
+            out.backward(dout[mine])
+            near(out.detach(), right.detach()[mine])
+            near(share.grad, given.grad[mine])
+            if whole.affine:
+                near(made.weight.grad, whole.weight.grad[mine[1]])
+                near(made.bias.grad, whole.bias.grad[mine[1]])
+            made.load_full_state_dict(whole.state_dict())
+    one = BatchNorm(nn.BatchNorm1d(8), Layout((1, 8), tuple(((0, 1), box[1]) for box in LAYOUTS["channels"])))
+    with pytest.raises(ValueError, match="one value per channel"):
+        one(torch.zeros(1, 2))
 
 
 def main() -> None:

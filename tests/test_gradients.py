@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from problems import layers
 from torch import nn
 
 import synth
-from synth.axes import Tensor
+from synth.axes import ROW_MAJOR, PerAxis, Tensor
 from synth.errors import InfeasibleError
 from synth.layer import Layer
 from synth.machine.file import load_machine
@@ -167,3 +168,45 @@ def test_a_network_plan_says_so() -> None:
         del row["gradients"]  # as files said nothing of it once
     older = parse_network_plan(json.dumps(data), "plan.json")
     assert all(row["gradients"] == ["in", "ker"] for row in older["layers"])
+
+
+def test_a_file_that_leaves_out_what_a_model_needs_is_refused() -> None:
+    from synth.errors import InputError, UsageError
+    from synth.model_plan import decided_by
+    from synth.network.report import to_json
+
+    _, network = _graph(Cosmo(), (2, 2, 8, 8, 8))
+    data = to_json(synth.plan_model(Cosmo(), (2, 2, 8, 8, 8), 4))
+    folder = Path(tempfile.mkdtemp())
+    second = next(row for row in data["layers"] if row["name"] == "body.3")
+    for left, missing in ((["ker"], "In"), (["in"], "Ker"), ([], "In")):
+        second["gradients"] = left
+        (folder / "plan.json").write_text(json.dumps(data))
+        with pytest.raises(UsageError, match=f"no gradient of {missing} in body.3, which the model needs"):
+            decided_by(folder / "plan.json", network, 4)
+    second["gradients"] = ["in", "ker"]
+    second["memory_words"] = 1
+    data["memory_words"] = data["resident_words"] + max(row["memory_words"] for row in data["layers"])
+    (folder / "plan.json").write_text(json.dumps(data))
+    layer = network.nodes["body.3"].layer
+    assert layer is not None
+    with pytest.raises(InputError, match="no program of the planned grid fits the planned 1 words"):
+        decided_by(folder / "plan.json", network, 4).plan(layer, 4)
+
+
+def test_a_transposed_layer_is_timed_as_it_runs() -> None:
+    """Its passes are those of the nest: backward-data runs forward, and no forward pass makes dIn."""
+    from synth.distribution import Distribution
+    from synth.machine.layer_time import LayerTimer, layer_seconds
+    from synth.memory import Footprints
+
+    layer = Layer.conv2d((8, 512, 32, 32), 4, 3, padding=1, transposed=True)
+    machine, grid = load_machine("lassen"), PerAxis(c=4)
+    passes = sequences(True, ("Ker",))[0]
+    assert passes == ("backward-data", "backward-filter")
+    timer = LayerTimer(machine, Footprints(Distribution(layer.nest, grid)), ROW_MAJOR, steps=passes)
+    assert timer.wanted(True) == passes
+    assert timer.wanted(False) == passes[:1]
+    seconds = layer_seconds(machine, layer.nest, grid, ROW_MAJOR, passes)
+    assert seconds == sum(time.total for time in timer.passes(True))
+    assert seconds < layer_seconds(machine, layer.nest, grid, ROW_MAJOR, sequences(True)[0])

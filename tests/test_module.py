@@ -69,7 +69,8 @@ def test_a_gradient_that_is_not_planned_is_refused(tmp_path: Path) -> None:
     outcome = told(tmp_path, "one_gradient", "training_first training_frozen training_up_first", 8)
     for output in outcome.output:
         for said in (
-            "uneven: In asks for a gradient, but the plan makes that of Ker alone; plan gradients of both",
+            "uneven: In asks for a gradient, but the plan makes that of Ker alone; plan gradients of both"
+            " (`input_gradient=True` of a network)",
             "matrix: Ker asks for a gradient, but the plan makes that of In alone; plan gradients of both",
             "up: In asks for a gradient, but the plan makes that of Ker alone",
         ):

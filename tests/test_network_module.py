@@ -52,6 +52,12 @@ def test_ranks_with_other_numbers_of_groups_make_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks
+@pytest.mark.parametrize("layout", ["samples", "channels", "overlapping", "idle"])
+def test_batch_normalization_is_that_of_the_whole(layout: str, tmp_path: Path) -> None:
+    told(tmp_path, "norms", layout)
+
+
+@pytest.mark.ranks
 def test_volumes_train_as_torch(tmp_path: Path) -> None:
     told(tmp_path, "trains_as_torch", "cosmo volume")
 

@@ -87,7 +87,8 @@ def contenders(name: str) -> tuple[list[Trained], float]:
     if shape[0] % ranks == 0:
         mine = batch.chunk(ranks)[rank]
         each = out.numel() // ranks  # gradients are averaged over the ranks
-        ddp = DistributedDataParallel(copy.deepcopy(model), gradient_as_bucket_view=True)
+        lean: Any = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
+        ddp = DistributedDataParallel(copy.deepcopy(model), **lean)
         made.append(Trained("DDP", ddp, mine, each))
         sharded: Any = copy.deepcopy(model)
         for part in blocks(sharded):

@@ -22,7 +22,7 @@ from synth.machine.groups import group_of
 from synth.machine.levels import Machine
 from synth.memory import Footprints, halo_rows
 from synth.nest import Nest
-from synth.passes import GRADIENTS, PASSES, WRITES, Pass, Passes, sequences, spans
+from synth.passes import PASSES, WRITES, Pass, Passes, spans
 from synth.skew import apart
 
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
@@ -73,7 +73,7 @@ class LayerTimer:
     the oracle's convention.
     `sequence`: the passes in order of execution; where they are those of a training step, the last sums of
     the second one travel while the third one computes. By default nothing of one pass hides in another.
-    `inward`: without a sequence, whether a step makes the gradient of what the layer reads.
+    `steps`: without a sequence, the passes of a training step; the first one runs forward.
     """
 
     def __init__(
@@ -84,11 +84,12 @@ class LayerTimer:
         weighted: bool = True,
         kept: frozenset[Tensor] | None = None,
         sequence: Passes = (),
-        inward: bool = True,
+        steps: Passes | None = None,
     ) -> None:
-        self.sequence, self.inward = sequence, inward
+        self.sequence = sequence
+        self.steps = steps or (PASSES if weighted else PASSES[:2])  # a pooling has no backward-filter
         found = frozenset({"Out"}) if kept is None else kept
-        lives = spans(sequence) or spans(_steps(weighted, inward))
+        lives = spans(sequence) or spans(self.steps)
         self.found = {tensor: last for tensor, (_, last) in lives.items() if tensor in found}
         self.kept = kept or frozenset()
         self.machine, self.footprints, self.order, self.weighted = machine, footprints, order, weighted
@@ -269,18 +270,12 @@ class LayerTimer:
         return self.passed(pass_).total
 
     def passes(self, training: bool) -> list[PassTime]:
-        """Forward, or all three passes; a pooling has no backward-filter."""
+        """Forward, or all passes of a training step."""
         return [self.passed(pass_) for pass_ in self.wanted(training)]
 
     def wanted(self, training: bool) -> Passes:
         """The passes that there are."""
-        return _steps(self.weighted, self.inward) if training else PASSES[:1]
-
-
-def _steps(weighted: bool, inward: bool) -> Passes:
-    """The passes of a training step in the usual order."""
-    gradients = [tensor for tensor, asked in zip(GRADIENTS, (inward, weighted), strict=True) if asked]
-    return sequences(gradients=gradients)[0]
+        return self.steps if training else self.steps[:1]
 
 
 def along(stationary: Tensor) -> Axis:
@@ -290,14 +285,8 @@ def along(stationary: Tensor) -> Axis:
 
 
 def layer_seconds(
-    machine: Machine,
-    nest: Nest,
-    grid: PerAxis,
-    order: Order,
-    training: bool = False,
-    weighted: bool = True,
-    inward: bool = True,
+    machine: Machine, nest: Nest, grid: PerAxis, order: Order, passes: Passes, weighted: bool = True
 ) -> float:
-    """Seconds of a layer: forward, or with the gradients; `inward` as for `LayerTimer`."""
-    timer = LayerTimer(machine, Footprints(Distribution(nest, grid)), order, weighted, inward=inward)
-    return sum(timer.least(pass_) for pass_ in timer.wanted(training))
+    """Seconds of a layer in some passes: the one that runs forward, or with the gradients."""
+    timer = LayerTimer(machine, Footprints(Distribution(nest, grid)), order, weighted, steps=passes)
+    return sum(timer.least(pass_) for pass_ in passes)

@@ -160,7 +160,7 @@ class Catalogue:
         if placed not in self.costs:
             machine = self.asked.machine
             assert machine is not None
-            how = self.asked.training, self.kind.weighted, self.kind.inward
+            how = self.kind.passes(self.asked.training), self.kind.weighted
             self.costs[placed] = layer_seconds(machine, self.nest, placed.grid, placed.order, *how)
         return self.costs[placed]
 
