@@ -97,7 +97,7 @@ def as_planned(case: str) -> None:
     torch.manual_seed(0)
     name, *axes = case.split()
     kind, shape = MODELS[name]
-    whole = kind()
+    whole = kind().double()
     plan = synth.plan_model(whole, shape, 4, axes="".join(axes))
     file = Path(sys.argv[3], f"plan-{dist.get_rank()}.json")
     file.write_text(json.dumps(to_json(plan)))

@@ -1,10 +1,11 @@
 """Training steps of whole networks: ours beside DDP and FSDP2, in the same processes.
 
-    python -m benchmarks.suite.models [--procs 4] [--hosts 4 --link 1gbit] [NAME ...]
+    python -m benchmarks.suite.models [NAME ...] [--procs 4] [--hosts 4 --link 1gbit]
 
 A step is forward pass, backward pass and SGD with momentum, on a batch that lies where it is needed. Ours is
 `synth.parallelize` with the plan of its own choice. Batch normalizations of DDP and FSDP2 have the statistics
-of a rank's own samples, ours those of the whole batch. Bytes are counted at the sockets, as in `suite.md`.
+of a rank's own samples, which takes no exchange; ours have those of the whole batch. DDP broadcasts no
+buffers. Bytes are counted at the sockets, as in `suite.md`; held are parameters, gradients and momenta.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ def measured(args: argparse.Namespace, hosts: Hosts) -> None:
         return
     library = torch.__version__.partition("+")[0]
     machine = f"{describe()}, torch {library}, gloo, one thread per rank; {hosts}."
-    about = str(__doc__).partition("\n\n    ")[0], str(__doc__).rpartition("NAME ...]\n\n")[2].strip()
+    about = str(__doc__).partition("\n\n    ")[0], str(__doc__).rpartition("1gbit]\n\n")[2].strip()
     text = ["# Whole networks beside the alternatives", "", machine, *about, "", *markdown(HEADS, told)]
     args.output.write_text("\n".join(text) + "\n")
 
