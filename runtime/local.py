@@ -111,9 +111,8 @@ def input_gradient(
     if not (dout_tile.numel() and ker_tile.numel() and all(in_shape)):
         return dout_tile.new_zeros(in_shape)
     fit = fitted(block, windows)
-    wide_shape = list(flat(dout_tile.new_empty(1).expand(in_shape), dims).shape)
-    for place, zeros in enumerate(fit.zeros):
-        wide_shape[-1 - place // 2] += zeros
+    rows_shape = flat(dout_tile.new_empty(1).expand(in_shape), dims).shape
+    wide_shape = padded(rows_shape, fit.zeros)
     shape_only = Room.take(dout_tile, *wide_shape)  # torch would copy a view
     din = gradients(shape_only, ker_tile, dout_tile, fit, 0)
     Room.leave(shape_only)

@@ -32,6 +32,7 @@ class BatchNorm(nn.Module):
     running_mean: torch.Tensor | None
     running_var: torch.Tensor | None
     num_batches_tracked: torch.Tensor | None
+    parts: torch.Tensor
 
     def __init__(self, plain: Any, layout: Layout) -> None:
         super().__init__()
@@ -41,7 +42,9 @@ class BatchNorm(nn.Module):
         self.group = ranks_group(ranks) if len(ranks) > 1 else None
         self.words = math.prod(layout.whole) // layout.whole[1]  # per channel
         low, high = self.channels
-        self.counts = [self._counts(layout.boxes[rank]) for rank in ranks]
+        counts = [self._counts(layout.boxes[rank]) for rank in ranks]
+        parts = torch.tensor(counts, dtype=torch.float64) / self.words
+        self.register_buffer("parts", parts, persistent=False)  # of the words, by rank
         for name in ("weight", "bias"):
             given = getattr(plain, name)
             own = None if given is None else _part(given, low, high)
@@ -65,13 +68,14 @@ class BatchNorm(nn.Module):
         """The normalized share."""
         given = share.float() if share.dtype in HALF else share
         mean, variance = self.running_mean, self.running_var
-        batch = self.training or mean is None or variance is None
+        batch = False
         if self.training and self.words == 1:
             raise ValueError(
                 f"one value per channel, of {self.layout.whole}, has no variance; train"
                 " with a larger batch"
             )
-        if mean is None or variance is None or batch:
+        if self.training or mean is None or variance is None:
+            batch = True
             mean, variance = self._statistics(given.detach())
             if self.training:
                 self._follow(mean, variance)
@@ -99,8 +103,7 @@ class BatchNorm(nn.Module):
         if self.group is None:
             return own[0], own[1]
         means, variances = self.told(own).unbind(1)
-        counts = torch.tensor(self.counts, dtype=own.dtype, device=own.device)
-        weights = counts / self.words
+        weights = self.parts.to(own)
         mean = (weights * means).sum(0)
         spread = (means - mean).square()  # Chan, Golub and LeVeque (1983)
         variance = (weights * (variances + spread)).sum(0)
@@ -113,7 +116,7 @@ class BatchNorm(nn.Module):
         """
         (low, high), (first, last) = self.channels, self.span
         spread = nn.functional.pad(own, (low - first, last - high))
-        return everyones(spread, len(self.counts), self.group)
+        return everyones(spread, len(self.parts), self.group)
 
     def own(self, values: torch.Tensor) -> torch.Tensor:
         """The values of the own channels out of those of the span."""

@@ -11,7 +11,7 @@ from synth.distribution import Distribution
 from synth.errors import InputError, UsageError
 from synth.layer import Layer
 from synth.network.boxes import Placed
-from synth.network.graph import Network, Node
+from synth.network.graph import Network
 from synth.network.plan import NetworkPlan
 from synth.network.plan_file import parse_network_plan
 from synth.network.report import to_json
@@ -77,9 +77,8 @@ def decided_by(plan: NetworkPlan | str | os.PathLike[str], network: Network, pro
         told = _read(data)
     if data["procs"] != procs:
         raise UsageError(f"{name} is for {data['procs']} processes, but {procs} ranks run; start as many")
-    for node in network.planned:
-        _makes_what_is_needed(node, network, told, name)
     pairs = _matched([node.name for node in network.planned if node.weighted], network, told, name)
+    _makes_what_is_needed(network, told, name)
     for node in network.planned:
         grid = told.placed[pairs[node.name]].grid
         extents = node.layer.nest.extents if node.layer else PerAxis()
@@ -110,15 +109,16 @@ def _read(data: dict[str, object]) -> Decided:
     )
 
 
-def _makes_what_is_needed(node: Node, network: Network, told: Decided, name: str) -> None:
+def _makes_what_is_needed(network: Network, told: Decided, name: str) -> None:
     """Raises `UsageError` where a layer's plan leaves out a gradient that the model trains by."""
-    made = told.gradients.get(node.name) if node.weighted else None
-    needed = GRADIENTS if network.inward(node) else GRADIENTS[1:]
-    missing = [tensor for tensor in needed if made is not None and tensor not in made]
-    if missing:
-        raise UsageError(
-            f"{name} makes no gradient of {missing[0]} in {node.name}, which the model needs; plan this model"
-        )
+    for node in (node for node in network.planned if node.weighted):
+        needed = GRADIENTS if network.inward(node) else ("Ker",)
+        missing = [tensor for tensor in needed if tensor not in told.gradients[node.name]]
+        if missing:
+            raise UsageError(
+                f"{name} makes no gradient of {missing[0]} in {node.name}, which the model needs; "
+                "plan this model"
+            )
 
 
 def _gradients(row: dict[str, object]) -> tuple[Tensor, ...]:

@@ -81,7 +81,7 @@ class _Lister:
             mine, other = (edge.source, edge.target) if backward else (edge.target, edge.source)
             if mine != name or other not in self.last:
                 continue
-            both = self.plan.asked.training and (self.plan.asked.inward or edge.trained)
+            both = self.plan.asked.returns(edge)
             if backward and not both:
                 continue
             share = seconds / 2 if both else seconds

@@ -29,7 +29,7 @@ import synth
 from benchmarks.machine import describe
 from benchmarks.suite.hosts import Hosts, HostsError, add_options, asked
 from benchmarks.suite.launch import ROOT, MeasuringError, torchrun
-from benchmarks.suite.rank import Step, counted, timed
+from benchmarks.suite.rank import Step, counted, rounds_for, seconds_of, timed
 from benchmarks.suite.summary import Spread, makespans, ratios
 from benchmarks.suite.table import markdown
 from examples.models import CosmoFlow, ResNet
@@ -118,11 +118,10 @@ def measure(name: str, seconds: float, rounds: tuple[int, int]) -> dict[str, Any
         each.step()  # makes momenta
         moved[each.name] = counted(each.step)
         steps[each.name] = each.step
-    spent = max(end - begin for spans in timed(steps, {}, 1).values() for begin, end in spans) * len(steps)
-    wanted = torch.tensor(max(rounds[0], min(rounds[1], int(seconds / spent))))
-    dist.broadcast(wanted, 0)
+    spent = sum(seconds_of(timed(steps, {}, 1)).values())
+    times = timed(steps, {}, rounds_for(*rounds, seconds, spent))
     held = {each.name: each.held() for each in made}
-    return {"times": timed(steps, {}, int(wanted)), "traffic": moved, "held": held}
+    return {"times": times, "traffic": moved, "held": held}
 
 
 def rows(name: str, ranks: list[dict[str, Any]]) -> list[list[str]]:

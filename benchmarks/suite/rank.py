@@ -99,10 +99,9 @@ def counted(step: Step) -> tuple[int, int]:
     return full.sent - empty.sent, full.received - empty.received
 
 
-def rounds_for(job: Job, spent: float) -> int:
-    """How many rounds of some seconds each follow the first ones; the same on every rank."""
-    least, most = (rounds - FIRST for rounds in job.rounds)
-    rounds = torch.tensor(max(least, min(most, int(job.seconds / max(spent, 1e-6)))))
+def rounds_for(least: int, most: int, seconds: float, spent: float) -> int:
+    """How many rounds of `spent` seconds each fit some seconds; the same on every rank."""
+    rounds = torch.tensor(max(least, min(most, int(seconds / max(spent, 1e-6)))))
     dist.broadcast(rounds, 0)
     return int(rounds)
 
@@ -154,7 +153,9 @@ def all_rounds(job: Job, work: str, steps: dict[str, Step], runs: dict[str, Run]
     least = min((seconds[name] for name in rivals), default=math.inf)
     far = {name for name in peers if seconds[name] > FAR * least}
     left = {name: step for name, step in steps.items() if name not in far}
-    more = timed(left, runs, rounds_for(job, sum(seconds[name] for name in left)))
+    spent = sum(seconds[name] for name in left)
+    least_rounds, most_rounds = (rounds - FIRST for rounds in job.rounds)
+    more = timed(left, runs, rounds_for(least_rounds, most_rounds, job.seconds, spent))
     return {name: spans + more.get(name, []) for name, spans in times.items()}
 
 

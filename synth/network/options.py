@@ -20,7 +20,7 @@ from synth.machine.levels import Machine
 from synth.nest import Nest
 from synth.network.boxes import EVERY, Boxes, Placed
 from synth.network.family import family, largest_block
-from synth.network.graph import Node
+from synth.network.graph import Edge, Node
 from synth.passes import GRADIENTS, Passes, gathers, moves, sequences
 from synth.space import Space, all_grids
 from synth.strategies import STRATEGIES
@@ -55,6 +55,10 @@ class Asked:
     def __post_init__(self) -> None:
         if not 0 <= self.balance <= 10:
             raise UsageError(f"balance is {self.balance}; it must be between 0 (no extra work) and 10")
+
+    def returns(self, edge: Edge) -> bool:
+        """Whether the gradient of what an edge moves goes back over it."""
+        return self.training and (self.inward or edge.trained)
 
     @property
     def orders(self) -> tuple[Order, ...]:

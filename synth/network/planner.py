@@ -235,7 +235,7 @@ class _Planner:
         for edge in self.network.edges:
             source, target = (self.of_kind[self.position[n]] for n in (edge.source, edge.target))
             single = single_positions(self.network, edge)
-            back = self.asked.training and (self.asked.inward or edge.trained)
+            back = self.asked.returns(edge)
             key = (source, target, edge.role, edge.channels, single, back)
             if key not in known:
                 before, after = (Side(self.distinct[k], boxes[k]) for k in (source, target))
