@@ -161,7 +161,7 @@ def _planning(command: argparse.ArgumentParser, required: bool) -> None:
         dest="pass_",
         choices=tasks,
         default="forward",
-        help="what is computed; training: all three passes on one grid",
+        help="what is computed; training: all passes on one grid",
     )
     command.add_argument(
         "--gradients",

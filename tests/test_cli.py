@@ -394,7 +394,7 @@ def test_flags_are_explained(capsys: Captured) -> None:
     text = " ".join(capsys.readouterr().out.split())
     assert "by Eq. 10 of the paper (Li et al., SPAA'21)" in text
     assert "the tensor that stays where it is" in text
-    assert "training: all three passes on one grid" in text
+    assert "training: all passes on one grid" in text
 
 
 def test_doctor_looks_for_all_that_is_needed() -> None:

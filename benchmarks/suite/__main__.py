@@ -1,6 +1,6 @@
 """Ours beside DDP, FSDP2, DTensor and hand-written parallelism, on the same layers in the same run.
 
-    python -m benchmarks.suite            eight layers, P = 4 and 8: about 40 minutes on two cores
+    python -m benchmarks.suite            eight layers, P = 4 and 8: about 50 minutes on two cores
     python -m benchmarks.suite --quick    four layers, P = 4, training: a few minutes
     python -m benchmarks.suite --procs 4 --work training LAYER.yaml ...
     python -m benchmarks.suite --hosts 4 --link 1gbit --objective time    ranks on a network; needs root
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -54,7 +55,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--machine",
         metavar="FILE",
-        help="for the time model, {procs} standing for the number of ranks; by default it is measured first",
+        help="for the time model, {procs} for the number of ranks; by default measured before each layer",
     )
     parser.add_argument(
         "-o", "--output", type=Path, help="without suffix; benchmarks/results/suite, or suite-quick"
@@ -70,9 +71,14 @@ def arguments() -> argparse.Namespace:
     return args
 
 
-def calibrated(hosts: Hosts, procs: list[int], output: Path, console: Console) -> str:
-    """The machine, measured with each number of ranks: the pattern of the files beside the results."""
-    pattern = f"{output}-machine-{{procs}}.yaml"
+def calibrated(hosts: Hosts, procs: list[int], output: Path, layer: str, console: Console) -> str:
+    """The machine as it is before a layer, with each number of ranks: the pattern of the files.
+
+    A machine that others use, too, is another one after half an hour.
+    """
+    folder = output.with_name(f"{output.name}-machines")
+    folder.mkdir(parents=True, exist_ok=True)
+    pattern = str(folder / f"{layer.replace(' ', '-')}-{{procs}}.yaml")
     for ranks in procs:
         file = pattern.replace("{procs}", str(ranks))
         torchrun(hosts, ranks, "synth.cli", "calibrate", "-o", file)
@@ -98,7 +104,7 @@ def measured(args: argparse.Namespace, hosts: Hosts, console: Console) -> int:
         tuple(args.peers),
         args.seconds,
         tuple(args.rounds),
-        machine=args.machine or calibrated(hosts, args.procs, args.output, console),
+        machine=args.machine,
         objective=args.objective,
         hosts=hosts,
     )
@@ -106,6 +112,9 @@ def measured(args: argparse.Namespace, hosts: Hosts, console: Console) -> int:
     found, failed = list[Line](), list[str]()
     for file in args.layers:
         layer = load_layer(file)
+        if not args.machine:
+            pattern = calibrated(hosts, args.procs, args.output, layer.name, console)
+            given = replace(given, machine=pattern)
         with tempfile.TemporaryDirectory() as folder:
             whole = Path(folder, "whole")
             write_whole(layer, whole)
@@ -119,7 +128,9 @@ def measured(args: argparse.Namespace, hosts: Hosts, console: Console) -> int:
                 found += new
                 printed(new, console)
         if not args.no_write:
-            args.output.with_name(args.output.name + ".md").write_text(page(found, machine, given, failed))
+            files = Path(args.machine).name if args.machine else f"{args.output.name}-machines/*.yaml"
+            shown = replace(given, machine=files)
+            args.output.with_name(args.output.name + ".md").write_text(page(found, machine, shown, failed))
             args.output.with_name(args.output.name + ".json").write_text(as_json(found, machine))
     console.print("\n".join(totals(found)), markup=False)
     return 1 if failed else 0

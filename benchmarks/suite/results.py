@@ -26,7 +26,7 @@ def page(lines: list[Line], machine: str, asked: Asked, failed: Sequence[str] = 
         "time": "the least time on the measured machine",
         "both": "the grid with the fewest words, and on it the fastest schedule on the measured machine",
     }
-    objective = f"Our plans: {how[asked.objective]}. Machine files: {Path(asked.machine or '-').name}."
+    objective = f"Our plans: {how[asked.objective]}. Machine files: {asked.machine or '-'}."
     refused = [
         f"* {line.layer}, P = {line.procs}, {line.work}: {name}: {reason}"
         for line in lines
