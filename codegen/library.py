@@ -30,6 +30,7 @@ MODULES = (
     "placements",
     "buckets",
     "sides",
+    "early",
     "finite",
     "layer_state",
     "module",

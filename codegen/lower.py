@@ -12,6 +12,7 @@ from codegen.program import Call, Layer, Operand, Program, Result, SkewedTile
 from codegen.signature import Signature
 from synth.axes import TENSORS, Tensor
 from synth.errors import UsageError
+from synth.pass_plan import PassPlan
 from synth.passes import WRITES, Pass, shown
 from synth.plan import Plan
 from synth.skew import told
@@ -33,9 +34,10 @@ def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.p
     """
     _look_at(plan, module)
     alone = not plan.later
-    travelling = plan.pass_plans[1:2] if plan.overlap else ()
-    forms = [OnePass(plan, pass_plan, alone, pass_plan in travelling) for pass_plan in plan.pass_plans]
+    forms = [_form(plan, pass_plan, module) for pass_plan in plan.pass_plans]
     functions = tuple(form.function() for form in forms)
+    if forms[0].early:
+        functions = (forms[0].bring(), *functions)
     loops = plan.first.loops()
     tile = "the block" if not loops else "one loop" if len(loops) == 1 else "nested loops"
     if not alone:
@@ -56,13 +58,24 @@ def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.p
         gathers=any(form.grouped(t) and t not in form.skewed for form in forms for t in form.gathered),
         reduces=any(form.grouped(form.written) for form in forms),
         functions=functions,
-        layer=None if alone else _layer(forms),
+        layer=None if alone else _layer(forms, plan.overlap, module),
         module=CLASSES[plan.layer.kind] if module else "",
         operands=_operands(plan),
         results=tuple(_result(plan, pass_) for pass_ in sorted(plan.passes, key="backward-filter".__eq__)),
         windows=plan.layer.kind != "matmul",
         idle=plan.procs > plan.used_procs,
     )
+
+
+def _form(plan: Plan, pass_plan: PassPlan, module: bool) -> OnePass:
+    """A pass; in a module Ker may be on its way before the first one, and sums of dKer after the last."""
+    alone = not plan.later
+    form = OnePass(plan, pass_plan, alone, overlap=plan.overlap and pass_plan is plan.pass_plans[1])
+    late = form.written == "Ker" and form.grouped("Ker")
+    early = pass_plan is plan.first and "Ker" in form.at_once
+    if module and (late or early):
+        form = OnePass(plan, pass_plan, alone, form.overlap or late, early)
+    return form
 
 
 def _skewed(form: Signature) -> SkewedTile:
@@ -88,7 +101,7 @@ def _look_at(plan: Plan, module: bool) -> None:
         )
 
 
-def _layer(forms: Sequence[Signature]) -> Layer:
+def _layer(forms: Sequence[Signature], overlap: bool, module: bool) -> Layer:
     """How the passes hand each other what they keep."""
     first, *later = forms
     given: Tensor = "In" if first.written == "Out" else "Out"
@@ -108,9 +121,11 @@ def _layer(forms: Sequence[Signature]) -> Layer:
             later[0].role(first.written),
         ),
         ahead=_call(first),
-        back=tuple(_call(form) for form in later),
+        back=tuple(_call(form, module) for form in later),
         saved=tuple(form.given(read) for form, read in ((filter_, given), (data, "Ker")) if form),
-        finished=f"{later[0].var(later[0].written)} = finish()" if later[0].overlap else "",
+        early=module,
+        brings=first.early,
+        overlap=overlap,
         meanwhile=f"Sums of {_written(later[0])} travel while {_written(later[-1])} is computed.",
         returned=f"{data.var(given) if data else None}, {'dker' if filter_ else None}, None, None, None",
         operands=", ".join(operands),
@@ -122,11 +137,15 @@ def _written(form: Signature) -> str:
     return form.role(form.written)
 
 
-def _call(form: Signature) -> Call:
+def _call(form: Signature, module: bool = False) -> Call:
     """A call of a pass with what it binds."""
-    result = "finish" if form.overlap else form.var(form.written)
+    result, then = form.var(form.written), ""
+    if form.overlap:
+        late = module and form.written == "Ker"
+        then = f"{result} = ctx.early.later(finish_ker)" if late else f"{result} = finish()"
+        result = "finish_ker" if late else "finish"
     name = form.pass_plan.pass_
-    return Call(name, form.name, ", ".join([result, *form.kept]), ", ".join(form.parameters))
+    return Call(name, form.name, ", ".join([result, *form.kept]), ", ".join(form.parameters), then)
 
 
 def _operands(plan: Plan) -> tuple[Operand, ...]:

@@ -23,7 +23,7 @@ from codegen.program import (
     Text,
     When,
 )
-from codegen.signature import WIDTH, Signature
+from codegen.signature import COMING, WIDTH, Signature
 from synth.axes import DIMS, LACKED_INDEX, TENSORS, Tensor
 from synth.pass_plan import PassPlan
 from synth.passes import Pass
@@ -45,8 +45,15 @@ PRODUCTS: dict[Pass, str] = {  # the same where the layer is Out[b,k] = In[b,c] 
 class OnePass(Signature):
     """The function of one pass with its statements."""
 
-    def __init__(self, plan: Plan, pass_plan: PassPlan, alone: bool = True, overlap: bool = False) -> None:
-        super().__init__(plan, pass_plan, alone, overlap)
+    def __init__(
+        self,
+        plan: Plan,
+        pass_plan: PassPlan,
+        alone: bool = True,
+        overlap: bool = False,
+        early: bool = False,
+    ) -> None:
+        super().__init__(plan, pass_plan, alone, overlap, early)
         self.steps = "STEPS" if alone else "steps"
         self.tiles = "" if alone else ", tiles"
         self.asks_changes = False
@@ -83,10 +90,6 @@ class OnePass(Signature):
         """The statement that looks for NaN in what a step leaves."""
         return f'words.look("{self.role(self.written)}", {step}, {var})'
 
-    def _whole_at_once(self) -> list[Tensor]:
-        expanded = [t for t in self.pass_plan.expanded if self.grouped(t)]
-        return expanded + ([] if self.loops else [t for t in self.pass_plan.reads if self.arrives(t)])
-
     def _fetches(self) -> list[Tensor]:
         return [t for t in self.pass_plan.reads if self.arrives(t) and self.loops]
 
@@ -96,12 +99,19 @@ class OnePass(Signature):
 
     def _gathers(self) -> list[Node]:
         """Slices that come whole: all are on their way before the first is waited for."""
-        gathers = [self._gather(tensor) for tensor in self._whole_at_once()]
-        if len(gathers) < 2:
+        gathers = [self._gather(tensor) for tensor in self.at_once]
+        starts = [gather for gather in gathers if not (self.early and gather.tensor == "Ker")]
+        if len(gathers) == len(starts) < 2:
             return [replace(gather, alone=True) for gather in gathers]
         slices = ", ".join(f"{gather.var}_slice" for gather in gathers)
         arrive = ", ".join(f"assemble({gather.var}_coming)" for gather in gathers)
-        return [*gathers, Text((f"{slices} = {arrive}",))]
+        return [*starts, Text((f"{slices} = {arrive}",))]
+
+    def bring(self) -> Function:
+        """The function that starts to bring Ker, for a pass that finds it on its way."""
+        gather = replace(self._gather("Ker"), early=self.pass_plan.pass_)
+        about = "Start to bring this rank's slice of Ker, perhaps before the layer's turn."
+        return Function("bring", "ker_own", (about,), (gather,))
 
     def _gather(self, tensor: Tensor) -> Gather:
         phase, step = "loop", 0
@@ -184,7 +194,8 @@ class OnePass(Signature):
         var, written = self.var(self.written), self.written
         away = self.leaves and self.loops
         box = self.carried(written) + "(at)" if away else self.touched(written) + "(work(at))"
-        begin = f"{var}_box = {box}", f"{var} = {self.parameters[0]}.new_zeros(shape({var}_box))"
+        like = next(name for name in self.parameters if name != COMING)
+        begin = f"{var}_box = {box}", f"{var} = {like}.new_zeros(shape({var}_box))"
         return (*begin, "leaving = []") if away else begin
 
     def _step(self) -> list[Node]:
@@ -244,8 +255,8 @@ class OnePass(Signature):
             return whole, []
         frame = f"{self.carried(tensor)}(at)"
         if self.grouped(tensor):
-            gathered = tensor not in self.pass_plan.kept
-            frame = f"{var}_box" if gathered else f"{self.touched(tensor)}(work(at))"
+            named = tensor not in self.pass_plan.kept and self.given(tensor) != COMING
+            frame = f"{var}_box" if named else f"{self.touched(tensor)}(work(at))"
         cut = f"{var}_tile = {whole}[within({self.touched(tensor)}(block), {frame})]"
         if len(cut) <= WIDTH - 4:
             return f"{var}_tile", [cut]
@@ -285,7 +296,7 @@ class OnePass(Signature):
         if self._fetches():
             names = ["panels"]
         else:
-            slices = [t for t in self._whole_at_once() if t not in self.pass_plan.keeps]
+            slices = [t for t in self.at_once if t not in self.pass_plan.keeps]
             names = [f"{self.var(t)}_{what}" for t in slices for what in ("slice", "coming")]
         return [Text((f"del {', '.join(names)}  # what follows needs room",))] if names else []
 

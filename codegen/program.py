@@ -60,6 +60,7 @@ class Gather(Bring):
     phase: str = "expand"
     step: int = 0
     alone: bool = False  # it is waited for at once
+    early: str = ""  # the pass that it is started for, by a function of its own
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,7 @@ class Call(NamedTuple):
     name: str  # of the function
     bound: str  # what the call binds
     arguments: str
+    then: str  # the statement that waits for its sums, or leaves them to travel; empty: they are there
 
 
 @dataclass(frozen=True)
@@ -192,8 +194,10 @@ class Layer:
     ahead: Call
     back: tuple[Call, ...]
     saved: tuple[str, ...]  # what waits for the backward passes
-    finished: str  # the statement that waits for sums of the second pass; empty: they are there
-    meanwhile: str  # and what happens until then, in a sentence
+    early: bool  # Ker may be on its way before, and its gradient's sums after: a network asks for it
+    brings: bool  # Ker is gathered before the first pass computes
+    overlap: bool  # sums of the second pass travel while the third computes
+    meanwhile: str  # that, in a sentence
     returned: str  # the gradients, as torch wants them
     operands: str  # of a run: what the layer is given and Ker, as torch is to differentiate them
     asked: str  # and those of them whose gradients are made

@@ -11,6 +11,7 @@ from synth.passes import shown
 from synth.plan import Plan
 from synth.skew import skewed
 
+COMING = "ker_coming"  # Ker on its way
 WIDTH = 84  # columns of a docstring in a function
 
 
@@ -18,13 +19,21 @@ class Signature:
     """The function of one pass, seen from outside: in a program of its own (`alone`) or beside others.
 
     overlap: its last sums travel while the caller computes something else.
+    early: Ker is on its way when the function is called.
     """
 
-    def __init__(self, plan: Plan, pass_plan: PassPlan, alone: bool = True, overlap: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        pass_plan: PassPlan,
+        alone: bool = True,
+        overlap: bool = False,
+        early: bool = False,
+    ) -> None:
         self.plan, self.pass_plan, self.distribution = plan, pass_plan, plan.distribution
         self.loops, self.written = pass_plan.loops(), pass_plan.written
         self.halo = carries_more(plan)
-        self.alone, self.overlap = alone, overlap
+        self.alone, self.overlap, self.early = alone, overlap, early
         self.name = pass_plan.pass_.replace("-", "_")
         self.touches: set[Tensor] = set()  # tensors of which the text asks what a block touches
         self.skewed = skewed(self.distribution, pass_plan)
@@ -56,7 +65,9 @@ class Signature:
         return f"touched_{tensor.lower()}"
 
     def given(self, tensor: Tensor) -> str:
-        """The parameter by which a tensor comes: what a rank owns, or what an earlier pass kept."""
+        """The parameter by which a tensor comes: what a rank owns, what a pass kept, or what is coming."""
+        if tensor == "Ker" and self.early:
+            return COMING
         return self.whole(tensor) if tensor in self.pass_plan.kept else f"{self.var(tensor)}_own"
 
     @property
@@ -69,6 +80,12 @@ class Signature:
         """What the pass returns beside its result: slices that a later pass finds."""
         slices = (self.whole(t) for t in self.pass_plan.reads if t in self.pass_plan.keeps)
         return tuple(name for name in slices if name not in self.parameters)
+
+    @property
+    def at_once(self) -> list[Tensor]:
+        """The tensors that are gathered whole before anything is computed."""
+        expanded = [t for t in self.pass_plan.expanded if self.grouped(t)]
+        return expanded + ([] if self.loops else [t for t in self.pass_plan.reads if self.arrives(t)])
 
     def grouped(self, tensor: Tensor) -> bool:
         """Whether several ranks share a slice of the tensor."""
@@ -120,6 +137,7 @@ class Signature:
             f"`{one}` and `{other}` hold the boxes `{one_box}` and `{other_box}`, `groups` the group of this "
             "rank for every entry of LINES; `words` counts what arrives."
         )
+        rest = rest.replace(f"`{COMING}`", f"`{COMING}` (on its way, see `bring`)")
         if self.overlap:
             rest += f" The share, {result}, is whole once the sums that travel meanwhile are here."
         if self.framed and "in_wide" in (one, other):

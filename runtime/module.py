@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from runtime.blocks import Box, shape
 from runtime.buckets import Shared
+from runtime.early import Brought, Early
 from runtime.finite import all_finite, watch
 from runtime.layer_state import take_parameters, whole_parameters
 from runtime.mesh import (
@@ -82,6 +83,10 @@ class DistributedLayer(nn.Module):
         self.words = Words()  # received since the layer was made
         like = {"dtype": program.DTYPE, "device": device}
         mine = dist.get_rank()
+        self.early: tuple[torch.Tensor, Early] | None = (
+            None  # brought for the next call
+        )
+        self.waiting = list[Early]()  # whose sums of dKer are on their way
         self.made = getattr(program, "GRADIENTS", ("In", "Ker"))
         weight = torch.empty(shape(self.kernels[mine]), **like)
         self.weight = nn.Parameter(weight, requires_grad="Ker" in self.made)
@@ -175,13 +180,31 @@ class DistributedLayer(nn.Module):
         if self.idle:  # nothing, of which the gradient is nothing
             nothing = share.new_zeros(shape(self.result.mine))
             return nothing + 0 * share.sum() + 0 * self.weight.sum()
+        (weight, early), self.early = self.early or (self.weight, Early()), None
         out: torch.Tensor = self.program.Layer.apply(
-            share, self.weight, self.at, self.groups, self.words
+            share, weight, self.at, self.groups, self.words, early
         )
         if not getattr(self.program, "TRANSPOSED", False):
             return out
         windows = tuple(self.program.WINDOWS.values())
         return spread(out, self.program.owned_in(self.at), self.result.mine, windows)
+
+    def bring(self) -> None:
+        """Start to bring Ker for the next `forward`, which else does so in its turn.
+
+        On the way back its sums of dKer then travel until autograd asks for them: after
+        the layers that are called between this and that `forward`.
+        """
+        for early in [*self.waiting, *([self.early[1]] if self.early else [])]:
+            early.arrive()  # a step broke off; what was sent is to be received
+        self.early = None
+        if self.idle:
+            return
+        start = getattr(self.program, "bring", None)
+        place = self.at, self.groups, self.words
+        early = Early(start and start(self.weight.detach(), *place), self.waiting)
+        brought: torch.Tensor = Brought.apply(self.weight, early)  # type: ignore[no-untyped-call]
+        self.early = brought, early
 
     def _between_dtensors(self, whole: DTensor) -> torch.Tensor:
         refused(self.name, whole, self._owner("In"), self.program.GRID)

@@ -40,6 +40,8 @@ class Network(nn.Module):
     graph: what the model calls; None to trace it here.
     places: by the name of a call, the boxes of all ranks before and after a pooling.
     bucket_bytes: of gradients that are summed in one message; see `Buckets`.
+    ahead: layers of which Ker is on its way while one computes; its sums of dKer then
+        travel while the gradients of as many are computed.
     check_finite: look for NaN and infinity in what every step makes and in every
         gradient; all ranks then raise `FloatingPointError` with layer and ranks.
     """
@@ -55,6 +57,7 @@ class Network(nn.Module):
         places: Mapping[str, tuple[tuple[Box, ...], tuple[Box, ...]]] | None = None,
         bucket_bytes: int = BYTES,
         check_finite: bool = False,
+        ahead: int = 1,
     ) -> None:
         super().__init__()
         self.training, self.modes = model.training, dict[bool, str]()
@@ -84,6 +87,7 @@ class Network(nn.Module):
         }
         del self.plain, self.make, self.ready, self.tensors, self.places
         self.names = {step: name for name, step in self.owners.items()}
+        self.brings = self._brings(ahead)
         if check_finite:  # before buckets take the gradients
             self._watch_parameters()
         holders: list[Any] = [m for m in self.modules() if hasattr(m, "hand_over")]
@@ -215,6 +219,18 @@ class Network(nn.Module):
     def _counter(self, name: str) -> Callable[[int], None]:
         return self.words.counter("move", 0, name)
 
+    def _brings(self, ahead: int) -> dict[str, list[tuple[str, Planned]]]:
+        """Step -> the planned layers of which Ker is brought before it computes."""
+        if ahead < 0:
+            raise ValueError(f"Ker is brought {ahead} layers ahead; give 0 or more")
+        steps = ((name, self.steps[name]) for name, _ in self.calls)
+        planned = [(name, step) for name, step in steps if isinstance(step, Planned)]
+        early = dict[str, list[tuple[str, Planned]]]()
+        for place, layer in enumerate(planned if ahead else []):
+            before, _ = planned[max(0, place - ahead)]
+            early.setdefault(before, []).append(layer)
+        return early
+
     # -- use ------------------------------------------------------------------------
 
     def forward(self, share: torch.Tensor) -> torch.Tensor:
@@ -228,6 +244,9 @@ class Network(nn.Module):
         grads = torch.is_grad_enabled()
         values = {self.input: self._looked(self.input, share)}
         for step, sources in self.calls:
+            for name, later in self.brings.get(step, ()):
+                with torch.set_grad_enabled(grads and name not in self.detached):
+                    later.bring()
             with torch.set_grad_enabled(grads and step not in self.detached):
                 made = self.steps[step](*(values[name] for name in sources))
                 values[step] = self._looked(step, made)

@@ -57,6 +57,7 @@ def parallelize(
     bucket_bytes: int = 25 * 2**20,
     check_finite: bool = False,
     input_gradient: bool = False,
+    ahead: int | None = None,
 ) -> Network:
     """The model as a module that takes and gives this rank's shares; all ranks must ask.
 
@@ -74,6 +75,8 @@ def parallelize(
     check_finite: look for NaN and infinity in all activations and gradients, at the price of one small
         collective for each; all ranks then raise `FloatingPointError`, which names layer, tensor and ranks.
     input_gradient: whether the batch may ask for its gradient, too. A plan that is given knows itself.
+    ahead: layers of which Ker is gathered while one computes (1); sums of dKer then travel while as many
+        compute their gradients. It takes the room of so many slices more: 0 where `memory` is limited.
 
     Raises `UsageError` for a wrong argument, a name that no layer has, or a plan of another model,
     `InfeasibleError` where nothing fits the memory, and `ValueError` for a model that does what the ranks
@@ -107,7 +110,15 @@ def parallelize(
             if not node.weighted and node.layer:
                 places[node.name] = boxes_of(node.layer, decided.placed[node.name], ranks)
     dtype = _dtype(model)
-    how: dict[str, Any] = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
+    if ahead is None:
+        limited = memory is not None or (isinstance(plan, NetworkPlan) and plan.asked.memory is not None)
+        ahead = 0 if limited else 1
+    how: dict[str, Any] = {
+        "ahead": ahead,
+        "refuse": refuse,
+        "bucket_bytes": bucket_bytes,
+        "check_finite": check_finite,
+    }
     return Network(model, tuple(input), planner.layer, dtype, graph=graph, places=places, **how)
 
 

@@ -47,6 +47,14 @@ def test_program(case: str, update_golden: bool) -> None:
     compare(GOLDEN / NAMES[case], text, update_golden)
 
 
+@pytest.mark.parametrize("case", ["training_3d", "training_streams", "training_up", "training_first"])
+def test_module(case: str, update_golden: bool) -> None:
+    """Ker may be on its way before a module's turn, and sums of dKer after it."""
+    command = f"synth emit layer.yaml --procs {CASES[case].procs} --pass training --module"
+    text = render(CASES[case], command=command, module=True)
+    compare(GOLDEN / f"module_{NAMES[case].removeprefix('training_')}", text, update_golden)
+
+
 def test_standalone(update_golden: bool) -> None:
     command = "synth emit layer.yaml --procs 8 --standalone"
     compare(GOLDEN / "standalone.py", render(CASES["summa"], True, command), update_golden)

@@ -1,0 +1,363 @@
+"""uneven: conv2d training on 8 ranks as a grid h=2 x c=2 x k=2.
+
+Emitted by `synth emit layer.yaml --procs 8 --pass training --module` (plan 93a558babd3c).
+Change the plan, not this file.
+
+Use    layer() on all 8 ranks, once their process group is initialised
+Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
+       b=3 h=11 w=9 c=7 k=5 r=3 s=3
+Form   forward: Out stays, In and Ker pass in 3 panels along c; In and Ker kept
+       backward-data: dIn stays, dOut passes in 2 panels along k; Ker found; dOut kept;
+       its last sums travel under backward-filter
+       backward-filter: dKer stays; In and dOut found
+Owned  In: c over c, h over h, w over k; partial sums along k until reduced
+       Ker: k over k then x, c over c (x: h); partial sums along x until reduced
+       Out: k over k then c, h over h; partial sums along c until reduced
+Moves  forward: In 468 (halo 60), Ker 72, Out 324
+       backward-data: In 480 (halo 60), Ker 0, Out 324
+       backward-filter: In 0 (halo 0), Ker 72, Out 0
+       together: In 876 (halo 120), Ker 108, Out 486: at most 1470 words received per
+       rank
+Memory at most 5322 words of 4 bytes per rank
+"""
+
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+from runtime.blocks import (
+    Window,
+    cut,
+    digits,
+    overlap,
+    reach,
+    shape,
+    volume,
+    widen,
+    within,
+)
+from runtime.collectives import add_up, all_gather, reduce_scatter, settle
+from runtime.halo import give_back, redistribute
+from runtime.local import convolve, input_gradient, kernel_gradient
+from runtime.mesh import line
+from runtime.module import DistributedConv2d
+
+NAME = "uneven"
+PLAN = "93a558babd3c"
+DTYPE = torch.float32
+
+P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
+GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
+PROCS = 8  # ranks that may be started
+LINES = {  # what the ranks that differ only along these axes share
+    "k": ("k",),  # a slice of In
+    "x": ("h",),  # a slice of Ker
+    "c": ("c",),  # a slice of Out
+}
+
+N_b, N_c, N_k = 3, 7, 5  # samples, input and output channels
+N_h, N_w = 11, 9  # output positions
+N_r, N_s = 3, 3  # kernel taps
+I_h, I_w = 11, 9  # input positions that are read
+WINDOWS = {  # how output positions read input positions
+    "h": Window(I_h, N_r, padding=1),
+    "w": Window(I_w, N_s, padding=1),
+}
+TILES = {  # of a work block in each pass, outermost loop first
+    "forward": {"c": 3},
+    "backward_data": {"k": 2},
+}
+STEPS = {"forward": 3, "backward_data": 2}
+
+# The layer in its own numbers: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 11, 9)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+OUT_SHAPE = (N_b, N_k, N_h, N_w)
+SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE
+STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
+FLOPS = 561_330  # of the whole layer
+
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 876, "Ker": 108, "Out": 486, "halo": 120, "total": 1470}
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
+    0: {"In": 876, "Ker": 108, "Out": 486, "halo": 120, "total": 1470},
+    1: {"In": 852, "Ker": 72, "Out": 324, "halo": 96, "total": 1248},
+    2: {"In": 657, "Ker": 81, "Out": 486, "halo": 90, "total": 1224},
+    3: {"In": 639, "Ker": 54, "Out": 324, "halo": 72, "total": 1017},
+    4: {"In": 768, "Ker": 108, "Out": 405, "halo": 120, "total": 1281},
+    5: {"In": 744, "Ker": 72, "Out": 270, "halo": 96, "total": 1086},
+    6: {"In": 576, "Ker": 81, "Out": 405, "halo": 90, "total": 1062},
+    7: {"In": 558, "Ker": 54, "Out": 270, "halo": 72, "total": 882},
+}
+
+
+def work(at):
+    """The block of the nest that the rank at `at` works on: axis -> interval."""
+    return {
+        "b": (0, N_b),
+        "h": cut((0, N_h), P_h, at["h"]),
+        "w": (0, N_w),
+        "c": cut((0, N_c), P_c, at["c"]),
+        "k": cut((0, N_k), P_k, at["k"]),
+    }
+
+
+def tile(at, step, tiles):
+    """The part of that block which one step of a pass works on."""
+    block = work(at)
+    for axis, index in digits(step, tiles).items():
+        block[axis] = cut(block[axis], tiles[axis], index)
+    return block
+
+
+def owned_in(at):
+    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
+    return (
+        (0, N_b),
+        cut((0, N_c), P_c, at["c"]),
+        cut((0, I_h), P_h, at["h"]),
+        cut((0, I_w), P_k, at["k"]),
+    )
+
+
+def touched_in(block):
+    """The box of In[b, c, h, w] that a block of the nest touches."""
+    return (
+        block["b"],
+        block["c"],
+        reach(block["h"], WINDOWS["h"]),
+        reach(block["w"], WINDOWS["w"]),
+    )
+
+
+def carried_in(at):
+    """What a rank hands out: its share of the rows that its block reads, halo and all."""
+    b, c, _, w = owned_in(at)
+    block = work(at)
+    return (
+        b,
+        c,
+        reach(block["h"], WINDOWS["h"]),
+        widen(w, reach(block["w"], WINDOWS["w"]), P_k, at["k"]),
+    )
+
+
+def owned_ker(at):
+    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
+    return (
+        cut(cut((0, N_k), P_k, at["k"]), P_h, at["h"]),
+        cut((0, N_c), P_c, at["c"]),
+        (0, N_r),
+        (0, N_s),
+    )
+
+
+def touched_ker(block):
+    """The box of Ker[k, c, r, s] that a block of the nest touches."""
+    return block["k"], block["c"], (0, N_r), (0, N_s)
+
+
+def owned_out(at):
+    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
+    return (
+        (0, N_b),
+        cut(cut((0, N_k), P_k, at["k"]), P_c, at["c"]),
+        cut((0, N_h), P_h, at["h"]),
+        (0, N_w),
+    )
+
+
+def touched_out(block):
+    """The box of Out[b, k, h, w] that a block of the nest touches."""
+    return block["b"], block["k"], block["h"], block["w"]
+
+
+def gather(panel, here, carried, group, count):
+    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+
+    `here` holds `carried(at)` of this rank.
+    """
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
+    count(volume(panel) - volume(mine))
+    return all_gather(panel, parts, own, group)
+
+
+def reduce(sums, panel, carried, group, count):
+    """Start to sum a panel over a group: each rank gets the terms of what it carries."""
+    shares = [overlap(carried(peer), panel) for peer in group.peers]
+    count(volume(shares[group.me]) * (len(shares) - 1))
+    return reduce_scatter(sums, panel, shares, group)
+
+
+def forward(in_own, ker_own, at, groups, words):
+    """This rank's share of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
+    the group of this rank for every entry of LINES; `words` counts what arrives.
+    Returned as well, for the passes to come: `in_slice` and `ker_slice`.
+    """
+    tiles, steps = TILES["forward"], STEPS["forward"]
+
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = line(at, GRID, ("h", "k"))
+    count = words.counter("halo", 0, "In")
+    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+    in_box = touched_in(work(at))
+    in_slice = in_wide.new_empty(shape(in_box))
+    ker_box = touched_ker(work(at))
+    ker_slice = ker_own.new_empty(shape(ker_box))
+
+    def fetch(step):
+        """Start to bring in the panels that `step` waits for."""
+        block, coming = tile(at, step, tiles), {}
+        # All ranks along k need the same slice of In.
+        panel, count = touched_in(block), words.counter("loop", step, "In")
+        coming["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
+        # All ranks along x need the same slice of Ker.
+        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
+        coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
+        return coming
+
+    panels, coming = {}, fetch(0)
+
+    for step in range(steps):
+        block = tile(at, step, tiles)
+        settle(coming, panels)
+        if step + 1 < steps:
+            coming = fetch(step + 1)  # travels while this step computes
+        # later passes find what this fills
+        in_slice[within(touched_in(block), in_box)] = panels["In"]
+        ker_slice[within(touched_ker(block), ker_box)] = panels["Ker"]
+        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
+        words.look("Out", step, out)
+
+    del panels  # what follows needs room
+
+    # Each rank along c holds a partial sum of the same slice of Out.
+    count = words.counter("reduce", 0, "Out")
+    leaving = reduce(out, out_box, owned_out, groups["c"], count)
+    total = add_up(leaving)
+
+    return total, in_slice, ker_slice
+
+
+def backward_data(ker_slice, dout_own, at, groups, words):
+    """A function that returns this rank's share of dIn.
+
+    `ker_slice` and `dout_own` hold the boxes `touched_ker(work(at))` and
+    `owned_out(at)`, `groups` the group of this rank for every entry of LINES; `words`
+    counts what arrives. The share, its words of the box `owned_in(at)`, is whole once
+    the sums that travel meanwhile are here. Returned as well, for the passes to come:
+    `dout_slice`.
+    """
+    tiles, steps = TILES["backward_data"], STEPS["backward_data"]
+
+    din_box = touched_in(work(at))
+    din = ker_slice.new_zeros(shape(din_box))
+    dout_box = touched_out(work(at))
+    dout_slice = dout_own.new_empty(shape(dout_box))
+
+    def fetch(step):
+        """Start to bring in the panels that `step` waits for."""
+        block, coming = tile(at, step, tiles), {}
+        # All ranks along c need the same slice of dOut.
+        panel, count = touched_out(block), words.counter("loop", step, "Out")
+        coming["dOut"] = gather(panel, dout_own, owned_out, groups["c"], count)
+        return coming
+
+    panels, coming = {}, fetch(0)
+
+    for step in range(steps):
+        block = tile(at, step, tiles)
+        settle(coming, panels)
+        if step + 1 < steps:
+            coming = fetch(step + 1)  # travels while this step computes
+        # later passes find what this fills
+        dout_slice[within(touched_out(block), dout_box)] = panels["dOut"]
+        ker_tile = ker_slice[within(touched_ker(block), touched_ker(work(at)))]
+        din += input_gradient(ker_tile, panels["dOut"], block, WINDOWS)
+        words.look("dIn", step, din)
+
+    del panels  # what follows needs room
+
+    # Each rank along k holds a partial sum of the same slice of dIn.
+    count = words.counter("reduce", 0, "In")
+    leaving = reduce(din, din_box, carried_in, groups["k"], count)
+
+    def finish():
+        """Wait for the sums of dIn that still travel."""
+        total = add_up(leaving)
+        # The rows of dIn that a block computes for its neighbours are added where they are owned.
+        neighbours = line(at, GRID, ("h", "k"))
+        count = words.counter("return", 0, "In")
+        return give_back(total, carried_in, owned_in, at, neighbours, GRID, count)
+
+    return finish, dout_slice
+
+
+def backward_filter(in_slice, dout_slice, at, groups, words):
+    """A function that returns this rank's share of dKer.
+
+    `in_slice` and `dout_slice` hold the boxes `touched_in(work(at))` and
+    `touched_out(work(at))`, `groups` the group of this rank for every entry of LINES;
+    `words` counts what arrives. The share, its words of the box `owned_ker(at)`, is
+    whole once the sums that travel meanwhile are here.
+    """
+    dker_box = touched_ker(work(at))
+    block = work(at)
+    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
+    words.look("dKer", 0, dker)
+
+    # Each rank along x holds a partial sum of the same slice of dKer.
+    count = words.counter("reduce", 0, "Ker")
+    leaving = reduce(dker, dker_box, owned_ker, groups["x"], count)
+
+    def finish():
+        """Wait for the sums of dKer that still travel."""
+        return add_up(leaving)
+
+    return finish
+
+
+class Layer(torch.autograd.Function):
+    """The layer as torch differentiates it; what the passes keep waits in `ctx`.
+
+    early: Ker on its way before the layer's turn, sums of dKer after it.
+    """
+
+    @staticmethod
+    def forward(ctx, in_own, ker_own, at, groups, words, early):
+        """Out, from the shares of In and Ker."""
+        ctx.place, ctx.early = (at, groups, words), early
+        place = at, groups, words.during("forward")
+        out, in_slice, ker_slice = forward(in_own, ker_own, *place)
+        ctx.save_for_backward(in_slice, ker_slice)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dout_own):
+        """dIn and dKer, from the share of dOut."""
+        at, groups, words = ctx.place
+        in_slice, ker_slice = ctx.saved_tensors
+        place = at, groups, words.during("backward-data")
+        finish, dout_slice = backward_data(ker_slice, dout_own, *place)
+        # Sums of dIn travel while dKer is computed.
+        place = at, groups, words.during("backward-filter")
+        finish_ker = backward_filter(in_slice, dout_slice, *place)
+        dker = ctx.early.later(finish_ker)
+        din = finish()
+        return din, dker, None, None, None, None
+
+
+def layer(**options):
+    """This layer as a `torch.nn.Module`; see DistributedConv2d for the options."""
+    return DistributedConv2d(sys.modules[__name__], **options)
