@@ -14,51 +14,62 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from runtime.collectives import Coming
+from runtime.collectives import Coming, assemble
 
 
 class Early:
     """Ker of a layer for one pass forward and back.
 
     coming: its slice, if that is on its way.
-    waiting: those of the layer whose sums are on their way, kept until these are there
-        even if a pass breaks off. None: sums are waited for at once.
+    late: whether sums of dKer may travel on until autograd asks for them.
     """
 
-    def __init__(
-        self, coming: Coming | None = None, waiting: list[Early] | None = None
-    ) -> None:
-        self.coming, self.waiting = coming, waiting
+    def __init__(self, coming: Coming | None = None, late: bool = False) -> None:
+        self.coming, self.late = coming, late
         self.finish: Callable[[], torch.Tensor] | None = None
         self.total: torch.Tensor | None = None
         self.stand_in: torch.Tensor | None = None
+        if coming is not None:
+            on_their_way.append(self)
 
     def slice(self) -> Coming | None:
         """The slice on its way, which is then the caller's."""
         coming, self.coming = self.coming, None
+        if coming is not None:
+            on_their_way.remove(self)
         return coming
 
     def later(self, finish: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The gradient that `finish` waits for, or what `Brought` replaces by it."""
-        if self.waiting is None or self.stand_in is None:
+        """The gradient that `finish` waits for, or a stand-in that `Ahead` replaces."""
+        if not self.late or self.stand_in is None:
             return finish()
+        self.arrive()  # of a pass before over the same graph
         self.finish = finish
-        self.waiting.append(self)
+        on_their_way.append(self)
         # all sums are there when the pass ends, even if nobody asks for this gradient
         torch.autograd.Variable._execution_engine.queue_callback(self.arrive)
         return self.stand_in
 
     def arrive(self) -> None:
-        """Wait for what is on its way."""
+        """Wait for what is on its way; the sums are kept, a slice is not."""
         coming = self.slice()
-        for request in coming.requests if coming else ():
-            request.wait()
-        if self.finish is not None and self.waiting is not None:
+        if coming is not None:
+            assemble(coming)
+        if self.finish is not None:
+            on_their_way.remove(self)
             self.total, self.finish = self.finish(), None
-            self.waiting.remove(self)
 
 
-class Brought(torch.autograd.Function):
+on_their_way = list[Early]()  # held until they arrive, also where a step breaks off
+
+
+def receive() -> None:
+    """Wait for all that is on its way."""
+    for early in tuple(on_their_way):
+        early.arrive()
+
+
+class Ahead(torch.autograd.Function):
     """The share of Ker that a layer is given while an `Early` is on its way."""
 
     @staticmethod

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from runtime.blocks import Box, shape
 from runtime.buckets import Shared
-from runtime.early import Brought, Early
+from runtime.early import Ahead, Early
 from runtime.finite import all_finite, watch
 from runtime.layer_state import take_parameters, whole_parameters
 from runtime.mesh import (
@@ -48,7 +49,8 @@ class DistributedLayer(nn.Module):
     check_finite: look for NaN and infinity in all that goes in and out; a
         `FloatingPointError` then names layer, tensor and ranks, on every rank.
 
-    Raises `ValueError` where the ranks are not as many as the plan's grid has.
+    Raises `ValueError` where the ranks are not as many as the plan's grid has, and for
+    a program that an earlier version emitted.
     """
 
     kernel_dims: int
@@ -65,6 +67,8 @@ class DistributedLayer(nn.Module):
         self.program, self.name, self.check_finite = program, program.NAME, check_finite
         if len(program.KER_SHAPE) - self.kernel_dims not in (2, 3):
             raise ValueError(f"{self.name} is no layer for a {type(self).__name__}")
+        if "early" not in signature(program.Layer.forward).parameters:
+            raise ValueError(f"{self.name} is of an earlier version; emit it anew")
         ranks = grid_size(program.GRID)
         know_world()
         if dist.get_world_size() not in (ranks, program.PROCS):
@@ -83,10 +87,8 @@ class DistributedLayer(nn.Module):
         self.words = Words()  # received since the layer was made
         like = {"dtype": program.DTYPE, "device": device}
         mine = dist.get_rank()
-        self.early: tuple[torch.Tensor, Early] | None = (
-            None  # brought for the next call
-        )
-        self.waiting = list[Early]()  # whose sums of dKer are on their way
+        # brought for the next call
+        self.early: tuple[torch.Tensor, Early] | None = None
         self.made = getattr(program, "GRADIENTS", ("In", "Ker"))
         weight = torch.empty(shape(self.kernels[mine]), **like)
         self.weight = nn.Parameter(weight, requires_grad="Ker" in self.made)
@@ -177,10 +179,10 @@ class DistributedLayer(nn.Module):
 
     def _computed(self, share: torch.Tensor) -> torch.Tensor:
         """Out without bias."""
+        (weight, early), self.early = self.early or (self.weight, Early()), None
         if self.idle:  # nothing, of which the gradient is nothing
             nothing = share.new_zeros(shape(self.result.mine))
-            return nothing + 0 * share.sum() + 0 * self.weight.sum()
-        (weight, early), self.early = self.early or (self.weight, Early()), None
+            return nothing + 0 * share.sum() + 0 * weight.sum()
         out: torch.Tensor = self.program.Layer.apply(
             share, weight, self.at, self.groups, self.words, early
         )
@@ -192,18 +194,19 @@ class DistributedLayer(nn.Module):
     def bring(self) -> None:
         """Start to bring Ker for the next `forward`, which else does so in its turn.
 
-        On the way back its sums of dKer then travel until autograd asks for them: after
-        the layers that are called between this and that `forward`.
+        The weight must not change in between; where a hook may change it, nothing is
+        brought. On the way back sums of dKer then travel until autograd asks for them:
+        after the layers that are called between this and that `forward`.
         """
-        for early in [*self.waiting, *([self.early[1]] if self.early else [])]:
-            early.arrive()  # a step broke off; what was sent is to be received
         self.early = None
-        if self.idle:
+        if self._forward_pre_hooks:
             return
+        weight, coming = self.weight, None
         start = getattr(self.program, "bring", None)
-        place = self.at, self.groups, self.words
-        early = Early(start and start(self.weight.detach(), *place), self.waiting)
-        brought: torch.Tensor = Brought.apply(self.weight, early)  # type: ignore[no-untyped-call]
+        if start is not None and not self.idle:
+            coming = start(weight.detach(), self.at, self.groups, self.words)
+        early = Early(coming, late=True)
+        brought: torch.Tensor = Ahead.apply(weight, early)  # type: ignore[no-untyped-call]
         self.early = brought, early
 
     def _between_dtensors(self, whole: DTensor) -> torch.Tensor:

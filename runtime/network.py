@@ -15,6 +15,7 @@ from torch import fx, nn
 from runtime.blocks import Box, shape
 from runtime.buckets import BYTES, Buckets
 from runtime.choose import Call, chosen, entry
+from runtime.early import receive
 from runtime.finite import all_finite, watch
 from runtime.held import Held
 from runtime.layout import Layout, Whole, even, everywhere
@@ -219,17 +220,14 @@ class Network(nn.Module):
     def _counter(self, name: str) -> Callable[[int], None]:
         return self.words.counter("move", 0, name)
 
-    def _brings(self, ahead: int) -> dict[str, list[tuple[str, Planned]]]:
+    def _brings(self, ahead: int) -> dict[str, list[Planned]]:
         """Step -> the planned layers of which Ker is brought before it computes."""
-        if ahead < 0:
-            raise ValueError(f"Ker is brought {ahead} layers ahead; give 0 or more")
-        steps = ((name, self.steps[name]) for name, _ in self.calls)
-        planned = [(name, step) for name, step in steps if isinstance(step, Planned)]
-        early = dict[str, list[tuple[str, Planned]]]()
-        for place, layer in enumerate(planned if ahead else []):
-            before, _ = planned[max(0, place - ahead)]
-            early.setdefault(before, []).append(layer)
-        return early
+        planned = [s for s, _ in self.calls if isinstance(self.steps[s], Planned)]
+        brings = dict[str, list[Planned]]()
+        for place, step in enumerate(planned if ahead else []):
+            before = planned[max(0, place - ahead)]
+            brings.setdefault(before, []).append(self.steps[step])  # type: ignore[arg-type]
+        return brings
 
     # -- use ------------------------------------------------------------------------
 
@@ -241,12 +239,12 @@ class Network(nn.Module):
                 f" {shape(self.layouts[self.input].mine)}, but was given"
                 f" {tuple(share.shape)}; `scatter(batch)` cuts it"
             )
+        receive()  # what a step that broke off left on its way
         grads = torch.is_grad_enabled()
         values = {self.input: self._looked(self.input, share)}
         for step, sources in self.calls:
-            for name, later in self.brings.get(step, ()):
-                with torch.set_grad_enabled(grads and name not in self.detached):
-                    later.bring()
+            for later in self.brings.get(step, ()):
+                later.bring()
             with torch.set_grad_enabled(grads and step not in self.detached):
                 made = self.steps[step](*(values[name] for name in sources))
                 values[step] = self._looked(step, made)

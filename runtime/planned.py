@@ -75,7 +75,8 @@ class Planned(Step):
 
     def bring(self) -> None:
         """Start to bring Ker before the next `forward`; see `DistributedLayer`."""
-        self.module.bring()
+        if not self._forward_pre_hooks:
+            self.module.bring()
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Weight and bias whole, as the user's layer saves them."""

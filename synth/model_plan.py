@@ -24,12 +24,16 @@ from synth.training import fit_kept
 
 @dataclass(frozen=True)
 class Decided:
-    """Layer -> its grid and the order of its axes, the words its working memory may take, its gradients."""
+    """Layer -> its grid and the order of its axes, the words its working memory may take, its gradients.
+
+    limited: whether the plan was made for some memory.
+    """
 
     placed: dict[str, Placed]
     memory: dict[str, int | None]
     gradients: dict[str, tuple[Tensor, ...]]
     kept: frozenset[Tensor]
+    limited: bool
 
     @classmethod
     def of(cls, plan: NetworkPlan) -> Decided:
@@ -41,6 +45,7 @@ class Decided:
             {name: fit.memory if limited else None for name, fit in zip(names, plan.fits, strict=True)},
             {name: kind.gradients for name, kind in zip(names, plan.kinds, strict=True)},
             plan.asked.kept if plan.asked.training else frozenset(TENSORS),
+            limited,
         )
 
     def plan(self, layer: Layer, procs: int) -> Plan:
@@ -93,6 +98,7 @@ def decided_by(plan: NetworkPlan | str | os.PathLike[str], network: Network, pro
         {mine: told.memory[theirs] for mine, theirs in pairs.items()},
         {mine: told.gradients[theirs] for mine, theirs in pairs.items()},
         told.kept,
+        told.limited,
     )
 
 
@@ -106,6 +112,7 @@ def _read(data: dict[str, object]) -> Decided:
         {row["name"]: row["memory_words"] if training else None for row in rows},  # type: ignore
         {row["name"]: _gradients(row) if training else GRADIENTS for row in rows},  # type: ignore[misc]
         kept,
+        data["memory_limit"] is not None,
     )
 
 

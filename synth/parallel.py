@@ -76,7 +76,7 @@ def parallelize(
         collective for each; all ranks then raise `FloatingPointError`, which names layer, tensor and ranks.
     input_gradient: whether the batch may ask for its gradient, too. A plan that is given knows itself.
     ahead: layers of which Ker is gathered while one computes (1); sums of dKer then travel while as many
-        compute their gradients. It takes the room of so many slices more: 0 where `memory` is limited.
+        compute their gradients. It takes the room of so many slices more: 0 where memory was limited.
 
     Raises `UsageError` for a wrong argument, a name that no layer has, or a plan of another model,
     `InfeasibleError` where nothing fits the memory, and `ValueError` for a model that does what the ranks
@@ -87,6 +87,8 @@ def parallelize(
     from runtime.network import Network
 
     ranks = dist.get_world_size()
+    if ahead is not None and ahead < 0:
+        raise UsageError(f"ahead is {ahead}; give the number of layers, 0 for none")
     asked = procs if isinstance(procs, int) or procs is None else procs.size()
     if asked not in (None, ranks):
         raise UsageError(f"the model is asked for {asked} ranks, but {ranks} run; start as many")
@@ -111,7 +113,8 @@ def parallelize(
                 places[node.name] = boxes_of(node.layer, decided.placed[node.name], ranks)
     dtype = _dtype(model)
     if ahead is None:
-        limited = memory is not None or (isinstance(plan, NetworkPlan) and plan.asked.memory is not None)
+        plans = [each for each in chosen.values() if isinstance(each, Plan)]
+        limited = decided.limited if decided else memory is not None or any(p.memory_limit for p in plans)
         ahead = 0 if limited else 1
     how: dict[str, Any] = {
         "ahead": ahead,

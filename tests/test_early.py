@@ -12,16 +12,19 @@ PROGRAM = "from early_ranks import main\n\nmain()\n"
 
 @pytest.mark.ranks
 @pytest.mark.parametrize(
-    ("function", "argument"),
+    ("function", "argument", "ranks"),
     [
-        ("values", "residual free data mixed"),
-        ("values", "cosmo volume"),
-        ("values", "odd free"),
-        ("order", ""),
-        ("together", ""),
-        ("broken", ""),
+        ("values", "residual free data mixed", 4),
+        ("values", "cosmo volume", 4),
+        ("values", "odd free", 4),
+        ("order", "", 4),
+        ("together", "", 4),
+        ("broken", "", 3),
+        ("hooked", "", 2),
+        ("idle", "", 5),
+        ("slices", "", 4),
     ],
 )
-def test_early(function: str, argument: str, tmp_path: Path) -> None:
-    outcome = run_ranks(PROGRAM, 4, tmp_path, function, argument)
+def test_early(function: str, argument: str, ranks: int, tmp_path: Path) -> None:
+    outcome = run_ranks(PROGRAM, ranks, tmp_path, function, argument)
     assert set(outcome.codes) == {0}, "\n".join(outcome.output)

@@ -72,6 +72,10 @@ def test_a_file_decides_what_the_plan_does(memory: int | None, tmp_path: Path) -
     _, network = _graph(model, shape)
     one, other = decided_by(plan, network, 4), decided_by(file, network, 4)
     assert one.placed == other.placed
+    assert one.limited == other.limited == (memory is not None)
+    before = {key: value for key, value in to_json(plan).items() if key != "memory_limit"}
+    file.write_text(json.dumps(before))  # as files were before it was said
+    assert decided_by(file, network, 4).limited
     assert one.kept == other.kept == (frozenset({"Out"}) if memory else frozenset({"In", "Ker", "Out"}))
     for node, cost, fit in zip(plan.network.planned, plan.layer_costs, plan.fits, strict=True):
         if node.weighted and node.layer:

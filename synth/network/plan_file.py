@@ -29,7 +29,7 @@ KEYS = [
         "gap",
         "method",
     ),
-    *("word_bytes", "memory_words", "resident_words"),
+    *("memory_limit", "word_bytes", "memory_words", "resident_words"),
     *("layers", "redistributions", "singles", "best_single", "ratio"),
 ]
 LAYER_KEYS = ["name", "grid", "order", "stationary", "panels", "cost", "words", "memory_words", "gradients"]
@@ -57,6 +57,7 @@ def parse_network_plan(text: str, name: str) -> dict[str, Any]:
     data.setdefault(
         "kept", ["out"] if data.get("pass") == "training" else []
     )  # files from before it was said
+    data.setdefault("memory_limit", MOST)  # nor whether there was one
     _Check(name).plan(data)
     return data
 
@@ -85,6 +86,8 @@ class _Check:
             self.text(data["machine"], "machine")
         procs = self.whole(data["procs"], 1, 2**20, "procs")
         self.whole(data["word_bytes"], 1, 64, "word_bytes")
+        if data["memory_limit"] is not None:
+            self.whole(data["memory_limit"], 1, MOST, "memory_limit")
         resident = self.whole(data["resident_words"], 0, MOST, "resident_words")
         for key in ("cost", "lower_bound", "gap"):
             self.number(data[key], key)

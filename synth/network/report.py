@@ -109,7 +109,7 @@ def rivals(plan: NetworkPlan) -> list[str]:
 
 
 def to_json(plan: NetworkPlan) -> dict[str, Any]:
-    """`synth.network-plan/1`: decisions and costs; words or seconds as `objective` says."""
+    """`synth.network-plan/1`: decisions and costs; words or seconds as `objective` says, limits in bytes."""
     asked = plan.asked
     best = plan.best_single
     rows = zip(plan.network.planned, plan.kinds, plan.chosen, plan.layer_costs, plan.fits, strict=True)
@@ -125,6 +125,7 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
         "lower_bound": plan.least,
         "gap": plan.solution.gap,
         "method": plan.solution.method,
+        "memory_limit": asked.memory,
         "word_bytes": plan.kinds[0].nest.word_bytes,
         "memory_words": plan.memory_words,
         "resident_words": plan.resident,

@@ -692,7 +692,7 @@ class Coming(NamedTuple):
     panel: Box
     parts: Sequence[Box]
     pieces: list[torch.Tensor]
-    whole: torch.Tensor | None  # what all pieces are parts of, where they fit together
+    whole: list[torch.Tensor]  # what all pieces are parts of, where they fit together
     requests: list[Any]
     taken: list[torch.Tensor]  # those pieces of which the room is free afterwards
 
@@ -730,7 +730,8 @@ def all_gather(
         sent = own.flatten().repeat(len(parts))
         requests = [_at_once(flat, sent, words, leave, group)]
         pieces, whole = _rows(flat, panel, parts, fits)
-    return Coming(panel, parts, pieces, whole, requests, taken)
+    wholes = [] if whole is None else [whole]
+    return Coming(panel, parts, pieces, wholes, requests, taken)
 
 
 def all_gather_own(
@@ -759,7 +760,8 @@ def all_gather_own(
     else:
         pieces, whole = _room(panel, parts, mine, group, taken)
         requests = _to_each_other(leave, pieces, group)
-    return Coming(panel, parts, pieces, whole, requests, taken)
+    wholes = [] if whole is None else [whole]
+    return Coming(panel, parts, pieces, wholes, requests, taken)
 
 
 def _room(
@@ -838,10 +840,11 @@ def _to_each_other(
 
 def assemble(coming: Coming) -> torch.Tensor:
     """Wait for the pieces of a panel and put them together; `coming` is then empty."""
-    panel, parts, pieces, whole, requests, _ = coming
+    panel, parts, pieces, wholes, requests, _ = coming
     for request in requests:
         request.wait()
     requests.clear()
+    whole = wholes.pop() if wholes else None
     if whole is None and panel in parts:
         whole = pieces[parts.index(panel)]
     if whole is None:
