@@ -48,8 +48,7 @@ class DistributedLayer(nn.Module):
     check_finite: look for NaN and infinity in all that goes in and out; a
         `FloatingPointError` then names layer, tensor and ranks, on every rank.
 
-    Raises `ValueError` where the ranks are not as many as the plan's grid has, and for
-    a program that an earlier version emitted.
+    Raises `ValueError` where the ranks are not as many as the plan's grid has.
     """
 
     kernel_dims: int
@@ -66,8 +65,6 @@ class DistributedLayer(nn.Module):
         self.program, self.name, self.check_finite = program, program.NAME, check_finite
         if len(program.KER_SHAPE) - self.kernel_dims not in (2, 3):
             raise ValueError(f"{self.name} is no layer for a {type(self).__name__}")
-        if "early" not in program.Layer.forward.__code__.co_varnames:
-            raise ValueError(f"{self.name} is of an earlier version; emit it anew")
         ranks = grid_size(program.GRID)
         know_world()
         if dist.get_world_size() not in (ranks, program.PROCS):

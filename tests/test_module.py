@@ -105,12 +105,6 @@ def test_a_module_text_defines_a_layer(standalone: bool) -> None:
     assert not hasattr(module, "main")
 
 
-def test_a_module_of_an_earlier_version_is_refused() -> None:
-    text = render(CASES["training_3d"], module=True).replace("groups, words, early):", "groups, words):")
-    with pytest.raises(ValueError, match="is of an earlier version; emit it anew"):
-        imported(text, "emitted_before").layer()
-
-
 def test_a_module_needs_a_training_plan() -> None:
     with pytest.raises(
         UsageError, match="a module needs a training plan, but this one is of the forward pass"
