@@ -21,11 +21,11 @@ class Early:
     """Ker of a layer for one pass forward and back.
 
     coming: its slice, if that is on its way.
-    late: whether sums of dKer may travel on until autograd asks for them.
+    stand_in: of dKer, where `Ahead` lets its sums travel until autograd asks for them.
     """
 
-    def __init__(self, coming: Coming | None = None, late: bool = False) -> None:
-        self.coming, self.late = coming, late
+    def __init__(self, coming: Coming | None = None) -> None:
+        self.coming = coming
         self.finish: Callable[[], torch.Tensor] | None = None
         self.total: torch.Tensor | None = None
         self.stand_in: torch.Tensor | None = None
@@ -41,7 +41,7 @@ class Early:
 
     def later(self, finish: Callable[[], torch.Tensor]) -> torch.Tensor:
         """The gradient that `finish` waits for, or a stand-in that `Ahead` replaces."""
-        if not self.late or self.stand_in is None:
+        if self.stand_in is None:
             return finish()
         self.arrive()  # of a pass before over the same graph
         self.finish = finish

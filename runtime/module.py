@@ -201,7 +201,7 @@ class DistributedLayer(nn.Module):
         start = getattr(self.program, "bring", None)
         if start is not None and not self.idle:
             coming = start(weight.detach(), self.at, self.groups, self.words)
-        early = Early(coming, late=True)
+        early = Early(coming)
         brought: torch.Tensor = Ahead.apply(weight, early)  # type: ignore[no-untyped-call]
         self.early = brought, early
 

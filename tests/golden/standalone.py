@@ -706,7 +706,7 @@ def all_gather(
     own: the values of this rank's part.
     """
     carriers = [rank for rank, part in enumerate(parts) if volume(part)]
-    whole, fits = None, all(consecutive(part, panel) for part in parts)
+    whole, fits = list[torch.Tensor](), all(consecutive(part, panel) for part in parts)
     taken: list[torch.Tensor] = []
     if len(carriers) == 1 or through_host(own):  # gloo broadcasts from a GPU, too
         pieces = _places(parts, own, group, taken)
@@ -730,8 +730,7 @@ def all_gather(
         sent = own.flatten().repeat(len(parts))
         requests = [_at_once(flat, sent, words, leave, group)]
         pieces, whole = _rows(flat, panel, parts, fits)
-    wholes = [] if whole is None else [whole]
-    return Coming(panel, parts, pieces, wholes, requests, taken)
+    return Coming(panel, parts, pieces, whole, requests, taken)
 
 
 def all_gather_own(
@@ -760,8 +759,7 @@ def all_gather_own(
     else:
         pieces, whole = _room(panel, parts, mine, group, taken)
         requests = _to_each_other(leave, pieces, group)
-    wholes = [] if whole is None else [whole]
-    return Coming(panel, parts, pieces, wholes, requests, taken)
+    return Coming(panel, parts, pieces, whole, requests, taken)
 
 
 def _room(
@@ -770,28 +768,28 @@ def _room(
     own: torch.Tensor,
     group: Group,
     taken: list[torch.Tensor],
-) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Where the parts of a panel arrive, in their places if they fit; the own is there.
 
     A single part is the panel. Room that is free afterwards is noted in `taken`.
     """
     filled = [part for part in parts if volume(part)]
     if len(filled) < 2 or not all(consecutive(part, panel) for part in filled):
-        return _places(parts, own, group, taken), None
+        return _places(parts, own, group, taken), []
     whole = own.new_empty(shape(panel))
     pieces = [whole[within(part, panel)] for part in parts]
     pieces[group.me].copy_(own)
-    return pieces, whole
+    return pieces, [whole]
 
 
 def _rows(
     flat: torch.Tensor, panel: Box, parts: Sequence[Box], fits: bool
-) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The parts, one behind the other in a buffer, and the panel if they are it."""
     rows = torch.split(flat, [volume(part) for part in parts])
     pieces = [row.view(shape(part)) for row, part in zip(rows, parts, strict=True)]
     in_order = fits and list(parts) == sorted(parts)
-    return pieces, flat.view(shape(panel)) if in_order else None
+    return pieces, [flat.view(shape(panel))] if in_order else []
 
 
 def large(values: torch.Tensor, parts: Sequence[Box]) -> bool:
