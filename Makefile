@@ -19,7 +19,7 @@ demo: $(READY)
 	PATH="$(abspath $(BIN)):$$PATH" sh examples/demo.sh
 
 golden: $(READY)
-	$(BIN)/python -m pytest -q tests/test_golden.py --update-golden
+	$(BIN)/python -m pytest -q tests/codegen/test_golden.py --update-golden
 
 mutants: $(READY)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt mutmut
@@ -44,7 +44,7 @@ bench-all: bench
 
 # hostile input for 15 minutes, from another seed each day
 fuzz: $(READY)
-	PYTHONPATH=. $(BIN)/python tests/fuzz.py --seconds 900 --seed $$(date +%Y%m%d)
+	PYTHONPATH=. $(BIN)/python tests/support/fuzz.py --seconds 900 --seed $$(date +%Y%m%d)
 
 # the same commit gives the same bytes, wherever and whenever it is built
 wheel: $(READY)
@@ -58,7 +58,7 @@ audit:
 	echo "audit: a pin is vulnerable or could not be looked up, as said above; without the service nothing is known" >&2; exit 1; }
 
 accuracy: $(READY)
-	$(BIN)/python -m synth.oracle.accuracy
+	$(BIN)/python -m synth.prediction.accuracy
 
 networks: $(READY)
 	$(BIN)/python benchmarks/networks.py

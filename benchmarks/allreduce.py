@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from runtime.allreduce import all_reduce
+from synth.runtime.comm.allreduce import all_reduce
 
 SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 22)
 

@@ -11,14 +11,14 @@ import random
 import sys
 from collections.abc import Iterator
 
-from synth.bounds import universal_bound
-from synth.closed_form import paper_bound
-from synth.distribution import Distribution
-from synth.errors import InfeasibleError
-from synth.gp_family import Family
-from synth.layer import Layer, LayerError
-from synth.paper_cost import accessed_optimum
-from synth.search import Request, search
+from synth.analysis.gp_parametric import Family
+from synth.base.errors import InfeasibleError
+from synth.bounds.closed_form import paper_bound
+from synth.bounds.paper_cost import accessed_optimum
+from synth.bounds.universal import universal_bound
+from synth.layer.layer import Layer, LayerError
+from synth.schedule.distribution import Distribution
+from synth.search.branch_and_bound import Request, search
 
 SOLVER = 1e-5  # relative accuracy of a geometric program
 SIZES = (1, 1, 2, 3, 4, 7, 8, 12, 16, 32, 48, 64)

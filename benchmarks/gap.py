@@ -13,9 +13,9 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from synth.layer import Layer, load_layer
-from synth.paper_cost import accessed_optimum
-from synth.sweep import Asked, Sweep
+from synth.analysis.sweep import Asked, Sweep
+from synth.bounds.paper_cost import accessed_optimum
+from synth.layer.layer import Layer, load_layer
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PROCS = (4, 16, 64, 256, 1024)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from synth.machine.file import load_machine
 from synth.network.file import load_network
-from synth.network.options import Asked
-from synth.network.planner import plan_network
+from synth.network.planner.candidates import Asked
+from synth.network.planner.planner import plan_network
 
 ANY = ("stationary-w", "3D")
 NETWORKS = Path(__file__).resolve().parent.parent / "examples/networks"

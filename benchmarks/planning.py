@@ -30,7 +30,7 @@ def timed(arguments: list[str]) -> tuple[float, float]:
     """Wall seconds and peak MiB of one whole process."""
     begin = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "synth.cli", *arguments], cwd=ROOT, stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "synth", *arguments], cwd=ROOT, stdout=subprocess.DEVNULL
     )
     _, status, usage = os.wait4(process.pid, 0)
     if status != 0:

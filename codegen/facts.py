@@ -6,16 +6,16 @@ import shlex
 from itertools import groupby
 from textwrap import wrap
 
-from codegen.coordinates import carries_more, dims_of, layer_axes
-from codegen.names import in_docstring, literal
-from synth.axes import AXES, DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, Tensor
-from synth.distribution import Distribution
-from synth.pass_plan import PassPlan
-from synth.passes import GRADIENTS, Pass, shown
-from synth.plan import Plan
-from synth.skew import told
-from synth.window import Window
-from synth.words import received
+from synth.codegen.index_functions import carries_more, dims_of, layer_axes
+from synth.codegen.quoting import in_docstring, literal
+from synth.layer.axes import AXES, DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, Tensor
+from synth.layer.passes import GRADIENTS, Pass, shown
+from synth.layer.window import Window
+from synth.planning.plan import Plan
+from synth.schedule.distribution import Distribution
+from synth.schedule.panel_rotation import told
+from synth.schedule.pass_plan import PassPlan
+from synth.schedule.volume import received
 
 LISTED = 64  # entries up to which the words of all ranks are listed
 SHAPES = "SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from codegen.coordinates import panel_place, tensor_texts, work_intervals
-from codegen.facts import constants, header, title
-from codegen.names import in_docstring
-from codegen.one_pass import OnePass
-from codegen.program import Call, Layer, Operand, Program, Result, SkewedTile
-from codegen.signature import Signature
-from synth.axes import TENSORS, Tensor
-from synth.errors import UsageError
-from synth.pass_plan import PassPlan
-from synth.passes import WRITES, Pass, shown
-from synth.plan import Plan
-from synth.skew import told
+from synth.base.errors import UsageError
+from synth.codegen.facts import constants, header, title
+from synth.codegen.index_functions import panel_place, tensor_texts, work_intervals
+from synth.codegen.pass_body import OnePass
+from synth.codegen.program import Call, Layer, Operand, Program, Result, SkewedTile
+from synth.codegen.quoting import in_docstring
+from synth.codegen.signature import Signature
+from synth.layer.axes import TENSORS, Tensor
+from synth.layer.passes import WRITES, Pass, shown
+from synth.planning.plan import Plan
+from synth.schedule.panel_rotation import told
+from synth.schedule.pass_plan import PassPlan
 
 CLASSES = {
     "conv1d": "DistributedConv1d",

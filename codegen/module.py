@@ -11,17 +11,17 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from codegen.render import render
-from synth.plan import Plan
+from synth.codegen.render import render
+from synth.planning.plan import Plan
 
 if TYPE_CHECKING:
-    from runtime.module import DistributedLayer
+    from synth.runtime.layers.distributed_layer import DistributedLayer
 
 
 def distributed_conv(plan: Plan, **options: Any) -> DistributedLayer:
     """The layer of a training plan on the ranks of the default process group; all of them must ask.
 
-    The options are those of `runtime.module.DistributedLayer`. Raises `UsageError` where the plan is not of
+    The options are those of `DistributedLayer`. Raises `UsageError` where the plan is not of
     a training step, `ValueError` where the ranks are not those of the plan.
     """
     module = imported(render(plan, module=True), f"synth_plan_{plan.id}")

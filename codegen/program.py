@@ -258,7 +258,7 @@ class Program:
     reduces: bool
     functions: tuple[Function, ...]
     layer: Layer | None  # training
-    module: str  # the class of `runtime.module` that the program becomes; empty: it becomes a command
+    module: str  # the class of `distributed_layer` that the program becomes; empty: it becomes a command
     operands: tuple[Operand, ...]
     results: tuple[Result, ...]
     windows: bool  # whether the layer has spatial dimensions

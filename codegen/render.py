@@ -9,10 +9,10 @@ from typing import Any
 
 import jinja2
 
-from codegen import library
-from codegen.lower import lower
-from codegen.program import Fetch, Function, Later, Node, Program, Steps, When
-from synth.plan import Plan
+from synth.codegen import inline_runtime as library
+from synth.codegen.lower import lower
+from synth.codegen.program import Fetch, Function, Later, Node, Program, Steps, When
+from synth.planning.plan import Plan
 
 
 def render(
@@ -63,7 +63,7 @@ def _template(name: str, **values: Program | Function | str) -> str:
 def environment() -> jinja2.Environment:
     """Templates in which everything that they name must exist."""
     return jinja2.Environment(
-        loader=jinja2.PackageLoader("codegen"),
+        loader=jinja2.PackageLoader("synth.codegen"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from codegen.names import in_shell
-from codegen.render import environment
-from synth.errors import UsageError
-from synth.plan import Plan
+from synth.base.errors import UsageError
+from synth.codegen.quoting import in_shell
+from synth.codegen.render import environment
+from synth.planning.plan import Plan
 
 TIME = re.compile(r"(\d+-)?\d+(:\d{1,2}){0,2}")
 WORD = re.compile(r"[\w.+-]+", re.ASCII)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from codegen.coordinates import carries_more
-from synth.axes import DIMS, SPATIAL, Tensor
-from synth.pass_plan import PassPlan
-from synth.passes import shown
-from synth.plan import Plan
-from synth.skew import skewed
+from synth.codegen.index_functions import carries_more
+from synth.layer.axes import DIMS, SPATIAL, Tensor
+from synth.layer.passes import shown
+from synth.planning.plan import Plan
+from synth.schedule.panel_rotation import skewed
+from synth.schedule.pass_plan import PassPlan
 
 COMING = "ker_coming"  # Ker on its way
 WIDTH = 84  # columns of a docstring in a function

@@ -9,21 +9,19 @@ Everything is imported when it is first asked for, so `import synth` costs nothi
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from codegen.module import distributed_conv
-    from runtime.forms import tune
-    from synth.layer import Layer, load_layer
-    from synth.parallel import parallelize, plan_model
-    from synth.pipeline import plan
-    from synth.plan import Plan
-    from synth.plan_file import read_plan
-    from synth.samples import feed, open_samples
-    from synth.simulated import simulated as simulate
+    from synth.codegen.module import distributed_conv
+    from synth.layer.layer import Layer, load_layer
+    from synth.parallel.parallelize import parallelize, plan_model
+    from synth.parallel.sharded_input import feed, open_samples
+    from synth.planning.derive import plan
+    from synth.planning.plan import Plan
+    from synth.planning.plan_json import read_plan
+    from synth.runtime.kernels.autotune import tune
+    from synth.simulation.simulate import simulated as simulate
 
 __all__ = [
     "Layer",
@@ -41,30 +39,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "distributed_conv": ("codegen.module", "distributed_conv"),
-    "feed": ("synth.samples", "feed"),
-    "Layer": ("synth.layer", "Layer"),
-    "load_layer": ("synth.layer", "load_layer"),
-    "open_samples": ("synth.samples", "open_samples"),
-    "parallelize": ("synth.parallel", "parallelize"),
-    "plan": ("synth.pipeline", "plan"),
-    "plan_model": ("synth.parallel", "plan_model"),
-    "Plan": ("synth.plan", "Plan"),
-    "read_plan": ("synth.plan_file", "read_plan"),
-    "simulate": ("synth.simulated", "simulated"),
-    "tune": ("runtime.forms", "tune"),
+    "distributed_conv": ("synth.codegen.module", "distributed_conv"),
+    "feed": ("synth.parallel.sharded_input", "feed"),
+    "Layer": ("synth.layer.layer", "Layer"),
+    "load_layer": ("synth.layer.layer", "load_layer"),
+    "open_samples": ("synth.parallel.sharded_input", "open_samples"),
+    "parallelize": ("synth.parallel.parallelize", "parallelize"),
+    "plan": ("synth.planning.derive", "plan"),
+    "plan_model": ("synth.parallel.parallelize", "plan_model"),
+    "Plan": ("synth.planning.plan", "Plan"),
+    "read_plan": ("synth.planning.plan_json", "read_plan"),
+    "simulate": ("synth.simulation.simulate", "simulated"),
+    "tune": ("synth.runtime.kernels.autotune", "tune"),
 }
-
-
-class _Package(ModuleType):
-    """Keeps the functions `plan` and `simulate` when the modules of these names are imported."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def _version() -> str:

@@ -28,7 +28,7 @@ from benchmarks.suite.peers import PEERS
 from benchmarks.suite.results import page
 from benchmarks.suite.summary import Line
 from benchmarks.suite.table import as_json, printed, totals
-from synth.layer import load_layer
+from synth.layer.layer import load_layer
 
 
 def arguments() -> argparse.Namespace:
@@ -81,7 +81,7 @@ def calibrated(hosts: Hosts, procs: list[int], output: Path, layer: str, console
     pattern = str(folder / f"{layer.replace(' ', '-')}-{{procs}}.yaml")
     for ranks in procs:
         file = pattern.replace("{procs}", str(ranks))
-        torchrun(hosts, ranks, "synth.cli", "calibrate", "-o", file)
+        torchrun(hosts, ranks, "synth", "calibrate", "-o", file)
         console.print(Path(file).read_text(), markup=False)
     return pattern
 

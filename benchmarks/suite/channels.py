@@ -17,8 +17,8 @@ from torch.autograd.function import once_differentiable
 from benchmarks.suite.collectives import gathering, scattering
 from benchmarks.suite.contender import Contender, NotApplicableError, Whole, copied_weight, even, frame, split
 from benchmarks.suite.kernels import Kernel, shapes
-from runtime.blocks import Box, within
-from synth.layer import Layer
+from synth.layer.layer import Layer
+from synth.runtime.grid.boxes import Box, within
 
 
 class FilterConv(torch.autograd.Function):

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from runtime.blocks import Box, cut, within
-from runtime.forms import tune
-from synth.layer import Layer
+from synth.layer.layer import Layer
+from synth.runtime.grid.boxes import Box, cut, within
+from synth.runtime.kernels.autotune import tune
 
 Whole = dict[str, torch.Tensor]  # In, Ker, dOut, Out, dIn, dKer
 OWNER = {"Out": "Out", "dOut": "Out", "In": "In", "dIn": "In", "Ker": "Ker", "dKer": "Ker"}

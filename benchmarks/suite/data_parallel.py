@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.suite.contender import Contender, Whole, copied_weight, frame, split
 from benchmarks.suite.kernels import Kernel, shapes
-from runtime.blocks import Box
-from synth.layer import Layer
+from synth.layer.layer import Layer
+from synth.runtime.grid.boxes import Box
 
 
 def plain(layer: Layer, weight: torch.Tensor) -> nn.Module:

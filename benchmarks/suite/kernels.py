@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from synth.layer import Layer
+from synth.layer.layer import Layer
 
 CONVOLUTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "conv1d": F.conv1d,

@@ -19,10 +19,10 @@ from benchmarks.suite.kernels import operations
 from benchmarks.suite.ours import OURS, TUNED
 from benchmarks.suite.rank import Job
 from benchmarks.suite.summary import Line, summarised
-from synth.driver import KEEP_FREED
-from synth.layer import Layer
+from synth.launch.run import KEEP_FREED
+from synth.layer.layer import Layer
 from synth.machine.file import load_machine
-from synth.plan import Plan
+from synth.planning.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 1800  # seconds that one torchrun may take

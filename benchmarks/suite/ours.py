@@ -10,13 +10,13 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from benchmarks.suite.contender import Contender, NotApplicableError, Whole
 from benchmarks.suite.kernels import Kernel
-from codegen.module import distributed_conv, imported
-from codegen.render import render
-from runtime.blocks import Box
-from runtime.mesh import coordinates, make_groups
-from runtime.words import Words
-from synth.layer import Layer
-from synth.plan import Plan
+from synth.codegen.module import distributed_conv, imported
+from synth.codegen.render import render
+from synth.layer.layer import Layer
+from synth.planning.plan import Plan
+from synth.runtime.grid.boxes import Box
+from synth.runtime.grid.process_grid import coordinates, make_groups
+from synth.runtime.grid.word_counter import Words
 
 OURS, TUNED = "ours", "ours, tuned"  # as emitted; with --tune
 

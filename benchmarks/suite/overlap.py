@@ -24,10 +24,10 @@ from benchmarks.suite.launch import ROOT, MeasuringError, measure
 from benchmarks.suite.rank import Job
 from benchmarks.suite.summary import Line, summarised
 from benchmarks.suite.table import markdown
-from synth.axes import PerAxis
-from synth.layer import Layer, load_layer
-from synth.pass_plan import ONES, PassPlan
-from synth.plan import Plan
+from synth.layer.axes import PerAxis
+from synth.layer.layer import Layer, load_layer
+from synth.planning.plan import Plan
+from synth.schedule.pass_plan import ONES, PassPlan
 
 LAYERS = (
     "benchmarks/layers/matmul_square.yaml",

@@ -15,7 +15,7 @@ from benchmarks.suite.collectives import gathering, scattering
 from benchmarks.suite.contender import Contender, NotApplicableError, Whole, even, split
 from benchmarks.suite.data_parallel import OnMesh
 from benchmarks.suite.kernels import shapes
-from synth.layer import Layer
+from synth.layer.layer import Layer
 
 
 def _product(layer: Layer) -> dict[str, tuple[int, ...]]:

@@ -26,9 +26,9 @@ from benchmarks.suite.ours import Block, ours
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.profiles import PARTS, shares
 from benchmarks.suite.sockets import traffic
-from runtime.forms import TRIALS
-from synth.layer import Layer
-from synth.plan import Plan
+from synth.layer.layer import Layer
+from synth.planning.plan import Plan
+from synth.runtime.kernels.autotune import TRIALS
 
 LOCAL, WIRE = "local kernel", "wire"  # measured beside the contenders, for the efficiency
 PROBE = 1 << 23  # bytes that a rank sends to measure the bandwidth

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from benchmarks.suite.channels import by_hand
 from benchmarks.suite.contender import Contender, NotApplicableError, Whole, frame, split
 from benchmarks.suite.kernels import Kernel, shapes
-from synth.layer import Layer
+from synth.layer.layer import Layer
 
 Parts = tuple[int, ...]  # per spatial dimension
 

@@ -10,11 +10,11 @@ from typing import Any
 from benchmarks.suite.ours import TUNED
 from benchmarks.suite.profiles import PARTS
 from benchmarks.suite.rank import LOCAL, PROBE, WIRE
-from synth.axes import ROW_MAJOR, Tensor
+from synth.layer.axes import ROW_MAJOR, Tensor
+from synth.machine.hierarchy import Machine
 from synth.machine.layer_time import LayerTimer
-from synth.machine.levels import Machine
-from synth.memory import Footprints
-from synth.plan import Plan
+from synth.planning.plan import Plan
+from synth.schedule.memory import Footprints
 
 ENOUGH = {"ratio": 0.95, "efficiency": 0.8}  # below these a line falls short
 

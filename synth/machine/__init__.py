@@ -1,1 +1,1 @@
-"""Machines: levels of a network, ranks per level, compute rates, and what collectives cost on them."""
+"""Machines: levels, links and kernel rates, and the seconds that a layer takes on them."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from synth.machine.levels import Machine
+from synth.machine.hierarchy import Machine
 
 Op = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast"]
 

@@ -16,11 +16,11 @@ import re
 from pathlib import Path
 from typing import NoReturn
 
-from synth.errors import InputError, UsageError
+from synth.base.errors import InputError, UsageError
+from synth.base.units import parse_bytes
+from synth.base.yaml_positions import Listing, Mapping, Node, Scalar, did_you_mean, parse, read_text, shown
 from synth.machine.collectives import ALGORITHMS
-from synth.machine.levels import Compute, Level, Machine
-from synth.units import parse_bytes
-from synth.yaml_places import Listing, Mapping, Node, Scalar, did_you_mean, parse, read_text, shown
+from synth.machine.hierarchy import Compute, Level, Machine
 
 _NUMBER = re.compile(r"[+-]?(\d{1,25}(\.\d{0,25})?|\.\d{1,25})([eE][+-]?\d{1,3})?")
 TOP = ("machine", "source", "levels", "compute", "memory", "overlap", "algorithms")
@@ -38,7 +38,7 @@ LEVEL = (
     "kind",
 )
 COMPUTE = ("rate", "bandwidth", "gamma", "overhead", "narrow")
-PROFILES = Path(__file__).resolve().parent.parent / "data" / "machines"
+PROFILES = Path(__file__).resolve().parent / "data"
 
 
 def profiles() -> list[str]:

@@ -15,15 +15,15 @@ import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from synth.axes import LACKED_INDEX, LACKS, SPATIAL, TENSORS, Axis, Order, PerAxis, Tensor
-from synth.distribution import Distribution
+from synth.layer.axes import LACKED_INDEX, LACKS, SPATIAL, TENSORS, Axis, Order, PerAxis, Tensor
+from synth.layer.nest import Nest
+from synth.layer.passes import PASSES, WRITES, Pass, Passes, spans
 from synth.machine.collectives import Cost, Group, Op, best
-from synth.machine.groups import group_of
-from synth.machine.levels import Machine
-from synth.memory import Footprints, halo_rows
-from synth.nest import Nest
-from synth.passes import PASSES, WRITES, Pass, Passes, spans
-from synth.skew import apart
+from synth.machine.hierarchy import Machine
+from synth.machine.rank_groups import group_of
+from synth.schedule.distribution import Distribution
+from synth.schedule.memory import Footprints, halo_rows
+from synth.schedule.panel_rotation import apart
 
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 PANELS = (1, 2, 4, 8, 16, 32, 64)
@@ -185,7 +185,7 @@ class LayerTimer:
         return collective(self.machine, op, size, self.groups[tensor])
 
     def _skewed(self, pass_: Pass, stationary: Tensor, panels: int) -> tuple[Tensor, ...]:
-        """The tensors of which ranks are at different panels; see `synth.skew`. The oracle knows of none."""
+        """The tensors of which ranks are at different panels (`panel_rotation`); none for the oracle."""
         if panels == 1 or stationary != WRITES[pass_] or not self.sequence:
             return ()
         brought = (t for t, op in self.travels(pass_).items() if op == "all_gather" and t != stationary)

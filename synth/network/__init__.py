@@ -1,1 +1,1 @@
-"""Whole networks: the file, the graph, redistribution between layers, and a strategy per layer."""
+"""Networks of layers: their files and graphs."""

@@ -21,11 +21,11 @@ import os
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from synth.errors import InputError
-from synth.layer_rules import MAX_NAME, LayerError, check_name
-from synth.network.build import build
+from synth.base.errors import InputError
+from synth.base.yaml_positions import Listing, Mapping, Node, Scalar, did_you_mean, parse, read_text, shown
+from synth.layer.validate import MAX_NAME, LayerError, check_name
+from synth.network.entries import build
 from synth.network.graph import KINDS, Network
-from synth.yaml_places import Listing, Mapping, Node, Scalar, did_you_mean, parse, read_text, shown
 
 TOP = ("network", "input", "dtype", "layers")
 MAX_LAYERS = 10_000

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from synth.layer import Layer
+from synth.layer.layer import Layer
 
 CONVS = ("conv1d", "conv2d", "conv3d")
 NORMS = ("batchnorm", "layernorm", "groupnorm", "instancenorm")

@@ -20,14 +20,23 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from runtime.blocks import Window, cut, overlap, reach, shape, volume, widen, within
-from runtime.check import gradient
-from runtime.cli import Facts, Result, Share, arguments, conclude
-from runtime.collectives import add_up, all_gather, reduce_scatter, settle
-from runtime.data import sample_box
-from runtime.halo import redistribute
-from runtime.local import kernel_gradient
-from runtime.mesh import line, make_groups, start
+from synth.runtime.comm.collectives import add_up, all_gather, reduce_scatter, settle
+from synth.runtime.comm.halo_exchange import redistribute
+from synth.runtime.grid.boxes import (
+    Window,
+    cut,
+    overlap,
+    reach,
+    shape,
+    volume,
+    widen,
+    within,
+)
+from synth.runtime.grid.process_grid import line, make_groups, start
+from synth.runtime.kernels.conv import kernel_gradient
+from synth.runtime.program.check import gradient
+from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.sample_data import sample_box
 
 NAME = "uneven"
 PLAN = "dcab91b60d12"

@@ -21,14 +21,14 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from runtime.blocks import Window, cut, overlap, reach, shape, volume, within
-from runtime.check import reference
-from runtime.cli import Facts, Result, Share, arguments, conclude
-from runtime.collectives import all_gather, all_gather_own, settle
-from runtime.data import sample_box
-from runtime.halo import redistribute
-from runtime.local import convolve
-from runtime.mesh import line, make_groups, start
+from synth.runtime.comm.collectives import all_gather, all_gather_own, settle
+from synth.runtime.comm.halo_exchange import redistribute
+from synth.runtime.grid.boxes import Window, cut, overlap, reach, shape, volume, within
+from synth.runtime.grid.process_grid import line, make_groups, start
+from synth.runtime.kernels.conv import convolve
+from synth.runtime.program.check import reference
+from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.sample_data import sample_box
 
 NAME = "volume"
 PLAN = "4807c4d995cf"

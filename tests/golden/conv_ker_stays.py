@@ -20,13 +20,22 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from runtime.blocks import Window, cut, digits, overlap, reach, shape, volume, within
-from runtime.check import reference
-from runtime.cli import Facts, Result, Share, arguments, conclude
-from runtime.collectives import all_gather, assemble, collect, reduce_scatter
-from runtime.data import sample_box
-from runtime.local import convolve
-from runtime.mesh import make_groups, start
+from synth.runtime.comm.collectives import all_gather, assemble, collect, reduce_scatter
+from synth.runtime.grid.boxes import (
+    Window,
+    cut,
+    digits,
+    overlap,
+    reach,
+    shape,
+    volume,
+    within,
+)
+from synth.runtime.grid.process_grid import make_groups, start
+from synth.runtime.kernels.conv import convolve
+from synth.runtime.program.check import reference
+from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.sample_data import sample_box
 
 NAME = "uneven"
 PLAN = "a72003cc962b"

@@ -20,14 +20,14 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from runtime.blocks import Window, cut, overlap, reach, volume, within
-from runtime.check import reference
-from runtime.cli import Facts, Result, Share, arguments, conclude
-from runtime.collectives import all_gather, assemble
-from runtime.data import sample_box
-from runtime.halo import redistribute
-from runtime.local import convolve, zeros_beside
-from runtime.mesh import line, make_groups, start
+from synth.runtime.comm.collectives import all_gather, assemble
+from synth.runtime.comm.halo_exchange import redistribute
+from synth.runtime.grid.boxes import Window, cut, overlap, reach, volume, within
+from synth.runtime.grid.process_grid import line, make_groups, start
+from synth.runtime.kernels.conv import convolve, zeros_beside
+from synth.runtime.program.check import reference
+from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.sample_data import sample_box
 
 NAME = "wide"
 PLAN = "1e0a8ea314ef"

@@ -19,12 +19,12 @@ from functools import partial
 
 import torch
 
-from runtime.blocks import cut, overlap, shape, volume, within
-from runtime.check import reference
-from runtime.cli import Facts, Result, Share, arguments, conclude
-from runtime.collectives import add_up, all_gather, reduce_scatter, settle
-from runtime.data import sample_box
-from runtime.mesh import make_groups, start
+from synth.runtime.comm.collectives import add_up, all_gather, reduce_scatter, settle
+from synth.runtime.grid.boxes import cut, overlap, shape, volume, within
+from synth.runtime.grid.process_grid import make_groups, start
+from synth.runtime.program.check import reference
+from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.sample_data import sample_box
 
 NAME = "matrix"
 PLAN = "3c8ebf6a9820"

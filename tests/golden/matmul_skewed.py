@@ -20,12 +20,12 @@ from functools import partial
 
 import torch
 
-from runtime.blocks import cut, overlap, shape, volume
-from runtime.check import reference
-from runtime.cli import Facts, Result, Share, arguments, conclude
-from runtime.collectives import all_gather_own, settle
-from runtime.data import sample_box
-from runtime.mesh import make_groups, start
+from synth.runtime.comm.collectives import all_gather_own, settle
+from synth.runtime.grid.boxes import cut, overlap, shape, volume
+from synth.runtime.grid.process_grid import make_groups, start
+from synth.runtime.program.check import reference
+from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.sample_data import sample_box
 
 NAME = "nine"
 PLAN = "5b02e8fee36c"

@@ -27,12 +27,12 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from runtime.blocks import Window, cut, overlap, reach, volume, widen, within
-from runtime.collectives import add_up, all_gather, assemble, reduce_scatter
-from runtime.halo import give_back, redistribute
-from runtime.local import convolve, input_gradient, kernel_gradient
-from runtime.mesh import line
-from runtime.module import DistributedConv2d
+from synth.runtime.comm.collectives import add_up, all_gather, assemble, reduce_scatter
+from synth.runtime.comm.halo_exchange import give_back, redistribute
+from synth.runtime.grid.boxes import Window, cut, overlap, reach, volume, widen, within
+from synth.runtime.grid.process_grid import line
+from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
+from synth.runtime.layers.distributed_layer import DistributedConv2d
 
 NAME = "uneven"
 PLAN = "00a3425c519a"

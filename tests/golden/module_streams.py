@@ -27,7 +27,9 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from runtime.blocks import (
+from synth.runtime.comm.collectives import add_up, all_gather, reduce_scatter, settle
+from synth.runtime.comm.halo_exchange import give_back, redistribute
+from synth.runtime.grid.boxes import (
     Window,
     cut,
     digits,
@@ -38,11 +40,9 @@ from runtime.blocks import (
     widen,
     within,
 )
-from runtime.collectives import add_up, all_gather, reduce_scatter, settle
-from runtime.halo import give_back, redistribute
-from runtime.local import convolve, input_gradient, kernel_gradient
-from runtime.mesh import line
-from runtime.module import DistributedConv2d
+from synth.runtime.grid.process_grid import line
+from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
+from synth.runtime.layers.distributed_layer import DistributedConv2d
 
 NAME = "uneven"
 PLAN = "93a558babd3c"

@@ -28,7 +28,9 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from runtime.blocks import (
+from synth.runtime.comm.collectives import add_up, all_gather, reduce_scatter, settle
+from synth.runtime.comm.halo_exchange import give_back, redistribute
+from synth.runtime.grid.boxes import (
     Window,
     cut,
     digits,
@@ -39,13 +41,11 @@ from runtime.blocks import (
     widen,
     within,
 )
-from runtime.check import gradient, reference
-from runtime.cli import Facts, Result, Share, arguments, conclude
-from runtime.collectives import add_up, all_gather, reduce_scatter, settle
-from runtime.data import sample_box
-from runtime.halo import give_back, redistribute
-from runtime.local import convolve, input_gradient, kernel_gradient
-from runtime.mesh import line, make_groups, start
+from synth.runtime.grid.process_grid import line, make_groups, start
+from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
+from synth.runtime.program.check import gradient, reference
+from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.sample_data import sample_box
 
 NAME = "uneven"
 PLAN = "93a558babd3c"

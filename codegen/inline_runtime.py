@@ -1,0 +1,199 @@
+"""The runtime functions that a text uses: imported from the package, or inlined into the text.
+
+Both forms start from the names that the text reads and does not define. Nothing else is written down.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+MODULES = (
+    "grid/boxes",
+    "grid/word_counter",
+    "grid/process_grid",
+    "comm/halo_exchange",
+    "comm/buffer_pool",
+    "comm/collectives",
+    "grid/liveness",
+    "kernels/autotune",
+    "kernels/winograd",
+    "kernels/conv",
+    "program/sample_data",
+    "program/check",
+    "program/report",
+    "program/cli",
+    "grid/scatter_gather",
+    "grid/dtensor_placements",
+    "comm/gradient_buckets",
+    "layers/layer_io",
+    "comm/prefetch",
+    "layers/finite_check",
+    "layers/layer_state",
+    "layers/distributed_layer",
+)
+COMMON = {  # names of other packages -> how a program imports them
+    "sys": "import sys",
+    "partial": "from functools import partial",
+    "once_differentiable": "from torch.autograd.function import once_differentiable",
+    "torch": "import torch",
+    "dist": "import torch.distributed as dist",
+    "F": "import torch.nn.functional as F",
+}
+WIDTH = 88
+RULE = "# What follows is the same in every program: set-up, sample values, checks, reports.\n"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One function, class or alias of the runtime."""
+
+    name: str
+    module: str
+    source: str
+    uses: frozenset[str]  # names that it reads and does not define
+    spaced: bool  # two blank lines around it
+
+
+@dataclass(frozen=True)
+class Library:
+    """All definitions of the runtime in reading order, and how its modules import other packages."""
+
+    definitions: dict[str, Definition]
+    imports: dict[str, str]
+
+    def needed(self, names: frozenset[str]) -> list[Definition]:
+        """The definitions behind some names and all that those use, in reading order."""
+        found: set[str] = set()
+        waiting = [name for name in names if name in self.definitions]
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += [use for use in self.definitions[name].uses if use in self.definitions]
+        return [definition for name, definition in self.definitions.items() if name in found]
+
+
+def imported(algorithm: str, main: str) -> str:
+    """The text with the imports that it needs."""
+    library, names = _library(), free_names(ast.parse(algorithm + main))
+    by_module: dict[str, list[str]] = {}
+    for name in sorted(names & library.definitions.keys()):
+        by_module.setdefault(library.definitions[name].module, []).append(name)
+    ours = [
+        _from(f"synth.runtime.{module.replace('/', '.')}", found)
+        for module, found in sorted(by_module.items())
+    ]
+    others = [COMMON[name] for name in COMMON if name in names]
+    return _imports([*others, *ours]) + "\n" + algorithm + "\n\n" + main
+
+
+def inlined(algorithm: str, main: str) -> str:
+    """The text with the runtime functions that it uses inside it.
+
+    What a constant needs comes first, all the rest between the algorithm and `main`.
+    """
+    library = _library()
+    tree = ast.parse(algorithm)
+    names = free_names(ast.parse(algorithm + main))
+    at_once = [node for node in tree.body if not isinstance(node, ast.FunctionDef)]
+    early = library.needed(free_names(ast.Module(at_once, [])))
+    late = [d for d in library.needed(names) if d not in early]
+    used = names.union(*(d.uses for d in [*early, *late]))
+    others = [line for name, line in {**library.imports, **COMMON}.items() if name in used]
+    top = ["from __future__ import annotations", *others]
+    pieces = [_imports(top), _sources(early), algorithm, RULE, _sources(late), main]
+    return "\n\n".join(piece.strip("\n") + "\n" for piece in pieces if piece)
+
+
+def free_names(tree: ast.Module) -> frozenset[str]:
+    """Names that a module reads, in annotations too, and binds nowhere."""
+    read, bound = set(), set(dir(builtins))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                read.add(name)
+            case ast.Name(id=name):
+                bound.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                bound.add(name)
+            case ast.ExceptHandler(name=str(name)):
+                bound.add(name)
+    return frozenset(read - bound)
+
+
+@cache
+def _library() -> Library:
+    definitions: dict[str, Definition] = {}
+    imports: dict[str, str] = {}
+    for module in MODULES:
+        text = files("synth.runtime").joinpath(f"{module}.py").read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for node in ast.parse(text).body:
+            match node:
+                case ast.Import() | ast.ImportFrom():
+                    imports |= _others(node)
+                case (
+                    ast.FunctionDef(name=name)
+                    | ast.ClassDef(name=name)
+                    | ast.Assign(targets=[ast.Name(id=name)])
+                ):
+                    uses = free_names(ast.Module([node], [])) - {name}
+                    above = getattr(node, "decorator_list", [])
+                    first = min([node.lineno, *(each.lineno for each in above)])
+                    source = "\n".join(lines[first - 1 : node.end_lineno])
+                    spaced = not isinstance(node, ast.Assign)
+                    definitions[name] = Definition(name, module, source, uses, spaced)
+    return Library(definitions, dict(sorted(imports.items(), key=lambda item: item[1])))
+
+
+def _others(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
+    """Name -> the line that imports it from outside the runtime."""
+    if isinstance(node, ast.Import):
+        return {
+            alias.asname or alias.name: f"import {alias.name}"
+            + (f" as {alias.asname}" if alias.asname else "")
+            for alias in node.names
+        }
+    if node.module == "__future__" or (node.module or "").startswith("synth.runtime"):
+        return {}
+    return {alias.name: f"from {node.module} import {alias.name}" for alias in node.names}
+
+
+def _imports(lines: list[str]) -> str:
+    """Import lines in three blocks: the future and the standard library, torch, the runtime."""
+    future = [line for line in lines if "__future__" in line]
+    torch = [line for line in lines if line.split()[1].startswith("torch")]
+    ours = [line for line in lines if line.startswith("from synth.runtime")]
+    rest = [line for line in lines if line not in (*future, *torch, *ours)]
+    blocks = [future, _merged(rest), _merged(torch), ours]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _merged(lines: list[str]) -> list[str]:
+    """One `from` line per module, after the plain imports."""
+    plain = sorted({line for line in lines if line.startswith("import")})
+    names: dict[str, list[str]] = {}
+    for line in lines:
+        if line.startswith("from"):
+            _, module, _, name = line.split()
+            names.setdefault(module, []).append(name)
+    return plain + [_from(module, sorted(set(found))) for module, found in sorted(names.items())]
+
+
+def _from(module: str, names: list[str]) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    if len(line) <= WIDTH:
+        return line
+    return "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
+
+
+def _sources(definitions: list[Definition]) -> str:
+    text = ""
+    for before, definition in zip([None, *definitions], definitions, strict=False):
+        gap = "\n\n" if before and (before.spaced or definition.spaced) else ""
+        text += gap + definition.source + "\n"
+    return text

@@ -1,0 +1,1 @@
+"""Collectives: gather, reduce-scatter, halo exchange, redistribution."""

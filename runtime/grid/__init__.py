@@ -1,0 +1,1 @@
+"""The process grid: coordinates, boxes of index intervals, groups, word counters."""

@@ -1,0 +1,1 @@
+"""The local convolution and its gradients on one rank."""

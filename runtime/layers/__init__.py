@@ -1,0 +1,1 @@
+"""Distributed layers: convolution, normalization, pooling, dropout."""

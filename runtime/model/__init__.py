@@ -1,0 +1,1 @@
+"""A distributed torch model: tracing, the choice of steps, state dicts."""

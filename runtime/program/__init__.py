@@ -1,0 +1,1 @@
+"""The command line of an emitted program: arguments, sample data, checks, reports."""

@@ -1,0 +1,165 @@
+"""One-process torch as the judge of values, the plan as the judge of words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+from synth.runtime.grid.boxes import Box, Window, shape, source_rows, volume
+from synth.runtime.program.sample_data import HALF, sample
+
+NAMES = "In", "Ker", "dOut"  # of which sample values are given
+
+
+def reference(
+    conv: Callable[..., torch.Tensor] | None,
+    in_shape: Sequence[int],
+    ker_shape: Sequence[int],
+    out_box: Box,
+    dtype: torch.dtype,
+    device: torch.device,
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (),
+    dilation: Sequence[int] = (),
+) -> torch.Tensor:
+    """A box of Out by one torch call on sample values, from the layer's own numbers.
+
+    Uses nothing of the plan. `conv` is None for a matrix product In[b, c] · Ker[k, c].
+    Half types are computed in float32.
+    """
+    wide = torch.promote_types(dtype, torch.float32)
+    out_shape = shape(out_box)
+    if not volume(out_box):
+        return torch.zeros(out_shape, dtype=wide, device=device)
+    lead = len(out_box) - len(stride)  # dimensions before the spatial ones
+    positions = [range(*interval) for interval in out_box[: lead - 1]]
+    positions.append(range(in_shape[lead - 1]))
+    zeros: list[int] = []  # around the rows that are read, the last dimension first
+    for dim, (low, high) in enumerate(out_box[lead:]):
+        begin = stride[dim] * low - padding[dim]
+        reach = dilation[dim] * (ker_shape[lead + dim] - 1) + 1
+        frame = stride[dim] * (high - low - 1) + reach
+        first = min(in_shape[lead + dim], max(0, begin))
+        last = max(first, min(in_shape[lead + dim], begin + frame))
+        before = max(0, min(first - begin, frame))
+        positions.append(range(first, last))
+        zeros = [before, frame - before - (last - first), *zeros]
+    ker_positions = [range(*interval) for interval in out_box[1:lead]]
+    ker_positions += [range(extent) for extent in ker_shape[lead - 1 :]]
+    dims = len(stride)
+    inputs = sample("In", in_shape, positions, dtype, device, dims).to(wide)
+    ker = sample("Ker", ker_shape, ker_positions, dtype, device, dims).to(wide)
+    if conv is None:
+        return inputs @ ker.mT
+    groups = 1
+    if lead == 3:  # [b, g, k, *rows]: a grouped convolution
+        groups = ker.shape[0]
+        inputs, ker = inputs.flatten(1, 2), ker.flatten(0, 1)
+    out = conv(F.pad(inputs, zeros), ker, None, list(stride), 0, list(dilation), groups)
+    return out.reshape(out_shape)
+
+
+def gradient(
+    of: str,
+    conv: Callable[..., torch.Tensor] | None,
+    shapes: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    box: Box,
+    dtype: torch.dtype,
+    device: torch.device,
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (),
+    dilation: Sequence[int] = (),
+    windows: dict[str, Window] | None = None,
+) -> torch.Tensor:
+    """A box of dIn or dKer by torch's autograd on sample values, in one process.
+
+    `shapes` are those of In, Ker and Out. Samples and channels outside the box are left
+    out, rows are not. `windows` say which rows of the user's tensor the rows of a dIn
+    box are. Half types: as in `reference`.
+    """
+    wide, lead = torch.promote_types(dtype, torch.float32), len(shapes[0]) - len(stride)
+    places = [[range(n) for n in each] for each in shapes]
+    mine = [range(*interval) for interval in box[:lead]]
+    if of == "dIn":  # [b, (g,) c, *rows]
+        places[0][:lead] = mine
+        places[1][: lead - 2] = mine[1:-1]
+        places[1][lead - 1] = mine[-1]
+        places[2][: lead - 1] = mine[:-1]
+    else:  # dKer [(g,) k, c, *taps]
+        places[0][1:lead] = [*mine[:-2], mine[-1]]
+        places[1][:lead] = mine
+        places[2][1:lead] = mine[:-1]
+    inputs, ker, dout = (
+        sample(name, whole, where, dtype, device, len(stride)).to(wide).requires_grad_()
+        for name, whole, where in zip(NAMES, shapes, places, strict=True)
+    )
+    asked = inputs if of == "dIn" else ker
+    if not (inputs.numel() and ker.numel() and dout.numel()):
+        return torch.zeros(shape(box), dtype=wide, device=device)
+    if conv is None:
+        out = inputs @ ker.mT
+    else:
+        groups = ker.shape[0] if lead == 3 else 1
+        flat = (inputs.flatten(1, 2), ker.flatten(0, 1)) if lead == 3 else (inputs, ker)
+        out = conv(*flat, None, list(stride), list(padding), list(dilation), groups)
+    (result,) = torch.autograd.grad(out.reshape(dout.shape), asked, dout)
+    for dim, window in enumerate((windows or {}).values(), lead):
+        rows = list(range(*box[dim])) if of == "dKer" else source_rows(box[dim], window)
+        index = torch.tensor(rows, dtype=torch.int64, device=device)
+        result = result.index_select(dim, index)
+    return result
+
+
+def value_fault(
+    name: str, out: torch.Tensor, expected: torch.Tensor, box: Box
+) -> str | None:
+    """What is wrong with the values of a share of a tensor, in one sentence, or None.
+
+    Sample values are whole numbers, and so are exact results: an error below one half
+    is the vendor's rounding (Winograd), anything more is a fault. In half types every
+    partial sum is exact, see `kept`, and any difference is a fault.
+    """
+    if out.shape != expected.shape:
+        return f"{name} has shape {tuple(out.shape)} instead of {tuple(expected.shape)}"
+    if not out.numel():
+        return None
+    wrong = wrong_values(out, expected)
+    count = int(wrong.sum())
+    if count == 0:
+        return None
+    place = [int(i) for i in wrong.nonzero()[0]]
+    got, right = float(out[tuple(place)]), float(expected[tuple(place)])
+    first = [i + low for i, (low, _) in zip(place, box, strict=True)]
+    shown = ", ".join(f"{low}:{high}" for low, high in box)
+    return (
+        f"{name} differs in {count} of {out.numel()} words of its box [{shown}],"
+        f" first at {first}: {got:g} instead of {right:g}"
+    )
+
+
+def wrong_values(out: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Where values are wrong; NaN is."""
+    if out.dtype in HALF:
+        return out.to(expected.dtype) != expected
+    return ~((out.to(expected.dtype) - expected).abs() < 0.5)
+
+
+def expected_words(
+    words: dict[int, dict[str, int]], rank: int
+) -> dict[str, int] | None:
+    """The entry of a rank in a table that lists the ranks where entries change."""
+    first = max((first for first in words if first <= rank), default=None)
+    return None if first is None else words[first]
+
+
+def word_faults(
+    received: dict[str, int], predicted: dict[str, int] | None
+) -> list[str]:
+    """One sentence per tensor of which not the predicted number of words came."""
+    return [
+        f"received {received[name]} words of {name} instead of {expected}"
+        for name, expected in (predicted or {}).items()
+        if received[name] != expected
+    ]

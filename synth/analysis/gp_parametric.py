@@ -1,0 +1,110 @@
+"""One geometric program per layer, solved again and again as processes and memory vary.
+
+Canonicalising a program costs ten times as much as solving it, so a sweep builds each program once with
+P and M as parameters. The programs are those of `relaxation`; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from synth.bounds.geometric_program import product, slices, tile_footprints, total, variables
+from synth.layer.axes import AXES, LACKS, TENSORS, Tensor
+from synth.layer.nest import Nest
+
+
+@dataclass(frozen=True)
+class Program:
+    """A canonicalised program and its two parameters. Without a `problem` its value is `constant`."""
+
+    problem: Any  # cvxpy.Problem
+    work: Any  # parameter: iterations per process, at least
+    room: Any | None  # parameter: words, at most
+    constant: float = 0.0
+    floor: float = 0.0  # words that `room` must have, where no variable decides it
+
+    def solve(self, work: float, room: float | None) -> float | None:
+        """Optimal value in words, or None if no solution exists."""
+        import cvxpy as cp
+
+        if room is not None and room < self.floor:
+            return None
+        if self.problem is None:
+            return self.constant
+        self.work.value = work
+        if self.room is not None:
+            self.room.value = room
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Solution may be inaccurate")
+            self.problem.solve(gp=True, solver=cp.CLARABEL)
+        solved = self.problem.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
+        return float(self.problem.value) if solved else None
+
+
+class Family:
+    """The relaxations of one layer for any number of processes and any memory, in words."""
+
+    def __init__(self, nest: Nest) -> None:
+        self.nest = nest
+        self._built = cache(self._build)
+
+    def received(self, procs: int, memory: float | None = None, halos: bool = True) -> float | None:
+        """`relaxation.relax_received(...).cost`; None where no stationary slice fits.
+
+        Without `halos` In costs no row twice: what the layer would receive if blocks had no halo.
+        """
+        nest, work = self.nest, max(1.0, self.nest.extents.size / procs)
+        if memory is None:
+            found = [self._built("received", "Out", halos, False).solve(work, None)]
+        else:
+            rooms = {t: memory - (nest.total_words - nest.words[t]) / procs for t in TENSORS}
+            found = [
+                self._built("received", t, halos, True).solve(work, room)
+                for t, room in rooms.items()
+                if room > 0
+            ]
+        costs = [cost for cost in found if cost is not None]
+        return max(0.0, min(costs) - nest.total_words / procs) if costs else None
+
+    def accessed(self, procs: int, memory: float | None = None) -> float | None:
+        """Least `relaxation.relax_accessed(...).cost` over stationary tensors; None where no tile fits."""
+        work = max(1.0, self.nest.extents.size / procs)
+        found = [self._built("accessed", t, True, memory is not None).solve(work, memory) for t in TENSORS]
+        return min((cost for cost in found if cost is not None), default=None)
+
+    def _build(self, kind: str, stationary: Tensor, halos: bool, limited: bool) -> Program:
+        import cvxpy as cp
+
+        nest = self.nest
+        axes = [a for a, n in zip(AXES, nest.extents, strict=True) if n > 1]
+        W = variables(nest, "W")
+        work = cp.Parameter(pos=True, value=1.0)
+        constraints: list[Any] = [c for a in axes for c in (W[a] >= 1, W[a] <= getattr(nest.extents, a))]
+        if kind == "received":
+            touched = slices(nest, W, halos)
+            cost, held = total(touched.values()), touched[stationary]
+        else:
+            T = variables(nest, "T")
+            tiles = tile_footprints(nest, T)
+            constraints += [c for a in axes for c in (T[a] >= 1, T[a] <= W[a])]
+            held = total(tiles.values())
+            cost = total(
+                product([tiles[t], *(W[a] / T[a] for a in axes if _moves(a, t, stationary))]) for t in TENSORS
+            )
+        if not axes:
+            return Program(None, work, None, float(cost), float(held))
+        constraints.append(product(list(W.values())) >= work)
+        if not limited:
+            return Program(cp.Problem(cp.Minimize(cost), constraints), work, None)
+        if isinstance(held, int | float):
+            return Program(cp.Problem(cp.Minimize(cost), constraints), work, None, floor=float(held))
+        room = cp.Parameter(pos=True, value=1.0)
+        return Program(cp.Problem(cp.Minimize(cost), [*constraints, held <= room]), work, room)
+
+
+def _moves(axis: str, tensor: Tensor, stationary: Tensor) -> bool:
+    """Whether a tensor's tile is brought in again as the tile loop over `axis` advances."""
+    return tensor != stationary or axis not in LACKS[tensor]

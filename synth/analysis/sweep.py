@@ -1,0 +1,222 @@
+"""`synth bounds`: everything known about one layer at every point of a range of processes and memory.
+
+Two accountings side by side, never mixed (docs/bounds.md):
+    received   universal bound ≤ relaxation ≤ best integer plan; memory is all of a process's memory
+    accessed   universal bound, sequential bound, the paper's tables as printed and as corrected, Eq. 4 with
+               all its bounds, relaxation of Eq. 3, and on request its integer optimum; memory is for tiles
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from synth.analysis.gp_parametric import Family
+from synth.base.errors import InfeasibleError
+from synth.bounds.closed_form import (
+    Eq4,
+    best,
+    table1_corrected,
+    table1_printed,
+    table2_corrected,
+    table2_printed,
+)
+from synth.bounds.gap import Gap, split
+from synth.bounds.holder_brascamp_lieb import weighted_work
+from synth.bounds.paper_cost import accessed_optimum
+from synth.bounds.regimes import Regime, regime_of, regime_of_grid
+from synth.bounds.universal import matmul_memory_independent, sequential_bound, universal_bound
+from synth.layer.axes import PerAxis, Tensor
+from synth.layer.nest import Nest
+from synth.schedule.distribution import Distribution
+from synth.search.branch_and_bound import Found, Request, feasible, search
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The best integer plan at a point, in received words of the most-receiving process."""
+
+    words: int
+    grid: PerAxis
+    stationary: Tensor
+    regime: Regime
+    memory_words: int
+
+
+@dataclass(frozen=True)
+class Received:
+    """Received words per process."""
+
+    bound: float
+    segments: int
+    most_work: int  # multiply-adds of the most-loaded process that the bound admits
+    regime: Regime
+    relaxation: float | None
+    plan: Planned | None  # None: no plan fits
+    gap: Gap | None
+    matmul: float | None  # Al Daas et al.; None where the layer is no matrix product
+
+    @property
+    def ratio(self) -> float | None:
+        """Plan over bound; None where there is no plan, or the bound is 0 and words are moved."""
+        if self.plan is None:
+            return None
+        if self.bound > 0:
+            return self.plan.words / self.bound
+        return 1.0 if self.plan.words == 0 else None
+
+
+@dataclass(frozen=True)
+class Accessed:
+    """Accessed words per process, in a global virtual memory. Tables are (case, words)."""
+
+    bound: float
+    sequential: float | None  # 2·F·κ₂/(P·RS·√M) - 2M; None without a memory
+    table1_printed: tuple[str, float]
+    table1_corrected: tuple[str, float]
+    table2_printed: float
+    table2_corrected: float
+    closed_form: tuple[str, float] | None  # Eq. 4 with all its bounds; None where no tile fits
+    stationary: Tensor | None
+    relaxation: float | None
+    integer: float | None  # None: not asked for, or no grid of exactly P processes
+
+
+@dataclass(frozen=True)
+class Point:
+    """All numbers at some processes and memory."""
+
+    procs: int
+    memory: int | None  # bytes per process
+    received: Received
+    accessed: Accessed
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a sweep computes besides bounds and closed forms."""
+
+    plans: bool = True
+    relaxations: bool = True
+    eq3: bool = False
+    balance: float = 0.10
+    exact_procs: bool = False
+
+
+def is_matmul(nest: Nest) -> bool:
+    """Whether the nest is one matrix product: 1x1 kernels and no groups."""
+    return nest.taps == 1 and nest.extents.g == 1
+
+
+class Sweep:
+    """The points of one layer; programs and plans are kept and used again."""
+
+    def __init__(self, nest: Nest, asked: Asked | None = None) -> None:
+        self.nest, self.asked = nest, asked or Asked()
+        self.family = Family(nest) if self.asked.relaxations else None
+        self._found: dict[int, list[tuple[float, Found | None]]] = {}
+
+    def points(
+        self,
+        procs: Iterable[int],
+        memory: Iterable[int | None],
+        tick: Callable[[], None] = lambda: None,
+    ) -> list[Point]:
+        """All points, P by P, each with memory (bytes) falling. `tick` is called after every point."""
+        sizes = sorted(memory, key=lambda size: math.inf if size is None else size, reverse=True)
+        made = []
+        for p in procs:
+            for size in sizes:
+                made.append(self.point(p, size))
+                tick()
+        return made
+
+    def point(self, procs: int, memory: int | None) -> Point:
+        """One point; `memory` in bytes per process."""
+        words = None if memory is None else memory // self.nest.word_bytes
+        return Point(procs, memory, self._received(procs, words), self._accessed(procs, words))
+
+    def _received(self, procs: int, words: int | None) -> Received:
+        nest, plan = self.nest, self._plan(procs, words)
+        load = Distribution(nest, plan.grid).most_real_work if plan else max(1, -(-nest.real_work // procs))
+        bound = universal_bound(nest, procs, words, load)
+        relaxed = gap = None
+        if self.family:
+            used = plan.grid.size if plan else procs  # idle processes neither own nor receive
+            relaxed = self.family.received(used, words)
+            smooth = self.family.received(used, words, halos=False)
+            if plan and relaxed is not None and smooth is not None:
+                gap = split(plan.words, relaxed, smooth, bound.words)
+        matmul = None
+        if is_matmul(nest):
+            matmul = matmul_memory_independent(nest.extents.x, nest.extents.k, nest.extents.c, procs)
+        regime = regime_of(bound, nest)
+        return Received(bound.words, bound.segments, load, regime, relaxed, plan, gap, matmul)
+
+    def _accessed(self, procs: int, words: int | None) -> Accessed:
+        nest = self.nest
+        bound = universal_bound(nest, procs, words, accounting="accessed").words
+        sequential = None
+        if words:
+            sequential = max(0.0, sequential_bound(weighted_work(nest, 1) / procs, 1.0, words))
+        eq4 = Eq4.of(nest, procs, words)
+        try:
+            form = best(eq4)
+        except InfeasibleError:
+            form = None
+        tables = (table1_printed(eq4), table1_corrected(eq4), table2_printed(eq4), table2_corrected(eq4))
+        return Accessed(
+            bound,
+            sequential,
+            *tables,
+            (form.case, form.cost) if form else None,
+            form.stationary if form else None,
+            self.family.accessed(procs, words) if self.family else None,
+            self._eq3(procs, words) if self.asked.eq3 else None,
+        )
+
+    def _eq3(self, procs: int, words: int | None) -> float | None:
+        try:
+            return float(accessed_optimum(self.nest, procs, words).cost)
+        except InfeasibleError:
+            return None
+
+    # -- plans ------------------------------------------------------------------------------------------
+
+    def _plan(self, procs: int, words: int | None) -> Planned | None:
+        if not self.asked.plans:
+            return None
+        found = self._search(procs, words)
+        if found is None:
+            return None
+        free = self._search(procs, None)
+        binds = free is not None and free.fit.words < found.fit.words
+        regime = regime_of_grid(found.grid, binds)
+        return Planned(found.fit.words, found.grid, found.fit.first.stationary, regime, found.fit.memory)
+
+    def _search(self, procs: int, words: int | None) -> Found | None:
+        """The optimum. One that needs m words is the optimum for every limit from its own down to m."""
+        kept = self._found.setdefault(procs, [])
+        limit: float = math.inf if words is None else words
+        for asked, found in kept:
+            if found is not None and found.fit.memory <= limit <= asked:
+                return found
+            if found is None and limit <= asked:
+                return None
+        request = Request(self.nest, procs, words, balance=self.asked.balance, exact=self.asked.exact_procs)
+        result = None
+        if limit >= self.nest.total_words / procs:  # else the shares alone do not fit
+            result = feasible(request)
+        kept.append((limit, result))
+        return result
+
+
+def nothing_fits(nest: Nest, procs: int, memory: int, asked: Asked) -> InfeasibleError | None:
+    """Why no plan fits `memory` bytes per process, with the least that would do; None where one does."""
+    request = Request(nest, procs, memory // nest.word_bytes, balance=asked.balance, exact=asked.exact_procs)
+    try:
+        search(request)
+    except InfeasibleError as fault:
+        return fault
+    return None

@@ -1,0 +1,232 @@
+"""The points of a sweep as text, CSV and JSON: one row per number of processes and memory."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from synth.analysis.sweep import Point
+from synth.base.text_table import table
+from synth.base.units import show_bytes, show_words
+from synth.bounds.regimes import Change, changes_along_memory, changes_along_procs
+from synth.layer.layer import Layer
+from synth.planning.plan_json import axes_json
+
+SCHEMA = "synth.bounds/1"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A finished sweep of one layer."""
+
+    layer: Layer
+    points: Sequence[Point]
+    changes: Sequence[Change]
+
+    @classmethod
+    def of(cls, layer: Layer, points: Sequence[Point]) -> Study:
+        """Finds the changes of regime along processes and along memory."""
+        procs = sorted({p.procs for p in points})
+        sizes = sorted({p.memory for p in points if p.memory is not None})
+        found: list[Change] = []
+        size = layer.nest.word_bytes
+        if len(procs) > 1:
+            limit = sizes[-1] // size if sizes else None
+            found += changes_along_procs(layer.nest, procs, limit)
+        if len(sizes) > 1:
+            for p in procs if len(procs) <= 3 else ():
+                found += changes_along_memory(layer.nest, p, sizes)
+        return cls(layer, points, found)
+
+    def __str__(self) -> str:
+        return text(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """All numbers as JSON data; words, and bytes where the key says so."""
+        return {
+            "schema": SCHEMA,
+            "name": self.layer.name,
+            "problem": self.layer.to_json(),
+            "points": [_point_json(self.layer, point) for point in self.points],
+            "changes": [asdict(change) for change in self.changes],
+        }
+
+
+def fits(layer: Layer, point: Point) -> bool:
+    """Whether the processes together can hold the three tensors."""
+    if point.memory is None:
+        return True
+    return point.procs * (point.memory // layer.nest.word_bytes) >= layer.nest.total_words
+
+
+def _point_json(layer: Layer, point: Point) -> dict[str, Any]:
+    r, a = point.received, point.accessed
+    plan = None
+    if r.plan:
+        plan = {
+            "words": r.plan.words,
+            "grid": axes_json(layer, r.plan.grid),
+            "used_procs": r.plan.grid.size,
+            "stationary": r.plan.stationary.lower(),
+            "regime": r.plan.regime,
+            "memory_bytes": r.plan.memory_words * layer.nest.word_bytes,
+            "ratio": r.ratio,
+        }
+    gap = None if r.gap is None else {**asdict(r.gap), "total": r.gap.total}
+    return {
+        "procs": point.procs,
+        "memory_bytes": point.memory,
+        "fits": fits(layer, point),
+        "received": {
+            "bound": r.bound,
+            "segments": r.segments,
+            "most_work": r.most_work,
+            "regime": r.regime,
+            "relaxation": r.relaxation,
+            "plan": plan,
+            "gap": gap,
+            "matmul": r.matmul,
+        },
+        "accessed": {
+            "bound": a.bound,
+            "sequential": a.sequential,
+            "table1_printed": {"case": a.table1_printed[0], "words": a.table1_printed[1]},
+            "table1_corrected": {"case": a.table1_corrected[0], "words": a.table1_corrected[1]},
+            "table2_printed": a.table2_printed,
+            "table2_corrected": a.table2_corrected,
+            "closed_form": a.closed_form and {"case": a.closed_form[0], "words": a.closed_form[1]},
+            "stationary": a.stationary and a.stationary.lower(),
+            "relaxation": a.relaxation,
+            "integer": a.integer,
+        },
+    }
+
+
+# --- CSV ---------------------------------------------------------------------------------------------
+
+
+def to_csv(study: Study) -> str:
+    """One line per point; nested keys joined by dots, nothing where there is no number."""
+    rows = [dict(_flat(point, "")) for point in study.to_json()["points"]]
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _flat(value: dict[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+    for key, inner in value.items():
+        if key == "grid":
+            yield f"{prefix}grid", " ".join(f"{axis}={n}" for axis, n in inner.items() if n > 1) or "1"
+        elif isinstance(inner, dict):
+            yield from _flat(inner, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", "" if inner is None else inner
+
+
+# --- text --------------------------------------------------------------------------------------------
+
+
+def text(study: Study) -> str:
+    """Two tables, one per accounting, and the changes of regime."""
+    lines = [f"{study.layer.name}: {study.layer}", ""]
+    lines += ["received words per process  (what is owned is free; memory is all that a process has)", ""]
+    lines += _received(study)
+    lines += ["", *_changes(study), ""]
+    lines += ["accessed words per process  (a global virtual memory; memory is for tiles)", ""]
+    lines += _accessed(study)
+    return "\n".join(lines) + "\n"
+
+
+def _words(value: float | None) -> str:
+    return "-" if value is None else show_words(value)
+
+
+def _where(study: Study, point: Point) -> list[str]:
+    limited = any(p.memory is not None for p in study.points)
+    where = [str(point.procs)]
+    return [*where, "any" if point.memory is None else show_bytes(point.memory)] if limited else where
+
+
+def _head(study: Study) -> list[str]:
+    return ["P", "memory"] if any(p.memory is not None for p in study.points) else ["P"]
+
+
+def _received(study: Study) -> list[str]:
+    matmul = any(p.received.matmul is not None for p in study.points)
+    head = [*_head(study), "bound", "n", "regime", *(["matmul"] if matmul else []), "relaxation"]
+    rows = [[*head, "plan", "/bound", "integer", "halo", "bound", "regime", "grid"]]
+    for point in study.points:
+        r = point.received
+        row = [*_where(study, point), _words(r.bound), str(r.segments), r.regime]
+        row += [_words(r.matmul)] if matmul else []
+        row += [_words(r.relaxation)]
+        row += [_words(r.plan.words) if r.plan else "-"]
+        row += ["-" if r.ratio is None else f"{r.ratio:.3f}"]
+        gap = (r.gap.integer, r.gap.halo, r.gap.bound) if r.gap else ()
+        row += [_percent(part, r.bound) for part in gap] or ["-"] * 3
+        none = "-" if fits(study.layer, point) else "does not fit"
+        row += [r.plan.regime, r.plan.grid.shown()] if r.plan else ["-", none]
+        rows.append(row)
+    last = len(rows[0]) - 1
+    lines = table(rows, right=[i for i in range(last - 1) if rows[0][i] != "regime"])
+    lines += ["", "integer, halo, bound: the parts of the gap plan - bound, in percent of the bound"]
+    if not all(fits(study.layer, point) for point in study.points):
+        lines.append("does not fit: the memory of all processes is less than the three tensors")
+    return lines
+
+
+def _percent(part: float, bound: float) -> str:
+    return f"{round(100 * part / bound, 1) + 0.0:.1f}%" if bound > 0 else "-"  # + 0.0: no "-0.0"
+
+
+def _accessed(study: Study) -> list[str]:
+    limited = any(p.memory is not None for p in study.points)
+    eq3 = any(p.accessed.integer is not None for p in study.points)
+    head = [*_head(study), "bound", *(["sequential"] if limited else []), "Table 1 printed", "corrected"]
+    tail = ["Table 2 printed", "corrected", "Eq. 4", "case", "relaxation", *(["integer"] if eq3 else [])]
+    rows = [[*head, *tail]]
+    wrong = False
+    for point in study.points:
+        a = point.accessed
+        marks = [
+            "!" if abs(printed - right) > 1e-9 * right else ""
+            for printed, right in (
+                (a.table1_printed[1], a.table1_corrected[1]),
+                (a.table2_printed, a.table2_corrected),
+            )
+        ]
+        wrong |= any(marks)
+        row = [*_where(study, point), _words(a.bound), *([_words(a.sequential)] if limited else [])]
+        row += [f"{marks[0]}{_words(a.table1_printed[1])} {a.table1_printed[0]}"]
+        row += [f"{_words(a.table1_corrected[1])} {a.table1_corrected[0]}"]
+        row += [f"{marks[1]}{_words(a.table2_printed)}", _words(a.table2_corrected)]
+        form = a.closed_form
+        row += [_words(form[1]), f"{form[0]} {a.stationary}"] if form else ["-", "-"]
+        row += [_words(a.relaxation), *([_words(a.integer)] if eq3 else [])]
+        rows.append(row)
+    lines = table(rows, right=[i for i in range(len(rows[0])) if rows[0][i] != "case"])
+    if wrong:
+        lines += ["", "! the table as printed differs from the corrected one (docs/errata.md)"]
+    return lines
+
+
+def _changes(study: Study) -> list[str]:
+    if not study.changes:
+        regimes = sorted({p.received.regime for p in study.points})
+        return [f"regime of the bound: {', '.join(regimes)}; no change between the points"]
+    lines = ["regimes of the bound"]
+    for change in study.changes:
+        if change.along == "procs":
+            lines.append(f"  {change.before} up to P = {change.at - 1}, {change.after} from P = {change.at}")
+        else:
+            lines.append(
+                f"  P = {change.fixed}: {change.before} below {show_bytes(change.at)} per process, "
+                f"{change.after} from there"
+            )
+    return lines

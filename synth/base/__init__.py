@@ -1,0 +1,1 @@
+"""Errors, units, text tables and files: what every stage uses and no stage owns."""

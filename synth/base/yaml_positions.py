@@ -1,0 +1,250 @@
+"""YAML with places: a tree in which every value knows its line and column, and keeps its own spelling.
+
+YAML 1.1 reads `1:30` as 90, `1_000` as 1000, `010` as 8 and `yes` as true. Here a scalar stays the text
+that the user wrote until somebody asks for an integer, and then only plain decimal digits are one. The
+tree is built from parse events, so depth, size and aliases are checked before anything is built of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from synth.base.errors import InputError
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 16  # collections within collections
+MAX_VALUES = 20_000
+MAX_DIGITS = 20
+
+_INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
+_UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_TAB_INDENT = re.compile(r" *\t")
+
+# spelling -> what YAML 1.1 would make of it
+_TRAPS: tuple[tuple[str, str], ...] = (
+    (r"(?i:y|n|yes|no|true|false|on|off)", "which YAML reads as true or false; write an integer"),
+    (r"[+-]?[0-9]+(:[0-9]+)+", "which YAML 1.1 reads in base 60; write the number in decimal digits"),
+    (r"[+-]?[0-9][0-9_]*_[0-9_]*", "which has underscores in it; write the digits alone"),
+    (r"[+-]?0[xX][0-9a-fA-F_]+", "which is hexadecimal; write it in decimal digits"),
+    (r"[+-]?0[bB][01_]+", "which is binary; write it in decimal digits"),
+    (r"[+-]?0[oO]?[0-9]+", "which YAML 1.1 reads in base 8; write it without the leading 0"),
+    (r"[+-]?[0-9.]+([eE][+-]?[0-9]+)?", "which is a fraction or a float; write it in decimal digits alone"),
+)
+
+
+def shown(text: str, longest: int = 40) -> str:
+    """User text fit for a message: one line, printable, cut at `longest` characters."""
+    cut = text if len(text) <= longest else text[: longest - 3] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean kernel?` when one of `known` is near, else the list of what is known."""
+    import difflib  # 5 ms that only a wrong input pays
+
+    names = list(known)
+    near = difflib.get_close_matches(word[:100], names, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value of the file; `line` and `column` count from 1."""
+
+    filename: str
+    line: int
+    column: int
+
+    def fault(self, sentence: str) -> InputError:
+        """An `InputError` at this place, for the caller to raise."""
+        return InputError(f"{self.filename}:{self.line}:{self.column}: {sentence}")
+
+
+@dataclass(frozen=True)
+class Scalar(Node):
+    """A single value, as the user spelled it."""
+
+    text: str
+    quoted: bool
+
+    def integer(self, what: str) -> int:
+        """The integer that is written here in plain decimal digits; anything else is an `InputError`."""
+        digits = _INTEGER.fullmatch(self.text)
+        if digits and not self.quoted:
+            if len(self.text) > MAX_DIGITS:
+                raise self.fault(f"{what} has {len(self.text)} digits; write an integer of at most 2**40")
+            return int(self.text)
+        if digits:
+            raise self.fault(
+                f"{what} is the text '{shown(self.text)}'; write {shown(self.text)} without quotes"
+            )
+        if self.text == "":
+            raise self.fault(f"{what} is empty; write an integer")
+        if not self.quoted and len(self.text) <= 40:  # the patterns backtrack
+            for pattern, reading in _TRAPS:
+                if re.fullmatch(pattern, self.text):
+                    raise self.fault(f"{what} is {shown(self.text)}, {reading}")
+        raise self.fault(f"{what} is {shown(self.text)}, not an integer; write it in decimal digits")
+
+    def __str__(self) -> str:
+        return shown(self.text) or "empty"
+
+
+@dataclass(frozen=True)
+class Listing(Node):
+    """A YAML sequence."""
+
+    items: tuple[Node, ...]
+
+    def __str__(self) -> str:
+        return "a list"
+
+
+@dataclass(frozen=True)
+class Mapping(Node):
+    """A YAML mapping; no key occurs twice."""
+
+    entries: dict[str, tuple[Scalar, Node]]  # key -> the key's own place, its value
+
+    def __str__(self) -> str:
+        return "a mapping"
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a small UTF-8 file. `InputError` when there is none, or it is not such a file."""
+    name = shown(os.fspath(path), 4096)
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            kind = "a directory" if os.path.isdir(path) else "a pipe or device"
+            raise InputError(f"{name}: is {kind}, not a file; name a YAML file")
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read ({error.strerror}); name a readable YAML file") from error
+    except ValueError as error:  # a NUL or a lone surrogate in the name
+        raise InputError(f"{name}: is no file name; name a YAML file") from error
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{name}: has more than {MAX_BYTES} bytes; an input file is a few lines of YAML")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+        raise InputError(f"{name}:{line}:{column}: is not UTF-8 text; save the file as UTF-8") from error
+
+
+def parse(text: str, filename: str) -> Node | None:
+    """The one document in `text` as a tree, None when there is nothing but comments.
+
+    Raises `InputError` with the place for whatever is not plain YAML: bad syntax, a second document,
+    a key given twice, tags, anchors and aliases, and trees too deep or too large to be meant.
+    """
+    import yaml  # 15 ms that users from Python need not pay
+
+    filename = shown(filename, 4096)
+    if len(text) > MAX_BYTES:
+        raise InputError(f"{filename}: has more than {MAX_BYTES} characters; write a few lines of YAML")
+    if bad := _UNWRITABLE.search(text):
+        place = _place(filename, text, bad.start())
+        raise place.fault(f"holds the unprintable character U+{ord(bad[0]):04X}; remove it")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return _Builder(filename, yaml.parse(text, Loader=loader)).document()
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_fault(filename, text, error) from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # escapes and versions out of range
+        raise InputError(f"{filename}: is not valid YAML ({shown(str(error))}); write plain YAML") from error
+
+
+def _place(filename: str, text: str, position: int) -> Node:
+    line_start = text.rfind("\n", 0, position) + 1
+    return Node(filename, text.count("\n", 0, position) + 1, position - line_start + 1)
+
+
+def _syntax_fault(filename: str, text: str, error: Any) -> InputError:
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return InputError(f"{filename}: is not valid YAML ({shown(error.problem or '')}); write plain YAML")
+    lines = text.split("\n")
+    if mark.line < len(lines) and (tab := _TAB_INDENT.match(lines[mark.line])):
+        return Node(filename, mark.line + 1, tab.end()).fault("a tab cannot indent in YAML; use spaces")
+    problem = shown(error.problem or error.context or "syntax error", 100)
+    place = Node(filename, mark.line + 1, mark.column + 1)
+    return place.fault(f"not valid YAML ({problem}); mend the quotes, brackets, colons or indentation here")
+
+
+class _Builder:
+    """Parse events to a tree, one pass, refusing what a plain input file never has."""
+
+    def __init__(self, filename: str, events: Iterator[Any]) -> None:
+        self.filename = filename
+        self.events = events
+        self.values = 0
+
+    def document(self) -> Node | None:
+        """The only document of the stream."""
+        root: Node | None = None
+        for event in self.events:
+            if type(event).__name__ != "DocumentStartEvent":
+                continue
+            if root is not None:
+                raise self.at(event).fault("a second document starts here; keep one document per file")
+            root = self.node(next(self.events), 0)
+        return root
+
+    def at(self, event: Any) -> Node:
+        return Node(self.filename, event.start_mark.line + 1, event.start_mark.column + 1)
+
+    def node(self, event: Any, depth: int) -> Node:
+        """The tree that starts with `event`."""
+        self.refuse(event, depth)
+        place = self.at(event)
+        where = (place.filename, place.line, place.column)
+        match type(event).__name__:
+            case "ScalarEvent":
+                return Scalar(*where, event.value, bool(event.style))
+            case "SequenceStartEvent":
+                return Listing(
+                    *where, tuple(self.node(item, depth + 1) for item in self.until("SequenceEnd"))
+                )
+            case _:
+                return Mapping(*where, self.entries(depth + 1))
+
+    def until(self, end: str) -> Iterator[Any]:
+        for event in self.events:
+            if type(event).__name__ == end + "Event":
+                return
+            yield event
+
+    def entries(self, depth: int) -> dict[str, tuple[Scalar, Node]]:
+        entries: dict[str, tuple[Scalar, Node]] = {}
+        for event in self.until("MappingEnd"):
+            key = self.node(event, depth)
+            if not isinstance(key, Scalar):
+                raise key.fault(f"a key is {key}; keys are plain words")
+            if key.text in entries:
+                first = entries[key.text][0].line
+                raise key.fault(f"{key} is given twice, first on line {first}; keep one of the two")
+            entries[key.text] = key, self.node(next(self.events), depth)
+        return entries
+
+    def refuse(self, event: Any, depth: int) -> None:
+        """Raise `InputError` for aliases, anchors, tags, depth and number of values."""
+        self.values += 1
+        place = self.at(event)
+        if type(event).__name__ == "AliasEvent" or event.anchor is not None:
+            mark = "*" if type(event).__name__ == "AliasEvent" else "&"
+            anchor = mark + shown(event.anchor)
+            raise place.fault(f"{anchor} is an anchor or alias, which is not allowed; write the value out")
+        if event.tag is not None:
+            tag = shown(event.tag.replace("tag:yaml.org,2002:", "!!"))
+            raise place.fault(f"the tag {tag} is not allowed; write the plain value")
+        if depth > MAX_DEPTH:
+            raise place.fault(f"is nested deeper than {MAX_DEPTH} levels; input files are nearly flat")
+        if self.values > MAX_VALUES:
+            raise place.fault(f"is the value after the first {MAX_VALUES}; input files hold a few")

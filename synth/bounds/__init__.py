@@ -1,0 +1,1 @@
+"""Lower bounds on communication: universal, closed form, relaxation, and certificates of them."""

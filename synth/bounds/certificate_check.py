@@ -1,0 +1,260 @@
+"""Checks a certificate of a lower bound: integers and fractions of the standard library, no floating point.
+
+The claim: however a convolution is computed, if P processes do each multiply-add once and none does more
+than `most_work` of them, every word of In, Ker and Out is owned once and a process holds at most M words,
+then a process receives at least `words` words, on average over the processes. The chain (proofs in
+docs/bounds.md):
+
+    1  facts      |Out|, |In|, |Ker|, F: counted here from the layer, loop by loop
+    2  constants  C(N, R)² <= square, by factorizations; weight <= C^(-2/3)
+    3  mass       H >= ∏ over dimensions of Σ over taps of (outputs with a real input)·weight
+    4  volume     the totals over all segments have X_O·X_I·X_K >= V = H³/q, q multiply-adds per segment
+    5  duality    x_O·x_I·x_K <= V, so Σ X/x >= 3, and ν·(Σ X/x - 3) + Σ μ·(X - |T|) >= 0 with
+                  ν/x + μ = 1 gives Σ X >= 3ν + Σ μ·|T|
+    6  words      >= ΣX/P - (n-1)·M - (|Out|+|In|+|Ker|)/P
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from synth.base.errors import CheckError, InputError
+from synth.layer.layer import Layer
+
+SCHEMA = "synth.certificate/1"
+TENSORS = ("Out", "In", "Ker")
+MOST_ROWS = 2**22  # outputs times taps of a dimension, counted one by one
+MOST_OUTPUTS = {2: 2**17, 3: 2**12, 4: 2**12}  # by taps: of a constant below √min(N, R)
+MOST_PROOF = 2**17  # rows of all factorizations of one interval's pieces; honest ones need a third of it
+BITS = 80  # fixed point of the factorizations; their residuals are exact
+Dim = tuple[int, int, int, int, int]  # input, kernel, stride, padding, dilation
+
+
+# --- 1: facts ------------------------------------------------------------------------------------------
+
+
+def tap_counts(dim: Dim) -> list[int]:
+    """Per tap: the output positions at which it meets a real input row."""
+    size, kernel, stride, padding, dilation = dim
+    out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+    rows = range(-padding, -padding + stride * out, stride)
+    return [sum(0 <= row + dilation * tap < size for row in rows) for tap in range(kernel)]
+
+
+def classes(dim: Dim) -> list[tuple[int, list[int]]]:
+    """Taps that can meet the same input row: (output positions that one row's parity class has, the taps)."""
+    size, kernel, stride, padding, dilation = dim
+    out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+    common = math.gcd(stride, dilation)
+    step = stride // common
+    found = [list(range(first, kernel, step)) for first in range(min(step, kernel))]
+    return [(-(-out * common // dilation), taps) for taps in found]
+
+
+def facts(problem: dict[str, Any]) -> tuple[dict[str, int], int, list[Dim], int]:
+    """Words of the tensors (In: rows that are read), real multiply-adds, dimensions, other loops' product."""
+    if problem["kind"] == "matmul":
+        m, n, k = problem["input"]
+        return {"Out": m * n, "In": m * k, "Ker": k * n}, m * n * k, [], m * n * k
+    batch, channels, *sizes = problem["input"]
+    keys = ("kernel", "stride", "padding", "dilation")
+    dims: list[Dim] = list(zip(sizes, *(problem[key] for key in keys), strict=True))
+    filters, groups = problem["out_channels"], problem["groups"]
+    outs = inputs = taps = meets = 1
+    for dim in dims:
+        size, kernel, stride, padding, dilation = dim
+        out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+        if out * kernel > MOST_ROWS:
+            raise InputError(
+                f"{out} outputs of {kernel} taps are too many for a certificate, which counts each of them, "
+                f"at most {MOST_ROWS}; take a smaller layer"
+            )
+        tops = range(-padding, -padding + stride * out, stride)
+        read = {top + dilation * tap for top in tops for tap in range(kernel)}
+        inputs *= sum(0 <= row < size for row in read)
+        outs, taps, meets = outs * out, taps * kernel, meets * sum(tap_counts(dim))
+    words = {
+        "Out": batch * filters * outs,
+        "In": batch * channels * inputs,
+        "Ker": filters * (channels // groups) * taps,
+    }
+    flat = batch * filters * (channels // groups)
+    return words, flat * meets, dims, flat
+
+
+# --- 2: constants --------------------------------------------------------------------------------------
+
+
+def below(outputs: int, lags: list[Fraction], square: Fraction) -> bool:
+    """Whether the Toeplitz matrix T with diagonal 1 and these lags has no eigenvalue above `square`.
+
+    A fixed-point Cholesky factor G of square·I - T is guessed; square·I - T = G·Gᵀ + E exactly, so no
+    eigenvalue of T exceeds square + (largest row sum of |E|); a margin was set aside for that.
+    """
+    margin = Fraction(1, 2**40)
+    scale, width = 1 << BITS, len(lags)
+    entries = [square - margin - 1, *(-lag for lag in lags)]
+    fixed = [(entry.numerator << BITS) // entry.denominator for entry in entries]
+    rows: list[list[int]] = []  # row i: entries of G at columns i-width .. i
+    for i in range(outputs):
+        row, first = [0] * (width + 1), max(0, i - width)
+        for j in range(first, i):
+            dot = sum(row[c - i + width] * rows[j][c - j + width] for c in range(first, j))
+            row[j - i + width] = ((fixed[i - j] << BITS) - dot) // rows[j][width]
+        rest = (fixed[0] << BITS) - sum(entry * entry for entry in row)
+        if rest <= 0:
+            return False
+        row[width] = math.isqrt(rest)
+        rows.append(row)
+    sums = [0] * outputs  # row sums of |E|, in units of 2^-2·BITS, rounded up by one per entry
+    for i in range(outputs):
+        for j in range(max(0, i - width), i + 1):
+            columns = range(max(0, i - width), j + 1)
+            dot = sum(rows[i][c - i + width] * rows[j][c - j + width] for c in columns)
+            error = abs((fixed[i - j] << BITS) - dot) + scale
+            sums[i] += error
+            sums[j] += error if j < i else 0
+    return Fraction(max(sums), scale * scale) <= margin
+
+
+def _lags(s: Fraction, e: Fraction, taps: int) -> list[Fraction] | None:
+    """Autocorrelation whose symbol is proportional to (y-s)(y-e), times 1+y for four taps; y = cos θ."""
+    p = [s * e, -(s + e), Fraction(1), Fraction(0)]
+    if taps == 4:
+        p = [p[0], p[0] + p[1], p[1] + 1, Fraction(1)]
+    constant = p[0] + p[2] / 2
+    if constant <= 0:
+        return None
+    return [v / (2 * constant) for v in (p[1] + p[3] * 3 / 4, p[2] / 2, p[3] / 4)[: taps - 1]]
+
+
+def proved(outputs: int, taps: int, square: Fraction) -> bool:
+    """Whether C(outputs, taps)² <= square. C is symmetric in its arguments and at most √min."""
+    few, many = sorted((outputs, taps))
+    if few <= square:
+        return True
+    if few not in MOST_OUTPUTS or many > MOST_OUTPUTS[few]:
+        return False
+    if few == 2:  # lags of unit vectors are at most 1/2, and the largest eigenvalue grows with the lag
+        return below(many, [Fraction(1, 2)], square)
+    ends = [Fraction(n, 2) for n in ((-2, -1, 0) if few == 3 else (-2, -1, 0, 1, 2))]
+    pieces = list(itertools.pairwise(ends))
+    for start, end in pieces:  # the list grows: a piece that is not proved whole is proved in halves
+        shown = [
+            (lags := _lags(s, e, few)) is not None and below(many, lags, square)
+            for s, e in ((start, start), (end, end), (start, end))
+        ]
+        if all(shown):
+            continue
+        if not (shown[0] and shown[1]) or len(pieces) * many > MOST_PROOF:
+            return False  # false at a point of the curve, or too close to call
+        middle = (start + end) / 2
+        pieces += [(start, middle), (middle, end)]
+    return True
+
+
+# --- 3 to 6: the chain ---------------------------------------------------------------------------------
+
+
+def check(data: dict[str, Any]) -> list[str]:
+    """The chain of a certificate, step by step, as text. Raises `CheckError` at the first false step."""
+    problem = data["problem"]
+    procs, segments, most_work = (_whole(data[key]) for key in ("procs", "segments", "most_work"))
+    words, work, dims, flat = facts(problem)
+    for key, found in (("sizes", words), ("multiply_adds", work)):
+        _must(data[key] == found, f"{key} are {data[key]}, but the layer has {found}")
+    _must(most_work * procs >= work, f"{procs} processes of {most_work} multiply-adds can do {work}")
+    sizes = ", ".join(f"|{t}| = {words[t]}" for t in TENSORS)
+    lines = [f"1  {sizes}; F = {work} multiply-adds, P = {procs}, at most {most_work} in each process"]
+
+    needed = {(outputs, len(taps)) for dim in dims for outputs, taps in classes(dim)}
+    weights = _weights(data["constants"], needed, lines)
+    mass = Fraction(flat)
+    for dim in dims:
+        counts = tap_counts(dim)
+        mass *= sum(
+            counts[tap] * weights[outputs, len(taps)] for outputs, taps in classes(dim) for tap in taps
+        )
+    lines.append(f"3  H >= {float(mass):.6e}")
+
+    piece = max(1, work // problem["groups"] if problem["kind"] != "matmul" else work)
+    largest = min(-(-min(most_work, work) // segments), piece)
+    volume = mass**3 / largest
+    lines.append(f"4  {segments} segments of at most {largest} multiply-adds: V = {float(volume):.6e}")
+
+    x = {t: _fraction(data["x"][t]) for t in TENSORS}
+    nu = _fraction(data["nu"])
+    mu = {t: _fraction(data["multipliers"][t]) for t in TENSORS}
+    _must(nu == 0 or math.prod(x.values()) <= volume, "x_O·x_I·x_K <= V")
+    _must(nu >= 0 and min(x.values()) > 0 and min(mu.values()) >= 0, "ν, μ >= 0 and x > 0")
+    for t in TENSORS:
+        _must(nu / x[t] + mu[t] == 1, f"ν/x + μ = 1 for {t}")
+    total = 3 * nu + sum(mu[t] * words[t] for t in TENSORS)
+    shown = ", ".join(f"μ_{t} = {float(mu[t]):.6f}" for t in TENSORS)
+    lines.append(f"5  ν = {float(nu):.6e}, {shown}: X_O + X_I + X_K >= {float(total):.6e}")
+
+    memory = None if data["memory_words"] is None else _whole(data["memory_words"])
+    _must(segments == 1 or memory is not None, "several segments need a memory limit")
+    carried = (segments - 1) * (memory or 0)
+    bound = total / procs - carried - Fraction(sum(words.values()), procs)
+    claimed = _fraction(data["words"])
+    _must(claimed <= max(bound, Fraction(0)), f"{float(claimed):.3f} words follow; {float(bound):.3f} do")
+    lines.append(f"6  received words per process >= {float(bound):.3f} >= {float(claimed):.3f}, as claimed")
+    return lines
+
+
+def _weights(
+    constants: list[dict[str, Any]], needed: set[tuple[int, int]], lines: list[str]
+) -> dict[tuple[int, int], Fraction]:
+    """(outputs, taps) -> a proved lower bound of C^(-2/3). Raises `CheckError`."""
+    weights: dict[tuple[int, int], Fraction] = {}
+    for each in constants:
+        outputs, taps = _whole(each["outputs"]), _whole(each["taps"])
+        if (outputs, taps) not in needed or (outputs, taps) in weights:
+            raise ValueError(f"C({outputs},{taps}) is given, but not needed once more")
+        square, weight = _fraction(each["square"]), _fraction(each["weight"])
+        _must(weight > 0 and weight**3 * square <= 1, f"weight of C({outputs},{taps}) is at most C^(-2/3)")
+        _must(proved(outputs, taps, square), f"C({outputs},{taps})² <= {float(square):.9f}")
+        weights[outputs, taps] = weight
+        lines.append(f"2  C({outputs},{taps})² <= {float(square):.9f}, weight {float(weight):.9f}")
+    return weights
+
+
+def _must(true: bool, what: str) -> None:
+    if not true:
+        raise CheckError(f"the certificate is wrong: it is not true that {what}")
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{value!r} is no whole number from 1")
+    return value
+
+
+def _fraction(text: object) -> Fraction:
+    if not isinstance(text, str) or not re.fullmatch(r"\d{1,4000}(/\d{1,4000})?", text):
+        raise ValueError(f"{str(text)[:40]!r} is no fraction p/q")
+    return Fraction(text)
+
+
+def check_file(path: str) -> list[str]:
+    """`check` of a file. Raises `InputError` where it is no certificate, `CheckError` at a false step."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as fault:
+        raise InputError(f"{path}: cannot be read ({fault.strerror}); name a certificate") from fault
+    except (ValueError, RecursionError) as fault:
+        raise InputError(f"{path}: is not JSON; write it with `synth plan --certify`") from fault
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise InputError(f"{path}: is no certificate ({SCHEMA}); write one with `synth plan --certify`")
+    Layer.from_json(data.get("problem"), path)
+    try:
+        return check(data)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as fault:
+        raise InputError(f"{path}: is no whole certificate ({fault!r}); write it anew") from fault

@@ -1,0 +1,309 @@
+"""The real-valued relaxations, halos and memory included, as geometric programs.
+
+Every term is a posynomial in the blocks W and tiles T, so the programs are convex after a change to
+logarithms and their optima are global. Two accountings that must not be mixed:
+
+* `relax_accessed`: Eq. 3 of SPAA'21, words that tiles bring in from a global virtual memory;
+* `relax_received`: words that a process receives beyond what it owns, footprints clipped by the padding.
+
+cvxpy is imported when a program is built, not before.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from synth.base.errors import InfeasibleError, UsageError
+from synth.layer.axes import AXES, KERNEL_OF, LACKS, SPATIAL, TENSORS, Axis, Tensor
+from synth.layer.nest import Nest
+from synth.layer.passes import PASSES, Passes, moves
+from synth.layer.window import Window
+
+Expression = Any  # a cvxpy expression or a number
+FILL: tuple[Axis, ...] = ("w", "h", "d", "b")  # the order in which interchangeable tiles are filled
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """Optimum of a relaxation: real blocks W and tiles T by axis, and the words per process."""
+
+    cost: float  # words
+    W: Mapping[Axis, float]
+    T: Mapping[Axis, float]
+    stationary: Tensor
+    accounting: str  # accessed or received
+
+    def __str__(self) -> str:
+        def shown(values: Mapping[Axis, float]) -> str:
+            return " ".join(f"{axis}={value:.4g}" for axis, value in values.items() if value > 1.0005)
+
+        tiles = f"; tiles {shown(self.T) or '1'}" if self.accounting == "accessed" else ""
+        return (
+            f"{self.cost:.1f} words {self.accounting}, {self.stationary} stationary, "
+            f"blocks {shown(self.W) or '1'}{tiles}"
+        )
+
+
+def variables(nest: Nest, prefix: str) -> dict[Axis, Expression]:
+    """One positive variable per axis longer than 1; the number 1 for the others."""
+    import cvxpy as cp
+
+    sizes = nest.extents._asdict()
+    return {a: cp.Variable(pos=True, name=f"{prefix}_{a}") if sizes[a] > 1 else 1.0 for a in AXES}
+
+
+def values_of(solved: Mapping[Axis, Expression]) -> dict[Axis, float]:
+    """The numbers that variables have after a program was solved."""
+    return {a: float(v if isinstance(v, float) else v.value) for a, v in solved.items()}
+
+
+def product(factors: list[Expression]) -> Expression:
+    """The product; the number 0 is kept apart, because posynomials do not know it (all-padding layers)."""
+    result: Expression = 1.0
+    for factor in factors:
+        if isinstance(factor, float) and factor == 0.0:
+            return 0.0
+        result = factor if isinstance(result, float) and result == 1.0 else result * factor
+    return result
+
+
+def total(terms: Iterable[Expression]) -> Expression:
+    """The sum without the terms that are the number 0."""
+    kept = [term for term in terms if not (isinstance(term, float) and term == 0.0)]
+    return sum(kept[1:], kept[0])
+
+
+def _minimised(objective: Expression, constraints: list[Any]) -> float | None:
+    """Optimal value of a geometric program, or None if it has no solution."""
+    import cvxpy as cp
+
+    if any(c is False for c in constraints):
+        return None
+    if isinstance(objective, int | float):
+        return float(objective)
+    problem = cp.Problem(cp.Minimize(objective), [c for c in constraints if not isinstance(c, bool)])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Solution may be inaccurate")  # 1e-5 instead of 1e-8; still used
+        problem.solve(gp=True, solver=cp.CLARABEL)  # type: ignore[no-untyped-call]
+    if problem.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
+        return float(problem.value)
+    return None
+
+
+# --- accessed: Eq. 3 -------------------------------------------------------------------------------------
+
+
+def _halo(nest: Nest, axis: Axis) -> int:
+    """δ(N-1)+1-σ: what a spatial tile reads beyond σT rows."""
+    extent = nest.accesses["In"].dims[3 + SPATIAL.index(axis)].extent
+    return int(extent({axis: 0, KERNEL_OF[axis]: nest.windows[axis].kernel}))
+
+
+def _rows(nest: Nest, axis: Axis, tile: Expression) -> Expression:
+    """Input rows of a tile, `σT + halo`; where kernels leave gaps `(σ+halo)·T`, which is no more."""
+    stride, halo = nest.windows[axis].stride, _halo(nest, axis)
+    if halo > 0:
+        return stride * tile + halo
+    return (stride + halo) * tile
+
+
+def tile_footprints(nest: Nest, T: Mapping[Axis, Expression]) -> dict[Tensor, Expression]:
+    """Words that a tile of each tensor touches, not clipped at the padding."""
+    return {
+        "In": product([T["b"], T["g"], T["c"], *(_rows(nest, a, T[a]) for a in SPATIAL if _in(nest, a))]),
+        "Ker": nest.taps * product([T["g"], T["k"], T["c"]]),
+        "Out": product([T["b"], T["g"], T["k"], *(T[a] for a in SPATIAL)]),
+    }
+
+
+def _in(nest: Nest, axis: Axis) -> bool:
+    """Whether a spatial dimension contributes to the In footprint at all."""
+    return nest.loop_extents()[axis] > 1 or nest.windows[axis].kernel > 1
+
+
+def relax_accessed(nest: Nest, procs: int, memory: float | None, stationary: Tensor) -> Relaxed:
+    """Eq. 3 of SPAA'21 over real W and T: words that one of `procs` processes accesses.
+
+    `memory` in words for the three tiles, None for any amount. Footprints are not clipped at the
+    padding. Every visit of an Out tile counts once. Tiles come back canonical: the tile of the streamed
+    index as thin as can be, interchangeable tiles filled w first, then h, d, b.
+    InfeasibleError if `memory` does not hold tiles of one position each.
+    """
+    if procs < 1:
+        raise UsageError(f"Eq. 3 needs at least 1 process, not {procs}.")
+    least = sum(a.footprint({**dict.fromkeys(AXES, 1), **_kernels(nest)}) for a in nest.accesses.values())
+    if memory is not None and memory < least:
+        raise InfeasibleError(
+            f"One position of each tensor's tile needs {least} words and the tile memory has {memory:g}; "
+            f"allow at least {least}."
+        )
+    W, T = variables(nest, "W"), variables(nest, "T")
+    sizes = nest.extents._asdict()
+    footprints = tile_footprints(nest, T)
+    cost: Expression = 0.0
+    for tensor in TENSORS:
+        moved = set(AXES) if tensor != stationary else set(AXES) - set(LACKS[tensor])
+        trips = [W[a] / T[a] for a in AXES if a in moved and sizes[a] > 1]
+        cost = cost + product([footprints[tensor], *trips])
+    constraints: list[Any] = [product(list(W.values())) >= max(1.0, nest.extents.size / procs)]
+    for axis in AXES:
+        if sizes[axis] > 1:
+            constraints += [T[axis] >= 1, T[axis] <= W[axis], W[axis] <= sizes[axis]]
+    if memory is not None:
+        constraints.append(sum(footprints.values()) <= memory)
+    value = _minimised(cost, constraints)
+    if value is None:
+        raise InfeasibleError(
+            f"Eq. 3 has no solution for {procs} processes and {memory} words of tile memory."
+        )
+    blocks, tiles = _canonical(nest, procs, stationary, values_of(W), values_of(T))
+    return Relaxed(value, blocks, tiles, stationary, "accessed")
+
+
+def _kernels(nest: Nest) -> dict[str, int]:
+    return {KERNEL_OF[axis]: nest.windows[axis].kernel for axis in SPATIAL}
+
+
+def _canonical(
+    nest: Nest, procs: int, stationary: Tensor, W: dict[Axis, float], T: dict[Axis, float]
+) -> tuple[dict[Axis, float], dict[Axis, float]]:
+    """The same optimum at a point that does not depend on the solver's path along flat faces."""
+    sizes = nest.extents._asdict()
+    smooth = [a for a in FILL if a == "b" or _halo(nest, a) <= 0]  # their tiles enter by their product only
+    streamed = [a for a in LACKS[stationary] if a in ("c", "k") or a in smooth]
+    for axis in ("g", *streamed):
+        T[axis] = 1.0  # no term gains from a longer tile; memory does from a shorter one
+    if stationary != "Ker":
+        T.update(_filled(math.prod(T[a] for a in smooth), smooth, dict.fromkeys(smooth, 1.0), sizes))
+    # Blocks: keep the stationary slice's words, and the lacked index as long as the rest requires.
+    axes = [a for a in (*FILL, "k", "c", "g") if a not in LACKS[stationary]]
+    slice_size = math.prod(W[a] for a in axes)
+    blocks = {**T, **_filled(slice_size, axes, T, sizes)}
+    rest = max(1.0, nest.extents.size / procs) / math.prod(blocks[a] for a in axes)
+    lacked = [a for a in FILL if a in LACKS[stationary]] or list(LACKS[stationary])
+    blocks.update(_filled(rest, lacked, {a: T[a] for a in lacked}, sizes))
+    return {a: blocks[a] for a in AXES}, {a: T[a] for a in AXES}
+
+
+def _filled(
+    product: float, axes: list[Any], start: Mapping[Any, float], sizes: Mapping[str, int]
+) -> dict[Any, float]:
+    """Raise `start` axis by axis, each up to its extent, until it multiplies to `product`."""
+    result = {a: start[a] for a in axes}
+    for axis in axes:
+        missing = product / math.prod(result.values())
+        result[axis] = min(float(sizes[axis]), max(result[axis], result[axis] * missing))
+    return result
+
+
+# --- received: what travels ---------------------------------------------------------------------------
+
+
+def average_rows(window: Window, out: int, block: Expression, halos: bool = True) -> Expression:
+    """At most the average number of rows that a block reads when `out` positions are cut into blocks.
+
+    P blocks read `size` rows together, and every cut makes at least `overlap` rows count twice, so their
+    average is at least `overlap + W·(size - overlap)/N` with W = N/P; without `halos` `W·size/N`.
+    """
+    if out == 1:
+        return float(window.size)
+    overlap = window.overlap if halos else 0
+    slope = (window.size - overlap) / out
+    if slope == 0:
+        return float(overlap)
+    return overlap + slope * block if overlap else slope * block
+
+
+def slices(nest: Nest, W: Mapping[Axis, Expression], halos: bool = True) -> dict[Tensor, Expression]:
+    """Words of each tensor's slice, clipped footprints from below; without `halos` no row counts twice."""
+    sizes = nest.extents._asdict()
+    rows = [average_rows(nest.windows[a], sizes[a], W[a], halos) for a in SPATIAL]
+    return {
+        "In": product([W["b"], W["g"], W["c"], *rows]),
+        "Ker": nest.taps * product([W["g"], W["k"], W["c"]]),
+        "Out": product([W["b"], W["g"], W["k"], *(W[a] for a in SPATIAL)]),
+    }
+
+
+def _least_block(nest: Nest, procs: int, words: Callable[[dict[Tensor, Expression]], Expression]) -> Any:
+    """W, slices and constraints of the received accounting, with the objective `words(slices)` solved."""
+    W = variables(nest, "W")
+    touched = slices(nest, W)
+    constraints: list[Any] = [product(list(W.values())) >= max(1.0, nest.extents.size / procs)]
+    for axis, size in zip(AXES, nest.extents, strict=True):
+        if size > 1:
+            constraints += [W[axis] >= 1, W[axis] <= size]
+    return W, touched, constraints, words(touched)
+
+
+def relax_received(nest: Nest, procs: int, memory: float | None = None) -> Relaxed:
+    """A lower bound on the words that a process of any grid plan receives, average over its processes.
+
+    Minimises the clipped slices of In, Ker and Out of a real grid on `procs` working processes, less the
+    `total_words/procs` that each owns on average. A plan that leaves processes idle is compared with the
+    relaxation at the processes that it uses: where received words grow with P (one axis split, one tensor
+    gathered whole), fewer processes receive less. `memory` is all local words of a process (M_D): the
+    stationary slice and the owned shards of the other two tensors must fit (Eq. 11 of SPAA'21 without its
+    streaming buffers, which a plan may make as thin as it likes or not need at all); the best stationary
+    tensor is taken. InfeasibleError if no stationary slice fits.
+    """
+    if procs < 1:
+        raise UsageError(f"A grid needs at least 1 process, not {procs}.")
+    owned = nest.total_words / procs
+    if memory is None:
+        found = [_received(nest, procs, "Out", math.inf)]
+    else:
+        room = {t: memory - (nest.total_words - nest.words[t]) / procs for t in TENSORS}
+        found = [_received(nest, procs, t, room[t]) for t in reversed(TENSORS)]
+    solved = [relaxed for relaxed in found if relaxed is not None]
+    if not solved:
+        least = min(_least_memory(nest, procs, tensor) for tensor in TENSORS)
+        raise InfeasibleError(
+            f"A stationary slice and the owned shards need at least {math.ceil(least)} words on each of "
+            f"{procs} processes and {memory:g} are allowed; allow {math.ceil(least)} or use more processes."
+        )
+    first = min(relaxed.cost for relaxed in solved)
+    chosen = next(relaxed for relaxed in solved if relaxed.cost <= first * (1 + 1e-7))
+    return Relaxed(max(0.0, chosen.cost - owned), chosen.W, chosen.W, chosen.stationary, "received")
+
+
+def _received(nest: Nest, procs: int, stationary: Tensor, room: float) -> Relaxed | None:
+    """Least accessed words with the stationary slice inside `room` words, or None."""
+    if room <= 0:
+        return None
+    W, touched, constraints, cost = _least_block(nest, procs, lambda s: total(s.values()))
+    if not math.isinf(room):
+        constraints.append(touched[stationary] <= room)
+    value = _minimised(cost, constraints)
+    return None if value is None else Relaxed(value, values_of(W), values_of(W), stationary, "received")
+
+
+def relax_training(
+    nest: Nest, procs: int, kept: Collection[Tensor] = TENSORS, passes: Passes = PASSES
+) -> Relaxed:
+    """A lower bound on the words of a training step on one grid, average over its `procs` processes.
+
+    Every tensor moves in every pass, once less if what two of them gather is `kept`: a weight per slice, and
+    as much of what a process owns is free. Compare `training_bound.one_grid_bound`, derived without blocks.
+    """
+    if procs < 1:
+        raise UsageError(f"A grid needs at least 1 process, not {procs}.")
+    times = moves(passes, kept)
+    W, _, constraints, cost = _least_block(nest, procs, lambda s: total(times[t] * s[t] for t in TENSORS))
+    value = _minimised(cost, constraints)
+    assert value is not None  # without a memory limit W = N is a solution
+    owned = sum(times[tensor] * nest.words[tensor] for tensor in TENSORS) / procs
+    blocks = values_of(W)
+    return Relaxed(max(0.0, value - owned), blocks, blocks, "Out", "received")
+
+
+def _least_memory(nest: Nest, procs: int, stationary: Tensor) -> float:
+    """Words of the smallest stationary slice plus the owned shards of the other tensors."""
+    _, _, constraints, objective = _least_block(nest, procs, lambda s: s[stationary])
+    least = _minimised(objective, constraints)
+    assert least is not None  # without a memory limit W = N is a solution
+    return least + (nest.total_words - nest.words[stationary]) / procs

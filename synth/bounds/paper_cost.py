@@ -1,0 +1,259 @@
+"""SPAA'21's own costs, Eq. 3, 10 and 11, and their exact integer optimum.
+
+Everything is derived from `nest.Access`, over ints or sympy symbols alike; nothing is retyped from the
+paper, so a test can compare the derived expressions with the printed ones. Words are accessed words in
+a global virtual memory (Eq. 3), or of the distributed algorithm in which every first touch and every
+broadcast word counts (Eq. 10): neither is the received words of a plan.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from synth.base.errors import InfeasibleError, UsageError
+from synth.layer.axes import AXES, TENSORS, Axis, PerAxis, Tensor
+from synth.layer.nest import Access, Nest, Scalar, accessed_words
+from synth.schedule.slice_shares import divisors
+
+# stationary tensor -> tile loops, outermost first: the composite index it lacks runs innermost
+ORDER: dict[Tensor, tuple[Axis, ...]] = {
+    "Out": ("g", "k", "b", "d", "h", "w", "c"),
+    "Ker": ("g", "k", "c", "b", "d", "h", "w"),
+    "In": ("g", "b", "d", "h", "w", "c", "k"),
+}
+
+Accesses = Mapping[Tensor, Access]
+Sizes = Mapping[str, Scalar]  # loop index -> extent, kernel indices included
+
+
+def accessed_cost(accesses: Accesses, stationary: Tensor, block: Sizes, tile: Sizes) -> Scalar:
+    """Eq. 3: words that one process accesses running its `block` tile by tile. Ints or symbols."""
+    return sum(accessed_words(accesses, ORDER[stationary], block, tile).values())
+
+
+def tile_words(accesses: Accesses, tile: Sizes) -> Scalar:
+    """g of Eq. 3: words of the three tiles. Ints or symbols."""
+    return sum(access.footprint(tile) for access in accesses.values())
+
+
+def owned_words(accesses: Accesses, extents: Sizes, procs: Scalar, stationary: Tensor) -> Scalar:
+    """Words of the two streamed tensors that a process owns: (size(In) + size(Ker))/P with Out stationary."""
+    return sum(a.footprint(extents) for t, a in accesses.items() if t != stationary) / procs
+
+
+def distributed_cost(
+    accesses: Accesses, stationary: Tensor, extents: Sizes, procs: Scalar, block: Sizes, tile: Sizes
+) -> Scalar:
+    """Eq. 10: cost_D = cost_I + cost_C, words. Ints or symbols.
+
+    cost_I is the footprint of the initial distribution, cost_C the broadcasts; together they are Eq. 3 plus
+    the owned words of the streamed tensors. The paper states it for Out stationary.
+    """
+    return accessed_cost(accesses, stationary, block, tile) + owned_words(
+        accesses, extents, procs, stationary
+    )
+
+
+def distributed_memory(
+    accesses: Accesses, stationary: Tensor, extents: Sizes, procs: Scalar, block: Sizes, tile: Sizes
+) -> Scalar:
+    """Eq. 11: g_D, words of the stationary slice, the owned shards and the streamed tiles.
+
+    g_D - g is not the constant that the paper states: it holds the stationary slice less its tile.
+    """
+    streamed = sum(access.footprint(tile) for t, access in accesses.items() if t != stationary)
+    own = owned_words(accesses, extents, procs, stationary)
+    return streamed + accesses[stationary].footprint(block) + own
+
+
+@dataclass(frozen=True)
+class PaperOptimum:
+    """The cheapest integers of Eq. 3 or Eq. 10, in words per process (the most-loaded one)."""
+
+    cost: Fraction
+    stationary: Tensor
+    grid: PerAxis
+    work: PerAxis
+    tile: PerAxis
+    memory: Fraction  # words in use, Eq. 3's g or Eq. 11's g_D
+
+    def __str__(self) -> str:
+        return (
+            f"{float(self.cost):.10g} words, {self.stationary} stationary, grid {self.grid.shown()}, "
+            f"tile {self.tile.shown()}, {float(self.memory):.10g} words of memory"
+        )
+
+
+def cost_at(
+    nest: Nest, stationary: Tensor, grid: PerAxis, tile: PerAxis, distributed: bool = False
+) -> Fraction:
+    """Eq. 3 (or Eq. 10, `distributed`) of a plan, exactly. Blocks are ⌈N/P⌉: the most-loaded process."""
+    block = _fractions(nest, work_of(nest, grid))
+    if not distributed:
+        return Fraction(accessed_cost(nest.accesses, stationary, block, _fractions(nest, tile)))
+    whole = _fractions(nest, nest.extents)
+    return Fraction(
+        distributed_cost(nest.accesses, stationary, whole, grid.size, block, _fractions(nest, tile))
+    )
+
+
+def memory_at(
+    nest: Nest, stationary: Tensor, grid: PerAxis, tile: PerAxis, distributed: bool = False
+) -> Fraction:
+    """g of Eq. 3 (or g_D of Eq. 11, `distributed`) of a plan, exactly, in words."""
+    sizes = _fractions(nest, tile)
+    if not distributed:
+        return Fraction(tile_words(nest.accesses, sizes))
+    block, whole = _fractions(nest, work_of(nest, grid)), _fractions(nest, nest.extents)
+    return Fraction(distributed_memory(nest.accesses, stationary, whole, grid.size, block, sizes))
+
+
+def _fractions(nest: Nest, sizes: PerAxis) -> dict[str, Fraction]:
+    return {index: Fraction(extent) for index, extent in nest.loop_extents(sizes).items()}
+
+
+def work_of(nest: Nest, grid: PerAxis) -> PerAxis:
+    """The largest block per axis, ⌈N/P⌉."""
+    return PerAxis(*(-(-n // p) for n, p in zip(nest.extents, grid, strict=True)))
+
+
+def grids(nest: Nest, procs: int) -> Iterator[PerAxis]:
+    """All ordered factorizations of `procs` over the axes with P_i <= N_i (divisibility is not asked)."""
+
+    def rest(position: int, left: int) -> Iterator[tuple[int, ...]]:
+        if position == len(AXES) - 1:
+            if left <= nest.extents[position]:
+                yield (left,)
+            return
+        for divisor in divisors(left):
+            if divisor <= nest.extents[position]:
+                yield from ((divisor, *tail) for tail in rest(position + 1, left // divisor))
+
+    return (PerAxis(*grid) for grid in rest(0, procs))
+
+
+class _Search(NamedTuple):
+    """What is fixed during a search; `limit` in words, infinite for none."""
+
+    nest: Nest
+    limit: float
+    distributed: bool
+    tensors: tuple[Tensor, ...]
+
+
+def accessed_optimum(
+    nest: Nest, procs: int, memory: float | None = None, stationary: Tensor | None = None
+) -> PaperOptimum:
+    """The exact integer optimum of Eq. 3 over grids, tiles and stationary tensors.
+
+    Grids are the ordered factorizations of `procs` with P_i <= N_i, blocks are ⌈N/P⌉ (the most-loaded
+    process), tiles divide the block. Footprints are σ(T-1)+δ(N-1)+1, unclipped. `memory` in words holds the
+    three tiles. InfeasibleError, with the smallest memory, if no tile fits; and if no grid has `procs`
+    processes.
+    """
+    tensors = TENSORS[::-1] if stationary is None else (stationary,)
+    return _optimum(_Search(nest, math.inf if memory is None else memory, False, tensors), procs)
+
+
+def distributed_optimum(nest: Nest, procs: int, memory: float | None = None) -> PaperOptimum:
+    """The exact integer optimum of Eq. 10 under Eq. 11, Out stationary as in the paper.
+
+    The same grids and tiles as `accessed_optimum`; `memory` is M_D, all local words. Same errors.
+    """
+    return _optimum(_Search(nest, math.inf if memory is None else memory, True, ("Out",)), procs)
+
+
+def _optimum(search: _Search, procs: int) -> PaperOptimum:
+    if procs < 1:
+        raise UsageError(f"A grid needs at least 1 process, not {procs}.")
+    nest = search.nest
+    every = [(i, t, grid) for grid in grids(nest, procs) for i, t in enumerate(search.tensors)]
+    if not every:
+        raise InfeasibleError(
+            f"{procs} processes do not factor into a grid with at most N_i along each of {nest}; "
+            f"choose a number of processes with smaller prime factors."
+        )
+    ranked = sorted((_floor(search, t, grid), i, grid, t) for i, t, grid in every)
+    best: tuple[int, Tensor, PerAxis, PerAxis] | None = None
+    for floor, _, grid, stationary in ranked:
+        if best is not None and floor >= best[0]:
+            break
+        found = _best_tile(search, stationary, grid)
+        if found is not None and (best is None or found[0] < best[0]):
+            best = (found[0], stationary, grid, found[1])
+    if best is None:
+        least = min(memory_at(nest, t, grid, PerAxis(), search.distributed) for _, _, grid, t in ranked)
+        raise InfeasibleError(
+            f"No integer tile fits {search.limit:g} words on {procs} processes; "
+            f"allow at least {math.ceil(least)}."
+        )
+    _, stationary, grid, tile = best
+    plan = (nest, stationary, grid, tile, search.distributed)
+    return PaperOptimum(cost_at(*plan), stationary, grid, work_of(nest, grid), tile, memory_at(*plan))
+
+
+def _cost(nest: Nest, stationary: Tensor, work: PerAxis, tile: PerAxis) -> int:
+    """`accessed_cost` where tiles divide the block, in integers throughout."""
+    trips: dict[str, int] = {a: n // t for a, n, t in zip(AXES, work, tile, strict=True)}
+    sizes = nest.loop_extents(tile)
+    order = ORDER[stationary]
+    return int(sum(a.footprint(sizes) * a.loads(order, trips) for a in nest.accesses.values()))
+
+
+def _floor(search: _Search, stationary: Tensor, grid: PerAxis) -> float:
+    """No tile of this grid has a smaller Eq. 3: slices once, and Eq. 4's 2AK/√M for the streamed two."""
+    nest = search.nest
+    work = work_of(nest, grid)
+    floor = _cost(nest, stationary, work, work)
+    if math.isinf(search.limit) or not _dense(nest):
+        return floor
+    # the stationary tile s·Ta·Tb is at most M, and a/Ta + b/Tb >= 2·√(ab/(Ta·Tb))
+    slice_words = int(nest.accesses[stationary].footprint(nest.loop_extents(work)))
+    streamed = 2 * work.size * math.sqrt(nest.taps * nest.strides / search.limit)
+    return max(floor, (slice_words + streamed) * (1 - 1e-12))
+
+
+def _dense(nest: Nest) -> bool:
+    """Whether footprints are at least σT, so that Eq. 4 bounds Eq. 3."""
+    return all(w.dilation * (w.kernel - 1) + 1 >= w.stride for w in nest.windows.values())
+
+
+def _best_tile(search: _Search, stationary: Tensor, grid: PerAxis) -> tuple[int, PerAxis] | None:
+    """The cheapest tile of a grid and its Eq. 3 in words, or None if none fits.
+
+    A longer tile along g, or along the index that the stationary tensor lacks, gains nothing (along d,
+    h, w it may save halo). Of the others Tk, or Tc with In stationary, only lowers the cost, so it is as
+    long as fits; memory is linear in it.
+    """
+    nest = search.nest
+    work = work_of(nest, grid)
+    last: Axis = "c" if stationary == "In" else "k"
+    single = {"Out": ("g", "c"), "Ker": ("g", "b"), "In": ("g", "k")}[stationary]
+    middle = [a for a in AXES if a not in single and a != last]
+    lengths = divisors(getattr(work, last))
+    room = search.limit
+    if search.distributed:  # g_D - g depends on the grid alone but for the stationary tile
+        room -= float(memory_at(nest, stationary, grid, PerAxis(), True))
+        room += sum(
+            a.footprint(nest.loop_extents(PerAxis())) for t, a in nest.accesses.items() if t != stationary
+        )
+    counted = [a for t, a in nest.accesses.items() if not (search.distributed and t == stationary)]
+    best: tuple[int, PerAxis] | None = None
+    for sizes in itertools.product(*(divisors(getattr(work, a)) for a in middle)):
+        tile = PerAxis(**dict(zip(middle, sizes, strict=True)))
+        fixed = sum(a.footprint(nest.loop_extents(tile.with_(last, 0))) for a in counted)
+        each = sum(a.footprint(nest.loop_extents(tile)) for a in counted) - fixed
+        fits = bisect.bisect_right(lengths, (room - fixed) / each)
+        if fits == 0:
+            continue
+        tile = tile.with_(last, lengths[fits - 1])
+        cost = _cost(nest, stationary, work, tile)
+        if best is None or cost < best[0]:
+            best = (cost, tile)
+    return best

@@ -1,0 +1,100 @@
+"""`synth bounds`: what a layer must move, what it does move, and why they differ, over ranges."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from synth.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from synth.analysis.sweep_table import Study
+
+LONG = 12  # points from which a progress bar is worth its lines
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    flags = commands.add_parser(
+        "bounds", help="lower bounds, closed forms, relaxation and best plan over ranges of P and memory"
+    )
+    flags.add_argument("layer", metavar="LAYER", help="layer file (YAML)")
+    flags.add_argument("--procs", metavar="P", required=True, help="64, 1,8,61 or 1:65536 (log-spaced)")
+    flags.add_argument("--memory", metavar="SIZE", help="bytes per process: 16GiB or 64KiB:64GiB")
+    flags.add_argument("--points", type=int, metavar="N", help="points per range (default: doubling)")
+    flags.add_argument("--balance", type=float, default=0.10, metavar="F", help="extra work allowed (0.10)")
+    flags.add_argument("--exact-procs", action="store_true", help="leave no process idle")
+    flags.add_argument("--bounds-only", action="store_true", help="neither relaxation nor plans: instant")
+    flags.add_argument("--eq3", action="store_true", help="the exact integer optimum of Eq. 3, too (slow)")
+    shape = flags.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print one JSON object")
+    shape.add_argument("--csv", action="store_true", help="print comma-separated values")
+    flags.add_argument("--plot", metavar="FILE", help="draw a log-log picture (.svg, .png or .pdf), too")
+    flags.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
+    flags.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the sweep and prints it."""
+    made = study(args)
+    if args.plot:
+        from synth.reports.plot import draw, picture_format, sweep_figure
+
+        picture_format(args.plot)
+        draw(sweep_figure(made), args.plot)
+    if args.json:
+        text = json.dumps(made.to_json(), indent=1) + "\n"
+    elif args.csv:
+        from synth.analysis.sweep_table import to_csv
+
+        text = to_csv(made)
+    else:
+        text = str(made)
+    if args.output:
+        from synth.base.atomic_write import write_whole
+
+        write_whole(args.output, text)
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def study(args: argparse.Namespace) -> Study:
+    """The sweep that the flags ask for. Raises `UsageError`, `InputError` or `InfeasibleError`."""
+    from synth.base.ranges import MOST_POINTS, parse_memory, parse_procs
+
+    procs = parse_procs(args.procs, args.points)
+    memory: list[int | None] = [None] if args.memory is None else [*parse_memory(args.memory, args.points)]
+    if not 0 <= args.balance <= 10:
+        raise UsageError(f"balance is {args.balance}; it must be between 0 (no extra work) and 10")
+    if len(procs) * len(memory) > MOST_POINTS:
+        raise UsageError(
+            f"{len(procs)} processes x {len(memory)} sizes are more than {MOST_POINTS} points; "
+            f"ask for fewer with --points"
+        )
+    if args.plot:
+        from synth.reports.plot import picture_format
+
+        picture_format(args.plot)  # complain before the work, not after it
+    from synth.analysis.sweep import Asked, Sweep, nothing_fits
+    from synth.analysis.sweep_table import Study
+    from synth.cli.progress import bar
+    from synth.layer.layer import load_layer
+
+    layer = load_layer(args.layer)
+    more = not args.bounds_only
+    asked = Asked(more, more, args.eq3, args.balance, args.exact_procs)
+    largest = memory[-1]
+    if largest is not None and largest < layer.nest.word_bytes:
+        raise UsageError(f"memory is {largest} bytes; it must hold at least one {layer.dtype} word")
+    if largest is not None and more:
+        # the largest of both ranges is the last hope: if nothing fits there, nothing fits anywhere
+        fault = nothing_fits(layer.nest, procs[-1], largest, asked)
+        if fault is not None:
+            raise fault
+    memory = [m for m in memory if m is None or m >= layer.nest.word_bytes]
+    with bar("points", len(procs) * len(memory), LONG) as tick:
+        points = Sweep(layer.nest, asked).points(procs, memory, tick)
+    return Study.of(layer, points)

@@ -1,0 +1,38 @@
+"""`synth import`: a torch model as a network file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from synth.base.errors import UsageError
+
+
+def add(commands: Any) -> None:
+    """Declares the command."""
+    flags = commands.add_parser("import", help="write the network file of a torch model")
+    flags.add_argument("model", metavar="MODULE:FACTORY", help="a function without arguments that makes it")
+    flags.add_argument("--input", metavar="N,C,H,W", required=True, help="shape of the whole batch")
+    flags.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
+    flags.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exports the model and writes its layers; what cannot be written is a `UsageError`."""
+    from synth.network.file import parse_network
+    from synth.network.torch_export import imported
+
+    extents = args.input.split(",")
+    if not 2 <= len(extents) <= 5 or not all(each.isdecimal() and int(each) > 0 for each in extents):
+        raise UsageError(f"--input is {args.input!r}; write 2 to 5 whole numbers, such as 32,3,224,224")
+    text = imported(args.model, [int(each) for each in extents])
+    network = parse_network(text, args.output or "network.yaml")  # what is written can be read
+    if args.output:
+        from synth.base.atomic_write import write_whole
+
+        write_whole(args.output, text)
+        print(network, file=sys.stderr)
+    else:
+        sys.stdout.write(text)
+    return 0

@@ -1,0 +1,1 @@
+"""Everything that starts processes: run, calibrate, doctor."""

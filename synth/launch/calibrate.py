@@ -1,0 +1,156 @@
+"""`synth calibrate --procs P`: a machine file from measurements on the machine at hand.
+
+The model is that of `machine.collectives`, algorithm ring, because pieces travel from every rank to every
+other: with p ranks and a buffer of n bytes a collective takes
+
+    t = (p - 1)·α + (p - 1)/p·n·β        and a reduction (p - 1)/p·n·γ more
+
+and the local kernel takes `overhead + operations / rate`, at another rate where channels are few. All
+factors make the relative errors of the measured times least in the mean square; the file's head tells what
+is left of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from synth.base.errors import RunError, UsageError
+
+MOST_RANKS = 64  # on one machine
+NARROW = 32  # channels, below which kernels have a rate of their own
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What each amount takes (seconds per unit of it), and the mean relative error that is left."""
+
+    factors: tuple[float, ...]
+    error: float
+
+
+def fitted(points: Sequence[tuple[float, ...]]) -> Fitted:
+    """The factors, none negative, of `seconds = amounts · factors` from points (*amounts, seconds).
+
+    Relative errors are weighed alike, so small messages count as much as large ones.
+    """
+    from scipy.optimize import nnls  # slow to import
+
+    table = np.array(points)
+    shares = table[:, :-1] / table[:, -1:]
+    scale = np.linalg.norm(shares, axis=0)
+    factors = nnls(shares / scale, np.ones(len(table)))[0] / scale
+    return Fitted(tuple(map(float, factors)), float(np.abs(shares @ factors - 1).mean()))
+
+
+def level(found: list[dict[str, Any]], gamma: float) -> Fitted:
+    """α and β of one level, from its collectives."""
+    points = []
+    for each in found:
+        others, share = each["members"] - 1, each["bytes"] / each["members"]
+        summing = gamma * others * share if each["op"] == "reduce_scatter" else 0.0
+        points.append((others, others * share, _beside(each["seconds"], summing)))
+    return fitted(points)
+
+
+def _rate(kernels: list[dict[str, Any]], overhead: float) -> Fitted:
+    """Seconds per operation beside the overhead of a call."""
+    return fitted([(k["flops"], _beside(k["seconds"], overhead)) for k in kernels])
+
+
+def _beside(seconds: float, known: float) -> float:
+    """What a measured time leaves beside a known part: a tenth at least, as `fitted` divides by it."""
+    return max(seconds - known, 0.1 * seconds)
+
+
+def machine_text(found: dict[str, Any], name: str) -> str:
+    """The machine file of what was measured."""
+    kernels = found["kernels"]
+    wide = [each for each in kernels if each["channels"] >= NARROW]
+    few = [each for each in kernels if each["channels"] < NARROW]
+    fixed, _ = fitted([(1.0, each["flops"], each["seconds"]) for each in wide]).factors
+    overhead = max(found["call"], fixed)
+    rates = [_rate(some, overhead) for some in (wide, few)]
+    nodes = found["ranks"] // found["local"]
+    errors = [f"local kernel {rates[0].error:.0%}, with few channels {rates[1].error:.0%}"]
+    lines = []
+    for each, ranks in (("node", found["local"]), ("system", found["ranks"])):
+        measured = [entry for entry in found["collectives"] if entry["level"] == each]
+        if measured:
+            line = level(measured, found["gamma"])
+            errors.append(f"collectives of level {each} {line.error:.0%}")
+            alpha, beta = line.factors
+            lines.append(
+                f"  - {{name: {each}, ranks: {ranks}, alpha: {alpha:.4g}, beta: {beta:.4g}, kind: measured}}"
+            )
+    compute = {
+        "rate": f"{1 / rates[0].factors[0]:.4g}",
+        "bandwidth": f"{found['bandwidth']:.4g}",
+        "gamma": f"{found['gamma']:.4g}",
+        "overhead": f"{overhead:.4g}",
+        "narrow": f"[[{NARROW}, {1 / rates[1].factors[0]:.4g}]]",
+    }
+    return "\n".join(
+        [
+            f"# Measured by `synth calibrate` on {found['ranks']} ranks, {nodes} node(s), "
+            f"{found['backend']}, {found['device']}.",
+            f"# Mean error of the fits: {', '.join(errors)}.",
+            f"machine: {name}",
+            f"source: measured by synth calibrate on {found['ranks']} ranks with {found['backend']}",
+            "levels:",
+            *lines,
+            f"compute: {{{', '.join(f'{key}: {value}' for key, value in compute.items())}}}",
+            f"memory: {found['memory']}",
+            f"overlap: {found['overlap']:.3f}",
+            "algorithms: [ring]",
+            "",
+        ]
+    )
+
+
+def calibrate_machine(procs: int | None, name: str, repeat: int, timeout: float) -> str | None:
+    """The text of a machine file; None on all ranks but the first.
+
+    With `procs` as many ranks are started here; without, this process is one rank of a run that torchrun or
+    srun started. Raises `UsageError` for a single rank and `RunError` where a rank fails.
+    """
+    from synth.runtime.grid.process_grid import launched
+
+    if procs is None:
+        if launched()[1] < 2:
+            raise UsageError("calibrate needs a network file, or --procs P with at least 2 ranks to measure")
+        from synth.runtime.program.benchmark import measured
+
+        found = measured(repeat, timeout)
+        return None if found is None else machine_text(found, name)
+    if not 2 <= procs <= MOST_RANKS:
+        raise UsageError(
+            f"--procs {procs}: a machine is measured with 2 to {MOST_RANKS} ranks; "
+            "start more with torchrun or srun, without --procs"
+        )
+    print(f"synth: measuring collectives and kernels on {procs} ranks", file=sys.stderr, flush=True)
+    return machine_text(_here(procs, repeat, timeout), name)
+
+
+def _here(procs: int, repeat: int, timeout: float) -> dict[str, Any]:
+    from synth.launch.launcher import last_lines, started
+    from synth.runtime.program import benchmark as measure
+
+    with tempfile.TemporaryDirectory(prefix="synth-calibrate-") as folder:
+        # a path of its own, by which ranks that outlive torchrun are found
+        program, out = Path(folder, "measure.py"), Path(folder, "found.json")
+        program.write_text(Path(measure.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+        flags = ["--out", str(out), "--repeat", str(repeat), "--timeout", str(timeout)]
+        code, told = started(program, procs, flags, math.inf)
+        if code != 0 or not out.exists():
+            raise RunError(f"the calibration on {procs} ranks ended with code {code}: {last_lines(told)}")
+        found: dict[str, Any] = json.loads(out.read_text())
+    return found

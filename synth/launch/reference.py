@@ -1,0 +1,73 @@
+"""The layer in one process, by torch and its autograd, on the sample values that emitted programs use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from synth.layer.axes import SPATIAL, Tensor
+from synth.layer.layer import Layer
+from synth.layer.passes import WRITES, shown
+from synth.planning.plan import Plan
+
+
+def shapes(layer: Layer) -> dict[Tensor, tuple[int, ...]]:
+    """Shapes of the tensors as a program holds them: groups are a dimension of their own."""
+    layer, nest = layer.conv, layer.nest.extents
+    if layer.kind == "matmul":
+        return {"In": (nest.b, nest.c), "Ker": (nest.k, nest.c), "Out": (nest.b, nest.k)}
+    grouped = (nest.g,) if layer.groups > 1 else ()
+    positions = tuple(getattr(nest, axis) for axis in SPATIAL if axis in layer.spatial_axes)
+    return {
+        "In": (nest.b, *grouped, nest.c, *layer.input[2:]),
+        "Ker": (*grouped, nest.k, nest.c, *layer.kernel),
+        "Out": (nest.b, *grouped, nest.k, *positions),
+    }
+
+
+def expected(plan: Plan) -> dict[str, Any]:
+    """What the passes of a plan make of the whole layer: "Out", "dIn" or "dKer" -> a torch tensor.
+
+    The shapes are those of a program; dIn has the rows that the layer reads. Half types are computed in
+    float32.
+    """
+    import torch
+
+    from synth.runtime.program.sample_data import sample
+
+    dtype: torch.dtype = getattr(torch, plan.layer.dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    names, dims = {"In": "In", "Ker": "Ker", "Out": "dOut"}, len(plan.layer.spatial_axes)
+    inputs, ker, dout = (
+        sample(names[tensor], shape, [range(n) for n in shape], dtype, torch.device("cpu"), dims).to(wide)
+        for tensor, shape in shapes(plan.layer).items()
+    )
+    out = _layer(plan.layer.conv, inputs.requires_grad_(), ker.requires_grad_()).reshape(dout.shape)
+    made = {"Out": out.detach()}
+    if plan.task != "forward":
+        din, made["dKer"] = torch.autograd.grad(out, (inputs, ker), dout)
+        made["dIn"] = _read_rows(plan.layer, din)
+    roles = (shown(pass_plan.pass_, WRITES[pass_plan.pass_]) for pass_plan in plan.pass_plans)
+    return {role: made[role] for role in roles}
+
+
+def _layer(layer: Layer, inputs: Any, ker: Any) -> Any:
+    from torch.nn import functional
+
+    if layer.kind == "matmul":
+        return inputs @ ker.T
+    if layer.groups > 1:
+        inputs, ker = inputs.flatten(1, 2), ker.flatten(0, 1)
+    conv = getattr(functional, layer.kind)
+    return conv(inputs, ker, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+
+
+def _read_rows(layer: Layer, din: Any) -> Any:
+    """dIn without the rows that the stride skips."""
+    import torch
+
+    axes = [axis for axis in SPATIAL if axis in layer.spatial_axes]
+    for dim, axis in enumerate(axes, din.dim() - len(axes)):
+        window = layer.nest.windows[axis]
+        rows = [window.source(row) for row in range(window.size)]
+        din = din.index_select(dim, torch.tensor(rows, dtype=torch.int64))
+    return din

@@ -1,0 +1,1 @@
+"""The layer that a user describes, and its loop nest: extents, accesses, windows, passes."""

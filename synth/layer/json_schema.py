@@ -1,0 +1,102 @@
+"""The JSON Schema of a layer file: what an editor can check while one is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from synth.layer.nest import WORD_BYTES
+from synth.layer.validate import (
+    CONV_REQUIRED,
+    DEFAULTS,
+    INPUT_ENTRIES,
+    KINDS,
+    MATMUL_KEYS,
+    MAX_NAME,
+    PER_AXIS_KEYS,
+    RANGES,
+    SPATIAL_AXES,
+)
+
+_MEANING = {
+    "out_channels": "output channels K, of all groups together",
+    "kernel": "kernel positions per dimension",
+    "stride": "input positions from one window to the next",
+    "padding": "zeros before and after each dimension",
+    "dilation": "input positions from one kernel position to the next",
+    "groups": "divides the input channels and the output channels",
+    "output_padding": "positions more at the end of a transposed convolution's output",
+}
+
+
+def layer_file_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a layer file.
+
+    It accepts every file that `load_layer` accepts and reads as YAML 1.2 does; relations between numbers,
+    such as a kernel that fits its input, are beyond it.
+    """
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "synth layer file",
+        "type": "object",
+        "properties": {
+            **{kind: _matmul() if kind == "matmul" else _conv(kind) for kind in KINDS},
+            "name": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": MAX_NAME,
+                "pattern": r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]+$",
+                "description": "free text for reports; the file's name where it is left out",
+            },
+        },
+        "additionalProperties": False,
+        "oneOf": [{"required": [kind]} for kind in KINDS],
+    }
+
+
+def _integer(key: str) -> dict[str, Any]:
+    least, most = RANGES[key]
+    return {"type": "integer", "minimum": least, "maximum": most}
+
+
+def _list(key: str, length: int) -> dict[str, Any]:
+    return {"type": "array", "items": _integer(key), "minItems": length, "maxItems": length}
+
+
+def _input(kind: str) -> dict[str, Any]:
+    names = INPUT_ENTRIES[kind]
+    return {**_list("input", len(names)), "description": ", ".join(names)}
+
+
+def _dtype() -> dict[str, Any]:
+    return {"enum": list(WORD_BYTES), "default": "float32"}
+
+
+def _conv(kind: str) -> dict[str, Any]:
+    properties: dict[str, Any] = {"input": _input(kind)}
+    for key, meaning in _MEANING.items():
+        value = _integer(key)
+        if key in (*PER_AXIS_KEYS, "output_padding"):
+            value = {"oneOf": [value, _list(key, len(SPATIAL_AXES[kind]))]}
+        default = {"default": DEFAULTS[key]} if key in DEFAULTS else {}
+        properties[key] = {**value, **default, "description": meaning}
+    properties["transposed"] = {"type": "boolean", "default": False, "description": "conv_transpose1d/2d/3d"}
+    properties["dtype"] = _dtype()
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(CONV_REQUIRED),
+        "additionalProperties": False,
+    }
+
+
+def _matmul() -> dict[str, Any]:
+    values = {"input": _input("matmul"), **{key: _integer("input") for key in "mnk"}, "dtype": _dtype()}
+    return {
+        "type": "object",
+        "properties": {key: values[key] for key in MATMUL_KEYS},
+        "oneOf": [
+            {"required": ["input"], "not": {"anyOf": [{"required": [key]} for key in "mnk"]}},
+            {"required": ["m", "n", "k"], "not": {"required": ["input"]}},
+        ],
+        "additionalProperties": False,
+    }

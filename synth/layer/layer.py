@@ -1,0 +1,240 @@
+"""A layer: the one thing that a user has to say. Read from a YAML file, a plan file, or built in Python.
+
+    conv2d:                       # conv1d, conv2d, conv3d or matmul
+      input: [32, 256, 14, 14]    # N, C, H, W as torch has it; matmul: m, n, k
+      out_channels: 256
+      kernel: [3, 3]              # an int or one per dimension; likewise stride, padding, dilation
+      padding: 1
+      transposed: false           # true: conv_transpose2d, with output_padding
+    name: conv4_2                 # optional
+
+The rules that every layer obeys are in `layer_rules`, the reading of files in `layer_file`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, TypedDict, Unpack
+
+from synth.base import yaml_positions as yaml_places
+from synth.base.errors import InputError
+from synth.base.yaml_positions import shown
+from synth.layer import parse as layer_file
+from synth.layer.axes import Axis, PerAxis
+from synth.layer.json_schema import layer_file_schema
+from synth.layer.nest import Nest
+from synth.layer.validate import (
+    CONV_KEYS,
+    DEFAULTS,
+    SPATIAL_AXES,
+    TRANSPOSED_KEYS,
+    TRANSPOSED_NUMBERS,
+    Kind,
+    LayerError,
+    normalised,
+    out_size,
+    transposed_shape,
+)
+from synth.layer.window import Window
+
+__all__ = ["Layer", "LayerError", "layer_file_schema", "load_layer", "parse_layer"]
+
+Ints = int | Sequence[int]
+
+
+class Rest(TypedDict, total=False):
+    """The arguments of a convolution that have defaults."""
+
+    stride: Ints
+    padding: Ints
+    dilation: Ints
+    groups: int
+    dtype: str
+    name: str
+    transposed: bool
+    output_padding: Ints
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One convolution or matrix product, checked: a `Layer` that exists is one that can be planned.
+
+    Convolution: Out[N,K,*] from In[N,C,*] and Ker[K,C/groups,*], as torch has them. Transposed: Out from In
+    and Ker[C,K/groups,*] by the backward-data pass of the convolution `conv`, which has its nest.
+    Matrix product: Out[m,n] = A[m,k]·B[k,n] with `input` (m, n, k), `out_channels` n, and nothing per axis.
+    Every constructor raises `LayerError`, a `UsageError`, for numbers that contradict each other.
+    """
+
+    kind: Kind
+    input: tuple[int, ...]  # (N, C, *spatial), or (m, n, k)
+    out_channels: int
+    kernel: tuple[int, ...]  # per spatial axis, as are the next three
+    stride: tuple[int, ...] = 1  # type: ignore[assignment]  # one int is one for every axis
+    padding: tuple[int, ...] = 0  # type: ignore[assignment]
+    dilation: tuple[int, ...] = 1  # type: ignore[assignment]
+    groups: int = 1
+    dtype: str = "float32"
+    name: str = ""  # the kind, where none is given
+    transposed: bool = False
+    output_padding: tuple[int, ...] = 0  # type: ignore[assignment]  # rows at the end that the stride skips
+
+    def __post_init__(self) -> None:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["name"] = self.name if self.name != "" else self.kind
+        for key, value in normalised(self.kind, values).items():
+            object.__setattr__(self, key, value)
+
+    @classmethod
+    def conv1d(cls, input: Sequence[int], out_channels: int, kernel: Ints, **rest: Unpack[Rest]) -> Layer:
+        """Input (N, C, W); kernel and what is in `Rest` as in a layer file."""
+        return cls("conv1d", input, out_channels, kernel, **rest)  # type: ignore[arg-type]
+
+    @classmethod
+    def conv2d(cls, input: Sequence[int], out_channels: int, kernel: Ints, **rest: Unpack[Rest]) -> Layer:
+        """Input (N, C, H, W); kernel and what is in `Rest` as in a layer file."""
+        return cls("conv2d", input, out_channels, kernel, **rest)  # type: ignore[arg-type]
+
+    @classmethod
+    def conv3d(cls, input: Sequence[int], out_channels: int, kernel: Ints, **rest: Unpack[Rest]) -> Layer:
+        """Input (N, C, D, H, W); kernel and what is in `Rest` as in a layer file."""
+        return cls("conv3d", input, out_channels, kernel, **rest)  # type: ignore[arg-type]
+
+    @classmethod
+    def matmul(cls, m: int, n: int, k: int, dtype: str = "float32", name: str = "") -> Layer:
+        """Out[m,n] = A[m,k]·B[k,n]."""
+        return cls("matmul", (m, n, k), n, (), dtype=dtype, name=name)
+
+    @property
+    def spatial_axes(self) -> tuple[Axis, ...]:
+        """The axes that `kernel`, `stride`, `padding` and `dilation` run over, () for a matrix product."""
+        return SPATIAL_AXES[self.kind]
+
+    @cached_property
+    def output_shape(self) -> tuple[int, ...]:
+        """(N, K, *spatial), or (m, n): the shape torch gives, in elements."""
+        if self.kind == "matmul":
+            return self.input[:2]
+        if self.transposed:
+            return self.conv.input
+        numbers = zip(self.input[2:], self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        return (self.input[0], self.out_channels, *(out_size(*dimension) for dimension in numbers))
+
+    @property
+    def what(self) -> str:
+        """The kind, for people."""
+        return f"transposed {self.kind}" if self.transposed else self.kind
+
+    @cached_property
+    def conv(self) -> Layer:
+        """The convolution whose backward-data pass a transposed one is; any other layer is its own."""
+        if not self.transposed:
+            return self
+        sizes = transposed_shape(*(getattr(self, key) for key in TRANSPOSED_NUMBERS))
+        return replace(
+            self,
+            input=(self.input[0], self.out_channels, *sizes),
+            out_channels=self.input[1],
+            transposed=False,
+            output_padding=(0,) * len(sizes),
+        )
+
+    @cached_property
+    def nest(self) -> Nest:
+        """The loop nest: per-group channels, and of every spatial dimension only the rows that are read."""
+        if self.transposed:
+            return self.conv.nest
+        windows = {axis: Window(1) for axis in ("d", "h", "w")}
+        if self.kind == "matmul":
+            m, n, k = self.input
+            return Nest(PerAxis(b=m, c=k, k=n), **windows, dtype=self.dtype)
+        numbers = zip(self.input[2:], self.kernel, self.stride, self.dilation, self.padding, strict=True)
+        for axis, dimension in zip(self.spatial_axes, numbers, strict=True):
+            windows[axis] = Window.reduced(*dimension)
+        extents = PerAxis(
+            b=self.input[0],
+            g=self.groups,
+            c=self.input[1] // self.groups,
+            k=self.out_channels // self.groups,
+            **{axis: window.out for axis, window in windows.items()},
+        )
+        return Nest(extents, **windows, dtype=self.dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """The `problem` of a plan file: loop extents (c and k per group), and what rebuilds the layer."""
+        sizes = self.nest.loop_extents()
+        left_out = {"g"} if self.groups == 1 else set()
+        left_out |= set() if self.kind == "conv3d" else {"d", "t"}
+        return {
+            "extents": {index: sizes[index] for index in "bgcdhwktrs" if index not in left_out},
+            **{key: list(getattr(self, key)) for key in ("stride", "padding", "dilation")},
+            "groups": self.groups,
+            "dtype": self.dtype,
+            "kind": self.kind,
+            "input": list(self.input),
+            "out_channels": self.out_channels,
+            "kernel": list(self.kernel),
+            **({"transposed": True, "output_padding": list(self.output_padding)} if self.transposed else {}),
+        }
+
+    @classmethod
+    def from_json(cls, problem: object, place: str, name: str = "") -> Layer:
+        """The layer that `to_json` wrote; `place` names the file for messages.
+
+        Raises `InputError` where anything is missing, of a wrong type, or contradicts the rest.
+        """
+        remedy = "write the plan anew with `synth plan`"
+        if not isinstance(problem, dict):
+            raise InputError(f"{place}: problem is not an object; {remedy}")
+        for key in ("kind", *CONV_KEYS, "extents"):
+            if key not in problem:
+                raise InputError(f"{place}: problem lacks {key}; {remedy}")
+        try:
+            extra = [key for key in TRANSPOSED_KEYS if key in problem]
+            layer = cls(**{key: problem[key] for key in ("kind", *CONV_KEYS, *extra)}, name=name)
+        except LayerError as fault:
+            raise InputError(f"{place}: problem.{fault.key}: {fault.sentence}") from fault
+        for key, value in layer.to_json().items():
+            if repr(value) != repr(_in_order(problem.get(key), value)):  # repr: 1 is neither 1.0 nor True
+                said = f"{shown(repr(problem[key]), 100)}, but the layer makes it {value}"
+                raise InputError(f"{place}: problem.{key} is {said}; {remedy}")
+        return layer
+
+    def __str__(self) -> str:
+        def by(numbers: Sequence[int]) -> str:
+            return "x".join(map(str, numbers))
+
+        if self.kind == "matmul":
+            m, n, k = self.input
+            return f"matmul {m}x{k} by {k}x{n}, {self.dtype}"
+        extras = [
+            f"{key.replace('_', ' ')} {by(getattr(self, key))}"
+            for key in ("stride", "padding", "dilation", "output_padding")
+            if set(getattr(self, key)) != {DEFAULTS[key]}
+        ]
+        extras += [f"{self.groups} groups"] if self.groups > 1 else []
+        shapes = f"{by(self.input)} to {by(self.output_shape)}, kernel {by(self.kernel)}"
+        return ", ".join([f"{self.what} {shapes}", *extras, self.dtype])
+
+
+def load_layer(path: str | os.PathLike[str]) -> Layer:
+    """The layer of a file, named after the file unless it has a `name`. Raises `InputError`."""
+    return parse_layer(yaml_places.read_text(path), os.fspath(path))
+
+
+def parse_layer(text: str, filename: str) -> Layer:
+    """The layer of a file's text; `filename` is for messages and the default name. Raises `InputError`."""
+    written = layer_file.parse(text, filename)
+    try:
+        return Layer(**written.values)
+    except LayerError as fault:
+        raise written.fault(fault) from fault
+
+
+def _in_order(value: object, like: object) -> object:
+    """`value` with its keys in the order of `like`, when both are objects with the same keys."""
+    if isinstance(value, dict) and isinstance(like, dict) and value.keys() == like.keys():
+        return {key: value[key] for key in like}
+    return value

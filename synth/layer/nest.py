@@ -1,0 +1,204 @@
+"""The loop nest of a layer: accesses as affine maps, footprints, and what a tile-loop order costs.
+
+    Out[b,g,k,d,h,w] += In[b,g,c, σd·d + δd·t - πd, σh·h + δh·r - πh, σw·w + δw·s - πw] · Ker[g,k,c,t,r,s]
+
+Everything that is derived from an `Access` (footprint, lacking indices, loads under a loop order) is
+written once, over numbers or over sympy symbols: pass ints and get an int, pass symbols and get an
+expression. The module itself never imports sympy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from synth.layer.axes import AXES, DIMS, KERNEL_OF, SPATIAL, TENSORS, PerAxis, Tensor
+from synth.layer.intervals import Block, length
+from synth.layer.window import Window
+
+Scalar = Any  # an int, or a sympy expression
+
+WORD_BYTES: dict[str, int] = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Affine:
+    """One dimension of an access: `Σ coefficient·index - padding`."""
+
+    terms: tuple[tuple[str, Scalar], ...]
+    padding: Scalar = 0
+
+    def extent(self, tile: Mapping[str, Scalar]) -> Scalar:
+        """Positions between the first and last one that a tile reads: `Σ coefficient·(T-1) + 1`.
+
+        This is `σ(T-1) + δ(N-1) + 1` for an input row, not the `σT + N - 1` printed in SPAA'21.
+        """
+        return sum((coefficient * (tile[index] - 1) for index, coefficient in self.terms), 1)
+
+    def __str__(self) -> str:
+        text = "+".join(i if c == 1 else f"{c}{i}" for i, c in self.terms if c != 0)
+        return text if self.padding == 0 else f"{text}-{self.padding}"
+
+
+@dataclass(frozen=True)
+class Access:
+    """How the nest touches one tensor: an affine map per dimension, in storage order."""
+
+    tensor: Tensor
+    dims: tuple[Affine, ...]
+
+    @property
+    def indices(self) -> frozenset[str]:
+        """The loop indices that move this access."""
+        return frozenset(index for dim in self.dims for index, _ in dim.terms)
+
+    def lacking(self, loops: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of `loops` along which this access stays where it is: its lacking indices."""
+        return tuple(loop for loop in loops if loop not in self.indices)
+
+    def footprint(self, tile: Mapping[str, Scalar]) -> Scalar:
+        """Words that a tile touches, without clipping at the padding. Ints or symbols."""
+        words: Scalar = 1
+        for dim in self.dims:
+            words = words * dim.extent(tile)
+        return words
+
+    def loads(self, order: tuple[str, ...], trips: Mapping[str, Scalar]) -> Scalar:
+        """How often a tile of this tensor is brought in when tile loops run in `order`, outermost first.
+
+        A tile stays while only loops that this access lacks advance, so the innermost run of such
+        loops costs nothing and every loop around it multiplies the loads.
+        """
+        inner = len(order)
+        while inner > 0 and order[inner - 1] not in self.indices:
+            inner -= 1
+        count: Scalar = 1
+        for loop in order[:inner]:
+            count = count * trips[loop]
+        return count
+
+
+def accesses(
+    stride: Mapping[str, Scalar], dilation: Mapping[str, Scalar], padding: Mapping[str, Scalar]
+) -> dict[Tensor, Access]:
+    """The three accesses of the nest, from per-spatial-axis strides, dilations and paddings."""
+
+    def input_dim(dim: str) -> Affine:
+        if dim not in SPATIAL:
+            return Affine(((dim, 1),))
+        return Affine(((dim, stride[dim]), (KERNEL_OF[dim], dilation[dim])), padding[dim])
+
+    plain = {t: tuple(Affine(((dim, 1),)) for dim in DIMS[t]) for t in TENSORS}
+    dims = {**plain, "In": tuple(input_dim(dim) for dim in DIMS["In"])}
+    return {tensor: Access(tensor, dims[tensor]) for tensor in TENSORS}
+
+
+def accessed_words(
+    nest_accesses: Mapping[Tensor, Access],
+    order: tuple[str, ...],
+    block: Mapping[str, Scalar],
+    tile: Mapping[str, Scalar],
+) -> dict[Tensor, Scalar]:
+    """Accessed words per tensor when one process runs its `block` tile by tile (SPAA'21 Eq. 1 and 3).
+
+    `order` names the tile loops, outermost first; indices it leaves out are taken whole in every tile.
+    Every visit of an Out tile is counted once, as in the paper.
+    """
+    trips = {loop: block[loop] / tile[loop] for loop in order}
+    whole = {**block, **{loop: tile[loop] for loop in order}}
+    return {t: a.footprint(whole) * a.loads(order, trips) for t, a in nest_accesses.items()}
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The loop nest of one layer over integers. `extents.c` and `extents.k` are channels per group."""
+
+    extents: PerAxis
+    d: Window
+    h: Window
+    w: Window
+    dtype: str = "float32"
+
+    @property
+    def windows(self) -> dict[str, Window]:
+        """Spatial axis -> its window."""
+        return {"d": self.d, "h": self.h, "w": self.w}
+
+    @property
+    def word_bytes(self) -> int:
+        """Bytes of one word."""
+        return WORD_BYTES[self.dtype]
+
+    def padded_words(self, tile: Block, flat: int) -> int:
+        """Words of the padded copy of an In tile that has `flat` samples times channels.
+
+        0 where every window is `plain`: then the local kernel pads by itself.
+        """
+        if all(window.plain(*tile[axis]) for axis, window in self.windows.items()):
+            return 0
+        return flat * math.prod(w.frame(length(tile[axis])) for axis, w in self.windows.items())
+
+    @cached_property
+    def taps(self) -> int:
+        """RS: kernel positions Nr·Ns(·Nt)."""
+        return self.d.kernel * self.h.kernel * self.w.kernel
+
+    @cached_property
+    def strides(self) -> int:
+        """S: the product σw·σh(·σd) of the reduced problem."""
+        return self.d.stride * self.h.stride * self.w.stride
+
+    @cached_property
+    def accesses(self) -> dict[Tensor, Access]:
+        """The three accesses with this layer's numbers."""
+        windows = self.windows
+        return accesses(
+            {axis: windows[axis].stride for axis in SPATIAL},
+            {axis: windows[axis].dilation for axis in SPATIAL},
+            {axis: windows[axis].padding for axis in SPATIAL},
+        )
+
+    def loop_extents(self, block: PerAxis | None = None) -> dict[str, int]:
+        """Loop index -> extent, for the whole nest or for a block of it."""
+        sizes: dict[str, int] = dict(zip(AXES, block or self.extents, strict=True))
+        sizes.update({KERNEL_OF[axis]: self.windows[axis].kernel for axis in SPATIAL})
+        return sizes
+
+    @cached_property
+    def shapes(self) -> dict[Tensor, tuple[int, ...]]:
+        """Tensor -> its shape in the storage order of `axes.DIMS`; In counts only rows that are read."""
+        n = self.extents
+        return {
+            "In": (n.b, n.g, n.c, self.d.size, self.h.size, self.w.size),
+            "Ker": (n.g, n.k, n.c, self.d.kernel, self.h.kernel, self.w.kernel),
+            "Out": (n.b, n.g, n.k, n.d, n.h, n.w),
+        }
+
+    @cached_property
+    def words(self) -> dict[Tensor, int]:
+        """Tensor -> words it has."""
+        return {tensor: math.prod(shape) for tensor, shape in self.shapes.items()}
+
+    @property
+    def total_words(self) -> int:
+        """Words of all three tensors."""
+        return sum(self.words.values())
+
+    @cached_property
+    def work(self) -> int:
+        """Multiply-adds of the whole nest, those on padding zeros included."""
+        return self.extents.size * self.taps
+
+    @cached_property
+    def real_work(self) -> int:
+        """Multiply-adds that meet a real input element (what a lower bound may count)."""
+        n = self.extents
+        spatial = math.prod(self.windows[a].taps(0, getattr(n, a)) for a in SPATIAL)
+        return n.b * n.g * n.c * n.k * spatial
+
+    def __str__(self) -> str:
+        shown = {a: n for a, n in self.loop_extents().items() if n != 1}
+        return " ".join(f"N{index}={extent}" for index, extent in shown.items())

@@ -1,0 +1,141 @@
+"""What a layer file says, with the place of every value; `layer_rules` judges the values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from synth.base.errors import InputError
+from synth.base.yaml_positions import Listing, Mapping, Node, Scalar, did_you_mean, shown
+from synth.base.yaml_positions import parse as parse_yaml
+from synth.layer.validate import (
+    CONV_KEYS,
+    CONV_REQUIRED,
+    INPUT_ENTRIES,
+    KINDS,
+    MATMUL_KEYS,
+    MAX_NAME,
+    SPATIAL_AXES,
+    TRANSPOSED_KEYS,
+    LayerError,
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """The arguments of a `Layer` as a file gives them, and where each of them stands."""
+
+    values: dict[str, Any]
+    places: dict[str, Node]
+
+    def fault(self, fault: LayerError) -> InputError:
+        """The same complaint, at the place of the number that is to blame."""
+        node = self.places.get(fault.key, self.places["kind"])
+        if fault.index is not None and isinstance(node, Listing):
+            node = node.items[fault.index]
+        return node.fault(fault.sentence)
+
+
+def parse(text: str, filename: str) -> Written:
+    """The one layer in `text`. Raises `InputError` where it is not a layer, or a value of a wrong type."""
+    root = parse_yaml(text, filename)
+    known = f"write one of {', '.join(KINDS)} with its numbers"
+    if root is None:
+        raise Node(shown(filename, 4096), 1, 1).fault(f"the file holds no layer; {known}")
+    if not isinstance(root, Mapping):
+        raise root.fault(f"the file holds {root}, not a layer; {known}")
+    for key, (place, _) in root.entries.items():
+        if key == "network":
+            raise place.fault(
+                "the file holds a network, not a layer; plan it with `synth plan`, "
+                "run it with `synth.parallelize`"
+            )
+        if key not in (*KINDS, "name"):
+            raise place.fault(f"unknown key {place}{did_you_mean(key, (*KINDS, 'name'))}")
+    kinds = [key for key in root.entries if key != "name"]
+    if not kinds:
+        raise root.fault(f"the file holds {'a name and ' if root.entries else ''}no layer; {known}")
+    kind = kinds[0]
+    kind_place, body = root.entries[kind]
+    if len(kinds) > 1:
+        second = root.entries[kinds[1]][0]
+        raise second.fault(f"{second} is a second layer after {kind}; keep one layer per file")
+    places: dict[str, Node] = {"kind": kind_place, **_body(kind, kind_place, body)}
+    values = {key: _value(node, key) for key, node in places.items()}
+    values.setdefault("name", _default_name(filename, kind))
+    if "name" in root.entries:
+        places["name"] = root.entries["name"][1]
+        values["name"] = _word(places["name"], "name")
+        if not values["name"]:
+            raise places["name"].fault("name is empty; write a text or leave it out")
+    if kind == "matmul":
+        values |= {"out_channels": None, "kernel": ()}
+    return Written(values, places)
+
+
+def _body(kind: str, place: Scalar, body: Node) -> dict[str, Node]:
+    """Key -> value of what stands under the kind, all keys known and none that is needed missing."""
+    known, needed = (*CONV_KEYS, *TRANSPOSED_KEYS), CONV_REQUIRED
+    if kind == "matmul":
+        known, needed = MATMUL_KEYS, ("input",)
+    if not isinstance(body, Mapping):
+        raise body.fault(f"{kind} is {body}, not a mapping; write {', '.join(needed)} under it")
+    for key, (key_place, _) in body.entries.items():
+        if key not in known:
+            raise key_place.fault(f"unknown key {key_place} of {kind}{did_you_mean(key, known)}")
+    nodes = {key: value for key, (_, value) in body.entries.items()}
+    if kind == "matmul":
+        nodes = _joined_input(place, nodes)
+    for key in needed:
+        if key not in nodes:
+            remedy = {
+                "input": f"input: [{', '.join(INPUT_ENTRIES[kind])}]",
+                "out_channels": "out_channels: and their number",
+                "kernel": f"kernel: and its size along {', '.join(SPATIAL_AXES[kind])}",
+            }
+            raise place.fault(f"{kind} lacks {key}; write {remedy[key]}")
+    return nodes
+
+
+def _joined_input(place: Scalar, nodes: dict[str, Node]) -> dict[str, Node]:
+    """The keys m, n, k of a matrix product made one list `input`."""
+    given = [key for key in "mnk" if key in nodes]
+    if not given:
+        return nodes
+    if "input" in nodes:
+        raise nodes[given[0]].fault(f"matmul has both input and {given[0]}; write input: [m, n, k] alone")
+    for key in "mnk":
+        if key not in nodes:
+            raise place.fault(f"matmul lacks {key}; write m, n and k, or input: [m, n, k]")
+    items = tuple(nodes.pop(key) for key in "mnk")
+    return {"input": Listing(place.filename, place.line, place.column, items), **nodes}
+
+
+def _value(node: Node, key: str) -> Any:
+    """A key's value: a text, an integer, or a tuple of integers."""
+    if key in ("kind", "dtype"):
+        return _word(node, key)
+    if key == "transposed":
+        word = _word(node, key)
+        return {"true": True, "false": False}.get(word, word)
+    if isinstance(node, Scalar):
+        return node.integer(key)
+    if not isinstance(node, Listing):
+        raise node.fault(f"{key} is {node}; write integers")
+    for item in node.items:
+        if not isinstance(item, Scalar):
+            raise item.fault(f"an entry of {key} is {item}; write an integer")
+    return tuple(item.integer(f"an entry of {key}") for item in node.items if isinstance(item, Scalar))
+
+
+def _word(node: Node, key: str) -> str:
+    if isinstance(node, Scalar):
+        return node.text
+    raise node.fault(f"{key} is {node}; write one text")
+
+
+def _default_name(filename: str, kind: str) -> str:
+    """The file's stem as far as it can stand in a report."""
+    stem = "".join(c if c.isprintable() else "_" for c in PurePath(filename).stem)[:MAX_NAME]
+    return stem if stem.strip() else kind

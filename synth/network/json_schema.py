@@ -1,0 +1,92 @@
+"""The JSON Schemas of network files and machine files, for editors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from synth.machine.collectives import ALGORITHMS
+from synth.machine.file import COMPUTE, LEVEL, TOP
+from synth.network.entries import ARGUMENTS, FLAGS, NEEDED
+
+_COUNT = {"type": "integer", "minimum": 1}
+_INTS = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "array", "items": {"type": "integer"}}]}
+
+
+def network_file_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a network file; shapes and edges are beyond it."""
+    kinds = {kind: _kind(kind) for kind in ARGUMENTS}
+    layer = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 1},
+            "from": {
+                "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]
+            },
+            **kinds,
+        },
+        "additionalProperties": False,
+        "oneOf": [{"required": [kind]} for kind in kinds],
+    }
+    block = {
+        "type": "object",
+        "properties": {"repeat": _COUNT, "layers": {"$ref": "#/$defs/layers"}},
+        "required": ["repeat", "layers"],
+        "additionalProperties": False,
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "synth network file",
+        "type": "object",
+        "properties": {
+            "network": {"type": "string"},
+            "input": {"type": "array", "items": _COUNT, "minItems": 2, "maxItems": 5},
+            "dtype": {"type": "string"},
+            "layers": {"$ref": "#/$defs/layers"},
+        },
+        "required": ["input", "layers"],
+        "additionalProperties": False,
+        "$defs": {"layers": {"type": "array", "minItems": 1, "items": {"anyOf": [layer, block]}}},
+    }
+
+
+def _kind(kind: str) -> dict[str, Any]:
+    known = {key: {"type": "boolean"} if key in FLAGS else _INTS for key in ARGUMENTS[kind]}
+    needed = list(NEEDED.get(kind, ()))
+    return {
+        "type": ["object", "null"] if not needed else "object",
+        "properties": known,
+        "required": needed,
+        "additionalProperties": False,
+    }
+
+
+def machine_file_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a machine file; that levels nest is beyond it."""
+    number = {"type": "number", "minimum": 0}
+    level: dict[str, Any] = dict.fromkeys(LEVEL, number)
+    level |= {"name": {"type": "string"}, "kind": {"type": "string"}, "ranks": _COUNT, "links": _COUNT}
+    level["small"] = {
+        "type": "array",
+        "minItems": 1,
+        "items": {"type": "array", "minItems": 2, "maxItems": 2},
+    }
+    top: dict[str, Any] = {
+        "machine": {"type": "string"},
+        "source": {"type": "string"},
+        "levels": {"type": "array", "minItems": 1, "items": _object(level, ["name", "alpha", "beta"])},
+        "compute": _object(dict.fromkeys(COMPUTE, number), ["rate"]),
+        "memory": {"type": ["string", "integer"]},
+        "overlap": {"type": "number", "minimum": 0, "maximum": 1},
+        "algorithms": {"type": "array", "minItems": 1, "items": {"enum": list(ALGORITHMS)}},
+    }
+    assert set(top) == set(TOP)
+    schema = _object(top, ["levels", "compute"])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "synth machine file",
+        **schema,
+    }
+
+
+def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}

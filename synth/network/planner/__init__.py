@@ -1,0 +1,1 @@
+"""The network planner: grids of all layers and the redistributions between them."""

@@ -1,0 +1,198 @@
+"""Network plan files: what `synth plan NETWORK --json` writes, read back for showing it.
+
+The network itself is not in the file, so its words cannot be counted anew; all that follows from the rest
+of the file is, and a file where it differs is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from synth.base.errors import InputError
+from synth.layer.axes import AXES
+
+SCHEMA = "synth.network-plan/1"
+REMEDY = "write the plan anew with `synth plan NETWORK.yaml --json -o plan.json`"
+KEYS = [
+    *(
+        "schema",
+        "name",
+        "procs",
+        "objective",
+        "pass",
+        "kept",
+        "machine",
+        "cost",
+        "lower_bound",
+        "gap",
+        "method",
+    ),
+    *("memory_limit", "word_bytes", "memory_words", "resident_words"),
+    *("layers", "redistributions", "singles", "best_single", "ratio"),
+]
+LAYER_KEYS = ["name", "grid", "order", "stationary", "panels", "cost", "words", "memory_words", "gradients"]
+MOST = 2**62
+
+
+def is_network_plan(text: str) -> bool:
+    """Whether a text says that it is a network plan."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and str(data.get("schema")).startswith("synth.network-plan/")
+
+
+def parse_network_plan(text: str, name: str) -> dict[str, Any]:
+    """The data of a network plan. Raises `InputError` where it is none, or was edited."""
+    try:
+        data = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as fault:
+        raise InputError(f"{name}: is not JSON; {REMEDY}") from fault
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        schema = data.get("schema") if isinstance(data, dict) else None
+        raise InputError(f"{name}: schema is {str(schema)[:60]!r}, not {SCHEMA!r}; {REMEDY}")
+    data.setdefault(
+        "kept", ["out"] if data.get("pass") == "training" else []
+    )  # files from before it was said
+    data.setdefault("memory_limit", MOST)  # nor whether there was one
+    _Check(name).plan(data)
+    return data
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(constant)
+
+
+class _Check:
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def fail(self, what: str) -> InputError:
+        return InputError(f"{self.file}: {what}; {REMEDY}")
+
+    def plan(self, data: dict[str, Any]) -> None:
+        self.keys(data, KEYS, "the plan")
+        for key in ("name", "method"):
+            self.text(data[key], key)
+        self.one_of(data["objective"], ("words", "time"), "objective")
+        self.one_of(data["pass"], ("forward", "training"), "pass")
+        kept = ("in", "ker", "out") if data["pass"] == "training" else ()
+        if not isinstance(data["kept"], list) or not all(each in kept for each in data["kept"]):
+            raise self.fail("kept is not a list of tensors that a training step gathers")
+        if data["machine"] is not None:
+            self.text(data["machine"], "machine")
+        procs = self.whole(data["procs"], 1, 2**20, "procs")
+        self.whole(data["word_bytes"], 1, 64, "word_bytes")
+        if data["memory_limit"] is not None:
+            self.whole(data["memory_limit"], 1, MOST, "memory_limit")
+        resident = self.whole(data["resident_words"], 0, MOST, "resident_words")
+        for key in ("cost", "lower_bound", "gap"):
+            self.number(data[key], key)
+        for key in ("layers", "redistributions", "singles"):
+            if not isinstance(data[key], list) or len(data[key]) > 100_000:
+                raise self.fail(f"{key} is not a list")
+        words = data["objective"] == "words"
+        made = ["in", "ker"] if data["pass"] == "training" else []
+        for i, layer in enumerate(data["layers"]):
+            if isinstance(layer, dict):
+                layer.setdefault("gradients", made)  # files from before it was said
+            self.layer(layer, f"layers[{i}]", procs, words)
+            if not isinstance(layer["gradients"], list) or not all(g in made for g in layer["gradients"]):
+                raise self.fail(f"layers[{i}].gradients is not a list of those that a training step makes")
+        names = [layer["name"] for layer in data["layers"]]
+        if not names or len(set(names)) < len(names):
+            raise self.fail("layers is empty, or two layers have one name")
+        for i, edge in enumerate(data["redistributions"]):
+            self.edge(edge, f"redistributions[{i}]", set(names), words)
+        ends = [(edge["from"], edge["to"], edge["onto"]) for edge in data["redistributions"]]
+        if len(set(ends)) < len(ends):
+            raise self.fail("redistributions names one edge twice")
+        self.singles(data["singles"])
+        largest = max(layer["memory_words"] for layer in data["layers"])
+        self.same(data["memory_words"], resident + largest, "memory_words")
+        total = sum(layer["cost"] for layer in data["layers"])
+        total += sum(edge["cost"] for edge in data["redistributions"])
+        self.same(data["cost"], total, "cost")
+        if data["lower_bound"] > data["cost"] * (1 + 1e-9):
+            raise self.fail("lower_bound is above cost")
+        best = min((s for s in data["singles"] if s["cost"] is not None), key=_cost, default=None)
+        if data["best_single"] != (best["name"] if best else None):
+            raise self.fail(f"best_single is {str(data['best_single'])[:60]!r}, which singles do not say")
+        self.same(data["ratio"], data["cost"] / best["cost"] if best and best["cost"] else None, "ratio")
+
+    def layer(self, layer: Any, key: str, procs: int, words: bool) -> None:
+        self.keys(layer, LAYER_KEYS, key)
+        self.text(layer["name"], f"{key}.name")
+        self.keys(layer["grid"], list(AXES), f"{key}.grid")
+        size = math.prod(self.whole(layer["grid"][a], 1, procs, f"{key}.grid.{a}") for a in AXES)
+        if size > procs:
+            raise self.fail(f"{key}.grid has {size} processes, more than procs {procs}")
+        order = layer["order"]
+        if not isinstance(order, list) or sorted(map(str, order)) != sorted(AXES):
+            raise self.fail(f"{key}.order does not name every axis once")
+        self.one_of(layer["stationary"], ("in", "ker", "out"), f"{key}.stationary")
+        self.whole(layer["panels"], 1, MOST, f"{key}.panels")
+        self.whole(layer["memory_words"], 0, MOST, f"{key}.memory_words")
+        cost = self.number(layer["cost"], f"{key}.cost")
+        self.keys(layer["words"], ["in", "ker", "out"], f"{key}.words")
+        parts = [self.whole(layer["words"][t], 0, MOST, f"{key}.words.{t}") for t in ("in", "ker", "out")]
+        if words and not max(parts) <= cost <= sum(parts):
+            raise self.fail(f"{key}.cost is {cost:g}, which its words per tensor do not allow")
+
+    def edge(self, edge: Any, key: str, names: set[str], words: bool) -> None:
+        self.keys(edge, ["from", "to", "onto", "words", "cost"], key)
+        self.text(edge["from"], f"{key}.from")
+        self.text(edge["to"], f"{key}.to")
+        if not {edge["from"], edge["to"]} <= names or edge["from"] == edge["to"]:
+            raise self.fail(f"{key} does not join two layers of the plan")
+        self.one_of(edge["onto"], ("in", "out"), f"{key}.onto")
+        moved = self.whole(edge["words"], 0, MOST, f"{key}.words")
+        cost = self.number(edge["cost"], f"{key}.cost")
+        if (words and cost != moved) or (moved == 0 and cost != 0):
+            raise self.fail(f"{key}.cost is {cost:g}, which its {moved} words do not cost")
+
+    def singles(self, rows: list[Any]) -> None:
+        for i, row in enumerate(rows):
+            self.keys(row, ["name", "cost", "why"], f"singles[{i}]")
+            self.text(row["name"], f"singles[{i}].name")
+            if row["why"] != "":
+                self.text(row["why"], f"singles[{i}].why")
+            if row["cost"] is not None:
+                self.number(row["cost"], f"singles[{i}].cost")
+
+    def keys(self, value: Any, keys: list[str], key: str) -> None:
+        if not isinstance(value, dict) or set(value) != set(keys):
+            raise self.fail(f"{key} is not an object of {', '.join(keys)}")
+
+    def text(self, value: Any, key: str) -> None:
+        if not isinstance(value, str) or not value or not value.isprintable():
+            raise self.fail(f"{key} is not printable text")
+
+    def one_of(self, value: Any, allowed: tuple[str, ...], key: str) -> None:
+        if value not in allowed:
+            raise self.fail(f"{key} is {str(value)[:60]!r}, not one of {', '.join(allowed)}")
+
+    def whole(self, value: Any, least: int, most: int, key: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.fail(f"{key} is {str(value)[:60]}, not a whole number from {least} to {most}")
+        return value
+
+    def number(self, value: Any, key: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e300:
+            raise self.fail(f"{key} is {str(value)[:60]}, not a number from 0")
+        return float(value)
+
+    def same(self, said: Any, derived: float | None, key: str) -> None:
+        if derived is not None and isinstance(said, int | float) and not isinstance(said, bool):
+            if math.isclose(said, derived, rel_tol=1e-9):
+                return
+        elif said is None and derived is None:
+            return
+        raise self.fail(f"{key} is {str(said)[:60]}, but the rest of the plan makes it {derived}")
+
+
+def _cost(row: dict[str, Any]) -> float:
+    return float(row["cost"])

@@ -1,0 +1,186 @@
+"""Exact choice of one option per node under costs of nodes and of edges.
+
+    chain        shortest path, layer by layer; the general search of networkx (`path`) finds the same
+    graph        elimination of variables, one node after the other, exact; cost grows with the width
+    any graph    mixed-integer program (cvxpy with HiGHS); states its own gap
+
+All three minimise  Σ cost[node][option] + Σ edge[source option, target option].
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synth.base.errors import InfeasibleError
+
+Table = NDArray[np.float64]
+Pairs = Mapping[
+    tuple[int, int], Table
+]  # (source node, target node) -> cost by (source option, target option)
+WIDEST = 5_000_000  # entries of a table that elimination may build
+TOLD = 64  # nodes between two reports of progress
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """One option per node, the total cost, a proven lower bound of it, and how it was found."""
+
+    chosen: tuple[int, ...]
+    cost: float
+    bound: float
+    method: str
+
+    @property
+    def gap(self) -> float:
+        """Proven distance from the optimum over these options, as a share."""
+        return (self.cost - self.bound) / self.cost if self.cost > 0 else 0.0
+
+
+def solve(
+    costs: Sequence[Table], pairs: Pairs, method: str = "auto", progress: Progress | None = None
+) -> Solution:
+    """The optimum; `method` is auto, chain, path, elimination or mip."""
+    tell = progress or (lambda text: None)
+    merged = _merged(pairs)
+    if method == "auto":
+        chain = set(merged) == set(itertools.pairwise(range(len(costs))))
+        method = "chain" if chain and len(costs) > 1 else "elimination"
+    if method == "chain":
+        return _chain(costs, merged)
+    if method == "path":
+        return _path(costs, merged)
+    if method == "elimination":
+        found = _elimination(costs, merged, tell)
+        if found is not None:
+            return found
+        tell("the graph is too wide for elimination; solving a mixed-integer program")
+    return _mip(costs, merged)
+
+
+def evaluate(costs: Sequence[Table], pairs: Pairs, chosen: Sequence[int]) -> float:
+    """The cost of given choices."""
+    total = sum(float(costs[node][option]) for node, option in enumerate(chosen))
+    return total + sum(float(table[chosen[a], chosen[b]]) for (a, b), table in pairs.items())
+
+
+def _merged(pairs: Pairs) -> dict[tuple[int, int], Table]:
+    """One table per pair of nodes, the smaller one first."""
+    merged: dict[tuple[int, int], Table] = {}
+    for (a, b), table in pairs.items():
+        key, value = ((a, b), table) if a < b else ((b, a), table.T)
+        merged[key] = merged[key] + value if key in merged else value
+    return merged
+
+
+def _chain(costs: Sequence[Table], pairs: Pairs) -> Solution:
+    """The cheapest way to every option of a layer, from those to the options of the layer before."""
+    reached, before = costs[0], list[NDArray[np.intp]]()
+    for node in range(1, len(costs)):
+        ways = reached[:, None] + pairs[node - 1, node]
+        before.append(ways.argmin(axis=0))
+        reached = ways.min(axis=0) + costs[node]
+    chosen = [int(reached.argmin())]
+    for step in reversed(before):
+        chosen.append(int(step[chosen[-1]]))
+    cost = evaluate(costs, pairs, chosen[::-1])
+    return Solution(tuple(chosen[::-1]), cost, cost, "shortest path")
+
+
+def _path(costs: Sequence[Table], pairs: Pairs) -> Solution:
+    import networkx as nx
+
+    graph = nx.DiGraph()
+    for option, cost in enumerate(costs[0]):
+        graph.add_edge("start", (0, option), weight=float(cost))
+    for node in range(1, len(costs)):
+        table = pairs[node - 1, node] + costs[node][None, :]
+        graph.add_weighted_edges_from(
+            ((node - 1, i), (node, j), float(table[i, j])) for i, j in np.ndindex(*table.shape)
+        )
+    last = len(costs) - 1
+    graph.add_weighted_edges_from(((last, i), "end", 0.0) for i in range(len(costs[last])))
+    path = nx.dijkstra_path(graph, "start", "end")
+    chosen = tuple(option for _, option in path[1:-1])
+    cost = evaluate(costs, pairs, chosen)
+    return Solution(chosen, cost, cost, "shortest path")
+
+
+def _elimination(costs: Sequence[Table], pairs: Pairs, tell: Progress) -> Solution | None:
+    """Bucket elimination, the node with the smallest table first. None where a table would be too large."""
+    factors: list[tuple[tuple[int, ...], Table]] = [((n,), table) for n, table in enumerate(costs)]
+    factors += list(pairs.items())
+    sizes = [len(table) for table in costs]
+    near: list[set[int]] = [set() for _ in costs]
+    for a, b in pairs:
+        near[a].add(b)
+        near[b].add(a)
+    left, trace = set(range(len(costs))), []
+    while left:
+        node = min(left, key=lambda n: (math.prod(sizes[m] for m in near[n]) * sizes[n], n))
+        scope = (*sorted(near[node]), node)
+        if math.prod(sizes[n] for n in scope) > WIDEST:
+            return None
+        joined = np.zeros([sizes[n] for n in scope])
+        for names, table in [f for f in factors if node in f[0]]:
+            joined += _spread(table, names, scope)
+        factors = [f for f in factors if node not in f[0]]
+        factors.append((scope[:-1], joined.min(axis=-1)))
+        trace.append((node, scope[:-1], joined.argmin(axis=-1)))
+        for one, other in itertools.permutations(near[node], 2):
+            near[one].add(other)
+        for other in near[node]:
+            near[other].discard(node)
+        left.discard(node)
+        if left and len(left) % TOLD == 0:
+            tell(f"{len(left)} layers to go")
+    chosen = [0] * len(costs)
+    for node, scope, best in reversed(trace):
+        chosen[node] = int(best[tuple(chosen[n] for n in scope)])
+    cost = evaluate(costs, pairs, chosen)
+    return Solution(tuple(chosen), cost, cost, "elimination")
+
+
+def _spread(table: Table, names: tuple[int, ...], scope: tuple[int, ...]) -> Table:
+    """A table over `names` as one that broadcasts over `scope`."""
+    order = sorted(range(len(names)), key=lambda i: scope.index(names[i]))
+    placed = np.transpose(table, order)
+    shape = [1] * len(scope)
+    for axis, i in enumerate(order):
+        shape[scope.index(names[i])] = placed.shape[axis]
+    return placed.reshape(shape)
+
+
+def _mip(costs: Sequence[Table], pairs: Pairs) -> Solution:
+    """x picks an option per node, y a pair of options per edge; y is continuous and follows x."""
+    from typing import Any
+
+    import cvxpy
+
+    cp: Any = cvxpy
+
+    scale = max(1.0, max(float(np.max(t)) for t in costs))
+    pick = [cp.Variable(len(table), boolean=True) for table in costs]
+    terms = [(table / scale) @ x for table, x in zip(costs, pick, strict=True)]
+    rules = [cp.sum(x) == 1 for x in pick]
+    for (a, b), table in pairs.items():
+        both = cp.Variable(table.shape, nonneg=True)
+        rules += [cp.sum(both, axis=1) == pick[a], cp.sum(both, axis=0) == pick[b]]
+        terms.append(cp.sum(cp.multiply(table / scale, both)))
+    problem = cp.Problem(cp.Minimize(cp.sum(cp.hstack(terms))), rules)
+    problem.solve(solver=cp.HIGHS)
+    if problem.status not in ("optimal", "optimal_inaccurate"):
+        raise InfeasibleError(f"the mixed-integer program ended as {problem.status}; plan on fewer layers")
+    chosen = tuple(int(np.argmax(x.value)) for x in pick)
+    cost = evaluate(costs, pairs, chosen)
+    bound = min(cost, float(problem.value) * scale)
+    extra = getattr(problem.solver_stats, "extra_stats", None)
+    dual = getattr(extra, "mip_dual_bound", None)
+    return Solution(chosen, cost, bound if dual is None else min(cost, float(dual) * scale), "mip")

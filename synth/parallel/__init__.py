@@ -1,0 +1,1 @@
+"""A torch model on several ranks: `parallelize` and sharded input."""

@@ -1,0 +1,290 @@
+"""A user's torch model on the ranks of the default process group: the whole network as it is planned.
+
+    net = synth.parallelize(model, (32, 3, 224, 224))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    out = net.gather(net(net.scatter(images)))    # whole on every rank
+    criterion(out, labels).backward()             # the same loss everywhere; its gradient is taken once
+    optimizer.step()
+
+Convolutions, linear layers and poolings run by their plans, which are chosen together with what moves
+between them; between layers whose ownerships differ, words are moved. Batch normalization has the statistics
+of the whole batch, pooling fetches the rows of its neighbours. What cannot be cut is computed by every rank
+from the gathered whole, and rank 0 says so on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from synth.base.errors import InfeasibleError, SynthError, UsageError
+from synth.base.units import as_bytes
+from synth.layer.axes import TENSORS
+from synth.layer.layer import Layer
+from synth.machine.file import load_machine
+from synth.network.graph import Network as Graph
+from synth.network.planner.candidates import Asked
+from synth.network.planner.plan import NetworkPlan
+from synth.network.planner.planner import plan_network
+from synth.parallel.fx_network import boxes_of, described, network_of, onto_maps
+from synth.parallel.layer_plans import Decided, decided_by
+from synth.planning.derive import plan as plan_layer
+from synth.planning.plan import Plan
+from synth.search.strategies import STRATEGIES
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx, nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from synth.runtime.layers.distributed_layer import DistributedLayer
+    from synth.runtime.model.network import Network
+
+T = TypeVar("T")
+How = Plan | Mapping[str, int] | str  # a plan, parts of a grid, or the name of a strategy
+
+
+def parallelize(
+    model: nn.Module,
+    input: Sequence[int],
+    procs: int | DeviceMesh | None = None,
+    plan: NetworkPlan | os.PathLike[str] | Mapping[str, How] | How | None = None,
+    *,
+    memory: int | str | None = None,
+    refuse: bool = False,
+    bucket_bytes: int = 25 * 2**20,
+    check_finite: bool = False,
+    input_gradient: bool = False,
+    ahead: int | None = None,
+) -> Network:
+    """The model as a module that takes and gives this rank's shares; all ranks must ask.
+
+    input: shape of the whole batch, fixed for the life of the result.
+    procs: ranks or a mesh of them, for a check: they are those of the default process group.
+    plan: of the whole network, as `plan_model` makes it or `synth plan NET.yaml --json -o plan.json` writes
+        it. Or, for every layer, or by the name of a layer as `named_modules` has it ("" for the others): a
+        training plan, parts of its grid such as {"h": 4}, or the name of a strategy such as "spatial"; then
+        each layer is planned by itself, and those that a strategy does not fit, or that are not named, move
+        the fewest words. None: `plan_model`, on rank 0.
+    memory: bytes per process that the plan, or each plan, may take.
+    refuse: raise `ValueError` with the name of a layer that would have to be gathered.
+    bucket_bytes: gradients of biases are summed over the ranks that share them in messages
+        of about this size, during the backward pass; 0 for a message each.
+    check_finite: look for NaN and infinity in all activations and gradients, at the price of one small
+        collective for each; all ranks then raise `FloatingPointError`, which names layer, tensor and ranks.
+    input_gradient: whether the batch may ask for its gradient, too. A plan that is given knows itself.
+    ahead: layers of which Ker is gathered while one computes (1); sums of dKer then travel while as many
+        compute their gradients. It takes the room of so many slices more: 0 where memory was limited.
+
+    Raises `UsageError` for a wrong argument, a name that no layer has, or a plan of another model,
+    `InfeasibleError` where nothing fits the memory, and `ValueError` for a model that does what the ranks
+    would not, such as hooks and tied weights; docs/training.md has a list.
+    """
+    import torch.distributed as dist
+
+    from synth.runtime.model.network import Network
+
+    ranks = dist.get_world_size()
+    if ahead is not None and ahead < 0:
+        raise UsageError(f"ahead is {ahead}; give the number of layers, 0 for none")
+    asked = procs if isinstance(procs, int) or procs is None else procs.size()
+    if asked not in (None, ranks):
+        raise UsageError(f"the model is asked for {asked} ranks, but {ranks} run; start as many")
+    graph, whole = _graph(model, tuple(input))
+    decided = None
+    if plan is None and whole.planned:
+        asked_for = Asked(ranks, inward=input_gradient)
+        decided = _from_first(lambda: Decided.of(_planned(whole, asked_for, memory)))
+    elif isinstance(plan, NetworkPlan | os.PathLike) or str(plan).endswith(".json"):
+        decided = decided_by(plan, whole, ranks)  # type: ignore[arg-type]
+    chosen = {} if decided else _by_name(plan)  # type: ignore[arg-type]
+    known = {name for name, _ in model.named_modules()}
+    for name in chosen:
+        if name not in known:
+            raise UsageError(f"plan names the layer {name}, which the model does not have")
+    inner = {node.name for node in whole.planned if input_gradient or whole.inward(node)}
+    planner = _Planner(chosen, ranks, memory, check_finite, decided, inner)
+    places = {}
+    if decided:
+        for node in whole.planned:
+            if not node.weighted and node.layer:
+                places[node.name] = boxes_of(node.layer, decided.placed[node.name], ranks)
+    dtype = _dtype(model)
+    if ahead is None:
+        plans = [each for each in chosen.values() if isinstance(each, Plan)]
+        limited = decided.limited if decided else memory is not None or any(p.memory_limit for p in plans)
+        ahead = 0 if limited else 1
+    how: dict[str, Any] = {
+        "ahead": ahead,
+        "refuse": refuse,
+        "bucket_bytes": bucket_bytes,
+        "check_finite": check_finite,
+    }
+    return Network(model, tuple(input), planner.layer, dtype, graph=graph, places=places, **how)
+
+
+def plan_model(
+    model: nn.Module,
+    input: Sequence[int],
+    procs: int,
+    *,
+    memory: int | str | None = None,
+    axes: str = "",
+    input_gradient: bool = False,
+    objective: str = "words",
+    machine: str | os.PathLike[str] | None = None,
+) -> NetworkPlan:
+    """A training plan of all layers of a model together: the fewest words in layers and between them.
+
+    objective: or "time", the fewest seconds on a machine: a file, or the name of a shipped one.
+    memory: bytes per process. Without a limit the passes of a layer keep what they have gathered for each
+        other; with one only dOut is kept, from backward-data to backward-filter.
+    axes: the grids split no other axes than these, but where a layer cannot use all processes so; "" for
+        all axes.
+    input_gradient: whether a step makes the gradient of the batch, too; else layers with nothing trained
+        before them make that of their weights alone.
+
+    Raises `InfeasibleError` where no plan fits; the message says what would. `UsageError` for a wrong
+    argument, `InputError` for a wrong machine file.
+    """
+    where = None if machine is None else load_machine(machine)
+    asked = Asked(procs, objective, machine=where, axes=axes, strict=False, inward=input_gradient)
+    return _planned(_graph(model, tuple(input))[1], asked, memory)
+
+
+def _planned(network: Graph, asked: Asked, memory: int | str | None) -> NetworkPlan:
+    from dataclasses import replace
+
+    limit = as_bytes(memory)
+    kept = frozenset(TENSORS) if limit is None else asked.kept
+    return plan_network(network, replace(asked, training=True, memory=limit, exact=True, kept=kept))
+
+
+def _graph(model: nn.Module, shape: tuple[int, ...]) -> tuple[fx.Graph, Graph]:
+    """What the model calls, and the same as the planner sees it."""
+    from synth.runtime.model.trace import traced
+
+    modules, dtype = dict(model.named_modules()), _dtype(model)
+    graph = traced(model, shape, dtype)
+    onto_maps(graph, modules)
+    word = str(dtype).removeprefix("torch.")
+    return graph, network_of(graph, modules, type(model).__name__, word)
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    """That of the parameters, or torch's own where there are none."""
+    import torch
+
+    return next((values.dtype for values in model.parameters()), torch.get_default_dtype())
+
+
+def _from_first(make: Callable[[], T]) -> T:
+    """What rank 0 makes, on every rank; what it raises, too."""
+    import torch.distributed as dist
+
+    told: list[Any] = [None]
+    if dist.get_rank() == 0:
+        try:
+            told = [make()]
+        except SynthError as error:
+            told = [error]
+        except Exception as error:  # a fault of ours; it may hold what cannot be sent
+            told = [RuntimeError(f"rank 0 could not plan the model: {error!r}")]
+            told[0].__cause__ = error
+    dist.broadcast_object_list(told, src=0)
+    if isinstance(told[0], Exception):
+        raise told[0]
+    made: T = told[0]
+    return made
+
+
+def _by_name(plan: Mapping[str, How] | How | None) -> dict[str, How]:
+    if plan is None:
+        return {}
+    if isinstance(plan, Plan | str):
+        return {"": plan}
+    if all(isinstance(parts, int) for parts in plan.values()):
+        return {"": plan}  # type: ignore[dict-item]
+    return dict(plan)  # type: ignore[arg-type]
+
+
+class _Planner:
+    """Plans every layer once; equal layers are planned alike.
+
+    decided: what a plan of the whole network says of each layer.
+    inner: the layers that make the gradient of what they read.
+    """
+
+    def __init__(
+        self,
+        chosen: dict[str, How],
+        ranks: int,
+        memory: int | str | None,
+        check_finite: bool,
+        decided: Decided | None,
+        inner: set[str],
+    ) -> None:
+        self.chosen, self.ranks, self.memory = chosen, ranks, memory
+        self.check_finite, self.decided, self.inner = check_finite, decided, inner
+        self.made: dict[tuple[Layer, str, bool], Plan] = {}
+
+    def layer(self, name: str, module: nn.Module, shape: tuple[int, ...]) -> DistributedLayer | None:
+        """The distributed layer that stands for a module, None where there is no plan for its kind."""
+        from synth.codegen.module import distributed_conv
+
+        layer = described(name, module, shape)
+        if layer is None:
+            return None
+        how = self.chosen.get(name, self.chosen.get(""))
+        if self.decided is not None:
+            plan = self.decided.plan(layer, self.ranks)
+        else:
+            plan = how if isinstance(how, Plan) else self.plan(layer, how)
+        if name not in self.chosen and isinstance(how, Plan):
+            raise UsageError("one plan is of one layer; give plans by the names of layers")
+        bias = getattr(module, "bias", None) is not None
+        device = next(module.parameters()).device
+        return distributed_conv(plan, bias=bias, device=device, check_finite=self.check_finite)
+
+    def plan(self, layer: Layer, how: Mapping[str, int] | str | None) -> Plan:
+        """The plan of a layer with some way of cutting it."""
+        key = layer, str(how), layer.name in self.inner
+        if key not in self.made:
+            self.made[key] = self._plan(layer, how)
+        return self.made[key]
+
+    def _plan(self, layer: Layer, how: Mapping[str, int] | str | None) -> Plan:
+        if isinstance(how, str):
+            how = _pinned(how)
+        try:
+            return self._free(layer, how)
+        except (InfeasibleError, UsageError) as error:
+            if how is None:  # no even cut: some ranks idle in this layer
+                return self._free(layer, None, exact=False)
+            found = self._plan(layer, None)
+            print(f"{layer.name}: planned freely, grid {found.grid.shown()}: {error}", file=sys.stderr)
+            return found
+
+    def _free(self, layer: Layer, grid: Mapping[str, int] | None, exact: bool = True) -> Plan:
+        balance = 0.10 if grid is None else 10.0  # who names a grid takes its loads
+        return plan_layer(
+            layer,
+            self.ranks,
+            self.memory,
+            grid=grid,
+            balance=balance,
+            exact_procs=exact,
+            pass_="training",
+            gradients=("in", "ker") if layer.name in self.inner else ("ker",),
+        )
+
+
+def _pinned(name: str) -> dict[str, int]:
+    """The axes that a strategy does not cut."""
+    for strategy in STRATEGIES:
+        if strategy.name == name:
+            return {axis: 1 for axis in "bgdhwck" if axis not in strategy.axes}
+    names = ", ".join(strategy.name for strategy in STRATEGIES)
+    raise UsageError(f"there is no strategy {name!r}; the strategies are {names}")

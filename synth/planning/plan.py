@@ -1,0 +1,255 @@
+"""The plan: everything that was decided for one layer, and the numbers that follow from it.
+
+A plan is frozen data. Its `id` is a hash of the decisions alone (layer, processes, grid, passes), so two
+plans with the same id emit the same program, and ranks can compare ids before they talk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+from synth.bounds.closed_form import ClosedForm, Eq4, best
+from synth.bounds.paper_cost import cost_at
+from synth.bounds.training_step import training_bound
+from synth.bounds.universal import UniversalBound, universal_bound
+from synth.layer.axes import ROW_MAJOR, Order, PerAxis, Tensor
+from synth.layer.layer import Layer
+from synth.layer.nest import Nest
+from synth.layer.passes import GRADIENTS, TURNED, Passes, Task, gradients_of
+from synth.schedule.distribution import Distribution
+from synth.schedule.memory import Footprints, Memory
+from synth.schedule.pass_plan import PassPlan
+from synth.schedule.schedule import Schedule
+from synth.schedule.volume import Received, received
+from synth.search.branch_and_bound import Request, search
+from synth.search.strategies import Alternative, alternatives
+from synth.search.training_step import overlaps, training_memory
+
+if TYPE_CHECKING:
+    from synth.machine.hierarchy import Machine
+    from synth.search.fastest import Fastest
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A layer on a process grid, with a plan for every pass."""
+
+    layer: Layer
+    procs: int  # processes that were asked for; the grid may leave a few idle
+    grid: PerAxis
+    first: PassPlan
+    memory_limit: int | None = None  # bytes per process
+    balance: float = 0.10
+    exact_procs: bool = False
+    least_work: int | None = None  # w*: iterations of the most loaded process, at best
+    later: tuple[PassPlan, ...] = ()  # training: the backward passes, in order of execution
+    order: Order = ROW_MAJOR  # how the axes run over the ranks; the last one varies fastest
+    timed: tuple[Machine, Fastest] | None = field(default=None, compare=False)  # with objective time
+
+    @property
+    def nest(self) -> Nest:
+        """The loop nest of the layer."""
+        return self.layer.nest
+
+    @property
+    def used_procs(self) -> int:
+        """Processes that work."""
+        return self.grid.size
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        """Who works on what and owns what."""
+        return Distribution(self.nest, self.grid, self.order)
+
+    @property
+    def pass_plans(self) -> tuple[PassPlan, ...]:
+        """The plan of every pass, in order of execution."""
+        return (self.first, *self.later)
+
+    @property
+    def passes(self) -> Passes:
+        """The passes of the nest, in order of execution."""
+        return tuple(pass_plan.pass_ for pass_plan in self.pass_plans)
+
+    @property
+    def gradients(self) -> tuple[Tensor, ...]:
+        """The gradients that a training step makes, of the layer's own tensors."""
+        return gradients_of(self.passes, self.layer.transposed) if self.later else GRADIENTS
+
+    @property
+    def task(self) -> Task:
+        """What the plan does with its nest: one pass, or those of a training step."""
+        return "training" if self.later else self.first.pass_
+
+    @property
+    def pass_(self) -> Task:
+        """What the plan computes of its layer; of a transposed one, `task` is another pass."""
+        task = self.task
+        return TURNED[task] if self.layer.transposed and task != "training" else task
+
+    @property
+    def schedule(self) -> Schedule:
+        """All moves and computations of all ranks in the first pass."""
+        return self.schedules[0]
+
+    @cached_property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """All moves and computations of all ranks, pass by pass."""
+        return tuple(Schedule(self.distribution, pass_plan) for pass_plan in self.pass_plans)
+
+    @cached_property
+    def received(self) -> Received:
+        """Words that each rank receives, over all passes."""
+        passes = [received(self.distribution, pass_plan) for pass_plan in self.pass_plans]
+        return reduce(add, passes)
+
+    @cached_property
+    def words(self) -> dict[str, int]:
+        """The most words any rank receives: "in", "ker", "out", "halo" (part of in), "total"."""
+        return self.received.most()
+
+    @cached_property
+    def memory(self) -> Memory:
+        """The most words any rank holds, per phase, over all passes."""
+        if not self.later:
+            return self._footprints.memory(self.first)
+        return training_memory(self._footprints, self.pass_plans, self.overlap)
+
+    @cached_property
+    def _footprints(self) -> Footprints:
+        return Footprints(self.distribution)
+
+    @cached_property
+    def overlap(self) -> bool:
+        """Whether the sums of the first gradient travel while the second one is computed; see `overlaps`."""
+        return self._overlaps(self.memory_words)
+
+    def _overlaps(self, limit: int | None) -> bool:
+        return bool(self.later) and overlaps(self._footprints, self.pass_plans, limit)
+
+    @property
+    def work(self) -> PerAxis:
+        """W: the largest block of work, per axis."""
+        return self.distribution.most_work
+
+    @property
+    def tile(self) -> PerAxis:
+        """T: the largest tile, per axis."""
+        return self.first.sizes(self.work)
+
+    @cached_property
+    def algorithm(self) -> str:
+        """2D when the index that the stationary tensor lacks is whole in every process.
+
+        Otherwise 3D, or 2.5D when the memory limit keeps the plan from moving fewer words.
+        """
+        if all(self.distribution.group_size(pass_plan.stationary) == 1 for pass_plan in self.pass_plans):
+            return "2D"
+        if self.memory_limit is None:
+            return "3D"
+        free = search(replace(self.request, memory=None))
+        return "2.5D" if free.fit.words < self.words["total"] else "3D"
+
+    @property
+    def memory_words(self) -> int | None:
+        """The memory limit in words."""
+        return None if self.memory_limit is None else self.memory_limit // self.nest.word_bytes
+
+    @property
+    def request(self) -> Request:
+        """The search that this plan answers, with no part of the grid fixed."""
+        words, balance, exact = self.memory_words, self.balance, self.exact_procs
+        return Request(
+            *(self.nest, self.procs, words),
+            balance=balance,
+            exact=exact,
+            pass_=self.task,
+            transposed=self.layer.transposed,
+            gradients=self.gradients,
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        """The most bytes any rank holds."""
+        return self.memory.words * self.nest.word_bytes
+
+    @cached_property
+    def bound(self) -> UniversalBound:
+        """The universal lower bound on received words, for any schedule on as many processes.
+
+        It holds for every schedule that loads no process with more work than this plan does.
+        """
+        if self.pass_ == "training":
+            return training_bound(self.nest, self.procs, self.distribution.most_real_work, self.passes)
+        return universal_bound(self.nest, self.procs, self.memory_words, self.distribution.most_real_work)
+
+    @cached_property
+    def closed_form(self) -> ClosedForm:
+        """Eq. 4 with all its bounds, for the best stationary tensor (accessed words)."""
+        return best(Eq4.of(self.nest, self.procs, self.memory_words))
+
+    @property
+    def paper_bound(self) -> float:
+        """Table 2 at M_L = M with all bounds of Eq. 4 kept: accessed words."""
+        return self.closed_form.cost
+
+    @cached_property
+    def paper_cost(self) -> dict[str, float]:
+        """Eq. 3 and Eq. 10 of SPAA'21, accessed words, at the chosen integers."""
+        stays, at = self.first.stationary, (self.grid, self.tile)
+        return {
+            "eq3": float(cost_at(self.nest, stays, *at)),
+            "eq10": float(cost_at(self.nest, stays, *at, distributed=True)),
+        }
+
+    @property
+    def ratio(self) -> float | None:
+        """Received words over the universal bound; None where the bound is zero and words are moved."""
+        if self.bound.words > 0:
+            return self.words["total"] / self.bound.words
+        return 1.0 if self.words["total"] == 0 else None
+
+    @cached_property
+    def alternatives(self) -> list[Alternative]:
+        """The named strategies on the same layer, under the objective of the plan."""
+        if self.timed:
+            from synth.planning.comparison import timed_alternatives
+
+            return timed_alternatives(self, self.timed[0])
+        least = self.least_work if self.least_work is not None else self.work.size
+        return alternatives(self.request, least)
+
+    def __str__(self) -> str:
+        from synth.reports.text import report
+
+        return report(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan file: see `plan_file`."""
+        from synth.planning.plan_json import to_json
+
+        return to_json(self)
+
+    def decisions(self) -> dict[str, Any]:
+        """The decisions, as JSON data: what `id` hashes. Row-major order and overlap go without saying."""
+        placed = {} if self.order == ROW_MAJOR else {"order": list(self.order)}
+        waits = {"overlap": False} if self._overlaps(None) and not self.overlap else {}
+        return {
+            "problem": self.layer.to_json(),
+            "procs": self.procs,
+            "grid": self.grid._asdict(),
+            **placed,
+            **waits,
+            "passes": [pass_plan.to_json() for pass_plan in self.pass_plans],
+        }
+
+    @cached_property
+    def id(self) -> str:
+        """Twelve hexadecimal digits that name the decisions."""
+        text = json.dumps(self.decisions(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]

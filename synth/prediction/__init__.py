@@ -1,0 +1,1 @@
+"""The oracle: time and memory of a training step on a machine."""

@@ -1,0 +1,178 @@
+"""An event-driven replay of a network plan on a machine model, for up to a million ranks.
+
+Ranks are alike but for the size of their blocks, so two stand for all: one with the largest block of every
+layer and one with the smallest. Each has two streams, computing and the network; a task starts when what it
+needs is done and its stream is free, and a collective also waits for the slower of the two. Links carry what
+the collectives' algorithms send per level.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from synth.base.errors import UsageError
+from synth.base.text_table import table
+from synth.machine.hierarchy import Machine
+from synth.network.planner.plan import NetworkPlan
+from synth.prediction.task_graph import Task, tasks_of
+
+RANKS = ("largest block", "smallest block")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A replayed plan: seconds, bytes and busy shares; `tasks` with their times per kind of rank."""
+
+    plan: NetworkPlan
+    machine: Machine
+    tasks: tuple[Task, ...]
+
+    @property
+    def seconds(self) -> float:
+        """From the first task to the last."""
+        return max((max(task.end) for task in self.tasks), default=0.0)
+
+    @cached_property
+    def computing(self) -> float:
+        """Seconds that a rank with the largest blocks computes."""
+        return sum(task.seconds[0] for task in self.tasks if task.stream == "compute")
+
+    @property
+    def exposed(self) -> float:
+        """Seconds in which a rank with the largest blocks does not compute."""
+        return self.seconds - self.computing
+
+    @cached_property
+    def link_bytes(self) -> tuple[float, ...]:
+        """Bytes over the busiest link per level: what the ranks of a unit send, over its links."""
+        procs, loads = self.plan.asked.procs, []
+        for index, level in enumerate(self.machine.levels):
+            sent = sum(task.sent[index] for task in self.tasks if task.sent)
+            inside = self.machine.inner(index, procs)
+            loads.append(sent * inside / (level.links or inside))
+        return tuple(loads)
+
+    @property
+    def link_shares(self) -> tuple[float, ...]:
+        """Share of the replay in which the busiest link of each level is busy at its nominal rate."""
+        levels = zip(self.link_bytes, self.machine.levels, strict=True)
+        return tuple(load * level.beta / self.seconds if self.seconds else 0.0 for load, level in levels)
+
+    def __str__(self) -> str:
+        rows = [["level", "bytes on the busiest link", "busy"]]
+        for level, load, share in zip(self.machine.levels, self.link_bytes, self.link_shares, strict=True):
+            rows.append([level.name, f"{load:.4g}", f"{share:.1%}"])
+        asked = self.plan.asked
+        return "\n".join(
+            [
+                f"{self.plan.network.name} on {asked.procs} ranks of {self.machine.name}: "
+                f"{self.seconds * 1e3:.4g} ms = computing {self.computing * 1e3:.4g} + exposed "
+                f"{self.exposed * 1e3:.4g}, {len(self.tasks)} tasks",
+                *table(rows, right=[1, 2]),
+            ]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """`synth.replay/1`; seconds and bytes."""
+        names = [level.name for level in self.machine.levels]
+        return {
+            "schema": "synth.replay/1",
+            "network": self.plan.network.name,
+            "procs": self.plan.asked.procs,
+            "machine": self.machine.name,
+            "seconds": self.seconds,
+            "computing": self.computing,
+            "exposed": self.exposed,
+            "link_bytes": dict(zip(names, self.link_bytes, strict=True)),
+            "link_busy": dict(zip(names, self.link_shares, strict=True)),
+            "tasks": len(self.tasks),
+        }
+
+    def chrome_trace(self) -> dict[str, Any]:
+        """The planned steps as a Chrome trace, which Perfetto opens; times in microseconds."""
+        events: list[dict[str, Any]] = []
+        for kind, name in enumerate(RANKS):
+            events.append({"ph": "M", "pid": kind, "name": "process_name", "args": {"name": name}})
+            for number, stream in enumerate(("compute", "network")):
+                args = {"name": stream}
+                events.append({"ph": "M", "pid": kind, "tid": number, "name": "thread_name", "args": args})
+        for task, kind in itertools.product(self.tasks, range(2)):
+            if task.seconds[kind] > 0:
+                events.append(
+                    {
+                        "ph": "X",
+                        "pid": kind,
+                        "tid": 0 if task.stream == "compute" else 1,
+                        "name": task.name,
+                        "cat": task.layer,
+                        "ts": task.start[kind] * 1e6,
+                        "dur": (task.end[kind] - task.start[kind]) * 1e6,
+                    }
+                )
+        return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def replay(plan: NetworkPlan) -> Replay:
+    """Replay a plan on the machine that it was made for. Raises `UsageError` when it has none."""
+    machine = plan.asked.machine
+    if machine is None:
+        raise UsageError("a replay needs a machine; plan with one, --machine FILE")
+    tasks = tasks_of(plan, machine)
+    run(tasks)
+    return Replay(plan, machine, tuple(tasks))
+
+
+def run(tasks: list[Task]) -> None:
+    """Give every task its start and end. Streams take their tasks in the order of the list."""
+    queues: dict[tuple[int, str], Iterator[int]] = {}
+    for kind, stream in itertools.product(range(2), ("compute", "network")):
+        queues[kind, stream] = iter([i for i, task in enumerate(tasks) if task.stream == stream])
+    heads = {key: next(queue, None) for key, queue in queues.items()}
+    free = dict.fromkeys(queues, 0.0)
+    events: list[tuple[float, int, int]] = []  # end, task, kind
+    done: list[list[bool]] = [[False, False] for _ in tasks]
+
+    def begin() -> bool:
+        """Start every task at the head of a stream whose needs are met; whether one was."""
+        started = False
+        for (kind, stream), head in list(heads.items()):
+            if head is None or not all(done[n][kind] for n in tasks[head].needs):
+                continue
+            if stream == "compute":
+                _start(
+                    tasks[head],
+                    kind,
+                    max([free[kind, stream], *(tasks[n].end[kind] for n in tasks[head].needs)]),
+                )
+                heapq.heappush(events, (tasks[head].end[kind], head, kind))
+                free[kind, stream] = tasks[head].end[kind]
+                heads[kind, stream] = next(queues[kind, stream], None)
+                started = True
+            elif kind == 0 and heads[1, stream] == head and all(done[n][1] for n in tasks[head].needs):
+                ready = max(
+                    [free[0, stream], free[1, stream], *(max(tasks[n].end) for n in tasks[head].needs)]
+                )
+                for each in range(2):
+                    _start(tasks[head], each, ready)
+                    heapq.heappush(events, (tasks[head].end[each], head, each))
+                    free[each, stream] = tasks[head].end[each]
+                    heads[each, stream] = next(queues[each, stream], None)
+                started = True
+        return started
+
+    while True:
+        while begin():
+            pass
+        if not events:
+            return
+        _, task, kind = heapq.heappop(events)
+        done[task][kind] = True
+
+
+def _start(task: Task, kind: int, time: float) -> None:
+    task.start[kind], task.end[kind] = time, time + task.seconds[kind]

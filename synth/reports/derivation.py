@@ -1,0 +1,313 @@
+"""`synth plan --explain`: the derivation for one layer, in symbols and with its numbers, as text or LaTeX.
+
+Footprints and costs are those that the planner computes with, evaluated over sympy symbols instead of
+integers (`nest.Access`, `paper_cost.accessed_cost`); nothing is retyped. Accessed words (Eq. 3 and 4 of
+Li et al., SPAA'21) lead to the closed form; the plan itself is the optimum in received words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from synth.base.units import show_words
+from synth.bounds.closed_form import Eq4
+from synth.bounds.paper_cost import ORDER, accessed_cost
+from synth.layer.axes import AXES, KERNEL_OF, SPATIAL, TENSORS, Tensor
+from synth.layer.nest import accesses
+from synth.planning.plan import Plan
+
+Style = Literal["text", "latex"]
+
+
+@dataclass(frozen=True)
+class Equation:
+    """`name = symbolic = numeric`; either right side may be missing."""
+
+    name: str
+    symbolic: Any = None
+    numeric: Any = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, sentences, equations."""
+
+    title: str
+    sentences: Sequence[str]
+    equations: Sequence[Equation] = ()
+
+
+def explain(plan: Plan, style: Style = "text") -> str:
+    """The derivation of a plan as text or as a LaTeX fragment (amsmath)."""
+    parts = list(sections(plan))
+    return _text(plan, parts) if style == "text" else _latex(plan, parts)
+
+
+def sections(plan: Plan) -> Iterator[Section]:
+    """The derivation, step by step."""
+    symbols = Symbols(plan)
+    yield _nest(plan)
+    yield _footprints(plan, symbols)
+    yield _order(plan, symbols)
+    yield _closed_form(plan)
+    yield _kkt(plan)
+    yield _integers(plan, symbols)
+    yield _bound(plan)
+
+
+class Symbols:
+    """Symbols of the nest where the layer has an extent above 1, and their values in the plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        import sympy
+
+        nest = plan.nest
+        sizes = nest.loop_extents()
+        self.values: dict[Any, int] = {}
+
+        def of(prefix: str, index: str, value: int) -> Any:
+            if sizes[index] == 1:
+                return sympy.Integer(1)
+            symbol = sympy.Symbol(f"{prefix}_{index}", positive=True)
+            self.values[symbol] = value
+            return symbol
+
+        self.W: dict[str, Any] = {a: of("W", a, getattr(plan.work, a)) for a in AXES}
+        self.T: dict[str, Any] = {a: of("T", a, getattr(plan.tile, a)) for a in AXES}
+        kernels: dict[str, Any] = {
+            KERNEL_OF[a]: of("N", KERNEL_OF[a], nest.windows[a].kernel) for a in SPATIAL
+        }
+        stride: dict[str, Any] = {}
+        dilation: dict[str, Any] = {}
+        for axis in SPATIAL:
+            window = nest.windows[axis]
+            # a step that is 1, or that never counts, is written as the number
+            stride[axis] = self._step("sigma", axis, window.stride if sizes[axis] > 1 else 1)
+            dilation[axis] = self._step("delta", axis, window.dilation if window.kernel > 1 else 1)
+        self.accesses = accesses(stride, dilation, dict.fromkeys(SPATIAL, 0))
+        self.block: dict[str, Any] = {**self.W, **kernels}
+        self.tile: dict[str, Any] = {**self.T, **kernels}
+
+    def _step(self, name: str, axis: str, value: int) -> Any:
+        import sympy
+
+        if value == 1:
+            return sympy.Integer(1)
+        symbol = sympy.Symbol(f"{name}_{axis}", positive=True)
+        self.values[symbol] = value
+        return symbol
+
+    def number(self, expression: Any) -> Any:
+        """The expression with the plan's numbers put in."""
+        import sympy
+
+        return sympy.sympify(expression).subs(self.values)
+
+
+def _nest(plan: Plan) -> Section:
+    nest = plan.nest
+    lines = [f"{a.tensor}[{', '.join(map(str, a.dims))}]" for a in nest.accesses.values()]
+    return Section(
+        "The nest",
+        [
+            f"{plan.layer}.",
+            f"{lines[2]} += {lines[0]} * {lines[1]}, with {nest}.",
+            f"{show_words(nest.work)} multiply-adds, {show_words(nest.real_work)} of them on real input; "
+            + ", ".join(f"|{t}| = {show_words(nest.words[t])}" for t in TENSORS)
+            + " words.",
+            "In lacks k, Ker lacks x = (b, d, h, w), Out lacks c: along those it is shared.",
+        ],
+    )
+
+
+def _footprints(plan: Plan, symbols: Symbols) -> Section:
+    equations = []
+    for tensor in TENSORS:
+        words = symbols.accesses[tensor].footprint(symbols.tile)
+        equations.append(Equation(f"F_{tensor}", words, symbols.number(words)))
+    return Section(
+        "Footprints of a tile",
+        ["A tile T touches, per spatial dimension, sigma*(T-1) + delta*(N-1) + 1 input positions."],
+        equations,
+    )
+
+
+def _order(plan: Plan, symbols: Symbols) -> Section:
+    stays = plan.first.stationary
+    cost = accessed_cost(symbols.accesses, stays, symbols.block, symbols.tile)
+    order = " > ".join(axis for axis in ORDER[stays] if plan.nest.loop_extents()[axis] > 1)
+    inner = {"Out": "c", "Ker": "x", "In": "k"}[stays]
+    return Section(
+        "Cost of the chosen loop order (Eq. 3)",
+        [
+            f"{stays} is stationary: the tile loops run {order}; the innermost, {inner}, leaves it alone.",
+            "Every other tensor is brought in once per trip of the loops around it.",
+            *_role(plan),
+        ],
+        [Equation("cost", cost, symbols.number(cost))],
+    )
+
+
+def _closed_form(plan: Plan) -> Section:
+    import sympy
+
+    form = plan.closed_form
+    problem = Eq4.of(plan.nest, plan.procs, plan.memory_words)
+    term = problem.term(form.stationary)
+    first, second = (f"T_{name}" for name in term.names)
+    A, q, t, s, a, b = sympy.symbols("A q t s a b", positive=True)
+    Ta, Tb = (sympy.Symbol(name, positive=True) for name in (first, second))
+    numbers = {
+        A: problem.A,
+        q: term.q,
+        s: term.s,
+        a: term.a,
+        b: term.b,
+        Ta: _tiles(plan)[0],
+        Tb: _tiles(plan)[1],
+    }
+    objective = sympy.Max(q, t) + A * (a / Ta + b / Tb)
+    if problem.share > 1:  # several groups, one after the other
+        groups = sympy.Symbol("G", positive=True)
+        objective, numbers[groups] = groups * objective, problem.share
+    limit = "any" if math.isinf(problem.M_L) else show_words(problem.M_L)
+    return Section(
+        "Without halos (Eq. 4)",
+        [
+            "A halo-free tile of x = b*d*h*w and one step of the streaming index leave two tile sizes; for a "
+            f"stationary tile of t = s*{first}*{second} words the best block has max(q, t) words.",
+            f"{form.stationary} stationary is the cheapest; s = {term.s:g}, a = {term.a:g}, b = {term.b:g}, "
+            f"A = N_k*N_c*N_x/P = {problem.A:g}, q = {term.q:g} words, tile memory {limit} words.",
+        ],
+        [Equation("cost", objective, objective.subs(t, s * Ta * Tb).subs(numbers))],
+    )
+
+
+def _tiles(plan: Plan) -> tuple[float, float]:
+    form = plan.closed_form
+    of = {"k": form.t_k, "x": form.t_x, "c": form.t_c}
+    names = Eq4.of(plan.nest, plan.procs, plan.memory_words).term(form.stationary).names
+    return of[names[0]], of[names[1]]
+
+
+def _kkt(plan: Plan) -> Section:
+    import sympy
+
+    form = plan.closed_form
+    problem = Eq4.of(plan.nest, plan.procs, plan.memory_words)
+    term = problem.term(form.stationary)
+    A, K, t = sympy.symbols("A K t", positive=True)
+    cost = t + 2 * A * K / sympy.sqrt(t)
+    (star,) = sympy.solve(sympy.diff(cost, t), t)
+    values = {A: problem.A, K: problem.K}
+    where = {
+        "1a": "the memory is smaller than the share q: t = M",
+        "1b": "t* < q < M: the share q itself is the best tile, more would not pay (2D)",
+        "2a": "q <= t* <= M: the block grows until t = t* (3D)",
+        "2b": "q < M < t*: the block grows as far as memory allows, t = M (2.5D)",
+    }
+    binding = ", ".join(form.binding) or "none"
+    return Section(
+        "The KKT case",
+        [
+            "With both tile sizes inside their bounds T_a/T_b = a/b: 2*A*K/sqrt(t) words are streamed.",
+            f"q = {term.q:g}, t* = {problem.t_star:g}, M = {problem.M_L:g}: case {form.case}, "
+            f"{where.get(form.case, 'a bound of a tile decides')}.",
+            f"Inequalities that hold with equality: {binding}.",
+            f"Optimum over real numbers: {form.cost:.1f} accessed words at T_k = {form.t_k:.4g}, "
+            f"T_x = {form.t_x:.4g}, T_c = {form.t_c:.4g}.",
+        ],
+        [Equation("cost_2", cost), Equation("t_*", star, star.subs(values).evalf(8))],
+    )
+
+
+def _role(plan: Plan) -> list[str]:
+    if plan.pass_ == "forward":
+        return []
+    return [f"The pass is {plan.pass_}: the nest is the same, what is read and what is written trade places."]
+
+
+def _integers(plan: Plan, symbols: Symbols) -> Section:
+    words = {key: show_words(value) for key, value in plan.words.items()}
+    cost = accessed_cost(symbols.accesses, plan.first.stationary, symbols.block, symbols.tile)
+    eq3 = show_words(float(symbols.number(cost)))
+    owned = show_words(plan.nest.total_words / plan.used_procs)
+    return Section(
+        "Integers",
+        [
+            f"Over all grids of at most {plan.procs} processes, stationary tensors and tiles the fewest "
+            f"received words are found by exact search: grid {plan.grid.shown()}, {plan.first}.",
+            f"Blocks W = {plan.work.shown()}, tiles T = {plan.tile.shown()}.",
+            f"Eq. 3 at these integers charges {eq3} accessed words; about {owned} of what is accessed is "
+            "owned, and what a process owns does not travel.",
+            f"Received, at most by any rank: In {words['in']} (halo {words['halo']}), Ker {words['ker']}, "
+            f"Out {words['out']}; together {words['total']} words.",
+        ],
+    )
+
+
+def _bound(plan: Plan) -> Section:
+    bound = plan.bound
+    order: tuple[Tensor, ...] = ("Out", "In", "Ker")
+    accessed = ", ".join(f"{t} {x:.1f}" for t, x in zip(order, bound.x, strict=True))
+    ratio = "no ratio: the bound is 0" if plan.ratio is None else f"the plan is at {plan.ratio:.3f} of it"
+    segments = f"{bound.segments} segment{'s' * (bound.segments > 1)}"
+    return Section(
+        "The lower bound",
+        [
+            f"Processes that do at most {show_words(bound.most_work)} multiply-adds each touch X_O, X_I, X_K "
+            "words in all with X_O*X_I*X_K >= V, and every tensor is touched whole; the least sum is, per "
+            f"process, at {accessed}.",
+            f"Less the {bound.resident:.1f} words that it owns, a process receives at least "
+            f"{bound.words:.1f} words on average ({segments}); {ratio}.",
+        ],
+    )
+
+
+# --- text and LaTeX ------------------------------------------------------------------------------------
+
+
+def _text(plan: Plan, parts: Sequence[Section]) -> str:
+    import textwrap
+
+    import sympy
+
+    lines = [f"{plan.layer.name} on {plan.procs} processes, plan {plan.id}", ""]
+    for number, part in enumerate(parts, 1):
+        lines.append(f"{number}. {part.title}")
+        for sentence in part.sentences:
+            lines += textwrap.wrap(sentence, 100, initial_indent="   ", subsequent_indent="   ")
+        for each in part.equations:
+            sides = [each.name, *(sympy.sstr(v) for v in (each.symbolic, each.numeric) if v is not None)]
+            lines += textwrap.wrap(
+                " = ".join(sides), 100, initial_indent="     ", subsequent_indent="       "
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+SPECIAL = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
+SPECIAL |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "$": r"\$", "<": r"$<$", ">": r"$>$"}
+
+
+def _escaped(text: str) -> str:
+    return "".join(SPECIAL.get(each, each) for each in text)
+
+
+def _latex(plan: Plan, parts: Sequence[Section]) -> str:
+    import sympy
+
+    title = f"{plan.layer.name} on {plan.procs} processes, plan {plan.id}"
+    lines = [f"% {title!r}; needs amsmath", rf"\section*{{{_escaped(title)}}}"]
+    for part in parts:
+        lines.append(rf"\subsection*{{{_escaped(part.title)}}}")
+        lines += [_escaped(sentence) for sentence in part.sentences]
+        for each in part.equations:
+            name = sympy.latex(sympy.Symbol(each.name))
+            sides = [name, *(sympy.latex(v) for v in (each.symbolic, each.numeric) if v is not None)]
+            lines += [r"\begin{multline*}", " = \\\\\n".join([sides[0] + " = " + sides[1], *sides[2:]])]
+            lines.append(r"\end{multline*}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,120 @@
+"""`synth report`: a plan as one HTML file that needs no network: pictures, a little script, both themes.
+
+All text and numbers are decided here; the template only places them.
+A network has its own page (`html_network`), of the same frame.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from synth.analysis.tradeoff import memory_curve
+from synth.base.units import show_bytes, show_words
+from synth.layer.axes import AXES, PerAxis
+from synth.planning.plan import Plan
+from synth.reports.html_data import MOST_STEPS, report_data
+from synth.reports.html_page import render
+from synth.reports.svg_charts import tradeoff_chart, words_chart
+from synth.reports.text import memory_stages, ownership
+
+
+def html_report(plan: Plan) -> str:
+    """The page of a plan: self-contained, the same bytes for the same plan."""
+    from markupsafe import Markup
+
+    return render(
+        "report",
+        report_data(plan),
+        label=f"plan {plan.id}",
+        kicker=f"plan {plan.id} · {plan.pass_}",
+        title=plan.layer.name,
+        subtitle=str(plan.layer),
+        tiles=tiles(plan),
+        axes=axes_table(plan),
+        ownership=[" ".join(line.split()) for line in ownership(plan)],
+        strategies=strategies(plan),
+        memory=memory_bars(plan),
+        words_chart=Markup(words_chart(plan)),
+        tradeoff_chart=Markup(tradeoff_chart(plan, memory_curve(plan))),
+        cut_short=sum(t.steps for t in plan.pass_plans) > MOST_STEPS,
+    )
+
+
+def tiles(plan: Plan) -> list[tuple[str, str, str]]:
+    """The numbers at the top: (value, what it is, remark)."""
+    idle = plan.procs - plan.used_procs
+    total = plan.words["total"]
+    limit = f"of {show_bytes(plan.memory_limit)}" if plan.memory_limit else "no limit was set"
+    ratio = "-" if plan.ratio is None else f"{plan.ratio:.3f}"
+    steps = f"{plan.first.steps} step{'s' * (plan.first.steps > 1)}"
+    return [
+        (f"{plan.used_procs}", "processes", f"{idle} of {plan.procs} idle" if idle else "all of them work"),
+        (plan.algorithm, "algorithm", f"{plan.first.stationary} stationary, {steps}"),
+        (
+            show_words(total),
+            "words received",
+            f"at most, by any rank: {show_bytes(total * plan.nest.word_bytes)}",
+        ),
+        (show_words(plan.bound.words), "lower bound", "no schedule receives fewer on average"),
+        (ratio, "words / bound", "1 would be optimal beyond doubt"),
+        (show_bytes(plan.memory_bytes), "memory", f"per process, at most; {limit}"),
+    ]
+
+
+def axes_table(plan: Plan) -> dict[str, Any]:
+    """Extents, grid, work and tile per axis."""
+    shown = {"b", "c", "k", *plan.layer.spatial_axes, *(("g",) if plan.layer.groups > 1 else ())}
+    axes = [axis for axis in AXES if axis in shown]
+
+    def row(name: str, values: PerAxis) -> list[str]:
+        return [name, *(str(getattr(values, axis)) for axis in axes)]
+
+    rows = [row("extent N", plan.nest.extents), row("grid P", plan.grid)]
+    return {"head": axes, "rows": [*rows, row("work W", plan.work), row("tile T", plan.tile)]}
+
+
+def strategies(plan: Plan) -> list[dict[str, Any]]:
+    """Rows of the comparison, fewest words first; `from` and `to` place a line on a log scale, in percent."""
+    rows: list[tuple[str, int | None, str, str, bool]] = [
+        ("this plan", plan.words["total"], plan.grid.shown(), "", True)
+    ]
+    for each in plan.alternatives:
+        grid = each.grid.shown() if each.grid else "-"
+        rows.append((each.name, each.words, grid, each.why, each.feasible))
+    known = [float(words) for _, words, _, _, _ in rows if words]
+    low = min([*known, *([plan.bound.words] if plan.bound.words > 0 else [])], default=1.0)
+    high = max([*known, low * 2])
+
+    def place(words: float) -> float:
+        return round(100 * math.log(max(words, low) / low) / math.log(high / low), 2)
+
+    result = []
+    for name, words, grid, why, feasible in sorted(
+        rows, key=lambda r: (r[1] is None, r[1], r[0] != "this plan")
+    ):
+        times = f"{words / plan.words['total']:.2f}" if words and plan.words["total"] else "-"
+        kind = "mine" if name == "this plan" else "fair" if feasible else "unfair"
+        result.append(
+            {
+                "name": name,
+                "grid": grid,
+                "words": "-" if words is None else show_words(words),
+                "times": times,
+                "why": why,
+                "kind": kind,
+                "to": place(words or low),
+            }
+        )
+    return result
+
+
+def memory_bars(plan: Plan) -> list[dict[str, Any]]:
+    """Memory by phase; `percent` of the largest."""
+    phases = memory_stages(plan)
+    size = plan.nest.word_bytes
+    most = max([*phases.values(), 1])
+    return [
+        {"name": name, "bytes": show_bytes(words * size), "percent": round(100 * words / most, 2)}
+        for name, words in phases.items()
+    ]

@@ -1,0 +1,154 @@
+"""`synth report` of a network plan: the graph of its layers from input to output, as one HTML file."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from synth.base.units import show_bytes, show_words
+from synth.layer.axes import AXES
+from synth.reports.html_page import render
+
+ROW, TOP, LANE = 26, 30, 120  # pixels: height of a layer's row, of the heads, width of the lane of edges
+NAME, GRID, GRID_WIDE, STAYS, WORDS, WORDS_WIDE, MOVED, WIDE = 134, 290, 190, 496, 548, 110, 790, 800
+
+
+def html_network(data: dict[str, Any]) -> str:
+    """The page of a network plan as `parse_network_plan` returns it: the same bytes for the same plan."""
+    layers = rows(data)
+    what = "words received" if data["objective"] == "words" else "time"
+    machine = f", machine {data['machine']}" if data["machine"] else ""
+    return render(
+        "network",
+        {"layers": layers, "edges": (lines := edges(data))},
+        label=f"network plan for {data['procs']} processes",
+        kicker=f"network plan · {data['pass']}",
+        title=data["name"],
+        subtitle=f"{len(layers)} planned layers on {data['procs']} processes; objective: {what}{machine}",
+        tiles=tiles(data),
+        rows=layers,
+        edges=lines,
+        high=TOP + ROW * len(layers) + 6,
+        at={
+            "row": ROW,
+            "name": NAME,
+            "grid": GRID,
+            "stays": STAYS,
+            "words": WORDS,
+            "moved": MOVED,
+            "wide": WIDE,
+        },
+        axes=[axis for axis in AXES if any(layer["grid"][axis] > 1 for layer in data["layers"])],
+        singles=singles(data),
+    )
+
+
+def shown(data: dict[str, Any], cost: float) -> str:
+    """A cost with its unit."""
+    return show_words(cost) if data["objective"] == "words" else f"{cost * 1e3:.4g} ms"
+
+
+def tiles(data: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The numbers at the top: (value, what it is, remark)."""
+    moved = sum(edge["cost"] for edge in data["redistributions"])
+    free = sum(edge["words"] == 0 for edge in data["redistributions"])
+    size, ratio = data["word_bytes"], data["ratio"]
+    over = f"{data['cost'] / data['lower_bound'] - 1:.1%}" if data["lower_bound"] else "-"
+    words = "words in all" if data["objective"] == "words" else "time in all"
+    return [
+        (str(data["procs"]), "processes", f"{len(data['layers'])} planned layers"),
+        (shown(data, data["cost"]), words, "per process, at most: layers and what moves between"),
+        (
+            shown(data, moved),
+            "redistribution",
+            f"{free} of {len(data['redistributions'])} edges move nothing",
+        ),
+        (
+            show_bytes(data["memory_words"] * size),
+            "memory",
+            f"per process, at most; {show_bytes(data['resident_words'] * size)} stay",
+        ),
+        (f"{data['gap']:.2%}", "proven gap", f"among the options; at most {over} above any plan"),
+        (
+            "-" if ratio is None else f"{ratio:.3f}",
+            "of the best single strategy",
+            f"which is {data['best_single']}" if data["best_single"] else "none can be used everywhere",
+        ),
+    ]
+
+
+def rows(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row per layer; `parts` are segments of the grid's bar, as wide as the axis has of the logarithm."""
+    most = max([layer["cost"] for layer in data["layers"]]) or 1
+    result = []
+    for i, layer in enumerate(data["layers"]):
+        split = [axis for axis in layer["order"] if layer["grid"][axis] > 1]
+        total = math.log(math.prod(layer["grid"].values())) or 1
+        x, parts = float(GRID), []
+        for axis in split:
+            wide = GRID_WIDE * math.log(layer["grid"][axis]) / total
+            count = layer["grid"][axis]
+            parts.append({"axis": axis, "count": count, "x": round(x, 1), "wide": round(wide, 1)})
+            x += wide
+        incoming = sum(e["cost"] for e in data["redistributions"] if e["to"] == layer["name"])
+        result.append(
+            {
+                "name": layer["name"],
+                "y": TOP + ROW * i,
+                "grid": " x ".join(f"{axis}={layer['grid'][axis]}" for axis in split) or "one process",
+                "parts": parts,
+                "stationary": layer["stationary"].capitalize(),
+                "panels": layer["panels"],
+                "cost": shown(data, layer["cost"]),
+                "bar": round(WORDS_WIDE * layer["cost"] / most, 1),
+                "words": {t: show_words(n) for t, n in layer["words"].items()},
+                "memory": show_bytes(layer["memory_words"] * data["word_bytes"]),
+                "moved": shown(data, incoming) if incoming else "",
+            }
+        )
+    return result
+
+
+def edges(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """One arc per redistribution, the wider the more words; a layer's next one is joined by a short line."""
+    place = {layer["name"]: i for i, layer in enumerate(data["layers"])}
+    most = max([edge["words"] for edge in data["redistributions"]], default=0) or 1
+    result = []
+    for edge in data["redistributions"]:
+        one, other = place[edge["from"]], place[edge["to"]]
+        y, z = (TOP + ROW * i + ROW / 2 for i in (one, other))
+        bulge = 0 if other == one + 1 else min(LANE - 14, 10 + 18 * abs(other - one))
+        right = LANE - 2
+        path = f"M{right} {y:g}V{z:g}" if not bulge else ""
+        path = path or f"M{right} {y:g}C{right - bulge} {y:g} {right - bulge} {z:g} {right} {z:g}"
+        result.append(
+            {
+                "from": one,
+                "to": other,
+                "onto": edge["onto"].capitalize(),
+                "free": edge["words"] == 0,
+                "words": show_words(edge["words"]),
+                "cost": shown(data, edge["cost"]),
+                "path": path,
+                "thick": round(2 + 3 * math.sqrt(edge["words"] / most), 1) if edge["words"] else 1.5,
+            }
+        )
+    return result
+
+
+def singles(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """This plan and the single strategies, cheapest first; `to` is the length of a bar on a log scale."""
+    found = [("this plan", data["cost"], ""), *((s["name"], s["cost"], s["why"]) for s in data["singles"])]
+    known = [cost for _, cost, _ in found if cost]
+    low, high = min(known, default=1) / 2, max(known, default=1)
+    return [
+        {
+            "name": name,
+            "cost": "-" if cost is None else shown(data, cost),
+            "times": f"{cost / data['cost']:.2f}" if cost is not None and data["cost"] else "-",
+            "why": why,
+            "kind": "mine" if name == "this plan" else "unfair" if cost is None else "fair",
+            "to": round(100 * math.log(cost / low) / math.log(high / low), 1) if cost else 0,
+        }
+        for name, cost, why in sorted(found, key=lambda row: (row[1] is None, row[1], row[0] != "this plan"))
+    ]

@@ -1,0 +1,1 @@
+"""Who owns what, and what moves when: distribution, schedule, received volume and memory of a pass."""

@@ -1,0 +1,159 @@
+"""Who works on what and who owns what: rank -> intervals, for every tensor, before and after the pass.
+
+Three boxes of a tensor matter to a process:
+    needed   what its work block touches (for In: the rows its output rows read)
+    owned    what it alone stores; the owned boxes of all processes partition the tensor
+    carried  its part of the needed slice: what it hands to its group. For Ker and Out this is what it
+             owns; for In it is what it owns widened by the halo rows that neighbours own.
+The carried boxes of a group partition the needed slice of that group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from synth.layer.axes import (
+    AXES,
+    DIMS,
+    LACKS,
+    ROW_MAJOR,
+    SPATIAL,
+    TENSORS,
+    Order,
+    PerAxis,
+    Tensor,
+    per_axis,
+    strides,
+)
+from synth.layer.intervals import Block, Box, Interval, cut, cuts, meet
+from synth.layer.nest import Nest
+from synth.schedule.slice_shares import WANTED, Share, member_parts, share_of
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Blocks and ownership of one nest on one process grid.
+
+    `order` says how the axes run over the ranks; who owns what at which coordinates does not depend on it.
+    """
+
+    nest: Nest
+    grid: PerAxis
+    order: Order = ROW_MAJOR
+
+    @property
+    def ranks(self) -> range:
+        """All working ranks."""
+        return range(self.grid.size)
+
+    @cached_property
+    def _steps(self) -> PerAxis:
+        return PerAxis(**strides(self.grid, self.order))
+
+    def at(self, rank: int) -> PerAxis:
+        """Grid coordinates of a rank."""
+        return PerAxis(*(rank // step % n for step, n in zip(self._steps, self.grid, strict=True)))
+
+    def rank(self, at: PerAxis) -> int:
+        """Rank at some grid coordinates."""
+        return sum(index * step for index, step in zip(at, self._steps, strict=True))
+
+    def work(self, at: PerAxis) -> Block:
+        """Axis -> the block of the nest that the process works on."""
+        n = self.nest.extents
+        return {axis: cut((0, n[i]), self.grid[i], at[i]) for i, axis in enumerate(AXES)}
+
+    @cached_property
+    def most_work(self) -> PerAxis:
+        """W: the largest block along each axis (the first process along each has it)."""
+        return per_axis(lambda axis: -(-getattr(self.nest.extents, axis) // getattr(self.grid, axis)))
+
+    @cached_property
+    def most_real_work(self) -> int:
+        """Multiply-adds on real input of the most loaded process (padding zeros are not counted)."""
+        work, n = self.most_work, self.nest.extents
+        taps = 1
+        for axis, window in self.nest.windows.items():
+            extent, parts = getattr(n, axis), getattr(self.grid, axis)
+            blocks = cuts((0, extent), parts) if parts <= 4096 else [(0, 0)]
+            most = max(window.taps(*block) for block in blocks)
+            taps *= most or getattr(work, axis) * window.kernel
+        return work.b * work.g * work.c * work.k * taps
+
+    # -- groups ---------------------------------------------------------------------------------------
+
+    def group_size(self, tensor: Tensor) -> int:
+        """Processes that share a slice of the tensor."""
+        return self.grid.of(LACKS[tensor])
+
+    def member(self, tensor: Tensor, at: PerAxis) -> int:
+        """Index of a process in the group that shares its slice of the tensor."""
+        index = 0
+        for axis in LACKS[tensor]:
+            index = index * getattr(self.grid, axis) + getattr(at, axis)
+        return index
+
+    def group(self, tensor: Tensor, at: PerAxis) -> list[PerAxis]:
+        """Coordinates of all processes that share the slice of the process at `at`, in member order."""
+        line = [at]
+        for axis in LACKS[tensor]:
+            line = [p.with_(axis, i) for p in line for i in range(getattr(self.grid, axis))]
+        return line
+
+    @cached_property
+    def shares(self) -> dict[Tensor, Share]:
+        """Tensor -> how a slice is cut among its group."""
+        return {t: share_of(self.group_size(t), self._smallest(t)) for t in TENSORS}
+
+    def _smallest(self, tensor: Tensor) -> tuple[tuple[str, int], ...]:
+        sizes = dict(zip(DIMS[tensor], self.nest.shapes[tensor], strict=True))
+        parts = {dim: getattr(self.grid, dim, 1) for dim in sizes}
+        return tuple((dim, sizes[dim] // parts[dim]) for dim in WANTED[tensor])
+
+    # -- boxes ----------------------------------------------------------------------------------------
+
+    def slice_owned(self, tensor: Tensor, at: PerAxis) -> Box:
+        """What the group owns together: each dimension cut along its own grid axis."""
+        sizes = zip(DIMS[tensor], self.nest.shapes[tensor], strict=True)
+        return tuple(cut((0, n), getattr(self.grid, dim, 1), getattr(at, dim, 0)) for dim, n in sizes)
+
+    def owned(self, tensor: Tensor, at: PerAxis) -> Box:
+        """The box that this process alone owns; possibly empty."""
+        parts = member_parts(self.shares[tensor], self.member(tensor, at))
+        slices = zip(DIMS[tensor], self.slice_owned(tensor, at), strict=True)
+        return tuple(cut(whole, *parts.get(dim, (1, 0))) for dim, whole in slices)
+
+    def needed(self, tensor: Tensor, at: PerAxis) -> Box:
+        """The box that the work block touches."""
+        return self.touched(tensor, self.work(at))
+
+    def touched(self, tensor: Tensor, block: Block) -> Box:
+        """The box of a tensor that a block (axis -> interval) of the nest touches."""
+        windows = self.nest.windows
+
+        def along(dim: str, extent: int) -> Interval:
+            if dim not in block:
+                return 0, extent  # a kernel dimension: never split
+            if tensor == "In" and dim in SPATIAL:
+                return windows[dim].reach(*block[dim])
+            return block[dim]
+
+        return tuple(along(d, n) for d, n in zip(DIMS[tensor], self.nest.shapes[tensor], strict=True))
+
+    def carried(self, tensor: Tensor, at: PerAxis) -> Box:
+        """The part of the needed slice that this process hands to its group."""
+        if tensor != "In":
+            return self.owned(tensor, at)
+        parts = member_parts(self.shares["In"], self.member("In", at))
+        owned, needed = self.owned("In", at), self.needed("In", at)
+
+        def along(dim: str, own: Interval, need: Interval) -> Interval:
+            if dim not in SPATIAL:
+                return own
+            count, part = parts.get(dim, (1, 0))
+            low = need[0] if part == 0 else own[0]
+            high = need[1] if part == count - 1 else own[1]
+            return meet((low, max(low, high)), need)
+
+        return tuple(along(*each) for each in zip(DIMS["In"], owned, needed, strict=True))

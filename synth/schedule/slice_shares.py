@@ -1,0 +1,91 @@
+"""How a slice that several processes need is cut among them, so that every word has one owner.
+
+The processes that differ only along a tensor's lacking index need the same slice of it (SPAA'21,
+"Initial Data Distribution"). Each of them owns a share. The paper cuts In and Ker along c; the best grids
+often have fewer channels than processes in the group, so any dimensions may be cut: balance matters,
+the dimension does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from itertools import combinations
+
+from synth.layer.axes import Tensor
+
+Share = tuple[tuple[str, int], ...]  # (dimension, parts), the first varies slowest over the group
+
+# tensor -> the dimensions along which shares are cut, most wanted first
+WANTED: dict[Tensor, tuple[str, ...]] = {
+    "In": ("c", "g", "b", "h", "w", "d"),
+    "Ker": ("c", "k", "g", "r", "s", "t"),
+    "Out": ("k", "g", "b", "h", "w", "d"),
+}
+
+
+@cache
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, ascending."""
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return tuple(small + [number // d for d in reversed(small) if d * d != number])
+
+
+@lru_cache(maxsize=65536)
+def share_of(members: int, extents: tuple[tuple[str, int], ...]) -> Share:
+    """The cut of a slice among `members` that leaves the least-served member the most words.
+
+    `extents` are the dimensions of the smallest slice, most wanted first. A single dimension that
+    divides evenly is taken at once; otherwise up to three dimensions are cut, fewest first.
+    """
+    if members == 1:
+        return ()
+    for dim, extent in extents:
+        if extent % members == 0:
+            return ((dim, members),)
+    # cutting one dimension of extent 1 does what cutting any of them does, and the first is most wanted
+    flat = [dim for dim, extent in extents if extent == 1][1:]
+    extents = tuple((dim, extent) for dim, extent in extents if dim not in flat)
+    words = math.prod(extent for _, extent in extents)
+    fairest = (words // members, -words // members)  # the least and the most of an even cut
+    best: Share = ()
+    served = (-1, 0)
+    for count in (1, 2, 3):
+        for candidate in _candidates(members, extents, count):
+            parts = dict(candidate)
+            least = math.prod(extent // parts.get(dim, 1) for dim, extent in extents)
+            most = math.prod(-(-extent // parts.get(dim, 1)) for dim, extent in extents)
+            if (least, -most) > served:
+                best, served = candidate, (least, -most)
+            if served == fairest:
+                return best
+        if count == 2 and served[0] > 0:
+            break
+    return best
+
+
+def _candidates(members: int, extents: tuple[tuple[str, int], ...], count: int) -> Iterator[Share]:
+    """Ways to cut among `members` along exactly `count` of the dimensions."""
+    for dims in combinations([dim for dim, _ in extents], min(count, len(extents))):
+        for parts in _products(members, len(dims)):
+            yield tuple(zip(dims, parts, strict=True))
+
+
+def _products(number: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Ordered factorizations of `number` into `count` factors, each at least 2 when there are several."""
+    if count == 1:
+        yield (number,)
+        return
+    for factor in divisors(number)[1:-1]:
+        for rest in _products(number // factor, count - 1):
+            yield (factor, *rest)
+
+
+def member_parts(share: Share, index: int) -> dict[str, tuple[int, int]]:
+    """Group member `index` -> {dimension: (parts, its part)}."""
+    result: dict[str, tuple[int, int]] = {}
+    for dim, parts in reversed(share):
+        index, part = index // parts, index % parts  # numpy has no divmod for arrays of Python integers
+        result[dim] = (parts, part)
+    return result

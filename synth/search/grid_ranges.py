@@ -1,0 +1,153 @@
+"""Ranges of grids: whole sets of process grids, and what none of their members can beat.
+
+A range holds, per axis, a run of the counts that `space` admits. The search halves ranges until single
+grids are left, and only where the bound of a range says that an optimum may be inside; so grids are never
+listed, and a million processes over axes of any extent cost no more than a few thousand ranges.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from synth.layer.axes import AXES, SPATIAL, TENSORS, PerAxis, Tensor
+from synth.layer.window import Window
+from synth.search.grids import Space
+
+EDGES = 4096  # positions near the edges up to which clipped overlaps are summed up
+ONCE: Mapping[Tensor, int] = dict.fromkeys(TENSORS, 1)
+
+Key = tuple[int, int, tuple[int, ...]]  # work, idle processes, fixed order
+
+
+def key_of(work: int, idle: int, parts: PerAxis) -> Key:
+    """What decides between grids that receive as many words: the smallest key wins."""
+    order = (parts.c, parts.w, parts.h, parts.d, parts.k, parts.g, parts.b)
+    return work, idle, order
+
+
+def shared_rows(window: Window, parts: int) -> int:
+    """Rows at least that blocks read together beyond every row once, one count for every further block."""
+    cuts = parts - 1
+    full = window.dilation * (window.kernel - 1) + 1 - window.stride  # of a cut far from the edges
+    return max(cuts * window.overlap, cuts * full - _clipped(window))
+
+
+@cache
+def _clipped(window: Window) -> int:
+    """Rows that all cuts near the edges share less than a cut far from them."""
+    full = window.dilation * (window.kernel - 1) + 1 - window.stride
+    low = window.padding // window.stride + 1
+    high = (window.size + window.padding - full - window.stride) // window.stride
+    if low + window.out - high > EDGES:
+        return full * window.out  # leaves nothing
+    edges = {*range(1, min(low, window.out - 1) + 1), *range(max(1, high), window.out)}
+    clipped = 0
+    for cut in edges:
+        before, after = window.reach(0, cut), window.reach(cut, window.out)
+        shared = max(0, before[1] - after[0]) if before != (0, 0) and after != (0, 0) else 0
+        clipped += max(0, full - shared)
+    return clipped
+
+
+@dataclass(frozen=True)
+class Range:
+    """Per axis of `AXES` the first and the last index into its counts, both inside."""
+
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+
+    @property
+    def single(self) -> bool:
+        """Whether one grid is left."""
+        return self.first == self.last
+
+
+class Ranges:
+    """The ranges of one space under a work cap (iterations of the most loaded process)."""
+
+    def __init__(self, space: Space, cap: int) -> None:
+        self.procs, self.exact, self.cap, nest = space.procs, space.exact, cap, space.nest
+        self.extents = tuple(nest.extents)
+        self.counts = [space.counts(axis) for axis in AXES]
+        self.words = nest.words
+        n = nest.extents
+        self._flat = n.b * n.g * n.c  # words of In per input position
+        self._windows = [(AXES.index(a), nest.windows[a]) for a in SPATIAL]
+
+    def whole(self) -> Range | None:
+        """All grids of the space; None where none is admitted."""
+        if not all(self.counts):
+            return None
+        return self.narrowed([0] * len(AXES), [len(each) - 1 for each in self.counts])
+
+    def grid(self, at: tuple[int, ...]) -> PerAxis:
+        """The counts at some indices."""
+        return PerAxis(*(counts[i] for counts, i in zip(self.counts, at, strict=True)))
+
+    def halves(self, whole: Range) -> Iterator[Range]:
+        """Two ranges, narrowed, that hold what a range holds, cut along its widest axis in ratio."""
+        axis = max(
+            range(len(AXES)), key=lambda a: self.counts[a][whole.last[a]] / self.counts[a][whole.first[a]]
+        )
+        counts, low, high = self.counts[axis], whole.first[axis], whole.last[axis]
+        middle = bisect_right(counts, math.isqrt(counts[low] * counts[high]), low + 1, high)
+        for begin, end in ((low, middle - 1), (middle, high)):
+            first, last = list(whole.first), list(whole.last)
+            first[axis], last[axis] = begin, end
+            narrowed = self.narrowed(first, last)
+            if narrowed:
+                yield narrowed
+
+    def narrowed(self, first: list[int], last: list[int]) -> Range | None:
+        """Without the counts that no grid of at most P processes within the work cap can have."""
+        least = [counts[i] for counts, i in zip(self.counts, first, strict=True)]
+        most = [counts[i] for counts, i in zip(self.counts, last, strict=True)]
+        blocks = [-(-n // parts) for n, parts in zip(self.extents, most, strict=True)]
+        fewest, largest, work = math.prod(least), math.prod(most), math.prod(blocks)
+        for axis, counts in enumerate(self.counts):
+            low, high = first[axis], last[axis]
+            block = self.cap // (work // blocks[axis])
+            if block == 0:
+                return None
+            wanted = -(-self.extents[axis] // block)
+            if self.exact:
+                wanted = max(wanted, -(-self.procs // (largest // most[axis])))
+            if counts[low] < wanted:
+                low = bisect_left(counts, wanted, low, high + 1)
+            room = self.procs // (fewest // least[axis])
+            if counts[high] > room:
+                high = bisect_right(counts, room, low, high + 1) - 1
+            if low > high:
+                return None
+            if low != first[axis]:
+                fewest = fewest // least[axis] * counts[low]
+                first[axis] = low
+            if high != last[axis]:
+                largest = largest // most[axis] * counts[high]
+                work = work // blocks[axis] * -(-self.extents[axis] // counts[high])
+                last[axis] = high
+        return Range(tuple(first), tuple(last))
+
+    def bound(self, within: Range, moves: Mapping[Tensor, int] = ONCE) -> int:
+        """Words that the average process receives at least, on any grid of a range, if tensors move so often.
+
+        Where each moves once, that is on one grid of S processes (In·H·k + Ker·x + Out·c - all words) / S,
+        where H grows by the rows that neighbours share; clipped footprints are taken from below. The
+        numerator grows with every count, so it is taken at the fewest parts, and S at the most.
+        """
+        least = self.grid(within.first)
+        inputs = self._flat * math.prod(w.size + shared_rows(w, least[axis]) for axis, w in self._windows)
+        sums = moves["In"] * (inputs * least.k - self.words["In"])
+        sums += moves["Ker"] * self.words["Ker"] * (least.x - 1)
+        sums += moves["Out"] * self.words["Out"] * (least.c - 1)
+        return max(0, -(-sums // min(self.procs, self.grid(within.last).size)))
+
+    def key(self, within: Range) -> Key:
+        """A key that no grid of a range undercuts."""
+        most = self.grid(within.last)
+        work = math.prod(-(-n // parts) for n, parts in zip(self.extents, most, strict=True))
+        return key_of(work, max(0, self.procs - most.size), self.grid(within.first))

@@ -1,0 +1,321 @@
+"""The best plan of a pass on one distribution: which tensor stays, how many panels, inner tiles if need be.
+
+Without inner tiles nothing is brought in twice, so the words do not depend on the panels (but for halo
+rows that two panels along h share); panels then are few, for latency, and more when memory is short. A
+panel is worth its start-up only where enough words travel while the one before is used. Of numbers of panels
+up to the one wanted the largest is taken with which ranks can begin at different ones (`skew`), and where
+memory asks for more panels the smallest such number, if it is less than twice what would do.
+Inner tiles cost reloads and are considered only where no panel count fits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice, product
+
+from synth.layer.axes import SPATIAL, PerAxis, Tensor
+from synth.schedule.distribution import Distribution
+from synth.schedule.memory import Footprints
+from synth.schedule.panel_rotation import skewed
+from synth.schedule.pass_plan import ONES, PassPlan
+from synth.schedule.slice_shares import divisors
+from synth.schedule.volume import Visits, received, received_by
+from synth.search.tile_counts import FEW, count_from, thinned, tile_counts, x_counts
+
+PANELS = 4  # panels wanted for overlap at most, where memory does not ask for more
+PANEL_BYTES = 2**17  # that travel with each at least: some start-ups of a fast network (2 us, 10 GB/s)
+THINNEST = 16  # channels below which a panel feeds the local kernel badly
+
+
+FORWARD = PassPlan()
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A plan per pass, what the most-receiving process receives and the memory needed (both in words)."""
+
+    pass_plans: tuple[PassPlan, ...]
+    words: int
+    memory: int
+
+    @property
+    def first(self) -> PassPlan:
+        """The plan of the first, or only, pass."""
+        return self.pass_plans[0]
+
+
+def fit(
+    distribution: Distribution,
+    stationary: Sequence[Tensor],
+    limit: int | None,
+    role: PassPlan = FORWARD,
+    panels: int | None = None,
+) -> tuple[Fit | None, int]:
+    """The pass plan with the fewest words within `limit` words of memory, and the least memory any needs.
+
+    Without a limit the least memory is not looked for, and 0.
+
+    `role` says which pass, and which tensors are kept; `panels`, how many are wanted, by default as many as
+    overlap pays for. Ties go to fewer steps (beyond those wanted), then to the order of `stationary`.
+    """
+    fitter = _Fitter(distribution, limit, role, panels)
+    least = {tensor: 0 if limit is None else fitter.least(tensor) for tensor in stationary}
+    for tensor in stationary:
+        if limit is None or least[tensor] <= limit:
+            fitter.look(tensor)
+    return fitter.best, min(least.values())
+
+
+class _Fitter:
+    def __init__(
+        self, distribution: Distribution, limit: int | None, role: PassPlan, panels: int | None
+    ) -> None:
+        self.distribution, self.limit, self.role, self.panels = distribution, limit, role, panels
+        self.most = panels or PANELS
+        self.footprints = Footprints(distribution)
+        self.work = distribution.most_work
+        self.best: Fit | None = None
+        self._words: dict[Visits, int] = {}
+
+    def fits(self, pass_plan: PassPlan) -> bool:
+        """Whether a plan stays within the memory limit."""
+        return self.limit is None or self.footprints.memory(pass_plan).words <= self.limit
+
+    def words(self, visits: Visits) -> int:
+        """Most words any process receives; plans that visit the same tiles as often share the count."""
+        if visits not in self._words:
+            self._words[visits] = received_by(self.distribution, visits).most_with()
+        return self._words[visits]
+
+    def look(self, tensor: Tensor) -> None:
+        """Try the plans for one stationary tensor, and keep the best of all that were tried."""
+        for pass_plan in self.candidates(tensor):
+            self._offer(pass_plan)
+        if self.best and self.best.first.stationary == tensor:
+            for pass_plan in self._coarsened(self.best.first):
+                self._offer(pass_plan)
+
+    def _offer(self, pass_plan: PassPlan) -> None:
+        words = self.words(Visits.of(pass_plan))
+        best = self.best
+        steps = max(pass_plan.steps, self.most)
+        if best and (best.words, max(best.first.steps, self.most)) <= (words, steps):
+            return
+        self.best = Fit((pass_plan,), words, self.footprints.memory(pass_plan).words)
+
+    def _beaten(self, words: int) -> bool:
+        """Whether a plan is known that moves fewer words."""
+        return self.best is not None and self.best.words < words
+
+    def candidates(self, tensor: Tensor) -> Iterator[PassPlan]:
+        """The plans worth comparing for one stationary tensor, level by level of inner tiles.
+
+        A level is left out when a coarser one moves no more words than the level could.
+        """
+        untiled = received(self.distribution, self._plan(tensor))
+        floor = untiled.most_with()
+        fewest = 0
+        for pass_plan in self._panels(tensor, ONES, floor):
+            words = self.words(Visits.of(pass_plan))
+            fewest = min(fewest or words, words)
+            yield pass_plan
+            if words == floor and pass_plan.steps <= self.most:
+                return
+        if self._beaten(floor):
+            return
+        for composite in PassPlan(tensor).order[1:]:
+            for pass_plan in self._inner(tensor, composite, ONES, floor):
+                words = self.words(Visits.of(pass_plan))
+                fewest = min(fewest or words, words)
+                yield pass_plan
+        # with both inner loops, one of the streaming tensors is visited at least twice
+        twice = min(untiled.most_with(each) for each in PassPlan(tensor).streaming)
+        if 0 < fewest <= twice or self._beaten(twice):
+            return
+        for swapped in (False, True):
+            yield from self._nested(tensor, swapped)
+
+    def _nested(self, tensor: Tensor, swapped: bool) -> Iterator[PassPlan]:
+        """The plans with both inner loops: the outer one coarsest first, as it decides on the reloads."""
+        stream, outer, inner = self._plan(tensor, swapped=swapped).order
+        for counts in self._that_fit(tensor, outer, ONES, stream + inner):
+            least = self._reloaded(tensor, counts, inner, swapped)
+            if self._beaten(self.words(least._replace(rows=(1, 1, 1)))):
+                return
+            if not self._beaten(self.words(least)):
+                yield from self._inner(tensor, inner, counts, self.words(least), swapped)
+
+    def _reloaded(self, tensor: Tensor, counts: PerAxis, inner: str, swapped: bool) -> Visits:
+        """What plans visit at least, with some inner loop below an outer loop of some counts."""
+        twice = counts.with_("b" if inner == "x" else inner, 2)
+        visits = Visits.of(self._plan(tensor, twice, swapped))
+        return visits if PassPlan(tensor).stream != "x" and inner != "x" else visits._replace(rows=(1, 1, 1))
+
+    def _inner(
+        self, tensor: Tensor, composite: str, outer: PerAxis, enough: int, swapped: bool = False
+    ) -> Iterator[PassPlan]:
+        """The plans with one more loop in which some panel count fits.
+
+        Along x, where tiles share rows, those that read the fewest rows come first; none is looked for after
+        one that moves no more than `enough` words.
+        """
+        stream = PassPlan(tensor).stream
+        for counts in self._that_fit(tensor, composite, outer, stream):
+            for pass_plan in self._panels(tensor, _merge(outer, counts), enough, swapped):
+                yield pass_plan
+                if composite == "x" and self.words(Visits.of(pass_plan)) <= enough:
+                    return
+
+    def _panels(
+        self, tensor: Tensor, inner: PerAxis, enough: int, swapped: bool = False
+    ) -> Iterator[PassPlan]:
+        """The inner tiles with panel counts that fit: from the wanted one on, then coarser ones.
+
+        Along c and k the first one is as good as any; along x, where panels share rows, some are yielded
+        until one moves no more than `enough` words.
+        """
+        stream, wanted = PassPlan(tensor).stream, self._wanted(tensor)
+
+        def planned(panels: PerAxis) -> PassPlan:
+            return self._plan(tensor, _merge(panels, inner), swapped)
+
+        if stream == "x":
+            fitting = (each for each in map(planned, self._x_panels(wanted)) if self.fits(each))
+            for each in islice(fitting, FEW):
+                yield each
+                if self.words(Visits.of(each)) <= enough:
+                    return
+            return
+        extent = getattr(self.work, stream)
+        wanted = count_from(extent, min(wanted, extent if self.panels else max(1, extent // THINNEST)))
+        free = self.panels is None and inner == ONES and tensor == self.role.written
+        if free:
+            wanted = max(self._skewed(tensor, stream, 2, wanted), default=wanted)
+        counts = range(wanted, extent + 1)
+
+        def fits(count: int) -> bool:
+            return self.fits(planned(PerAxis(**{stream: count})))
+
+        if fits(wanted):
+            yield planned(PerAxis(**{stream: wanted}))
+        elif len(counts) > 1 and fits(extent):  # beyond one step, more panels never need more memory
+            count = counts[bisect_left(counts, True, lo=1, key=fits)]
+            if free:
+                count = min(self._skewed(tensor, stream, count, 2 * count - 1), default=count)
+            yield planned(PerAxis(**{stream: count}))
+        else:
+            coarser = filter(fits, range(1, wanted))
+            yield from (planned(PerAxis(**{stream: count})) for count in islice(coarser, 1))
+
+    def _skewed(self, tensor: Tensor, stream: str, low: int, high: int) -> list[int]:
+        """The numbers of panels, from `low` to `high`, with which ranks can begin at different ones."""
+        shares = self.distribution.shares
+        parts = {dict(shares[t]).get(stream, 1) for t in self.role.reads if t != tensor}
+        counts = {n for each in parts for n in divisors(each) if low <= n <= high}
+        return [n for n in counts if skewed(self.distribution, self._plan(tensor, PerAxis(**{stream: n})))]
+
+    def _x_panels(self, wanted: int) -> list[PerAxis]:
+        """Panels along x: as many as wanted, finer ones, coarser ones."""
+        best = PerAxis(b=min(wanted, self.work.b))
+        if self.limit is None:
+            return [best]
+        finer = [n for n in self._x_counts if n.b >= best.b or n.b == self.work.b]
+        return [best, *finer, *(n for n in self._x_counts if n not in set(finer))]
+
+    def _that_fit(self, tensor: Tensor, composite: str, outer: PerAxis, rest: str) -> Iterator[PerAxis]:
+        """Tile counts of an inner loop, coarsest first, with which the finest tiles along `rest` fit."""
+
+        def could(counts: PerAxis) -> bool:
+            fine = (_merge(_merge(outer, counts), each) for each in self._finest(rest))
+            return any(self.fits(self._plan(tensor, each)) for each in fine)
+
+        if composite == "x":
+            ways = [n for n in self._x_counts if n.size > 1]
+            if outer.size == 1 and len(rest) > 1:  # an outer loop: what it reloads counts, not the rows
+                ways.sort(key=lambda n: n.size)
+            yield from filter(could, ways)
+            return
+        extent = getattr(self.work, composite)
+        counts = range(2, extent + 1)
+
+        def along(count: int) -> PerAxis:
+            return PerAxis(**{composite: count})
+
+        if counts and could(along(extent)):
+            first = counts[bisect_left(counts, True, key=lambda count: could(along(count)))]
+            finer = [first, *(count for count in tile_counts(extent) if count > first)]
+            yield from map(along, thinned(finer, FEW))
+
+    def _coarsened(self, pass_plan: PassPlan) -> Iterator[PassPlan]:
+        """Plans with fewer tiles along x that fit: of a long block not every count was tried."""
+        if self.limit is None or pass_plan.trips("x") == 1:
+            return
+        tensor, swapped = pass_plan.stationary, pass_plan.swapped
+        stream = pass_plan.stream
+        panels = ONES if stream == "x" else PerAxis(**{stream: getattr(pass_plan.counts, stream)})
+        rest = "" if stream == "x" else stream
+        inner = PerAxis(*(n // panel for n, panel in zip(pass_plan.counts, panels, strict=True)))
+        for axis in ("w", "h", "d", "b"):
+
+            def fits(count: int, axis: str = axis, inner: PerAxis = inner) -> bool:
+                fine = (_merge(inner.with_(axis, count), each) for each in self._finest(rest))
+                return any(self.fits(self._plan(tensor, each)) for each in fine)
+
+            most = getattr(inner, axis)
+            if most > 1:
+                counts = range(2, most + 1)
+                inner = inner.with_(axis, 1 if fits(1) else counts[bisect_left(counts, True, key=fits)])
+        if stream == "x":
+            yield self._plan(tensor, inner, swapped)
+        else:
+            yield from self._panels(tensor, inner, 0, swapped)
+
+    def least(self, tensor: Tensor) -> int:
+        """The least memory any plan with this stationary tensor needs.
+
+        Smaller tiles need less, but for three steps up: a second panel on its way as soon as there is a
+        second step, a padded copy as soon as a padded axis is tiled, and with an inner loop slices that are
+        kept come whole.
+        """
+        thin = [ONES, *self._finest(PassPlan(tensor).stream), *self._finest("xck")]
+        return min(self.footprints.memory(self._plan(tensor, counts)).words for counts in thin)
+
+    def _finest(self, composites: str) -> list[PerAxis]:
+        """The most tiles along some composite indices; the least memory is that of one of them."""
+        work = self.work
+        c, k = (getattr(work, axis) if axis in composites else 1 for axis in ("c", "k"))
+        if "x" not in composites:
+            return [PerAxis(c=c, k=k)]
+        rows = product(*({1, getattr(work, axis)} for axis in SPATIAL))
+        return [PerAxis(b=work.b, d=d, h=h, w=w, c=c, k=k) for d, h, w in rows]
+
+    def _plan(self, tensor: Tensor, counts: PerAxis = ONES, swapped: bool = False) -> PassPlan:
+        return replace(self.role, stationary=tensor, counts=counts, swapped=swapped)
+
+    def _wanted(self, tensor: Tensor) -> int:
+        """Panels, if memory allows: one where nothing travels with them, or little.
+
+        What is kept is no reason for panels: its slice takes its memory in any case.
+        """
+        if self.panels is not None:
+            return self.panels
+        travels = {*self.role.reads, self.role.written} - self.role.kept - self.role.keeps - {tensor}
+        words = sum(self.footprints.slice(t) for t in travels if self.distribution.group_size(t) > 1)
+        size = words * self.distribution.nest.word_bytes
+        return max(1, min(PANELS, size // PANEL_BYTES))
+
+    @cached_property
+    def _x_counts(self) -> list[PerAxis]:
+        """Tile counts along x, fewest rows read first."""
+        nest = self.distribution.nest
+        spatial = tuple(
+            (nest.windows[a], getattr(nest.extents, a), getattr(self.distribution.grid, a)) for a in SPATIAL
+        )
+        return [PerAxis(b=b, d=d, h=h, w=w) for b, d, h, w in x_counts(self.work.b, spatial)]
+
+
+def _merge(one: PerAxis, other: PerAxis) -> PerAxis:
+    return PerAxis(*(a * b for a, b in zip(one, other, strict=True)))

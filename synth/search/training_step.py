@@ -1,0 +1,200 @@
+"""One training step of a layer: its passes on one grid, and what is kept in memory between them.
+
+    pass              reads       writes   what it can find kept
+    forward           In, Ker     Out      nothing
+    backward-data     dOut, Ker   dIn      Ker, from the forward pass
+    backward-filter   dOut, In    dKer     In, from the forward pass; dOut, from backward-data
+
+The two gradients may come either way around (dOut is then found by the other one). The sums of the first
+travel while the second is computed, so the one with more words to sum goes first.
+
+Without keeping, every tensor moves three times (twice gathered, once summed); each kept tensor saves one
+gather, so keeping all three saves a third of the words. It costs memory: a kept slice lives from the pass
+that gathers it to the pass that finds it. Which tensors to keep is part of the search.
+
+A transposed convolution does backward-data first: In and Out change places above. Where a gradient is not
+wanted (dIn of the first layer of a network) there are two passes, and one tensor that both read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache, reduce
+from itertools import combinations
+from operator import add
+
+from synth.layer.axes import Tensor
+from synth.layer.passes import GRADIENTS, PASSES, WRITES, Pass, Passes, sequences, spans
+from synth.schedule.distribution import Distribution
+from synth.schedule.memory import Footprints, Memory
+from synth.schedule.pass_plan import PassPlan
+from synth.schedule.volume import received
+from synth.search.tiling_search import Fit, fit
+
+
+def roles(kept: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan, ...]:
+    """The passes, each with what it keeps and finds kept when `kept` is kept between passes.
+
+    Of `kept`, what one pass alone reads is left out.
+    """
+    lives = spans(sequence)
+    kept = kept & lives.keys()
+    return tuple(
+        PassPlan(
+            pass_=pass_,
+            kept=frozenset(t for t in kept if lives[t][1] == pass_),
+            keeps=frozenset(t for t in kept if lives[t][0] == pass_),
+        )
+        for pass_ in sequence
+    )
+
+
+def preferred(
+    footprints: Footprints, transposed: bool = False, gradients: Collection[Tensor] = GRADIENTS
+) -> tuple[Passes, ...]:
+    """The orders of the passes, best first: the gradient with more words to sum is computed first."""
+
+    def arriving(sequence: Passes) -> int:
+        written = WRITES[sequence[1]]
+        return (footprints.distribution.group_size(written) - 1) * footprints.carried(written)
+
+    return tuple(sorted(sequences(transposed, gradients), key=arriving, reverse=True))
+
+
+def resident(footprints: Footprints, kept: frozenset[Tensor], sequence: Passes, pass_: Pass) -> int:
+    """Words alive during a pass that are none of its business, at most.
+
+    A backward pass leaves the tensor alone whose gradient it computes: its share waits, and its slice where
+    that was kept. Beside the last pass stays the gradient that was computed before it.
+    """
+    if pass_ == sequence[0]:
+        return 0
+    waits, before = WRITES[pass_], sequence[1 : sequence.index(pass_)]
+    words = footprints.shares[waits] + (footprints.slice(waits) if waits in kept else 0)
+    return words + sum(footprints.shares[WRITES[earlier]] for earlier in before)
+
+
+def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], overlap: bool = False) -> Memory:
+    """The most words a process holds over the passes, what waits for later ones included.
+
+    overlap: whether the sums of the first gradient travel while the second one is computed.
+    """
+    kept = pass_plans[0].keeps | pass_plans[1].keeps
+    sequence = tuple(pass_plan.pass_ for pass_plan in pass_plans)
+    passes = [
+        footprints.memory(pass_plan).beside(resident(footprints, kept, sequence, pass_plan.pass_))
+        for pass_plan in pass_plans
+    ]
+    if overlap:
+        more = footprints.travelling(pass_plans[1]) - footprints.shares[WRITES[sequence[1]]]
+        passes[2] = passes[2].beside(more)
+    return reduce(Memory.most, passes)
+
+
+def overlaps(footprints: Footprints, pass_plans: Sequence[PassPlan], limit: int | None) -> bool:
+    """Whether the sums of the first gradient travel under the second: there are both, and memory for it."""
+    if len(pass_plans) < len(PASSES) or footprints.distribution.group_size(pass_plans[1].written) == 1:
+        return False
+    return limit is None or training_memory(footprints, pass_plans, True).words <= limit
+
+
+def fit_training(
+    distribution: Distribution,
+    stationary: Sequence[Tensor],
+    limit: int | None,
+    panels: int | None = None,
+    transposed: bool = False,
+    gradients: Collection[Tensor] = GRADIENTS,
+) -> tuple[Fit | None, int]:
+    """The plans of the passes that move the fewest words in all, and the least memory needed.
+
+    Words are those of the process that receives most over the whole step; `panels` as for `fit`.
+    """
+    footprints = Footprints(distribution)
+    best: Fit | None = None
+    least: int | None = None
+    orders = preferred(footprints, transposed, gradients)
+
+    @cache
+    def fewest(kept: frozenset[Tensor]) -> int:
+        """Words in either order, were there memory enough."""
+        return _words(distribution, roles(kept, orders[0]))
+
+    for kept in choices(orders[0], limit is None):
+        if best is not None and fewest(kept) >= best.words:
+            continue
+        for sequence in orders:
+            chosen, needed = fit_passes(footprints, stationary, limit, kept, panels, sequence)
+            least = needed if least is None else min(least, needed)
+            if chosen is not None and (best is None or chosen.words < best.words):
+                best = chosen
+            if chosen is not None and chosen.words == fewest(kept):
+                break
+    assert least is not None
+    return best, least
+
+
+def choices(sequence: Passes, all_fit: bool) -> Iterator[frozenset[Tensor]]:
+    """What may be kept between passes, most first; with enough memory everything is."""
+    tensors = spans(sequence)
+    for count in range(len(tensors), -1, -1):
+        for kept in combinations(tensors, count):
+            yield frozenset(kept)
+        if all_fit:
+            return
+
+
+def fit_kept(
+    distribution: Distribution,
+    stationary: Sequence[Tensor],
+    limit: int | None,
+    kept: frozenset[Tensor],
+    transposed: bool,
+    gradients: Collection[Tensor] = GRADIENTS,
+) -> tuple[Fit | None, int]:
+    """`fit_passes` in the preferred order: what a network plans for a layer, and what then runs it."""
+    footprints = Footprints(distribution)
+    sequence = preferred(footprints, transposed, gradients)[0]
+    return fit_passes(footprints, stationary, limit, kept & spans(sequence).keys(), sequence=sequence)
+
+
+def fit_passes(
+    footprints: Footprints,
+    stationary: Sequence[Tensor],
+    limit: int | None,
+    kept: frozenset[Tensor],
+    panels: int | None = None,
+    sequence: Passes = PASSES,
+) -> tuple[Fit | None, int]:
+    """The plans of the passes when exactly `kept` is kept between them, None where that does not fit `limit`.
+
+    Also the least memory needed, in words.
+    """
+    distribution = footprints.distribution
+    pass_plans: list[PassPlan] = []
+    memory = needed = 0
+    for role in roles(kept, sequence):
+        alive = resident(footprints, kept, sequence, role.pass_)
+        room = None if limit is None else limit - alive
+        wanted = 1 if panels is None and _travels_whole(distribution, role, sequence) else panels
+        found, least = fit(distribution, stationary, room, role, wanted)
+        needed = max(needed, least + alive)
+        if found is not None:
+            pass_plans.append(found.first)
+            memory = max(memory, found.memory + alive)
+    if len(pass_plans) < len(sequence):
+        return None, needed
+    if overlaps(footprints, pass_plans, limit):
+        memory = training_memory(footprints, pass_plans, overlap=True).words
+    return Fit(tuple(pass_plans), _words(distribution, pass_plans), memory), needed
+
+
+def _travels_whole(distribution: Distribution, role: PassPlan, sequence: Passes) -> bool:
+    """Whether the sums of a pass are all that could stream in it: under the next pass they travel at once."""
+    at_hand = (t in role.kept or distribution.group_size(t) == 1 for t in role.reads)
+    return sequence[1:-1] == (role.pass_,) and distribution.group_size(role.written) > 1 and all(at_hand)
+
+
+def _words(distribution: Distribution, pass_plans: Sequence[PassPlan]) -> int:
+    """Words of the process that receives most over all passes."""
+    return reduce(add, (received(distribution, pass_plan) for pass_plan in pass_plans)).most_with()

@@ -1,0 +1,1 @@
+"""One process interprets the schedule of all ranks, and verifies it."""

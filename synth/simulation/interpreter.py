@@ -1,0 +1,395 @@
+"""`synth simulate`: one process interprets the schedule of all ranks, with values or counting only.
+
+Every rank has its own store of boxes. A move is refused unless its source holds the words; a tile is
+refused unless its rank holds what it touches. What comes out: the assembled result, the words every rank
+received per tensor, and the most words it ever held. None of it uses the planner's formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from synth.layer.axes import TENSORS, PerAxis, Tensor
+from synth.layer.intervals import Block, Box, contains, overlap, shape, volume, within
+from synth.schedule.panel_rotation import skewed
+from synth.schedule.schedule import Compute, Move, Round, Schedule
+from synth.simulation.numpy_kernels import Values
+from synth.simulation.numpy_kernels import run as run_kernel
+from synth.simulation.rank_state import (
+    Held,
+    IncompleteResult,
+    PanelMissing,
+    RankState,
+    add_box,
+    halo_is_filled,
+    slices_are_filled,
+    sums_are_sent_once,
+)
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Outcome: `out` in storage order (None when only counting), words received and held per rank."""
+
+    out: Values | None
+    received: dict[str, list[int]]  # "in", "ker", "out", "halo", "total" -> words by rank
+    peak: list[int]
+    steps: dict[tuple[str, int, Tensor], list[int]]  # (phase, step, tensor) -> words received by rank
+
+    def most(self) -> dict[str, int]:
+        """The most words any rank received, as `words.Received.most`."""
+        return {name: max(words) for name, words in self.received.items()}
+
+
+def simulate(schedule: Schedule, one: Values | None = None, other: Values | None = None) -> Simulation:
+    """Interpret a schedule. With the two tensors that its pass reads, values are computed too.
+
+    Both are whole, in storage order, with reduced input rows, and in the order of `passes.reads`: In and
+    Ker for the forward pass. Raises `PanelMissing` and `IncompleteResult` when the schedule is wrong.
+    """
+    return _Interpreter(schedule, one, other).run()
+
+
+Pieces = list[tuple[int, Held]]  # and the ranks that they come from
+
+
+class _Interpreter:
+    def __init__(self, schedule: Schedule, one: Values | None, other: Values | None) -> None:
+        self.schedule, self.distribution, self.pass_plan = schedule, schedule.distribution, schedule.pass_plan
+        self.nest = self.distribution.nest
+        self.written = self.pass_plan.written
+        self.skewed = skewed(self.distribution, self.pass_plan)
+        self.counting = one is None or other is None
+        self.dtype = one.dtype if one is not None else np.dtype("float64")
+        self.received = {name: np.zeros(len(self.distribution.ranks), np.int64) for name in _NAMES}
+        self.steps: dict[tuple[str, int, Tensor], Values] = {}
+        self.now = Round("halo", 0)
+        self.leaving = np.zeros(len(self.distribution.ranks), np.int64)  # sums on their way, by rank
+        self.ranks = [RankState() for _ in self.distribution.ranks]
+        for rank, state in enumerate(self.ranks):
+            self._start(state, self.distribution.at(rank), (one, other))
+
+    def _all(self, tensor: Tensor) -> Box:
+        return tuple((0, n) for n in self.nest.shapes[tensor])
+
+    def _start(self, state: RankState, at: PerAxis, given: tuple[Values | None, Values | None]) -> None:
+        """Own shares, kept slices, and zeros for what the pass writes."""
+        d, written, pass_plan = self.distribution, self.written, self.pass_plan
+        for tensor, values in zip(pass_plan.reads, given, strict=True):
+            state.own[tensor] = self._part(tensor, d.owned(tensor, at), values)
+            state.live += volume(state.own[tensor].box)
+            if tensor in pass_plan.kept:
+                state.tile[tensor] = self._part(tensor, d.needed(tensor, at), values)
+                apart = state.tile[tensor].box != state.own[tensor].box
+                state.live += volume(state.tile[tensor].box) if apart else 0
+            elif tensor in pass_plan.fills and d.group_size(tensor) > 1:
+                state.unfilled[tensor] = volume(d.needed(tensor, at))
+                state.live += state.unfilled[tensor]
+        carried = d.carried(written, at)
+        state.sums = Held(carried, self._zeros(carried))
+        if pass_plan.stationary == written:
+            whole = d.needed(written, at)
+            state.tile[written] = Held(whole, self._zeros(whole))
+            state.live += volume(whole)
+        else:
+            state.live += volume(carried)
+
+    def _part(self, tensor: Tensor, box: Box, values: Values | None) -> Held:
+        return Held(box, None if values is None else values[within(box, self._all(tensor))])
+
+    def _zeros(self, box: Box) -> Values | None:
+        return None if self.counting else np.zeros(shape(box), self.dtype)
+
+    def run(self) -> Simulation:
+        rounds = iter(self.schedule.rounds())
+        now = next(rounds)
+        while True:
+            following = next(rounds, None)
+            self._round(now, following)
+            if following is None:
+                break
+            now = following
+        slices_are_filled(self.ranks)
+        total = self.received["in"] + self.received["ker"] + self.received["out"]
+        received = {name: words.tolist() for name, words in {**self.received, "total": total}.items()}
+        steps = {key: words.tolist() for key, words in self.steps.items()}
+        return Simulation(self._assemble(), received, [state.peak for state in self.ranks], steps)
+
+    def _round(self, now: Round, following: Round | None) -> None:
+        self.now = now
+        match now.phase:
+            case "halo":
+                self._halo(now.moves)
+            case "expand":
+                self._gather(now.moves)
+            case "loop":
+                self._gather(now.moves)
+                flight = self._in_flight(following) if following and following.phase == "loop" else {}
+                for compute in now.computes:
+                    self._compute(compute, flight.get(compute.rank, 0))
+                if now.finished:
+                    self._reduce(now.reductions, flight)
+            case "reduce":
+                self._finish(now.reductions)
+            case "return":
+                self._return(now.reductions)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether nobody shares the slices of the written tensor."""
+        return self.distribution.group_size(self.written) == 1
+
+    # -- moves ----------------------------------------------------------------------------------------
+
+    def _take(self, move: Move) -> Values | None:
+        """The words of a move, from its source; refused when the source does not hold them."""
+        state = self.ranks[move.source]
+        if move.kind == "halo":
+            held = state.own[move.tensor]
+        elif move.kind == "reduce":
+            held = state.tile[self.written]
+        elif move.kind == "return":
+            held = state.sums
+        else:
+            held = self._share(state, move.tensor)
+            if move.tensor in self.skewed and self.now.phase == "loop" and move.box != held.box:
+                raise PanelMissing(
+                    f"rank {move.source} is to send {move.tensor} {move.box} but shares travel whole where "
+                    f"ranks are at different panels, and its is {held.box}; the schedule is wrong"
+                )
+        if not contains(held.box, move.box):
+            raise PanelMissing(
+                f"rank {move.source} is to send {move.tensor} {move.box} ({move.kind}) "
+                f"but holds {held.box} only; the schedule is wrong"
+            )
+        return None if held.values is None else held.values[within(move.box, held.box)]
+
+    @staticmethod
+    def _share(state: RankState, tensor: Tensor) -> Held:
+        return state.carried if tensor == "In" and state.carried else state.own[tensor]
+
+    def _count(self, move: Move) -> None:
+        targets, words = list(move.targets), volume(move.box)
+        self.received[move.tensor.lower()][targets] += words
+        if move.kind in ("halo", "return"):
+            self.received["halo"][targets] += words
+        key = self.now.phase, self.now.step, move.tensor
+        self.steps.setdefault(key, np.zeros(len(self.ranks), np.int64))[targets] += words
+
+    def _halo(self, moves: Iterable[Move]) -> None:
+        strips = np.zeros(len(self.ranks), np.int64)
+        for rank, state in enumerate(self.ranks):
+            box = self.distribution.carried("In", self.distribution.at(rank))
+            own = state.own["In"]
+            state.carried = own
+            if box == own.box:
+                continue
+            state.carried = Held(box, self._zeros(box))
+            state.live += volume(box)
+            kept = overlap(box, own.box)
+            if state.carried.values is not None and own.values is not None and volume(kept):
+                state.carried.values[within(kept, box)] = own.values[within(kept, own.box)]
+        moves = tuple(moves)
+        halo_is_filled(self.ranks, moves)
+        for move in moves:
+            values = self._take(move)
+            self._count(move)
+            for rank in (move.source, *move.targets):
+                strips[rank] += volume(move.box)
+            for target in move.targets:
+                into = self.ranks[target].carried
+                if into is not None and into.values is not None and values is not None:
+                    into.values[within(move.box, into.box)] = values
+        for state, words in zip(self.ranks, strips, strict=True):
+            state.touch(int(words))
+
+    def _gather(self, moves: tuple[Move, ...]) -> None:
+        arriving: dict[tuple[Tensor, int], Pieces] = {}
+        self.made: dict[tuple[Tensor, Box, tuple[tuple[int, Box], ...]], Values | None] = {}
+        for move in moves:
+            piece = Held(move.box, self._take(move))
+            self._count(move)
+            for rank in move.targets:
+                arriving.setdefault((move.tensor, rank), []).append((move.source, piece))
+        expanded = self.pass_plan.expanded[self.now.step] if self.now.phase == "expand" else None
+        for tensor in self.pass_plan.brought if expanded is None else (expanded,):
+            if self.distribution.group_size(tensor) > 1:
+                for rank in range(len(self.ranks)):
+                    self._bring(tensor, rank, arriving.get((tensor, rank), []))
+
+    def _bring(self, tensor: Tensor, rank: int, pieces: Pieces) -> None:
+        """A rank gets the region that it needs now: what it carries of it, and the pieces that arrive.
+
+        Members of a group carry disjoint boxes (and `_take` sees that they do): distinct sources, pieces
+        inside the region and the right sum mean that they tile it.
+        """
+        state, region = self.ranks[rank], self._region(tensor, rank)
+        old = state.tile.get(tensor)
+        if old is not None and old.box == region and not pieces:
+            return  # used in the step before
+        share = self._share(state, tensor)
+        mine = overlap(share.box, region)
+        if volume(mine):
+            pieces = [(rank, Held(mine, self._seen(share, mine))), *pieces]
+        inside = all(contains(region, piece.box) for _, piece in pieces)
+        distinct = len({source for source, _ in pieces}) == len(pieces)
+        if not inside or not distinct or sum(volume(piece.box) for _, piece in pieces) != volume(region):
+            raise PanelMissing(f"the pieces of {tensor} {region} for rank {rank} do not tile it")
+        state.live += volume(region) - (volume(old.box) if old else 0)
+        state.tile[tensor] = Held(region, self._together(tensor, region, pieces))
+        if tensor in state.unfilled:
+            state.unfilled[tensor] -= volume(region)
+        state.touch(volume(region) if len(pieces) > 1 else 0)
+
+    def _together(self, tensor: Tensor, region: Box, pieces: Pieces) -> Values | None:
+        """The values of a region; ranks that put the same pieces together share them."""
+        if self.counting:
+            return None
+        key = tensor, region, tuple(sorted((source, piece.box) for source, piece in pieces))
+        if key not in self.made:
+            values = np.zeros(shape(region), self.dtype)
+            for _, piece in pieces:
+                values[within(piece.box, region)] = piece.values
+            self.made[key] = values
+        return self.made[key]
+
+    def _region(self, tensor: Tensor, rank: int) -> Box:
+        """What a rank needs of a tensor in this round: for its tile, or for its whole block."""
+        if self.now.phase == "expand":
+            return self.distribution.needed(tensor, self.distribution.at(rank))
+        return self.distribution.touched(tensor, self.now.computes[rank].tile)
+
+    def _in_flight(self, following: Round) -> dict[int, int]:
+        """rank -> words of the next panels, which travel while this step computes, its own part copied."""
+        words: dict[int, int] = {}
+        for move in following.moves:
+            for rank in move.targets:
+                words[rank] = words.get(rank, 0) + volume(move.box)
+        for tensor in {move.tensor for move in following.moves}:
+            for rank, state in enumerate(self.ranks):
+                tile = following.computes[rank].tile
+                part = overlap(self._share(state, tensor).box, self.distribution.touched(tensor, tile))
+                words[rank] = words.get(rank, 0) + volume(part)
+        return words
+
+    # -- work -----------------------------------------------------------------------------------------
+
+    def _compute(self, compute: Compute, flight: int) -> None:
+        state, tile = self.ranks[compute.rank], compute.tile
+        boxes = {tensor: self.distribution.touched(tensor, tile) for tensor in TENSORS}
+        written = self.written
+        if written not in state.tile:
+            state.tile[written] = Held(boxes[written], self._zeros(boxes[written]))
+            state.live += volume(boxes[written])
+        held = {t: state.tile.get(t) or self._share(state, t) for t in TENSORS}
+        if all(high > low for low, high in tile.values()):
+            for tensor in TENSORS:
+                if not contains(held[tensor].box, boxes[tensor]):
+                    raise PanelMissing(
+                        f"rank {compute.rank} computes tile {tile} with {tensor} {boxes[tensor]} "
+                        f"but holds {held[tensor].box} only; the schedule is wrong"
+                    )
+            self._add(tile, boxes, held)
+        padded = self.nest.padded_words(tile, volume(boxes["In"][:3]))
+        state.touch(flight + int(self.leaving[compute.rank]) + volume(boxes[written]) + padded)
+
+    def _add(self, tile: Block, boxes: dict[Tensor, Box], held: dict[Tensor, Held]) -> None:
+        """The local kernel's result is added to the tile of the written tensor."""
+        sums = held[self.written]
+        one, other = (self._seen(held[t], boxes[t]) for t in self.pass_plan.reads)
+        if sums.values is None or one is None or other is None or volume(boxes["In"]) == 0:
+            return
+        result = run_kernel(self.pass_plan.pass_, self.nest, tile, one, other)
+        sums.values[within(boxes[self.written], sums.box)] += result
+
+    @staticmethod
+    def _seen(held: Held, box: Box) -> Values | None:
+        return None if held.values is None else held.values[within(box, held.box)]
+
+    # -- results --------------------------------------------------------------------------------------
+
+    def _reduce(self, moves: Iterable[Move], flight: Mapping[int, int] = MappingProxyType({})) -> None:
+        """Partial sums of the written panel go to their owners; every rank then drops the panel."""
+        moves = tuple(moves)
+        sums_are_sent_once(self.ranks, self.written, moves)
+        transit = np.zeros(len(self.ranks), np.int64)
+        arriving: list[tuple[int, Box, Values | None]] = []
+        for move in moves:
+            values = self._take(move)
+            self._count(move)
+            transit[[move.source, *move.targets]] += volume(move.box)
+            arriving += [(target, move.box, values) for target in move.targets]
+        for rank, state in enumerate(self.ranks):
+            transit[rank] += self._into_share(state)
+            state.touch(int(transit[rank]) + flight.get(rank, 0))
+        self.leaving = transit
+        for target, box, values in arriving:
+            add_box(self.ranks[target].sums, box, values)
+        self._drop(self.written)
+
+    def _drop(self, tensor: Tensor) -> None:
+        if tensor in (self.pass_plan.kept | self.pass_plan.keeps) - {*self.pass_plan.fills}:
+            return
+        for state in self.ranks:
+            panel = state.tile.pop(tensor, None)
+            state.live -= volume(panel.box) if panel else 0
+
+    def _into_share(self, state: RankState) -> int:
+        """Add the own terms to the share; their words, of which a copy waits for those of the others."""
+        panel = state.tile.get(self.written)
+        if panel is None:
+            return 0
+        mine = overlap(panel.box, state.sums.box)
+        if panel.values is not None:
+            add_box(state.sums, mine, panel.values[within(mine, panel.box)])
+        return 0 if self._alone else volume(mine)
+
+    def _finish(self, moves: Iterable[Move]) -> None:
+        """The stationary tensor was written: reduce it; the finished shares are new words."""
+        for tensor in self.pass_plan.reads:
+            self._drop(tensor)
+        self._reduce(moves)
+        for state in self.ranks:
+            state.live += volume(state.sums.box)  # where nobody shares the slice, it is the slice itself
+
+    def _return(self, moves: Iterable[Move]) -> None:
+        """Halo rows of dIn go back to their owners, who add them; then each keeps what it owns."""
+        strips = np.zeros(len(self.ranks), np.int64)
+        arriving: list[tuple[int, Box, Values | None]] = []
+        for move in moves:
+            values = self._take(move)
+            self._count(move)
+            strips[[move.source, *move.targets]] += volume(move.box)
+            arriving += [(target, move.box, values) for target in move.targets]
+        for rank, state in enumerate(self.ranks):
+            own = self.distribution.owned("In", self.distribution.at(rank))
+            mine = Held(own, self._zeros(own))
+            kept = overlap(own, state.sums.box)
+            state.touch(int(strips[rank]) + (volume(own) if own != state.sums.box else 0))
+            if state.sums.values is not None:
+                add_box(mine, kept, state.sums.values[within(kept, state.sums.box)])
+            state.sums = mine
+        for target, box, values in arriving:
+            add_box(self.ranks[target].sums, box, values)
+
+    def _assemble(self) -> Values | None:
+        if self.counting:
+            return None
+        whole = self._all(self.written)
+        out = np.full(shape(whole), np.nan, self.dtype)
+        for state in self.ranks:
+            own = state.sums
+            if volume(own.box) and own.values is not None:
+                out[within(own.box, whole)] = own.values
+        if np.isnan(out).any():
+            raise IncompleteResult(
+                f"some words of {self.written} are owned by no rank, or were computed from NaN"
+            )
+        return out
+
+
+_NAMES = ("in", "ker", "out", "halo")

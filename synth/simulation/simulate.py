@@ -1,0 +1,94 @@
+"""`synth simulate`: verify a plan's schedule for all ranks, and compute with it in one process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from synth.base.errors import CheckError
+from synth.base.units import show_bytes, show_words
+from synth.planning.plan import Plan
+from synth.schedule.schedule import Schedule
+from synth.simulation.interpreter import Simulation, simulate
+from synth.simulation.numpy_kernels import reference
+from synth.simulation.verify import Verified, verify
+
+LARGEST = 2**33  # multiply-adds beyond which values take minutes in one process
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What the interpreted schedule gave: words received and held per rank, and whether values agree."""
+
+    plan: Plan
+    verified: Verified
+    received: dict[str, list[int]]  # tensor, "halo" or "total" -> words by rank
+    peak: list[int]  # most words held, by rank
+    values: bool  # whether values were computed and agree
+
+    def __str__(self) -> str:
+        size = self.plan.nest.word_bytes
+        most = {name: max(words) for name, words in self.received.items()}
+        told = "values agree with the whole layer in one piece" if self.values else "counted only, no values"
+        held = max(self.peak)
+        return (
+            f"plan {self.plan.id}: {self.verified}\n"
+            f"{told}\n"
+            f"received per rank, at most: In {show_words(most['in'])} (halo {show_words(most['halo'])}), "
+            f"Ker {show_words(most['ker'])}, Out {show_words(most['out'])}; "
+            f"together {show_words(most['total'])} words = {show_bytes(most['total'] * size)}, as planned\n"
+            f"held per rank, at most: {show_words(held)} words = {show_bytes(held * size)}; "
+            f"planned {show_words(self.plan.memory.words)}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Words per rank and tensor, peak memory in words per rank, and what was checked."""
+        return {
+            "schema": "synth.simulation/1",
+            "plan": self.plan.id,
+            "ranks": self.verified.ranks,
+            "steps": self.verified.steps,
+            "words": {name: max(words) for name, words in self.received.items()},
+            "words_per_rank": self.received,
+            "peak_words_per_rank": self.peak,
+            "planned_memory_words": self.plan.memory.words,
+            "values_checked": self.values,
+        }
+
+
+def simulated(plan: Plan, values: bool = True, seed: int = 0) -> Simulated:
+    """Verify the schedules of all passes and interpret them; on small whole numbers, so values agree exactly.
+
+    Raises `CheckError` and its kinds where anything is wrong.
+    """
+    verified = [verify(schedule, plan.memory_words) for schedule in plan.schedules]
+    values = values and plan.nest.work * len(plan.schedules) <= LARGEST
+    outcomes = [_interpreted(plan, schedule, values, seed) for schedule in plan.schedules]
+    received = {
+        name: [sum(ranks) for ranks in zip(*(each.received[name] for each in outcomes), strict=True)]
+        for name in outcomes[0].received
+    }
+    peak = [max(ranks) for ranks in zip(*(each.peak for each in outcomes), strict=True)]
+    if max(peak) > plan.memory.words:
+        raise CheckError(f"a rank holds {max(peak)} words, but only {plan.memory.words} are planned")
+    steps = sum(each.steps for each in verified)
+    whole = Verified(verified[0].ranks, steps, max(received["total"]), max(peak))
+    return Simulated(plan, whole, received, peak, values)
+
+
+def _interpreted(plan: Plan, schedule: Schedule, values: bool, seed: int) -> Simulation:
+    """One pass; with `values` its result is compared with the whole layer in one piece."""
+    if not values:
+        return simulate(schedule)
+    random, pass_plan = np.random.default_rng(seed), schedule.pass_plan
+    one, other = (
+        random.integers(-4, 5, plan.nest.shapes[tensor]).astype(np.float64) for tensor in pass_plan.reads
+    )
+    outcome = simulate(schedule, one, other)
+    if outcome.out is None or not np.array_equal(
+        outcome.out, reference(plan.nest, one, other, pass_plan.pass_)
+    ):
+        raise CheckError(f"plan {plan.id}: the interpreted {pass_plan.pass_} pass computes other values")
+    return outcome

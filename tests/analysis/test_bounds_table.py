@@ -1,0 +1,67 @@
+"""The table of a sweep: text that fits, CSV and JSON with the same numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from synth.analysis.sweep import Asked, Sweep
+from synth.analysis.sweep_table import Study, to_csv
+from synth.layer.layer import load_layer
+
+LAYER = load_layer("examples/conv.yaml")
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return Study.of(LAYER, Sweep(LAYER.nest).points([1, 4, 64], [2**17, 2**20, None]))
+
+
+def test_text(study: Study) -> None:
+    text = str(study)
+    assert "received words per process" in text
+    assert "accessed words per process" in text
+    assert "!" in text  # Table 1 as printed lacks case 1b at P = 1
+    assert all(len(line) <= 150 for line in text.splitlines())
+
+
+def test_csv_has_the_numbers_of_json(study: Study) -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(study))))
+    points = json.loads(json.dumps(study.to_json()))["points"]
+    assert len(rows) == len(points) == 9
+    for row, point in zip(rows, points, strict=True):
+        assert int(row["procs"]) == point["procs"]
+        assert float(row["received.bound"]) == point["received"]["bound"]
+        plan = point["received"]["plan"]
+        assert row.get("received.plan.words", "") == ("" if plan is None else str(plan["words"]))
+
+
+def test_no_plan_is_a_dash_not_a_number(study: Study) -> None:
+    short = next(p for p in study.points if p.procs == 64 and p.memory == 2**17)
+    assert short.received.plan is None
+    assert short.received.ratio is None
+
+
+def test_changes_are_named() -> None:
+    text = str(Study.of(LAYER, Sweep(LAYER.nest).points([1, 64], [None])))
+    assert "local up to P = 1, 1D from P = 2" in text
+
+
+def test_memory_that_cannot_hold_the_tensors_is_marked() -> None:
+    small = load_layer("examples/small.yaml")
+    points = Sweep(small.nest, Asked(plans=False, relaxations=False)).points([1, 256, 4096], [1024, None])
+    study = Study.of(small, points)
+    assert small.nest.total_words == 79872
+    told = [(p["procs"], p["memory_bytes"], p["fits"]) for p in study.to_json()["points"]]
+    assert told == [
+        *((1, None, True), (1, 1024, False)),
+        *((256, None, True), (256, 1024, False)),
+        *((4096, None, True), (4096, 1024, True)),
+    ]
+    rows = [line for line in str(study).splitlines() if line.endswith("does not fit")]
+    assert [row.split()[0] for row in rows] == ["1", "256"]
+    assert "does not fit: the memory of all processes is less than the three tensors" in str(study)
+    assert "does not fit" not in str(Study.of(small, points[:1]))

@@ -1,0 +1,120 @@
+"""Files appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from synth.base.atomic_write import write_whole
+from synth.base.errors import UsageError
+
+
+def test_a_file_is_written_with_the_usual_rights(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_whole(str(path), "σ\n")
+    assert path.read_bytes() == "σ\n".encode()
+    assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
+    write_whole(str(path), "again\n")
+    assert path.read_text() == "again\n"
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_what_was_there_stays_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        UsageError, match=r"plan.json: cannot be written \(No space left on device\); check space"
+    ):
+        write_whole(str(path), "new")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def test_nothing_is_left_behind_by_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(source: str, target: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(str(tmp_path / "plan.json"), "new")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "plan.json"
+    with pytest.raises(UsageError) as fault:
+        write_whole(str(path), "new")
+    assert str(fault.value) == (
+        f"{path}: cannot be written (No such file or directory); check the folder and its rights"
+    )
+
+
+def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_whole(str(tmp_path), "new")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_beside_oneself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_whole("here.txt", "text")
+    assert Path("here.txt").read_text() == "text"
+
+
+WRITER = """
+import sys
+from synth.base.atomic_write import write_whole
+for turn in range(60):
+    write_whole(sys.argv[1], sys.argv[2] * (200_000 + turn))
+"""
+
+
+def test_writers_of_one_file_at_a_time_leave_it_whole_at_every_moment(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("0")
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), each]) for each in "abc"]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        text = path.read_text()
+        assert text == text[0] * len(text)
+        assert len(text) == 1 or 200_000 <= len(text) < 200_060
+        seen.add(text[0])
+    assert [writer.returncode for writer in writers] == [0, 0, 0]
+    assert seen & set("abc")
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def test_plans_made_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Each of three processes plans another layer, into a file of its own and into one that all share."""
+    program = (
+        "import sys\nfrom synth.cli.main import main\n"
+        "layer, own, shared = sys.argv[1:]\n"
+        "for path in (own, shared, own):\n"
+        "    assert not main(['plan', layer, '--procs', '6', '--json', '-o', path])\n"
+    )
+    started = []
+    for number in range(3):
+        layer = tmp_path / f"{number}.yaml"
+        layer.write_text(f"matmul: {{m: {50 + number}, n: 40, k: 30}}\n")
+        paths = [str(layer), str(tmp_path / f"{number}.json"), str(tmp_path / "shared.json")]
+        started.append(subprocess.Popen([sys.executable, "-c", program, *paths]))
+    assert [each.wait(200) for each in started] == [0, 0, 0]
+    own = [(tmp_path / f"{number}.json").read_bytes() for number in range(3)]
+    assert len(set(own)) == 3
+    assert (tmp_path / "shared.json").read_bytes() in own
+    assert len(os.listdir(tmp_path)) == 7

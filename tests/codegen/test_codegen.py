@@ -1,0 +1,194 @@
+"""The text of programs: formatted, clean, deterministic, closed, and safe against names."""
+
+from __future__ import annotations
+
+import ast
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from allowed import refused
+from cases import CASES
+from hypothesis import given
+from hypothesis import strategies as st
+from random_plans import random_plan
+
+from synth.base.errors import UsageError
+from synth.codegen import inline_runtime as library
+from synth.codegen import program as ir
+from synth.codegen.lower import lower
+from synth.codegen.render import render
+from synth.codegen.sbatch import render_sbatch
+from synth.layer.axes import PerAxis
+from synth.layer.layer import Layer
+from synth.planning.plan import Plan
+from synth.schedule.pass_plan import PassPlan
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Many programs: all cases in both forms, and random plans."""
+    folder = tmp_path_factory.mktemp("programs")
+    for name, plan in CASES.items():
+        (folder / f"{name}.py").write_text(render(plan))
+    for name in ("summa_2_5d", "strided_shared", "matrix_ker", "ker_stays_sums", "alone", "idle"):
+        (folder / f"{name}_alone.py").write_text(render(CASES[name], standalone=True))
+    for name in ("training_3d", "training_tiles", "training_matrix", "training_grouped"):
+        (folder / f"{name}_module.py").write_text(render(CASES[name], module=True))
+        (folder / f"{name}_module_alone.py").write_text(render(CASES[name], True, module=True))
+        (folder / f"{name}_alone.py").write_text(render(CASES[name], True))
+    for seed, task in enumerate(("backward-data", "backward-filter", "training") * 20):
+        (folder / f"random_{task}_{seed}.py").write_text(render(random_plan(random.Random(seed), task)))
+    for seed in range(120):
+        (folder / f"random_{seed}.py").write_text(render(random_plan(random.Random(seed)), seed % 6 == 0))
+    quoted = replace(CASES["data"].layer, name='it\'s a "layer" with \\N{x} \\')
+    (folder / "quoted.py").write_text(
+        render(replace(CASES["data"], layer=quoted), command='synth emit "a\\b.yaml"')
+    )
+    return folder
+
+
+def test_text_is_a_fixed_point_of_ruff_format(folder: Path) -> None:
+    done = ruff("format", "--isolated", "--diff", str(folder))
+    assert done.returncode == 0, done.stdout[:4000]
+
+
+def test_text_is_clean(folder: Path) -> None:
+    done = ruff("check", "--isolated", "--select", "E4,E7,E9,F,B,RET,SIM,UP", str(folder))
+    assert done.returncode == 0, done.stdout[:4000]
+
+
+def ruff(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ruff", *arguments, "--no-cache"], text=True, capture_output=True, check=False
+    )
+
+
+def test_imports_and_calls_are_of_a_list(folder: Path) -> None:
+    for path in [*folder.glob("*.py"), *Path("tests/golden").glob("*.py")]:
+        text = path.read_text()
+        assert refused(text, standalone="from synth.runtime." not in text) == [], path
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import subprocess", "imports subprocess"),
+        ("import os.path as p, ctypes", "imports ctypes"),
+        ("from torch.utils import cpp_extension", "imports from torch.utils"),
+        ("from . import x", "imports from None"),
+        ("from synth.runtime.program.cli import stop", "imports from synth.runtime.program.cli"),
+        ("exec('x')", "names exec"),
+        ("f = __import__", "names __import__"),
+        ("getattr(x, 'a' + 'b')", "reaches for a name that it makes up"),
+        ("getattr(x, '__class__')", "reaches for __class__"),
+        ("().__class__.__bases__", "reaches for __bases__"),
+        ("os.system('x')", "uses os.system"),
+        ("torch.load('x')", "uses torch.load"),
+        ("torch.ops.load_library('x')", "reaches for load_library"),
+        ("sys._getframe()", "uses sys._getframe"),
+    ],
+)
+def test_the_list_refuses(text: str, said: str) -> None:
+    assert said in refused(text, standalone=True)
+
+
+def test_a_standalone_text_has_no_unused_function() -> None:
+    tree = ast.parse(render(CASES["alone"], standalone=True))
+    defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert defined <= read
+    assert "redistribute" not in defined
+
+
+def test_same_plan_same_bytes() -> None:
+    for standalone in (False, True):
+        texts = {render(CASES["strided"], standalone) for _ in range(2)}
+        assert len(texts) == 1
+
+
+def _kinds(plan: Plan) -> set[type]:
+    def kinds(nodes: tuple[ir.Node, ...]) -> set[type]:
+        found = {type(node) for node in nodes}
+        for node in nodes:
+            found |= kinds(getattr(node, "body", ()))
+        return found
+
+    return set().union(*(kinds(function.body) for function in lower(plan, "synth emit").functions))
+
+
+def test_the_cases_reach_every_statement() -> None:
+    reached = {kind for plan in CASES.values() for kind in _kinds(plan)}
+    assert reached == set(ir.Node.__args__)  # type: ignore[attr-defined]
+
+
+@given(st.text())
+def test_a_name_is_never_code(name: str) -> None:
+    plan = Plan(replace_name(CASES["alone"].layer, name), 1, PerAxis(), PassPlan())
+    try:
+        text = render(plan, command=f"synth emit {name}")
+    except UsageError:
+        assert not name.isprintable()
+        return
+    tree, plain = ast.parse(text), ast.parse(render(CASES["alone"]))
+    assert [type(node) for node in ast.walk(tree)] == [type(node) for node in ast.walk(plain)]
+    constants = {
+        node.targets[0].id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    assert ast.literal_eval(constants["NAME"]) == name
+    assert ast.get_docstring(tree, clean=False).startswith(f"{name}: conv2d forward")  # type: ignore[union-attr]
+
+
+def replace_name(layer: Layer, name: str) -> Layer:
+    """A layer whose name went around the rules for names."""
+    copy = replace(layer)
+    object.__setattr__(copy, "name", name)
+    return copy
+
+
+def test_a_name_with_a_line_break_is_refused() -> None:
+    plan = replace(CASES["alone"], layer=replace_name(CASES["alone"].layer, 'x"""\nimport os'))
+    with pytest.raises(UsageError, match=r"the name of the layer .* has characters that cannot be printed"):
+        render(plan)
+
+
+def test_many_different_ranks_are_not_listed() -> None:
+    layer = Layer.conv2d((1, 2, 300, 2), 2, 3, padding=1)
+    text = render(Plan(layer, 151, PerAxis(h=151), PassPlan()))
+    assert "WORDS = {}  # too many different ranks to list" in text or text.count("    0: {") == 1
+    assert len(text) < 20_000
+
+
+def test_sbatch_refuses_what_slurm_would_misread() -> None:
+    plan = CASES["summa"]
+    with pytest.raises(UsageError, match="time 'soon' is no time limit; write minutes"):
+        render_sbatch(plan, "conv.py", 4, time="soon")
+    with pytest.raises(UsageError, match="partition 'a b' is no Slurm name"):
+        render_sbatch(plan, "conv.py", 4, partition="a b")
+    with pytest.raises(UsageError, match="ntasks-per-node is 0; take at least 1"):
+        render_sbatch(plan, "conv.py", 0)
+
+
+def test_sbatch_is_a_shell_script(tmp_path: Path) -> None:
+    script = tmp_path / "job.sbatch"
+    script.write_text(render_sbatch(CASES["summa"], "it's; rm -rf $HOME.py", 4))
+    done = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "python 'it'\"'\"'s; rm -rf $HOME.py' \"$@\"" in script.read_text()
+
+
+def test_no_two_runtime_functions_share_a_name() -> None:
+    """A standalone program has all of them side by side."""
+    names = [
+        node.name
+        for module in library.MODULES
+        for node in ast.parse(files("synth.runtime").joinpath(f"{module}.py").read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+    assert len(names) == len(set(names))

@@ -1,0 +1,128 @@
+"""`synth calibrate --procs`: the fits, the machine file, and what a broken calibration leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from faults import processes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synth.cli.main import main
+from synth.launch.calibrate import fitted, level, machine_text
+from synth.layer.axes import PerAxis
+from synth.layer.nest import Nest
+from synth.layer.window import Window
+from synth.machine.collectives import Group, cost
+from synth.machine.file import load_machine, parse_machine
+from synth.machine.layer_time import compute_seconds
+
+FOUND = {
+    "ranks": 8,
+    "local": 4,
+    "backend": "gloo",
+    "device": "cpu",
+    "memory": 2**34,
+    "call": 1e-5,
+    "bandwidth": 1e10,
+    "gamma": 1e-10,
+    "overlap": 0.25,
+}
+
+
+@given(st.floats(1e-7, 1e-2), st.floats(1e-12, 1e-7))
+def test_an_exact_line_is_found(fixed: float, slope: float) -> None:
+    points = [(a, b, a * fixed + b * slope) for a, b in ((1, 1e3), (1, 1e5), (3, 1e6), (7, 2e7))]
+    line = fitted(points)
+    assert line.factors == pytest.approx((fixed, slope), rel=1e-4)
+    assert line.error < 1e-6
+
+
+def test_no_factor_is_negative() -> None:
+    line = fitted([(1, 1e3, 1e-3), (1, 1e6, 0.5e-3)])  # the larger one was faster
+    assert line.factors[0] > 0
+    assert line.factors[1] == 0
+
+
+def test_the_machine_predicts_what_was_measured() -> None:
+    """Times made with the model of collectives come back from the machine file that is fitted to them."""
+    alpha, beta = {"node": 2e-6, "system": 3e-5}, {"node": 1e-10, "system": 1e-9}
+    rate, narrow = 5e10, 2e10
+    entries = []
+    for name, members in (("node", 4), ("system", 2)):
+        for size in (2**12, 2**16, 2**22):
+            seconds = (members - 1) * (alpha[name] + size / members * beta[name])
+            summing = FOUND["gamma"] * size * (members - 1) / members
+            for op, more in (("all_gather", 0.0), ("reduce_scatter", summing)):
+                each = {"level": name, "members": members, "op": op, "bytes": size, "seconds": seconds + more}
+                entries.append(each)
+    kernels = [
+        {"flops": n, "channels": channels, "seconds": 1e-5 + n / each}
+        for channels, each in ((32, rate), (64, rate), (31, narrow))
+        for n in (1e6, 1e8, 1e9)
+    ]
+    machine = parse_machine(
+        machine_text({**FOUND, "collectives": entries, "kernels": kernels}, "m"), "m.yaml"
+    )
+    assert [each.ranks for each in machine.levels] == [4, 8]
+    group = Group((4, 4))
+    for entry in entries[:6]:
+        op = "all_gather" if entry["op"] == "all_gather" else "reduce_scatter"
+        found = cost(machine, op, entry["bytes"], group, "ring").seconds
+        assert found == pytest.approx(entry["seconds"], rel=1e-2)
+    for k, each in ((64, rate), (16, narrow)):
+        nest = Nest(PerAxis(b=64, c=64, k=k), *[Window(1)] * 3)
+        seconds = 1e-5 + 2 * 64 * 64 * k / each
+        assert compute_seconds(machine, nest, nest.extents, True) == pytest.approx(seconds, rel=1e-2)
+    assert machine.overlap == 0.25
+    assert level(entries[:6], FOUND["gamma"]).error < 1e-6
+
+
+@pytest.mark.ranks
+def test_two_ranks_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "here.yaml"
+    assert main(["calibrate", "--procs", "2", "--repeat", "1", "-o", str(out)]) == 0, capsys.readouterr().err
+    machine = load_machine(out)
+    assert machine.name == "here"
+    assert [(each.name, each.ranks) for each in machine.levels] == [("node", 2)]
+    assert machine.levels[0].beta > 0
+    assert 1e8 < machine.compute.rate < 1e14
+    assert "Mean error of the fits" in out.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["here.yaml"]
+
+
+@pytest.mark.ranks
+def test_an_interrupted_calibration_leaves_the_old_file(tmp_path: Path) -> None:
+    out = tmp_path / "here.yaml"
+    out.write_text("old")
+    command = [sys.executable, "-m", "synth", "calibrate", "--procs", "2", "-o", str(out)]
+    with subprocess.Popen([*command, "--repeat", "100000"], stderr=subprocess.PIPE) as process:
+        begin = time.monotonic()
+        while len(processes("synth-calibrate-")) < 3 and time.monotonic() - begin < 60:
+            time.sleep(0.1)
+        os.kill(process.pid, signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert out.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["here.yaml"]
+    assert not processes("synth-calibrate-")
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ([], "needs a network file, or --procs P with at least 2 ranks"),
+        (["--procs", "1"], "--procs 1: a machine is measured with 2 to 64 ranks"),
+        (["--procs", "2", "--repeat", "0"], "--repeat 0"),
+        (["--procs", "2", "net.yaml"], "leave one of them out"),
+    ],
+)
+def test_what_is_refused(flags: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", *flags]) == 2
+    assert why in capsys.readouterr().err

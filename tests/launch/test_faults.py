@@ -1,0 +1,228 @@
+"""Whatever befalls a rank: all ranks end in time, none with 0, and the one to blame is named.
+
+docs/faults.md is the table of these faults. Most run on ranks of the fork server; how torchrun, a signal to
+`synth run` and the death of the launcher behave is tried with the real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from faults import AT, BEFORE, HOOK, PLAN, RANK, SLACK, STARTED, TIMEOUT, broken, processes
+from ranks import Outcome, run_ranks
+
+from synth.base.errors import CheckError, RunError
+from synth.launch import run as driver
+from synth.planning.plan_json import to_json
+
+pytestmark = [
+    pytest.mark.ranks,
+    pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc"),
+]
+ROOT = Path(__file__).parents[2]
+LOST = f"; rank {RANK} ({AT}) is lost, last seen at {STARTED}"
+
+
+def suffered(statement: str, folder: Path, *flags: str, hook: str = HOOK) -> Outcome:
+    """What is left of a run in which rank 2 ran a statement; it is over in time."""
+    mark = folder / "mark"
+    for _ in range(3):  # on a busy machine the ranks may not meet in time, and the fault never comes
+        outcome = run_ranks(broken(statement, mark, hook), 4, folder, *flags, timeout=TIMEOUT)
+        if mark.exists():
+            break
+    taken = time.time() - mark.stat().st_mtime
+    print(f"{statement}: over after {taken:.1f} s")
+    assert taken < TIMEOUT + SLACK
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", -signal.SIGKILL),
+        pytest.param("os._exit(0)", 0, marks=pytest.mark.slow),
+        ("sys.exit(0)", 0),
+    ],
+    ids=["killed", "stopped", "vanished", "left"],
+)
+def test_a_lost_rank_is_named(statement: str, code: int, tmp_path: Path) -> None:
+    outcome = suffered(statement, tmp_path)
+    assert outcome.codes[RANK] == code
+    others = [c for rank, c in enumerate(outcome.codes) if rank != RANK]
+    assert others == [6] * 3, outcome.output
+    told = "".join(outcome.output)
+    assert LOST in told
+    assert "rank 3 (b=1 k=1): failed, last started" in outcome.output[3]
+
+
+def test_a_rank_that_hangs_is_named(tmp_path: Path) -> None:
+    outcome = suffered("time.sleep(300)", tmp_path)
+    assert set(outcome.codes) == {6}
+    assert f"; rank {RANK} ({AT}) is late, still at {STARTED}" in "".join(outcome.output)
+
+
+def test_a_rank_that_raises_is_named(tmp_path: Path) -> None:
+    outcome = suffered("raise KeyError('panel')", tmp_path)
+    assert outcome.codes == [6] * 4
+    assert outcome.output[RANK] == f"rank {RANK} ({AT}): failed, last started {STARTED}: KeyError: 'panel'\n"
+    assert f"; the first to fail was rank {RANK} ({AT}), last started {STARTED}: KeyError" in "".join(
+        outcome.output
+    )
+
+
+@pytest.mark.parametrize("value", ["nan", pytest.param("inf", marks=pytest.mark.slow)])
+def test_a_value_that_is_no_number_is_named(value: str, tmp_path: Path) -> None:
+    statement = f"[panel.fill_(float('{value}')) for panel in panels.values()]"
+    told = named_by_all(suffered(statement, tmp_path, "--check"))
+    assert "FloatingPointError: Out has NaN or infinity in 1024 of 1024 words after loop step 1" in told
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (
+            "in_own[0, 0, 1, 1] = float('nan')",
+            "FloatingPointError: In has NaN or infinity in 1 of 1024 words",
+        ),
+        pytest.param(
+            "ker_own[1] = float('-inf')",
+            "FloatingPointError: Ker has NaN or infinity in 72 of 576 words",
+            marks=pytest.mark.slow,
+        ),
+        (
+            "in_own = in_own[:, :-1]",
+            "In is (2, 7, 8, 8) of torch.float32, but this rank owns (2, 8, 8, 8) of",
+        ),
+        (
+            "ker_own = ker_own.double()",
+            "Ker is (8, 8, 3, 3) of torch.float64, but this rank owns (8, 8, 3, 3) of",
+        ),
+    ],
+    ids=["nan", "inf", "shape", "dtype"],
+)
+def test_a_rank_with_other_data_is_named(statement: str, said: str, tmp_path: Path) -> None:
+    told = named_by_all(suffered(statement, tmp_path, "--check", hook=BEFORE))
+    assert f"last started the barrier before a run: {said}" in told
+
+
+def named_by_all(outcome: Outcome) -> str:
+    """What rank 2 said, when all ranks ended with 6 and somebody else named it as the first to fail."""
+    assert set(outcome.codes) == {6}, outcome.output
+    told = outcome.output[RANK]
+    assert told.startswith(f"rank {RANK} ({AT}): failed, last started "), told
+    others = "".join(each for rank, each in enumerate(outcome.output) if rank != RANK)
+    assert f"; the first to fail was rank {RANK} ({AT}), last started " in others
+    return told
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    statement = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))"
+    outcome = suffered(statement, tmp_path)
+    assert set(outcome.codes) == {6}
+    assert f"rank {RANK} ({AT}): failed, last started the writing of the report:" in outcome.output[RANK]
+    assert "File too large" in outcome.output[RANK]
+    assert not list(tmp_path.glob("rank-00002.json"))
+
+
+def test_another_plan_and_another_world_are_refused(tmp_path: Path) -> None:
+    text = broken("pass").replace('PLAN = "', 'PLAN = "other" * (os.environ["RANK"] == "2") + "')
+    outcome = run_ranks(text, 4, tmp_path, timeout=TIMEOUT)
+    assert outcome.codes == [2] * 4
+    assert "rank 2 runs another plan than rank 0" in outcome.output[0]
+    outcome = run_ranks(broken("pass"), 3, tmp_path, timeout=TIMEOUT)
+    assert outcome.codes == [2] * 3
+    assert "this program is for 4 ranks, a grid b=2 x k=2, but was started with 3" in outcome.output[0]
+
+
+def run_broken(statement: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The complaint of `synth run` about a program that breaks; it comes in time and nothing is left."""
+    mark = folder / "mark"
+    monkeypatch.setattr(driver, "render", lambda *_, **__: broken(statement, mark))
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with pytest.raises((RunError, CheckError)) as caught:
+        driver.run(PLAN, timeout=TIMEOUT, repetitions=0)
+    taken = time.time() - mark.stat().st_mtime
+    print(f"{statement} under torchrun: over after {taken:.1f} s")
+    assert taken < TIMEOUT + SLACK
+    assert not processes(str(folder))
+    return str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "how",
+    [
+        *(f"os.kill(os.getpid(), signal.{name})" for name in ("SIGKILL", "SIGSTOP")),
+        "os._exit(0)",
+        "sys.exit(7)",
+    ],
+)
+def test_synth_run_names_a_lost_rank(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LOST in run_broken(how, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_synth_run_names_a_rank_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = run_broken("raise KeyError('panel')", tmp_path, monkeypatch)
+    assert f"last started {STARTED}: KeyError: 'panel'" in told
+
+
+@pytest.mark.slow
+def test_synth_run_ends_a_rank_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = run_broken("time.sleep(300)", tmp_path, monkeypatch)
+    assert f"rank {RANK} ({AT})" in told
+
+
+def run_and_disturb(folder: Path, number: int, of: str) -> tuple[int, str]:
+    """`synth run` of a program that hangs, a signal sent to one of its processes; its code and complaint."""
+    mark = folder / "mark"
+    text = broken("time.sleep(300)", mark)
+    (folder / "plan.json").write_text(json.dumps(to_json(PLAN)))
+    script = "\n".join(
+        [
+            "import sys, synth.cli.main, synth.launch.run",
+            f"synth.launch.run.render = lambda *_, **__: {text!r}",
+            f"sys.exit(synth.cli.main.main(['run', {str(folder / 'plan.json')!r}, '--timeout', '60']))",
+        ]
+    )
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
+    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(folder)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], env=environment, text=True, stderr=subprocess.PIPE
+    )
+    try:
+        begin = time.monotonic()
+        while not mark.exists():
+            assert time.monotonic() - begin < 100
+            time.sleep(0.1)
+        found = [pid for pid, line in processes(str(folder)).items() if of in line]
+        disturbed = time.monotonic()
+        os.kill(found[0], number)
+        _, told = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    print(f"{signal.Signals(number).name} to {of}: over after {time.monotonic() - disturbed:.1f} s")
+    assert time.monotonic() - disturbed < SLACK + 5
+    assert not [line for line in processes(str(folder)).values() if "program.py" in line]
+    return process.returncode, told
+
+
+def test_an_interrupted_run_ends_its_ranks(tmp_path: Path) -> None:
+    code, told = run_and_disturb(tmp_path, signal.SIGINT, "synth.launch.run.render")
+    assert (code, told) == (130, "synth: interrupted\n")
+
+
+def test_ranks_do_not_outlive_their_launcher(tmp_path: Path) -> None:
+    code, told = run_and_disturb(tmp_path, signal.SIGKILL, "torch.distributed.run")
+    assert code == 6
+    assert "ended with code -9: no rank left a result" in told
+    assert "): failed, last started Ker, loop step" in told
+    assert "its launcher is gone" in told or "the launcher or rank 0, who keeps the store, is gone" in told

@@ -1,0 +1,152 @@
+"""Models as the planner sees them; what a plan, or its file, decides about a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from network_ranks import Cosmo, Residual
+from torch import nn
+
+import synth
+from synth.base.errors import InfeasibleError, InputError, UsageError
+from synth.network.planner.report import to_json
+from synth.parallel.layer_plans import Decided, decided_by
+from synth.parallel.parallelize import _graph
+
+
+def test_names_kinds_and_edges() -> None:
+    _, network = _graph(Residual(), (5, 3, 13, 13))
+    kinds = {node.name: node.kind for node in network.nodes.values()}
+    assert [name for name, kind in kinds.items() if kind == "conv2d"] == [
+        *("stem", "a.one", "a.two", "b.one", "b.two", "b.short"),
+    ]
+    assert (kinds["pool"], kinds["mean"], kinds["head"]) == ("pool", "globalpool", "linear")
+    sums = [node.name for node in network.nodes.values() if node.kind == "add"]
+    assert [[network.parts[i][0].home for i in network.nodes[name].inputs] for name in sums] == [
+        ["a.two", "pool"],
+        ["b.two", "b.short"],
+    ]
+    assert network.parameters == sum(p.numel() for p in Residual().parameters())
+
+
+def test_a_linear_layer_takes_the_map_that_was_flattened_for_it() -> None:
+    graph, network = _graph(Cosmo(), (2, 2, 8, 8, 8))
+    first, second = network.nodes["tail.1"].layer, network.nodes["tail.3"].layer
+    assert first is not None
+    assert second is not None
+    assert (first.kind, first.input, first.kernel) == ("conv3d", (2, 6, 2, 2, 2), (2, 2, 2))
+    assert second.kind == "matmul"
+    assert not any("tail_0" in node.name for node in graph.nodes)
+
+
+def test_what_is_gathered_has_no_home() -> None:
+    class Sorts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 5, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.two(torch.relu(torch.flip(torch.relu(self.one(x)), (1,))))
+
+    _, network = _graph(Sorts(), (4, 3, 5, 5))
+    assert [node.name for node in network.nodes.values() if node.kind == "gathered"] == ["flip"]
+    assert network.parts["flip"][0].home is None
+    assert network.edges == []
+    assert "flip" not in [node.name for node in synth.plan_model(Sorts(), (4, 3, 5, 5), 4).network.planned]
+
+
+def test_words_have_the_size_of_the_model() -> None:
+    _, network = _graph(Residual().double(), (5, 3, 13, 13))
+    assert {node.layer.nest.word_bytes for node in network.planned if node.layer} == {8}
+
+
+@pytest.mark.parametrize("memory", [None, 200_000])
+def test_a_file_decides_what_the_plan_does(memory: int | None, tmp_path: Path) -> None:
+    model, shape = Residual(), (8, 3, 16, 16)
+    plan = synth.plan_model(model, shape, 4, memory=memory)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(to_json(plan)))
+    _, network = _graph(model, shape)
+    one, other = decided_by(plan, network, 4), decided_by(file, network, 4)
+    assert one.placed == other.placed
+    assert one.limited == other.limited == (memory is not None)
+    before = {key: value for key, value in to_json(plan).items() if key != "memory_limit"}
+    file.write_text(json.dumps(before))  # as files were before it was said
+    assert decided_by(file, network, 4).limited
+    assert one.kept == other.kept == (frozenset({"Out"}) if memory else frozenset({"In", "Ker", "Out"}))
+    for node, cost, fit in zip(plan.network.planned, plan.layer_costs, plan.fits, strict=True):
+        if node.weighted and node.layer:
+            plans = [each.plan(node.layer, 4) for each in (one, other)]
+            assert plans[0].id == plans[1].id
+            assert plans[0].words["total"] == cost
+            assert plans[0].pass_plans == fit.pass_plans
+
+
+def test_a_file_of_an_imported_network_fits_the_model(tmp_path: Path) -> None:
+    from synth.cli.main import main
+
+    net, plan = tmp_path / "net.yaml", tmp_path / "plan.json"
+    command = ["import", "network_ranks:Residual", "--input", "8,3,16,16", "-o", str(net)]
+    assert main(command) == 0
+    command = ["plan", str(net), "--procs", "4", "--pass", "training", "--json", "-o", str(plan)]
+    assert main(command) == 0
+    _, network = _graph(Residual(), (8, 3, 16, 16))
+    decided = decided_by(plan, network, 4)
+    rows = {row["name"]: row for row in json.loads(plan.read_text())["layers"]}
+    assert decided.kept == frozenset({"Out"})
+    for name in ("stem", "a.one", "b.short", "head"):
+        assert decided.placed[name].grid._asdict() == rows[name]["grid"]
+    assert set(decided.placed) == {node.name for node in network.planned}
+
+
+def test_a_volume_that_one_process_cannot_hold() -> None:
+    model, shape = Cosmo().body, (2, 2, 16, 16, 16)
+    need = synth.plan_model(model, shape, 1).memory_words * 4
+    with pytest.raises(InfeasibleError, match="would do"):
+        synth.plan_model(model, shape, 1, memory=need // 2)
+    assert synth.plan_model(model, shape, 4, memory=need // 2, axes="dh").memory_words * 4 <= need // 2
+
+
+def test_axes_bind_the_layers_that_can_keep_to_them() -> None:
+    plan = synth.plan_model(Cosmo(), (2, 2, 8, 8, 8), 4, axes="dh")
+    grids = {node.name: placed.grid for node, placed in zip(plan.network.planned, plan.chosen, strict=True)}
+    assert all(grids[name].d * grids[name].h == 4 for name in ("body.0", "body.3"))
+    assert grids["tail.3"].size == 4
+
+
+def test_a_plan_of_something_else_is_refused(tmp_path: Path) -> None:
+    _, network = _graph(Residual(), (8, 3, 16, 16))
+    body = synth.plan_model(nn.Sequential(*list(Residual().children())[:2]), (8, 3, 16, 16), 4)
+    with pytest.raises(UsageError, match="the plan of Sequential has no layer stem, which the model has"):
+        decided_by(body, network, 4)
+    file = tmp_path / "plan.json"
+    file.write_text("{}")
+    with pytest.raises(InputError, match="schema is 'None'"):
+        decided_by(file, network, 4)
+
+
+def test_decisions_of_a_forward_plan_leave_what_is_kept_open() -> None:
+    from dataclasses import replace
+
+    plan = synth.plan_model(Residual(), (8, 3, 16, 16), 4)
+    forward = replace(plan, asked=replace(plan.asked, training=False))
+    decided = Decided.of(forward)
+    assert decided.kept == frozenset({"In", "Ker", "Out"})
+    assert set(decided.memory.values()) == {None}
+
+
+def test_a_model_planned_for_time() -> None:
+    """As few seconds as the planner of network files finds, on a machine that is named."""
+    words, seconds = (
+        synth.plan_model(Residual(), (8, 3, 13, 13), 4, objective=objective, machine="lassen")
+        for objective in ("words", "time")
+    )
+    assert seconds.asked.machine is not None
+    assert words.asked.objective == "words"
+    assert 0 < seconds.cost < 1
+    assert Decided.of(seconds).placed.keys() == Decided.of(words).placed.keys()
+    with pytest.raises(UsageError, match="objective time needs a machine"):
+        synth.plan_model(Residual(), (8, 3, 13, 13), 4, objective="time")

@@ -1,0 +1,104 @@
+"""Networks whose layers leave processes idle: never worse than bad cuts, and words between them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from synth.layer.axes import PerAxis
+from synth.layer.layer import Layer
+from synth.layer.nest import Nest
+from synth.network.file import load_network
+from synth.network.planner.candidates import Asked, Catalogue, Kind
+from synth.network.planner.grid_family import family, largest_block
+from synth.network.planner.owned_boxes import Boxes, Placed
+from synth.network.planner.planner import plan_network
+from synth.network.planner.redistribution import moved_words, rows_read
+from synth.schedule.distribution import Distribution
+from synth.search.grids import Space, all_grids, work_cap
+
+NETWORKS = Path(__file__).resolve().parents[2] / "examples/networks"
+
+
+def nests(name: str) -> list[Nest]:
+    return list(dict.fromkeys(Kind.of(n).nest for n in load_network(NETWORKS / f"{name}.yaml").planned))
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vgg16", "wrn50_4"])
+@pytest.mark.parametrize("training", [False, True])
+def test_one_more_process_than_sixty_is_no_bad_cut(name: str, training: bool) -> None:
+    network = load_network(NETWORKS / f"{name}.yaml")
+    odd, even = (plan_network(network, Asked(p, training=training)) for p in (61, 60))
+    assert odd.cost <= even.cost * 1.05
+    assert all(placed.grid.size <= 61 for placed in odd.chosen)
+    assert "processes idle: some in" in str(odd)
+
+
+def test_a_looser_balance_is_never_worse() -> None:
+    network = load_network(NETWORKS / "resnet50.yaml")
+    costs = [plan_network(network, Asked(61, balance=balance)).cost for balance in (0.1, 0.5, 1.0)]
+    assert costs[1] <= costs[0]
+    assert costs[2] <= costs[0]
+
+
+def test_who_asks_for_all_processes_gets_them() -> None:
+    network = load_network(NETWORKS / "vgg16.yaml")
+    free, exact = (plan_network(network, Asked(62, training=True, exact=each)) for each in (False, True))
+    weighted = [p.grid.size for n, p in zip(network.planned, exact.chosen, strict=True) if n.weighted]
+    assert set(weighted) == {62}
+    assert free.cost <= exact.cost
+    assert "processes idle" in str(free)
+
+
+@pytest.mark.parametrize(("procs", "balance"), [(61, 0.1), (24, 0.0), (30, 2.0)])
+def test_the_family_is_every_balanced_grid(procs: int, balance: float) -> None:
+    for nest in nests("vgg16")[:8]:
+        space = Space(nest, procs, {}, False)
+        cap = work_cap(space.least_work or 1, balance)
+        wanted = {g for g in all_grids(space, procs) if largest_block(nest, g).size <= cap}
+        found = family(nest, procs, balance)
+        assert len(found) == len(set(found))
+        if nest.extents.g == 1:
+            assert set(found) == wanted
+        assert set(found) <= wanted
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_bounds_are_below_the_words(training: bool) -> None:
+    for node in load_network(NETWORKS / "cosmoflow.yaml").planned:
+        catalogue = Catalogue(Kind.of(node), Asked(13, training=training))
+        for grid, bound in list(catalogue.bounds.items())[:40]:
+            assert bound <= catalogue.cost(Placed(grid))
+
+
+def test_words_between_layers_that_leave_different_ranks_idle() -> None:
+    """Against sets of elements, forward and of the gradient on the way back, for all pairs of grids."""
+    first = Layer.conv2d((3, 4, 7, 7), 6, 3, padding=1)
+    second = Layer.conv2d((3, 6, 7, 7), 5, 1, stride=2)
+    procs, window = 7, second.nest.windows
+    grids = [PerAxis(b=3, k=2), PerAxis(h=5), PerAxis(c=2, k=3), PerAxis(b=2, h=3), PerAxis(w=7), PerAxis()]
+
+    def box(of: Distribution, tensor: str, rank: int, rows: bool) -> set[tuple[int, ...]]:
+        if rank >= of.grid.size:
+            return set()
+        spans = of.owned(tensor, of.at(rank))  # type: ignore[arg-type]
+        b, channels, h, w = spans[0], spans[2], spans[-2], spans[-1]
+        ways = {
+            axis: [window[axis].source(i) if rows else i for i in range(*span)]  # type: ignore[index]
+            for axis, span in (("h", h), ("w", w))
+        }
+        return set(itertools.product(range(*b), range(*channels), ways["h"], ways["w"]))
+
+    read = {window["h"].source(i) for i in range(window["h"].size)}
+    for one, other in itertools.product(grids, grids):
+        before, after = Distribution(first.nest, one), Distribution(second.nest, other)
+        boxes = Boxes(first.nest, [Placed(one)], procs), Boxes(second.nest, [Placed(other)], procs)
+        ahead, back = moved_words(boxes[0].flat("Out")[:2], boxes[1].flat("In")[:2], rows_read(second.nest))
+        have = [
+            {e for e in box(before, "Out", r, False) if e[2] in read and e[3] in read} for r in range(procs)
+        ]
+        want = [box(after, "In", r, True) for r in range(procs)]
+        assert int(ahead[0, 0]) == max(len(w - h) for w, h in zip(want, have, strict=True))
+        assert int(back[0, 0]) == max(len(h - w) for w, h in zip(want, have, strict=True))

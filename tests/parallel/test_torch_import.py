@@ -1,0 +1,177 @@
+"""Torch models as network files: layers, edges, groups; what has no kind is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from network_ranks import Cosmo, Residual
+from torch import nn
+
+from synth.base.errors import UsageError
+from synth.cli.main import main
+from synth.network.file import parse_network
+from synth.network.torch_export import imported
+
+
+class Next(nn.Module):
+    """Like ConvNeXt: groups, and linear layers where channels are last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth, self.wide = nn.Conv2d(6, 6, 7, padding=3, groups=6), nn.Linear(6, 24)
+        self.norm, self.back = nn.LayerNorm(6), nn.Linear(24, 6)
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.depth(x).permute(0, 2, 3, 1))
+        y = self.scale * self.back(nn.functional.gelu(self.wide(y)))
+        return x + y.permute(0, 3, 1, 2)
+
+
+class Joined(nn.Module):
+    """A concatenation along rows, which a network file does not have."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, x], 2)
+
+
+class Twice(nn.Module):
+    """One convolution, used two times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(self.conv(x))
+
+
+class Branch(Twice):
+    """What torch cannot export."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x)
+        return x if x.sum() > 0 else -x
+
+
+def twice() -> nn.Module:
+    return Twice()
+
+
+def branch() -> nn.Module:
+    return Branch()
+
+
+def double() -> nn.Module:
+    return Residual().double()
+
+
+def asking(channels: int) -> nn.Module:
+    return nn.Conv2d(3, channels, 3)
+
+
+def failing() -> nn.Module:
+    raise RuntimeError("no weights here\nsecond line")
+
+
+def factory() -> nn.Module:
+    """What the command is given."""
+    return Residual()
+
+
+def next_block() -> nn.Module:
+    return Next()
+
+
+def joined() -> nn.Module:
+    return Joined()
+
+
+def volumes() -> nn.Module:
+    return Cosmo()
+
+
+def test_a_residual_network() -> None:
+    network = parse_network(imported("test_torch_import:factory", (4, 3, 16, 16)), "net.yaml")
+    assert network.nodes["a.one"].layer is not None
+    assert network.nodes["b.short"].shape == (4, 12, 4, 4)
+    sums = [node for node in network.nodes.values() if node.kind == "add"]
+    assert [len(node.inputs) for node in sums] == [2, 2]
+    assert network.parameters == sum(p.numel() for p in Residual().parameters())
+    assert network.nodes["head"].shape == (4, 10)
+
+
+def test_volumes() -> None:
+    network = parse_network(imported("test_torch_import:volumes", (2, 2, 8, 8, 8)), "net.yaml")
+    assert [node.kind for node in network.nodes.values() if node.weighted] == ["conv3d"] * 2 + ["linear"] * 2
+    assert network.parameters == sum(p.numel() for p in Cosmo().parameters())
+
+
+def test_channels_last_and_groups() -> None:
+    text = imported("test_torch_import:next_block", (2, 6, 8, 8))
+    network = parse_network(text, "net.yaml")
+    depth, wide = network.nodes["depth"].layer, network.nodes["wide"].layer
+    assert depth is not None
+    assert depth.groups == 6
+    assert wide is not None
+    assert (wide.kernel, wide.out_channels) == ((1, 1), 24)
+    assert "# gelu" in text
+    assert network.nodes["norm"].kind == "layernorm"
+    assert network.nodes["scale"].kind == "scale"
+    assert network.parameters == sum(p.numel() for p in Next().parameters())
+
+
+def test_what_has_no_kind_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"cat \(cat, in the model\) has no kind in a network file"):
+        imported("test_torch_import:joined", (1, 2, 4, 4))
+
+
+def test_a_model_of_another_dtype() -> None:
+    text = imported("test_torch_import:double", (4, 3, 16, 16))
+    assert "\ndtype: float64\n" in text
+    assert parse_network(text, "net.yaml").dtype == "float64"
+    assert "dtype" not in imported("test_torch_import:factory", (4, 3, 16, 16))
+
+
+def test_weights_that_are_used_twice_are_told() -> None:
+    first, second = imported("test_torch_import:twice", (1, 3, 8, 8)).splitlines()[-2:]
+    assert "#" not in first
+    assert second.endswith("  # in the model with the weights of conv, here a layer with its own")
+
+
+def test_a_failing_export_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "test_torch_import:branch", "--input", "1,3,8,8"]) == 2
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert len(told.err.splitlines()) == 1
+    assert "cannot be exported for an input of [1, 3, 8, 8]: Could not guard" in told.err
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("asking", r"asking\(\) missing 1 required positional argument: 'channels'"),
+        ("failing", "no weights here"),
+    ],
+)
+def test_a_factory_that_fails(name: str, why: str) -> None:
+    sentence = rf"^test_torch_import:{name} makes no model: {why}; name a function that needs no argument$"
+    with pytest.raises(UsageError, match=sentence):
+        imported(f"test_torch_import:{name}", (1, 3, 8, 8))
+
+
+@pytest.mark.parametrize("where", ["nowhere", "nowhere:at_all", "test_torch_import:nothing"])
+def test_no_factory(where: str) -> None:
+    with pytest.raises(UsageError, match=r"no factory|cannot be imported"):
+        imported(where, (1, 2, 4, 4))
+
+
+def test_the_command_writes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "net.yaml"
+    command = ["import", "test_torch_import:factory", "--input", "4,3,16,16", "-o", str(file)]
+    assert main(command) == 0
+    assert "network: factory" in file.read_text()
+    assert main([*command[:3], "4,x", *command[4:]]) == 2
+    assert "write 2 to 5 whole numbers" in capsys.readouterr().err

@@ -1,0 +1,172 @@
+"""The HTML report of a network plan: self-contained, small, and only of a file that adds up."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_html_browser import FLAGS
+
+from synth.base.errors import InputError
+from synth.cli.main import main
+from synth.network.file import load_network
+from synth.network.planner.candidates import Asked
+from synth.network.planner.plan_json import is_network_plan, parse_network_plan
+from synth.network.planner.planner import plan_network
+from synth.network.planner.report import to_json
+from synth.reports.html_network import html_network, singles
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+
+
+@pytest.fixture(scope="module")
+def data() -> dict[str, Any]:
+    network = load_network("examples/networks/resnet50.yaml")
+    made: dict[str, Any] = json.loads(json.dumps(to_json(plan_network(network, Asked(64)))))
+    return made
+
+
+def test_self_contained_and_small(data: dict[str, Any]) -> None:
+    page = html_network(data)
+    assert len(page.encode()) < 300_000
+    assert not re.search(r"""(src|href)=["'](?!data:)|@import|url\((?!#)|https?://""", page)
+    assert "default-src 'none'" in page
+    assert html_network(parse_network_plan(json.dumps(data), "n.json")) == page
+
+
+def test_every_layer_edge_and_single_is_there(data: dict[str, Any]) -> None:
+    page = html_network(data)
+    assert page.count('class="layer"') == len(data["layers"])
+    assert page.count('data-edge="') == len(data["redistributions"])
+    free = sum(edge["words"] == 0 for edge in data["redistributions"])
+    assert page.count('class="edge free"') == free > 0
+    assert {row["name"] for row in singles(data)} == {"this plan", *(s["name"] for s in data["singles"])}
+    assert f"{round(data['cost']):,}".replace(",", " ") in page
+
+
+def test_names_are_text(data: dict[str, Any]) -> None:
+    page = html_network({**data, "name": "</script><script>alert(1)</script>"})
+    assert "<script>alert" not in page
+
+
+def _changed(path: str, value: object) -> Callable[[dict[str, Any]], None]:
+    def change(data: Any) -> None:
+        *steps, last = (int(p) if p.isdigit() else p for p in path.split("/"))
+        for step in steps:
+            data = data[step]
+        data[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("schema", "synth.network-plan/2"),
+        ("cost", 1.0),
+        ("ratio", 0.5),
+        ("best_single", "data"),
+        ("lower_bound", 1e12),
+        ("memory_words", 7),
+        ("procs", 63),
+        ("procs", True),
+        ("pass", ["forward"]),
+        ("layers", []),
+        ("layers", [1]),
+        ("layers/0/grid", {"b": 64}),
+        ("layers/0/grid/b", 17),
+        ("layers/0/order", "bgdhwck"),
+        ("layers/0/stationary", "none"),
+        ("layers/0/cost", 1e9),
+        ("layers/1/name", "conv1"),
+        ("redistributions/0/to", "nowhere"),
+        ("redistributions/0/to", {}),
+        ("redistributions/0/from", 1),
+        ("layers/0/name", "\ud800"),
+        ("redistributions/0/words", 5),
+        ("redistributions/1", None),
+        ("singles/3/cost", -1),
+        ("gap", "0"),
+    ],
+)
+def test_tampered_and_foreign_files_are_refused(data: dict[str, Any], path: str, value: object) -> None:
+    edited = copy.deepcopy(data)
+    _changed(path, value)(edited)
+    with pytest.raises(InputError, match=r"^n\.json: [^\n]*; write the plan anew"):
+        parse_network_plan(json.dumps(edited), "n.json")
+
+
+def test_command_line(data: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, page = tmp_path / "n.json", tmp_path / "n.html"
+    file.write_text(json.dumps(data))
+    assert is_network_plan(file.read_text())
+    assert main(["report", str(file), "-o", str(page)]) == 0
+    assert page.read_text(encoding="utf-8") == html_network(data)
+    file.write_text(json.dumps({**data, "cost": 3}))
+    assert main(["report", str(file)]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_other_requests_are_read_back(training: bool) -> None:
+    from synth.machine.file import load_machine
+
+    network = load_network("examples/networks/vgg16.yaml")
+    asked = Asked(4, "time", training, machine=load_machine("lassen"))
+    made = to_json(plan_network(network, asked))
+    assert " ms" in html_network(parse_network_plan(json.dumps(made), "n.json"))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("no Chromium here; apt-get install chromium chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_chosen_layer_lights_up_its_edges(browser: Any, data: dict[str, Any], tmp_path: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    file = tmp_path / "n.html"
+    file.write_text(html_network(data), encoding="utf-8")
+    browser.get(file.as_uri())
+    names = [layer["name"] for layer in data["layers"]]
+
+    def lit() -> set[int]:
+        found = browser.find_elements("css selector", "#layers .edge.lit")
+        return {int(each.get_attribute("data-edge")) for each in found}
+
+    def edges(name: str) -> set[int]:
+        rows = enumerate(data["redistributions"])
+        return {i for i, edge in rows if name in (edge["from"], edge["to"])}
+
+    at = names.index("conv4_reduce")
+    browser.find_element("css selector", f'[data-layer="{at}"] .called').click()
+    assert lit() == edges("conv4_reduce")
+    text = browser.find_element("id", "detail").text
+    assert "conv4_reduce" in text
+    assert "75 264 words" in text
+    svg = browser.find_element("id", "layers")
+    svg.send_keys(Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    assert lit() == edges("conv4_reduce")
+    svg.send_keys(Keys.ENTER)
+    assert lit() == edges(names[at + 2])
+    before = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    browser.find_element("id", "theme").click()
+    assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") != before
+    assert browser.get_log("browser") == []

@@ -1,0 +1,75 @@
+"""The documentation: every `$ synth` command prints what is shown there, every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from synth.analysis.certificate import certificate
+from synth.bounds.certificate_check import check
+from synth.cli.main import main
+from synth.planning.derive import plan
+
+DOCS = sorted(Path("docs").glob("*.md"))
+PAGES = sorted(
+    [*DOCS, *Path(".").glob("*.md"), *Path("examples").glob("*.md"), *Path("benchmarks").glob("*.md")]
+)
+BLOCKS = [
+    pytest.param(command, shown, id=f"{path.stem}: {command}")
+    for path in DOCS
+    for command, shown in re.findall(
+        r"```console\n\$ ([^\n]*)\n(.*?)```", path.read_text(encoding="utf-8"), re.S
+    )
+]
+
+
+@pytest.mark.parametrize(("command", "shown"), BLOCKS)
+def test_commands_print_what_is_shown(command: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.split()[1:]) == 0
+    (text, numbers), (wanted, right) = split(capsys.readouterr().out), split(shown)
+    assert text == wanted
+    assert numbers == pytest.approx(right, rel=1e-5, abs=0.11)  # a solver's last digit may differ
+
+
+def split(text: str) -> tuple[list[str], list[float]]:
+    """The words of a text with a mark for every number, and the numbers."""
+    number = r"-?\d{1,3}(?: \d{3})+(?!\d)|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+    values = [float(each.replace(" ", "")) for each in re.findall(number, text)]
+    return re.sub(number, "#", text).split(), values
+
+
+def test_certificate_of_the_documentation() -> None:
+    lines = check(certificate(plan("examples/conv.yaml", 64)))
+    assert "\n".join(lines) in Path("docs/laboratory.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=str)
+def test_links_lead_somewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
+        target = path.parent / link if link else path
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), anchor
+    assert text.count("```") % 2 == 0
+    assert tables_are_whole(text)
+
+
+def anchors(text: str) -> set[str]:
+    """What the headings of a page can be linked by."""
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def tables_are_whole(text: str) -> bool:
+    """Whether all rows of each table have as many cells as its head."""
+    blocks = re.findall(r"(?:^\|.*\n)+", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
+    widths = [{len(re.findall(r"(?<!\\)\|", row)) for row in block.splitlines()} for block in blocks]
+    return all(len(each) == 1 for each in widths)
+
+
+def test_the_tests_that_are_named_exist() -> None:
+    sources = {path.name: path.read_text(encoding="utf-8") for path in Path("tests").glob("test_*.py")}
+    for name in re.findall(r"`(test_\w+)`", Path("docs/faults.md").read_text(encoding="utf-8")):
+        assert any(f"def {name}(" in text for text in sources.values()), name

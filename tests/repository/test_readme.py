@@ -1,0 +1,62 @@
+"""The README: its commands run as written, and its table names every command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from synth.cli.main import main, parser
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ROWS = [row for line in README.splitlines() if line.startswith("| `synth") for row in line.split("|")[1:2]]
+COMMANDS = [
+    command for row in ROWS for command in re.findall(r"`synth ([^`]*)`", row) if command[0].islower()
+]
+MEASURES = [command for command in COMMANDS if command.startswith("calibrate")]
+NETWORK = """
+input: [32, 3, 16, 16]
+layers:
+  - {name: one, conv2d: {out_channels: 32, kernel: 3, padding: 1}}
+  - relu: {}
+  - {name: two, conv2d: {out_channels: 64, kernel: 3, stride: 2, padding: 1}}
+  - globalpool: {}
+"""
+MODEL = "from torch import nn\n\n\ndef factory():\n    return nn.Conv2d(3, 8, 7, 2, 3)\n"
+
+
+def test_the_shown_report_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    command, shown = re.findall(r"^    \$ synth (.*)\n\n((?:    .*\n|\n)*)", README, re.M)[0]
+    assert main(shlex.split(command)) == 0
+    printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    for line in shown.splitlines():
+        assert line.strip() == "..." or " ".join(line.split()) in printed
+
+
+@pytest.mark.ranks
+def test_every_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("LAYER.yaml").write_text((ROOT / "examples/small.yaml").read_text())
+    Path("NET.yaml").write_text(NETWORK)
+    Path("pkg").mkdir()
+    Path("pkg/mod.py").write_text(MODEL)
+    assert main(["plan", "LAYER.yaml", "--procs", "4", "--json", "-o", "plan.json"]) == 0
+    assert main(["plan", "LAYER.yaml", "--procs", "4", "--certify", "-o", "certificate.json"]) == 0
+    for command in COMMANDS:
+        if command in MEASURES and not request.config.getoption("--slow"):
+            continue  # a minute on a busy machine
+        assert main(shlex.split(command)) == 0, command
+    for made in ("conv.py", "net.yaml", "report.html", "words.svg"):
+        assert Path(made).stat().st_size > 0
+
+
+def test_every_command_is_in_the_table() -> None:
+    known = parser()._subparsers
+    assert known is not None
+    (commands,) = (set(action.choices or ()) for action in known._group_actions)
+    assert commands == {command.split()[0] for command in COMMANDS}

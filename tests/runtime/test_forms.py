@@ -1,0 +1,223 @@
+"""The forms of the local kernel give the same values, and the fastest is the one that is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cases import CASES
+from hypothesis import given
+from hypothesis import strategies as st
+from ranks import run_ranks
+from torch.nn import functional
+
+from synth.codegen.render import render
+from synth.runtime.grid.boxes import Interval, Window, cut, reach
+from synth.runtime.kernels import autotune as forms
+from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient, zeros_beside
+from synth.runtime.kernels.winograd import winograd, winograd_filter, winograd_input
+
+
+@pytest.fixture(autouse=True)
+def untuned() -> Iterator[None]:
+    forms.Tuning.times.clear()
+    yield
+    forms.Tuning.on = False
+    forms.Tuning.times.clear()
+
+
+def whole_numbers(*shape: int) -> torch.Tensor:
+    return torch.randint(-3, 4, shape).double()
+
+
+@given(
+    dims=st.integers(1, 3),
+    taps=st.integers(1, 4),
+    stride=st.integers(1, 2),
+    padding=st.integers(0, 3),
+    parts=st.integers(1, 3),
+    data=st.data(),
+)
+def test_zeros_that_are_there_already_are_not_written_again(
+    dims: int, taps: int, stride: int, padding: int, parts: int, data: st.DataObject
+) -> None:
+    """A block somewhere: its rows alone and with the zeros beside them give the same Out and dKer."""
+    rows = 9
+    windows = {axis: Window(rows, taps, stride, 1, padding) for axis in "dhw"[3 - dims :]}
+    out = (rows + 2 * padding - taps) // stride + 1
+    pieces = {axis: cut((0, out), parts, data.draw(st.integers(0, parts - 1))) for axis in windows}
+    block = {"b": (0, 2), "c": (0, 3), "k": (0, 2), **pieces}
+    sizes = [high - low for low, high in (reach(block[axis], window) for axis, window in windows.items())]
+    tile, ker = whole_numbers(2, 3, *sizes), whole_numbers(2, 3, *[taps] * dims)
+    dout = whole_numbers(2, 2, *(high - low for low, high in pieces.values()))
+    zeros = zeros_beside(block, windows)
+    framed = functional.pad(tile, zeros)
+    conv: Any = getattr(functional, f"conv{dims}d")
+    for given_tile in (tile, framed):
+        assert torch.equal(
+            convolve(conv, given_tile, ker, block, windows), _summed(tile, ker, block, windows)
+        )
+    one, other = (kernel_gradient(each, dout, block, windows) for each in (tile, framed))
+    assert torch.equal(one, other)
+
+
+def _summed(
+    tile: torch.Tensor, ker: torch.Tensor, block: dict[str, Interval], windows: dict[str, Window]
+) -> torch.Tensor:
+    """Out of a block tap by tap, as the nest has it."""
+    ranges = [range(*block[axis]) for axis in windows]
+    starts = [reach(block[axis], window)[0] for axis, window in windows.items()]
+    out = torch.zeros(2, 2, *map(len, ranges), dtype=tile.dtype)
+    for at in product(*(range(len(each)) for each in ranges)):
+        for tap in product(*(range(window.kernel) for window in windows.values())):
+            places = zip(at, tap, ranges, starts, windows.values(), strict=True)
+            row = [w.stride * r[o] + t - w.padding - s for o, t, r, s, w in places]
+            if all(0 <= i < n for i, n in zip(row, tile.shape[2:], strict=True)):
+                index = (slice(None), slice(None))
+                out[(*index, *at)] += tile[(*index, *row)] @ ker[(*index, *tap)].T
+    return out
+
+
+@given(
+    dims=st.integers(1, 3),
+    taps=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    dilation=st.integers(1, 2),
+    padding=st.integers(0, 2),
+    groups=st.integers(1, 2),
+    seed=st.integers(0, 9),
+)
+def test_all_forms_agree(
+    dims: int, taps: int, stride: int, dilation: int, padding: int, groups: int, seed: int
+) -> None:
+    """Whole numbers: sums are exact in any order, so the results are equal bit by bit.
+
+    Except where products are saved (Winograd), whose transforms round.
+    """
+    torch.manual_seed(seed)
+    forms.Tuning.times.clear()
+    rows = 7
+    out = (rows + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
+    window = Window(rows, taps, stride, dilation, padding)
+    windows = dict(zip("dhw"[3 - dims :], [window] * dims, strict=True))
+    block = {"b": (0, 2), "c": (0, 3), "k": (0, 2), **dict.fromkeys(windows, (0, out))}
+    group = (groups,) if groups > 1 else ()
+    in_tile = whole_numbers(2, *group, 3, *[rows] * dims)
+    ker, dout = whole_numbers(*group, 2, 3, *[taps] * dims), whole_numbers(2, *group, 2, *[out] * dims)
+    conv: Any = getattr(functional, f"conv{dims}d")
+    forms.Tuning.on = False
+    kernels = (
+        lambda: convolve(conv, in_tile, ker, block, windows),
+        lambda: input_gradient(ker, dout, block, windows),
+        lambda: kernel_gradient(in_tile, dout, block, windows),
+    )
+    direct = [kernel() for kernel in kernels]
+    forms.Tuning.on = True
+    exact = (taps, stride, dilation, groups) != (3, 1, 1, 1)
+    for _ in range(forms.TRIALS + 1):
+        for kernel, expected in zip(kernels, direct, strict=True):
+            found = kernel()
+            assert torch.equal(found, expected) if exact else torch.allclose(found, expected, 0, 1e-9)
+    assert all(("winograd" in times) != exact for times in forms.Tuning.times.values())
+    forms.Tuning.on = False
+
+
+@given(
+    sizes=st.lists(st.integers(1, 11), min_size=1, max_size=3),
+    channels=st.tuples(*[st.integers(1, 4)] * 3),
+    padding=st.lists(st.integers(0, 2), min_size=3, max_size=3),
+    seed=st.integers(0, 9),
+)
+def test_fewer_products(
+    sizes: list[int], channels: tuple[int, int, int], padding: list[int], seed: int
+) -> None:
+    """Winograd's Out and gradients are torch's, for any rows and padding; scratch is used again."""
+    torch.manual_seed(seed)
+    dims, (n, c, k) = len(sizes), channels
+    sizes = [max(size, 3 - 2 * p) for size, p in zip(sizes, padding, strict=False)]
+    inputs = torch.randn(n, c, *sizes, dtype=torch.float64, requires_grad=True)
+    ker = torch.randn(k, c, *[3] * dims, dtype=torch.float64, requires_grad=True)
+    conv: Any = getattr(functional, f"conv{dims}d")
+    out = conv(inputs, ker, padding=padding[:dims])
+    dout = torch.randn_like(out)
+    din, dker = torch.autograd.grad(out, (inputs, ker), dout)
+    with torch.no_grad():
+        found = (
+            winograd(inputs, ker, padding[:dims]),
+            winograd_input(dout, ker, padding[:dims]),
+            winograd_filter(inputs, dout, padding[:dims]),
+        )
+    for values, expected in zip(found, (out, din, dker), strict=True):
+        assert values.is_contiguous()
+        assert torch.allclose(values, expected, 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("padding", [0, 1])
+def test_one_small_volume(stride: int, dilation: int, padding: int) -> None:
+    """Where torch passes its good 3-D kernel over, ours is taken and gives the same values."""
+    torch.manual_seed(0)
+    rows, taps = (7, 7, 9), 3  # all of them are read
+    inputs = torch.randint(-3, 4, (1, 4, *rows)).float().requires_grad_()
+    ker = torch.randint(-3, 4, (5, 4, taps, taps, taps)).float().requires_grad_()
+    assert forms.overlooked(inputs, 1)
+    out = functional.conv3d(inputs, ker, None, stride, padding, dilation)
+    dout = torch.randint(-3, 4, out.shape).float()
+    din, dker = torch.autograd.grad(out, (inputs, ker), dout)
+    windows = {axis: Window(n, taps, stride, dilation, padding) for axis, n in zip("dhw", rows, strict=True)}
+    extents = dict(zip("dhw", out.shape[2:], strict=True)) | {"b": 1, "c": 4, "k": 5}
+    block = {axis: (0, n) for axis, n in extents.items()}
+    with torch.no_grad():
+        assert torch.equal(convolve(functional.conv3d, inputs, ker, block, windows), out)
+        assert torch.equal(input_gradient(ker, dout, block, windows), din)
+        assert torch.equal(kernel_gradient(inputs, dout, block, windows), dker)
+
+
+def test_the_fastest_form_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, calls = [0.0], list[str]()
+    monkeypatch.setattr(forms, "clock", lambda _: clock[0])
+
+    def form(name: str, seconds: float) -> forms.Form:
+        def run() -> torch.Tensor:
+            clock[0] += seconds
+            calls.append(name)
+            return torch.zeros(1)
+
+        return run
+
+    choice = {"direct": form("direct", 3.0), "channels-last": form("channels-last", 2.0)}
+    key = "forward", (1, 1, 1, 1), (1, 1, 1, 1), torch.float32
+    for _ in range(2 * forms.TRIES + 4):
+        forms.fastest(key, choice, torch.device("cpu"))
+    assert calls[: 2 * forms.TRIES].count("direct") == forms.TRIES
+    assert calls[2 * forms.TRIES :] == ["channels-last"] * 4
+    assert forms.chosen() == [
+        "forward [1, 1, 1, 1] * [1, 1, 1, 1] torch.float32: channels-last 2000.00 ms, direct 3000.00 ms"
+    ]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("standalone", [False, True])
+def test_a_program_tunes_its_kernels(standalone: bool, tmp_path: Path) -> None:
+    plan = CASES["training_3d"]
+    text = render(plan, standalone=standalone)
+    outcome = run_ranks(text, plan.used_procs, tmp_path, "--check", "--tune", "--bench", "1")
+    assert set(outcome.codes) == {0}, outcome.output
+    assert "kernel on rank 0: forward [" in outcome.output[0]
+    assert "unfold" in outcome.output[0]
+    assert "winograd" in outcome.output[0]
+
+
+def test_tuning_is_asked_for_by_name() -> None:
+    import synth
+
+    assert forms.Tuning.on is False
+    synth.tune()
+    assert forms.Tuning.on is True
+    synth.tune(False)
+    assert forms.Tuning.on is False

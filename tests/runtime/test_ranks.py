@@ -1,0 +1,297 @@
+"""Emitted programs on real gloo ranks: values as torch's, words per rank and step as the simulator's."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cases import CASES
+from random_plans import random_plan
+from ranks import Outcome, run_ranks
+
+import synth
+from synth.codegen.render import render
+from synth.layer.axes import PerAxis
+from synth.layer.layer import Layer
+from synth.layer.passes import TASKS
+from synth.planning.plan import Plan
+from synth.schedule.pass_plan import PassPlan
+from synth.simulation.interpreter import simulate
+
+pytestmark = pytest.mark.ranks
+ROOT = Path(__file__).parents[2]
+SMALL = Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1)
+
+
+def agree(plan: Plan, outcome: Outcome) -> None:
+    """All ranks ended well and received what the simulator says, step by step."""
+    assert set(outcome.codes) == {0}, "\n".join(outcome.output)
+    passes = [(f"{s.pass_plan.pass_} " * bool(plan.later), simulate(s)) for s in plan.schedules]
+    steps = {(part + phase, *key): n for part, s in passes for (phase, *key), n in s.steps.items()}
+    assert len(outcome.reports) == len(outcome.codes)
+    for rank, report in enumerate(outcome.reports[: plan.used_procs]):
+        counted = {(phase, step, tensor): words for phase, step, tensor, words in report["steps"]}
+        expected = {key: words[rank] for key, words in steps.items() if words[rank]}
+        assert counted == expected, f"rank {rank}"
+        assert report["words"]["total"] == sum(s.received["total"][rank] for _, s in passes)
+        assert report["check"] is True
+
+
+def altered_agrees(plan: Plan, text: str, other: str, folder: Path) -> None:
+    """The program runs as well when something that it decides by comes out otherwise."""
+    program = render(plan, standalone=True)
+    altered = program.replace(text, other)
+    assert altered != program
+    agree(plan, run_ranks(altered, plan.used_procs, folder, "--check"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_words(name: str, tmp_path: Path) -> None:
+    plan = CASES[name]
+    agree(plan, run_ranks(render(plan), plan.used_procs, tmp_path, "--check"))
+
+
+def test_a_plan_of_no_more_memory_than_it_holds(tmp_path: Path) -> None:
+    """Rows of dIn return to their owners beside what was read last."""
+    plan = synth.plan(SMALL, 4, 4 * 804, grid={"h": 4}, pass_="backward-data")
+    assert max(simulate(plan.schedule).peak) == plan.memory.words == 804
+    agree(plan, run_ranks(render(plan), 4, tmp_path, "--check"))
+
+
+TELLING = """
+import synth.runtime.comm.collectives
+from held_words import telling
+
+synth.runtime.comm.collectives.LARGE = 0  # small pieces are sent from copies, which no plan counts
+"""
+
+
+@pytest.mark.parametrize(
+    ("layer", "grid", "pass_plan", "words"),
+    [
+        (Layer.matmul(8, 8, 8), PerAxis(c=4), PassPlan("Out", PerAxis(c=2)), 208),
+        (Layer.matmul(8, 8, 8), PerAxis(b=4), PassPlan("Out", PerAxis(c=4)), 96),
+        (Layer.matmul(8, 8, 8), PerAxis(b=2, c=2), PassPlan("Out", PerAxis(c=4)), 112),
+        (Layer.matmul(8, 8, 8), PerAxis(c=4), PassPlan("In", PerAxis(k=4)), 144),
+        (Layer.matmul(8, 8, 8), PerAxis(k=4), PassPlan("In", PerAxis(k=2), pass_="backward-data"), 208),
+        (SMALL, PerAxis(h=4), PassPlan("In", PerAxis(c=2, k=2), pass_="backward-data"), 804),
+    ],
+)
+def test_tensors_take_what_is_planned(
+    layer: Layer, grid: PerAxis, pass_plan: PassPlan, words: int, tmp_path: Path
+) -> None:
+    plan = Plan(layer, grid.size, grid, pass_plan)
+    told = render(plan).replace("partial(run,", "partial(telling(run),")
+    told = told.replace("if __name__ ==", f"{TELLING}\n\nif __name__ ==")
+    outcome = run_ranks(told, grid.size, tmp_path)
+    assert set(outcome.codes) == {0}, "\n".join(outcome.output)
+    held = [int(n) for output in outcome.output for n in re.findall(r"^held (\d+) words", output, re.M)]
+    assert len(held) == grid.size
+    assert max(held) == plan.memory.words == words
+
+
+@pytest.mark.parametrize("name", ["summa_2_5d", "uneven_2_5d", "in_stays", "ker_stays_tiles", "matrix_3d"])
+def test_the_collectives_of_a_backend_that_has_good_ones(name: str, tmp_path: Path) -> None:
+    """All-gather and reduce-scatter, as on nccl, give the same values and words; gloo has them, too."""
+    altered_agrees(CASES[name], 'dist.get_backend(group.handle) == "nccl"', "True", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["summa_2_5d", "uneven_2_5d", "in_stays", "in_stays_halo", "training_3d"])
+def test_large_pieces_are_messages_of_their_own(name: str, tmp_path: Path) -> None:
+    """The way of pieces of 256 KiB and more, taken here by all."""
+    altered_agrees(CASES[name], "LARGE = 2**18", "LARGE = 0", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["uneven_2_5d", "in_stays_halo", "training_3d", "training_skewed", "data_halves"]
+)
+def test_messages_through_host_memory(name: str, tmp_path: Path) -> None:
+    """The way of tensors on a GPU that ranks share, taken here by tensors of the host."""
+    altered_agrees(CASES[name], 'values.is_cuda and dist.get_backend() != "nccl"', "True", tmp_path)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("name", ["uneven_2_5d", "in_stays_halo", "training_3d", "matrix_3d"])
+def test_ranks_that_share_a_gpu(name: str, tmp_path: Path) -> None:
+    plan = CASES[name]
+    agree(plan, run_ranks(render(plan), plan.used_procs, tmp_path, "--check", "--device", "cuda"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU here")
+def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
+    outcome = run_ranks(render(CASES["data"]), CASES["data"].used_procs, tmp_path, "--device", "cuda")
+    assert outcome.codes[0] == 2
+    assert set(outcome.codes) <= {
+        2,
+        6,
+    }  # 6: rank 0, which keeps the store, was gone before this one had looked
+    assert "rank 0 has no GPU, but --device is cuda; use --device cpu" in outcome.output[0]
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_plans(seed: int, tmp_path: Path) -> None:
+    plan = random_plan(random.Random(seed), TASKS[seed % 4])
+    agree(plan, run_ranks(render(plan), plan.used_procs, tmp_path, "--check"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_many_random_plans(tmp_path: Path) -> None:
+    for seed in range(100, 400):
+        plan, folder = random_plan(random.Random(seed), TASKS[seed % 4]), tmp_path / str(seed)
+        folder.mkdir()
+        agree(plan, run_ranks(render(plan), plan.used_procs, folder, "--check"))
+
+
+def test_idle_ranks_wait(tmp_path: Path) -> None:
+    plan = CASES["idle"]
+    outcome = run_ranks(render(plan), plan.procs, tmp_path, "--check", "--bench", "2")
+    agree(plan, outcome)
+    assert outcome.reports[-1]["at"] is None
+    assert "bench: 2 runs, slowest rank: median" in outcome.output[0]
+    assert "bytes received per rank and run" in outcome.output[0]
+
+
+def test_saved_shares_make_the_whole_result(tmp_path: Path) -> None:
+    from synth.runtime.program.sample_data import sample
+
+    plan = CASES["uneven_2_5d"]
+    outcome = run_ranks(render(plan), plan.used_procs, tmp_path, "--save")
+    assert set(outcome.codes) == {0}
+    layer = plan.layer
+    whole = torch.full(layer.output_shape, torch.nan)
+    for path in sorted(tmp_path.glob("rank-*.pt")):
+        saved = torch.load(path)["Out"]
+        whole[tuple(slice(*interval) for interval in saved["box"])] = saved["values"]
+    cpu = torch.device("cpu")
+    ker_shape = (layer.out_channels, layer.input[1], *layer.kernel)
+    inputs, ker = (
+        sample(name, shape, [range(n) for n in shape], torch.float32, cpu)
+        for name, shape in (("In", layer.input), ("Ker", ker_shape))
+    )
+    assert torch.equal(whole, torch.nn.functional.conv2d(inputs, ker, padding=layer.padding))
+
+
+def test_wrong_values_and_words_are_told(tmp_path: Path) -> None:
+    plan = CASES["summa_2_5d"]
+    text = render(plan).replace(
+        "    return add_up(leaving)\n",
+        '    total = add_up(leaving)\n    total[:, 0] += at["k"]\n    return total\n',
+    )
+    text = text.replace('"Ker": 288', '"Ker": 289')
+    outcome = run_ranks(text, plan.used_procs, tmp_path, "--check")
+    assert set(outcome.codes) == {5}
+    assert "rank 1 (h=0 c=0 k=1): Out differs in 128 of 512 words of its box" in outcome.output[1]
+    assert "rank 0 (h=0 c=0 k=0): received 288 words of Ker instead of 289" in outcome.output[0]
+    assert "check: failed on 8 of 8 ranks" in outcome.output[0]
+
+
+def test_a_lost_rank_is_named_by_the_others(tmp_path: Path) -> None:
+    plan = CASES["summa"]
+    text = render(plan).replace(
+        "        settle(coming, panels)\n",
+        "        settle(coming, panels)\n"
+        "        if step == 1 and at == {'b': 1, 'k': 2}:\n"
+        "            sys.exit(9)\n",
+    )
+    outcome = run_ranks(text, plan.used_procs, tmp_path)
+    assert outcome.codes[6] == 9
+    assert outcome.codes[5] == 6
+    assert "rank 5 (b=1 k=1): failed, last started" in outcome.output[5]
+
+
+def test_a_hung_rank_is_not_waited_for(tmp_path: Path) -> None:
+    text = render(CASES["data_panels"]).replace(
+        "        settle(coming, panels)\n",
+        "        settle(coming, panels)\n"
+        "        if step == 1 and at['b'] == 2:\n"
+        "            __import__('time').sleep(8)\n"
+        "            sys.exit(9)\n",
+    )
+    outcome = run_ranks(text, 3, tmp_path, timeout=2)
+    assert outcome.codes == [6, 6, 6]
+    assert "rank 0 (b=0): failed, last started Ker, loop step 2" in outcome.output[0]
+
+
+def test_a_wrong_world_is_refused_in_one_line(tmp_path: Path) -> None:
+    outcome = run_ranks(render(CASES["summa_2_5d"]), 3, tmp_path)
+    assert outcome.codes == [2, 2, 2]
+    assert outcome.output == [
+        "this program is for 8 ranks, a grid h=2 x c=2 x k=2, but was started with 3;"
+        " use torchrun --nproc-per-node=8\n",
+        "",
+        "",
+    ]
+
+
+def test_different_plans_are_refused(tmp_path: Path) -> None:
+    text = render(CASES["data"]).replace('PLAN = "', 'import os\n\nPLAN = os.environ["RANK"] + "')
+    outcome = run_ranks(text, 4, tmp_path)
+    assert outcome.codes == [2] * 4
+    assert outcome.output[0] == "rank 1 runs another plan than rank 0; start all ranks with one program\n"
+
+
+def torchrun(program: Path, ranks: int, cwd: Path, python_path: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path}
+    return subprocess.run(
+        [*command, "--standalone", str(program), "--check"],
+        cwd=cwd,
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def test_torchrun_runs_a_program(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(render(CASES["channel"]))
+    done = torchrun(program, 3, tmp_path, str(ROOT))
+    assert done.returncode == 0, done.stderr
+    assert "every word count is as it should be" in done.stdout
+
+
+def test_a_standalone_program_needs_torch_alone(tmp_path: Path) -> None:
+    plan = CASES["strided_shared"]
+    text = render(plan, standalone=True)
+    assert "synth.runtime" not in text
+    assert "import synth" not in text
+    agree(plan, run_ranks(text, plan.used_procs, tmp_path, "--check"))
+
+
+def test_run_can_be_imported() -> None:
+    import torch
+
+    from synth.runtime.grid.word_counter import Words
+
+    names: dict[str, Any] = {"__name__": "program"}
+    exec(compile(render(CASES["alone"]), "program.py", "exec"), names)
+    inputs, ker = torch.randn(4, 16, 8, 8), torch.randn(16, 16, 3, 3)
+    out = names["run"](inputs, ker, {}, {}, Words())
+    torch.testing.assert_close(out, torch.nn.functional.conv2d(inputs, ker, padding=1))
+
+
+def test_without_a_launcher_a_program_is_alone(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(render(CASES["alone"], standalone=True))
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-I", str(program), "--check"],
+        cwd=tmp_path,
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "check: every share" in done.stdout

@@ -1,0 +1,207 @@
+"""What a model does that its graph would not show is refused in a sentence, before anything is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import synth
+from synth.runtime.model.trace import traced
+
+SHAPE = 4, 8, 8, 8
+
+
+def conv(size: int = 3) -> nn.Conv2d:
+    return nn.Conv2d(8, 8, size, padding=size // 2)
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(conv(), nn.BatchNorm2d(8), nn.ReLU(), conv())
+
+
+def hooked(place: int, register: str) -> nn.Module:
+    made = model()
+    getattr(made[place], register)(lambda *given: None)
+    return made
+
+
+def parameter_hooked(register: str) -> nn.Module:
+    made = model()
+    getattr(made[3].weight, register)(lambda *given: None)
+    return made
+
+
+def tied(what: str) -> nn.Module:
+    made = model()
+    if what == "module":
+        made.append(made[0])
+    elif what == "parameter":
+        made[3].weight = made[0].weight
+    elif what == "memory":
+        made[3].weight = nn.Parameter(made[0].weight.detach())
+    elif what == "view":
+        made[3] = nn.ConvTranspose2d(8, 8, 3, padding=1)
+        made[3].weight = nn.Parameter(made[0].weight.detach().transpose(0, 1))
+    else:
+        made.append(nn.BatchNorm2d(8))
+        made[4].running_mean = made[1].running_mean
+    return made
+
+
+def replaced() -> nn.Module:
+    made = model()
+    right = made[0].forward
+    made[0].forward = lambda x: 2 * right(x)  # type: ignore[method-assign]
+    return made
+
+
+class Does(nn.Module):
+    """Something after a convolution."""
+
+    def __init__(self, what: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.conv, self.scale, self.what = conv(), nn.Parameter(torch.ones(8, 1, 1)), what
+        self.register_buffer("mean", torch.zeros(8, 8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.what(self, self.conv(x))
+
+
+def writes(self: Any, x: torch.Tensor) -> torch.Tensor:
+    x[:, :2] = 0
+    return x
+
+
+def writes_a_part(self: Any, x: torch.Tensor) -> torch.Tensor:
+    x[:, :2].mul_(2)
+    return x
+
+
+def reads_a_changed_part(self: Any, x: torch.Tensor) -> torch.Tensor:
+    part = x[:, :2]
+    x.relu_()
+    return part + 1
+
+
+def sets_an_entry(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.mean[0] = x.mean((0, 1))
+    return x
+
+
+def follows(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.mean.lerp_(x.mean(0), 0.1)
+    return x
+
+
+def follows_anew(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.mean = self.mean.lerp(x.mean(0), 0.1)
+    return x
+
+
+def standardized(self: Any, x: torch.Tensor) -> torch.Tensor:
+    weight = self.conv.weight
+    return nn.functional.conv2d(x, weight - weight.mean((1, 2, 3), keepdim=True))
+
+
+def scaled_twice(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return x * self.scale + self.scale.exp()
+
+
+def checkpointed(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return checkpoint(self.conv, x, use_reentrant=True)
+
+
+def sets_data(self: Any, x: torch.Tensor) -> torch.Tensor:
+    x.data = x * 2
+    return x
+
+
+def changes_data(self: Any, x: torch.Tensor) -> torch.Tensor:
+    x.data.mul_(2)
+    return x
+
+
+def clamps(self: Any, x: torch.Tensor) -> torch.Tensor:
+    self.scale.data.clamp_(0, 1)
+    return x * self.scale
+
+
+def hooks(self: Any, x: torch.Tensor) -> torch.Tensor:
+    x.register_hook(lambda gradient: 2 * gradient)
+    return x
+
+
+CASES: list[tuple[nn.Module, str]] = [
+    (hooked(0, "register_forward_hook"), "the module 0 has a forward hook, which the ranks would not run;"),
+    (hooked(2, "register_forward_pre_hook"), "the module 2 has a forward pre-hook, which"),
+    (hooked(3, "register_full_backward_hook"), "the module 3 has a backward hook, which"),
+    (hooked(1, "register_full_backward_pre_hook"), "the module 1 has a backward pre-hook, which"),
+    (parameter_hooked("register_hook"), "the parameter 3.weight has a gradient hook, which"),
+    (parameter_hooked("register_post_accumulate_grad_hook"), "3.weight has a hook after its gradient, which"),
+    (replaced(), "the module 0 has a forward that is not its class's, which the ranks would not run; make"),
+    (tied("module"), "0.weight and 4.weight are one tensor, which the ranks would train as two; give each"),
+    (tied("parameter"), "0.weight and 3.weight are one tensor"),
+    (tied("memory"), "0.weight and 3.weight are one tensor"),
+    (tied("view"), "0.weight and 3.weight are one tensor"),
+    (tied("buffer"), "1.running_mean and 4.running_mean are one tensor"),
+    (Does(lambda self, x: self.conv(torch.relu(x))), "conv is called twice; call a layer of its own"),
+    (Does(writes), "forward changes a tensor of (4, 8, 8, 8) in place by setitem, which the ranks would not"),
+    (Does(writes_a_part), "a tensor of (4, 8, 8, 8) from conv is used after another call changed it in"),
+    (Does(reads_a_changed_part), "a tensor of (4, 2, 8, 8) from getitem is used after another call changed"),
+    (
+        Does(checkpointed),
+        "forward calls CheckpointFunction, a torch.autograd.Function that takes a function, as",
+    ),
+    (Does(sets_data), "forward changes a tensor of (4, 8, 8, 8) in place by set, which"),
+    (Does(changes_data), "forward changes a tensor of (4, 8, 8, 8) in place by mul, which"),
+    (Does(clamps), "forward changes scale in place by clamp, which"),
+    (Does(hooks), "forward changes a tensor of (4, 8, 8, 8) in place by register_hook, which"),
+    (Does(sets_an_entry), "forward changes mean in place by setitem, which"),
+    (Does(follows), "forward changes mean in place by lerp, which the ranks would not do; compute a new"),
+    (Does(follows_anew), "forward puts another tensor in the place of mean, which the ranks would not do;"),
+    (Does(standardized), "the model computes a tensor of (8, 8, 3, 3) from conv.weight; a function of a"),
+    (Does(scaled_twice), "the model computes a tensor of (8, 1, 1) from scale; a function of a parameter is"),
+    (Does(lambda self, x: x + torch.ones(8)), "makes a tensor of (8,) by itself; register it as a buffer"),
+    (Does(lambda self, x: x.mean()), "the model gives a single number, of which ranks have no shares; give"),
+]
+
+
+@pytest.mark.parametrize(("made", "said"), CASES, ids=[said[:50] for _, said in CASES])
+def test_it_is_refused(made: nn.Module, said: str) -> None:
+    with pytest.raises(ValueError, match=r"; ") as caught:
+        synth.plan_model(made, SHAPE, 4)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_may_be_done_in_place() -> None:
+    """A result that is given back, and what a layer does to itself."""
+
+    def works(self: Any, x: torch.Tensor) -> torch.Tensor:
+        x = x.add_(1).relu_()
+        x *= self.scale
+        return nn.functional.leaky_relu(x, 0.1, True)
+
+    made = nn.Sequential(Does(works), nn.ReLU(inplace=True), nn.BatchNorm2d(8, momentum=None))
+    names = [node.name for node in traced(made, SHAPE, torch.float32).nodes if node.op.startswith("call")]
+    assert names == ["_0_conv", "add", "relu", "mul", "leaky_relu", "_1", "_2"]
+
+
+def test_calls_without_gradients_are_known() -> None:
+    def detaches(self: Any, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            x = torch.relu(x)
+        return x * self.scale
+
+    with torch.no_grad():  # where a user asks does not matter
+        graph = traced(Does(detaches), SHAPE, torch.float32)
+    assert {node.name: node.meta["grad"] for node in graph.nodes if node.op.startswith("call")} == {
+        "conv": True,
+        "relu": False,
+        "mul": True,
+    }

@@ -1,0 +1,186 @@
+"""Received words: the planner's formula against the words that the simulator counts one by one."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import conv, distributions, schedules, steps
+
+from synth.layer.axes import TENSORS, PerAxis, Tensor
+from synth.layer.intervals import length
+from synth.layer.nest import Nest
+from synth.layer.window import Window
+from synth.schedule import volume as words
+from synth.schedule.distribution import Distribution
+from synth.schedule.pass_plan import PassPlan
+from synth.schedule.schedule import Schedule
+from synth.schedule.volume import received
+from synth.simulation.interpreter import simulate
+
+NAMES = ("in", "ker", "out", "halo", "total")
+
+
+@given(schedules())
+def test_planned_words_are_simulated_words_for_every_rank_and_tensor(schedule: Schedule) -> None:
+    d = schedule.distribution
+    planned = received(d, schedule.pass_plan)
+    counted = simulate(schedule)
+    for rank in d.ranks:
+        at = planned.at(d.at(rank))
+        assert tuple(at) == NAMES
+        assert at == {name: counted.received[name][rank] for name in NAMES}
+    assert planned.most() == counted.most()
+
+
+@settings(max_examples=60)
+@given(steps(), st.sampled_from([0, words.EVERY]))
+def test_words_of_a_training_step_are_those_of_its_passes(passes: tuple[Schedule, ...], every: int) -> None:
+    """Pass by pass and in sum, with any tensors kept between the passes, by classes or one by one."""
+    d = passes[0].distribution
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "EVERY", every)
+        words.received_by.cache_clear()
+        words._lines.cache_clear()
+        planned = [received(d, each.pass_plan) for each in passes]
+    words.received_by.cache_clear()
+    words._lines.cache_clear()
+    counted = [simulate(each) for each in passes]
+    together = reduce(add, planned)
+    in_all = {name: [0] * len(d.ranks) for name in NAMES}
+    for rank in d.ranks:
+        at = d.at(rank)
+        for one, other in zip(planned, counted, strict=True):
+            assert one.at(at) == {name: other.received[name][rank] for name in NAMES}
+        for name, count in together.at(at).items():
+            in_all[name][rank] = count
+            assert count == sum(other.received[name][rank] for other in counted)
+    assert together.most() == {name: max(counts) for name, counts in in_all.items()}
+    assert together.total.ravel().tolist() == in_all["total"]
+    assert together.halo.ravel().tolist() == in_all["halo"]
+    for some in ((), ("In",), ("Ker", "Out")):
+        extra = [sum(in_all[tensor.lower()][rank] for tensor in some) for rank in d.ranks]
+        assert together.most_with(*some) == max(map(sum, zip(in_all["total"], extra, strict=True)))
+
+
+@given(schedules())
+def test_python_integers_and_64_bits_count_alike(schedule: Schedule) -> None:
+    class Exact(words._Counter):
+        def __init__(self, distribution: Distribution, visits: words.Visits) -> None:
+            super().__init__(distribution, visits)
+            self.integer = object
+
+    with pytest.MonkeyPatch.context() as patch:
+        short = received(schedule.distribution, schedule.pass_plan)
+        patch.setattr(words, "_Counter", Exact)
+        words.received_by.cache_clear()
+        exact = received(schedule.distribution, schedule.pass_plan)
+    words.received_by.cache_clear()
+    assert short.total.dtype == np.int64
+    assert exact.total.dtype == object
+    assert (short.halo == exact.halo).all()
+    assert all((short.by_tensor[t] == exact.by_tensor[t]).all() for t in TENSORS)
+
+
+@given(schedules())
+def test_classes_of_processes_count_as_all_processes_do(schedule: Schedule) -> None:
+    every = received(schedule.distribution, schedule.pass_plan)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "EVERY", 0)
+        words.received_by.cache_clear()
+        few = received(schedule.distribution, schedule.pass_plan)
+    words.received_by.cache_clear()
+    assert (every.halo == few.halo).all()
+    assert all((every.by_tensor[t] == few.by_tensor[t]).all() for t in TENSORS)
+    assert every.most() == few.most()
+    twice = few + every
+    for rank in schedule.distribution.ranks:
+        at = schedule.distribution.at(rank)
+        assert few.at(at) == every.at(at)
+        assert twice.at(at) == {name: 2 * n for name, n in every.at(at).items()}
+
+
+def test_words_beyond_64_bits_are_exact() -> None:
+    """A matrix product of 2^40 on a 2x2x2 grid: each slice is 2^78 words, of which half is owned."""
+    n = 2**40
+    nest = Nest(PerAxis(b=n, c=n, k=n), Window(1), Window(1), Window(1))
+    most = received(Distribution(nest, PerAxis(b=2, c=2, k=2)), PassPlan()).most()
+    assert most == {"in": 2**77, "ker": 2**77, "out": 2**77, "halo": 0, "total": 3 * 2**77}
+    odd = Nest(PerAxis(b=n + 1, c=n, k=n), Window(1), Window(1), Window(1))
+    most = received(Distribution(odd, PerAxis(b=2, k=2)), PassPlan()).most()
+    assert most["in"] == (n // 2 + 1) * (n // 2)
+    assert most["ker"] == n * (n // 2) // 2
+
+
+def test_words_that_are_beyond_64_bits_only_as_often_as_they_move() -> None:
+    """Sums arrive from 15 others, tiles are visited 32 times, and rows read by up to 2^9 + 1 tiles."""
+    nest = Nest(PerAxis(b=2**32, c=2**32, k=2**32), Window(1), Window(1), Window(1))
+    assert received(Distribution(nest, PerAxis(c=16)), PassPlan()).most()["out"] == 15 * 2**60
+    nest = Nest(PerAxis(b=2**30, c=2**30, k=2**30), Window(1), Window(1), Window(1))
+    pass_plan = PassPlan("Out", PerAxis(b=2, k=32), swapped=True)
+    assert received(Distribution(nest, PerAxis(k=2)), pass_plan).most()["in"] == 32 * 2**59
+    window = conv(2**10, 2**9 + 1)
+    nest = Nest(PerAxis(b=2**25, h=2**10, c=2**25, k=2), Window(1), window, Window(1))
+    rows = sum(length(window.reach(row, row + 1)) for row in range(2**10))
+    pass_plan = PassPlan("Ker", PerAxis(h=2**10))
+    assert received(Distribution(nest, PerAxis(k=2)), pass_plan).most()["in"] == 2**49 * rows
+
+
+@pytest.mark.parametrize("kept", ["In", "Ker"])
+def test_words_beside_a_kept_tensor_are_exact(kept: Tensor) -> None:
+    """Floats end at 2^53; 2^27 + 1 rows of the other tensor arrive."""
+    n = 2**29 + 1
+    nest = Nest(PerAxis(b=n, c=n, k=n), Window(1), Window(1), Window(1))
+    pass_plan = PassPlan(pass_="backward-filter" if kept == "In" else "backward-data", kept=frozenset({kept}))
+    most = received(Distribution(nest, PerAxis(b=2, k=2)), pass_plan).most()
+    assert most["total"] == (2**27 + 1) * n
+
+
+def test_long_rows_that_differ_by_one_are_of_two_classes() -> None:
+    """Floats end at 2^53."""
+    assert words._alike(3, 0, {"rows": [np.array([2**60 + 1, 2**60, 2**60 + 1])]}).tolist() == [0, 1, 0]
+
+
+def test_partial_sums_of_tiles_that_are_visited_twice() -> None:
+    """Two processes sum dIn, 8 words each; each of its tiles is visited for either panel along k."""
+    nest = Nest(PerAxis(b=4, c=4, k=4), Window(1), Window(1), Window(1))
+    pass_plan = PassPlan("Out", PerAxis(b=2, k=2), swapped=True, pass_="backward-data")
+    schedule = Schedule(Distribution(nest, PerAxis(k=2)), pass_plan)
+    planned = received(schedule.distribution, pass_plan).most()
+    assert planned == simulate(schedule).most()
+    assert planned["in"] == 2 * 8
+
+
+def test_halo_of_huge_images_is_exact() -> None:
+    rows = 2**38
+    window = conv(rows)
+    nest = Nest(PerAxis(b=2**20, h=rows, c=2**20), Window(1), window, Window(1))
+    most = received(Distribution(nest, PerAxis(h=4)), PassPlan()).most()
+    assert most["halo"] == most["in"] == 2 * 2**40
+    assert all(type(count) is int for count in most.values())
+
+
+@given(distributions())
+def test_one_process_receives_nothing_and_no_process_more_than_it_can_use(d: Distribution) -> None:
+    most = received(d, PassPlan())
+    if d.grid.size == 1:
+        assert most.most()["total"] == 0
+    slices = {t: max(np.prod([b - a for a, b in d.needed(t, d.at(r))]) for r in d.ranks) for t in TENSORS}
+    assert most.most()["in"] <= slices["In"]
+    assert most.most()["ker"] <= slices["Ker"]
+    assert most.most()["out"] <= slices["Out"] * (d.group_size("Out") - 1)
+
+
+def test_paper_formula_of_the_2d_algorithm() -> None:
+    """Classical SUMMA: every process of a p x p grid receives 2·(p-1)/p·n²/p words."""
+    n, p = 64, 4
+    nest = Nest(PerAxis(b=n, c=n, k=n), Window(1), Window(1), Window(1))
+    found: dict[str, Any] = received(
+        Distribution(nest, PerAxis(b=p, k=p)), PassPlan("Out", PerAxis(c=4))
+    ).most()
+    assert found["total"] == 2 * (p - 1) * n * n // p**2

@@ -1,0 +1,98 @@
+"""The named strategies, as points of the one space."""
+
+from __future__ import annotations
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from problems import layers
+
+from synth.base.errors import InfeasibleError
+from synth.layer.axes import AXES
+from synth.layer.layer import Layer
+from synth.planning.derive import plan
+from synth.planning.plan import Plan
+from synth.search.fastest import SLACK
+from synth.search.strategies import STRATEGIES, Alternative
+
+NAMES = [strategy.name for strategy in STRATEGIES]
+CONV4 = Layer.conv2d([32, 256, 14, 14], 256, 3, padding=1)
+
+
+def by_name(made: Plan) -> dict[str, Alternative]:
+    return {each.name: each for each in made.alternatives}
+
+
+@settings(max_examples=40)
+@given(layers(6), st.integers(1, 16))
+def test_the_plan_is_never_beaten_by_a_feasible_strategy(layer: Layer, procs: int) -> None:
+    made = plan(layer, procs)
+    assert [each.name for each in made.alternatives] == NAMES
+    for each, strategy in zip(made.alternatives, STRATEGIES, strict=True):
+        if each.grid is None:
+            assert (each.words, each.memory_bytes, each.feasible) == (None, None, False)
+            continue
+        assert each.grid.size <= procs
+        assert all(getattr(each.grid, axis) == 1 for axis in AXES if axis not in strategy.axes)
+        assert each.feasible == (not each.why)
+        if each.feasible:
+            assert each.words is not None
+            assert each.words >= made.words["total"]
+    assert by_name(made)["3D"].feasible
+
+
+@settings(max_examples=15)
+@given(layers(4), st.integers(2, 8), st.floats(0.4, 1))
+def test_the_same_under_a_memory_limit(layer: Layer, procs: int, share: float) -> None:
+    assume(layer.nest.extents.size < 2000)
+    try:
+        made = plan(layer, procs, memory=max(4, int(share * plan(layer, procs).memory_bytes)))
+    except InfeasibleError:
+        assume(False)
+        raise
+    for each in made.alternatives:
+        if each.feasible:
+            assert made.memory_limit is not None
+            assert each.memory_bytes is not None
+            assert each.memory_bytes <= made.memory_limit
+            assert each.words is not None
+            assert each.words >= made.words["total"]
+
+
+def test_a_layer_of_a_network() -> None:
+    rows = by_name(plan(CONV4, 64))
+    assert rows["3D"].words == rows["2.5D"].words == 164864
+    assert rows["data"].why == "2.00 times the least work of any grid"  # 32 samples, 64 processes
+    assert rows["data+filter"].words == rows["2D"].words == 213504
+    assert rows["channel"].feasible
+    assert rows["channel"].grid is not None
+    assert rows["channel"].grid.c == 64
+
+
+def test_what_memory_forbids_is_shown_and_marked() -> None:
+    """The 3D row stays: it says what the limit costs."""
+    free = by_name(plan(CONV4, 64))
+    tight = plan(CONV4, 64, memory=630_000)
+    rows = by_name(tight)
+    assert rows["3D"].words == free["3D"].words
+    assert rows["3D"].why == "needs more than the memory limit"
+    assert not rows["3D"].feasible
+    assert rows["2.5D"].words == 213504
+    assert tight.memory_bytes <= 630_000
+
+
+def test_under_the_objective_time_every_strategy_is_at_its_fastest() -> None:
+    made = plan(CONV4, 16, memory="40MB", objective="time", machine="lassen", pass_="training")
+    assert made.timed is not None
+    seconds = made.timed[1].seconds
+    assert [each.name for each in made.alternatives] == NAMES
+    for each, strategy in zip(made.alternatives, STRATEGIES, strict=True):
+        assert each.grid is not None
+        assert each.seconds is not None
+        assert all(getattr(each.grid, axis) == 1 for axis in AXES if axis not in strategy.axes)
+        if each.feasible:
+            assert each.seconds >= seconds / (1 + SLACK)
+    shown = [line for line in str(made).splitlines() if " ms " in line and line.strip().startswith("filter ")]
+    assert f"{1e3 * (by_name(made)['filter'].seconds or 0):.4g} ms" in shown[0]
+    assert made.to_json()["alternatives"][0]["seconds"] == by_name(made)["data"].seconds
+    without = plan(CONV4, 16).to_json()["alternatives"][0]
+    assert "seconds" not in without

@@ -1,0 +1,150 @@
+"""Training plans: three passes on one grid, what they keep for each other, and what that costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from itertools import combinations
+from operator import add
+
+import pytest
+from cases import CASES
+from hypothesis import given, settings
+from problems import distributions, small_nests, steps
+
+import synth
+from synth.layer.axes import TENSORS, PerAxis, Tensor
+from synth.layer.passes import GRADIENTS, PASSES, WRITES, Passes, reads, sequences, spans
+from synth.schedule.distribution import Distribution
+from synth.schedule.memory import Footprints
+from synth.schedule.schedule import Schedule
+from synth.schedule.volume import received
+from synth.search.training_step import fit_training, overlaps, preferred, resident, roles, training_memory
+from synth.simulation.interpreter import simulate
+from synth.simulation.simulate import simulated
+from synth.simulation.verify import verify
+
+SETS = [frozenset(kept) for count in range(4) for kept in combinations(TENSORS, count)]
+
+
+@pytest.mark.parametrize("kept", SETS, ids=lambda kept: "+".join(sorted(kept)) or "nothing")
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        each
+        for turned in (False, True)
+        for made in (GRADIENTS, ("In",), ("Ker",))
+        for each in sequences(turned, made)
+    ],
+)
+def test_roles_hand_over_what_is_kept(sequence: Passes, kept: frozenset[Tensor]) -> None:
+    passes = {pass_plan.pass_: pass_plan for pass_plan in roles(kept, sequence)}
+    assert tuple(passes) == sequence
+    for tensor, (gathers, finds) in spans(sequence).items():
+        assert (tensor in passes[gathers].keeps) == (tensor in kept) == (tensor in passes[finds].kept)
+        assert sequence.index(gathers) < sequence.index(finds)
+        assert tensor in reads(gathers)
+        assert tensor in reads(finds)
+
+
+@given(steps())
+@settings(max_examples=60)
+def test_schedules_are_right_and_fit_the_planned_memory(schedules: tuple[Schedule, ...]) -> None:
+    """For every pass and every set of kept tensors; `verify` looks at all words and all ranks."""
+    footprints = Footprints(schedules[0].distribution)
+    for schedule in schedules:
+        verify(schedule, None)
+        planned = footprints.memory(schedule.pass_plan).words
+        assert max(simulate(schedule).peak) <= planned
+
+
+@given(distributions(small_nests()))
+@settings(max_examples=40)
+def test_each_kept_tensor_saves_one_gather(distribution: Distribution) -> None:
+    """With one tile a step: keeping everything moves each tensor twice, keeping nothing three times."""
+    for sequence in sequences():
+        words = {k: reduce(add, (received(distribution, t) for t in roles(k, sequence))) for k in SETS}
+        everything, nothing = words[frozenset(TENSORS)], words[frozenset()]
+        for tensor in TENSORS:
+            saved = received(distribution, roles(frozenset())[PASSES.index(spans(sequence)[tensor][1])])
+            expected = nothing.by_tensor[tensor] - saved.by_tensor[tensor]
+            assert (words[frozenset({tensor})].by_tensor[tensor] == expected).all()
+            assert (everything.by_tensor[tensor] == expected).all()
+
+
+@given(distributions(small_nests()))
+@settings(max_examples=12)
+def test_less_memory_keeps_less_and_moves_more(distribution: Distribution) -> None:
+    best, _ = fit_training(distribution, TENSORS, None)
+    assert best is not None
+    none, least = fit_training(distribution, TENSORS, 1)
+    assert none is None
+    assert fit_training(distribution, TENSORS, least - 1)[0] is None
+    tight, _ = fit_training(distribution, TENSORS, least)
+    assert tight is not None
+    assert tight.memory <= least
+    assert tight.words >= best.words
+    kept = tight.pass_plans[0].keeps | tight.pass_plans[1].keeps
+    footprints = Footprints(distribution)
+    first, second, last = (pass_plan.pass_ for pass_plan in tight.pass_plans)
+    for pass_plan in tight.pass_plans:
+        alive = resident(footprints, kept, (first, second, last), pass_plan.pass_)
+        assert max(simulate(Schedule(distribution, pass_plan)).peak) + alive <= least
+    assert training_memory(footprints, tight.pass_plans).words <= least
+    over = training_memory(footprints, tight.pass_plans, overlap=True).words
+    assert (
+        overlaps(footprints, tight.pass_plans, over)
+        == (distribution.group_size(WRITES[second]) > 1)
+        == overlaps(footprints, tight.pass_plans, None)
+    )
+    assert not overlaps(footprints, tight.pass_plans, over - 1)
+
+
+@pytest.mark.parametrize(
+    ("grid", "first"),
+    [
+        (PerAxis(b=4), "backward-filter"),  # dKer is summed, dIn is not
+        (PerAxis(h=4), "backward-filter"),
+        (PerAxis(k=4), "backward-data"),  # the other way round
+        (PerAxis(c=4), "backward-data"),  # neither is
+        (PerAxis(b=4, k=2), "backward-filter"),  # 3/4 of 16*8*9 words, and half of 16*8*8
+        (PerAxis(b=2, k=4), "backward-data"),  # half of 16*4*9 words, and 3/4 of 2*16*8*8
+    ],
+)
+def test_the_gradient_with_more_sums_comes_first(grid: PerAxis, first: str) -> None:
+    distribution = Distribution(CASES["data"].nest, grid)
+    best, other = preferred(Footprints(distribution))
+    assert best[1] == first
+    assert other[1] != first
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("training")])
+def test_cases_simulate(name: str) -> None:
+    outcome = simulated(CASES[name])
+    assert outcome.values
+    assert max(outcome.received["total"]) == CASES[name].words["total"]
+
+
+def test_a_training_plan_is_read_back() -> None:
+    import json
+
+    from synth.planning.plan_json import parse_plan
+
+    plan = synth.plan(CASES["data"].layer, 4, pass_="training")
+    assert parse_plan(json.dumps(plan.to_json()), "plan.json") == plan
+    assert [pass_plan.pass_ for pass_plan in plan.pass_plans] in map(list, sequences())
+
+
+def test_without_memory_for_it_nothing_travels_between_the_gradients() -> None:
+    import json
+
+    from synth.planning.plan_json import parse_plan
+
+    plan = CASES["training_grouped"]  # dIn has sums that travel while dKer is computed
+    assert [pass_plan.pass_ for pass_plan in plan.pass_plans] == list(PASSES)
+    assert plan.overlap
+    tight = replace(plan, memory_limit=plan.memory_bytes - 1)
+    assert not tight.overlap
+    assert tight.memory_bytes < plan.memory_bytes
+    assert tight.id != plan.id
+    assert parse_plan(json.dumps(tight.to_json()), "plan.json").overlap is False

@@ -1,0 +1,94 @@
+"""Random problems against torch, see `differential`: a slice in every run, the nightly size with --slow.
+
+SYNTH_DIFFERENTIAL is the number of problems of the nightly size, a hundredth of it on real ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from differential import CORPUS, Problem, Verdict, checked, drawn, on_ranks, verdicts
+
+from synth.base.errors import CheckError
+
+SLICE = 600
+NIGHTLY = int(os.environ.get("SYNTH_DIFFERENTIAL", "20000"))
+
+
+def faults(found: list[Verdict]) -> list[Verdict]:
+    return [verdict for verdict in found if verdict.fault]
+
+
+@pytest.mark.parametrize("line", CORPUS.read_text(encoding="utf-8").splitlines())
+def test_what_failed_once(line: str) -> None:
+    checked(Problem(**json.loads(line)).planned())
+
+
+@pytest.mark.timeout(900)
+def test_a_slice_of_the_problems() -> None:
+    found = list(verdicts(1, range(SLICE), os.cpu_count() or 1))
+    assert len(found) == SLICE
+    assert faults(found) == []
+    assert len({verdict.kind for verdict in found}) > 12  # every kind of layer, most passes
+
+
+def test_problems_are_the_same_every_time_and_reach_what_they_are_for() -> None:
+    problems = [drawn(1, number) for number in range(300)]
+    assert problems == [drawn(1, number) for number in range(300)]
+    assert {problem.pass_ for problem in problems} == {
+        "forward",
+        "backward-data",
+        "backward-filter",
+        "training",
+    }
+    assert {problem.layer["kind"] for problem in problems} == {"matmul", "conv1d", "conv2d", "conv3d"}
+    assert any(problem.memory is not None and problem.exact for problem in problems)
+    assert any(problem.layer["groups"] > 1 and max(problem.layer["dilation"]) > 1 for problem in problems)
+    assert any(problem.procs > _iterations(problem) for problem in problems)
+
+
+def _iterations(problem: Problem) -> int:
+    work = 1
+    for extent in problem.layer["extents"].values():
+        work *= extent
+    return work
+
+
+def test_a_wrong_count_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness itself: a plan whose formula counts one word too few does not pass."""
+    import synth.schedule.volume as words
+
+    made = next(
+        made for made in (drawn(1, number).planned() for number in range(100)) if made.words["ker"] > 0
+    )
+    right = words._Counter.flat
+    monkeypatch.setattr(words._Counter, "flat", lambda self, tensor: right(self, tensor) - (tensor == "Ker"))
+    words.received_by.cache_clear()
+    with pytest.raises(CheckError, match="are planned"):
+        checked(made)
+    words.received_by.cache_clear()
+
+
+@pytest.mark.ranks
+def test_a_few_problems_on_ranks(tmp_path: Path) -> None:
+    found = list(on_ranks(1, 8, tmp_path))
+    assert len(found) == 8
+    assert faults(found) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
+def test_the_nightly_problems() -> None:
+    found = list(verdicts(2, range(NIGHTLY), os.cpu_count() or 1))
+    assert len(found) == NIGHTLY
+    assert faults(found) == []
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+@pytest.mark.timeout(3600)
+def test_the_nightly_problems_on_ranks(tmp_path: Path) -> None:
+    assert faults(list(on_ranks(2, NIGHTLY // 100, tmp_path))) == []

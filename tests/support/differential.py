@@ -1,0 +1,262 @@
+"""Differential testing: random problems are planned, interpreted for all ranks, and compared with torch.
+
+    python tests/support/differential.py --count 20000 --seed 0 --jobs 2
+    python tests/support/differential.py --count 0 --ranks 200
+
+Compared are all values, the words of every rank and tensor with the plan's formula, and the most words
+that any rank holds with what is planned and with the limit; with `--ranks`, the emitted programs on real
+gloo ranks as well. Problem number i of a seed is always the same. Problems that fail are added to a corpus
+(`tests/data/differential.jsonl`), which `test_differential.py` tries again in every run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import multiprocessing
+import random
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from program_ranks import run_programs
+from rich.progress import track
+
+from synth.base.errors import CheckError, InfeasibleError
+from synth.launch.reference import expected, shapes
+from synth.layer.layer import Layer, LayerError
+from synth.layer.passes import TASKS, WRITES, shown
+from synth.planning.derive import STAYS, plan
+from synth.planning.plan import Plan
+from synth.simulation.interpreter import simulate
+from synth.simulation.verify import verify
+
+CORPUS = Path(__file__).parents[1] / "data" / "differential.jsonl"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is asked of the planner; `memory` is a share of what the plan takes without a limit."""
+
+    layer: dict[str, Any]
+    procs: int
+    pass_: str
+    stationary: str
+    memory: float | None
+    balance: float
+    exact: bool
+    grid: dict[str, int]
+
+    def planned(self) -> Plan:
+        """The plan; where the memory is too little, the plan within the least that would do."""
+        layer = Layer.from_json(self.layer, "problem", "differential")
+        asked: dict[str, Any] = {
+            "stationary": self.stationary,
+            "grid": self.grid,
+            "balance": self.balance,
+            "exact_procs": self.exact,
+            "pass_": self.pass_,
+        }
+        free = plan(layer, self.procs, **asked)
+        if self.memory is None:
+            return free
+        limit = max(layer.nest.word_bytes, int(free.memory_bytes * self.memory))
+        try:
+            return plan(layer, self.procs, limit, **asked)
+        except InfeasibleError as fault:
+            least = re.search(r"--memory (\d+)", str(fault))
+            if least is None:
+                raise
+            return plan(layer, self.procs, int(least[1]), **asked)
+
+
+def drawn(seed: int, number: int, most: int = 12) -> Problem:
+    """A problem for at most `most` processes; some have fewer multiply-adds than processes."""
+    rng = random.Random(f"{seed}/{number}")
+    layer = small_layer(rng, rng.choice([1, 2, 3, 5, 6]))
+    procs = rng.randint(1, most)
+    grid = {}
+    if rng.random() < 0.2:
+        axis = rng.choice("bgdhwck")
+        grid = {axis: rng.randint(1, min(procs, getattr(layer.nest.extents, axis)))}
+    return Problem(
+        layer.to_json(),
+        procs,
+        rng.choice(TASKS),
+        rng.choice(["auto", *STAYS]),
+        rng.choice([None, None, None, rng.uniform(0, 1)]),
+        rng.choice([0.1, 0.1, 0.0, 0.5, 10.0]),
+        rng.random() < 0.1 and not grid,
+        grid,
+    )
+
+
+def small_layer(rng: random.Random, most: int) -> Layer:
+    """Any kind of layer with extents of at most `most`: strides, dilations, paddings, groups; all uneven."""
+    dims = rng.choice([0, 1, 2, 2, 3])
+    if dims == 0:
+        return Layer.matmul(rng.randint(1, most), rng.randint(1, most), rng.randint(1, most))
+    make = (Layer.conv1d, Layer.conv2d, Layer.conv3d)[dims - 1]
+    while True:
+        groups = rng.choice([1, 1, 1, 2, 3])
+        size = [rng.randint(1, most + 2 - (dims > 2)) for _ in range(dims)]
+        channels, filters = (groups * rng.randint(1, min(most, 4)) for _ in range(2))
+        rest = {
+            "stride": [rng.choice([1, 1, 2, 3]) for _ in range(dims)],
+            "padding": [rng.choice([0, 1, 2]) for _ in range(dims)],
+            "dilation": [rng.choice([1, 1, 2]) for _ in range(dims)],
+        }
+        kernel = [rng.randint(1, 3) for _ in range(dims)]
+        try:
+            return make([rng.randint(1, 3), channels, *size], filters, kernel, groups=groups, **rest)  # type: ignore[arg-type]
+        except LayerError:
+            continue
+
+
+def checked(made: Plan) -> None:
+    """Raises `CheckError` where the interpreted plan differs from torch or from what it says of itself."""
+    right = expected(made)
+    received: collections.Counter[tuple[str, int]] = collections.Counter()
+    for schedule in made.schedules:
+        verify(schedule, made.memory_words)
+        pass_plan = schedule.pass_plan
+        role = shown(pass_plan.pass_, WRITES[pass_plan.pass_])
+        outcome = simulate(schedule, *(stored(made, tensor) for tensor in pass_plan.reads))
+        if outcome.out is None or not np.array_equal(outcome.out.ravel(), right[role].numpy().ravel()):
+            raise CheckError(f"{role} differs from torch's")
+        if max(outcome.peak) > made.memory.words:
+            raise CheckError(f"a rank holds {max(outcome.peak)} words, {made.memory.words} are planned")
+        for name, words in outcome.received.items():
+            received.update({(name, rank): n for rank, n in enumerate(words)})
+    for rank in made.distribution.ranks:
+        planned = made.received.at(made.distribution.at(rank))
+        counted = {name: received[name, rank] for name in planned}
+        if counted != planned:
+            raise CheckError(f"rank {rank} receives {counted}, planned are {planned}")
+    if made.memory_words is not None and made.memory.words > made.memory_words:
+        raise CheckError(f"{made.memory.words} words are planned, {made.memory_words} allowed")
+    if made.bound.words > made.words["total"]:
+        raise CheckError(f"{made.words['total']} words are planned, at least {made.bound.words} move")
+
+
+def stored(made: Plan, tensor: Any) -> Any:
+    """The sample values of a tensor in storage order, of In only the rows that are read, as float64."""
+    import torch
+
+    from synth.runtime.program.sample_data import sample
+
+    shape = shapes(made.layer)[tensor]
+    places = [list(range(n)) for n in shape]
+    if tensor == "In" and made.layer.kind != "matmul":
+        axes = made.layer.spatial_axes
+        for dim, axis in enumerate(axes, len(shape) - len(axes)):
+            window = made.nest.windows[axis]
+            places[dim] = [window.source(row) for row in range(window.size)]
+    name = "dOut" if tensor == "Out" else tensor
+    values = sample(name, shape, places, torch.float64, torch.device("cpu"))
+    return values.numpy().reshape(made.nest.shapes[tensor])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a problem; `kind` sorts the summary, `fault` is empty where all agrees."""
+
+    number: int
+    kind: str
+    fault: str = ""
+
+
+def judged(seed: int, number: int) -> Verdict:
+    """One problem, planned and checked; a refusal that names what would do is no fault."""
+    problem = drawn(seed, number)
+    kind = f"{problem.layer['kind']} {problem.pass_}"
+    try:
+        checked(problem.planned())
+    except InfeasibleError:
+        return Verdict(number, "refused: no such grid")
+    except Exception as fault:  # whatever it is, the problem must come back
+        return Verdict(number, kind, f"{type(fault).__name__}: {fault}")
+    return Verdict(number, kind)
+
+
+def _judged(task: tuple[int, int]) -> Verdict:
+    return judged(*task)
+
+
+def _alone() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def verdicts(seed: int, numbers: range, jobs: int) -> Iterator[Verdict]:
+    """The verdicts of many problems, in any order."""
+    tasks = ((seed, number) for number in numbers)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "synth.planning.derive", "synth.simulation.interpreter"])
+    with context.Pool(jobs, _alone) as pool:
+        yield from pool.imap_unordered(_judged, tasks, chunksize=20)
+
+
+def on_ranks(seed: int, count: int, folder: Path) -> Iterator[Verdict]:
+    """Emitted programs of many problems, each on as many real ranks as it was planned for."""
+    by_procs: dict[int, list[tuple[int, Plan]]] = {}
+    number = 0
+    while sum(map(len, by_procs.values())) < count:
+        number += 1
+        try:
+            made = drawn(seed, -number, 6).planned()
+        except InfeasibleError:
+            continue
+        by_procs.setdefault(made.procs, []).append((number, made))
+    for procs, plans in sorted(by_procs.items()):
+        faults = run_programs([made for _, made in plans], procs, folder / str(procs))
+        for (number, made), fault in zip(plans, faults, strict=True):
+            yield Verdict(-number, f"{made.layer.kind} {made.pass_} on {procs} ranks", fault)
+
+
+def remember(seed: int, failed: list[Verdict]) -> None:
+    """Add the problems that failed to the corpus."""
+    with CORPUS.open("a", encoding="utf-8") as file:
+        for verdict in failed:
+            most = 12 if verdict.number >= 0 else 6
+            file.write(json.dumps(asdict(drawn(seed, verdict.number, most))) + "\n")
+
+
+def main() -> int:
+    """Try the problems, print a summary; 1 where any failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=20_000, help="problems to interpret")
+    parser.add_argument("--ranks", type=int, default=0, help="problems to run on real ranks")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first problem")
+    parser.add_argument("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    begin, found = time.monotonic(), list[Verdict]()
+    numbers = range(args.first, args.first + args.count)
+    if numbers:
+        found += track(verdicts(args.seed, numbers, args.jobs), "problems", total=len(numbers))
+    if args.ranks:
+        with tempfile.TemporaryDirectory(prefix="synth-differential-") as folder:
+            found += track(on_ranks(args.seed, args.ranks, Path(folder)), "on ranks", total=args.ranks)
+    for kind, count in sorted(collections.Counter(each.kind for each in found).items()):
+        print(f"{count:7}  {kind}")
+    failed = [each for each in found if each.fault]
+    for each in failed:
+        print(f"problem {each.number} of seed {args.seed}: {each.fault}", file=sys.stderr)
+    remember(args.seed, failed)
+    print(f"{len(found)} problems, {len(failed)} failures, {time.monotonic() - begin:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""How many words the tensors of a rank hold while it computes: what planned memory is compared with."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from synth.runtime.comm.buffer_pool import Room
+
+
+class Held(TorchDispatchMode):
+    """Counts the words of all tensors that are alive, but for room that was left for whoever needs some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[int, int] = {}
+        self.most = 0
+
+    def note(self, tensor: Any) -> None:
+        """Count a tensor's memory, once, until nobody has it."""
+        if type(tensor) is not torch.Tensor or not tensor.is_floating_point():
+            return
+        memory = tensor.untyped_storage()
+        key = memory._cdata
+        if key not in self.live:
+            self.live[key] = memory.nbytes() // tensor.element_size()
+            weakref.finalize(memory, self.live.pop, key, None)
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Every call of torch."""
+        result = function(*args, **(kwargs or {}))
+        for each in result if isinstance(result, (tuple, list)) else (result, *args):
+            self.note(each)
+        left = sum(len(buffer) for buffers in Room.free.values() for buffer in buffers)
+        self.most = max(self.most, sum(self.live.values()) - left)
+        return result
+
+
+def telling(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, which says on its first call how many words it holds at most.
+
+    The least of a few runs, as a thread of gloo may keep a message for a while after it came.
+    """
+    told = False
+
+    def told_run(*args: Any) -> Any:
+        nonlocal told
+        if not told:
+            told = True
+            print(f"held {min(_held(run, args) for _ in range(3))} words", flush=True)
+        return run(*args)
+
+    return told_run
+
+
+def _held(run: Callable[..., Any], args: tuple[Any, ...]) -> int:
+    Room.free.clear()
+    with Held() as held:
+        for each in args:
+            held.note(each)
+        run(*args)
+    return held.most

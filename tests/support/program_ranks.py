@@ -1,0 +1,105 @@
+"""Many emitted programs on one set of gloo ranks, started once: their `main` runs as it is, again and again.
+
+Only what joins the world is replaced: the ranks have met already, and stay for the next program.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from ranks import PRELOAD, free_port
+
+from synth.codegen.render import render
+from synth.planning.plan import Plan
+from synth.simulation.interpreter import simulate
+
+
+def run_programs(plans: list[Plan], procs: int, folder: Path, seconds: float = 900) -> list[str]:
+    """What is wrong with each plan's program on `procs` ranks, "" where nothing is.
+
+    Values are compared with torch by the program's own `--check`, words by step with the simulator's here.
+    """
+    folder.mkdir(parents=True)
+    for number, made in enumerate(plans):
+        (folder / f"{number}.py").write_text(render(made), encoding="utf-8")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    port = free_port()
+    ranks = [
+        context.Process(target=_rank, args=(str(folder), len(plans), rank, procs, port))
+        for rank in range(procs)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(seconds)
+    for process in ranks:
+        if process.is_alive():
+            process.kill()
+            process.join()
+    told = "".join(path.read_text() for path in sorted(folder.glob("log-*")))
+    return [_fault(made, folder / f"reports-{number}", told) for number, made in enumerate(plans)]
+
+
+def _rank(folder: str, count: int, rank: int, size: int, port: int) -> None:
+    """Be one rank for all programs; the first that fails is the last."""
+    log = open(Path(folder, f"log-{rank}"), "w", encoding="utf-8")  # noqa: SIM115 - it stays open
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    import torch
+    import torch.distributed as dist
+
+    from synth.runtime.grid.process_grid import World, coordinates, grid_size
+
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, size, rank == 0)
+
+    def start(plan: str, grid: dict[str, int], procs: int, *rest: object) -> World:
+        """Join the others in a world of its own, in which the names of groups begin anew."""
+        dist.init_process_group(
+            "gloo", store=dist.PrefixStore(f"{number}", store), rank=rank, world_size=size
+        )
+        at = coordinates(rank, grid) if rank < grid_size(grid) else None
+        return World(rank, size, torch.device("cpu"), at, None)
+
+    for number in range(count):
+        sys.argv = ["program.py", "--check", "--report", str(Path(folder, f"reports-{number}"))]
+        try:
+            program = runpy.run_path(str(Path(folder, f"{number}.py")))
+            program["main"].__globals__["start"] = start
+            code = program["main"]()
+        except Exception:
+            traceback.print_exc()
+            code = 6
+        if code == 6:
+            os._exit(6)
+    store.set(f"rank {rank} is done", "")
+    if rank == 0:  # who keeps the store
+        store.wait([f"rank {peer} is done" for peer in range(size)])
+
+
+def _fault(made: Plan, reports: Path, told: str) -> str:
+    found: list[dict[str, Any]] = [
+        json.loads(path.read_text()) for path in sorted(reports.glob("rank-*.json"))
+    ]
+    if len(found) != made.procs:
+        return f"{len(found)} of {made.procs} ranks left a report: {told[-300:]}"
+    passes = [(f"{s.pass_plan.pass_} " * bool(made.later), simulate(s)) for s in made.schedules]
+    steps = {(part + phase, *key): n for part, s in passes for (phase, *key), n in s.steps.items()}
+    for rank, report in enumerate(found[: made.used_procs]):
+        counted = {(phase, step, tensor): words for phase, step, tensor, words in report["steps"]}
+        if counted != {key: words[rank] for key, words in steps.items() if words[rank]}:
+            return f"rank {rank} counts other words than the simulator"
+        planned = made.received.at(made.distribution.at(rank))
+        if {name.lower(): words for name, words in report["words"].items()} != planned:
+            return f"rank {rank} receives {report['words']}, planned are {planned}"
+        if report["check"] is not True:
+            return f"rank {rank} says: {report['faults']}"
+    return ""

@@ -1,0 +1,91 @@
+"""Real gloo ranks without the price of starting torch for each: a fork server that has it loaded."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import runpy
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PRELOAD = [
+    "torch",
+    "torch.distributed",
+    "synth.runtime.program.cli",
+    "synth.runtime.comm.halo_exchange",
+    "synth.runtime.kernels.conv",
+    "synth.runtime.layers.distributed_layer",
+    "synth.runtime.model.network",
+    "synth.runtime.layers.placed",
+    "synth.codegen.module",
+    "synth.parallel.parallelize",
+    "torch.fx",
+    "torch._dynamo",  # what tracing on "meta" loads
+    "benchmarks.suite.rank",
+]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the ranks of one program left behind."""
+
+    codes: list[int | None]
+    output: list[str]  # stdout and stderr by rank
+    reports: list[dict[str, Any]]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+def rank_main(program: str, rank: int, size: int, port: int, argv: list[str], log: str) -> None:
+    """Be one rank of a program, as torchrun would have started it."""
+    with open(log, "w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    import torch
+
+    torch.set_num_threads(1)
+    sys.argv = [program, *argv]
+    runpy.run_path(program, run_name="__main__")
+
+
+def run_ranks(
+    text: str, size: int, folder: Path, *argv: str, timeout: float = 30, seconds: float = 60
+) -> Outcome:
+    """Run a program on `size` ranks with `--report`; ranks that do not end in time are killed."""
+    program = folder / "program.py"
+    program.write_text(text, encoding="utf-8")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    port, flags = free_port(), [*argv, "--report", str(folder), "--timeout", str(timeout)]
+    logs = [folder / f"log-{rank}" for rank in range(size)]
+    ranks = [
+        context.Process(target=rank_main, args=(str(program), rank, size, port, flags, str(logs[rank])))
+        for rank in range(size)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(seconds)
+    for process in ranks:
+        if process.is_alive():
+            process.kill()
+            process.join()
+    reports = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
+    return Outcome([p.exitcode for p in ranks], [log.read_text() for log in logs], reports)
