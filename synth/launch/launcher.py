@@ -33,7 +33,7 @@ def started(
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1"]
     command += [f"--nproc-per-node={procs}", str(program), *flags]
-    home = str(Path(__file__).resolve().parent.parent)
+    home = str(Path(__file__).resolve().parents[2])  # where `synth` is imported from
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         "OMP_NUM_THREADS": "1",

@@ -70,6 +70,6 @@ def tables_are_whole(text: str) -> bool:
 
 
 def test_the_tests_that_are_named_exist() -> None:
-    sources = {path.name: path.read_text(encoding="utf-8") for path in Path("tests").glob("test_*.py")}
+    sources = {path.name: path.read_text(encoding="utf-8") for path in Path("tests").rglob("test_*.py")}
     for name in re.findall(r"`(test_\w+)`", Path("docs/faults.md").read_text(encoding="utf-8")):
         assert any(f"def {name}(" in text for text in sources.values()), name
