@@ -104,8 +104,8 @@ def test_from_python() -> None:
     assert isinstance(made, synth.Plan)
     assert made.memory_limit == 16 * 2**30
     assert made.to_json()["grid"] == {"b": made.grid.b, "c": made.grid.c, "h": 1, "w": 1, "k": made.grid.k}
-    for module in ("plan", "simulate", "layer"):
-        importlib.import_module(f"synth.{module}")
+    for folder in ("planning", "simulation", "layer"):
+        importlib.import_module(f"synth.{folder}")
     assert synth.plan is plan
     assert synth.simulate is simulated
     with pytest.raises(AttributeError, match="module 'synth' has no attribute 'unplanned'"):
