@@ -144,7 +144,7 @@ def _received(plan: Plan, words: dict[str, int]) -> str:
 
 
 def _memory(plan: Plan) -> str:
-    words = plan.memory.words
+    words = plan.used_words
     return f"at most {words} words of {plan.nest.word_bytes} bytes per rank"
 
 

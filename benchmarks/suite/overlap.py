@@ -80,7 +80,7 @@ def rows(line: Line, made: dict[str, Plan]) -> list[list[str]]:
                 f"{row.seconds.low:.3f} - {row.seconds.high:.3f}",
                 f"{row.ratio.median:.2f}",
                 f"{row.received / 1e6:.2f}",
-                f"{made[row.name].memory_bytes / 2**20:.1f}",
+                f"{made[row.name].used_bytes / 2**20:.1f}",
                 *(f"{share:.0%}" for share in row.profile.values()),
             ]
         )

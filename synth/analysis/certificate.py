@@ -23,7 +23,7 @@ def certificate(plan: Plan) -> dict[str, Any]:
     """The certificate as JSON data; fractions are strings "p/q". One pass only: raises `InfeasibleError`."""
     if plan.pass_ == "training":
         raise InfeasibleError("a certificate is about one pass; plan with --pass forward, not training")
-    problem, procs, memory = plan.layer.to_json(), plan.procs, plan.memory_words
+    problem, procs, limit_words = plan.layer.to_json(), plan.procs, plan.limit_words
     words, work, dims, flat = facts(problem)
     cap = min(plan.distribution.most_real_work, max(1, work))
     constants: dict[tuple[int, int], tuple[Fraction, Fraction]] = {}
@@ -37,12 +37,12 @@ def certificate(plan: Plan) -> dict[str, Any]:
         mass *= factor
     piece = max(1, work // plan.layer.groups)
     sizes = tuple(float(words[t]) for t in TENSORS)
-    _, segments, _ = words_bound((sizes[0], sizes[1], sizes[2]), float(mass), cap, procs, memory, piece)
+    _, segments, _ = words_bound((sizes[0], sizes[1], sizes[2]), float(mass), cap, procs, limit_words, piece)
     volume = mass**3 / min(-(-cap // segments), piece)
     x, nu = _point([words[t] for t in TENSORS], volume)
     mu = [1 - nu / each for each in x]
     total = 3 * nu + sum(m * words[t] for m, t in zip(mu, TENSORS, strict=True))
-    carried = (segments - 1) * (memory or 0)
+    carried = (segments - 1) * (limit_words or 0)
     bound = max(Fraction(0), total / procs - carried - Fraction(sum(words.values()), procs))
     return {
         "schema": SCHEMA,
@@ -51,7 +51,7 @@ def certificate(plan: Plan) -> dict[str, Any]:
         "claim": "received words per process, average over processes, for every schedule that the docs admit",
         "problem": problem,
         "procs": procs,
-        "memory_words": memory,
+        "memory_words": limit_words,
         "most_work": cap,
         "sizes": words,
         "multiply_adds": work,

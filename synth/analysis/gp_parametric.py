@@ -22,21 +22,21 @@ class Program:
 
     problem: Any  # cvxpy.Problem
     work: Any  # parameter: iterations per process, at least
-    room: Any | None  # parameter: words, at most
+    limit_words: Any | None  # parameter
     constant: float = 0.0
-    floor: float = 0.0  # words that `room` must have, where no variable decides it
+    floor: float = 0.0  # words that `limit_words` must have, where no variable decides it
 
-    def solve(self, work: float, room: float | None) -> float | None:
+    def solve(self, work: float, limit_words: float | None) -> float | None:
         """Optimal value in words, or None if no solution exists."""
         import cvxpy as cp
 
-        if room is not None and room < self.floor:
+        if limit_words is not None and limit_words < self.floor:
             return None
         if self.problem is None:
             return self.constant
         self.work.value = work
-        if self.room is not None:
-            self.room.value = room
+        if self.limit_words is not None:
+            self.limit_words.value = limit_words
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Solution may be inaccurate")
             self.problem.solve(gp=True, solver=cp.CLARABEL)
@@ -45,34 +45,37 @@ class Program:
 
 
 class Family:
-    """The relaxations of one layer for any number of processes and any memory, in words."""
+    """The relaxations of one layer for any number of processes and any memory limit."""
 
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
         self._built = cache(self._build)
 
-    def received(self, procs: int, memory: float | None = None, halos: bool = True) -> float | None:
+    def received(self, procs: int, limit_words: float | None = None, halos: bool = True) -> float | None:
         """`relaxation.relax_received(...).cost`; None where no stationary slice fits.
 
         Without `halos` In costs no row twice: what the layer would receive if blocks had no halo.
         """
         nest, work = self.nest, max(1.0, self.nest.extents.size / procs)
-        if memory is None:
+        if limit_words is None:
             found = [self._built("received", "Out", halos, False).solve(work, None)]
         else:
-            rooms = {t: memory - (nest.total_words - nest.words[t]) / procs for t in TENSORS}
+            limits = {t: limit_words - (nest.total_words - nest.words[t]) / procs for t in TENSORS}
             found = [
-                self._built("received", t, halos, True).solve(work, room)
-                for t, room in rooms.items()
-                if room > 0
+                self._built("received", t, halos, True).solve(work, limit)
+                for t, limit in limits.items()
+                if limit > 0
             ]
         costs = [cost for cost in found if cost is not None]
         return max(0.0, min(costs) - nest.total_words / procs) if costs else None
 
-    def accessed(self, procs: int, memory: float | None = None) -> float | None:
+    def accessed(self, procs: int, limit_words: float | None = None) -> float | None:
         """Least `relaxation.relax_accessed(...).cost` over stationary tensors; None where no tile fits."""
         work = max(1.0, self.nest.extents.size / procs)
-        found = [self._built("accessed", t, True, memory is not None).solve(work, memory) for t in TENSORS]
+        found = [
+            self._built("accessed", t, True, limit_words is not None).solve(work, limit_words)
+            for t in TENSORS
+        ]
         return min((cost for cost in found if cost is not None), default=None)
 
     def _build(self, kind: str, stationary: Tensor, halos: bool, limited: bool) -> Program:
@@ -101,8 +104,8 @@ class Family:
             return Program(cp.Problem(cp.Minimize(cost), constraints), work, None)
         if isinstance(held, int | float):
             return Program(cp.Problem(cp.Minimize(cost), constraints), work, None, floor=float(held))
-        room = cp.Parameter(pos=True, value=1.0)
-        return Program(cp.Problem(cp.Minimize(cost), [*constraints, held <= room]), work, room)
+        limit = cp.Parameter(pos=True, value=1.0)
+        return Program(cp.Problem(cp.Minimize(cost), [*constraints, held <= limit]), work, limit)
 
 
 def _moves(axis: str, tensor: Tensor, stationary: Tensor) -> bool:

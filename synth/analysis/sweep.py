@@ -41,7 +41,7 @@ class Planned:
     grid: PerAxis
     stationary: Tensor
     regime: Regime
-    memory_words: int
+    used_words: int
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Point:
     """All numbers at some processes and memory."""
 
     procs: int
-    memory: int | None  # bytes per process
+    limit_bytes: int | None  # per process
     received: Received
     accessed: Accessed
 
@@ -120,11 +120,11 @@ class Sweep:
     def points(
         self,
         procs: Iterable[int],
-        memory: Iterable[int | None],
+        limits_bytes: Iterable[int | None],
         tick: Callable[[], None] = lambda: None,
     ) -> list[Point]:
-        """All points, P by P, each with memory (bytes) falling. `tick` is called after every point."""
-        sizes = sorted(memory, key=lambda size: math.inf if size is None else size, reverse=True)
+        """All points, P by P, each with the limit falling. `tick` is called after every point."""
+        sizes = sorted(limits_bytes, key=lambda size: math.inf if size is None else size, reverse=True)
         made = []
         for p in procs:
             for size in sizes:
@@ -132,10 +132,12 @@ class Sweep:
                 tick()
         return made
 
-    def point(self, procs: int, memory: int | None) -> Point:
-        """One point; `memory` in bytes per process."""
-        words = None if memory is None else memory // self.nest.word_bytes
-        return Point(procs, memory, self._received(procs, words), self._accessed(procs, words))
+    def point(self, procs: int, limit_bytes: int | None) -> Point:
+        """One point; `limit_bytes` per process."""
+        limit_words = None if limit_bytes is None else limit_bytes // self.nest.word_bytes
+        return Point(
+            procs, limit_bytes, self._received(procs, limit_words), self._accessed(procs, limit_words)
+        )
 
     def _received(self, procs: int, words: int | None) -> Received:
         nest, plan = self.nest, self._plan(procs, words)
@@ -193,14 +195,14 @@ class Sweep:
         free = self._search(procs, None)
         binds = free is not None and free.fit.words < found.fit.words
         regime = regime_of_grid(found.grid, binds)
-        return Planned(found.fit.words, found.grid, found.fit.first.stationary, regime, found.fit.memory)
+        return Planned(found.fit.words, found.grid, found.fit.first.stationary, regime, found.fit.used_words)
 
     def _search(self, procs: int, words: int | None) -> Found | None:
         """The optimum. One that needs m words is the optimum for every limit from its own down to m."""
         kept = self._found.setdefault(procs, [])
         limit: float = math.inf if words is None else words
         for asked, found in kept:
-            if found is not None and found.fit.memory <= limit <= asked:
+            if found is not None and found.fit.used_words <= limit <= asked:
                 return found
             if found is None and limit <= asked:
                 return None
@@ -212,9 +214,11 @@ class Sweep:
         return result
 
 
-def nothing_fits(nest: Nest, procs: int, memory: int, asked: Asked) -> InfeasibleError | None:
-    """Why no plan fits `memory` bytes per process, with the least that would do; None where one does."""
-    request = Request(nest, procs, memory // nest.word_bytes, balance=asked.balance, exact=asked.exact_procs)
+def nothing_fits(nest: Nest, procs: int, limit_bytes: int, asked: Asked) -> InfeasibleError | None:
+    """Why no plan fits `limit_bytes` per process, with the least that would do; None where one does."""
+    request = Request(
+        nest, procs, limit_bytes // nest.word_bytes, balance=asked.balance, exact=asked.exact_procs
+    )
     try:
         search(request)
     except InfeasibleError as fault:

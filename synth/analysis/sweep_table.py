@@ -30,7 +30,7 @@ class Study:
     def of(cls, layer: Layer, points: Sequence[Point]) -> Study:
         """Finds the changes of regime along processes and along memory."""
         procs = sorted({p.procs for p in points})
-        sizes = sorted({p.memory for p in points if p.memory is not None})
+        sizes = sorted({p.limit_bytes for p in points if p.limit_bytes is not None})
         found: list[Change] = []
         size = layer.nest.word_bytes
         if len(procs) > 1:
@@ -57,9 +57,9 @@ class Study:
 
 def fits(layer: Layer, point: Point) -> bool:
     """Whether the processes together can hold the three tensors."""
-    if point.memory is None:
+    if point.limit_bytes is None:
         return True
-    return point.procs * (point.memory // layer.nest.word_bytes) >= layer.nest.total_words
+    return point.procs * (point.limit_bytes // layer.nest.word_bytes) >= layer.nest.total_words
 
 
 def _point_json(layer: Layer, point: Point) -> dict[str, Any]:
@@ -72,13 +72,13 @@ def _point_json(layer: Layer, point: Point) -> dict[str, Any]:
             "used_procs": r.plan.grid.size,
             "stationary": r.plan.stationary.lower(),
             "regime": r.plan.regime,
-            "memory_bytes": r.plan.memory_words * layer.nest.word_bytes,
+            "memory_bytes": r.plan.used_words * layer.nest.word_bytes,
             "ratio": r.ratio,
         }
     gap = None if r.gap is None else {**asdict(r.gap), "total": r.gap.total}
     return {
         "procs": point.procs,
-        "memory_bytes": point.memory,
+        "memory_bytes": point.limit_bytes,
         "fits": fits(layer, point),
         "received": {
             "bound": r.bound,
@@ -148,13 +148,15 @@ def _words(value: float | None) -> str:
 
 
 def _where(study: Study, point: Point) -> list[str]:
-    limited = any(p.memory is not None for p in study.points)
+    limited = any(p.limit_bytes is not None for p in study.points)
     where = [str(point.procs)]
-    return [*where, "any" if point.memory is None else show_bytes(point.memory)] if limited else where
+    return (
+        [*where, "any" if point.limit_bytes is None else show_bytes(point.limit_bytes)] if limited else where
+    )
 
 
 def _head(study: Study) -> list[str]:
-    return ["P", "memory"] if any(p.memory is not None for p in study.points) else ["P"]
+    return ["P", "memory"] if any(p.limit_bytes is not None for p in study.points) else ["P"]
 
 
 def _received(study: Study) -> list[str]:
@@ -186,7 +188,7 @@ def _percent(part: float, bound: float) -> str:
 
 
 def _accessed(study: Study) -> list[str]:
-    limited = any(p.memory is not None for p in study.points)
+    limited = any(p.limit_bytes is not None for p in study.points)
     eq3 = any(p.accessed.integer is not None for p in study.points)
     head = [*_head(study), "bound", *(["sequential"] if limited else []), "Table 1 printed", "corrected"]
     tail = ["Table 2 printed", "corrected", "Eq. 4", "case", "relaxation", *(["integer"] if eq3 else [])]

@@ -13,9 +13,9 @@ from synth.search.branch_and_bound import Request, feasible
 
 @dataclass(frozen=True)
 class Trade:
-    """At a memory limit of `memory_words`: the bound, and the best plan's words (None: none fits)."""
+    """At a memory limit of `limit_words`: the bound, and the best plan's words (None: none fits)."""
 
-    memory_words: int
+    limit_words: int
     bound: float
     regime: Regime
     words: int | None
@@ -29,7 +29,7 @@ def memory_curve(plan: Plan, points: int = 48, searches: int = 6) -> list[Trade]
     """
     nest, procs, cap = plan.nest, plan.procs, plan.distribution.most_real_work
     least = max(4, -(-nest.total_words // procs))
-    highest = max(4 * least, 4 * plan.memory.words)
+    highest = max(4 * least, 4 * plan.used_words)
     steps = _plans(plan, highest, searches)
     sizes = sorted({*spaced(least // 4, highest, points), *(memory for memory, _ in steps)})
     curve = []
@@ -42,7 +42,7 @@ def memory_curve(plan: Plan, points: int = 48, searches: int = 6) -> list[Trade]
 
 def _plans(plan: Plan, highest: int, searches: int) -> list[tuple[int, int]]:
     """(memory, words) of plans, both in words, memory falling."""
-    found = [(plan.memory.words, plan.words["total"])]
+    found = [(plan.used_words, plan.words["total"])]
     limit = highest
     for _ in range(searches):
         if limit < plan.nest.total_words / plan.procs:
@@ -60,6 +60,6 @@ def _plans(plan: Plan, highest: int, searches: int) -> list[tuple[int, int]]:
         if best is None:
             break
         fit = best.fit
-        found.append((fit.memory, fit.words))
-        limit = min(fit.memory - 1, int(limit / 2.5))
+        found.append((fit.used_words, fit.words))
+        limit = min(fit.used_words - 1, int(limit / 2.5))
     return found

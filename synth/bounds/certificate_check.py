@@ -199,9 +199,9 @@ def check(data: dict[str, Any]) -> list[str]:
     shown = ", ".join(f"μ_{t} = {float(mu[t]):.6f}" for t in TENSORS)
     lines.append(f"5  ν = {float(nu):.6e}, {shown}: X_O + X_I + X_K >= {float(total):.6e}")
 
-    memory = None if data["memory_words"] is None else _whole(data["memory_words"])
-    _must(segments == 1 or memory is not None, "several segments need a memory limit")
-    carried = (segments - 1) * (memory or 0)
+    limit_words = None if data["memory_words"] is None else _whole(data["memory_words"])
+    _must(segments == 1 or limit_words is not None, "several segments need a memory limit")
+    carried = (segments - 1) * (limit_words or 0)
     bound = total / procs - carried - Fraction(sum(words.values()), procs)
     claimed = _fraction(data["words"])
     _must(claimed <= max(bound, Fraction(0)), f"{float(claimed):.3f} words follow; {float(bound):.3f} do")

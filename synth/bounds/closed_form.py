@@ -53,8 +53,8 @@ class Eq4:
     share: float = 1.0  # groups that a process works on, one after the other
 
     @classmethod
-    def of(cls, nest: Nest, procs: int, memory_words: float | None = None) -> Eq4:
-        """From a layer. `memory_words` is M_L, words for tiles; None for any amount.
+    def of(cls, nest: Nest, procs: int, limit_words: float | None = None) -> Eq4:
+        """From a layer. `limit_words` is M_L, words for tiles; None for any amount.
 
         No tensor lacks the group index g, so g is split first and costs nothing: P <= Ng processes work
         on Ng/P groups each (`share`, a real number), each of them a problem for one process; P > Ng
@@ -64,7 +64,7 @@ class Eq4:
             raise UsageError(f"Eq. 4 needs at least 1 process, not {procs}.")
         n = nest.extents
         team = min(max(1.0, procs / n.g), float(n.k * n.c * n.x))
-        limit = math.inf if memory_words is None else float(memory_words)
+        limit = math.inf if limit_words is None else float(limit_words)
         share = max(1.0, n.g / procs)
         return cls(n.k, n.c, n.x, nest.taps, nest.strides, team, limit, share)
 
@@ -211,12 +211,12 @@ def best(problem: Eq4) -> ClosedForm:
     return next(form for form in forms if form.cost <= least * (1 + 1e-12))
 
 
-def paper_bound(nest: Nest, procs: int, memory_words: float | None = None) -> float:
+def paper_bound(nest: Nest, procs: int, limit_words: float | None = None) -> float:
     """The paper's lower bound: Eq. 4 at M_L = M, best over the stationary tensors. Accessed words.
 
     It bounds the tiled family of Eq. 3 only, and where the halo is at least 0 (kernel >= stride).
     """
-    return best(Eq4.of(nest, procs, memory_words)).cost
+    return best(Eq4.of(nest, procs, limit_words)).cost
 
 
 # --- the tables as printed, and as they must read ---------------------------------------------------------
@@ -268,26 +268,26 @@ def table2_corrected(problem: Eq4) -> float:
 # --- M_L from the words M that are there --------------------------------------------------------------------
 
 
-def tile_memory(memory_words: float, K: float) -> float:
+def tile_memory(limit_words: float, K: float) -> float:
     """SPAA'21's M_L(M): solves `M_L + 3K·√M_L = M`, for halos that inflate a tile at most twofold. Words."""
-    return memory_words - 0.5 * (3 * K * (math.sqrt(9 * K * K + 4 * memory_words) - 3 * K))
+    return limit_words - 0.5 * (3 * K * (math.sqrt(9 * K * K + 4 * limit_words) - 3 * K))
 
 
-def tile_memory_with_halo(memory_words: float, K: float, phi: float) -> float:
+def tile_memory_with_halo(limit_words: float, K: float, phi: float) -> float:
     """M_L(M) when the In tile is φ times its halo-free size: `M_L + (1+φ)K·√M_L = M`. Words."""
     reach = (1 + phi) * K
-    return ((math.sqrt(reach * reach + 4 * memory_words) - reach) / 2) ** 2
+    return ((math.sqrt(reach * reach + 4 * limit_words) - reach) / 2) ** 2
 
 
-def iterated_tile_memory(nest: Nest, procs: int, memory_words: float, rounds: int = 50) -> ClosedForm:
-    """Out stationary at the M_L whose halo-inflated tiles just fit `memory_words` (φ iteration).
+def iterated_tile_memory(nest: Nest, procs: int, limit_words: float, rounds: int = 50) -> ClosedForm:
+    """Out stationary at the M_L whose halo-inflated tiles just fit `limit_words` (φ iteration).
 
     φ = ∏ (1 + (δ(N-1)+1-σ)/(σT)) over spatial dims, each with the T that fills w, then h, then d.
     Stops when φ is stable to 1e-9. InfeasibleError if not even one output fits.
     """
     phi, K = 1.0, Eq4.of(nest, procs).K
     for _ in range(rounds):
-        words = tile_memory_with_halo(memory_words, K, phi)
+        words = tile_memory_with_halo(limit_words, K, phi)
         form = solve(Eq4.of(nest, procs, words), "Out")
         left, update = form.t_x, 1.0
         for axis in reversed(SPATIAL):

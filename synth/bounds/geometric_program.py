@@ -125,21 +125,21 @@ def _in(nest: Nest, axis: Axis) -> bool:
     return nest.loop_extents()[axis] > 1 or nest.windows[axis].kernel > 1
 
 
-def relax_accessed(nest: Nest, procs: int, memory: float | None, stationary: Tensor) -> Relaxed:
+def relax_accessed(nest: Nest, procs: int, limit_words: float | None, stationary: Tensor) -> Relaxed:
     """Eq. 3 of SPAA'21 over real W and T: words that one of `procs` processes accesses.
 
-    `memory` in words for the three tiles, None for any amount. Footprints are not clipped at the
+    `limit_words` in words for the three tiles, None for any amount. Footprints are not clipped at the
     padding. Every visit of an Out tile counts once. Tiles come back canonical: the tile of the streamed
     index as thin as can be, interchangeable tiles filled w first, then h, d, b.
-    InfeasibleError if `memory` does not hold tiles of one position each.
+    InfeasibleError if `limit_words` does not hold tiles of one position each.
     """
     if procs < 1:
         raise UsageError(f"Eq. 3 needs at least 1 process, not {procs}.")
     least = sum(a.footprint({**dict.fromkeys(AXES, 1), **_kernels(nest)}) for a in nest.accesses.values())
-    if memory is not None and memory < least:
+    if limit_words is not None and limit_words < least:
         raise InfeasibleError(
-            f"One position of each tensor's tile needs {least} words and the tile memory has {memory:g}; "
-            f"allow at least {least}."
+            f"One position of each tensor's tile needs {least} words and the tile memory has "
+            f"{limit_words:g}; allow at least {least}."
         )
     W, T = variables(nest, "W"), variables(nest, "T")
     sizes = nest.extents._asdict()
@@ -153,12 +153,12 @@ def relax_accessed(nest: Nest, procs: int, memory: float | None, stationary: Ten
     for axis in AXES:
         if sizes[axis] > 1:
             constraints += [T[axis] >= 1, T[axis] <= W[axis], W[axis] <= sizes[axis]]
-    if memory is not None:
-        constraints.append(sum(footprints.values()) <= memory)
+    if limit_words is not None:
+        constraints.append(sum(footprints.values()) <= limit_words)
     value = _minimised(cost, constraints)
     if value is None:
         raise InfeasibleError(
-            f"Eq. 3 has no solution for {procs} processes and {memory} words of tile memory."
+            f"Eq. 3 has no solution for {procs} processes and {limit_words} words of tile memory."
         )
     blocks, tiles = _canonical(nest, procs, stationary, values_of(W), values_of(T))
     return Relaxed(value, blocks, tiles, stationary, "accessed")
@@ -240,13 +240,13 @@ def _least_block(nest: Nest, procs: int, words: Callable[[dict[Tensor, Expressio
     return W, touched, constraints, words(touched)
 
 
-def relax_received(nest: Nest, procs: int, memory: float | None = None) -> Relaxed:
+def relax_received(nest: Nest, procs: int, limit_words: float | None = None) -> Relaxed:
     """A lower bound on the words that a process of any grid plan receives, average over its processes.
 
     Minimises the clipped slices of In, Ker and Out of a real grid on `procs` working processes, less the
     `total_words/procs` that each owns on average. A plan that leaves processes idle is compared with the
     relaxation at the processes that it uses: where received words grow with P (one axis split, one tensor
-    gathered whole), fewer processes receive less. `memory` is all local words of a process (M_D): the
+    gathered whole), fewer processes receive less. `limit_words` is all local words of a process (M_D): the
     stationary slice and the owned shards of the other two tensors must fit (Eq. 11 of SPAA'21 without its
     streaming buffers, which a plan may make as thin as it likes or not need at all); the best stationary
     tensor is taken. InfeasibleError if no stationary slice fits.
@@ -254,30 +254,31 @@ def relax_received(nest: Nest, procs: int, memory: float | None = None) -> Relax
     if procs < 1:
         raise UsageError(f"A grid needs at least 1 process, not {procs}.")
     owned = nest.total_words / procs
-    if memory is None:
+    if limit_words is None:
         found = [_received(nest, procs, "Out", math.inf)]
     else:
-        room = {t: memory - (nest.total_words - nest.words[t]) / procs for t in TENSORS}
-        found = [_received(nest, procs, t, room[t]) for t in reversed(TENSORS)]
+        limits = {t: limit_words - (nest.total_words - nest.words[t]) / procs for t in TENSORS}
+        found = [_received(nest, procs, t, limits[t]) for t in reversed(TENSORS)]
     solved = [relaxed for relaxed in found if relaxed is not None]
     if not solved:
         least = min(_least_memory(nest, procs, tensor) for tensor in TENSORS)
         raise InfeasibleError(
             f"A stationary slice and the owned shards need at least {math.ceil(least)} words on each of "
-            f"{procs} processes and {memory:g} are allowed; allow {math.ceil(least)} or use more processes."
+            f"{procs} processes and {limit_words:g} are allowed; allow {math.ceil(least)} "
+            "or use more processes."
         )
     first = min(relaxed.cost for relaxed in solved)
     chosen = next(relaxed for relaxed in solved if relaxed.cost <= first * (1 + 1e-7))
     return Relaxed(max(0.0, chosen.cost - owned), chosen.W, chosen.W, chosen.stationary, "received")
 
 
-def _received(nest: Nest, procs: int, stationary: Tensor, room: float) -> Relaxed | None:
-    """Least accessed words with the stationary slice inside `room` words, or None."""
-    if room <= 0:
+def _received(nest: Nest, procs: int, stationary: Tensor, limit_words: float) -> Relaxed | None:
+    """Least accessed words with the stationary slice inside `limit_words`, or None."""
+    if limit_words <= 0:
         return None
     W, touched, constraints, cost = _least_block(nest, procs, lambda s: total(s.values()))
-    if not math.isinf(room):
-        constraints.append(touched[stationary] <= room)
+    if not math.isinf(limit_words):
+        constraints.append(touched[stationary] <= limit_words)
     value = _minimised(cost, constraints)
     return None if value is None else Relaxed(value, values_of(W), values_of(W), stationary, "received")
 

@@ -81,12 +81,12 @@ class PaperOptimum:
     grid: PerAxis
     work: PerAxis
     tile: PerAxis
-    memory: Fraction  # words in use, Eq. 3's g or Eq. 11's g_D
+    used_words: Fraction  # of memory, Eq. 3's g or Eq. 11's g_D
 
     def __str__(self) -> str:
         return (
             f"{float(self.cost):.10g} words, {self.stationary} stationary, grid {self.grid.shown()}, "
-            f"tile {self.tile.shown()}, {float(self.memory):.10g} words of memory"
+            f"tile {self.tile.shown()}, {float(self.used_words):.10g} words of memory"
         )
 
 
@@ -139,34 +139,34 @@ def grids(nest: Nest, procs: int) -> Iterator[PerAxis]:
 
 
 class _Search(NamedTuple):
-    """What is fixed during a search; `limit` in words, infinite for none."""
+    """What is fixed during a search; `limit_words` is infinite for none."""
 
     nest: Nest
-    limit: float
+    limit_words: float
     distributed: bool
     tensors: tuple[Tensor, ...]
 
 
 def accessed_optimum(
-    nest: Nest, procs: int, memory: float | None = None, stationary: Tensor | None = None
+    nest: Nest, procs: int, limit_words: float | None = None, stationary: Tensor | None = None
 ) -> PaperOptimum:
     """The exact integer optimum of Eq. 3 over grids, tiles and stationary tensors.
 
     Grids are the ordered factorizations of `procs` with P_i <= N_i, blocks are ⌈N/P⌉ (the most-loaded
-    process), tiles divide the block. Footprints are σ(T-1)+δ(N-1)+1, unclipped. `memory` in words holds the
+    process), tiles divide the block. Footprints are σ(T-1)+δ(N-1)+1, unclipped. `limit_words` holds the
     three tiles. InfeasibleError, with the smallest memory, if no tile fits; and if no grid has `procs`
     processes.
     """
     tensors = TENSORS[::-1] if stationary is None else (stationary,)
-    return _optimum(_Search(nest, math.inf if memory is None else memory, False, tensors), procs)
+    return _optimum(_Search(nest, math.inf if limit_words is None else limit_words, False, tensors), procs)
 
 
-def distributed_optimum(nest: Nest, procs: int, memory: float | None = None) -> PaperOptimum:
+def distributed_optimum(nest: Nest, procs: int, limit_words: float | None = None) -> PaperOptimum:
     """The exact integer optimum of Eq. 10 under Eq. 11, Out stationary as in the paper.
 
-    The same grids and tiles as `accessed_optimum`; `memory` is M_D, all local words. Same errors.
+    The same grids and tiles as `accessed_optimum`; `limit_words` is M_D, all local words. Same errors.
     """
-    return _optimum(_Search(nest, math.inf if memory is None else memory, True, ("Out",)), procs)
+    return _optimum(_Search(nest, math.inf if limit_words is None else limit_words, True, ("Out",)), procs)
 
 
 def _optimum(search: _Search, procs: int) -> PaperOptimum:
@@ -190,7 +190,7 @@ def _optimum(search: _Search, procs: int) -> PaperOptimum:
     if best is None:
         least = min(memory_at(nest, t, grid, PerAxis(), search.distributed) for _, _, grid, t in ranked)
         raise InfeasibleError(
-            f"No integer tile fits {search.limit:g} words on {procs} processes; "
+            f"No integer tile fits {search.limit_words:g} words on {procs} processes; "
             f"allow at least {math.ceil(least)}."
         )
     _, stationary, grid, tile = best
@@ -211,11 +211,11 @@ def _floor(search: _Search, stationary: Tensor, grid: PerAxis) -> float:
     nest = search.nest
     work = work_of(nest, grid)
     floor = _cost(nest, stationary, work, work)
-    if math.isinf(search.limit) or not _dense(nest):
+    if math.isinf(search.limit_words) or not _dense(nest):
         return floor
     # the stationary tile s·Ta·Tb is at most M, and a/Ta + b/Tb >= 2·√(ab/(Ta·Tb))
     slice_words = int(nest.accesses[stationary].footprint(nest.loop_extents(work)))
-    streamed = 2 * work.size * math.sqrt(nest.taps * nest.strides / search.limit)
+    streamed = 2 * work.size * math.sqrt(nest.taps * nest.strides / search.limit_words)
     return max(floor, (slice_words + streamed) * (1 - 1e-12))
 
 
@@ -237,10 +237,10 @@ def _best_tile(search: _Search, stationary: Tensor, grid: PerAxis) -> tuple[int,
     single = {"Out": ("g", "c"), "Ker": ("g", "b"), "In": ("g", "k")}[stationary]
     middle = [a for a in AXES if a not in single and a != last]
     lengths = divisors(getattr(work, last))
-    room = search.limit
+    left = search.limit_words
     if search.distributed:  # g_D - g depends on the grid alone but for the stationary tile
-        room -= float(memory_at(nest, stationary, grid, PerAxis(), True))
-        room += sum(
+        left -= float(memory_at(nest, stationary, grid, PerAxis(), True))
+        left += sum(
             a.footprint(nest.loop_extents(PerAxis())) for t, a in nest.accesses.items() if t != stationary
         )
     counted = [a for t, a in nest.accesses.items() if not (search.distributed and t == stationary)]
@@ -249,7 +249,7 @@ def _best_tile(search: _Search, stationary: Tensor, grid: PerAxis) -> tuple[int,
         tile = PerAxis(**dict(zip(middle, sizes, strict=True)))
         fixed = sum(a.footprint(nest.loop_extents(tile.with_(last, 0))) for a in counted)
         each = sum(a.footprint(nest.loop_extents(tile)) for a in counted) - fixed
-        fits = bisect.bisect_right(lengths, (room - fixed) / each)
+        fits = bisect.bisect_right(lengths, (left - fixed) / each)
         if fits == 0:
             continue
         tile = tile.with_(last, lengths[fits - 1])

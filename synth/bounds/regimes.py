@@ -52,13 +52,13 @@ class Change:
 
 
 def changes_along_procs(
-    nest: Nest, procs: list[int], memory_words: int | None, accounting: Accounting = "received"
+    nest: Nest, procs: list[int], limit_words: int | None, accounting: Accounting = "received"
 ) -> list[Change]:
     """Where the regime changes as processes are added, to the process. `procs` ascending."""
-    fixed = None if memory_words is None else memory_words * nest.word_bytes
+    fixed = None if limit_words is None else limit_words * nest.word_bytes
 
     def at(p: int) -> Regime:
-        return regime_of(universal_bound(nest, p, memory_words, accounting=accounting), nest)
+        return regime_of(universal_bound(nest, p, limit_words, accounting=accounting), nest)
 
     found = []
     for low, high in itertools.pairwise(procs):

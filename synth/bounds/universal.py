@@ -92,25 +92,25 @@ def words_bound(
     mass: float,
     cap: int,
     procs: int,
-    memory: float | None = None,
+    limit_words: float | None = None,
     piece: int | None = None,
 ) -> tuple[float, int, tuple[float, float, float]]:
     """Words accessed per process less what memory carries between segments: (words, n, x).
 
     `sizes` are the words of three tensors; `mass` is Σ over multiply-adds of C^(-2/3), see `hbl`; no
     process does more than `cap` multiply-adds, nor more than `piece` of them on one separate piece of
-    the problem (a group of a grouped convolution); `memory` in words per process, None for any amount.
+    the problem (a group of a grouped convolution); `limit_words` per process, None for any amount.
     """
     best = (-math.inf, 1, sizes)
     counts = {1}
-    if memory is not None and memory > 0 and mass > 0:
-        counts = _segment_counts(sizes, mass**3 / cap, memory * procs, cap)
+    if limit_words is not None and limit_words > 0 and mass > 0:
+        counts = _segment_counts(sizes, mass**3 / cap, limit_words * procs, cap)
         counts.add(-(-cap // (piece or cap)))  # fewer segments than that are no smaller than a piece
     for n in sorted(counts):
         # every segment has at most ⌈cap/n⌉ multiply-adds, whatever the order and the shares
         largest = min(-(-cap // n), piece or cap)
         x_out, x_in, x_ker = water_fill_point(sizes, mass**3 / largest)
-        words = (x_out + x_in + x_ker) / procs - (n - 1) * (memory or 0.0)
+        words = (x_out + x_in + x_ker) / procs - (n - 1) * (limit_words or 0.0)
         if words > best[0]:
             best = (words, n, (x_out / procs, x_in / procs, x_ker / procs))
     return best
@@ -119,13 +119,13 @@ def words_bound(
 def universal_bound(
     nest: Nest,
     procs: int,
-    memory_words: float | None = None,
+    limit_words: float | None = None,
     most_work: int | None = None,
     accounting: Accounting = "received",
 ) -> UniversalBound:
     """The universal lower bound on words per process, average (hence maximum) over `procs` processes.
 
-    `memory_words`: all local words of a process (`received`) or its fast memory (`accessed`); None for
+    `limit_words`: all local words of a process (`received`) or its fast memory (`accessed`); None for
     unlimited. `most_work`: real multiply-adds of the most-loaded process; the least possible by default.
     `received` counts words that a process did not own, with every word of the three tensors owned
     once; `accessed` charges the first touch of a word, too, as Eq. 3 of SPAA'21 does.
@@ -149,7 +149,7 @@ def universal_bound(
     resident = nest.total_words / procs if accounting == "received" else 0.0
     mass = weighted_work(nest, 2 / 3)
     piece = max(1, nest.real_work // nest.extents.g)
-    words, n, x = words_bound((sizes[0], sizes[1], sizes[2]), mass, cap, procs, memory_words, piece)
+    words, n, x = words_bound((sizes[0], sizes[1], sizes[2]), mass, cap, procs, limit_words, piece)
     kappa = nest.taps * (mass / max(1, nest.real_work)) ** 1.5
     words *= 1 - 1e-12  # rounding errors never lift a bound above an optimum that attains it
     return UniversalBound(max(0.0, words - resident), n, x, kappa, procs, cap, resident, accounting)
@@ -210,12 +210,12 @@ def matmul_memory_independent(m: int, n: int, k: int, procs: int) -> float:
 
 
 def sequential_bound(
-    work: float, ratio: float, memory: float, precision: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    work: float, ratio: float, limit_words: float, precision: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> float:
-    """Words one process moves between slow memory and `memory` words of fast memory.
+    """Words one process moves between slow memory and `limit_words` of fast memory.
 
     `2·√(p_I·p_K·p_O)·work·ratio/√M - 2M`, words of the three tensors weighing `precision`; `ratio` is
     κ₂/RS, 1 for a matrix product (then `2F/√M - 2M`). Re-derived in docs/bounds.md; the form is that of
     Chen et al. (PASC'22), whose constants were not checked against the paper. May be negative: vacuous.
     """
-    return 2 * math.sqrt(math.prod(precision)) * work * ratio / math.sqrt(memory) - 2 * memory
+    return 2 * math.sqrt(math.prod(precision)) * work * ratio / math.sqrt(limit_words) - 2 * limit_words

@@ -245,7 +245,7 @@ def _plan(args: argparse.Namespace) -> int:
     if args.relax:
         from synth.bounds.geometric_program import relax_received
 
-        relaxed = relax_received(made.nest, made.used_procs, made.memory_words).cost
+        relaxed = relax_received(made.nest, made.used_procs, made.limit_words).cost
     if args.json:
         from synth.planning.plan_json import to_json
 

@@ -73,7 +73,7 @@ def planned(args: argparse.Namespace) -> NetworkPlan:
         args.procs,
         args.objective,
         args.pass_ == "training",
-        parse_bytes(args.memory) if args.memory else (machine.memory if machine else None),
+        parse_bytes(args.memory) if args.memory else (machine.limit_bytes if machine else None),
         machine,
         args.balance,
         exact=getattr(args, "exact_procs", False),

@@ -63,7 +63,7 @@ class Machine:
     name: str
     levels: tuple[Level, ...]
     compute: Compute
-    memory: int | None = None
+    limit_bytes: int | None = None
     overlap: float = 1.0  # share of streamed communication that may hide behind computing, 0 to 1
     algorithms: tuple[str, ...] = ()  # collective algorithms to choose from; () for all
     source: str = ""

@@ -30,7 +30,7 @@ class Decided:
     """
 
     placed: dict[str, Placed]
-    memory: dict[str, int | None]
+    limit_words: dict[str, int | None]
     gradients: dict[str, tuple[Tensor, ...]]
     kept: frozenset[Tensor]
     limited: bool
@@ -39,10 +39,10 @@ class Decided:
     def of(cls, plan: NetworkPlan) -> Decided:
         """What a plan says; a plan of the forward pass alone leaves memory and what is kept open."""
         names = [node.name for node in plan.network.planned]
-        limited = plan.asked.training and plan.asked.memory is not None
+        limited = plan.asked.training and plan.asked.limit_bytes is not None
         return cls(
             dict(zip(names, plan.chosen, strict=True)),
-            {name: fit.memory if limited else None for name, fit in zip(names, plan.fits, strict=True)},
+            {name: fit.used_words if limited else None for name, fit in zip(names, plan.fits, strict=True)},
             {name: kind.gradients for name, kind in zip(names, plan.kinds, strict=True)},
             plan.asked.kept if plan.asked.training else frozenset(TENSORS),
             limited,
@@ -50,20 +50,21 @@ class Decided:
 
     def plan(self, layer: Layer, procs: int) -> Plan:
         """The training plan of a layer."""
-        placed, limit = self.placed[layer.name], self.memory[layer.name]
+        placed, limit_words = self.placed[layer.name], self.limit_words[layer.name]
         distribution = Distribution(layer.nest, placed.grid, placed.order)
         how = self.kept, layer.transposed, self.gradients[layer.name]
-        found, _ = fit_kept(distribution, STATIONARY, limit, *how)
+        found, _ = fit_kept(distribution, STATIONARY, limit_words, *how)
         if found is None:  # the planner found one, but what a file says may be of another program
             raise InputError(
-                f"{layer.name}: no program of the planned grid fits the planned {limit} words; plan anew"
+                f"{layer.name}: no program of the planned grid fits the planned {limit_words} words; "
+                "plan anew"
             )
         first, *later = found.pass_plans
         order = placement(placed.grid, placed.order)
-        most = None if limit is None else limit * layer.nest.word_bytes
+        limit_bytes = None if limit_words is None else limit_words * layer.nest.word_bytes
         exact = placed.grid.size == procs
         return Plan(
-            layer, procs, placed.grid, first, most, exact_procs=exact, later=tuple(later), order=order
+            layer, procs, placed.grid, first, limit_bytes, exact_procs=exact, later=tuple(later), order=order
         )
 
 
@@ -95,7 +96,7 @@ def decided_by(plan: NetworkPlan | str | os.PathLike[str], network: Network, pro
             )
     return Decided(
         {mine: told.placed[theirs] for mine, theirs in pairs.items()},
-        {mine: told.memory[theirs] for mine, theirs in pairs.items()},
+        {mine: told.limit_words[theirs] for mine, theirs in pairs.items()},
         {mine: told.gradients[theirs] for mine, theirs in pairs.items()},
         told.kept,
         told.limited,

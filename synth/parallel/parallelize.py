@@ -114,7 +114,7 @@ def parallelize(
     dtype = _dtype(model)
     if ahead is None:
         plans = [each for each in chosen.values() if isinstance(each, Plan)]
-        limited = decided.limited if decided else memory is not None or any(p.memory_limit for p in plans)
+        limited = decided.limited if decided else memory is not None or any(p.limit_bytes for p in plans)
         ahead = 0 if limited else 1
     how: dict[str, Any] = {
         "ahead": ahead,
@@ -159,7 +159,7 @@ def _planned(network: Graph, asked: Asked, memory: int | str | None) -> NetworkP
 
     limit = as_bytes(memory)
     kept = frozenset(TENSORS) if limit is None else asked.kept
-    return plan_network(network, replace(asked, training=True, memory=limit, exact=True, kept=kept))
+    return plan_network(network, replace(asked, training=True, limit_bytes=limit, exact=True, kept=kept))
 
 
 def _graph(model: nn.Module, shape: tuple[int, ...]) -> tuple[fx.Graph, Graph]:

@@ -34,7 +34,7 @@ class _Found:
         self.known: dict[tuple[str, tuple[Tensor, ...], int | None], Fastest | None] = {}
 
     def plan(self, request: Request) -> Fastest | None:
-        key = free_axes(request), tuple(request.stationary), request.memory
+        key = free_axes(request), tuple(request.stationary), request.limit_words
         if key not in self.known:
             try:
                 self.known[key] = fastest(request, self.machine)
@@ -49,12 +49,12 @@ def _alternative(plan: Plan, known: _Found, strategy: Strategy) -> Alternative:
     if strategy.stationary:
         asked = replace(asked, stationary=(strategy.stationary,))
     found = None if strategy.name == "3D" else known.plan(asked)
-    found = found or known.plan(replace(asked, memory=None))
+    found = found or known.plan(replace(asked, limit_words=None))
     if found is None:
         return Alternative(strategy.name, None, None, None, False, "no such grid")
     first, *later = found.pass_plans
     made = replace(plan, grid=found.grid, first=first, later=tuple(later), order=ROW_MAJOR)
-    limit = plan.memory_words
-    why = "" if limit is None or made.memory.words <= limit else "needs more than the memory limit"
+    limit = plan.limit_words
+    why = "" if limit is None or made.used_words <= limit else "needs more than the memory limit"
     words, seconds = made.words["total"], found.seconds
-    return Alternative(strategy.name, found.grid, words, made.memory_bytes, not why, why, seconds)
+    return Alternative(strategy.name, found.grid, words, made.used_bytes, not why, why, seconds)

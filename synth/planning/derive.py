@@ -96,15 +96,16 @@ def plan(
     where = None if machine is None else load_machine(machine)
 
     def found(within: int | None) -> Plan:
-        asked = replace(request, memory=None if within is None else within // layer.nest.word_bytes)
+        asked = replace(request, limit_words=None if within is None else within // layer.nest.word_bytes)
         if objective == "time":
             assert where is not None
             return _fastest(asked, layer, procs, within, balance, exact_procs, where)
         return _fewest(asked, layer, procs, within, balance, exact_procs)
 
     made = found(limit)
-    if limit is None and where is not None and where.memory is not None and made.memory_bytes > where.memory:
-        made = found(where.memory)
+    most = None if where is None else where.limit_bytes
+    if limit is None and most is not None and made.used_bytes > most:
+        made = found(most)
     return placed(made, order)
 
 
@@ -204,7 +205,7 @@ def _paper_grid(request: Request, layer: Layer) -> dict[str, int]:
         raise UsageError(
             f"objective paper chooses grid and stationary tensor of {layer.name}; leave them out"
         )
-    return distributed_optimum(request.nest, request.procs, request.memory).grid._asdict()
+    return distributed_optimum(request.nest, request.procs, request.limit_words).grid._asdict()
 
 
 def checked(

@@ -43,7 +43,7 @@ class Plan:
     procs: int  # processes that were asked for; the grid may leave a few idle
     grid: PerAxis
     first: PassPlan
-    memory_limit: int | None = None  # bytes per process
+    limit_bytes: int | None = None  # of memory, per process
     balance: float = 0.10
     exact_procs: bool = False
     least_work: int | None = None  # w*: iterations of the most loaded process, at best
@@ -127,10 +127,10 @@ class Plan:
     @cached_property
     def overlap(self) -> bool:
         """Whether the sums of the first gradient travel while the second one is computed; see `overlaps`."""
-        return self._overlaps(self.memory_words)
+        return self._overlaps(self.limit_words)
 
-    def _overlaps(self, limit: int | None) -> bool:
-        return bool(self.later) and overlaps(self._footprints, self.pass_plans, limit)
+    def _overlaps(self, limit_words: int | None) -> bool:
+        return bool(self.later) and overlaps(self._footprints, self.pass_plans, limit_words)
 
     @property
     def work(self) -> PerAxis:
@@ -150,20 +150,20 @@ class Plan:
         """
         if all(self.distribution.group_size(pass_plan.stationary) == 1 for pass_plan in self.pass_plans):
             return "2D"
-        if self.memory_limit is None:
+        if self.limit_bytes is None:
             return "3D"
-        free = search(replace(self.request, memory=None))
+        free = search(replace(self.request, limit_words=None))
         return "2.5D" if free.fit.words < self.words["total"] else "3D"
 
     @property
-    def memory_words(self) -> int | None:
+    def limit_words(self) -> int | None:
         """The memory limit in words."""
-        return None if self.memory_limit is None else self.memory_limit // self.nest.word_bytes
+        return None if self.limit_bytes is None else self.limit_bytes // self.nest.word_bytes
 
     @property
     def request(self) -> Request:
         """The search that this plan answers, with no part of the grid fixed."""
-        words, balance, exact = self.memory_words, self.balance, self.exact_procs
+        words, balance, exact = self.limit_words, self.balance, self.exact_procs
         return Request(
             *(self.nest, self.procs, words),
             balance=balance,
@@ -174,9 +174,14 @@ class Plan:
         )
 
     @property
-    def memory_bytes(self) -> int:
+    def used_words(self) -> int:
+        """The most words any rank holds."""
+        return self.memory.words
+
+    @property
+    def used_bytes(self) -> int:
         """The most bytes any rank holds."""
-        return self.memory.words * self.nest.word_bytes
+        return self.used_words * self.nest.word_bytes
 
     @cached_property
     def bound(self) -> UniversalBound:
@@ -186,12 +191,12 @@ class Plan:
         """
         if self.pass_ == "training":
             return training_bound(self.nest, self.procs, self.distribution.most_real_work, self.passes)
-        return universal_bound(self.nest, self.procs, self.memory_words, self.distribution.most_real_work)
+        return universal_bound(self.nest, self.procs, self.limit_words, self.distribution.most_real_work)
 
     @cached_property
     def closed_form(self) -> ClosedForm:
         """Eq. 4 with all its bounds, for the best stationary tensor (accessed words)."""
-        return best(Eq4.of(self.nest, self.procs, self.memory_words))
+        return best(Eq4.of(self.nest, self.procs, self.limit_words))
 
     @property
     def paper_bound(self) -> float:

@@ -63,7 +63,7 @@ def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
                 "name": each.name,
                 "grid": None if each.grid is None else axes_json(layer, each.grid),
                 "words": each.words,
-                "memory_bytes": each.memory_bytes,
+                "memory_bytes": each.used_bytes,
                 "feasible": each.feasible,
                 "why": each.why,
                 **({} if each.seconds is None else {"seconds": each.seconds}),
@@ -94,7 +94,7 @@ def exact_json(plan: Plan) -> dict[str, Any]:
         "steps": pass_plan.steps,
         "passes": [each.to_json() for each in plan.pass_plans],
         "words": plan.words,
-        "memory": {"words": plan.memory.words, "bytes": plan.memory_bytes, "limit_bytes": plan.memory_limit},
+        "memory": {"words": plan.used_words, "bytes": plan.used_bytes, "limit_bytes": plan.limit_bytes},
         "balance": {
             "allowed": plan.balance,
             "work": plan.work.size,

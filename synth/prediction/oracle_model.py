@@ -35,7 +35,7 @@ class Row:
     comm_forward: float = 0.0
     comm_backward: float = 0.0
     exchange: float = 0.0
-    memory: float = 0.0
+    used_bytes: float = 0.0
 
     @property
     def compute(self) -> float:
@@ -113,7 +113,7 @@ def _rows(s: Setting, share: float, update: float, memory: Callable[[Node], floa
             s.batch * share * t.forward,
             s.batch * share * t.backward,
             update * t.update,
-            memory=s.reuse * s.word * memory(node),
+            used_bytes=s.reuse * s.word * memory(node),
         )
         for node, t in zip(s.nodes, s.times, strict=True)
     ]
@@ -250,7 +250,7 @@ def pipeline(s: Setting) -> list[Row]:
     memory = _memory(s, 1, 1, 1)
     held = [s.reuse * s.word * sum(memory(s.nodes[i]) for i in stage) for stage in stages]
     names = [f"stage {n}: {s.nodes[g[0]].name} .. {s.nodes[g[-1]].name}" for n, g in enumerate(stages, 1)]
-    rows = [Row(name, memory=words) for name, words in zip(names, held, strict=True)]
+    rows = [Row(name, used_bytes=held_bytes) for name, held_bytes in zip(names, held, strict=True)]
     slowest = max(range(p), key=lambda n: sum(s.times[i].forward for i in stages[n]))
     rows[slowest] = replace(
         rows[slowest],

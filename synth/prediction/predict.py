@@ -66,12 +66,12 @@ class Prediction:
     @property
     def total(self) -> Row:
         """All layers; a pipeline holds what its fullest stage holds, a plan what it says."""
-        memory = (row.memory for row in self.rows)
+        memory = (row.used_bytes for row in self.rows)
         held = max(memory) if self.strategy == "pipeline" else sum(memory)
         held = held if self.held is None else self.held
         names = ("forward", "backward", "update", "comm_forward", "comm_backward", "exchange")
         sums = {name: sum(getattr(row, name) for row in self.rows) for name in names}
-        return Row("total", **sums, memory=held)
+        return Row("total", **sums, used_bytes=held)
 
     @property
     def overlap(self) -> bool:
@@ -96,7 +96,8 @@ class Prediction:
             *table(rows, right=range(1, 8)),
             "",
             f"{self.seconds * 1e3:.4g} ms per step: computing {self.total.compute * 1e3:.4g}, communication "
-            f"{self.total.comm * 1e3:.4g}; times above in ms; {show_bytes(int(self.total.memory))} a rank",
+            f"{self.total.comm * 1e3:.4g}; times above in ms; "
+            f"{show_bytes(int(self.total.used_bytes))} a rank",
         ]
         return "\n".join(lines)
 
@@ -116,14 +117,14 @@ class Prediction:
             "seconds": self.seconds,
             "compute": self.total.compute,
             "communication": self.total.comm,
-            "memory_bytes": self.total.memory,
+            "memory_bytes": self.total.used_bytes,
             "layers": [vars(row) for row in self.rows],
         }
 
 
 def _cells(row: Row) -> list[str]:
     times = (row.forward, row.backward, row.update, row.comm_forward, row.comm_backward, row.exchange)
-    return [*(f"{t * 1e3:.4g}" for t in times), show_bytes(int(row.memory)) if row.memory else "-"]
+    return [*(f"{t * 1e3:.4g}" for t in times), show_bytes(int(row.used_bytes)) if row.used_bytes else "-"]
 
 
 def _inputs(q: Question) -> str:
@@ -202,11 +203,11 @@ def _own(question: Question, strategy: str) -> Prediction:
                 ahead.exposed + moved.get(node.name, 0.0) / 2,
                 sum(t.exposed for t in back[:1]) + moved.get(node.name, 0.0) / 2,
                 sum(t.exposed for t in back[1:]),
-                fit.memory * node.layer.nest.word_bytes,
+                fit.used_words * node.layer.nest.word_bytes,
             )
         )
     why = "no limit of its own: every layer has its grid; exposed communication only"
-    held = made.memory_words * Kind.of(question.network.planned[0]).nest.word_bytes
+    held = made.used_words * Kind.of(question.network.planned[0]).nest.word_bytes
     return Prediction(question, strategy, tuple(rows), None, why, held=held)
 
 
@@ -236,11 +237,13 @@ class Comparison:
         for each in sorted(self.made, key=lambda p: p.seconds):
             total = each.total
             times = [f"{t * 1e3:.4g}" for t in (each.seconds, total.compute, total.comm)]
-            most = q.machine.memory
-            over = f" > {show_bytes(most)}" if most and total.memory > most else ""
+            most = q.machine.limit_bytes
+            over = f" > {show_bytes(most)}" if most and total.used_bytes > most else ""
             limit = f"p <= {each.most} ({each.why})" if each.most else each.why
             times.append("yes" if each.overlap else "no")
-            rows.append([each.strategy + each.detail, *times, show_bytes(int(total.memory)) + over, limit])
+            rows.append(
+                [each.strategy + each.detail, *times, show_bytes(int(total.used_bytes)) + over, limit]
+            )
         rows += [[name, "-", "-", "-", "-", "-", why] for name, why in self.refused]
         head = f"{q.network.name} on {q.procs} ranks of {q.machine.name}, {q.batch} samples per step"
         return "\n".join([head, f"{q.profile.said}; {_inputs(q)}", "", *table(rows, right=[1, 2, 3, 5])])

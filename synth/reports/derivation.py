@@ -155,7 +155,7 @@ def _closed_form(plan: Plan) -> Section:
     import sympy
 
     form = plan.closed_form
-    problem = Eq4.of(plan.nest, plan.procs, plan.memory_words)
+    problem = Eq4.of(plan.nest, plan.procs, plan.limit_words)
     term = problem.term(form.stationary)
     first, second = (f"T_{name}" for name in term.names)
     A, q, t, s, a, b = sympy.symbols("A q t s a b", positive=True)
@@ -189,7 +189,7 @@ def _closed_form(plan: Plan) -> Section:
 def _tiles(plan: Plan) -> tuple[float, float]:
     form = plan.closed_form
     of = {"k": form.t_k, "x": form.t_x, "c": form.t_c}
-    names = Eq4.of(plan.nest, plan.procs, plan.memory_words).term(form.stationary).names
+    names = Eq4.of(plan.nest, plan.procs, plan.limit_words).term(form.stationary).names
     return of[names[0]], of[names[1]]
 
 
@@ -197,7 +197,7 @@ def _kkt(plan: Plan) -> Section:
     import sympy
 
     form = plan.closed_form
-    problem = Eq4.of(plan.nest, plan.procs, plan.memory_words)
+    problem = Eq4.of(plan.nest, plan.procs, plan.limit_words)
     term = problem.term(form.stationary)
     A, K, t = sympy.symbols("A K t", positive=True)
     cost = t + 2 * A * K / sympy.sqrt(t)

@@ -45,7 +45,7 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
     """The numbers at the top: (value, what it is, remark)."""
     idle = plan.procs - plan.used_procs
     total = plan.words["total"]
-    limit = f"of {show_bytes(plan.memory_limit)}" if plan.memory_limit else "no limit was set"
+    limit = f"of {show_bytes(plan.limit_bytes)}" if plan.limit_bytes else "no limit was set"
     ratio = "-" if plan.ratio is None else f"{plan.ratio:.3f}"
     steps = f"{plan.first.steps} step{'s' * (plan.first.steps > 1)}"
     return [
@@ -58,7 +58,7 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
         ),
         (show_words(plan.bound.words), "lower bound", "no schedule receives fewer on average"),
         (ratio, "words / bound", "1 would be optimal beyond doubt"),
-        (show_bytes(plan.memory_bytes), "memory", f"per process, at most; {limit}"),
+        (show_bytes(plan.used_bytes), "memory", f"per process, at most; {limit}"),
     ]
 
 

@@ -62,12 +62,12 @@ def sweep_figure(study: Study) -> Any:
     """Received words per process over P (one curve per memory) or over memory (one per P), log-log."""
     figure, axes = _figure()
     procs = sorted({p.procs for p in study.points})
-    sizes = sorted({p.memory for p in study.points if p.memory is not None})
+    sizes = sorted({p.limit_bytes for p in study.points if p.limit_bytes is not None})
     along_memory = len(sizes) > 1
     lines = _some(procs, 5) if along_memory else [sizes[0] if sizes else None]
     for index, fixed in enumerate(lines):
-        chosen = [p for p in study.points if (p.procs if along_memory else p.memory) == fixed]
-        points = sorted(chosen, key=lambda p: (p.memory or 0) if along_memory else p.procs)
+        chosen = [p for p in study.points if (p.procs if along_memory else p.limit_bytes) == fixed]
+        points = sorted(chosen, key=lambda p: (p.limit_bytes or 0) if along_memory else p.procs)
         name = f"P = {fixed}: " if along_memory and len(lines) > 1 else ""
         colours = [BLUE, ORANGE, GREEN, RED, PURPLE]
         one = len(lines) == 1
@@ -116,7 +116,7 @@ def _curve(
     line: str,
     marker: str = "",
 ) -> None:
-    shown = [(p.memory if along_memory else p.procs, value(p)) for p in points]
+    shown = [(p.limit_bytes if along_memory else p.procs, value(p)) for p in points]
     kept = [(x, y) for x, y in shown if x is not None and y is not None and y > 0]
     if kept:
         x, y = zip(*kept, strict=True)
@@ -163,8 +163,8 @@ def _memory(plan: Plan) -> Any:
     phases = {n: w for n, w in vars(plan.memory).items() if isinstance(w, int) and w}
     size = plan.nest.word_bytes
     axes.barh(list(phases)[::-1], [w * size for w in phases.values()][::-1], color=SKY)
-    if plan.memory_limit is not None:
-        axes.axvline(plan.memory_limit, color=RED, linewidth=1.4, label="limit")
+    if plan.limit_bytes is not None:
+        axes.axvline(plan.limit_bytes, color=RED, linewidth=1.4, label="limit")
         axes.legend(frameon=False, fontsize=8)
     axes.set_xlabel("bytes per process, at most")
     _title(axes, plan, "memory by phase")
@@ -191,13 +191,13 @@ def _tradeoff(plan: Plan) -> Any:
     figure, axes = _figure()
     curve = memory_curve(plan)
     size = plan.nest.word_bytes
-    bound = [(p.memory_words * size, p.bound) for p in curve if p.bound > 0]
+    bound = [(p.limit_words * size, p.bound) for p in curve if p.bound > 0]
     if bound:
         axes.plot(*zip(*bound, strict=True), color=BLUE, linewidth=1.8, label="lower bound")
-    plans = [(p.memory_words * size, p.words) for p in curve if p.words]
+    plans = [(p.limit_words * size, p.words) for p in curve if p.words]
     if plans:
         axes.step(*zip(*plans, strict=True), where="post", color=RED, linewidth=1.4, label="best plan")
-    axes.plot([plan.memory_bytes], [max(1, plan.words["total"])], "o", color="black", label="this plan")
+    axes.plot([plan.used_bytes], [max(1, plan.words["total"])], "o", color="black", label="this plan")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("memory per process (bytes)")

@@ -79,27 +79,25 @@ def tradeoff_chart(plan: Plan, curve: Sequence[Trade]) -> str:
     known = [plan.words["total"], *(v for p in curve for v in (p.bound, p.words))]
     words = [v for v in known if v and v > 0] or [1.0]
     low, high = min(words) / 1.25, max(words) * 1.25
-    x = Scale(curve[0].memory_words * size, curve[-1].memory_words * size, LEFT, WIDE - RIGHT, True)
+    x = Scale(curve[0].limit_words * size, curve[-1].limit_words * size, LEFT, WIDE - RIGHT, True)
     y = Scale(low, high, HIGH - BOTTOM, TOP, True)
     parts = list(_bands(plan, curve, x))
     for value in _nice(low, high):
         parts.append(f'<line x1="{LEFT}" x2="{WIDE - RIGHT}" y1="{y(value)}" y2="{y(value)}" class="rule"/>')
         parts.append(_text(LEFT - 8, y(value) + 4, _short(value), anchor="end"))
-    for memory in _powers(curve[0].memory_words * size, curve[-1].memory_words * size):
+    for memory in _powers(curve[0].limit_words * size, curve[-1].limit_words * size):
         if x(memory) <= WIDE - RIGHT - 20:
             parts.append(_text(x(memory), HIGH - BOTTOM + 18, show_bytes(memory)))
     parts.append(_text((LEFT + WIDE - RIGHT) / 2, HIGH - 4, "memory per process", "label"))
-    bound = [f"{x(p.memory_words * size)},{y(p.bound)}" for p in curve if p.bound > 0]
+    bound = [f"{x(p.limit_words * size)},{y(p.bound)}" for p in curve if p.bound > 0]
     if bound:
         parts.append(f'<polyline class="bound" points="{" ".join(bound)}"/>')
     parts.append(f'<path class="best" d="{_staircase(curve, x, y, size)}"/>')
-    if plan.memory_limit is not None and x.start <= x(plan.memory_limit) <= x.end:
-        at = x(plan.memory_limit)
+    if plan.limit_bytes is not None and x.start <= x(plan.limit_bytes) <= x.end:
+        at = x(plan.limit_bytes)
         parts.append(f'<line x1="{at}" x2="{at}" y1="{TOP}" y2="{HIGH - BOTTOM}" class="limit"/>')
     if plan.words["total"] > 0:
-        parts.append(
-            f'<circle class="here" cx="{x(plan.memory_bytes)}" cy="{y(plan.words["total"])}" r="6"/>'
-        )
+        parts.append(f'<circle class="here" cx="{x(plan.used_bytes)}" cy="{y(plan.words["total"])}" r="6"/>')
     return _svg(parts, "Received words against memory per process", "tradeoff")
 
 
@@ -109,7 +107,7 @@ def _bands(plan: Plan, curve: Sequence[Trade], x: Scale) -> Iterable[str]:
     starts = [i for i, p in enumerate(curve) if i == 0 or p.regime != curve[i - 1].regime]
     for number, start in enumerate(starts):
         stop = starts[number + 1] if number + 1 < len(starts) else len(curve) - 1
-        left, right = x(curve[start].memory_words * size), x(curve[stop].memory_words * size)
+        left, right = x(curve[start].limit_words * size), x(curve[stop].limit_words * size)
         kind = "band odd" if number % 2 else "band"
         yield f'<rect class="{kind}" x="{left}" y="{TOP}" width="{right - left:.1f}" height="{high}"/>'
         yield _text((left + right) / 2, TOP - 8, curve[start].regime, "label")
@@ -124,7 +122,7 @@ def _staircase(curve: Sequence[Trade], x: Scale, y: Scale, size: int) -> str:
     for point in curve:
         if not point.words:
             continue
-        here = f"{x(point.memory_words * size)}"
+        here = f"{x(point.limit_words * size)}"
         if last is None:
             path += f"M{here},{y(point.words)}"
         elif point.words != last:

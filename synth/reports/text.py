@@ -186,7 +186,7 @@ def costs(plan: Plan) -> list[str]:
     words, size = plan.words, plan.nest.word_bytes
     halo = f" (of which halo {show_words(words['halo'])})" if words["halo"] else ""
     memory = plan.memory
-    limit = f" of {show_bytes(plan.memory_limit)}" if plan.memory_limit else ""
+    limit = f" of {show_bytes(plan.limit_bytes)}" if plan.limit_bytes else ""
     phases = ", ".join(f"{name} {show_words(n)}" for name, n in memory_stages(plan).items())
     received = ", ".join(
         f"{name} {show_words(words[name.lower()])}{halo if name == 'In' else ''}" for name in TENSORS
@@ -196,7 +196,7 @@ def costs(plan: Plan) -> list[str]:
         "words received per process, at most",
         f"  {received}; together {show_words(total)} words = {show_bytes(total * size)}",
         "memory per process, at most",
-        f"  {show_words(memory.words)} words = {show_bytes(plan.memory_bytes)}{limit}  ({phases})",
+        f"  {show_words(memory.words)} words = {show_bytes(plan.used_bytes)}{limit}  ({phases})",
     ]
 
 
@@ -238,16 +238,16 @@ def compared(plan: Plan) -> list[str]:
     seconds = plan.timed[1].seconds if plan.timed else None
 
     def row(each: Alternative) -> list[str]:
-        if each.words is None or each.grid is None or each.memory_bytes is None:
+        if each.words is None or each.grid is None or each.used_bytes is None:
             return [each.name, *["-"] * (4 if seconds is None else 6), each.why]
         over = f"{each.words / total:.2f}" if total else "-"
-        cells = [each.name, each.grid.shown(), show_words(each.words), over, show_bytes(each.memory_bytes)]
+        cells = [each.name, each.grid.shown(), show_words(each.words), over, show_bytes(each.used_bytes)]
         if seconds and each.seconds:
             cells += [f"{1e3 * each.seconds:.4g} ms", f"{each.seconds / seconds:.2f}"]
         return [*cells, each.why]
 
     time = [] if seconds is None else ["time", "time / plan"]
-    mine = Alternative("this plan", plan.grid, total, plan.memory_bytes, True, "", seconds)
+    mine = Alternative("this plan", plan.grid, total, plan.used_bytes, True, "", seconds)
     rows = [["strategy", "grid", "words", "/ plan", "memory", *time, ""], row(mine)]
     return table([*rows, *map(row, plan.alternatives)], right=[2, 3, 4, 5, 6] if time else [2, 3, 4])
 
@@ -267,7 +267,7 @@ def stage_text(made: Plan, stage: str) -> str:
             ]
             return "\n".join([str(made.nest), *lines])
         case "optimum":
-            limit = made.memory_limit
+            limit = made.limit_bytes
             words = None if limit is None else limit // made.nest.word_bytes
             return str(best(Eq4.of(made.nest, made.procs, words)))
         case "grid":

@@ -57,16 +57,16 @@ class LeastMemory:
         if written != "In" and "In" not in found and self._halo(least):
             base += -(-slices["In"] // most.k)
         carried = 0 if written == "In" and most.of(SPATIAL) > 1 else shares[written]
-        room = []
+        needs = []
         for stays in self.stationary:
             members = least.of(LACKS[stays])
             if stays == written:  # summed whole: the slice, its copy that is sent, and what others send
                 sums = slices[stays] + (members - 1) * carried if members > 1 else 0
-                room.append(slices[stays] + sums)
+                needs.append(slices[stays] + sums)
             else:  # gathered whole: the slice, and its pieces on their way
                 copies = 0 if members == 1 else 1 if stays in found else 2
-                room.append(carried + copies * slices[stays])
-        return base + min(room)
+                needs.append(carried + copies * slices[stays])
+        return base + min(needs)
 
     def _halo(self, least: PerAxis) -> bool:
         """Whether neighbours share rows."""

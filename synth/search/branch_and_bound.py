@@ -44,11 +44,11 @@ FIT_STEPS, TRAINING_STEPS = 20, 200  # that the least memory of one grid takes
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for. `memory` is in words per process; `fixed` pins parts of the grid."""
+    """What is asked for. `limit_words` is per process; `fixed` pins parts of the grid."""
 
     nest: Nest
     procs: int
-    memory: int | None = None
+    limit_words: int | None = None
     stationary: tuple[Tensor, ...] = STATIONARY
     fixed: dict[str, int] = field(default_factory=dict)
     balance: float = 0.10
@@ -165,7 +165,7 @@ class _Search:
                     tighter = max(bound, self._loaded(distribution))
                     heapq.heappush(queue, (tighter, key, next(self.ticket), distribution))
                 case Distribution():
-                    fit, needed = self._fit(state, self.request.memory)
+                    fit, needed = self._fit(state, self.request.limit_words)
                     if fit is None:
                         self._fruitless(state.grid, needed)
                         continue
@@ -184,7 +184,7 @@ class _Search:
         """The grid of the least memory, where it fits after all."""
         best, _ = self.leanest
         distribution = Distribution(self.nest, best[1]) if best else None
-        fit = self._fit(distribution, self.request.memory)[0] if distribution else None
+        fit = self._fit(distribution, self.request.limit_words)[0] if distribution else None
         return (
             Found(distribution.grid, fit, distribution.most_work.size, least)
             if fit and distribution
@@ -205,7 +205,7 @@ class _Search:
 
         Where many that should fit did not, as little as they needed beyond their bounds is expected of all.
         """
-        limit = self.request.memory
+        limit = self.request.limit_words
         if limit is None:
             return False
         return self._memory(grids) * (self.more if self.spent > self.patience else 1) > limit
@@ -255,19 +255,19 @@ class _Search:
         grid = self.ranges.grid(each.first)
         return self._fit(Distribution(self.nest, grid), 0)[1], grid
 
-    def _fit(self, distribution: Distribution, memory: int | None) -> tuple[Fit | None, int]:
+    def _fit(self, distribution: Distribution, limit_words: int | None) -> tuple[Fit | None, int]:
         asked = self.request
         if asked.pass_ == "training":
-            how = asked.stationary, memory, asked.panels, asked.transposed, asked.gradients
+            how = asked.stationary, limit_words, asked.panels, asked.transposed, asked.gradients
             return fit_training(distribution, *how)
         role = PassPlan(pass_=asked.pass_)
-        return fit(distribution, asked.stationary, memory, role, asked.panels)
+        return fit(distribution, asked.stationary, limit_words, role, asked.panels)
 
     def infeasible(self) -> InfeasibleError:
         """Why no grid fits, and what would do."""
-        memory = self.request.memory
-        best, sure = self.leanest if memory is not None else (None, True)
-        if best is None or memory is None:
+        limit_words = self.request.limit_words
+        best, sure = self.leanest if limit_words is not None else (None, True)
+        if best is None or limit_words is None:
             return InfeasibleError(
                 f"no grid of at most {self.procs} processes loads every process with at most {self.cap} "
                 f"iterations; raise --balance or free a part of --grid"
@@ -275,7 +275,7 @@ class _Search:
         size, needed = self.nest.word_bytes, best[0]
         most = "" if sure else "at most "
         return InfeasibleError(
-            f"no plan for {self.procs} processes fits {memory * size} bytes per process; "
+            f"no plan for {self.procs} processes fits {limit_words * size} bytes per process; "
             f"the least that would do is {most}{needed * size} bytes (--memory {needed * size})"
         )
 

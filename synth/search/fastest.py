@@ -98,7 +98,7 @@ def _timer(
 
 def _kept(request: Request) -> Iterator[frozenset[Tensor]]:
     """What may be kept between passes, most first."""
-    return choices(request.sequences[0], request.memory is None)
+    return choices(request.sequences[0], request.limit_words is None)
 
 
 def _family(request: Request) -> list[PerAxis]:
@@ -151,9 +151,9 @@ def _timed(request: Request, machine: Machine, footprints: Footprints, below: fl
 
 def _fastest_pass(request: Request, timer: LayerTimer, role: PassPlan) -> tuple[PassPlan, PassTime] | None:
     """The fastest plan of one pass within the memory, beside what waits for other passes."""
-    room: float = math.inf
-    if request.memory is not None:
-        room = request.memory - resident(timer.footprints, timer.kept, timer.sequence, role.pass_)
+    limit_words: float = math.inf
+    if request.limit_words is not None:
+        limit_words = request.limit_words - resident(timer.footprints, timer.kept, timer.sequence, role.pass_)
     best: tuple[PassPlan, PassTime] | None = None
     enough = math.inf
     for time in sorted(_choices(request, timer, role.pass_), key=lambda t: (t.total, t.panels, t.stationary)):
@@ -161,7 +161,7 @@ def _fastest_pass(request: Request, timer: LayerTimer, role: PassPlan) -> tuple[
             continue
         counts = ONES.with_(along(time.stationary), time.panels)
         pass_plan = replace(role, stationary=time.stationary, counts=counts)
-        if room == math.inf or timer.footprints.memory(pass_plan).words <= room:
+        if limit_words == math.inf or timer.footprints.memory(pass_plan).words <= limit_words:
             best, enough = (pass_plan, time), min(enough, (1 + SLACK) * time.total)
     return best
 

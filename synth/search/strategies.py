@@ -48,7 +48,7 @@ class Alternative:
     name: str
     grid: PerAxis | None
     words: int | None
-    memory_bytes: int | None
+    used_bytes: int | None
     feasible: bool
     why: str = ""  # why it is not feasible
     seconds: float | None = None  # on the machine that the plan was made for, with objective time
@@ -100,11 +100,11 @@ def _alternative(strategy: Strategy, request: Request, least_work: int, known: _
     stationary: Sequence[Tensor] = [strategy.stationary] if strategy.stationary else request.stationary
     fixed: dict[str, int] = {axis: 1 for axis in AXES if axis not in strategy.axes}
     asked = replace(request, fixed=fixed, stationary=tuple(stationary))
-    free = replace(asked, memory=None)
-    limited = request.memory is not None and strategy.name != "3D"  # 3D takes all the memory it can use
+    free = replace(asked, limit_words=None)
+    limited = request.limit_words is not None and strategy.name != "3D"  # 3D takes all the memory it can use
     found = (known.limited(asked) if limited else None) or known.freely(free)
     if found:
-        fits = request.memory is None or found.fit.memory <= request.memory
+        fits = request.limit_words is None or found.fit.used_words <= request.limit_words
         return _row(strategy.name, request, found, "" if fits else "needs more than the memory limit")
     found = feasible(replace(free, most_work=None, balance=0.0))
     if found is None:
@@ -114,5 +114,5 @@ def _alternative(strategy: Strategy, request: Request, least_work: int, known: _
 
 
 def _row(name: str, request: Request, found: Found, why: str) -> Alternative:
-    size = found.fit.memory * request.nest.word_bytes
+    size = found.fit.used_words * request.nest.word_bytes
     return Alternative(name, found.grid, found.fit.words, size, not why, why)

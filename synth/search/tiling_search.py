@@ -39,7 +39,7 @@ class Fit:
 
     pass_plans: tuple[PassPlan, ...]
     words: int
-    memory: int
+    used_words: int
 
     @property
     def first(self) -> PassPlan:
@@ -50,30 +50,30 @@ class Fit:
 def fit(
     distribution: Distribution,
     stationary: Sequence[Tensor],
-    limit: int | None,
+    limit_words: int | None,
     role: PassPlan = FORWARD,
     panels: int | None = None,
 ) -> tuple[Fit | None, int]:
-    """The pass plan with the fewest words within `limit` words of memory, and the least memory any needs.
+    """The pass plan with the fewest words within `limit_words`, and the least memory any needs.
 
     Without a limit the least memory is not looked for, and 0.
 
     `role` says which pass, and which tensors are kept; `panels`, how many are wanted, by default as many as
     overlap pays for. Ties go to fewer steps (beyond those wanted), then to the order of `stationary`.
     """
-    fitter = _Fitter(distribution, limit, role, panels)
-    least = {tensor: 0 if limit is None else fitter.least(tensor) for tensor in stationary}
+    fitter = _Fitter(distribution, limit_words, role, panels)
+    least = {tensor: 0 if limit_words is None else fitter.least(tensor) for tensor in stationary}
     for tensor in stationary:
-        if limit is None or least[tensor] <= limit:
+        if limit_words is None or least[tensor] <= limit_words:
             fitter.look(tensor)
     return fitter.best, min(least.values())
 
 
 class _Fitter:
     def __init__(
-        self, distribution: Distribution, limit: int | None, role: PassPlan, panels: int | None
+        self, distribution: Distribution, limit_words: int | None, role: PassPlan, panels: int | None
     ) -> None:
-        self.distribution, self.limit, self.role, self.panels = distribution, limit, role, panels
+        self.distribution, self.limit_words, self.role, self.panels = distribution, limit_words, role, panels
         self.most = panels or PANELS
         self.footprints = Footprints(distribution)
         self.work = distribution.most_work
@@ -82,7 +82,7 @@ class _Fitter:
 
     def fits(self, pass_plan: PassPlan) -> bool:
         """Whether a plan stays within the memory limit."""
-        return self.limit is None or self.footprints.memory(pass_plan).words <= self.limit
+        return self.limit_words is None or self.footprints.memory(pass_plan).words <= self.limit_words
 
     def words(self, visits: Visits) -> int:
         """Most words any process receives; plans that visit the same tiles as often share the count."""
@@ -220,7 +220,7 @@ class _Fitter:
     def _x_panels(self, wanted: int) -> list[PerAxis]:
         """Panels along x: as many as wanted, finer ones, coarser ones."""
         best = PerAxis(b=min(wanted, self.work.b))
-        if self.limit is None:
+        if self.limit_words is None:
             return [best]
         finer = [n for n in self._x_counts if n.b >= best.b or n.b == self.work.b]
         return [best, *finer, *(n for n in self._x_counts if n not in set(finer))]
@@ -251,7 +251,7 @@ class _Fitter:
 
     def _coarsened(self, pass_plan: PassPlan) -> Iterator[PassPlan]:
         """Plans with fewer tiles along x that fit: of a long block not every count was tried."""
-        if self.limit is None or pass_plan.trips("x") == 1:
+        if self.limit_words is None or pass_plan.trips("x") == 1:
             return
         tensor, swapped = pass_plan.stationary, pass_plan.swapped
         stream = pass_plan.stream

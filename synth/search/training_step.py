@@ -91,17 +91,17 @@ def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], over
     return reduce(Memory.most, passes)
 
 
-def overlaps(footprints: Footprints, pass_plans: Sequence[PassPlan], limit: int | None) -> bool:
+def overlaps(footprints: Footprints, pass_plans: Sequence[PassPlan], limit_words: int | None) -> bool:
     """Whether the sums of the first gradient travel under the second: there are both, and memory for it."""
     if len(pass_plans) < len(PASSES) or footprints.distribution.group_size(pass_plans[1].written) == 1:
         return False
-    return limit is None or training_memory(footprints, pass_plans, True).words <= limit
+    return limit_words is None or training_memory(footprints, pass_plans, True).words <= limit_words
 
 
 def fit_training(
     distribution: Distribution,
     stationary: Sequence[Tensor],
-    limit: int | None,
+    limit_words: int | None,
     panels: int | None = None,
     transposed: bool = False,
     gradients: Collection[Tensor] = GRADIENTS,
@@ -120,11 +120,11 @@ def fit_training(
         """Words in either order, were there memory enough."""
         return _words(distribution, roles(kept, orders[0]))
 
-    for kept in choices(orders[0], limit is None):
+    for kept in choices(orders[0], limit_words is None):
         if best is not None and fewest(kept) >= best.words:
             continue
         for sequence in orders:
-            chosen, needed = fit_passes(footprints, stationary, limit, kept, panels, sequence)
+            chosen, needed = fit_passes(footprints, stationary, limit_words, kept, panels, sequence)
             least = needed if least is None else min(least, needed)
             if chosen is not None and (best is None or chosen.words < best.words):
                 best = chosen
@@ -147,7 +147,7 @@ def choices(sequence: Passes, all_fit: bool) -> Iterator[frozenset[Tensor]]:
 def fit_kept(
     distribution: Distribution,
     stationary: Sequence[Tensor],
-    limit: int | None,
+    limit_words: int | None,
     kept: frozenset[Tensor],
     transposed: bool,
     gradients: Collection[Tensor] = GRADIENTS,
@@ -155,38 +155,38 @@ def fit_kept(
     """`fit_passes` in the preferred order: what a network plans for a layer, and what then runs it."""
     footprints = Footprints(distribution)
     sequence = preferred(footprints, transposed, gradients)[0]
-    return fit_passes(footprints, stationary, limit, kept & spans(sequence).keys(), sequence=sequence)
+    return fit_passes(footprints, stationary, limit_words, kept & spans(sequence).keys(), sequence=sequence)
 
 
 def fit_passes(
     footprints: Footprints,
     stationary: Sequence[Tensor],
-    limit: int | None,
+    limit_words: int | None,
     kept: frozenset[Tensor],
     panels: int | None = None,
     sequence: Passes = PASSES,
 ) -> tuple[Fit | None, int]:
-    """The plans of the passes when exactly `kept` is kept between them, None where that does not fit `limit`.
+    """The plans of the passes when exactly `kept` is kept between them; None if over `limit_words`.
 
     Also the least memory needed, in words.
     """
     distribution = footprints.distribution
     pass_plans: list[PassPlan] = []
-    memory = needed = 0
+    used_words = needed = 0
     for role in roles(kept, sequence):
         alive = resident(footprints, kept, sequence, role.pass_)
-        room = None if limit is None else limit - alive
+        left = None if limit_words is None else limit_words - alive
         wanted = 1 if panels is None and _travels_whole(distribution, role, sequence) else panels
-        found, least = fit(distribution, stationary, room, role, wanted)
+        found, least = fit(distribution, stationary, left, role, wanted)
         needed = max(needed, least + alive)
         if found is not None:
             pass_plans.append(found.first)
-            memory = max(memory, found.memory + alive)
+            used_words = max(used_words, found.used_words + alive)
     if len(pass_plans) < len(sequence):
         return None, needed
-    if overlaps(footprints, pass_plans, limit):
-        memory = training_memory(footprints, pass_plans, overlap=True).words
-    return Fit(tuple(pass_plans), _words(distribution, pass_plans), memory), needed
+    if overlaps(footprints, pass_plans, limit_words):
+        used_words = training_memory(footprints, pass_plans, overlap=True).words
+    return Fit(tuple(pass_plans), _words(distribution, pass_plans), used_words), needed
 
 
 def _travels_whole(distribution: Distribution, role: PassPlan, sequence: Passes) -> bool:

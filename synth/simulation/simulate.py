@@ -40,7 +40,7 @@ class Simulated:
             f"Ker {show_words(most['ker'])}, Out {show_words(most['out'])}; "
             f"together {show_words(most['total'])} words = {show_bytes(most['total'] * size)}, as planned\n"
             f"held per rank, at most: {show_words(held)} words = {show_bytes(held * size)}; "
-            f"planned {show_words(self.plan.memory.words)}"
+            f"planned {show_words(self.plan.used_words)}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Simulated:
             "words": {name: max(words) for name, words in self.received.items()},
             "words_per_rank": self.received,
             "peak_words_per_rank": self.peak,
-            "planned_memory_words": self.plan.memory.words,
+            "planned_memory_words": self.plan.used_words,
             "values_checked": self.values,
         }
 
@@ -63,7 +63,7 @@ def simulated(plan: Plan, values: bool = True, seed: int = 0) -> Simulated:
 
     Raises `CheckError` and its kinds where anything is wrong.
     """
-    verified = [verify(schedule, plan.memory_words) for schedule in plan.schedules]
+    verified = [verify(schedule, plan.limit_words) for schedule in plan.schedules]
     values = values and plan.nest.work * len(plan.schedules) <= LARGEST
     outcomes = [_interpreted(plan, schedule, values, seed) for schedule in plan.schedules]
     received = {
@@ -71,8 +71,8 @@ def simulated(plan: Plan, values: bool = True, seed: int = 0) -> Simulated:
         for name in outcomes[0].received
     }
     peak = [max(ranks) for ranks in zip(*(each.peak for each in outcomes), strict=True)]
-    if max(peak) > plan.memory.words:
-        raise CheckError(f"a rank holds {max(peak)} words, but only {plan.memory.words} are planned")
+    if max(peak) > plan.used_words:
+        raise CheckError(f"a rank holds {max(peak)} words, but only {plan.used_words} are planned")
     steps = sum(each.steps for each in verified)
     whole = Verified(verified[0].ranks, steps, max(received["total"]), max(peak))
     return Simulated(plan, whole, received, peak, values)

@@ -47,17 +47,18 @@ class Verified:
     ranks: int
     steps: int
     words: int
-    memory: int
+    used_words: int
 
     def __str__(self) -> str:
         return (
             f"verified for {self.ranks} ranks and {self.steps} steps: every iteration once, every word owned "
-            f"once, every panel there before use; at most {self.words} words received and {self.memory} held"
+            f"once, every panel there before use; at most {self.words} words received and "
+            f"{self.used_words} held"
         )
 
 
-def verify(schedule: Schedule, limit: int | None = None) -> Verified:
-    """Check a schedule; `limit` is in words per rank. Raises the fault that it finds first."""
+def verify(schedule: Schedule, limit_words: int | None = None) -> Verified:
+    """Check a schedule; `limit_words` is per rank. Raises the fault that it finds first."""
     owned_once(schedule)
     computed_once(schedule)
     outcome = simulate(schedule)
@@ -71,8 +72,10 @@ def verify(schedule: Schedule, limit: int | None = None) -> Verified:
                     f"but {words} are planned"
                 )
     most = max(outcome.peak)
-    if limit is not None and most > limit:
-        raise MemoryFault(f"rank {outcome.peak.index(most)} holds {most} words, {most - limit} over {limit}")
+    if limit_words is not None and most > limit_words:
+        raise MemoryFault(
+            f"rank {outcome.peak.index(most)} holds {most} words, {most - limit_words} over {limit_words}"
+        )
     return Verified(
         len(schedule.distribution.ranks), schedule.pass_plan.steps, max(outcome.received["total"]), most
     )

@@ -40,7 +40,7 @@ def test_csv_has_the_numbers_of_json(study: Study) -> None:
 
 
 def test_no_plan_is_a_dash_not_a_number(study: Study) -> None:
-    short = next(p for p in study.points if p.procs == 64 and p.memory == 2**17)
+    short = next(p for p in study.points if p.procs == 64 and p.limit_bytes == 2**17)
     assert short.received.plan is None
     assert short.received.ratio is None
 

@@ -30,10 +30,10 @@ def test_chain_and_gap_at_every_point() -> None:
 def test_a_plan_is_used_again_only_where_it_is_the_optimum() -> None:
     sizes = [2**n for n in range(17, 23)]
     for point in Sweep(CONV, Asked(relaxations=False)).points([64], sizes):
-        assert point.memory is not None
+        assert point.limit_bytes is not None
         if point.received.plan is None:
             continue
-        alone = search(Request(CONV, 64, point.memory // 4))
+        alone = search(Request(CONV, 64, point.limit_bytes // 4))
         assert point.received.plan.words == alone.fit.words
 
 

@@ -65,7 +65,7 @@ def test_facts_agree_with_the_nest() -> None:
 
 def test_several_segments(plan: Plan) -> None:
     data = certificate(plan)
-    tight = Plan(plan.layer, 64, plan.grid, plan.first, memory_limit=32 * 1024)
+    tight = Plan(plan.layer, 64, plan.grid, plan.first, limit_bytes=32 * 1024)
     several = certificate(tight)
     assert several["segments"] > 1
     assert several["words_decimal"] > data["words_decimal"]

@@ -65,8 +65,8 @@ def test_pruned_search_is_exact(nest: Nest, distributed: bool) -> None:
         found = search(nest, procs, memory)
         assert found.cost == expected
         plan = (nest, found.stationary, found.grid, found.tile, distributed)
-        assert (cost_at(*plan), memory_at(*plan)) == (found.cost, found.memory)
-        assert found.memory <= memory
+        assert (cost_at(*plan), memory_at(*plan)) == (found.cost, found.used_words)
+        assert found.used_words <= memory
 
 
 @settings(derandomize=True, deadline=None, max_examples=25)

@@ -73,7 +73,7 @@ def test_words_memory_and_values(
     memory = None
     if tight:
         free = synth.plan(layer, procs, pass_="training", gradients=names)
-        memory = max(layer.nest.word_bytes, free.memory_bytes - layer.nest.word_bytes)
+        memory = max(layer.nest.word_bytes, free.used_bytes - layer.nest.word_bytes)
     try:
         plan = synth.plan(layer, procs, memory, pass_="training", gradients=names)
     except InfeasibleError:
@@ -82,7 +82,7 @@ def test_words_memory_and_values(
     assert plan.gradients == gradients
     assert plan.bound.words <= plan.words["total"] * (1 + 1e-9) + 1e-6
     assert parse_plan(json.dumps(plan.to_json()), "plan.json") == plan
-    assert max(simulated(plan).peak) <= plan.memory.words
+    assert max(simulated(plan).peak) <= plan.used_words
     if not tight:
         both = synth.plan(layer, procs, pass_="training")
         assert plan.words["total"] <= both.words["total"]

@@ -21,7 +21,7 @@ memory: 16GiB
 def test_reads_all_numbers() -> None:
     machine = parse_machine(GOOD, "two.yaml")
     node, system = machine.levels
-    assert (node.ranks, system.ranks, machine.memory) == (4, None, 2**34)
+    assert (node.ranks, system.ranks, machine.limit_bytes) == (4, None, 2**34)
     assert node.message(1000) == pytest.approx(1e-6 + 1000 * 4e-11)
     assert node.message(10**6) == pytest.approx(1e-6 + 1e-5)
     assert system.message(10**6, flows=4) == pytest.approx(2e-6 + 1e6 * (1e-10 * 2 * 1.5 + 1e-11))

@@ -71,22 +71,22 @@ def test_training_counts_three_passes() -> None:
 def test_memory_is_respected_or_refused() -> None:
     network = parse_network(SMALL, "small.yaml")
     free = plan_network(network, Asked(4))
-    limit = int(free.memory_words * 4 * 0.8)
-    tight = plan_network(network, Asked(4, memory=limit))
-    assert tight.memory_words * 4 <= limit
+    limit = int(free.used_words * 4 * 0.8)
+    tight = plan_network(network, Asked(4, limit_bytes=limit))
+    assert tight.used_words * 4 <= limit
     with pytest.raises(InfeasibleError, match="would do"):
-        plan_network(network, Asked(4, memory=2000))
+        plan_network(network, Asked(4, limit_bytes=2000))
 
 
 @pytest.mark.parametrize(("name", "training"), [("vgg16", False), ("cosmoflow", True)])
 def test_the_memory_that_would_do_does(name: str, training: bool) -> None:
     network = load_network(NETWORKS / f"{name}.yaml")
     with pytest.raises(InfeasibleError) as fault:
-        plan_network(network, Asked(16, memory=10 << 10, training=training))
+        plan_network(network, Asked(16, limit_bytes=10 << 10, training=training))
     told = re.search(r"--memory (\d+) would do", str(fault.value))
     assert told is not None
-    made = plan_network(network, Asked(16, memory=int(told[1]), training=training))
-    assert made.memory_words * 4 <= int(told[1])
+    made = plan_network(network, Asked(16, limit_bytes=int(told[1]), training=training))
+    assert made.used_words * 4 <= int(told[1])
 
 
 @pytest.mark.parametrize(

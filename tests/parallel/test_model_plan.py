@@ -104,10 +104,10 @@ def test_a_file_of_an_imported_network_fits_the_model(tmp_path: Path) -> None:
 
 def test_a_volume_that_one_process_cannot_hold() -> None:
     model, shape = Cosmo().body, (2, 2, 16, 16, 16)
-    need = synth.plan_model(model, shape, 1).memory_words * 4
+    need = synth.plan_model(model, shape, 1).used_words * 4
     with pytest.raises(InfeasibleError, match="would do"):
         synth.plan_model(model, shape, 1, memory=need // 2)
-    assert synth.plan_model(model, shape, 4, memory=need // 2, axes="dh").memory_words * 4 <= need // 2
+    assert synth.plan_model(model, shape, 4, memory=need // 2, axes="dh").used_words * 4 <= need // 2
 
 
 def test_axes_bind_the_layers_that_can_keep_to_them() -> None:
@@ -135,7 +135,7 @@ def test_decisions_of_a_forward_plan_leave_what_is_kept_open() -> None:
     forward = replace(plan, asked=replace(plan.asked, training=False))
     decided = Decided.of(forward)
     assert decided.kept == frozenset({"In", "Ker", "Out"})
-    assert set(decided.memory.values()) == {None}
+    assert set(decided.limit_words.values()) == {None}
 
 
 def test_a_model_planned_for_time() -> None:

@@ -43,16 +43,16 @@ def test_a_plan_keeps_its_promises(layer: Layer, procs: int) -> None:
 def test_bound_relaxation_and_plan_in_a_chain(layer: Layer, procs: int) -> None:
     made = plan(layer, procs)
     same = dataclasses.replace(made, procs=made.used_procs)
-    relaxed = relax_received(made.nest, made.used_procs, made.memory_words).cost
+    relaxed = relax_received(made.nest, made.used_procs, made.limit_words).cost
     assert same.bound.words <= relaxed * (1 + 1e-5) + 1e-3
     assert relaxed <= made.words["total"] * (1 + 1e-5) + 1e-3
 
 
 def test_a_chain_under_a_memory_limit() -> None:
     made = plan(CONV4, 64, "600kB")
-    relaxed = relax_received(made.nest, made.used_procs, made.memory_words).cost
+    relaxed = relax_received(made.nest, made.used_procs, made.limit_words).cost
     assert made.bound.words <= relaxed <= made.words["total"]
-    assert made.memory_bytes <= 600_000
+    assert made.used_bytes <= 600_000
 
 
 def test_the_numbers_of_a_known_plan() -> None:
@@ -62,7 +62,7 @@ def test_the_numbers_of_a_known_plan() -> None:
     assert made.tile == PerAxis(b=4, h=14, w=14, c=32, k=64)
     assert made.words == {"in": 75264, "ker": 64512, "out": 25088, "halo": 0, "total": 164864}
     assert made.algorithm == "3D"
-    assert made.memory_bytes == 4 * made.memory.words
+    assert made.used_bytes == 4 * made.used_words
     assert made.ratio == pytest.approx(1.126, abs=1e-3)
 
 
@@ -102,7 +102,7 @@ def test_a_plan_is_frozen_and_made_alike_every_time() -> None:
 def test_from_python() -> None:
     made = synth.plan(CONV4, procs=4, memory="16GiB")
     assert isinstance(made, synth.Plan)
-    assert made.memory_limit == 16 * 2**30
+    assert made.limit_bytes == 16 * 2**30
     assert made.to_json()["grid"] == {"b": made.grid.b, "c": made.grid.c, "h": 1, "w": 1, "k": made.grid.k}
     for folder in ("planning", "simulation", "layer"):
         importlib.import_module(f"synth.{folder}")

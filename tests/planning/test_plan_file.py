@@ -41,7 +41,7 @@ def test_there_and_back(layer: Layer, procs: int, task: str, strategy: str | Non
 def test_limits_and_balance_come_back() -> None:
     made = plan(LAYER, 13, "4kB", balance=0.25)
     again = parse_plan(json.dumps(made.to_json(), indent=1), "p")
-    assert (again.memory_limit, again.balance, again.exact_procs) == (4000, 0.25, False)
+    assert (again.limit_bytes, again.balance, again.exact_procs) == (4000, 0.25, False)
     assert again == made
     exact = plan(LAYER, 12, exact_procs=True)
     assert parse_plan(json.dumps(exact.to_json()), "p").exact_procs

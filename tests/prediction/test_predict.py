@@ -48,7 +48,7 @@ def test_data_is_table_3(p: int) -> None:
     compute = 64 / p * 3 * sum(OPS) / RATE + 3 * 4 * sum(W) / 1e11
     assert made.total.compute == pytest.approx(compute)
     assert made.total.comm == pytest.approx(2 * (p - 1) * (ALPHA + 4 * sum(W) / p * BETA))
-    assert made.total.memory == pytest.approx(
+    assert made.total.used_bytes == pytest.approx(
         4 * sum(2 * 64 / p * (x + y) + 2 * w for x, y, w in zip(X, Y, W, strict=True))
     )
 
@@ -58,7 +58,7 @@ def test_filter_and_channel_are_table_3(name: str) -> None:
     p = 8
     made = predict(ask(p), name)
     assert made.total.comm == pytest.approx(3 * (p - 1) * sum(ALPHA + 64 * y / p * 4 * BETA for y in Y[:-1]))
-    assert made.total.memory == pytest.approx(
+    assert made.total.used_bytes == pytest.approx(
         4 * sum(2 * 64 * (x + y) + 2 * w / p for x, y, w in zip(X, Y, W, strict=True))
     )
 
@@ -141,8 +141,12 @@ def test_comparison_says_whose_communication_overlaps() -> None:
 def test_memory_is_the_plan_s_and_marked_beyond_the_machine_s() -> None:
     made = plan_network(NET, Asked(8, "time", True, machine=FLAT))
     own = predict(ask(8), "plan")
-    assert own.total.memory == made.memory_words * 4 < sum(row.memory for row in own.rows) + made.resident * 4
-    small = replace(FLAT, memory=int(own.total.memory) - 1)
+    assert (
+        own.total.used_bytes
+        == made.used_words * 4
+        < sum(row.used_bytes for row in own.rows) + made.resident * 4
+    )
+    small = replace(FLAT, limit_bytes=int(own.total.used_bytes) - 1)
     line = next(each for each in str(compare(ask(8, small))).splitlines() if each.startswith("plan "))
     assert " > " in line
     assert " > " not in str(compare(ask(8)))

@@ -14,12 +14,12 @@ from synth.planning.derive import plan as plan_layer
 def test_bound_below_plans_and_both_fall(layer: str, procs: int) -> None:
     plan = plan_layer(f"examples/{layer}.yaml", procs)
     curve = memory_curve(plan)
-    assert [p.memory_words for p in curve] == sorted({p.memory_words for p in curve})
+    assert [p.limit_words for p in curve] == sorted({p.limit_words for p in curve})
     for one, more in itertools.pairwise(curve):
         assert one.bound >= more.bound * (1 - 1e-12)
         if one.words is not None:
             assert more.words is not None
             assert more.words <= one.words
     assert all(p.words >= p.bound * (1 - 1e-9) for p in curve if p.words is not None)
-    at = next(p for p in curve if p.memory_words == plan.memory.words)
+    at = next(p for p in curve if p.limit_words == plan.used_words)
     assert at.words == plan.words["total"]

@@ -31,7 +31,7 @@ def test_every_plan_can_be_reported(layer: Layer, procs: int, task: str) -> None
     assert max(map(len, lines)) <= 110
     assert made.id in text
     assert f"together {show_words(made.words['total'])} words = " in text
-    assert f"  {show_words(made.memory.words)} words = {show_bytes(made.memory_bytes)}" in text
+    assert f"  {show_words(made.used_words)} words = {show_bytes(made.used_bytes)}" in text
     assert f"{made.used_procs} of {procs} processes" in text
     assert (f"{procs - made.used_procs} idle" in text) == (made.used_procs < procs)
     for strategy in STRATEGIES:
@@ -92,7 +92,7 @@ def test_memory_is_told_by_stages_that_there_are() -> None:
 @given(layers(), st.integers(1, 16), st.sampled_from(["forward", "training"]))
 def test_the_largest_stage_is_told(layer: Layer, procs: int, task: str) -> None:
     made = plan(layer, procs, pass_=task)
-    assert max(memory_stages(made).values()) == max(made.memory.words, made.memory.shares)
+    assert max(memory_stages(made).values()) == max(made.used_words, made.memory.shares)
 
 
 def test_where_the_closed_form_comes_from() -> None:

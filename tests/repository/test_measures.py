@@ -42,7 +42,7 @@ def check(path: Path, procs: int) -> None:
         for rank in made.distribution.ranks:
             at = made.received.at(made.distribution.at(rank))
             assert at == {name: ranks[rank] for name, ranks in counted.received.items()}
-        assert max(counted.peak) <= made.memory.words
+        assert max(counted.peak) <= made.used_words
 
 
 @pytest.mark.parametrize("procs", PROCS)

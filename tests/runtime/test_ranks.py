@@ -61,7 +61,7 @@ def test_values_and_words(name: str, tmp_path: Path) -> None:
 def test_a_plan_of_no_more_memory_than_it_holds(tmp_path: Path) -> None:
     """Rows of dIn return to their owners beside what was read last."""
     plan = synth.plan(SMALL, 4, 4 * 804, grid={"h": 4}, pass_="backward-data")
-    assert max(simulate(plan.schedule).peak) == plan.memory.words == 804
+    assert max(simulate(plan.schedule).peak) == plan.used_words == 804
     agree(plan, run_ranks(render(plan), 4, tmp_path, "--check"))
 
 
@@ -94,7 +94,7 @@ def test_tensors_take_what_is_planned(
     assert set(outcome.codes) == {0}, "\n".join(outcome.output)
     held = [int(n) for output in outcome.output for n in re.findall(r"^held (\d+) words", output, re.M)]
     assert len(held) == grid.size
-    assert max(held) == plan.memory.words == words
+    assert max(held) == plan.used_words == words
 
 
 @pytest.mark.parametrize("name", ["summa_2_5d", "uneven_2_5d", "in_stays", "ker_stays_tiles", "matrix_3d"])

@@ -155,7 +155,7 @@ def test_what_a_halo_takes_is_exact(d: Distribution) -> None:
 )
 def test_a_limit_that_just_does(layer: Layer, grid: dict[str, int], pass_: Task, words: int) -> None:
     made = synth.plan(layer, 4, 4 * words, grid=grid, pass_=pass_)
-    assert max(simulated(made).peak) == made.memory.words == words
+    assert max(simulated(made).peak) == made.used_words == words
     with pytest.raises(InfeasibleError, match=f"the least that would do is {4 * words} bytes"):
         synth.plan(layer, 4, 4 * words - 4, grid=grid, pass_=pass_)
 
@@ -170,7 +170,7 @@ def test_a_limit_that_just_does_in_training() -> None:
         max(simulate(each).peak) + resident(footprints, kept, (first, second, last), each.pass_plan.pass_)
         for each in made.schedules
     ]
-    assert max(held) == made.memory.words == 968
+    assert max(held) == made.used_words == 968
     with pytest.raises(InfeasibleError, match=f"the least that would do is {4 * 968} bytes"):
         synth.plan(layer, 4, 4 * 967, grid={"h": 4}, pass_="training")
 

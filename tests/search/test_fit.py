@@ -58,8 +58,8 @@ def test_fewest_words_of_all_pass_plans_that_fit(stationary: Tensor, d: Distribu
         found, least = fit(d, [stationary], limit)
         assert least == (memories[0] if limit is not None else 0)
         assert found is not None
-        assert (found.words, found.memory) == points[found.first]
-        assert limit is None or found.memory <= limit
+        assert (found.words, found.used_words) == points[found.first]
+        assert limit is None or found.used_words <= limit
         assert found.words == min(w for w, m in points.values() if limit is None or m <= limit)
     assert fit(d, [stationary], memories[0] - 1) == (None, memories[0])
 
@@ -114,7 +114,7 @@ def test_memory_that_asks_for_more_panels_gets_as_many_as_ranks_can_begin_apart_
     found, _ = fit(d, ["Out"], limit)
     assert found is not None
     assert found.first == PassPlan("Out", PerAxis(c=8))
-    assert found.memory <= limit
+    assert found.used_words <= limit
 
 
 def test_panels_get_finer_and_then_inner_tiles_appear_as_memory_shrinks() -> None:
@@ -122,9 +122,9 @@ def test_panels_get_finer_and_then_inner_tiles_appear_as_memory_shrinks() -> Non
     d = Distribution(nest, PerAxis(b=2, k=2))
     found, _ = fit(d, ["Out"], None)
     assert found is not None
-    _, least = fit(d, ["Out"], found.memory)
+    _, least = fit(d, ["Out"], found.used_words)
     words, steps = found.words, found.first.steps
-    for limit in range(found.memory, least - 1, -64):
+    for limit in range(found.used_words, least - 1, -64):
         found, _ = fit(d, ["Out"], limit)
         assert found is not None
         assert found.words >= words

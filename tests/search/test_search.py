@@ -55,12 +55,14 @@ def brute_force(request: Request) -> Rank | None:
 
 
 def fewest_words(d: Distribution, request: Request) -> int | None:
-    if request.memory is None:  # nothing needs to be visited twice, and all that a later pass needs is kept
+    if (
+        request.limit_words is None
+    ):  # nothing needs to be visited twice, and all that a later pass needs is kept
         all_kept = roles(frozenset(TENSORS), sequences(request.transposed)[0])
         passes = all_kept if request.pass_ == "training" else (PassPlan(pass_=request.pass_),)
         return reduce(add, (received(d, pass_plan) for pass_plan in passes)).most()["total"]
     points = [point for tensor in request.stationary for point in all_points(d, tensor).values()]
-    return min((words for words, memory in points if memory <= request.memory), default=None)
+    return min((words for words, memory in points if memory <= request.limit_words), default=None)
 
 
 def ranked(request: Request, words: int, work: int, grid: PerAxis) -> Rank:
@@ -115,9 +117,9 @@ def test_no_plan_within_the_memory_moves_fewer_words(
 ) -> None:
     assume(nest.extents.size <= 200)
     free = Request(nest, procs, stationary=stationary)  # type: ignore[arg-type]
-    most = search(free).fit.memory
-    least = least_memory(replace(free, memory=1))
-    request = replace(free, memory=least + int(share * (most - least)))
+    most = search(free).fit.used_words
+    least = least_memory(replace(free, limit_words=1))
+    request = replace(free, limit_words=least + int(share * (most - least)))
     assert best(request) == brute_force(request)
 
 
@@ -133,19 +135,19 @@ def least_memory(request: Request) -> int:
 
 @given(small_nests(5), st.integers(1, 12))
 def test_the_memory_that_a_refusal_names_is_the_least(nest: Nest, procs: int) -> None:
-    request = Request(nest, procs, memory=1)
+    request = Request(nest, procs, limit_words=1)
     least = least_memory(request)
-    assert search(replace(request, memory=least)).fit.memory <= least
-    assert least_memory(replace(request, memory=least - 1)) == least
+    assert search(replace(request, limit_words=least)).fit.used_words <= least
+    assert least_memory(replace(request, limit_words=least - 1)) == least
 
 
 @given(small_nests(6), st.integers(1, 16), st.integers(1, 100))
 def test_more_memory_never_moves_more_words(nest: Nest, procs: int, more: int) -> None:
-    request = Request(nest, procs, memory=1)
+    request = Request(nest, procs, limit_words=1)
     memory = least_memory(request)
-    tight = search(replace(request, memory=memory)).fit.words
-    roomy = search(replace(request, memory=memory + more)).fit.words
-    assert tight >= roomy >= search(replace(request, memory=None)).fit.words
+    tight = search(replace(request, limit_words=memory)).fit.words
+    roomy = search(replace(request, limit_words=memory + more)).fit.words
+    assert tight >= roomy >= search(replace(request, limit_words=None)).fit.words
 
 
 @given(small_nests(7), PROCS)
@@ -266,13 +268,13 @@ def test_impossible_requests() -> None:
         search(Request(nest, 9, fixed={"b": 2, "k": 5}))
     for memory in (None, 1000):  # in words
         with pytest.raises(InfeasibleError) as fault:
-            search(Request(nest, 4, most_work=7, memory=memory))
+            search(Request(nest, 4, most_work=7, limit_words=memory))
         assert str(fault.value) == (
             "no grid of at most 4 processes loads every process with at most 7 iterations; "
             "raise --balance or free a part of --grid"
         )
     with pytest.raises(InfeasibleError) as fault:
-        search(Request(nest, 1, memory=30))
+        search(Request(nest, 1, limit_words=30))
     assert str(fault.value) == (
         "no plan for 1 processes fits 120 bytes per process; "
         "the least that would do is 128 bytes (--memory 128)"

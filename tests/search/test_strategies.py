@@ -29,7 +29,7 @@ def test_the_plan_is_never_beaten_by_a_feasible_strategy(layer: Layer, procs: in
     assert [each.name for each in made.alternatives] == NAMES
     for each, strategy in zip(made.alternatives, STRATEGIES, strict=True):
         if each.grid is None:
-            assert (each.words, each.memory_bytes, each.feasible) == (None, None, False)
+            assert (each.words, each.used_bytes, each.feasible) == (None, None, False)
             continue
         assert each.grid.size <= procs
         assert all(getattr(each.grid, axis) == 1 for axis in AXES if axis not in strategy.axes)
@@ -45,15 +45,15 @@ def test_the_plan_is_never_beaten_by_a_feasible_strategy(layer: Layer, procs: in
 def test_the_same_under_a_memory_limit(layer: Layer, procs: int, share: float) -> None:
     assume(layer.nest.extents.size < 2000)
     try:
-        made = plan(layer, procs, memory=max(4, int(share * plan(layer, procs).memory_bytes)))
+        made = plan(layer, procs, memory=max(4, int(share * plan(layer, procs).used_bytes)))
     except InfeasibleError:
         assume(False)
         raise
     for each in made.alternatives:
         if each.feasible:
-            assert made.memory_limit is not None
-            assert each.memory_bytes is not None
-            assert each.memory_bytes <= made.memory_limit
+            assert made.limit_bytes is not None
+            assert each.used_bytes is not None
+            assert each.used_bytes <= made.limit_bytes
             assert each.words is not None
             assert each.words >= made.words["total"]
 
@@ -77,7 +77,7 @@ def test_what_memory_forbids_is_shown_and_marked() -> None:
     assert rows["3D"].why == "needs more than the memory limit"
     assert not rows["3D"].feasible
     assert rows["2.5D"].words == 213504
-    assert tight.memory_bytes <= 630_000
+    assert tight.used_bytes <= 630_000
 
 
 def test_under_the_objective_time_every_strategy_is_at_its_fastest() -> None:

@@ -115,7 +115,7 @@ def test_memory_and_fixed_grids() -> None:
     assert fastest(Request(nest, 16, fixed={"b": 8}), LASSEN).grid.b == 8
     assert fastest(Request(nest, 16, exact=True), LASSEN).grid.size == 16
     with pytest.raises(InfeasibleError, match="fits the memory"):
-        fastest(Request(nest, 16, memory=1000), LASSEN)
+        fastest(Request(nest, 16, limit_words=1000), LASSEN)
     assert free.seconds <= fastest(Request(nest, 16, fixed={"b": 8}), LASSEN).seconds
 
 
@@ -150,7 +150,7 @@ def test_a_training_step_keeps_what_memory_allows() -> None:
     tight: Fastest | None = None
     for memory in (300_000, 700_000, 1_000_000):
         try:
-            found = fastest(Request(nest, 16, memory=memory, pass_="training"), LASSEN)
+            found = fastest(Request(nest, 16, limit_words=memory, pass_="training"), LASSEN)
         except InfeasibleError:
             assert tight is None
             continue
@@ -175,11 +175,11 @@ def test_the_memory_of_a_machine_is_a_limit(tmp_path: Path) -> None:
     layer = Layer.conv2d((8, 64, 28, 28), 64, 3, padding=1)
     for objective in ("words", "time"):
         free = synth.plan(layer, 4, objective=objective, machine="lassen", pass_="training")
-        memory = free.memory_bytes * 3 // 4
+        memory = free.used_bytes * 3 // 4
         tight = synth.plan(layer, 4, memory, objective=objective, machine="lassen", pass_="training")
         file = tmp_path / "small.yaml"
         text = (PROFILES / "lassen.yaml").read_text()
         file.write_text(re.sub(r"(?m)^memory:.*$", f"memory: {memory}", text))
         made = synth.plan(layer, 4, objective=objective, machine=file, pass_="training")
-        assert made.memory_bytes <= memory < free.memory_bytes
+        assert made.used_bytes <= memory < free.used_bytes
         assert (made.pass_plans, made.grid) == (tight.pass_plans, tight.grid)

@@ -82,7 +82,7 @@ def test_less_memory_keeps_less_and_moves_more(distribution: Distribution) -> No
     assert fit_training(distribution, TENSORS, least - 1)[0] is None
     tight, _ = fit_training(distribution, TENSORS, least)
     assert tight is not None
-    assert tight.memory <= least
+    assert tight.limit_words <= least
     assert tight.words >= best.words
     kept = tight.pass_plans[0].keeps | tight.pass_plans[1].keeps
     footprints = Footprints(distribution)
@@ -143,8 +143,8 @@ def test_without_memory_for_it_nothing_travels_between_the_gradients() -> None:
     plan = CASES["training_grouped"]  # dIn has sums that travel while dKer is computed
     assert [pass_plan.pass_ for pass_plan in plan.pass_plans] == list(PASSES)
     assert plan.overlap
-    tight = replace(plan, memory_limit=plan.memory_bytes - 1)
+    tight = replace(plan, limit_bytes=plan.used_bytes - 1)
     assert not tight.overlap
-    assert tight.memory_bytes < plan.memory_bytes
+    assert tight.used_bytes < plan.used_bytes
     assert tight.id != plan.id
     assert parse_plan(json.dumps(tight.to_json()), "plan.json").overlap is False

@@ -348,8 +348,8 @@ def test_words_other_than_planned() -> None:
 
 @given(schedules())
 def test_the_memory_limit_is_exact(schedule: Schedule) -> None:
-    most = verify(schedule).memory
-    assert verify(schedule, most).memory == most
+    most = verify(schedule).used_words
+    assert verify(schedule, most).used_words == most
     with pytest.raises(MemoryFault, match=rf"holds {most} words, 1 over {most - 1}$"):
         verify(schedule, most - 1)
 

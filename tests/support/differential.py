@@ -67,7 +67,7 @@ class Problem:
         free = plan(layer, self.procs, **asked)
         if self.memory is None:
             return free
-        limit = max(layer.nest.word_bytes, int(free.memory_bytes * self.memory))
+        limit = max(layer.nest.word_bytes, int(free.used_bytes * self.memory))
         try:
             return plan(layer, self.procs, limit, **asked)
         except InfeasibleError as fault:
@@ -125,14 +125,14 @@ def checked(made: Plan) -> None:
     right = expected(made)
     received: collections.Counter[tuple[str, int]] = collections.Counter()
     for schedule in made.schedules:
-        verify(schedule, made.memory_words)
+        verify(schedule, made.limit_words)
         pass_plan = schedule.pass_plan
         role = shown(pass_plan.pass_, WRITES[pass_plan.pass_])
         outcome = simulate(schedule, *(stored(made, tensor) for tensor in pass_plan.reads))
         if outcome.out is None or not np.array_equal(outcome.out.ravel(), right[role].numpy().ravel()):
             raise CheckError(f"{role} differs from torch's")
-        if max(outcome.peak) > made.memory.words:
-            raise CheckError(f"a rank holds {max(outcome.peak)} words, {made.memory.words} are planned")
+        if max(outcome.peak) > made.used_words:
+            raise CheckError(f"a rank holds {max(outcome.peak)} words, {made.used_words} are planned")
         for name, words in outcome.received.items():
             received.update({(name, rank): n for rank, n in enumerate(words)})
     for rank in made.distribution.ranks:
@@ -140,8 +140,8 @@ def checked(made: Plan) -> None:
         counted = {name: received[name, rank] for name in planned}
         if counted != planned:
             raise CheckError(f"rank {rank} receives {counted}, planned are {planned}")
-    if made.memory_words is not None and made.memory.words > made.memory_words:
-        raise CheckError(f"{made.memory.words} words are planned, {made.memory_words} allowed")
+    if made.limit_words is not None and made.used_words > made.limit_words:
+        raise CheckError(f"{made.used_words} words are planned, {made.limit_words} allowed")
     if made.bound.words > made.words["total"]:
         raise CheckError(f"{made.words['total']} words are planned, at least {made.bound.words} move")
 

@@ -36,12 +36,12 @@ STRATEGY_AXES: dict[str, str] = {each.name: each.axes for each in STRATEGIES if 
 
 @dataclass(frozen=True)
 class Asked:
-    """The request: processes, objective ("words" or "time"), pass, memory in bytes per process."""
+    """The request: processes, objective ("words" or "time"), pass, memory limit per process."""
 
     procs: int
     objective: str = "words"
     training: bool = False
-    memory: int | None = None
+    limit_bytes: int | None = None
     machine: Machine | None = None
     balance: float = BALANCE
     keep: int = 12  # options per layer that are kept for their own cost

@@ -57,9 +57,9 @@ class NetworkPlan:
         return self.cost / best.cost if best and best.cost else None
 
     @property
-    def memory_words(self) -> int:
+    def used_words(self) -> int:
         """The most words a rank holds: what is resident, and the working memory of the largest layer."""
-        return self.resident + max(each.memory for each in self.fits)
+        return self.resident + max(each.used_words for each in self.fits)
 
     @cached_property
     def free_edges(self) -> list[Edge]:

@@ -137,7 +137,7 @@ class _Planner:
 
     def _fitting(self, table: list[list[Choice]]) -> list[list[Choice]] | None:
         """Only the options that fit the memory; None where a layer has none."""
-        if self.asked.memory is None:
+        if self.asked.limit_bytes is None:
             return table
         result = []
         for kind, choices in zip(self.distinct, table, strict=True):
@@ -155,9 +155,9 @@ class _Planner:
         return found
 
     def _limit(self, kind: Kind) -> int | None:
-        if self.asked.memory is None:
+        if self.asked.limit_bytes is None:
             return None
-        return self.asked.memory // kind.nest.word_bytes - self.resident
+        return self.asked.limit_bytes // kind.nest.word_bytes - self.resident
 
     def _fit(self, kind: Kind, placed: Placed) -> Fit | None:
         key = (kind, placed.grid)
@@ -165,13 +165,13 @@ class _Planner:
             self.fitted[key] = self._fits(kind, placed, self._limit(kind))[0]
         return self.fitted[key]
 
-    def _fits(self, kind: Kind, placed: Placed, limit: int | None) -> tuple[Fit | None, int]:
+    def _fits(self, kind: Kind, placed: Placed, limit_words: int | None) -> tuple[Fit | None, int]:
         """The plans of the passes that fit a limit in words, and the least that they need."""
         distribution = Distribution(kind.nest, placed.grid)
         if self.asked.training and kind.weighted:
             how = self.asked.kept, bool(kind.rows), kind.gradients
-            return fit_kept(distribution, STATIONARY, limit, *how)
-        return fit(distribution, STATIONARY, limit, _role(kind))
+            return fit_kept(distribution, STATIONARY, limit_words, *how)
+        return fit(distribution, STATIONARY, limit_words, _role(kind))
 
     def _too_small(self, table: Sequence[Sequence[Choice]]) -> InfeasibleError:
         """Which layer needs most, and what would do for all."""
@@ -183,7 +183,7 @@ class _Planner:
         node, size = self.nodes[self.of_kind.index(most)], self.distinct[most].nest.word_bytes
         need = (needs[most] + self.resident) * size
         return InfeasibleError(
-            f"{node.name}: no option fits {self.asked.memory} bytes per process next to the "
+            f"{node.name}: no option fits {self.asked.limit_bytes} bytes per process next to the "
             f"{self.resident * size} bytes that stay throughout; --memory {need} would do"
         )
 

@@ -68,7 +68,7 @@ def totals(plan: NetworkPlan) -> list[str]:
     """Sums, free redistributions, memory, and what is proven."""
     solution, size = plan.solution, plan.network.planned[0].layer.nest.word_bytes  # type: ignore[union-attr]
     over = f", at most {plan.cost / plan.least - 1:.1%} above" if plan.least else ""
-    held = plan.memory_words * size
+    held = plan.used_words * size
     return [
         f"layers {shown(plan, sum(plan.layer_costs))}, redistribution "
         f"{shown(plan, sum(plan.edge_costs.values()))}, together {shown(plan, plan.cost)}",
@@ -125,9 +125,9 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
         "lower_bound": plan.least,
         "gap": plan.solution.gap,
         "method": plan.solution.method,
-        "memory_limit": asked.memory,
+        "memory_limit": asked.limit_bytes,
         "word_bytes": plan.kinds[0].nest.word_bytes,
-        "memory_words": plan.memory_words,
+        "memory_words": plan.used_words,
         "resident_words": plan.resident,
         "layers": [
             {
@@ -138,7 +138,7 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
                 "panels": fit.first.panels,
                 "cost": cost,
                 "words": _words(kind, placed, plan),
-                "memory_words": fit.memory,
+                "memory_words": fit.used_words,
                 "gradients": [tensor.lower() for tensor in kind.gradients if asked.training],
             }
             for node, kind, placed, cost, fit in rows
