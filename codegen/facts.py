@@ -9,7 +9,7 @@ from textwrap import wrap
 from synth.codegen.index_functions import carries_more, dims_of, layer_axes
 from synth.codegen.quoting import in_docstring, literal
 from synth.layer.axes import AXES, DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, Tensor
-from synth.layer.passes import GRADIENTS, Pass, shown
+from synth.layer.passes import GRADIENTS, Pass, role_name
 from synth.layer.window import Window
 from synth.planning.plan import Plan
 from synth.schedule.distribution import Distribution
@@ -96,7 +96,7 @@ def _forms(plan: Plan) -> list[str]:
 def _form(distribution: Distribution, pass_plan: PassPlan) -> str:
     pass_, stays, stream = pass_plan.pass_, pass_plan.stationary, pass_plan.stream
     others = " and ".join(
-        shown(pass_, tensor) for tensor in pass_plan.streaming if not pass_plan.whole(tensor)
+        role_name(pass_, tensor) for tensor in pass_plan.streaming if not pass_plan.whole(tensor)
     )
     panels = "in one panel" if pass_plan.panels == 1 else f"in {pass_plan.panels} panels along {stream}"
     apart = told(distribution, pass_plan)
@@ -106,11 +106,11 @@ def _form(distribution: Distribution, pass_plan: PassPlan) -> str:
     kept = _named(pass_, "kept", pass_plan.keeps)
     passing = f", {others} pass{'es' * (' and ' not in others)} {panels}" if others else ""
     tiled = f"; tiles along {', '.join(inner)} inside" if inner else ""
-    return f"{shown(pass_, stays)} stays{passing}{tiled}{found}{kept}"
+    return f"{role_name(pass_, stays)} stays{passing}{tiled}{found}{kept}"
 
 
 def _named(pass_: Pass, verb: str, tensors: frozenset[Tensor]) -> str:
-    names = " and ".join(shown(pass_, tensor) for tensor in TENSORS if tensor in tensors)
+    names = " and ".join(role_name(pass_, tensor) for tensor in TENSORS if tensor in tensors)
     return f"; {names} {verb}" if names else ""
 
 

@@ -12,7 +12,7 @@ from synth.codegen.program import Call, Layer, Operand, Program, Result, SkewedT
 from synth.codegen.quoting import in_docstring
 from synth.codegen.signature import Signature
 from synth.layer.axes import TENSORS, Tensor
-from synth.layer.passes import WRITES, Pass, shown
+from synth.layer.passes import WRITES, Pass, role_name
 from synth.planning.plan import Plan
 from synth.schedule.panel_rotation import told
 from synth.schedule.pass_plan import PassPlan
@@ -167,7 +167,7 @@ def _operands(plan: Plan) -> tuple[Operand, ...]:
 def _result(plan: Plan, pass_: Pass) -> Result:
     """What a pass makes, and the torch call that makes the same."""
     written, layer = WRITES[pass_], plan.layer
-    role = shown(pass_, written)
+    role = role_name(pass_, written)
     conv = "None" if layer.kind == "matmul" else f"F.{layer.kind}"
     spatial = () if layer.kind == "matmul" else ("STRIDE, PADDING, DILATION",)
     return Result(role, role.lower(), f"owned_{written.lower()}", _expected(pass_, conv, spatial))
@@ -179,7 +179,7 @@ def _expected(pass_: Pass, conv: str, spatial: tuple[str, ...]) -> tuple[str, ..
         arguments = (conv, "IN_SHAPE", "KER_SHAPE", "box", "DTYPE", "device", *spatial)
         call = "reference"
     else:
-        role = shown(pass_, WRITES[pass_])
+        role = role_name(pass_, WRITES[pass_])
         windows = ("WINDOWS",) if spatial else ()
         arguments = (f'"{role}"', conv, "SHAPES", "box", "DTYPE", "device", *spatial, *windows)
         call = "gradient"

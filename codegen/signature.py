@@ -6,7 +6,7 @@ from textwrap import wrap
 
 from synth.codegen.index_functions import carries_more
 from synth.layer.axes import DIMS, SPATIAL, Tensor
-from synth.layer.passes import shown
+from synth.layer.passes import role_name
 from synth.planning.plan import Plan
 from synth.schedule.panel_rotation import skewed
 from synth.schedule.pass_plan import PassPlan
@@ -41,7 +41,7 @@ class Signature:
 
     def role(self, tensor: Tensor) -> str:
         """`In`, or `dIn` where it is a gradient."""
-        return shown(self.pass_plan.pass_, tensor)
+        return role_name(self.pass_plan.pass_, tensor)
 
     def var(self, tensor: Tensor) -> str:
         """The beginning of a tensor's variables."""

@@ -22,10 +22,9 @@ from synth.bounds.closed_form import (
     table2_corrected,
     table2_printed,
 )
-from synth.bounds.gap import Gap, split
 from synth.bounds.holder_brascamp_lieb import weighted_work
 from synth.bounds.paper_cost import accessed_optimum
-from synth.bounds.regimes import Regime, regime_of, regime_of_grid
+from synth.bounds.regimes import Gap, Regime, regime_of, regime_of_grid, split_gap
 from synth.bounds.universal import matmul_memory_independent, sequential_bound, universal_bound
 from synth.layer.axes import PerAxis, Tensor
 from synth.layer.nest import Nest
@@ -149,7 +148,7 @@ class Sweep:
             relaxed = self.family.received(used, words)
             smooth = self.family.received(used, words, halos=False)
             if plan and relaxed is not None and smooth is not None:
-                gap = split(plan.words, relaxed, smooth, bound.words)
+                gap = split_gap(plan.words, relaxed, smooth, bound.words)
         matmul = None
         if is_matmul(nest):
             matmul = matmul_memory_independent(nest.extents.x, nest.extents.k, nest.extents.c, procs)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from synth.base.arithmetic import divisors
 from synth.base.errors import InfeasibleError, UsageError
 from synth.layer.axes import AXES, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.nest import Access, Nest, Scalar, accessed_words
-from synth.schedule.slice_shares import divisors
 
 # stationary tensor -> tile loops, outermost first: the composite index it lacks runs innermost
 ORDER: dict[Tensor, tuple[Axis, ...]] = {

@@ -31,7 +31,7 @@ from synth.bounds.holder_brascamp_lieb import weighted_work
 from synth.bounds.universal import UniversalBound, words_bound
 from synth.layer.axes import TENSORS, Tensor
 from synth.layer.nest import Nest
-from synth.layer.passes import PASSES, WRITES, Passes, moves, spans
+from synth.layer.passes import PASSES, WRITES, Passes, moves, reuse_intervals
 
 
 def training_bound(nest: Nest, procs: int, most_work: int, passes: Passes = PASSES) -> UniversalBound:
@@ -43,7 +43,7 @@ def training_bound(nest: Nest, procs: int, most_work: int, passes: Passes = PASS
     mass = weighted_work(nest, 2 / 3)
     piece = max(1, nest.real_work // nest.extents.g)
     resident = sum(times * nest.words[tensor] for tensor, times in moves(passes).items()) / procs
-    words, point, shared = 0.0, (0.0, 0.0, 0.0), spans(passes)
+    words, point, shared = 0.0, (0.0, 0.0, 0.0), reuse_intervals(passes)
     for pass_ in passes:
         weights = {t: 0.5 if t in shared and t != WRITES[pass_] else 1.0 for t in TENSORS}
         out, inp, ker = (weights[tensor] * nest.words[tensor] for tensor in ("Out", "In", "Ker"))

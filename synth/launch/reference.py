@@ -6,7 +6,7 @@ from typing import Any
 
 from synth.layer.axes import SPATIAL, Tensor
 from synth.layer.layer import Layer
-from synth.layer.passes import WRITES, shown
+from synth.layer.passes import WRITES, role_name
 from synth.planning.plan import Plan
 
 
@@ -46,7 +46,7 @@ def expected(plan: Plan) -> dict[str, Any]:
     if plan.task != "forward":
         din, made["dKer"] = torch.autograd.grad(out, (inputs, ker), dout)
         made["dIn"] = _read_rows(plan.layer, din)
-    roles = (shown(pass_plan.pass_, WRITES[pass_plan.pass_]) for pass_plan in plan.pass_plans)
+    roles = (role_name(pass_plan.pass_, WRITES[pass_plan.pass_]) for pass_plan in plan.pass_plans)
     return {role: made[role] for role in roles}
 
 

@@ -54,7 +54,7 @@ def reads(pass_: Pass) -> tuple[Tensor, ...]:
     return tuple(tensor for tensor in TENSORS if tensor != WRITES[pass_])
 
 
-def spans(sequence: Passes = PASSES) -> dict[Tensor, tuple[Pass, Pass]]:
+def reuse_intervals(sequence: Passes = PASSES) -> dict[Tensor, tuple[Pass, Pass]]:
     """tensor -> (the pass that gathers it and may keep it, the pass that then finds it kept).
 
     Of a training step; a pass alone keeps nothing for another one.
@@ -65,7 +65,7 @@ def spans(sequence: Passes = PASSES) -> dict[Tensor, tuple[Pass, Pass]]:
 
 def gathers(passes: Passes = PASSES, kept: Collection[Tensor] = TENSORS) -> dict[Tensor, int]:
     """How often passes gather each tensor: for each that reads it, less what one finds `kept` by another."""
-    shared = spans(passes)
+    shared = reuse_intervals(passes)
     return {t: sum(WRITES[pass_] != t for pass_ in passes) - (t in kept and t in shared) for t in TENSORS}
 
 
@@ -75,7 +75,7 @@ def moves(passes: Passes = PASSES, kept: Collection[Tensor] = TENSORS) -> dict[T
     return {tensor: times + summed.count(tensor) for tensor, times in gathers(passes, kept).items()}
 
 
-def shown(pass_: Pass, tensor: Tensor) -> str:
+def role_name(pass_: Pass, tensor: Tensor) -> str:
     """The name of a tensor's role in a pass: `dOut`, `dIn` and `dKer` are gradients."""
     gradient = pass_ != "forward" and (tensor == "Out" or tensor == WRITES[pass_])
     return f"d{tensor}" if gradient else tensor

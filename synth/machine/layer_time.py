@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 
 from synth.layer.axes import LACKED_INDEX, LACKS, SPATIAL, TENSORS, Axis, Order, PerAxis, Tensor
 from synth.layer.nest import Nest
-from synth.layer.passes import PASSES, WRITES, Pass, Passes, spans
+from synth.layer.passes import PASSES, WRITES, Pass, Passes, reuse_intervals
 from synth.machine.collectives import Cost, Group, Op, best
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import group_of
@@ -89,7 +89,7 @@ class LayerTimer:
         self.sequence = sequence
         self.steps = steps or (PASSES if weighted else PASSES[:2])  # a pooling has no backward-filter
         found = frozenset({"Out"}) if kept is None else kept
-        lives = spans(sequence) or spans(self.steps)
+        lives = reuse_intervals(sequence) or reuse_intervals(self.steps)
         self.found = {tensor: last for tensor, (_, last) in lives.items() if tensor in found}
         self.kept = kept or frozenset()
         self.machine, self.footprints, self.order, self.weighted = machine, footprints, order, weighted

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from synth.layer.axes import AXES, DIMS, LACKED_INDEX, LACKS, SPATIAL, TENSORS, Tensor
-from synth.layer.passes import shown
+from synth.layer.passes import role_name
 from synth.planning.plan import Plan
 from synth.schedule.panel_rotation import skewed, told
 from synth.schedule.pass_plan import PassPlan
@@ -39,7 +39,7 @@ def report_data(plan: Plan) -> dict[str, Any]:
         "steps": steps,
         "received": received_runs(plan),
         "columns": columns(plan),
-        "names": [{t: shown(pass_plan.pass_, t) for t in TENSORS} for pass_plan in plan.pass_plans],
+        "names": [{t: role_name(pass_plan.pass_, t) for t in TENSORS} for pass_plan in plan.pass_plans],
     }
 
 
@@ -81,7 +81,7 @@ def _steps(plan: Plan, schedule: Schedule) -> Iterator[dict[str, Any]]:
     d, written, stays = plan.distribution, pass_plan.written, pass_plan.stationary
     label = "" if len(plan.pass_plans) == 1 else f"{pass_plan.pass_}: "
     grouped = {t: d.group_size(t) > 1 for t in TENSORS}
-    name = {t: shown(pass_plan.pass_, t) for t in TENSORS}
+    name = {t: role_name(pass_plan.pass_, t) for t in TENSORS}
 
     def step(phase: str, text: str, moves: list[list[str]], tile: dict[str, int]) -> dict[str, Any]:
         return {"phase": phase, "text": label + text, "moves": moves, "tile": tile}

@@ -9,7 +9,7 @@ from synth.base.text_table import indented, table, wrapped
 from synth.base.units import show_bytes, show_words
 from synth.bounds.closed_form import Eq4, best
 from synth.layer.axes import AXES, DIMS, LACKED_INDEX, LACKS, ROW_MAJOR, TENSORS, PerAxis, Tensor
-from synth.layer.passes import shown
+from synth.layer.passes import role_name
 from synth.schedule.panel_rotation import told
 from synth.schedule.schedule import WHY
 from synth.search.strategies import Alternative
@@ -127,9 +127,9 @@ def schedule_lines(plan: Plan) -> list[str]:
         return _pass_lines(plan, plan.first)
     lines = []
     for pass_plan in plan.pass_plans:
-        stays = shown(pass_plan.pass_, pass_plan.stationary)
-        kept = ", ".join(shown(pass_plan.pass_, tensor) for tensor in sorted(pass_plan.kept))
-        keeps = ", ".join(shown(pass_plan.pass_, tensor) for tensor in sorted(pass_plan.keeps))
+        stays = role_name(pass_plan.pass_, pass_plan.stationary)
+        kept = ", ".join(role_name(pass_plan.pass_, tensor) for tensor in sorted(pass_plan.kept))
+        keeps = ", ".join(role_name(pass_plan.pass_, tensor) for tensor in sorted(pass_plan.keeps))
         notes = [
             f"{stays} stationary",
             *([f"finds {kept}"] if kept else []),
@@ -151,7 +151,7 @@ def _pass_lines(plan: Plan, pass_plan: PassPlan) -> list[str]:
     loops = " > ".join(pass_plan.loops()) or "one tile"
     lines.append(f"loop    {pass_plan.steps} step{'s' * (pass_plan.steps > 1)} ({loops})")
     for tensor in pass_plan.brought:
-        here = f"{shown(pass_plan.pass_, tensor)} is at hand"
+        here = f"{role_name(pass_plan.pass_, tensor)} is at hand"
         lines.append(
             f"          {_move(plan, pass_plan, 'broadcast', tensor) if d.group_size(tensor) > 1 else here}"
         )
@@ -166,14 +166,14 @@ def _pass_lines(plan: Plan, pass_plan: PassPlan) -> list[str]:
         lines.append(f"return  {WHY['return']}")
     if plan.overlap and pass_plan is plan.pass_plans[1]:
         lines.append(
-            f"        the last sums of {shown(pass_plan.pass_, written)} travel under {plan.passes[2]}"
+            f"        the last sums of {role_name(pass_plan.pass_, written)} travel under {plan.passes[2]}"
         )
     return lines
 
 
 def _move(plan: Plan, pass_plan: PassPlan, kind: str, tensor: Tensor) -> str:
     size, group = plan.distribution.group_size(tensor), _group_name(plan, tensor)
-    name = shown(pass_plan.pass_, tensor)
+    name = role_name(pass_plan.pass_, tensor)
     verb = f"{name} broadcast" if kind == "broadcast" else f"{name} reduce-scattered"
     loads = pass_plan.loads(tensor)
     again = f", each tile {loads} times" if loads > 1 else ""

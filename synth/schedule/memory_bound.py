@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from synth.layer.axes import LACKS, SPATIAL, TENSORS, PerAxis, Tensor
 from synth.layer.nest import Nest
-from synth.layer.passes import WRITES, Pass, Passes, reads, spans
+from synth.layer.passes import WRITES, Pass, Passes, reads, reuse_intervals
 from synth.layer.window import Window
 
 Words = dict[Tensor, int]
@@ -38,7 +38,7 @@ class LeastMemory:
         needed = waiting = 0
         for number, pass_ in enumerate(sequence):
             waiting += shares[WRITES[pass_]] if number else 0
-            found = [tensor for tensor, (_, finds) in spans(sequence).items() if finds == pass_]
+            found = [tensor for tensor, (_, finds) in reuse_intervals(sequence).items() if finds == pass_]
             needed = max(needed, self._pass(pass_, found, least, most, shares, slices) + waiting)
         return needed
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from synth.layer.axes import SPATIAL, Axis, PerAxis, Tensor
 from synth.layer.intervals import volume
-from synth.layer.passes import shown
+from synth.layer.passes import role_name
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.slice_shares import member_parts
@@ -59,7 +59,7 @@ def fits(distribution: Distribution, tensor: Tensor, axis: Axis, panels: int) ->
 
 def told(distribution: Distribution, pass_plan: PassPlan) -> str:
     """The skewed tensors for people: `In or Ker`; empty without any."""
-    return " or ".join(shown(pass_plan.pass_, tensor) for tensor in skewed(distribution, pass_plan))
+    return " or ".join(role_name(pass_plan.pass_, tensor) for tensor in skewed(distribution, pass_plan))
 
 
 def first_panels(distribution: Distribution, pass_plan: PassPlan) -> list[int]:

@@ -25,7 +25,7 @@ from typing import Literal
 
 from synth.layer.axes import DIMS, LACKED_INDEX, Axis, PerAxis, Tensor
 from synth.layer.intervals import Block, Box, overlap, volume
-from synth.layer.passes import shown
+from synth.layer.passes import role_name
 from synth.schedule.distribution import Distribution
 from synth.schedule.panel_rotation import first_panels
 from synth.schedule.pass_plan import PassPlan
@@ -135,7 +135,9 @@ class Schedule:
         d = self.distribution
         if d.group_size(tensor) == 1:
             return
-        why = WHY["broadcast"].format(along=LACKED_INDEX[tensor], tensor=shown(self.pass_plan.pass_, tensor))
+        why = WHY["broadcast"].format(
+            along=LACKED_INDEX[tensor], tensor=role_name(self.pass_plan.pass_, tensor)
+        )
         for group in self._groups(tensor):
             needed: dict[Box, list[int]] = {}
             for at in group:
@@ -152,7 +154,7 @@ class Schedule:
         d = self.distribution
         if d.group_size(tensor) == 1:
             return
-        why = WHY["reduce"].format(along=LACKED_INDEX[tensor], tensor=shown(self.pass_plan.pass_, tensor))
+        why = WHY["reduce"].format(along=LACKED_INDEX[tensor], tensor=role_name(self.pass_plan.pass_, tensor))
         for group in self._groups(tensor):
             ranks = [d.rank(at) for at in group]
             for owner, at in zip(ranks, group, strict=True):

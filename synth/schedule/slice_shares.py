@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import combinations
 
+from synth.base.arithmetic import divisors
 from synth.layer.axes import Tensor
 
 Share = tuple[tuple[str, int], ...]  # (dimension, parts), the first varies slowest over the group
@@ -23,13 +24,6 @@ WANTED: dict[Tensor, tuple[str, ...]] = {
     "Ker": ("c", "k", "g", "r", "s", "t"),
     "Out": ("k", "g", "b", "h", "w", "d"),
 }
-
-
-@cache
-def divisors(number: int) -> tuple[int, ...]:
-    """All divisors, ascending."""
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return tuple(small + [number // d for d in reversed(small) if d * d != number])
 
 
 @lru_cache(maxsize=65536)

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
+from synth.base.arithmetic import divisors
 from synth.layer.axes import AXES, X_AXES, Axis, PerAxis
 from synth.layer.nest import Nest
-from synth.schedule.slice_shares import divisors
 
 SHORT = 16  # extents up to which every count of an axis is tried
 FULL = 2048  # counts up to which every useful count of an axis is tried; beyond, smooth ones only

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
 
+from synth.base.arithmetic import divisors
 from synth.layer.axes import SPATIAL, PerAxis, Tensor
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.panel_rotation import skewed
 from synth.schedule.pass_plan import ONES, PassPlan
-from synth.schedule.slice_shares import divisors
 from synth.schedule.volume import Visits, received, received_by
 from synth.search.tile_counts import FEW, count_from, thinned, tile_counts, x_counts
 

@@ -24,7 +24,7 @@ from itertools import combinations
 from operator import add
 
 from synth.layer.axes import Tensor
-from synth.layer.passes import GRADIENTS, PASSES, WRITES, Pass, Passes, sequences, spans
+from synth.layer.passes import GRADIENTS, PASSES, WRITES, Pass, Passes, reuse_intervals, sequences
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints, Memory
 from synth.schedule.pass_plan import PassPlan
@@ -37,7 +37,7 @@ def roles(kept: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan,
 
     Of `kept`, what one pass alone reads is left out.
     """
-    lives = spans(sequence)
+    lives = reuse_intervals(sequence)
     kept = kept & lives.keys()
     return tuple(
         PassPlan(
@@ -136,7 +136,7 @@ def fit_training(
 
 def choices(sequence: Passes, all_fit: bool) -> Iterator[frozenset[Tensor]]:
     """What may be kept between passes, most first; with enough memory everything is."""
-    tensors = spans(sequence)
+    tensors = reuse_intervals(sequence)
     for count in range(len(tensors), -1, -1):
         for kept in combinations(tensors, count):
             yield frozenset(kept)
@@ -155,7 +155,8 @@ def fit_kept(
     """`fit_passes` in the preferred order: what a network plans for a layer, and what then runs it."""
     footprints = Footprints(distribution)
     sequence = preferred(footprints, transposed, gradients)[0]
-    return fit_passes(footprints, stationary, limit_words, kept & spans(sequence).keys(), sequence=sequence)
+    reused = kept & reuse_intervals(sequence).keys()
+    return fit_passes(footprints, stationary, limit_words, reused, sequence=sequence)
 
 
 def fit_passes(

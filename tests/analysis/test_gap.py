@@ -8,12 +8,12 @@ import pytest
 
 from benchmarks.gap import study
 from synth.analysis.sweep import Sweep
-from synth.bounds.gap import split
+from synth.bounds.regimes import split_gap
 from synth.layer.layer import load_layer
 
 
 def test_parts_add_up() -> None:
-    gap = split(10.0, 8.0, 7.0, 5.0)
+    gap = split_gap(10.0, 8.0, 7.0, 5.0)
     assert (gap.integer, gap.halo, gap.bound, gap.total) == (2.0, 1.0, 2.0, 5.0)
 
 

@@ -27,8 +27,8 @@ from synth.layer.passes import (
     gathers,
     gradients_of,
     moves,
+    reuse_intervals,
     sequences,
-    spans,
 )
 from synth.machine.file import load_machine
 from synth.network.file import load_network
@@ -52,13 +52,14 @@ def test_passes_of_a_step(transposed: bool, gradients: tuple[Tensor, ...]) -> No
         assert order[0] == (TURNED["forward"] if transposed else "forward")
         assert gradients_of(order, transposed) == gradients
         assert moves(order, ()) == dict.fromkeys(WRITES.values(), len(order))
-        assert {t for t in spans(order) if gathers(order)[t] < gathers(order, ())[t]} == set(spans(order))
-        assert len(spans(order)) == (3 if len(order) == 3 else 1)
+        reused = reuse_intervals(order)
+        assert {t for t in reused if gathers(order)[t] < gathers(order, ())[t]} == set(reused)
+        assert len(reused) == (3 if len(order) == 3 else 1)
 
 
 def test_a_pass_alone_keeps_nothing_and_moves_everything_once() -> None:
     for pass_ in PASSES:
-        assert spans((pass_,)) == {}
+        assert reuse_intervals((pass_,)) == {}
         assert set(moves((pass_,)).values()) == {1}
         assert gathers((pass_,))[WRITES[pass_]] == 0
 

@@ -16,7 +16,7 @@ from synth.codegen.render import render
 from synth.launch.reference import shapes
 from synth.layer.axes import SPATIAL, TENSORS
 from synth.layer.layer import Layer
-from synth.layer.passes import PASSES, WRITES, reads, shown
+from synth.layer.passes import PASSES, WRITES, reads, role_name
 from synth.planning.plan import Plan
 from synth.runtime.program.sample_data import sample
 from synth.schedule.schedule import Schedule
@@ -28,7 +28,7 @@ from synth.simulation.numpy_kernels import reference
 def test_roles() -> None:
     for pass_ in PASSES:
         assert {*reads(pass_), WRITES[pass_]} == {*TENSORS}
-    assert [shown(p, t) for p in PASSES for t in TENSORS] == [
+    assert [role_name(p, t) for p in PASSES for t in TENSORS] == [
         *("In", "Ker", "Out"),
         *("dIn", "Ker", "dOut"),
         *("In", "dKer", "dOut"),

@@ -8,7 +8,8 @@ from itertools import combinations, product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synth.schedule.slice_shares import divisors, member_parts, share_of
+from synth.base.arithmetic import divisors
+from synth.schedule.slice_shares import member_parts, share_of
 
 DIMS = ("c", "g", "b", "h")
 EXTENTS = st.lists(st.integers(1, 9), min_size=4, max_size=4).map(lambda n: tuple(zip(DIMS, n, strict=True)))

@@ -14,7 +14,7 @@ from problems import distributions, small_nests, steps
 
 import synth
 from synth.layer.axes import TENSORS, PerAxis, Tensor
-from synth.layer.passes import GRADIENTS, PASSES, WRITES, Passes, reads, sequences, spans
+from synth.layer.passes import GRADIENTS, PASSES, WRITES, Passes, reads, reuse_intervals, sequences
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.schedule import Schedule
@@ -40,7 +40,7 @@ SETS = [frozenset(kept) for count in range(4) for kept in combinations(TENSORS, 
 def test_roles_hand_over_what_is_kept(sequence: Passes, kept: frozenset[Tensor]) -> None:
     passes = {pass_plan.pass_: pass_plan for pass_plan in roles(kept, sequence)}
     assert tuple(passes) == sequence
-    for tensor, (gathers, finds) in spans(sequence).items():
+    for tensor, (gathers, finds) in reuse_intervals(sequence).items():
         assert (tensor in passes[gathers].keeps) == (tensor in kept) == (tensor in passes[finds].kept)
         assert sequence.index(gathers) < sequence.index(finds)
         assert tensor in reads(gathers)
@@ -66,7 +66,8 @@ def test_each_kept_tensor_saves_one_gather(distribution: Distribution) -> None:
         words = {k: reduce(add, (received(distribution, t) for t in roles(k, sequence))) for k in SETS}
         everything, nothing = words[frozenset(TENSORS)], words[frozenset()]
         for tensor in TENSORS:
-            saved = received(distribution, roles(frozenset())[PASSES.index(spans(sequence)[tensor][1])])
+            _, reader = reuse_intervals(sequence)[tensor]
+            saved = received(distribution, roles(frozenset())[PASSES.index(reader)])
             expected = nothing.by_tensor[tensor] - saved.by_tensor[tensor]
             assert (words[frozenset({tensor})].by_tensor[tensor] == expected).all()
             assert (everything.by_tensor[tensor] == expected).all()

@@ -32,7 +32,7 @@ from rich.progress import track
 from synth.base.errors import CheckError, InfeasibleError
 from synth.launch.reference import expected, shapes
 from synth.layer.layer import Layer, LayerError
-from synth.layer.passes import TASKS, WRITES, shown
+from synth.layer.passes import TASKS, WRITES, role_name
 from synth.planning.derive import STAYS, plan
 from synth.planning.plan import Plan
 from synth.simulation.interpreter import simulate
@@ -127,7 +127,7 @@ def checked(made: Plan) -> None:
     for schedule in made.schedules:
         verify(schedule, made.limit_words)
         pass_plan = schedule.pass_plan
-        role = shown(pass_plan.pass_, WRITES[pass_plan.pass_])
+        role = role_name(pass_plan.pass_, WRITES[pass_plan.pass_])
         outcome = simulate(schedule, *(stored(made, tensor) for tensor in pass_plan.reads))
         if outcome.out is None or not np.array_equal(outcome.out.ravel(), right[role].numpy().ravel()):
             raise CheckError(f"{role} differs from torch's")

@@ -154,8 +154,8 @@ class Boxes:
     ) -> tuple[Array, dict[str, Array]]:
         """(words that the most-receiving rank receives, words per tensor), per grid.
 
-        Of some passes, which keep what they gather of the tensors in `kept`, as `passes.spans` says. Without
-        weights (pooling) the kernel is free and has no gradient.
+        Of some passes, which keep what they gather of the tensors in `kept`, as `passes.reuse_intervals`
+        says. Without weights (pooling) the kernel is free and has no gradient.
         """
         group = {t: self._group(t) for t in LACKS}
         needed, within = self._inputs
