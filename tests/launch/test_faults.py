@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from faults import AT, BEFORE, HOOK, PLAN, RANK, SLACK, STARTED, TIMEOUT, broken, processes
+from fault_injection import AT, BEFORE, HOOK, PLAN, RANK, SLACK, STARTED, TIMEOUT, broken, processes
 from ranks import Outcome, run_ranks
 
 from synth.base.errors import CheckError, RunError

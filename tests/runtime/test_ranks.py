@@ -67,7 +67,7 @@ def test_a_plan_of_no_more_memory_than_it_holds(tmp_path: Path) -> None:
 
 TELLING = """
 import synth.runtime.comm.collectives
-from held_words import telling
+from memory_probe import telling
 
 synth.runtime.comm.collectives.LARGE = 0  # small pieces are sent from copies, which no plan counts
 """

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from program_ranks import run_programs
+from program_batch import run_programs
 from rich.progress import track
 
 from synth.base.errors import CheckError, InfeasibleError

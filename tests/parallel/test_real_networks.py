@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from ranks import run_ranks
-from real_ranks import NETWORKS
+from real_network_ranks import NETWORKS
 
 import synth
 from synth.base.errors import InfeasibleError
 
-PROGRAM = "from real_ranks import main\n\nmain()\n"
+PROGRAM = "from real_network_ranks import main\n\nmain()\n"
 LOSS, WEIGHTS = 1e-6, 1e-4  # relative, float64; docs/training.md says why not less
 
 

@@ -143,7 +143,7 @@ def test_the_checker_needs_no_arithmetic_but_its_own() -> None:
         "from pathlib import Path",
         "from typing import Any",
         "from synth.base.errors import CheckError, InputError",
-        "from synth.layer import Layer",
+        "from synth.layer.layer import Layer",
     ]
     assert "math.sqrt" not in source
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from problems import all_grids, conv, distributions, small_nests
-from test_fit import all_points
+from test_tiling_search import all_points
 
 from synth.base.errors import InfeasibleError
 from synth.bounds.universal import universal_bound

@@ -1,10 +1,11 @@
-"""Files appear whole or not at all."""
+"""Files appear whole or not at all; pipes and devices are written to, never replaced by a file."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,18 @@ def test_a_folder_in_the_place_of_the_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         write_whole(str(tmp_path), "new")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    write_whole(str(pipe), "plan")
+    reader.join(10)
+    assert read == ["plan"]
+    assert pipe.is_fifo()
 
 
 def test_a_file_beside_oneself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from faults import processes
+from fault_injection import processes
 from hypothesis import given
 from hypothesis import strategies as st
 
