@@ -189,8 +189,8 @@ def _grid(plan: Plan) -> list[str]:
             text = ", ".join(f'"{axis}"' for axis in along) + ("," if len(along) == 1 else "")
             shared.append(f'    "{LACKED_INDEX[tensor]}": ({text}),  # a slice of {tensor}')
     if shared:
-        return [*lines, "LINES = {  # what the ranks that differ only along these axes share", *shared, "}"]
-    return [*lines, "LINES = {}  # no two ranks share a slice"]
+        return [*lines, "GROUP_AXES = {  # the ranks that differ only along these axes share", *shared, "}"]
+    return [*lines, "GROUP_AXES = {}  # no two ranks share a slice"]
 
 
 def _extent_constants(plan: Plan) -> list[str]:

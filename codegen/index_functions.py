@@ -145,7 +145,7 @@ def _touched(tensor: Tensor, dim: str) -> str:
     if dim not in AXES:
         return f"(0, N_{dim})"
     if tensor == "In" and dim in SPATIAL:
-        return f'reach(block["{dim}"], WINDOWS["{dim}"])'
+        return f'input_rows(block["{dim}"], WINDOWS["{dim}"])'
     return f'block["{dim}"]'
 
 

@@ -37,7 +37,7 @@ def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.p
     forms = [_form(plan, pass_plan, module) for pass_plan in plan.pass_plans]
     functions = tuple(form.function() for form in forms)
     if forms[0].early:
-        functions = (forms[0].bring(), *functions)
+        functions = (forms[0].prefetch(), *functions)
     loops = plan.first.loops()
     tile = "the block" if not loops else "one loop" if len(loops) == 1 else "nested loops"
     if not alone:
@@ -142,7 +142,7 @@ def _call(form: Signature, module: bool = False) -> Call:
     result, then = form.var(form.written), ""
     if form.overlap:
         late = module and form.written == "Ker"
-        then = f"{result} = ctx.early.later(finish_ker)" if late else f"{result} = finish()"
+        then = f"{result} = ctx.prefetch.defer(finish_ker)" if late else f"{result} = finish()"
         result = "finish_ker" if late else "finish"
     name = form.pass_plan.pass_
     return Call(name, form.name, ", ".join([result, *form.kept]), ", ".join(form.parameters), then)

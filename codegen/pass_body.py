@@ -23,7 +23,7 @@ from synth.codegen.program import (
     Text,
     When,
 )
-from synth.codegen.signature import COMING, WIDTH, Signature
+from synth.codegen.signature import PENDING, WIDTH, Signature
 from synth.layer.axes import DIMS, LACKED_INDEX, TENSORS, Tensor
 from synth.layer.passes import Pass
 from synth.planning.plan import Plan
@@ -84,11 +84,11 @@ class OnePass(Signature):
     def _given(self, tensor: Tensor) -> str:
         """The statement that refuses a share of another shape or dtype."""
         own = f"{self.var(tensor)}_own"
-        return f'words.given("{self.role(tensor)}", {own}, owned_{tensor.lower()}(at), DTYPE)'
+        return f'context.check_shard("{self.role(tensor)}", {own}, owned_{tensor.lower()}(at), DTYPE)'
 
     def _look(self, var: str, step: str = "step") -> str:
         """The statement that looks for NaN in what a step leaves."""
-        return f'words.look("{self.role(self.written)}", {step}, {var})'
+        return f'context.check_finite("{self.role(self.written)}", {step}, {var})'
 
     def _fetches(self) -> list[Tensor]:
         return [t for t in self.pass_plan.reads if self.arrives(t) and self.loops]
@@ -104,14 +104,14 @@ class OnePass(Signature):
         if len(gathers) == len(starts) < 2:
             return [replace(gather, alone=True) for gather in gathers]
         slices = ", ".join(f"{gather.var}_slice" for gather in gathers)
-        arrive = ", ".join(f"assemble({gather.var}_coming)" for gather in gathers)
+        arrive = ", ".join(f"wait_gather({gather.var}_pending)" for gather in gathers)
         return [*starts, Text((f"{slices} = {arrive}",))]
 
-    def bring(self) -> Function:
-        """The function that starts to bring Ker, for a pass that finds it on its way."""
+    def prefetch(self) -> Function:
+        """The function that starts to gather Ker for a pass that only waits for it."""
         gather = replace(self._gather("Ker"), early=self.pass_plan.pass_)
-        about = "Start to bring this rank's slice of Ker, perhaps before the layer's turn."
-        return Function("bring", "ker_own", (about,), (gather,))
+        about = "Start to gather this rank's slice of Ker, possibly before the layer's turn."
+        return Function("prefetch_ker", "ker_own", (about,), (gather,))
 
     def _gather(self, tensor: Tensor) -> Gather:
         phase, step = "loop", 0
@@ -151,7 +151,7 @@ class OnePass(Signature):
 
     def _collect(self) -> Text:
         var = self.var(self.written)
-        return Text((f"collect(leaving, {var}, {var}_box)",))
+        return Text((f"wait_reduces(pending_sums, {var}, {var}_box)",))
 
     def _loop(self, named: bool) -> list[Node]:
         body: list[Node] = [Text((f"block = {self.tile()}",))] if named else []
@@ -161,7 +161,7 @@ class OnePass(Signature):
         fetch = Fetch("" if {*self._fetches()} <= {*self.skewed} else self.tile(), starts)
         loop = Steps(self.steps, (*body, Receive(self.steps), *self._filled(), *self._step()))
         begin = Text((*self._begin(), *self._empty()))
-        return [begin, fetch, Text(("panels, coming = {}, fetch(0)",)), loop]
+        return [begin, fetch, Text(("panels, pending = {}, fetch(0)",)), loop]
 
     def _empty(self) -> list[str]:
         """Slices that panels are to fill."""
@@ -194,9 +194,9 @@ class OnePass(Signature):
         var, written = self.var(self.written), self.written
         away = self.leaves and self.loops
         box = self.carried(written) + "(at)" if away else self.touched(written) + "(work(at))"
-        like = next(name for name in self.parameters if name != COMING)
+        like = next(name for name in self.parameters if name != PENDING)
         begin = f"{var}_box = {box}", f"{var} = {like}.new_zeros(shape({var}_box))"
-        return (*begin, "leaving = []") if away else begin
+        return (*begin, "pending_sums = []") if away else begin
 
     def _step(self) -> list[Node]:
         """The local kernel, and what follows when the result leaves panel by panel."""
@@ -255,7 +255,7 @@ class OnePass(Signature):
             return whole, []
         frame = f"{self.carried(tensor)}(at)"
         if self.grouped(tensor):
-            named = tensor not in self.pass_plan.kept and self.given(tensor) != COMING
+            named = tensor not in self.pass_plan.kept and self.given(tensor) != PENDING
             frame = f"{var}_box" if named else f"{self.touched(tensor)}(work(at))"
         cut = f"{var}_tile = {whole}[within({self.touched(tensor)}(block), {frame})]"
         if len(cut) <= WIDTH - 4:
@@ -297,7 +297,7 @@ class OnePass(Signature):
             names = ["panels"]
         else:
             slices = [t for t in self.at_once if t not in self.pass_plan.keeps]
-            names = [f"{self.var(t)}_{what}" for t in slices for what in ("slice", "coming")]
+            names = [f"{self.var(t)}_{what}" for t in slices for what in ("slice", "pending")]
         return [Text((f"del {', '.join(names)}  # what follows needs room",))] if names else []
 
     def _later(self) -> list[Node]:
@@ -309,7 +309,7 @@ class OnePass(Signature):
         else:
             phase, total = "loop" if self.leaves else "reduce", "total = " if self.returns else "return "
             nodes.append(Finish(**vars(self._reduce()), phase=phase, into=""))
-            remains.append(Text((f"{total}add_up(leaving)",)))
+            remains.append(Text((f"{total}wait_reduce(pending_sum)",)))
             result = "total"
         if self.returns:
             remains.append(self._give_back("return", result))

@@ -11,7 +11,7 @@ from synth.planning.plan import Plan
 from synth.schedule.panel_rotation import skewed
 from synth.schedule.pass_plan import PassPlan
 
-COMING = "ker_coming"  # Ker on its way
+PENDING = "ker_pending"  # Ker, prefetched
 WIDTH = 84  # columns of a docstring in a function
 
 
@@ -67,7 +67,7 @@ class Signature:
     def given(self, tensor: Tensor) -> str:
         """The parameter by which a tensor comes: what a rank owns, what a pass kept, or what is coming."""
         if tensor == "Ker" and self.early:
-            return COMING
+            return PENDING
         return self.whole(tensor) if tensor in self.pass_plan.kept else f"{self.var(tensor)}_own"
 
     @property
@@ -135,13 +135,13 @@ class Signature:
         (one, one_box), (other, other_box) = (self._parameter(tensor) for tensor in self.pass_plan.reads)
         rest = (
             f"`{one}` and `{other}` hold the boxes `{one_box}` and `{other_box}`, `groups` the group of this "
-            "rank for every entry of LINES; `words` counts what arrives."
+            "rank for every entry of GROUP_AXES; `context` counts what arrives."
         )
-        rest = rest.replace(f"`{COMING}`", f"`{COMING}` (on its way, see `bring`)")
+        rest = rest.replace(f"`{PENDING}`", f"`{PENDING}` (see `prefetch_ker`)")
         if self.overlap:
             rest += f" The share, {result}, is whole once the sums that travel meanwhile are here."
         if self.framed and "in_wide" in (one, other):
-            rest += " `in_wide` has the zeros of `zeros_beside` around it."
+            rest += " `in_wide` has the zeros of `explicit_zeros` around it."
         if self.kept:
             names = " and ".join(f"`{name}`" for name in self.kept)
             rest += f" Returned as well, for the passes to come: {names}."

@@ -16,7 +16,7 @@ from synth.layer.layer import Layer
 from synth.planning.plan import Plan
 from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.process_grid import coordinates, make_groups
-from synth.runtime.grid.word_counter import Words
+from synth.runtime.grid.word_counter import TrafficCounter
 
 OURS, TUNED = "ours", "ours, tuned"  # as emitted; with --tune
 
@@ -42,13 +42,13 @@ class Forward:
     """A forward plan's emitted program on this rank's share of the weight."""
 
     def __init__(self, program: Any, weight: torch.Tensor) -> None:
-        self.program, self.weight, self.words = program, weight, Words()
+        self.program, self.weight, self.traffic = program, weight, TrafficCounter()
         self.at = coordinates(dist.get_rank(), program.GRID)
-        self.groups = make_groups(self.at, program.GRID, program.LINES)
+        self.groups = make_groups(self.at, program.GRID, program.GROUP_AXES)
 
     def __call__(self, share: torch.Tensor) -> Any:
         """This rank's share of Out."""
-        return self.program.run(share, self.weight, self.at, self.groups, self.words)
+        return self.program.run(share, self.weight, self.at, self.groups, self.traffic)
 
 
 def ours(layer: Layer, whole: Whole, plan: Plan, label: str) -> tuple[Contender, Block]:

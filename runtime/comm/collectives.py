@@ -25,7 +25,7 @@ from synth.runtime.grid.process_grid import Group, through_host
 LARGE = 2**18  # bytes of a piece that goes as a message of its own
 
 
-class Coming(NamedTuple):
+class PendingGather(NamedTuple):
     """A panel on its way: the parts that ranks of a group carry, and their values."""
 
     panel: Box
@@ -36,7 +36,7 @@ class Coming(NamedTuple):
     taken: list[torch.Tensor]  # those pieces of which the room is free afterwards
 
 
-class Leaving(NamedTuple):
+class PendingReduce(NamedTuple):
     """Partial sums on their way: what this rank sums, its own and the others' terms."""
 
     box: Box
@@ -48,7 +48,7 @@ class Leaving(NamedTuple):
 
 def all_gather(
     panel: Box, parts: Sequence[Box], own: torch.Tensor, group: Group
-) -> Coming:
+) -> PendingGather:
     """Start to bring a panel together on all ranks of a group.
 
     parts: for each rank of the group the box that it carries of the panel, maybe empty.
@@ -79,16 +79,16 @@ def all_gather(
         sent = own.flatten().repeat(len(parts))
         requests = [_at_once(flat, sent, words, leave, group)]
         pieces, whole = _rows(flat, panel, parts, fits)
-    return Coming(panel, parts, pieces, whole, requests, taken)
+    return PendingGather(panel, parts, pieces, whole, requests, taken)
 
 
-def all_gather_own(
+def all_gather_rotated(
     panel: Box,
     parts: Sequence[Box],
     own: torch.Tensor,
     wanted: Sequence[bool],
     group: Group,
-) -> Coming:
+) -> PendingGather:
     """Start to bring each rank of a group a panel of its own.
 
     parts: for each rank the box that it carries of this rank's panel, maybe empty.
@@ -108,7 +108,7 @@ def all_gather_own(
     else:
         pieces, whole = _room(panel, parts, mine, group, taken)
         requests = _to_each_other(leave, pieces, group)
-    return Coming(panel, parts, pieces, whole, requests, taken)
+    return PendingGather(panel, parts, pieces, whole, requests, taken)
 
 
 def _room(
@@ -185,7 +185,7 @@ def _to_each_other(
     return dist.batch_isend_irecv(calls) if calls else []
 
 
-def assemble(coming: Coming) -> torch.Tensor:
+def wait_gather(coming: PendingGather) -> torch.Tensor:
     """Wait for the pieces of a panel and put them together; `coming` is then empty."""
     panel, parts, pieces, wholes, requests, _ = coming
     for request in requests:
@@ -204,17 +204,19 @@ def assemble(coming: Coming) -> torch.Tensor:
     return whole
 
 
-def settle(coming: dict[str, Coming], panels: dict[str, torch.Tensor]) -> None:
+def wait_gathers(
+    coming: dict[str, PendingGather], panels: dict[str, torch.Tensor]
+) -> None:
     """Wait for the panels on their way; each takes the place of the one before."""
     while coming:
         tensor, panel = coming.popitem()
         panels.pop(tensor, None)
-        panels[tensor] = assemble(panel)
+        panels[tensor] = wait_gather(panel)
 
 
 def reduce_scatter(
     sums: torch.Tensor, panel: Box, shares: Sequence[Box], group: Group
-) -> Leaving:
+) -> PendingReduce:
     """Start to sum a panel over a group; each of its ranks gets the total of its share.
 
     sums: this rank's terms of the panel.
@@ -227,7 +229,7 @@ def reduce_scatter(
         total = sums.new_empty(shape(mine))
         call = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
         request = call(total.view(-1), sent, group=group.handle, async_op=True)
-        return Leaving(mine, total, Room.take(sums, 0), [request], sent)
+        return PendingReduce(mine, total, Room.take(sums, 0), [request], sent)
     own = sums[within(mine, panel)].clone()
     others = [share for rank, share in enumerate(shares) if rank != group.me]
     sent = _behind_each_other(sums, panel, others)
@@ -240,7 +242,7 @@ def reduce_scatter(
         requests = _to_each_other(
             torch.split(sent, leave), torch.split(terms.view(-1), come), group
         )
-    return Leaving(mine, own, terms, requests, sent)
+    return PendingReduce(mine, own, terms, requests, sent)
 
 
 def _behind_each_other(
@@ -256,7 +258,7 @@ def _behind_each_other(
     return flat
 
 
-def add_up(leaving: Leaving) -> torch.Tensor:
+def wait_reduce(leaving: PendingReduce) -> torch.Tensor:
     """Wait for the terms of the others; the total of this rank's share."""
     for request in leaving.requests:
         request.wait()
@@ -267,11 +269,11 @@ def add_up(leaving: Leaving) -> torch.Tensor:
     return total
 
 
-def collect(leaving: list[Leaving], sums: torch.Tensor, frame: Box) -> None:
+def wait_reduces(leaving: list[PendingReduce], sums: torch.Tensor, frame: Box) -> None:
     """Add the totals of panels on their way to `sums`, which holds the box `frame`."""
     while leaving:
         panel = leaving.pop()
-        sums[within(panel.box, frame)] += add_up(panel)
+        sums[within(panel.box, frame)] += wait_reduce(panel)
 
 
 def native(group: Group) -> bool:

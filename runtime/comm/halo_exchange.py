@@ -11,7 +11,7 @@ from synth.runtime.grid.boxes import Box, overlap, shape, volume, within
 from synth.runtime.grid.process_grid import At, rank_of, through_host
 
 
-def redistribute(
+def fetch_rows(
     own: torch.Tensor,
     owned: Callable[[At], Box],
     wanted: Callable[[At], Box],
@@ -58,7 +58,7 @@ def clear_around(whole: torch.Tensor, around: Sequence[int]) -> torch.Tensor:
     return inner
 
 
-def give_back(
+def return_rows(
     sums: torch.Tensor,
     carried: Callable[[At], Box],
     owned: Callable[[At], Box],
@@ -69,7 +69,7 @@ def give_back(
 ) -> torch.Tensor:
     """The words of `owned(at)`: the sums that this rank and `peers` hold of them.
 
-    The adjoint of `redistribute` from `owned` to `carried`: the same words travel the
+    The adjoint of `fetch_rows` from `owned` to `carried`: the same words travel the
     other way, and where they were copied they are added.
     """
     here, there = carried(at), owned(at)

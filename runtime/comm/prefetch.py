@@ -1,9 +1,9 @@
-"""Weights that are on their way before a layer's turn, sums of gradients after it.
+"""Prefetch of Ker before a layer's turn, and deferred sums of its gradient.
 
-What a network brings early travels while earlier layers compute. On the way back
-autograd takes what was made last first: the node of a weight that was brought before
-another layer computed is older than that layer's, and so asked for its gradient after
-it. The sums of dKer travel meanwhile.
+A network starts to gather Ker of the next layer while the current one computes. In the
+backward pass the sums of dKer travel while the next layer's gradients are computed.
+Autograd runs nodes in reverse creation order. The node of a prefetched weight is
+created before that of the layer in between, so its backward runs after that layer's.
 """
 
 from __future__ import annotations
@@ -14,76 +14,77 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from synth.runtime.comm.collectives import Coming, assemble
+from synth.runtime.comm.collectives import PendingGather, wait_gather
 
 
-class Early:
-    """Ker of a layer for one pass forward and back.
+class Prefetch:
+    """Ker of a layer for one forward and one backward pass.
 
-    coming: its slice, if that is on its way.
-    stand_in: of dKer, where `Ahead` lets its sums travel until autograd asks for them.
+    pending: the gather of its slice, if that has started.
+    placeholder: stands for dKer until `PrefetchedWeight` replaces it by the sums; None
+        if the sums are not deferred.
     """
 
-    def __init__(self, coming: Coming | None = None) -> None:
-        self.coming = coming
+    def __init__(self, pending: PendingGather | None = None) -> None:
+        self.pending = pending
         self.finish: Callable[[], torch.Tensor] | None = None
         self.total: torch.Tensor | None = None
-        self.stand_in: torch.Tensor | None = None
-        if coming is not None:
-            on_their_way.append(self)
+        self.placeholder: torch.Tensor | None = None
+        if pending is not None:
+            in_flight.append(self)
 
-    def slice(self) -> Coming | None:
-        """The slice on its way, which is then the caller's."""
-        coming, self.coming = self.coming, None
-        if coming is not None:
-            on_their_way.remove(self)
-        return coming
+    def take(self) -> PendingGather | None:
+        """Hand the pending gather to the caller, who waits for it."""
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            in_flight.remove(self)
+        return pending
 
-    def later(self, finish: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The gradient that `finish` waits for, or a stand-in that `Ahead` replaces."""
-        if self.stand_in is None:
+    def defer(self, finish: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The gradient that `finish` waits for, or the placeholder for it."""
+        if self.placeholder is None:
             return finish()
-        self.arrive()  # of a pass before over the same graph
+        self.wait()  # for an earlier backward pass over the same graph
         self.finish = finish
-        on_their_way.append(self)
-        # all sums are there when the pass ends, even if nobody asks for this gradient
-        torch.autograd.Variable._execution_engine.queue_callback(self.arrive)
-        return self.stand_in
+        in_flight.append(self)
+        # The sums arrive before the pass ends, even if nothing uses this gradient.
+        torch.autograd.Variable._execution_engine.queue_callback(self.wait)
+        return self.placeholder
 
-    def arrive(self) -> None:
-        """Wait for what is on its way; the sums are kept, a slice is not."""
-        coming = self.slice()
-        if coming is not None:
-            assemble(coming)
+    def wait(self) -> None:
+        """Wait for everything pending: keep the sums, drop a gathered slice."""
+        pending = self.take()
+        if pending is not None:
+            wait_gather(pending)
         if self.finish is not None:
-            on_their_way.remove(self)
+            in_flight.remove(self)
             self.total, self.finish = self.finish(), None
 
 
-on_their_way = list[Early]()  # held until they arrive, also where a step breaks off
+in_flight = list[Prefetch]()  # also after a step that raised
 
 
-def receive() -> None:
-    """Wait for all that is on its way."""
-    for early in tuple(on_their_way):
-        early.arrive()
+def wait_prefetches() -> None:
+    """Wait for every prefetch and every deferred sum."""
+    for prefetch in tuple(in_flight):
+        prefetch.wait()
 
 
-class Ahead(torch.autograd.Function):
-    """The share of Ker that a layer is given while an `Early` is on its way."""
+class PrefetchedWeight(torch.autograd.Function):
+    """The shard of Ker that a layer is called with while a `Prefetch` is pending."""
 
     @staticmethod
-    def forward(ctx: Any, ker_own: torch.Tensor, early: Early) -> torch.Tensor:
+    def forward(ctx: Any, ker_own: torch.Tensor, prefetch: Prefetch) -> torch.Tensor:
         """The same values."""
-        ctx.early = early
-        early.stand_in = ker_own.new_zeros(()).expand(ker_own.shape)
+        ctx.prefetch = prefetch
+        prefetch.placeholder = ker_own.new_zeros(()).expand(ker_own.shape)
         return ker_own.view_as(ker_own)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The sums, once they are there."""
-        early = ctx.early
-        early.arrive()
-        total, early.total = early.total, None
+        """The sums of dKer, waited for here."""
+        prefetch = ctx.prefetch
+        prefetch.wait()
+        total, prefetch.total = prefetch.total, None
         return gradient if total is None else total, None

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
-from synth.runtime.comm.halo_exchange import give_back, redistribute
+from synth.runtime.comm.halo_exchange import fetch_rows, return_rows
 from synth.runtime.grid.boxes import Box, cut, overlap, shape, volume, within
 from synth.runtime.grid.process_grid import At
 
@@ -28,7 +28,7 @@ class Layout(NamedTuple):
         return self.boxes[dist.get_rank()]
 
     def box(self, at: At) -> Box:
-        """The box of a rank, as `redistribute` asks for it."""
+        """The box of a rank, as `fetch_rows` asks for it."""
         return self.boxes[at["rank"]]
 
 
@@ -156,14 +156,14 @@ class Move(torch.autograd.Function):
     ) -> torch.Tensor:
         """The words of the target's box."""
         ctx.place = source, target, count
-        return _sent(redistribute, share, source, target, count)
+        return _sent(fetch_rows, share, source, target, count)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         """Sums of the gradients of all copies."""
         source, target, count = ctx.place
-        return _sent(give_back, gradient, target, source, count), None, None, None
+        return _sent(return_rows, gradient, target, source, count), None, None, None
 
 
 class Collect(torch.autograd.Function):
@@ -175,14 +175,14 @@ class Collect(torch.autograd.Function):
     ) -> torch.Tensor:
         """The sums of the words owned."""
         ctx.place = held, owned, count
-        return _sent(give_back, share, held, owned, count)
+        return _sent(return_rows, share, held, owned, count)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         """The gradient of every word to each rank that held a part of it."""
         held, owned, count = ctx.place
-        return _sent(redistribute, gradient, owned, held, count), None, None, None
+        return _sent(fetch_rows, gradient, owned, held, count), None, None, None
 
 
 class Whole(torch.autograd.Function):
@@ -194,7 +194,7 @@ class Whole(torch.autograd.Function):
     ) -> torch.Tensor:
         """All words."""
         ctx.source = source
-        return _sent(redistribute, share, source, everywhere(source.whole), count)
+        return _sent(fetch_rows, share, source, everywhere(source.whole), count)
 
     @staticmethod
     @once_differentiable
@@ -238,5 +238,5 @@ class Agree(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         """Summed at the owners and sent to all that hold the words."""
         held, owned, count = ctx.place
-        total = _sent(give_back, gradient, held, owned, count)
-        return _sent(redistribute, total, owned, held, count), None, None, None
+        total = _sent(return_rows, gradient, held, owned, count)
+        return _sent(fetch_rows, total, owned, held, count), None, None, None

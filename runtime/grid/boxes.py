@@ -43,7 +43,7 @@ def cut(whole: Interval, parts: int, index: int) -> Interval:
     return start, start + size + (1 if index < longer else 0)
 
 
-def meet(one: Interval, other: Interval) -> Interval:
+def intersect(one: Interval, other: Interval) -> Interval:
     """The positions in both intervals."""
     low = max(one[0], other[0])
     return low, max(low, min(one[1], other[1]))
@@ -52,7 +52,7 @@ def meet(one: Interval, other: Interval) -> Interval:
 @lru_cache(REMEMBERED)
 def overlap(one: Box, other: Box) -> Box:
     """The words in both boxes."""
-    return tuple(meet(a, b) for a, b in zip(one, other, strict=True))
+    return tuple(intersect(a, b) for a, b in zip(one, other, strict=True))
 
 
 @lru_cache(REMEMBERED)
@@ -63,7 +63,7 @@ def shape(box: Box) -> tuple[int, ...]:
 
 @lru_cache(REMEMBERED)
 def volume(box: Box) -> int:
-    """Words in a box."""
+    """TrafficCounter in a box."""
     return math.prod(shape(box))
 
 
@@ -81,7 +81,7 @@ def consecutive(box: Box, frame: Box) -> bool:
     return box[first + 1 :] == frame[first + 1 :]
 
 
-def digits(step: int, tiles: dict[str, int]) -> dict[str, int]:
+def tile_indices(step: int, tiles: dict[str, int]) -> dict[str, int]:
     """Axis -> index of its tile in a step of the loops, outermost first in `tiles`."""
     indices = {}
     for axis, count in reversed(tiles.items()):
@@ -90,7 +90,7 @@ def digits(step: int, tiles: dict[str, int]) -> dict[str, int]:
 
 
 @lru_cache(REMEMBERED)
-def reach(rows: Interval, window: Window) -> Interval:
+def input_rows(rows: Interval, window: Window) -> Interval:
     """The input rows that a block of output rows reads; padding is not read."""
     low, high = rows
     if high <= low:
@@ -107,7 +107,7 @@ def zeros_around(rows: Interval, window: Window) -> tuple[int, int]:
     low, high = rows
     begin = window.stride * low - window.padding
     frame = window.stride * (high - low - 1) + window.dilation * (window.kernel - 1) + 1
-    first, last = reach(rows, window)
+    first, last = input_rows(rows, window)
     if first == last:
         return frame, 0
     return first - begin, begin + frame - last
@@ -117,7 +117,7 @@ def widen(own: Interval, need: Interval, parts: int, part: int) -> Interval:
     """The rows of `need` that a part hands out: its own; an end part, those beyond."""
     low = need[0] if part == 0 else own[0]
     high = need[1] if part == parts - 1 else own[1]
-    return meet((low, max(low, high)), need)
+    return intersect((low, max(low, high)), need)
 
 
 def source_rows(rows: Interval, window: Window) -> list[int]:

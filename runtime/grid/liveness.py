@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-from synth.runtime.grid.word_counter import Words
+from synth.runtime.grid.word_counter import TrafficCounter
 
 TICK = 0.5  # seconds between two signs of life
 SILENCE = 2.0  # seconds without one that make a rank lost once a run breaks off
@@ -34,7 +34,7 @@ class Watch:
     ) -> None:
         self.rank, self.who, self.idle = rank, who, idle
         self.timeout = timeout
-        self.words = Words()
+        self.traffic = TrafficCounter()
         self.ticks, self.state = 0, "here"
         self.parent, self.lock = os.getppid(), threading.Lock()
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -75,7 +75,7 @@ class Watch:
     def sign(self) -> None:
         """Give a sign of life."""
         self.ticks += 1
-        place = 0 if self.idle else self.words.started, self.words.latest
+        place = 0 if self.idle else self.traffic.started, self.traffic.latest
         told = [self.ticks, self.state, self.who, *place, *self.own]
         self.store.set(self.keys[self.rank], json.dumps(told))
 
@@ -102,8 +102,8 @@ class Watch:
                 with self.lock:
                     self.sign()
                 now = time.monotonic()
-                if started != self.words.started:
-                    since, started, heard = now, self.words.started, []
+                if started != self.traffic.started:
+                    since, started, heard = now, self.traffic.started, []
                 if now - since < self.timeout / 2:  # others are asked when all is slow
                     continue
                 signs = self.signs()
@@ -125,7 +125,7 @@ class Watch:
     def end(self, reason: str) -> NoReturn:
         """Say why this rank ends and who is to blame, and end it at once."""
         with self.lock:  # whoever comes second waits for the end
-            self.state, latest = "failed", self.words.latest
+            self.state, latest = "failed", self.traffic.latest
             told = f"{self.who}: failed, last started {latest}: {reason}"
             try:
                 blamed = self.blame(f"{self.who}, last started {latest}: {reason}")
@@ -137,7 +137,7 @@ class Watch:
     def blame(self, own: str) -> str:
         """The ranks that are lost, else those behind, else the first that failed."""
         self.sign()
-        reached = self.words.started
+        reached = self.traffic.started
         first = self.store.compare_set(self.first_key, "", own).decode()
         before, begin = self.signs(), time.monotonic()
         lost = before

@@ -60,7 +60,7 @@ def grid_size(grid: dict[str, int]) -> int:
     return size
 
 
-def line(at: At, grid: dict[str, int], axes: tuple[str, ...]) -> list[At]:
+def peers_along(at: At, grid: dict[str, int], axes: tuple[str, ...]) -> list[At]:
     """Coordinates of the ranks that differ from `at` only along `axes`, in order."""
     peers = [at]
     for axis in axes:
@@ -113,7 +113,7 @@ def _count_alike(name: str, ranks: Sequence[int]) -> None:
 def make_groups(
     at: At,
     grid: dict[str, int],
-    lines: dict[str, tuple[str, ...]],
+    group_axes: dict[str, tuple[str, ...]],
     timeout: float | None = None,
 ) -> dict[str, Group]:
     """Name -> the group of this rank along some axes. All ranks ask in the same order.
@@ -121,9 +121,11 @@ def make_groups(
     See `ranks_group` for `timeout`.
     """
     groups = {}
-    for name, axes in lines.items():
+    for name, axes in group_axes.items():
         # torch numbers the members of a group by their ranks
-        peers = sorted(line(at, grid, axes), key=lambda peer: rank_of(peer, grid))
+        peers = sorted(
+            peers_along(at, grid, axes), key=lambda peer: rank_of(peer, grid)
+        )
         ranks = [rank_of(peer, grid) for peer in peers]
         groups[name] = Group(ranks_group(ranks, timeout), peers, peers.index(at))
     return groups

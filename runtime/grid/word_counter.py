@@ -1,4 +1,4 @@
-"""Counting the words that a rank receives, and noting what it started last."""
+"""Traffic counter: the words that a rank receives, and what the rank started last."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ import torch
 from synth.runtime.grid.boxes import Box, shape
 
 
-class Words:
+class TrafficCounter:
     """Counts the words that this rank receives: (phase, step, tensor) -> words.
 
-    finite: look for NaN and infinity in what a rank is given and computes, and raise
-        `FloatingPointError` with tensor and step.
+    finite: check shards and sums for NaN and infinity, and raise `FloatingPointError`
+        with the tensor and the step.
     """
 
     def __init__(self, finite: bool = False) -> None:
         self.finite = finite
         self.steps: dict[tuple[str, int, str], int] = {}
         self.started, self.latest = 0, "no communication yet"
-        self.part, self.whole = "", self
+        self.prefix, self.whole = "", self
 
-    def during(self, part: str) -> Words:
-        """The same counter for one part of a program: its phases bear that name."""
-        words = Words(self.finite)
-        words.steps, words.whole = self.steps, self.whole
-        words.part = f"{part} "
-        return words
+    def for_pass(self, pass_: str) -> TrafficCounter:
+        """The same counter for one pass of a step: its phases begin with that name."""
+        counter = TrafficCounter(self.finite)
+        counter.steps, counter.whole = self.steps, self.whole
+        counter.prefix = f"{pass_} "
+        return counter
 
     def enter(self, stage: str) -> None:
-        """Note what this rank starts, for the others to see where it is."""
+        """Record what this rank starts; the failure detector reports it."""
         self.whole.started, self.whole.latest = self.whole.started + 1, stage
 
     def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
         """A function that adds received words to one entry."""
-        phase = self.part + phase
+        phase = self.prefix + phase
         self.enter(f"{tensor}, {phase} step {step}")
 
         def count(words: int) -> None:
@@ -45,23 +45,23 @@ class Words:
 
         return count
 
-    def given(
+    def check_shard(
         self, tensor: str, values: torch.Tensor, box: Box, dtype: torch.dtype
     ) -> None:
-        """Refuse a share that is not what this rank owns: `ValueError`."""
+        """Raise `ValueError` unless `values` have the box's shape and this dtype."""
         if values.shape != shape(box) or values.dtype != dtype:
             raise ValueError(
                 f"{tensor} is {tuple(values.shape)} of {values.dtype}, but this rank"
                 f" owns {shape(box)} of {dtype}; give every rank its own box"
             )
-        self.search(tensor, values, "as it was given")
+        self.require_finite(tensor, values, "as it was given")
 
-    def look(self, tensor: str, step: int, values: torch.Tensor) -> None:
-        """Look for NaN in the sums that a rank holds after a step."""
-        self.search(tensor, values, f"after {self.part}loop step {step}")
+    def check_finite(self, tensor: str, step: int, values: torch.Tensor) -> None:
+        """Check the sums of a rank after a step for NaN and infinity."""
+        self.require_finite(tensor, values, f"after {self.prefix}loop step {step}")
 
-    def search(self, tensor: str, values: torch.Tensor, when: str) -> None:
-        """Raise `FloatingPointError` if NaN is looked for and found."""
+    def require_finite(self, tensor: str, values: torch.Tensor, when: str) -> None:
+        """Raise `FloatingPointError` for NaN or infinity, if checks are on."""
         if not self.finite or bool(torch.isfinite(values).all()):
             return
         count = int((~torch.isfinite(values)).sum())
@@ -70,7 +70,7 @@ class Words:
         )
 
     def received(self) -> dict[str, int]:
-        """Words received per tensor, as halo (there or back), and in total."""
+        """Words received per tensor, as halo rows (fetched or returned), in total."""
         words = dict.fromkeys(("In", "Ker", "Out", "halo", "total"), 0)
         for (phase, _, tensor), received in self.steps.items():
             words[tensor] += received

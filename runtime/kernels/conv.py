@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from synth.runtime.comm.buffer_pool import Room
 from synth.runtime.comm.halo_exchange import clear_around, padded
-from synth.runtime.grid.boxes import Interval, Window, reach, zeros_around
+from synth.runtime.grid.boxes import Interval, Window, input_rows, zeros_around
 from synth.runtime.kernels.autotune import (
     LAST,
     Fit,
@@ -44,7 +44,7 @@ def convolve(
     """Out of one block, from exactly the input rows that it reads.
 
     `conv` is torch's conv1d, conv2d or conv3d. The rows may have the zeros of
-    `zeros_beside` around them.
+    `explicit_zeros` around them.
     """
     dims = len(windows)
     rows = (high - low for low, high in (block[axis] for axis in windows))
@@ -105,7 +105,7 @@ def input_gradient(
 ) -> torch.Tensor:
     """What one block adds to dIn, on exactly the input rows that it reads."""
     dims = len(windows)
-    reads = [reach(block[axis], window) for axis, window in windows.items()]
+    reads = [input_rows(block[axis], window) for axis, window in windows.items()]
     rows = [high - low for low, high in reads]
     in_shape = (*dout_tile.shape[: -dims - 1], ker_tile.shape[-dims - 1], *rows)
     if not (dout_tile.numel() and ker_tile.numel() and all(in_shape)):
@@ -153,7 +153,7 @@ def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
     return Fit(written if any(written) else [], padding, stride, dilation)
 
 
-def zeros_beside(block: dict[str, Interval], windows: dict[str, Window]) -> list[int]:
+def explicit_zeros(block: dict[str, Interval], windows: dict[str, Window]) -> list[int]:
     """The zeros that a block sees and `padding=` cannot add, as `F.pad` takes them.
 
     Laid around the rows of a block once, they need not be for every pass.
@@ -172,7 +172,7 @@ def surrounded(
 
     A copy, unless there are none or they are there already.
     """
-    reads = [reach(block[axis], window) for axis, window in windows.items()]
+    reads = [input_rows(block[axis], window) for axis, window in windows.items()]
     rows = [high - low for low, high in reads]
     if min(zeros, default=0) < 0:  # rows that nothing reads are cut off
         return F.pad(values, zeros), []

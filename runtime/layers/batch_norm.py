@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.redistribute import Layout
-from synth.runtime.grid.boxes import Box, meet, shape
+from synth.runtime.grid.boxes import Box, intersect, shape
 from synth.runtime.grid.process_grid import ranks_group
 
 HALF = torch.float16, torch.bfloat16
@@ -266,7 +266,7 @@ def _sharing(boxes: tuple[Box, ...], rank: int) -> tuple[tuple[int, int], list[i
     while True:
         found = []
         for peer, box in enumerate(boxes):
-            both = meet(box[1], (low, high))
+            both = intersect(box[1], (low, high))
             if peer == rank or both[1] > both[0]:
                 found.append(peer)
         if found == ranks:

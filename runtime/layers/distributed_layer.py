@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
 from synth.runtime.comm.gradient_buckets import Shared
-from synth.runtime.comm.prefetch import Ahead, Early
+from synth.runtime.comm.prefetch import Prefetch, PrefetchedWeight
 from synth.runtime.grid.boxes import Box, shape
 from synth.runtime.grid.dtensor_placements import expressed, refused
 from synth.runtime.grid.process_grid import (
@@ -34,7 +34,7 @@ from synth.runtime.grid.process_grid import (
     ranks_group,
 )
 from synth.runtime.grid.scatter_gather import gather_shares, share_of
-from synth.runtime.grid.word_counter import Words
+from synth.runtime.grid.word_counter import TrafficCounter
 from synth.runtime.layers.finite_check import all_finite, watch
 from synth.runtime.layers.layer_io import by_rank, sides, spread
 from synth.runtime.layers.layer_state import take_parameters, whole_parameters
@@ -77,14 +77,14 @@ class DistributedLayer(nn.Module):
         self.groups: dict[str, Any] = {}
         if not self.idle:
             self.at = coordinates(dist.get_rank(), program.GRID)
-            self.groups = make_groups(self.at, program.GRID, program.LINES)
+            self.groups = make_groups(self.at, program.GRID, program.GROUP_AXES)
         self.given, self.result = sides(program)
         self.kernels = by_rank(program.owned_ker, program.GRID)
-        self.words = Words()  # received since the layer was made
+        self.traffic = TrafficCounter()  # received since the layer was made
         like = {"dtype": program.DTYPE, "device": device}
         mine = dist.get_rank()
-        # brought for the next call
-        self.early: tuple[torch.Tensor, Early] | None = None
+        # for the next call
+        self.prefetched: tuple[torch.Tensor, Prefetch] | None = None
         self.made = getattr(program, "GRADIENTS", ("In", "Ker"))
         weight = torch.empty(shape(self.kernels[mine]), **like)
         self.weight = nn.Parameter(weight, requires_grad="Ker" in self.made)
@@ -175,35 +175,36 @@ class DistributedLayer(nn.Module):
 
     def _computed(self, share: torch.Tensor) -> torch.Tensor:
         """Out without bias."""
-        (weight, early), self.early = self.early or (self.weight, Early()), None
+        prefetched, self.prefetched = self.prefetched, None
+        weight, prefetch = prefetched or (self.weight, Prefetch())
         if self.idle:  # nothing, of which the gradient is nothing
             nothing = share.new_zeros(shape(self.result.mine))
             return nothing + 0 * share.sum() + 0 * weight.sum()
         out: torch.Tensor = self.program.Layer.apply(
-            share, weight, self.at, self.groups, self.words, early
+            share, weight, self.at, self.groups, self.traffic, prefetch
         )
         if not getattr(self.program, "TRANSPOSED", False):
             return out
         windows = tuple(self.program.WINDOWS.values())
         return spread(out, self.program.owned_in(self.at), self.result.mine, windows)
 
-    def bring(self) -> None:
+    def prefetch(self) -> None:
         """Start to bring Ker for the next `forward`, which else does so in its turn.
 
         The weight must not change in between; where a hook may change it, nothing is
         brought. On the way back sums of dKer then travel until autograd asks for them:
         after the layers that are called between this and that `forward`.
         """
-        self.early = None
+        self.prefetched = None
         if self._forward_pre_hooks:
             return
-        weight, coming = self.weight, None
-        start = getattr(self.program, "bring", None)
+        weight, pending = self.weight, None
+        start = getattr(self.program, "prefetch_ker", None)
         if start is not None and not self.idle:
-            coming = start(weight.detach(), self.at, self.groups, self.words)
-        early = Early(coming)
-        brought: torch.Tensor = Ahead.apply(weight, early)  # type: ignore[no-untyped-call]
-        self.early = brought, early
+            pending = start(weight.detach(), self.at, self.groups, self.traffic)
+        prefetch = Prefetch(pending)
+        gathered: torch.Tensor = PrefetchedWeight.apply(weight, prefetch)  # type: ignore[no-untyped-call]
+        self.prefetched = gathered, prefetch
 
     def _between_dtensors(self, whole: DTensor) -> torch.Tensor:
         refused(self.name, whole, self._owner("In"), self.program.GRID)

@@ -73,10 +73,10 @@ class Planned(Step):
             out = out.reshape(shape(self.layout.mine))
         return out.permute(_back(self.first)) if self.last else out
 
-    def bring(self) -> None:
-        """Start to bring Ker before the next `forward`; see `DistributedLayer`."""
+    def prefetch(self) -> None:
+        """Start to gather Ker before the next `forward`; see `DistributedLayer`."""
         if not self._forward_pre_hooks:
-            self.module.bring()
+            self.module.prefetch()
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Weight and bias whole, as the user's layer saves them."""

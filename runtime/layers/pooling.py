@@ -22,7 +22,14 @@ from synth.runtime.comm.redistribute import (
     even,
     move,
 )
-from synth.runtime.grid.boxes import Box, Window, reach, shape, volume, zeros_around
+from synth.runtime.grid.boxes import (
+    Box,
+    Window,
+    input_rows,
+    shape,
+    volume,
+    zeros_around,
+)
 from synth.runtime.layers.step import Step
 
 MOST = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
@@ -63,7 +70,8 @@ class Pool(Step):
         """Give every rank a box of the output; channels and samples as in the input."""
         self.layout = Layout(self.out, tuple(boxes))
         wanted = (
-            (*box[:2], *map(reach, box[2:], self.windows)) for box in self.layout.boxes
+            (*box[:2], *map(input_rows, box[2:], self.windows))
+            for box in self.layout.boxes
         )
         self.wanted = Layout(self.source.whole, tuple(wanted))
 

@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch import fx, nn
 
 from synth.runtime.comm.gradient_buckets import BYTES, Buckets
-from synth.runtime.comm.prefetch import receive
+from synth.runtime.comm.prefetch import wait_prefetches
 from synth.runtime.comm.redistribute import Layout, Whole, even, everywhere
 from synth.runtime.grid.boxes import Box, shape
 from synth.runtime.grid.scatter_gather import share_of
-from synth.runtime.grid.word_counter import Words
+from synth.runtime.grid.word_counter import TrafficCounter
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.finite_check import all_finite, watch
 from synth.runtime.layers.placed import Brought, OnMap, Place
@@ -62,7 +62,7 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         self.training, self.modes = model.training, dict[bool, str]()
-        self.make, self.refuse, self.words = make, refuse, Words()
+        self.make, self.refuse, self.traffic = make, refuse, TrafficCounter()
         self.dtype, self.check_finite = dtype, check_finite
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.plain = dict(model.named_modules())
@@ -195,7 +195,7 @@ class Network(nn.Module):
     def _settled(self, call: Call, node: fx.Node, place: Place) -> Step | None:
         """A pooling where the plan wants it."""
         lies = Layout(call.source.whole, place.before)
-        count = self.words.counter("halo", 0, node.name)
+        count = self.traffic.counter("halo", 0, node.name)
         inside = replace(call, inputs={next(iter(call.inputs)): lies}, count=count)
         step = chosen(inside)
         if isinstance(step, Pool):
@@ -218,7 +218,7 @@ class Network(nn.Module):
         return Gathered(call.filled(), inputs, out, call.count, held)
 
     def _counter(self, name: str) -> Callable[[int], None]:
-        return self.words.counter("move", 0, name)
+        return self.traffic.counter("move", 0, name)
 
     def _brings(self, ahead: int) -> dict[str, list[Planned]]:
         """Step -> the planned layers of which Ker is brought before it computes."""
@@ -239,12 +239,12 @@ class Network(nn.Module):
                 f" {shape(self.layouts[self.input].mine)}, but was given"
                 f" {tuple(share.shape)}; `scatter(batch)` cuts it"
             )
-        receive()  # what a step that broke off left on its way
+        wait_prefetches()  # what a step that broke off left on its way
         grads = torch.is_grad_enabled()
         values = {self.input: self._looked(self.input, share)}
         for step, sources in self.calls:
             for later in self.brings.get(step, ()):
-                later.bring()
+                later.prefetch()
             with torch.set_grad_enabled(grads and step not in self.detached):
                 made = self.steps[step](*(values[name] for name in sources))
                 values[step] = self._looked(step, made)
@@ -314,10 +314,10 @@ class Network(nn.Module):
         return whole
 
     def received(self) -> int:
-        """Words that this rank received, between layers and in them."""
+        """TrafficCounter that this rank received, between layers and in them."""
         layers = (m for m in self.modules() if isinstance(m, DistributedLayer))
-        inside = sum(layer.words.received()["total"] for layer in layers)
-        return inside + sum(self.words.steps.values())
+        inside = sum(layer.traffic.received()["total"] for layer in layers)
+        return inside + sum(self.traffic.steps.values())
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """What the user's model would save, on every rank."""

@@ -19,7 +19,12 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from synth.runtime.comm.collectives import add_up, all_gather, assemble, reduce_scatter
+from synth.runtime.comm.collectives import (
+    all_gather,
+    reduce_scatter,
+    wait_gather,
+    wait_reduce,
+)
 from synth.runtime.grid.boxes import Box, Window
 from synth.runtime.grid.process_grid import (
     Group,
@@ -158,10 +163,10 @@ def collectives(
         own = torch.ones(words, device=world.device)
         sums = torch.ones(words * members, device=world.device)
         jobs: dict[str, Callable[[], object]] = {
-            "all_gather": lambda a=panel, b=parts, c=own: assemble(  # type: ignore[misc]
+            "all_gather": lambda a=panel, b=parts, c=own: wait_gather(  # type: ignore[misc]
                 all_gather(a, b, c, group)
             ),
-            "reduce_scatter": lambda a=sums, b=panel, c=parts: add_up(  # type: ignore[misc]
+            "reduce_scatter": lambda a=sums, b=panel, c=parts: wait_reduce(  # type: ignore[misc]
                 reduce_scatter(a, b, c, group)
             ),
         }
@@ -238,12 +243,12 @@ def overlap(group: Group, world: World, repeat: int) -> float:
         F.conv2d(inputs, ker, padding=taps // 2)
 
     def bring() -> None:
-        assemble(all_gather(panel, parts, own, group))
+        wait_gather(all_gather(panel, parts, own, group))
 
     def both() -> None:
         coming = all_gather(panel, parts, own, group)
         compute()
-        assemble(coming)
+        wait_gather(coming)
 
     alone, travel = together(compute, world, repeat), together(bring, world, repeat)
     hidden = alone + travel - together(both, world, repeat)

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.liveness import reason_of, say
 from synth.runtime.grid.process_grid import World, place_at, stop, wait_for_all
-from synth.runtime.grid.word_counter import Words
+from synth.runtime.grid.word_counter import TrafficCounter
 from synth.runtime.kernels.autotune import TRIALS, chosen, tune
 from synth.runtime.program.check import expected_words, value_fault, word_faults
 from synth.runtime.program.report import save_shares, write_report
@@ -24,8 +24,8 @@ from synth.runtime.program.report import save_shares, write_report
 Tensors = torch.Tensor | tuple[torch.Tensor, ...]
 
 
-class Facts(NamedTuple):
-    """What a program says of itself."""
+class PlanSummary(NamedTuple):
+    """Constants of an emitted program that describe its plan."""
 
     name: str
     plan: str
@@ -36,21 +36,23 @@ class Facts(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A box of a tensor that a rank computes; `expected()` judges it."""
+    """A box of a tensor that a rank computes; `expected()` computes it with torch."""
 
     name: str
     box: Box
     expected: Callable[[], torch.Tensor]
 
 
-class Share(NamedTuple):
-    """What a rank computes: `run(words)` gives its box of every result."""
+class RankJob(NamedTuple):
+    """What a rank computes: `run(context)` returns its box of every result."""
 
-    run: Callable[[Words], Tensors]
+    run: Callable[[TrafficCounter], Tensors]
     results: list[Result]
 
 
-def arguments(about: str | None, argv: list[str] | None = None) -> argparse.Namespace:
+def parse_arguments(
+    about: str | None, argv: list[str] | None = None
+) -> argparse.Namespace:
     """The flags of an emitted program. `about` is its docstring."""
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -86,82 +88,85 @@ def arguments(about: str | None, argv: list[str] | None = None) -> argparse.Name
     return args
 
 
-def conclude(
-    args: argparse.Namespace, world: World, facts: Facts, share: Share | None = None
+def run_program(
+    args: argparse.Namespace,
+    world: World,
+    summary: PlanSummary,
+    job: RankJob | None = None,
 ) -> int:
-    """Run the share of this rank (None: it has none) as the flags say, and stop.
+    """Run the job of this rank (None: it has none) as the flags say, and stop.
 
     Returns the exit code: 0, or 5 where any rank found a fault. A run that breaks off
     ends the process with code 6.
     """
-    words = Words(finite=args.check)
+    context = TrafficCounter(finite=args.check)
     tune(args.tune)
     try:
         for _ in range(TRIALS if args.tune and args.bench else 0):
-            timed(share, Words(), world)  # so that what is checked is what is timed
-        values, seconds = timed(share, words, world)
-        for each, value in zip(share.results if share else [], values, strict=True):
-            words.search(each.name, value, "at the end")
-        words.enter("the check")
-        faults = check(world, facts, share, values, words) if args.check else []
-        times = bench(args.bench, share, world)
-        follow(world, words, "the gathering of the outcomes")
+            timed(job, TrafficCounter(), world)  # check what is timed
+        values, seconds = timed(job, context, world)
+        for each, value in zip(job.results if job else [], values, strict=True):
+            context.require_finite(each.name, value, "at the end")
+        context.enter("the check")
+        faults = check(world, summary, job, values, context) if args.check else []
+        times = bench(args.bench, job, world)
+        follow(world, context, "the gathering of the outcomes")
         outcome = {
-            "words": words.received(),
+            "words": context.received(),
             "seconds": seconds,
             "times": times,
             "faults": faults,
         }
         outcomes: list[Any] = [None] * world.size
         dist.all_gather_object(outcomes, outcome)
-        most = {name: max(o["words"][name] for o in outcomes) for name in facts.most}
-        most_wrong = args.check and most != facts.most
-        words.enter("the writing of the report")
+        most = {name: max(o["words"][name] for o in outcomes) for name in summary.most}
+        most_wrong = args.check and most != summary.most
+        context.enter("the writing of the report")
         if args.report:
-            leave_report(args, world, facts, outcome, words)
-        if args.save and share is not None:
-            pairs = zip(share.results, values, strict=True)
+            leave_report(args, world, summary, outcome, context)
+        if args.save and job is not None:
+            pairs = zip(job.results, values, strict=True)
             made = {each.name: (each.box, value) for each, value in pairs}
             save_shares(args.report, world.rank, made)
         for fault in faults:
             say(f"rank {world.rank} ({place_at(world.at)}): {fault}", sys.stderr)
-        words.enter("the barrier at the end")
+        context.enter("the barrier at the end")
         wait_for_all(world)
         bad = sum(bool(o["faults"]) for o in outcomes)
         if world.rank == 0:
             slowest = max(o["seconds"] for o in outcomes)
-            tell(args, world, facts, most, slowest, times, bad)
+            tell(args, world, summary, most, slowest, times, bad)
         stop(world)
     except Exception as error:
-        break_off(world, words, error)
+        break_off(world, context, error)
     return 5 if bad or most_wrong else 0
 
 
 def timed(
-    share: Share | None, words: Words, world: World
+    job: RankJob | None, context: TrafficCounter, world: World
 ) -> tuple[tuple[torch.Tensor, ...], float]:
     """This rank's results and the seconds they took; all ranks begin together."""
-    follow(world, words, "the barrier before a run")
+    follow(world, context, "the barrier before a run")
     wait_for_all(world)
     begin = time.perf_counter()
-    made = () if share is None else share.run(words)
+    made = () if job is None else job.run(context)
     if world.device.type == "cuda":
         torch.cuda.synchronize(world.device)
     seconds = time.perf_counter() - begin
     return (made,) if isinstance(made, torch.Tensor) else made, seconds
 
 
-def follow(world: World, words: Words, stage: str) -> None:
+def follow(world: World, context: TrafficCounter, stage: str) -> None:
     """A stage begins; from now on the other ranks hear of these words."""
-    words.enter(stage)
+    context.enter(stage)
     if world.watch:
-        words.started = max(words.started, world.watch.words.started + 1)
-        world.watch.words = words
+        context.started = max(context.started, world.watch.traffic.started + 1)
+        world.watch.traffic = context
 
 
-def bench(runs: int, share: Share | None, world: World) -> list[float]:
+def bench(runs: int, job: RankJob | None, world: World) -> list[float]:
     """Seconds of the slowest rank in each of some runs."""
-    times = [timed(share, Words(), world)[1] for _ in range(runs)]
+    times = [timed(job, TrafficCounter(), world)[1] for _ in range(runs)]
     if times:
         slowest = torch.tensor(times, dtype=torch.float64, device=world.device)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
@@ -171,40 +176,42 @@ def bench(runs: int, share: Share | None, world: World) -> list[float]:
 
 def check(
     world: World,
-    facts: Facts,
-    share: Share | None,
+    summary: PlanSummary,
+    job: RankJob | None,
     values: tuple[torch.Tensor, ...],
-    words: Words,
+    context: TrafficCounter,
 ) -> list[str]:
     """What is wrong with the values and the words of this rank, one sentence each."""
-    if share is None:
+    if job is None:
         return []
     faults = [
         value_fault(each.name, value, each.expected(), each.box)
-        for each, value in zip(share.results, values, strict=True)
+        for each, value in zip(job.results, values, strict=True)
     ]
-    wrong_words = word_faults(words.received(), expected_words(facts.words, world.rank))
+    wrong_words = word_faults(
+        context.received(), expected_words(summary.words, world.rank)
+    )
     return [*filter(None, faults), *wrong_words]
 
 
 def leave_report(
     args: argparse.Namespace,
     world: World,
-    facts: Facts,
+    summary: PlanSummary,
     outcome: dict[str, Any],
-    words: Words,
+    context: TrafficCounter,
 ) -> None:
     """Write this rank's JSON report: what it did, what it received and when."""
-    steps = [[*key, received] for key, received in sorted(words.steps.items())]
+    steps = [[*key, received] for key, received in sorted(context.steps.items())]
     checked = None if not args.check else not outcome["faults"]
-    report = {"plan": facts.plan, "rank": world.rank, "at": world.at, **outcome}
+    report = {"plan": summary.plan, "rank": world.rank, "at": world.at, **outcome}
     write_report(args.report, world.rank, {**report, "check": checked, "steps": steps})
 
 
 def tell(
     args: argparse.Namespace,
     world: World,
-    facts: Facts,
+    summary: PlanSummary,
     most: dict[str, int],
     seconds: float,
     times: list[float],
@@ -213,16 +220,16 @@ def tell(
     """The lines of rank 0."""
     shown = " ".join(f"{name} {words}" for name, words in most.items())
     say(
-        f"{facts.name}: {world.size} ranks, {seconds:.4f} s;"
+        f"{summary.name}: {world.size} ranks, {seconds:.4f} s;"
         f" words received per rank, at most: {shown}"
     )
     if times:
         median = statistics.median(times)
-        rate = facts.flops / median / 1e9
+        rate = summary.flops / median / 1e9
         say(
             f"bench: {len(times)} runs, slowest rank: median {median:.6f} s,"
             f" min {min(times):.6f} s, {rate:.3f} GFlop/s; at most"
-            f" {most['total']} words, {most['total'] * facts.dtype.itemsize} bytes"
+            f" {most['total']} words, {most['total'] * summary.dtype.itemsize} bytes"
             " received per rank and run"
         )
     for line in chosen():
@@ -231,16 +238,19 @@ def tell(
         return
     if bad:
         say(f"check: failed on {bad} of {world.size} ranks", sys.stderr)
-    elif most != facts.most:
-        say(f"check: words differ from the plan's, {facts.most}", sys.stderr)
+    elif most != summary.most:
+        say(f"check: words differ from the plan's, {summary.most}", sys.stderr)
     else:
         say("check: every share and every word count is as it should be")
 
 
-def break_off(world: World, words: Words, error: Exception) -> NoReturn:
+def break_off(world: World, context: TrafficCounter, error: Exception) -> NoReturn:
     """Say which rank failed, where it was and who is lost, and end at once."""
     if world.watch:
         world.watch.end(reason_of(error))
     where = f"rank {world.rank} ({place_at(world.at)})"
-    say(f"{where}: failed, last started {words.latest}: {reason_of(error)}", sys.stderr)
+    say(
+        f"{where}: failed, last started {context.latest}: {reason_of(error)}",
+        sys.stderr,
+    )
     os._exit(6)

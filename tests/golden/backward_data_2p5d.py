@@ -20,22 +20,33 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from synth.runtime.comm.collectives import add_up, all_gather, reduce_scatter, settle
-from synth.runtime.comm.halo_exchange import give_back
+from synth.runtime.comm.collectives import (
+    all_gather,
+    reduce_scatter,
+    wait_gathers,
+    wait_reduce,
+)
+from synth.runtime.comm.halo_exchange import return_rows
 from synth.runtime.grid.boxes import (
     Window,
     cut,
+    input_rows,
     overlap,
-    reach,
     shape,
     volume,
     widen,
     within,
 )
-from synth.runtime.grid.process_grid import line, make_groups, start
+from synth.runtime.grid.process_grid import make_groups, peers_along, start
 from synth.runtime.kernels.conv import input_gradient
 from synth.runtime.program.check import gradient
-from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.cli import (
+    PlanSummary,
+    RankJob,
+    Result,
+    parse_arguments,
+    run_program,
+)
 from synth.runtime.program.sample_data import sample_box
 
 NAME = "uneven"
@@ -45,7 +56,7 @@ DTYPE = torch.float32
 P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
 GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 8  # ranks that may be started
-LINES = {  # what the ranks that differ only along these axes share
+GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
     "x": ("h",),  # a slice of Ker
     "c": ("c",),  # a slice of Out
@@ -117,8 +128,8 @@ def touched_in(block):
     return (
         block["b"],
         block["c"],
-        reach(block["h"], WINDOWS["h"]),
-        reach(block["w"], WINDOWS["w"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        input_rows(block["w"], WINDOWS["w"]),
     )
 
 
@@ -129,8 +140,8 @@ def carried_in(at):
     return (
         b,
         c,
-        reach(block["h"], WINDOWS["h"]),
-        widen(w, reach(block["w"], WINDOWS["w"]), P_k, at["k"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        widen(w, input_rows(block["w"], WINDOWS["w"]), P_k, at["k"]),
     )
 
 
@@ -165,7 +176,7 @@ def touched_out(block):
 
 
 def gather(panel, here, carried, group, count):
-    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
 
     `here` holds `carried(at)` of this rank.
     """
@@ -177,59 +188,59 @@ def gather(panel, here, carried, group, count):
 
 
 def reduce(sums, panel, carried, group, count):
-    """Start to sum a panel over a group: each rank gets the terms of what it carries."""
-    shares = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(shares[group.me]) * (len(shares) - 1))
-    return reduce_scatter(sums, panel, shares, group)
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    count(volume(parts[group.me]) * (len(parts) - 1))
+    return reduce_scatter(sums, panel, parts, group)
 
 
-def run(ker_own, dout_own, at, groups, words):
+def run(ker_own, dout_own, at, groups, context):
     """This rank's share of dIn: its words of the box `owned_in(at)`.
 
     `ker_own` and `dout_own` hold the boxes `owned_ker(at)` and `owned_out(at)`,
-    `groups` the group of this rank for every entry of LINES; `words` counts what
+    `groups` the group of this rank for every entry of GROUP_AXES; `context` counts what
     arrives.
     """
-    words.given("Ker", ker_own, owned_ker(at), DTYPE)
-    words.given("dOut", dout_own, owned_out(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+    context.check_shard("dOut", dout_own, owned_out(at), DTYPE)
 
     din_box = touched_in(work(at))
     din = ker_own.new_zeros(shape(din_box))
 
     def fetch(step):
-        """Start to bring in the panels that `step` waits for."""
-        block, coming = tile(at, step), {}
+        """Start to gather the panels that `step` waits for."""
+        block, pending = tile(at, step), {}
         # All ranks along x need the same slice of Ker.
-        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
-        coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
+        panel, count = touched_ker(block), context.counter("loop", step, "Ker")
+        pending["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
         # All ranks along c need the same slice of dOut.
-        panel, count = touched_out(block), words.counter("loop", step, "Out")
-        coming["dOut"] = gather(panel, dout_own, owned_out, groups["c"], count)
-        return coming
+        panel, count = touched_out(block), context.counter("loop", step, "Out")
+        pending["dOut"] = gather(panel, dout_own, owned_out, groups["c"], count)
+        return pending
 
-    panels, coming = {}, fetch(0)
+    panels, pending = {}, fetch(0)
 
     for step in range(STEPS):
         block = tile(at, step)
-        settle(coming, panels)
+        wait_gathers(pending, panels)
         if step + 1 < STEPS:
-            coming = fetch(step + 1)  # travels while this step computes
+            pending = fetch(step + 1)  # travels while this step computes
         din += input_gradient(panels["Ker"], panels["dOut"], block, WINDOWS)
-        words.look("dIn", step, din)
+        context.check_finite("dIn", step, din)
 
     del panels  # what follows needs room
 
     # Each rank along k holds a partial sum of the same slice of dIn.
-    count = words.counter("reduce", 0, "In")
-    leaving = reduce(din, din_box, carried_in, groups["k"], count)
-    total = add_up(leaving)
+    count = context.counter("reduce", 0, "In")
+    pending_sum = reduce(din, din_box, carried_in, groups["k"], count)
+    total = wait_reduce(pending_sum)
 
     del din
 
     # The rows of dIn that a block computes for its neighbours are added where they are owned.
-    neighbours = line(at, GRID, ("h", "k"))
-    count = words.counter("return", 0, "In")
-    return give_back(total, carried_in, owned_in, at, neighbours, GRID, count)
+    neighbours = peers_along(at, GRID, ("h", "k"))
+    count = context.counter("return", 0, "In")
+    return return_rows(total, carried_in, owned_in, at, neighbours, GRID, count)
 
 
 def expected_din(at, device):
@@ -242,18 +253,18 @@ def expected_din(at, device):
 
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
-    args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    args = parse_arguments(__doc__)
+    summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES, args.timeout)
+    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
     dout_own = sample_box("dOut", OUT_SHAPE, owned_out(at), DTYPE, device)
     job = partial(run, ker_own, dout_own, at, groups)
     results = [
         Result("dIn", owned_in(at), partial(expected_din, at, device)),
     ]
-    return conclude(args, world, facts, Share(job, results))
+    return run_program(args, world, summary, RankJob(job, results))
 
 
 if __name__ == "__main__":

@@ -20,22 +20,33 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from synth.runtime.comm.collectives import add_up, all_gather, reduce_scatter, settle
-from synth.runtime.comm.halo_exchange import redistribute
+from synth.runtime.comm.collectives import (
+    all_gather,
+    reduce_scatter,
+    wait_gathers,
+    wait_reduce,
+)
+from synth.runtime.comm.halo_exchange import fetch_rows
 from synth.runtime.grid.boxes import (
     Window,
     cut,
+    input_rows,
     overlap,
-    reach,
     shape,
     volume,
     widen,
     within,
 )
-from synth.runtime.grid.process_grid import line, make_groups, start
+from synth.runtime.grid.process_grid import make_groups, peers_along, start
 from synth.runtime.kernels.conv import kernel_gradient
 from synth.runtime.program.check import gradient
-from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.cli import (
+    PlanSummary,
+    RankJob,
+    Result,
+    parse_arguments,
+    run_program,
+)
 from synth.runtime.program.sample_data import sample_box
 
 NAME = "uneven"
@@ -45,7 +56,7 @@ DTYPE = torch.float32
 P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
 GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 8  # ranks that may be started
-LINES = {  # what the ranks that differ only along these axes share
+GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
     "x": ("h",),  # a slice of Ker
     "c": ("c",),  # a slice of Out
@@ -117,8 +128,8 @@ def touched_in(block):
     return (
         block["b"],
         block["c"],
-        reach(block["h"], WINDOWS["h"]),
-        reach(block["w"], WINDOWS["w"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        input_rows(block["w"], WINDOWS["w"]),
     )
 
 
@@ -129,8 +140,8 @@ def carried_in(at):
     return (
         b,
         c,
-        reach(block["h"], WINDOWS["h"]),
-        widen(w, reach(block["w"], WINDOWS["w"]), P_k, at["k"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        widen(w, input_rows(block["w"], WINDOWS["w"]), P_k, at["k"]),
     )
 
 
@@ -165,7 +176,7 @@ def touched_out(block):
 
 
 def gather(panel, here, carried, group, count):
-    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
 
     `here` holds `carried(at)` of this rank.
     """
@@ -177,56 +188,56 @@ def gather(panel, here, carried, group, count):
 
 
 def reduce(sums, panel, carried, group, count):
-    """Start to sum a panel over a group: each rank gets the terms of what it carries."""
-    shares = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(shares[group.me]) * (len(shares) - 1))
-    return reduce_scatter(sums, panel, shares, group)
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    count(volume(parts[group.me]) * (len(parts) - 1))
+    return reduce_scatter(sums, panel, parts, group)
 
 
-def run(in_own, dout_own, at, groups, words):
+def run(in_own, dout_own, at, groups, context):
     """This rank's share of dKer: its words of the box `owned_ker(at)`.
 
     `in_own` and `dout_own` hold the boxes `owned_in(at)` and `owned_out(at)`, `groups`
-    the group of this rank for every entry of LINES; `words` counts what arrives.
+    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
     """
-    words.given("In", in_own, owned_in(at), DTYPE)
-    words.given("dOut", dout_own, owned_out(at), DTYPE)
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("dOut", dout_own, owned_out(at), DTYPE)
 
     # The output rows of a block read input rows that its neighbours own.
-    neighbours = line(at, GRID, ("h", "k"))
-    count = words.counter("halo", 0, "In")
-    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+    neighbours = peers_along(at, GRID, ("h", "k"))
+    count = context.counter("halo", 0, "In")
+    in_wide = fetch_rows(in_own, owned_in, carried_in, at, neighbours, GRID, count)
 
     dker_box = touched_ker(work(at))
     dker = in_own.new_zeros(shape(dker_box))
 
     def fetch(step):
-        """Start to bring in the panels that `step` waits for."""
-        block, coming = tile(at, step), {}
+        """Start to gather the panels that `step` waits for."""
+        block, pending = tile(at, step), {}
         # All ranks along k need the same slice of In.
-        panel, count = touched_in(block), words.counter("loop", step, "In")
-        coming["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
+        panel, count = touched_in(block), context.counter("loop", step, "In")
+        pending["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
         # All ranks along c need the same slice of dOut.
-        panel, count = touched_out(block), words.counter("loop", step, "Out")
-        coming["dOut"] = gather(panel, dout_own, owned_out, groups["c"], count)
-        return coming
+        panel, count = touched_out(block), context.counter("loop", step, "Out")
+        pending["dOut"] = gather(panel, dout_own, owned_out, groups["c"], count)
+        return pending
 
-    panels, coming = {}, fetch(0)
+    panels, pending = {}, fetch(0)
 
     for step in range(STEPS):
         block = tile(at, step)
-        settle(coming, panels)
+        wait_gathers(pending, panels)
         if step + 1 < STEPS:
-            coming = fetch(step + 1)  # travels while this step computes
+            pending = fetch(step + 1)  # travels while this step computes
         dker += kernel_gradient(panels["In"], panels["dOut"], block, WINDOWS)
-        words.look("dKer", step, dker)
+        context.check_finite("dKer", step, dker)
 
     del panels  # what follows needs room
 
     # Each rank along x holds a partial sum of the same slice of dKer.
-    count = words.counter("reduce", 0, "Ker")
-    leaving = reduce(dker, dker_box, owned_ker, groups["x"], count)
-    return add_up(leaving)
+    count = context.counter("reduce", 0, "Ker")
+    pending_sum = reduce(dker, dker_box, owned_ker, groups["x"], count)
+    return wait_reduce(pending_sum)
 
 
 def expected_dker(at, device):
@@ -239,11 +250,11 @@ def expected_dker(at, device):
 
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
-    args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    args = parse_arguments(__doc__)
+    summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES, args.timeout)
+    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     dout_own = sample_box("dOut", OUT_SHAPE, owned_out(at), DTYPE, device)
@@ -251,7 +262,7 @@ def main():
     results = [
         Result("dKer", owned_ker(at), partial(expected_dker, at, device)),
     ]
-    return conclude(args, world, facts, Share(job, results))
+    return run_program(args, world, summary, RankJob(job, results))
 
 
 if __name__ == "__main__":

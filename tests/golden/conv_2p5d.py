@@ -20,13 +20,32 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from synth.runtime.comm.collectives import add_up, all_gather, reduce_scatter, settle
-from synth.runtime.comm.halo_exchange import redistribute
-from synth.runtime.grid.boxes import Window, cut, overlap, reach, shape, volume, within
-from synth.runtime.grid.process_grid import line, make_groups, start
+from synth.runtime.comm.collectives import (
+    all_gather,
+    reduce_scatter,
+    wait_gathers,
+    wait_reduce,
+)
+from synth.runtime.comm.halo_exchange import fetch_rows
+from synth.runtime.grid.boxes import (
+    Window,
+    cut,
+    input_rows,
+    overlap,
+    shape,
+    volume,
+    within,
+)
+from synth.runtime.grid.process_grid import make_groups, peers_along, start
 from synth.runtime.kernels.conv import convolve
 from synth.runtime.program.check import reference
-from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.cli import (
+    PlanSummary,
+    RankJob,
+    Result,
+    parse_arguments,
+    run_program,
+)
 from synth.runtime.program.sample_data import sample_box
 
 NAME = "small"
@@ -36,7 +55,7 @@ DTYPE = torch.float32
 P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
 GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 8  # ranks that may be started
-LINES = {  # what the ranks that differ only along these axes share
+GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
     "x": ("h",),  # a slice of Ker
     "c": ("c",),  # a slice of Out
@@ -99,8 +118,8 @@ def touched_in(block):
     return (
         block["b"],
         block["c"],
-        reach(block["h"], WINDOWS["h"]),
-        reach(block["w"], WINDOWS["w"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        input_rows(block["w"], WINDOWS["w"]),
     )
 
 
@@ -108,7 +127,7 @@ def carried_in(at):
     """What a rank hands out: its share of the rows that its block reads, halo and all."""
     b, c, _, w = owned_in(at)
     block = work(at)
-    return b, c, reach(block["h"], WINDOWS["h"]), w
+    return b, c, input_rows(block["h"], WINDOWS["h"]), w
 
 
 def owned_ker(at):
@@ -142,7 +161,7 @@ def touched_out(block):
 
 
 def gather(panel, here, carried, group, count):
-    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
 
     `here` holds `carried(at)` of this rank.
     """
@@ -154,56 +173,56 @@ def gather(panel, here, carried, group, count):
 
 
 def reduce(sums, panel, carried, group, count):
-    """Start to sum a panel over a group: each rank gets the terms of what it carries."""
-    shares = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(shares[group.me]) * (len(shares) - 1))
-    return reduce_scatter(sums, panel, shares, group)
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    count(volume(parts[group.me]) * (len(parts) - 1))
+    return reduce_scatter(sums, panel, parts, group)
 
 
-def run(in_own, ker_own, at, groups, words):
+def run(in_own, ker_own, at, groups, context):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of LINES; `words` counts what arrives.
+    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
     """
-    words.given("In", in_own, owned_in(at), DTYPE)
-    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
 
     # The output rows of a block read input rows that its neighbours own.
-    neighbours = line(at, GRID, ("h",))
-    count = words.counter("halo", 0, "In")
-    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+    neighbours = peers_along(at, GRID, ("h",))
+    count = context.counter("halo", 0, "In")
+    in_wide = fetch_rows(in_own, owned_in, carried_in, at, neighbours, GRID, count)
 
     out_box = touched_out(work(at))
     out = in_own.new_zeros(shape(out_box))
 
     def fetch(step):
-        """Start to bring in the panels that `step` waits for."""
-        block, coming = tile(at, step), {}
+        """Start to gather the panels that `step` waits for."""
+        block, pending = tile(at, step), {}
         # All ranks along k need the same slice of In.
-        panel, count = touched_in(block), words.counter("loop", step, "In")
-        coming["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
+        panel, count = touched_in(block), context.counter("loop", step, "In")
+        pending["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
         # All ranks along x need the same slice of Ker.
-        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
-        coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
-        return coming
+        panel, count = touched_ker(block), context.counter("loop", step, "Ker")
+        pending["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
+        return pending
 
-    panels, coming = {}, fetch(0)
+    panels, pending = {}, fetch(0)
 
     for step in range(STEPS):
         block = tile(at, step)
-        settle(coming, panels)
+        wait_gathers(pending, panels)
         if step + 1 < STEPS:
-            coming = fetch(step + 1)  # travels while this step computes
+            pending = fetch(step + 1)  # travels while this step computes
         out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
-        words.look("Out", step, out)
+        context.check_finite("Out", step, out)
 
     del panels  # what follows needs room
 
     # Each rank along c holds a partial sum of the same slice of Out.
-    count = words.counter("reduce", 0, "Out")
-    leaving = reduce(out, out_box, owned_out, groups["c"], count)
-    return add_up(leaving)
+    count = context.counter("reduce", 0, "Out")
+    pending_sum = reduce(out, out_box, owned_out, groups["c"], count)
+    return wait_reduce(pending_sum)
 
 
 def expected_out(at, device):
@@ -216,11 +235,11 @@ def expected_out(at, device):
 
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
-    args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    args = parse_arguments(__doc__)
+    summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES, args.timeout)
+    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
@@ -228,7 +247,7 @@ def main():
     results = [
         Result("Out", owned_out(at), partial(expected_out, at, device)),
     ]
-    return conclude(args, world, facts, Share(job, results))
+    return run_program(args, world, summary, RankJob(job, results))
 
 
 if __name__ == "__main__":

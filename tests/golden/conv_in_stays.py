@@ -22,16 +22,30 @@ import torch.nn.functional as F
 
 from synth.runtime.comm.collectives import (
     all_gather,
-    assemble,
-    collect,
     reduce_scatter,
-    settle,
+    wait_gather,
+    wait_gathers,
+    wait_reduces,
 )
-from synth.runtime.grid.boxes import Window, cut, overlap, reach, shape, volume, within
+from synth.runtime.grid.boxes import (
+    Window,
+    cut,
+    input_rows,
+    overlap,
+    shape,
+    volume,
+    within,
+)
 from synth.runtime.grid.process_grid import make_groups, start
 from synth.runtime.kernels.conv import convolve
 from synth.runtime.program.check import reference
-from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.cli import (
+    PlanSummary,
+    RankJob,
+    Result,
+    parse_arguments,
+    run_program,
+)
 from synth.runtime.program.sample_data import sample_box
 
 NAME = "small"
@@ -41,7 +55,7 @@ DTYPE = torch.float32
 P_b, P_c, P_k = 2, 2, 2  # ranks along each axis
 GRID = {"b": P_b, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 8  # ranks that may be started
-LINES = {  # what the ranks that differ only along these axes share
+GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
     "x": ("b",),  # a slice of Ker
     "c": ("c",),  # a slice of Out
@@ -104,8 +118,8 @@ def touched_in(block):
     return (
         block["b"],
         block["c"],
-        reach(block["h"], WINDOWS["h"]),
-        reach(block["w"], WINDOWS["w"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        input_rows(block["w"], WINDOWS["w"]),
     )
 
 
@@ -140,7 +154,7 @@ def touched_out(block):
 
 
 def gather(panel, here, carried, group, count):
-    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
 
     `here` holds `carried(at)` of this rank.
     """
@@ -152,54 +166,54 @@ def gather(panel, here, carried, group, count):
 
 
 def reduce(sums, panel, carried, group, count):
-    """Start to sum a panel over a group: each rank gets the terms of what it carries."""
-    shares = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(shares[group.me]) * (len(shares) - 1))
-    return reduce_scatter(sums, panel, shares, group)
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    count(volume(parts[group.me]) * (len(parts) - 1))
+    return reduce_scatter(sums, panel, parts, group)
 
 
-def run(in_own, ker_own, at, groups, words):
+def run(in_own, ker_own, at, groups, context):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of LINES; `words` counts what arrives.
+    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
     """
-    words.given("In", in_own, owned_in(at), DTYPE)
-    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
 
     # All ranks along k need the same slice of In.
     in_box = touched_in(work(at))
-    count = words.counter("expand", 0, "In")
-    in_coming = gather(in_box, in_own, owned_in, groups["k"], count)
-    in_slice = assemble(in_coming)
+    count = context.counter("expand", 0, "In")
+    in_pending = gather(in_box, in_own, owned_in, groups["k"], count)
+    in_slice = wait_gather(in_pending)
 
     out_box = owned_out(at)
     out = in_own.new_zeros(shape(out_box))
-    leaving = []
+    pending_sums = []
 
     def fetch(step):
-        """Start to bring in the panels that `step` waits for."""
-        block, coming = tile(at, step), {}
+        """Start to gather the panels that `step` waits for."""
+        block, pending = tile(at, step), {}
         # All ranks along x need the same slice of Ker.
-        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
-        coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
-        return coming
+        panel, count = touched_ker(block), context.counter("loop", step, "Ker")
+        pending["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
+        return pending
 
-    panels, coming = {}, fetch(0)
+    panels, pending = {}, fetch(0)
 
     for step in range(STEPS):
         block = tile(at, step)
-        settle(coming, panels)
+        wait_gathers(pending, panels)
         if step + 1 < STEPS:
-            coming = fetch(step + 1)  # travels while this step computes
+            pending = fetch(step + 1)  # travels while this step computes
         sums = convolve(F.conv2d, in_slice, panels["Ker"], block, WINDOWS)
-        words.look("Out", step, sums)
+        context.check_finite("Out", step, sums)
         # Each rank along c holds a partial sum of the same slice of Out.
-        panel, count = touched_out(block), words.counter("loop", step, "Out")
-        collect(leaving, out, out_box)  # the panel before
-        leaving.append(reduce(sums, panel, owned_out, groups["c"], count))
+        panel, count = touched_out(block), context.counter("loop", step, "Out")
+        wait_reduces(pending_sums, out, out_box)  # of the panel before
+        pending_sums.append(reduce(sums, panel, owned_out, groups["c"], count))
 
-    collect(leaving, out, out_box)
+    wait_reduces(pending_sums, out, out_box)
 
     return out
 
@@ -214,11 +228,11 @@ def expected_out(at, device):
 
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
-    args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    args = parse_arguments(__doc__)
+    summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES, args.timeout)
+    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
@@ -226,7 +240,7 @@ def main():
     results = [
         Result("Out", owned_out(at), partial(expected_out, at, device)),
     ]
-    return conclude(args, world, facts, Share(job, results))
+    return run_program(args, world, summary, RankJob(job, results))
 
 
 if __name__ == "__main__":

@@ -20,21 +20,32 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from synth.runtime.comm.collectives import all_gather, assemble, collect, reduce_scatter
+from synth.runtime.comm.collectives import (
+    all_gather,
+    reduce_scatter,
+    wait_gather,
+    wait_reduces,
+)
 from synth.runtime.grid.boxes import (
     Window,
     cut,
-    digits,
+    input_rows,
     overlap,
-    reach,
     shape,
+    tile_indices,
     volume,
     within,
 )
 from synth.runtime.grid.process_grid import make_groups, start
 from synth.runtime.kernels.conv import convolve
 from synth.runtime.program.check import reference
-from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.cli import (
+    PlanSummary,
+    RankJob,
+    Result,
+    parse_arguments,
+    run_program,
+)
 from synth.runtime.program.sample_data import sample_box
 
 NAME = "uneven"
@@ -44,7 +55,7 @@ DTYPE = torch.float32
 P_b, P_c = 2, 2  # ranks along each axis
 GRID = {"b": P_b, "c": P_c}  # the last axis varies fastest over the ranks
 PROCS = 4  # ranks that may be started
-LINES = {  # what the ranks that differ only along these axes share
+GROUP_AXES = {  # the ranks that differ only along these axes share
     "x": ("b",),  # a slice of Ker
     "c": ("c",),  # a slice of Out
 }
@@ -91,14 +102,14 @@ def work(at):
 def tile(at, step):
     """The part of that block which one step works on."""
     block = work(at)
-    for axis, index in digits(step, TILES).items():
+    for axis, index in tile_indices(step, TILES).items():
         block[axis] = cut(block[axis], TILES[axis], index)
     return block
 
 
 def changes(step, *axes):
     """Whether `step` begins another tile along any of these axes, and so does the end."""
-    before, now = digits(step - 1, TILES), digits(step, TILES)
+    before, now = tile_indices(step - 1, TILES), tile_indices(step, TILES)
     return any(before[axis] != now[axis] for axis in axes)
 
 
@@ -112,8 +123,8 @@ def touched_in(block):
     return (
         block["b"],
         block["c"],
-        reach(block["h"], WINDOWS["h"]),
-        reach(block["w"], WINDOWS["w"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        input_rows(block["w"], WINDOWS["w"]),
     )
 
 
@@ -138,7 +149,7 @@ def touched_out(block):
 
 
 def gather(panel, here, carried, group, count):
-    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
 
     `here` holds `carried(at)` of this rank.
     """
@@ -150,30 +161,30 @@ def gather(panel, here, carried, group, count):
 
 
 def reduce(sums, panel, carried, group, count):
-    """Start to sum a panel over a group: each rank gets the terms of what it carries."""
-    shares = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(shares[group.me]) * (len(shares) - 1))
-    return reduce_scatter(sums, panel, shares, group)
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    count(volume(parts[group.me]) * (len(parts) - 1))
+    return reduce_scatter(sums, panel, parts, group)
 
 
-def run(in_own, ker_own, at, groups, words):
+def run(in_own, ker_own, at, groups, context):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of LINES; `words` counts what arrives.
+    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
     """
-    words.given("In", in_own, owned_in(at), DTYPE)
-    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
 
     # All ranks along x need the same slice of Ker.
     ker_box = touched_ker(work(at))
-    count = words.counter("expand", 0, "Ker")
-    ker_coming = gather(ker_box, ker_own, owned_ker, groups["x"], count)
-    ker_slice = assemble(ker_coming)
+    count = context.counter("expand", 0, "Ker")
+    ker_pending = gather(ker_box, ker_own, owned_ker, groups["x"], count)
+    ker_slice = wait_gather(ker_pending)
 
     out_box = owned_out(at)
     out = in_own.new_zeros(shape(out_box))
-    leaving = []
+    pending_sums = []
 
     for step in range(STEPS):
         block = tile(at, step)
@@ -182,14 +193,14 @@ def run(in_own, ker_own, at, groups, words):
         in_tile = in_own[within(touched_in(block), owned_in(at))]
         ker_tile = ker_slice[within(touched_ker(block), ker_box)]
         sums += convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
-        words.look("Out", step, sums)
+        context.check_finite("Out", step, sums)
         if changes(step + 1, "h"):
             # Each rank along c holds a partial sum of the same slice of Out.
-            panel, count = touched_out(block), words.counter("loop", step, "Out")
-            collect(leaving, out, out_box)  # the panel before
-            leaving.append(reduce(sums, panel, owned_out, groups["c"], count))
+            panel, count = touched_out(block), context.counter("loop", step, "Out")
+            wait_reduces(pending_sums, out, out_box)  # of the panel before
+            pending_sums.append(reduce(sums, panel, owned_out, groups["c"], count))
 
-    collect(leaving, out, out_box)
+    wait_reduces(pending_sums, out, out_box)
 
     return out
 
@@ -204,11 +215,11 @@ def expected_out(at, device):
 
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
-    args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    args = parse_arguments(__doc__)
+    summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES, args.timeout)
+    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
@@ -216,7 +227,7 @@ def main():
     results = [
         Result("Out", owned_out(at), partial(expected_out, at, device)),
     ]
-    return conclude(args, world, facts, Share(job, results))
+    return run_program(args, world, summary, RankJob(job, results))
 
 
 if __name__ == "__main__":

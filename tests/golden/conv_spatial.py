@@ -20,13 +20,19 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from synth.runtime.comm.collectives import all_gather, assemble
-from synth.runtime.comm.halo_exchange import redistribute
-from synth.runtime.grid.boxes import Window, cut, overlap, reach, volume, within
-from synth.runtime.grid.process_grid import line, make_groups, start
-from synth.runtime.kernels.conv import convolve, zeros_beside
+from synth.runtime.comm.collectives import all_gather, wait_gather
+from synth.runtime.comm.halo_exchange import fetch_rows
+from synth.runtime.grid.boxes import Window, cut, input_rows, overlap, volume, within
+from synth.runtime.grid.process_grid import make_groups, peers_along, start
+from synth.runtime.kernels.conv import convolve, explicit_zeros
 from synth.runtime.program.check import reference
-from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.cli import (
+    PlanSummary,
+    RankJob,
+    Result,
+    parse_arguments,
+    run_program,
+)
 from synth.runtime.program.sample_data import sample_box
 
 NAME = "wide"
@@ -36,7 +42,7 @@ DTYPE = torch.float32
 P_h = 4  # ranks along each axis
 GRID = {"h": P_h}  # the last axis varies fastest over the ranks
 PROCS = 4  # ranks that may be started
-LINES = {  # what the ranks that differ only along these axes share
+GROUP_AXES = {  # the ranks that differ only along these axes share
     "x": ("h",),  # a slice of Ker
 }
 
@@ -85,7 +91,7 @@ def carried_in(at):
     """What a rank hands out: its share of the rows that its block reads, halo and all."""
     b, c, _, w = owned_in(at)
     block = work(at)
-    return b, c, reach(block["h"], WINDOWS["h"]), w
+    return b, c, input_rows(block["h"], WINDOWS["h"]), w
 
 
 def owned_ker(at):
@@ -104,7 +110,7 @@ def owned_out(at):
 
 
 def gather(panel, here, carried, group, count):
-    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
 
     `here` holds `carried(at)` of this rank.
     """
@@ -115,28 +121,28 @@ def gather(panel, here, carried, group, count):
     return all_gather(panel, parts, own, group)
 
 
-def run(in_own, ker_own, at, groups, words):
+def run(in_own, ker_own, at, groups, context):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of LINES; `words` counts what arrives.
+    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
     """
-    words.given("In", in_own, owned_in(at), DTYPE)
-    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
 
     # The output rows of a block read input rows that its neighbours own.
-    neighbours = line(at, GRID, ("h",))
-    count = words.counter("halo", 0, "In")
-    around = zeros_beside(work(at), WINDOWS)  # padding at one end of the rows only
-    in_wide = redistribute(
-        in_own, owned_in, carried_in, at, neighbours, GRID, count, around
+    neighbours = peers_along(at, GRID, ("h",))
+    count = context.counter("halo", 0, "In")
+    zeros = explicit_zeros(work(at), WINDOWS)  # padding at one end of the rows only
+    in_wide = fetch_rows(
+        in_own, owned_in, carried_in, at, neighbours, GRID, count, zeros
     )
 
     # All ranks along x need the same slice of Ker.
     ker_box = touched_ker(work(at))
-    count = words.counter("loop", 0, "Ker")
-    ker_coming = gather(ker_box, ker_own, owned_ker, groups["x"], count)
-    ker_slice = assemble(ker_coming)
+    count = context.counter("loop", 0, "Ker")
+    ker_pending = gather(ker_box, ker_own, owned_ker, groups["x"], count)
+    ker_slice = wait_gather(ker_pending)
 
     block = work(at)
     return convolve(F.conv2d, in_wide, ker_slice, block, WINDOWS)
@@ -152,11 +158,11 @@ def expected_out(at, device):
 
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
-    args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    args = parse_arguments(__doc__)
+    summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES, args.timeout)
+    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
@@ -164,7 +170,7 @@ def main():
     results = [
         Result("Out", owned_out(at), partial(expected_out, at, device)),
     ]
-    return conclude(args, world, facts, Share(job, results))
+    return run_program(args, world, summary, RankJob(job, results))
 
 
 if __name__ == "__main__":

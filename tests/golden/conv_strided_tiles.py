@@ -20,23 +20,29 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from synth.runtime.comm.collectives import all_gather, settle
-from synth.runtime.comm.halo_exchange import redistribute
+from synth.runtime.comm.collectives import all_gather, wait_gathers
+from synth.runtime.comm.halo_exchange import fetch_rows
 from synth.runtime.grid.boxes import (
     Window,
     cut,
-    digits,
+    input_rows,
     overlap,
-    reach,
     shape,
+    tile_indices,
     volume,
     widen,
     within,
 )
-from synth.runtime.grid.process_grid import line, make_groups, start
+from synth.runtime.grid.process_grid import make_groups, peers_along, start
 from synth.runtime.kernels.conv import convolve
 from synth.runtime.program.check import reference
-from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.cli import (
+    PlanSummary,
+    RankJob,
+    Result,
+    parse_arguments,
+    run_program,
+)
 from synth.runtime.program.sample_data import sample_box
 
 NAME = "strided"
@@ -46,7 +52,7 @@ DTYPE = torch.float32
 P_h, P_k = 2, 3  # ranks along each axis
 GRID = {"h": P_h, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 6  # ranks that may be started
-LINES = {  # what the ranks that differ only along these axes share
+GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
     "x": ("h",),  # a slice of Ker
 }
@@ -94,14 +100,14 @@ def work(at):
 def tile(at, step):
     """The part of that block which one step works on."""
     block = work(at)
-    for axis, index in digits(step, TILES).items():
+    for axis, index in tile_indices(step, TILES).items():
         block[axis] = cut(block[axis], TILES[axis], index)
     return block
 
 
 def changes(step, *axes):
     """Whether `step` begins another tile along any of these axes, and so does the end."""
-    before, now = digits(step - 1, TILES), digits(step, TILES)
+    before, now = tile_indices(step - 1, TILES), tile_indices(step, TILES)
     return any(before[axis] != now[axis] for axis in axes)
 
 
@@ -115,8 +121,8 @@ def touched_in(block):
     return (
         block["b"],
         block["c"],
-        reach(block["h"], WINDOWS["h"]),
-        reach(block["w"], WINDOWS["w"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        input_rows(block["w"], WINDOWS["w"]),
     )
 
 
@@ -124,7 +130,7 @@ def carried_in(at):
     """What a rank hands out: its share of the rows that its block reads, halo and all."""
     b, c, h, w = owned_in(at)
     block = work(at)
-    return b, c, widen(h, reach(block["h"], WINDOWS["h"]), P_k, at["k"]), w
+    return b, c, widen(h, input_rows(block["h"], WINDOWS["h"]), P_k, at["k"]), w
 
 
 def owned_ker(at):
@@ -148,7 +154,7 @@ def touched_out(block):
 
 
 def gather(panel, here, carried, group, count):
-    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
 
     `here` holds `carried(at)` of this rank.
     """
@@ -159,45 +165,45 @@ def gather(panel, here, carried, group, count):
     return all_gather(panel, parts, own, group)
 
 
-def run(in_own, ker_own, at, groups, words):
+def run(in_own, ker_own, at, groups, context):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of LINES; `words` counts what arrives.
+    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
     """
-    words.given("In", in_own, owned_in(at), DTYPE)
-    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
 
     # The output rows of a block read input rows that its neighbours own.
-    neighbours = line(at, GRID, ("h", "k"))
-    count = words.counter("halo", 0, "In")
-    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+    neighbours = peers_along(at, GRID, ("h", "k"))
+    count = context.counter("halo", 0, "In")
+    in_wide = fetch_rows(in_own, owned_in, carried_in, at, neighbours, GRID, count)
 
     out_box = touched_out(work(at))
     out = in_own.new_zeros(shape(out_box))
 
     def fetch(step):
-        """Start to bring in the panels that `step` waits for."""
-        block, coming = tile(at, step), {}
+        """Start to gather the panels that `step` waits for."""
+        block, pending = tile(at, step), {}
         # All ranks along k need the same slice of In.
-        panel, count = touched_in(block), words.counter("loop", step, "In")
-        coming["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
+        panel, count = touched_in(block), context.counter("loop", step, "In")
+        pending["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
         # All ranks along x need the same slice of Ker.
         if changes(step, "c"):
-            panel, count = touched_ker(block), words.counter("loop", step, "Ker")
-            coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
-        return coming
+            panel, count = touched_ker(block), context.counter("loop", step, "Ker")
+            pending["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
+        return pending
 
-    panels, coming = {}, fetch(0)
+    panels, pending = {}, fetch(0)
 
     for step in range(STEPS):
         block = tile(at, step)
-        settle(coming, panels)
+        wait_gathers(pending, panels)
         if step + 1 < STEPS:
-            coming = fetch(step + 1)  # travels while this step computes
+            pending = fetch(step + 1)  # travels while this step computes
         place = within(touched_out(block), out_box)
         out[place] += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
-        words.look("Out", step, out)
+        context.check_finite("Out", step, out)
 
     return out
 
@@ -212,11 +218,11 @@ def expected_out(at, device):
 
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
-    args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    args = parse_arguments(__doc__)
+    summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES, args.timeout)
+    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
@@ -224,7 +230,7 @@ def main():
     results = [
         Result("Out", owned_out(at), partial(expected_out, at, device)),
     ]
-    return conclude(args, world, facts, Share(job, results))
+    return run_program(args, world, summary, RankJob(job, results))
 
 
 if __name__ == "__main__":

@@ -20,11 +20,17 @@ from functools import partial
 
 import torch
 
-from synth.runtime.comm.collectives import all_gather_own, settle
+from synth.runtime.comm.collectives import all_gather_rotated, wait_gathers
 from synth.runtime.grid.boxes import cut, overlap, shape, volume
 from synth.runtime.grid.process_grid import make_groups, start
 from synth.runtime.program.check import reference
-from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.cli import (
+    PlanSummary,
+    RankJob,
+    Result,
+    parse_arguments,
+    run_program,
+)
 from synth.runtime.program.sample_data import sample_box
 
 NAME = "nine"
@@ -34,7 +40,7 @@ DTYPE = torch.float32
 P_b, P_k = 3, 3  # ranks along each axis
 GRID = {"b": P_b, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 9  # ranks that may be started
-LINES = {  # what the ranks that differ only along these axes share
+GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
     "x": ("b",),  # a slice of Ker
 }
@@ -103,53 +109,54 @@ def touched_out(block):
     return block["b"], block["k"]
 
 
-def gather_own(panels, here, carried, group, count):
-    """Start to bring each rank of a group its own panel; its share is part of one panel.
+def gather_rotated(panels, here, carried, group, count):
+    """Start to gather on each rank of a group a panel of its own (rotation).
 
-    panels: those of all ranks; `here` holds `carried(at)` of this one.
+    panels: the panel of every rank. `here` holds `carried(at)` of this rank, which is
+    part of one panel.
     """
     panel, mine = panels[group.me], carried(group.peers[group.me])
     parts = [overlap(carried(peer), panel) for peer in group.peers]
     uses = [volume(overlap(mine, theirs)) > 0 for theirs in panels]
     count(volume(panel) - volume(parts[group.me]))
-    return all_gather_own(panel, parts, here, uses, group)
+    return all_gather_rotated(panel, parts, here, uses, group)
 
 
-def run(in_own, ker_own, at, groups, words):
+def run(in_own, ker_own, at, groups, context):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of LINES; `words` counts what arrives.
+    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
     """
-    words.given("In", in_own, owned_in(at), DTYPE)
-    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
 
     out_box = touched_out(work(at))
     out = in_own.new_zeros(shape(out_box))
 
     def fetch(step):
-        """Start to bring in the panels that `step` waits for."""
-        coming = {}
+        """Start to gather the panels that `step` waits for."""
+        pending = {}
         # All ranks along k need the same slice of In.
-        peers = groups["k"].peers
-        wanted = [touched_in(tile(peer, step)) for peer in peers]
-        count = words.counter("loop", step, "In")
-        coming["In"] = gather_own(wanted, in_own, owned_in, groups["k"], count)
+        group = groups["k"]
+        wanted = [touched_in(tile(peer, step)) for peer in group.peers]
+        count = context.counter("loop", step, "In")
+        pending["In"] = gather_rotated(wanted, in_own, owned_in, group, count)
         # All ranks along x need the same slice of Ker.
-        peers = groups["x"].peers
-        wanted = [touched_ker(tile(peer, step)) for peer in peers]
-        count = words.counter("loop", step, "Ker")
-        coming["Ker"] = gather_own(wanted, ker_own, owned_ker, groups["x"], count)
-        return coming
+        group = groups["x"]
+        wanted = [touched_ker(tile(peer, step)) for peer in group.peers]
+        count = context.counter("loop", step, "Ker")
+        pending["Ker"] = gather_rotated(wanted, ker_own, owned_ker, group, count)
+        return pending
 
-    panels, coming = {}, fetch(0)
+    panels, pending = {}, fetch(0)
 
     for step in range(STEPS):
-        settle(coming, panels)
+        wait_gathers(pending, panels)
         if step + 1 < STEPS:
-            coming = fetch(step + 1)  # travels while this step computes
+            pending = fetch(step + 1)  # travels while this step computes
         out += panels["In"] @ panels["Ker"].mT
-        words.look("Out", step, out)
+        context.check_finite("Out", step, out)
 
     return out
 
@@ -162,18 +169,18 @@ def expected_out(at, device):
 
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
-    args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    args = parse_arguments(__doc__)
+    summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES, args.timeout)
+    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
     job = partial(run, in_own, ker_own, at, groups)
     results = [
         Result("Out", owned_out(at), partial(expected_out, at, device)),
     ]
-    return conclude(args, world, facts, Share(job, results))
+    return run_program(args, world, summary, RankJob(job, results))
 
 
 if __name__ == "__main__":

@@ -27,10 +27,23 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from synth.runtime.comm.collectives import add_up, all_gather, assemble, reduce_scatter
-from synth.runtime.comm.halo_exchange import give_back, redistribute
-from synth.runtime.grid.boxes import Window, cut, overlap, reach, volume, widen, within
-from synth.runtime.grid.process_grid import line
+from synth.runtime.comm.collectives import (
+    all_gather,
+    reduce_scatter,
+    wait_gather,
+    wait_reduce,
+)
+from synth.runtime.comm.halo_exchange import fetch_rows, return_rows
+from synth.runtime.grid.boxes import (
+    Window,
+    cut,
+    input_rows,
+    overlap,
+    volume,
+    widen,
+    within,
+)
+from synth.runtime.grid.process_grid import peers_along
 from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.layers.distributed_layer import DistributedConv2d
 
@@ -41,7 +54,7 @@ DTYPE = torch.float32
 P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
 GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 8  # ranks that may be started
-LINES = {  # what the ranks that differ only along these axes share
+GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
     "x": ("h",),  # a slice of Ker
     "c": ("c",),  # a slice of Out
@@ -105,8 +118,8 @@ def touched_in(block):
     return (
         block["b"],
         block["c"],
-        reach(block["h"], WINDOWS["h"]),
-        reach(block["w"], WINDOWS["w"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        input_rows(block["w"], WINDOWS["w"]),
     )
 
 
@@ -117,8 +130,8 @@ def carried_in(at):
     return (
         b,
         c,
-        reach(block["h"], WINDOWS["h"]),
-        widen(w, reach(block["w"], WINDOWS["w"]), P_k, at["k"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        widen(w, input_rows(block["w"], WINDOWS["w"]), P_k, at["k"]),
     )
 
 
@@ -153,7 +166,7 @@ def touched_out(block):
 
 
 def gather(panel, here, carried, group, count):
-    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
 
     `here` holds `carried(at)` of this rank.
     """
@@ -165,125 +178,125 @@ def gather(panel, here, carried, group, count):
 
 
 def reduce(sums, panel, carried, group, count):
-    """Start to sum a panel over a group: each rank gets the terms of what it carries."""
-    shares = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(shares[group.me]) * (len(shares) - 1))
-    return reduce_scatter(sums, panel, shares, group)
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    count(volume(parts[group.me]) * (len(parts) - 1))
+    return reduce_scatter(sums, panel, parts, group)
 
 
-def bring(ker_own, at, groups, words):
-    """Start to bring this rank's slice of Ker, perhaps before the layer's turn."""
+def prefetch_ker(ker_own, at, groups, context):
+    """Start to gather this rank's slice of Ker, possibly before the layer's turn."""
     # All ranks along x need the same slice of Ker.
     ker_box = touched_ker(work(at))
-    count = words.during("forward").counter("expand", 1, "Ker")
+    count = context.for_pass("forward").counter("expand", 1, "Ker")
     return gather(ker_box, ker_own, owned_ker, groups["x"], count)
 
 
-def forward(in_own, ker_coming, at, groups, words):
+def forward(in_own, ker_pending, at, groups, context):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
-    `in_own` and `ker_coming` (on its way, see `bring`) hold the boxes `owned_in(at)`
-    and `touched_ker(work(at))`, `groups` the group of this rank for every entry of
-    LINES; `words` counts what arrives. Returned as well, for the passes to come:
+    `in_own` and `ker_pending` (see `prefetch_ker`) hold the boxes `owned_in(at)` and
+    `touched_ker(work(at))`, `groups` the group of this rank for every entry of
+    GROUP_AXES; `context` counts what arrives. Returned as well, for the passes to come:
     `in_slice` and `ker_slice`.
     """
     # The output rows of a block read input rows that its neighbours own.
-    neighbours = line(at, GRID, ("h", "k"))
-    count = words.counter("halo", 0, "In")
-    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+    neighbours = peers_along(at, GRID, ("h", "k"))
+    count = context.counter("halo", 0, "In")
+    in_wide = fetch_rows(in_own, owned_in, carried_in, at, neighbours, GRID, count)
 
     # All ranks along k need the same slice of In.
     in_box = touched_in(work(at))
-    count = words.counter("expand", 0, "In")
-    in_coming = gather(in_box, in_wide, carried_in, groups["k"], count)
+    count = context.counter("expand", 0, "In")
+    in_pending = gather(in_box, in_wide, carried_in, groups["k"], count)
 
-    in_slice, ker_slice = assemble(in_coming), assemble(ker_coming)
+    in_slice, ker_slice = wait_gather(in_pending), wait_gather(ker_pending)
 
     out_box = touched_out(work(at))
     block = work(at)
     out = convolve(F.conv2d, in_slice, ker_slice, block, WINDOWS)
-    words.look("Out", 0, out)
+    context.check_finite("Out", 0, out)
 
     # Each rank along c holds a partial sum of the same slice of Out.
-    count = words.counter("reduce", 0, "Out")
-    leaving = reduce(out, out_box, owned_out, groups["c"], count)
-    total = add_up(leaving)
+    count = context.counter("reduce", 0, "Out")
+    pending_sum = reduce(out, out_box, owned_out, groups["c"], count)
+    total = wait_reduce(pending_sum)
 
     return total, in_slice, ker_slice
 
 
-def backward_data(ker_slice, dout_own, at, groups, words):
+def backward_data(ker_slice, dout_own, at, groups, context):
     """A function that returns this rank's share of dIn.
 
     `ker_slice` and `dout_own` hold the boxes `touched_ker(work(at))` and
-    `owned_out(at)`, `groups` the group of this rank for every entry of LINES; `words`
-    counts what arrives. The share, its words of the box `owned_in(at)`, is whole once
-    the sums that travel meanwhile are here. Returned as well, for the passes to come:
-    `dout_slice`.
+    `owned_out(at)`, `groups` the group of this rank for every entry of GROUP_AXES;
+    `context` counts what arrives. The share, its words of the box `owned_in(at)`, is
+    whole once the sums that travel meanwhile are here. Returned as well, for the passes
+    to come: `dout_slice`.
     """
     # All ranks along c need the same slice of dOut.
     dout_box = touched_out(work(at))
-    count = words.counter("expand", 0, "Out")
-    dout_coming = gather(dout_box, dout_own, owned_out, groups["c"], count)
-    dout_slice = assemble(dout_coming)
+    count = context.counter("expand", 0, "Out")
+    dout_pending = gather(dout_box, dout_own, owned_out, groups["c"], count)
+    dout_slice = wait_gather(dout_pending)
 
     din_box = touched_in(work(at))
     block = work(at)
     din = input_gradient(ker_slice, dout_slice, block, WINDOWS)
-    words.look("dIn", 0, din)
+    context.check_finite("dIn", 0, din)
 
     # Each rank along k holds a partial sum of the same slice of dIn.
-    count = words.counter("loop", 0, "In")
-    leaving = reduce(din, din_box, carried_in, groups["k"], count)
+    count = context.counter("loop", 0, "In")
+    pending_sum = reduce(din, din_box, carried_in, groups["k"], count)
 
     def finish():
         """Wait for the sums of dIn that still travel."""
-        total = add_up(leaving)
+        total = wait_reduce(pending_sum)
         # The rows of dIn that a block computes for its neighbours are added where they are owned.
-        neighbours = line(at, GRID, ("h", "k"))
-        count = words.counter("return", 0, "In")
-        return give_back(total, carried_in, owned_in, at, neighbours, GRID, count)
+        neighbours = peers_along(at, GRID, ("h", "k"))
+        count = context.counter("return", 0, "In")
+        return return_rows(total, carried_in, owned_in, at, neighbours, GRID, count)
 
     return finish, dout_slice
 
 
-def backward_filter(in_slice, dout_slice, at, groups, words):
+def backward_filter(in_slice, dout_slice, at, groups, context):
     """A function that returns this rank's share of dKer.
 
     `in_slice` and `dout_slice` hold the boxes `touched_in(work(at))` and
-    `touched_out(work(at))`, `groups` the group of this rank for every entry of LINES;
-    `words` counts what arrives. The share, its words of the box `owned_ker(at)`, is
-    whole once the sums that travel meanwhile are here.
+    `touched_out(work(at))`, `groups` the group of this rank for every entry of
+    GROUP_AXES; `context` counts what arrives. The share, its words of the box
+    `owned_ker(at)`, is whole once the sums that travel meanwhile are here.
     """
     dker_box = touched_ker(work(at))
     block = work(at)
     dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
-    words.look("dKer", 0, dker)
+    context.check_finite("dKer", 0, dker)
 
     # Each rank along x holds a partial sum of the same slice of dKer.
-    count = words.counter("loop", 0, "Ker")
-    leaving = reduce(dker, dker_box, owned_ker, groups["x"], count)
+    count = context.counter("loop", 0, "Ker")
+    pending_sum = reduce(dker, dker_box, owned_ker, groups["x"], count)
 
     def finish():
         """Wait for the sums of dKer that still travel."""
-        return add_up(leaving)
+        return wait_reduce(pending_sum)
 
     return finish
 
 
 class Layer(torch.autograd.Function):
-    """The layer as torch differentiates it; what the passes keep waits in `ctx`.
+    """The layer for autograd; `ctx` saves what later passes reuse.
 
-    early: Ker on its way before the layer's turn, sums of dKer after it.
+    prefetch: Ker is gathered before the layer's turn, dKer is summed after it.
     """
 
     @staticmethod
-    def forward(ctx, in_own, ker_own, at, groups, words, early):
+    def forward(ctx, in_own, ker_own, at, groups, context, prefetch):
         """Out, from the shares of In and Ker."""
-        ctx.place, ctx.early = (at, groups, words), early
-        ker_coming = early.slice() or bring(ker_own, at, groups, words)
-        place = at, groups, words.during("forward")
-        out, in_slice, ker_slice = forward(in_own, ker_coming, *place)
+        ctx.place, ctx.prefetch = (at, groups, context), prefetch
+        ker_pending = prefetch.take() or prefetch_ker(ker_own, at, groups, context)
+        place = at, groups, context.for_pass("forward")
+        out, in_slice, ker_slice = forward(in_own, ker_pending, *place)
         ctx.save_for_backward(in_slice, ker_slice)
         return out
 
@@ -291,14 +304,14 @@ class Layer(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, dout_own):
         """dIn and dKer, from the share of dOut."""
-        at, groups, words = ctx.place
+        at, groups, context = ctx.place
         in_slice, ker_slice = ctx.saved_tensors
-        place = at, groups, words.during("backward-data")
+        place = at, groups, context.for_pass("backward-data")
         finish, dout_slice = backward_data(ker_slice, dout_own, *place)
         # Sums of dIn travel while dKer is computed.
-        place = at, groups, words.during("backward-filter")
+        place = at, groups, context.for_pass("backward-filter")
         finish_ker = backward_filter(in_slice, dout_slice, *place)
-        dker = ctx.early.later(finish_ker)
+        dker = ctx.prefetch.defer(finish_ker)
         din = finish()
         return din, dker, None, None, None, None
 

@@ -27,20 +27,25 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from synth.runtime.comm.collectives import add_up, all_gather, reduce_scatter, settle
-from synth.runtime.comm.halo_exchange import give_back, redistribute
+from synth.runtime.comm.collectives import (
+    all_gather,
+    reduce_scatter,
+    wait_gathers,
+    wait_reduce,
+)
+from synth.runtime.comm.halo_exchange import fetch_rows, return_rows
 from synth.runtime.grid.boxes import (
     Window,
     cut,
-    digits,
+    input_rows,
     overlap,
-    reach,
     shape,
+    tile_indices,
     volume,
     widen,
     within,
 )
-from synth.runtime.grid.process_grid import line
+from synth.runtime.grid.process_grid import peers_along
 from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.layers.distributed_layer import DistributedConv2d
 
@@ -51,7 +56,7 @@ DTYPE = torch.float32
 P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
 GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 8  # ranks that may be started
-LINES = {  # what the ranks that differ only along these axes share
+GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
     "x": ("h",),  # a slice of Ker
     "c": ("c",),  # a slice of Out
@@ -108,7 +113,7 @@ def work(at):
 def tile(at, step, tiles):
     """The part of that block which one step of a pass works on."""
     block = work(at)
-    for axis, index in digits(step, tiles).items():
+    for axis, index in tile_indices(step, tiles).items():
         block[axis] = cut(block[axis], tiles[axis], index)
     return block
 
@@ -128,8 +133,8 @@ def touched_in(block):
     return (
         block["b"],
         block["c"],
-        reach(block["h"], WINDOWS["h"]),
-        reach(block["w"], WINDOWS["w"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        input_rows(block["w"], WINDOWS["w"]),
     )
 
 
@@ -140,8 +145,8 @@ def carried_in(at):
     return (
         b,
         c,
-        reach(block["h"], WINDOWS["h"]),
-        widen(w, reach(block["w"], WINDOWS["w"]), P_k, at["k"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        widen(w, input_rows(block["w"], WINDOWS["w"]), P_k, at["k"]),
     )
 
 
@@ -176,7 +181,7 @@ def touched_out(block):
 
 
 def gather(panel, here, carried, group, count):
-    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
 
     `here` holds `carried(at)` of this rank.
     """
@@ -188,25 +193,25 @@ def gather(panel, here, carried, group, count):
 
 
 def reduce(sums, panel, carried, group, count):
-    """Start to sum a panel over a group: each rank gets the terms of what it carries."""
-    shares = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(shares[group.me]) * (len(shares) - 1))
-    return reduce_scatter(sums, panel, shares, group)
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    count(volume(parts[group.me]) * (len(parts) - 1))
+    return reduce_scatter(sums, panel, parts, group)
 
 
-def forward(in_own, ker_own, at, groups, words):
+def forward(in_own, ker_own, at, groups, context):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of LINES; `words` counts what arrives.
+    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
     Returned as well, for the passes to come: `in_slice` and `ker_slice`.
     """
     tiles, steps = TILES["forward"], STEPS["forward"]
 
     # The output rows of a block read input rows that its neighbours own.
-    neighbours = line(at, GRID, ("h", "k"))
-    count = words.counter("halo", 0, "In")
-    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+    neighbours = peers_along(at, GRID, ("h", "k"))
+    count = context.counter("halo", 0, "In")
+    in_wide = fetch_rows(in_own, owned_in, carried_in, at, neighbours, GRID, count)
 
     out_box = touched_out(work(at))
     out = in_own.new_zeros(shape(out_box))
@@ -216,47 +221,47 @@ def forward(in_own, ker_own, at, groups, words):
     ker_slice = ker_own.new_empty(shape(ker_box))
 
     def fetch(step):
-        """Start to bring in the panels that `step` waits for."""
-        block, coming = tile(at, step, tiles), {}
+        """Start to gather the panels that `step` waits for."""
+        block, pending = tile(at, step, tiles), {}
         # All ranks along k need the same slice of In.
-        panel, count = touched_in(block), words.counter("loop", step, "In")
-        coming["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
+        panel, count = touched_in(block), context.counter("loop", step, "In")
+        pending["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
         # All ranks along x need the same slice of Ker.
-        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
-        coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
-        return coming
+        panel, count = touched_ker(block), context.counter("loop", step, "Ker")
+        pending["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
+        return pending
 
-    panels, coming = {}, fetch(0)
+    panels, pending = {}, fetch(0)
 
     for step in range(steps):
         block = tile(at, step, tiles)
-        settle(coming, panels)
+        wait_gathers(pending, panels)
         if step + 1 < steps:
-            coming = fetch(step + 1)  # travels while this step computes
+            pending = fetch(step + 1)  # travels while this step computes
         # later passes find what this fills
         in_slice[within(touched_in(block), in_box)] = panels["In"]
         ker_slice[within(touched_ker(block), ker_box)] = panels["Ker"]
         out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
-        words.look("Out", step, out)
+        context.check_finite("Out", step, out)
 
     del panels  # what follows needs room
 
     # Each rank along c holds a partial sum of the same slice of Out.
-    count = words.counter("reduce", 0, "Out")
-    leaving = reduce(out, out_box, owned_out, groups["c"], count)
-    total = add_up(leaving)
+    count = context.counter("reduce", 0, "Out")
+    pending_sum = reduce(out, out_box, owned_out, groups["c"], count)
+    total = wait_reduce(pending_sum)
 
     return total, in_slice, ker_slice
 
 
-def backward_data(ker_slice, dout_own, at, groups, words):
+def backward_data(ker_slice, dout_own, at, groups, context):
     """A function that returns this rank's share of dIn.
 
     `ker_slice` and `dout_own` hold the boxes `touched_ker(work(at))` and
-    `owned_out(at)`, `groups` the group of this rank for every entry of LINES; `words`
-    counts what arrives. The share, its words of the box `owned_in(at)`, is whole once
-    the sums that travel meanwhile are here. Returned as well, for the passes to come:
-    `dout_slice`.
+    `owned_out(at)`, `groups` the group of this rank for every entry of GROUP_AXES;
+    `context` counts what arrives. The share, its words of the box `owned_in(at)`, is
+    whole once the sums that travel meanwhile are here. Returned as well, for the passes
+    to come: `dout_slice`.
     """
     tiles, steps = TILES["backward_data"], STEPS["backward_data"]
 
@@ -266,78 +271,78 @@ def backward_data(ker_slice, dout_own, at, groups, words):
     dout_slice = dout_own.new_empty(shape(dout_box))
 
     def fetch(step):
-        """Start to bring in the panels that `step` waits for."""
-        block, coming = tile(at, step, tiles), {}
+        """Start to gather the panels that `step` waits for."""
+        block, pending = tile(at, step, tiles), {}
         # All ranks along c need the same slice of dOut.
-        panel, count = touched_out(block), words.counter("loop", step, "Out")
-        coming["dOut"] = gather(panel, dout_own, owned_out, groups["c"], count)
-        return coming
+        panel, count = touched_out(block), context.counter("loop", step, "Out")
+        pending["dOut"] = gather(panel, dout_own, owned_out, groups["c"], count)
+        return pending
 
-    panels, coming = {}, fetch(0)
+    panels, pending = {}, fetch(0)
 
     for step in range(steps):
         block = tile(at, step, tiles)
-        settle(coming, panels)
+        wait_gathers(pending, panels)
         if step + 1 < steps:
-            coming = fetch(step + 1)  # travels while this step computes
+            pending = fetch(step + 1)  # travels while this step computes
         # later passes find what this fills
         dout_slice[within(touched_out(block), dout_box)] = panels["dOut"]
         ker_tile = ker_slice[within(touched_ker(block), touched_ker(work(at)))]
         din += input_gradient(ker_tile, panels["dOut"], block, WINDOWS)
-        words.look("dIn", step, din)
+        context.check_finite("dIn", step, din)
 
     del panels  # what follows needs room
 
     # Each rank along k holds a partial sum of the same slice of dIn.
-    count = words.counter("reduce", 0, "In")
-    leaving = reduce(din, din_box, carried_in, groups["k"], count)
+    count = context.counter("reduce", 0, "In")
+    pending_sum = reduce(din, din_box, carried_in, groups["k"], count)
 
     def finish():
         """Wait for the sums of dIn that still travel."""
-        total = add_up(leaving)
+        total = wait_reduce(pending_sum)
         # The rows of dIn that a block computes for its neighbours are added where they are owned.
-        neighbours = line(at, GRID, ("h", "k"))
-        count = words.counter("return", 0, "In")
-        return give_back(total, carried_in, owned_in, at, neighbours, GRID, count)
+        neighbours = peers_along(at, GRID, ("h", "k"))
+        count = context.counter("return", 0, "In")
+        return return_rows(total, carried_in, owned_in, at, neighbours, GRID, count)
 
     return finish, dout_slice
 
 
-def backward_filter(in_slice, dout_slice, at, groups, words):
+def backward_filter(in_slice, dout_slice, at, groups, context):
     """A function that returns this rank's share of dKer.
 
     `in_slice` and `dout_slice` hold the boxes `touched_in(work(at))` and
-    `touched_out(work(at))`, `groups` the group of this rank for every entry of LINES;
-    `words` counts what arrives. The share, its words of the box `owned_ker(at)`, is
-    whole once the sums that travel meanwhile are here.
+    `touched_out(work(at))`, `groups` the group of this rank for every entry of
+    GROUP_AXES; `context` counts what arrives. The share, its words of the box
+    `owned_ker(at)`, is whole once the sums that travel meanwhile are here.
     """
     dker_box = touched_ker(work(at))
     block = work(at)
     dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
-    words.look("dKer", 0, dker)
+    context.check_finite("dKer", 0, dker)
 
     # Each rank along x holds a partial sum of the same slice of dKer.
-    count = words.counter("reduce", 0, "Ker")
-    leaving = reduce(dker, dker_box, owned_ker, groups["x"], count)
+    count = context.counter("reduce", 0, "Ker")
+    pending_sum = reduce(dker, dker_box, owned_ker, groups["x"], count)
 
     def finish():
         """Wait for the sums of dKer that still travel."""
-        return add_up(leaving)
+        return wait_reduce(pending_sum)
 
     return finish
 
 
 class Layer(torch.autograd.Function):
-    """The layer as torch differentiates it; what the passes keep waits in `ctx`.
+    """The layer for autograd; `ctx` saves what later passes reuse.
 
-    early: Ker on its way before the layer's turn, sums of dKer after it.
+    prefetch: Ker is gathered before the layer's turn, dKer is summed after it.
     """
 
     @staticmethod
-    def forward(ctx, in_own, ker_own, at, groups, words, early):
+    def forward(ctx, in_own, ker_own, at, groups, context, prefetch):
         """Out, from the shares of In and Ker."""
-        ctx.place, ctx.early = (at, groups, words), early
-        place = at, groups, words.during("forward")
+        ctx.place, ctx.prefetch = (at, groups, context), prefetch
+        place = at, groups, context.for_pass("forward")
         out, in_slice, ker_slice = forward(in_own, ker_own, *place)
         ctx.save_for_backward(in_slice, ker_slice)
         return out
@@ -346,14 +351,14 @@ class Layer(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, dout_own):
         """dIn and dKer, from the share of dOut."""
-        at, groups, words = ctx.place
+        at, groups, context = ctx.place
         in_slice, ker_slice = ctx.saved_tensors
-        place = at, groups, words.during("backward-data")
+        place = at, groups, context.for_pass("backward-data")
         finish, dout_slice = backward_data(ker_slice, dout_own, *place)
         # Sums of dIn travel while dKer is computed.
-        place = at, groups, words.during("backward-filter")
+        place = at, groups, context.for_pass("backward-filter")
         finish_ker = backward_filter(in_slice, dout_slice, *place)
-        dker = ctx.early.later(finish_ker)
+        dker = ctx.prefetch.defer(finish_ker)
         din = finish()
         return din, dker, None, None, None, None
 

@@ -68,7 +68,7 @@ DTYPE = torch.float32
 P_b, P_k = 2, 4  # ranks along each axis
 GRID = {"b": P_b, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 8  # ranks that may be started
-LINES = {  # what the ranks that differ only along these axes share
+GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
     "x": ("b",),  # a slice of Ker
 }
@@ -128,8 +128,8 @@ def touched_in(block):
     return (
         block["b"],
         block["c"],
-        reach(block["h"], WINDOWS["h"]),
-        reach(block["w"], WINDOWS["w"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        input_rows(block["w"], WINDOWS["w"]),
     )
 
 
@@ -154,7 +154,7 @@ def touched_out(block):
 
 
 def gather(panel, here, carried, group, count):
-    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
 
     `here` holds `carried(at)` of this rank.
     """
@@ -165,52 +165,53 @@ def gather(panel, here, carried, group, count):
     return all_gather(panel, parts, own, group)
 
 
-def gather_own(panels, here, carried, group, count):
-    """Start to bring each rank of a group its own panel; its share is part of one panel.
+def gather_rotated(panels, here, carried, group, count):
+    """Start to gather on each rank of a group a panel of its own (rotation).
 
-    panels: those of all ranks; `here` holds `carried(at)` of this one.
+    panels: the panel of every rank. `here` holds `carried(at)` of this rank, which is
+    part of one panel.
     """
     panel, mine = panels[group.me], carried(group.peers[group.me])
     parts = [overlap(carried(peer), panel) for peer in group.peers]
     uses = [volume(overlap(mine, theirs)) > 0 for theirs in panels]
     count(volume(panel) - volume(parts[group.me]))
-    return all_gather_own(panel, parts, here, uses, group)
+    return all_gather_rotated(panel, parts, here, uses, group)
 
 
-def run(in_own, ker_own, at, groups, words):
+def run(in_own, ker_own, at, groups, context):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of LINES; `words` counts what arrives.
+    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
     """
-    words.given("In", in_own, owned_in(at), DTYPE)
-    words.given("Ker", ker_own, owned_ker(at), DTYPE)
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
 
     out_box = touched_out(work(at))
     out = in_own.new_zeros(shape(out_box))
 
     def fetch(step):
-        """Start to bring in the panels that `step` waits for."""
-        block, coming = tile(at, step), {}
+        """Start to gather the panels that `step` waits for."""
+        block, pending = tile(at, step), {}
         # All ranks along k need the same slice of In.
-        peers = groups["k"].peers
-        wanted = [touched_in(tile(peer, step)) for peer in peers]
-        count = words.counter("loop", step, "In")
-        coming["In"] = gather_own(wanted, in_own, owned_in, groups["k"], count)
+        group = groups["k"]
+        wanted = [touched_in(tile(peer, step)) for peer in group.peers]
+        count = context.counter("loop", step, "In")
+        pending["In"] = gather_rotated(wanted, in_own, owned_in, group, count)
         # All ranks along x need the same slice of Ker.
-        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
-        coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
-        return coming
+        panel, count = touched_ker(block), context.counter("loop", step, "Ker")
+        pending["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
+        return pending
 
-    panels, coming = {}, fetch(0)
+    panels, pending = {}, fetch(0)
 
     for step in range(STEPS):
         block = tile(at, step)
-        settle(coming, panels)
+        wait_gathers(pending, panels)
         if step + 1 < STEPS:
-            coming = fetch(step + 1)  # travels while this step computes
+            pending = fetch(step + 1)  # travels while this step computes
         out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
-        words.look("Out", step, out)
+        context.check_finite("Out", step, out)
 
     return out
 
@@ -232,7 +233,7 @@ def cut(whole: Interval, parts: int, index: int) -> Interval:
     return start, start + size + (1 if index < longer else 0)
 
 
-def meet(one: Interval, other: Interval) -> Interval:
+def intersect(one: Interval, other: Interval) -> Interval:
     """The positions in both intervals."""
     low = max(one[0], other[0])
     return low, max(low, min(one[1], other[1]))
@@ -241,7 +242,7 @@ def meet(one: Interval, other: Interval) -> Interval:
 @lru_cache(REMEMBERED)
 def overlap(one: Box, other: Box) -> Box:
     """The words in both boxes."""
-    return tuple(meet(a, b) for a, b in zip(one, other, strict=True))
+    return tuple(intersect(a, b) for a, b in zip(one, other, strict=True))
 
 
 @lru_cache(REMEMBERED)
@@ -252,7 +253,7 @@ def shape(box: Box) -> tuple[int, ...]:
 
 @lru_cache(REMEMBERED)
 def volume(box: Box) -> int:
-    """Words in a box."""
+    """TrafficCounter in a box."""
     return math.prod(shape(box))
 
 
@@ -271,7 +272,7 @@ def consecutive(box: Box, frame: Box) -> bool:
 
 
 @lru_cache(REMEMBERED)
-def reach(rows: Interval, window: Window) -> Interval:
+def input_rows(rows: Interval, window: Window) -> Interval:
     """The input rows that a block of output rows reads; padding is not read."""
     low, high = rows
     if high <= low:
@@ -288,7 +289,7 @@ def zeros_around(rows: Interval, window: Window) -> tuple[int, int]:
     low, high = rows
     begin = window.stride * low - window.padding
     frame = window.stride * (high - low - 1) + window.dilation * (window.kernel - 1) + 1
-    first, last = reach(rows, window)
+    first, last = input_rows(rows, window)
     if first == last:
         return frame, 0
     return first - begin, begin + frame - last
@@ -305,33 +306,33 @@ def source_rows(rows: Interval, window: Window) -> list[int]:
     return found
 
 
-class Words:
+class TrafficCounter:
     """Counts the words that this rank receives: (phase, step, tensor) -> words.
 
-    finite: look for NaN and infinity in what a rank is given and computes, and raise
-        `FloatingPointError` with tensor and step.
+    finite: check shards and sums for NaN and infinity, and raise `FloatingPointError`
+        with the tensor and the step.
     """
 
     def __init__(self, finite: bool = False) -> None:
         self.finite = finite
         self.steps: dict[tuple[str, int, str], int] = {}
         self.started, self.latest = 0, "no communication yet"
-        self.part, self.whole = "", self
+        self.prefix, self.whole = "", self
 
-    def during(self, part: str) -> Words:
-        """The same counter for one part of a program: its phases bear that name."""
-        words = Words(self.finite)
-        words.steps, words.whole = self.steps, self.whole
-        words.part = f"{part} "
-        return words
+    def for_pass(self, pass_: str) -> TrafficCounter:
+        """The same counter for one pass of a step: its phases begin with that name."""
+        counter = TrafficCounter(self.finite)
+        counter.steps, counter.whole = self.steps, self.whole
+        counter.prefix = f"{pass_} "
+        return counter
 
     def enter(self, stage: str) -> None:
-        """Note what this rank starts, for the others to see where it is."""
+        """Record what this rank starts; the failure detector reports it."""
         self.whole.started, self.whole.latest = self.whole.started + 1, stage
 
     def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
         """A function that adds received words to one entry."""
-        phase = self.part + phase
+        phase = self.prefix + phase
         self.enter(f"{tensor}, {phase} step {step}")
 
         def count(words: int) -> None:
@@ -341,23 +342,23 @@ class Words:
 
         return count
 
-    def given(
+    def check_shard(
         self, tensor: str, values: torch.Tensor, box: Box, dtype: torch.dtype
     ) -> None:
-        """Refuse a share that is not what this rank owns: `ValueError`."""
+        """Raise `ValueError` unless `values` have the box's shape and this dtype."""
         if values.shape != shape(box) or values.dtype != dtype:
             raise ValueError(
                 f"{tensor} is {tuple(values.shape)} of {values.dtype}, but this rank"
                 f" owns {shape(box)} of {dtype}; give every rank its own box"
             )
-        self.search(tensor, values, "as it was given")
+        self.require_finite(tensor, values, "as it was given")
 
-    def look(self, tensor: str, step: int, values: torch.Tensor) -> None:
-        """Look for NaN in the sums that a rank holds after a step."""
-        self.search(tensor, values, f"after {self.part}loop step {step}")
+    def check_finite(self, tensor: str, step: int, values: torch.Tensor) -> None:
+        """Check the sums of a rank after a step for NaN and infinity."""
+        self.require_finite(tensor, values, f"after {self.prefix}loop step {step}")
 
-    def search(self, tensor: str, values: torch.Tensor, when: str) -> None:
-        """Raise `FloatingPointError` if NaN is looked for and found."""
+    def require_finite(self, tensor: str, values: torch.Tensor, when: str) -> None:
+        """Raise `FloatingPointError` for NaN or infinity, if checks are on."""
         if not self.finite or bool(torch.isfinite(values).all()):
             return
         count = int((~torch.isfinite(values)).sum())
@@ -366,7 +367,7 @@ class Words:
         )
 
     def received(self) -> dict[str, int]:
-        """Words received per tensor, as halo (there or back), and in total."""
+        """Words received per tensor, as halo rows (fetched or returned), in total."""
         words = dict.fromkeys(("In", "Ker", "Out", "halo", "total"), 0)
         for (phase, _, tensor), received in self.steps.items():
             words[tensor] += received
@@ -422,7 +423,7 @@ def grid_size(grid: dict[str, int]) -> int:
     return size
 
 
-def line(at: At, grid: dict[str, int], axes: tuple[str, ...]) -> list[At]:
+def peers_along(at: At, grid: dict[str, int], axes: tuple[str, ...]) -> list[At]:
     """Coordinates of the ranks that differ from `at` only along `axes`, in order."""
     peers = [at]
     for axis in axes:
@@ -475,7 +476,7 @@ def _count_alike(name: str, ranks: Sequence[int]) -> None:
 def make_groups(
     at: At,
     grid: dict[str, int],
-    lines: dict[str, tuple[str, ...]],
+    group_axes: dict[str, tuple[str, ...]],
     timeout: float | None = None,
 ) -> dict[str, Group]:
     """Name -> the group of this rank along some axes. All ranks ask in the same order.
@@ -483,9 +484,11 @@ def make_groups(
     See `ranks_group` for `timeout`.
     """
     groups = {}
-    for name, axes in lines.items():
+    for name, axes in group_axes.items():
         # torch numbers the members of a group by their ranks
-        peers = sorted(line(at, grid, axes), key=lambda peer: rank_of(peer, grid))
+        peers = sorted(
+            peers_along(at, grid, axes), key=lambda peer: rank_of(peer, grid)
+        )
         ranks = [rank_of(peer, grid) for peer in peers]
         groups[name] = Group(ranks_group(ranks, timeout), peers, peers.index(at))
     return groups
@@ -686,7 +689,7 @@ class Room:
 LARGE = 2**18  # bytes of a piece that goes as a message of its own
 
 
-class Coming(NamedTuple):
+class PendingGather(NamedTuple):
     """A panel on its way: the parts that ranks of a group carry, and their values."""
 
     panel: Box
@@ -699,7 +702,7 @@ class Coming(NamedTuple):
 
 def all_gather(
     panel: Box, parts: Sequence[Box], own: torch.Tensor, group: Group
-) -> Coming:
+) -> PendingGather:
     """Start to bring a panel together on all ranks of a group.
 
     parts: for each rank of the group the box that it carries of the panel, maybe empty.
@@ -730,16 +733,16 @@ def all_gather(
         sent = own.flatten().repeat(len(parts))
         requests = [_at_once(flat, sent, words, leave, group)]
         pieces, whole = _rows(flat, panel, parts, fits)
-    return Coming(panel, parts, pieces, whole, requests, taken)
+    return PendingGather(panel, parts, pieces, whole, requests, taken)
 
 
-def all_gather_own(
+def all_gather_rotated(
     panel: Box,
     parts: Sequence[Box],
     own: torch.Tensor,
     wanted: Sequence[bool],
     group: Group,
-) -> Coming:
+) -> PendingGather:
     """Start to bring each rank of a group a panel of its own.
 
     parts: for each rank the box that it carries of this rank's panel, maybe empty.
@@ -759,7 +762,7 @@ def all_gather_own(
     else:
         pieces, whole = _room(panel, parts, mine, group, taken)
         requests = _to_each_other(leave, pieces, group)
-    return Coming(panel, parts, pieces, whole, requests, taken)
+    return PendingGather(panel, parts, pieces, whole, requests, taken)
 
 
 def _room(
@@ -836,7 +839,7 @@ def _to_each_other(
     return dist.batch_isend_irecv(calls) if calls else []
 
 
-def assemble(coming: Coming) -> torch.Tensor:
+def wait_gather(coming: PendingGather) -> torch.Tensor:
     """Wait for the pieces of a panel and put them together; `coming` is then empty."""
     panel, parts, pieces, wholes, requests, _ = coming
     for request in requests:
@@ -855,12 +858,14 @@ def assemble(coming: Coming) -> torch.Tensor:
     return whole
 
 
-def settle(coming: dict[str, Coming], panels: dict[str, torch.Tensor]) -> None:
+def wait_gathers(
+    coming: dict[str, PendingGather], panels: dict[str, torch.Tensor]
+) -> None:
     """Wait for the panels on their way; each takes the place of the one before."""
     while coming:
         tensor, panel = coming.popitem()
         panels.pop(tensor, None)
-        panels[tensor] = assemble(panel)
+        panels[tensor] = wait_gather(panel)
 
 
 def native(group: Group) -> bool:
@@ -885,7 +890,7 @@ class Watch:
     ) -> None:
         self.rank, self.who, self.idle = rank, who, idle
         self.timeout = timeout
-        self.words = Words()
+        self.traffic = TrafficCounter()
         self.ticks, self.state = 0, "here"
         self.parent, self.lock = os.getppid(), threading.Lock()
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -926,7 +931,7 @@ class Watch:
     def sign(self) -> None:
         """Give a sign of life."""
         self.ticks += 1
-        place = 0 if self.idle else self.words.started, self.words.latest
+        place = 0 if self.idle else self.traffic.started, self.traffic.latest
         told = [self.ticks, self.state, self.who, *place, *self.own]
         self.store.set(self.keys[self.rank], json.dumps(told))
 
@@ -953,8 +958,8 @@ class Watch:
                 with self.lock:
                     self.sign()
                 now = time.monotonic()
-                if started != self.words.started:
-                    since, started, heard = now, self.words.started, []
+                if started != self.traffic.started:
+                    since, started, heard = now, self.traffic.started, []
                 if now - since < self.timeout / 2:  # others are asked when all is slow
                     continue
                 signs = self.signs()
@@ -976,7 +981,7 @@ class Watch:
     def end(self, reason: str) -> NoReturn:
         """Say why this rank ends and who is to blame, and end it at once."""
         with self.lock:  # whoever comes second waits for the end
-            self.state, latest = "failed", self.words.latest
+            self.state, latest = "failed", self.traffic.latest
             told = f"{self.who}: failed, last started {latest}: {reason}"
             try:
                 blamed = self.blame(f"{self.who}, last started {latest}: {reason}")
@@ -988,7 +993,7 @@ class Watch:
     def blame(self, own: str) -> str:
         """The ranks that are lost, else those behind, else the first that failed."""
         self.sign()
-        reached = self.words.started
+        reached = self.traffic.started
         first = self.store.compare_set(self.first_key, "", own).decode()
         before, begin = self.signs(), time.monotonic()
         lost = before
@@ -1327,7 +1332,7 @@ def convolve(
     """Out of one block, from exactly the input rows that it reads.
 
     `conv` is torch's conv1d, conv2d or conv3d. The rows may have the zeros of
-    `zeros_beside` around them.
+    `explicit_zeros` around them.
     """
     dims = len(windows)
     rows = (high - low for low, high in (block[axis] for axis in windows))
@@ -1404,7 +1409,7 @@ def surrounded(
 
     A copy, unless there are none or they are there already.
     """
-    reads = [reach(block[axis], window) for axis, window in windows.items()]
+    reads = [input_rows(block[axis], window) for axis, window in windows.items()]
     rows = [high - low for low, high in reads]
     if min(zeros, default=0) < 0:  # rows that nothing reads are cut off
         return F.pad(values, zeros), []
@@ -1642,8 +1647,8 @@ def write_part(folder: str, name: str, data: bytes | memoryview) -> None:
 Tensors = torch.Tensor | tuple[torch.Tensor, ...]
 
 
-class Facts(NamedTuple):
-    """What a program says of itself."""
+class PlanSummary(NamedTuple):
+    """Constants of an emitted program that describe its plan."""
 
     name: str
     plan: str
@@ -1654,21 +1659,23 @@ class Facts(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A box of a tensor that a rank computes; `expected()` judges it."""
+    """A box of a tensor that a rank computes; `expected()` computes it with torch."""
 
     name: str
     box: Box
     expected: Callable[[], torch.Tensor]
 
 
-class Share(NamedTuple):
-    """What a rank computes: `run(words)` gives its box of every result."""
+class RankJob(NamedTuple):
+    """What a rank computes: `run(context)` returns its box of every result."""
 
-    run: Callable[[Words], Tensors]
+    run: Callable[[TrafficCounter], Tensors]
     results: list[Result]
 
 
-def arguments(about: str | None, argv: list[str] | None = None) -> argparse.Namespace:
+def parse_arguments(
+    about: str | None, argv: list[str] | None = None
+) -> argparse.Namespace:
     """The flags of an emitted program. `about` is its docstring."""
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -1704,82 +1711,85 @@ def arguments(about: str | None, argv: list[str] | None = None) -> argparse.Name
     return args
 
 
-def conclude(
-    args: argparse.Namespace, world: World, facts: Facts, share: Share | None = None
+def run_program(
+    args: argparse.Namespace,
+    world: World,
+    summary: PlanSummary,
+    job: RankJob | None = None,
 ) -> int:
-    """Run the share of this rank (None: it has none) as the flags say, and stop.
+    """Run the job of this rank (None: it has none) as the flags say, and stop.
 
     Returns the exit code: 0, or 5 where any rank found a fault. A run that breaks off
     ends the process with code 6.
     """
-    words = Words(finite=args.check)
+    context = TrafficCounter(finite=args.check)
     tune(args.tune)
     try:
         for _ in range(TRIALS if args.tune and args.bench else 0):
-            timed(share, Words(), world)  # so that what is checked is what is timed
-        values, seconds = timed(share, words, world)
-        for each, value in zip(share.results if share else [], values, strict=True):
-            words.search(each.name, value, "at the end")
-        words.enter("the check")
-        faults = check(world, facts, share, values, words) if args.check else []
-        times = bench(args.bench, share, world)
-        follow(world, words, "the gathering of the outcomes")
+            timed(job, TrafficCounter(), world)  # check what is timed
+        values, seconds = timed(job, context, world)
+        for each, value in zip(job.results if job else [], values, strict=True):
+            context.require_finite(each.name, value, "at the end")
+        context.enter("the check")
+        faults = check(world, summary, job, values, context) if args.check else []
+        times = bench(args.bench, job, world)
+        follow(world, context, "the gathering of the outcomes")
         outcome = {
-            "words": words.received(),
+            "words": context.received(),
             "seconds": seconds,
             "times": times,
             "faults": faults,
         }
         outcomes: list[Any] = [None] * world.size
         dist.all_gather_object(outcomes, outcome)
-        most = {name: max(o["words"][name] for o in outcomes) for name in facts.most}
-        most_wrong = args.check and most != facts.most
-        words.enter("the writing of the report")
+        most = {name: max(o["words"][name] for o in outcomes) for name in summary.most}
+        most_wrong = args.check and most != summary.most
+        context.enter("the writing of the report")
         if args.report:
-            leave_report(args, world, facts, outcome, words)
-        if args.save and share is not None:
-            pairs = zip(share.results, values, strict=True)
+            leave_report(args, world, summary, outcome, context)
+        if args.save and job is not None:
+            pairs = zip(job.results, values, strict=True)
             made = {each.name: (each.box, value) for each, value in pairs}
             save_shares(args.report, world.rank, made)
         for fault in faults:
             say(f"rank {world.rank} ({place_at(world.at)}): {fault}", sys.stderr)
-        words.enter("the barrier at the end")
+        context.enter("the barrier at the end")
         wait_for_all(world)
         bad = sum(bool(o["faults"]) for o in outcomes)
         if world.rank == 0:
             slowest = max(o["seconds"] for o in outcomes)
-            tell(args, world, facts, most, slowest, times, bad)
+            tell(args, world, summary, most, slowest, times, bad)
         stop(world)
     except Exception as error:
-        break_off(world, words, error)
+        break_off(world, context, error)
     return 5 if bad or most_wrong else 0
 
 
 def timed(
-    share: Share | None, words: Words, world: World
+    job: RankJob | None, context: TrafficCounter, world: World
 ) -> tuple[tuple[torch.Tensor, ...], float]:
     """This rank's results and the seconds they took; all ranks begin together."""
-    follow(world, words, "the barrier before a run")
+    follow(world, context, "the barrier before a run")
     wait_for_all(world)
     begin = time.perf_counter()
-    made = () if share is None else share.run(words)
+    made = () if job is None else job.run(context)
     if world.device.type == "cuda":
         torch.cuda.synchronize(world.device)
     seconds = time.perf_counter() - begin
     return (made,) if isinstance(made, torch.Tensor) else made, seconds
 
 
-def follow(world: World, words: Words, stage: str) -> None:
+def follow(world: World, context: TrafficCounter, stage: str) -> None:
     """A stage begins; from now on the other ranks hear of these words."""
-    words.enter(stage)
+    context.enter(stage)
     if world.watch:
-        words.started = max(words.started, world.watch.words.started + 1)
-        world.watch.words = words
+        context.started = max(context.started, world.watch.traffic.started + 1)
+        world.watch.traffic = context
 
 
-def bench(runs: int, share: Share | None, world: World) -> list[float]:
+def bench(runs: int, job: RankJob | None, world: World) -> list[float]:
     """Seconds of the slowest rank in each of some runs."""
-    times = [timed(share, Words(), world)[1] for _ in range(runs)]
+    times = [timed(job, TrafficCounter(), world)[1] for _ in range(runs)]
     if times:
         slowest = torch.tensor(times, dtype=torch.float64, device=world.device)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
@@ -1789,40 +1799,42 @@ def bench(runs: int, share: Share | None, world: World) -> list[float]:
 
 def check(
     world: World,
-    facts: Facts,
-    share: Share | None,
+    summary: PlanSummary,
+    job: RankJob | None,
     values: tuple[torch.Tensor, ...],
-    words: Words,
+    context: TrafficCounter,
 ) -> list[str]:
     """What is wrong with the values and the words of this rank, one sentence each."""
-    if share is None:
+    if job is None:
         return []
     faults = [
         value_fault(each.name, value, each.expected(), each.box)
-        for each, value in zip(share.results, values, strict=True)
+        for each, value in zip(job.results, values, strict=True)
     ]
-    wrong_words = word_faults(words.received(), expected_words(facts.words, world.rank))
+    wrong_words = word_faults(
+        context.received(), expected_words(summary.words, world.rank)
+    )
     return [*filter(None, faults), *wrong_words]
 
 
 def leave_report(
     args: argparse.Namespace,
     world: World,
-    facts: Facts,
+    summary: PlanSummary,
     outcome: dict[str, Any],
-    words: Words,
+    context: TrafficCounter,
 ) -> None:
     """Write this rank's JSON report: what it did, what it received and when."""
-    steps = [[*key, received] for key, received in sorted(words.steps.items())]
+    steps = [[*key, received] for key, received in sorted(context.steps.items())]
     checked = None if not args.check else not outcome["faults"]
-    report = {"plan": facts.plan, "rank": world.rank, "at": world.at, **outcome}
+    report = {"plan": summary.plan, "rank": world.rank, "at": world.at, **outcome}
     write_report(args.report, world.rank, {**report, "check": checked, "steps": steps})
 
 
 def tell(
     args: argparse.Namespace,
     world: World,
-    facts: Facts,
+    summary: PlanSummary,
     most: dict[str, int],
     seconds: float,
     times: list[float],
@@ -1831,16 +1843,16 @@ def tell(
     """The lines of rank 0."""
     shown = " ".join(f"{name} {words}" for name, words in most.items())
     say(
-        f"{facts.name}: {world.size} ranks, {seconds:.4f} s;"
+        f"{summary.name}: {world.size} ranks, {seconds:.4f} s;"
         f" words received per rank, at most: {shown}"
     )
     if times:
         median = statistics.median(times)
-        rate = facts.flops / median / 1e9
+        rate = summary.flops / median / 1e9
         say(
             f"bench: {len(times)} runs, slowest rank: median {median:.6f} s,"
             f" min {min(times):.6f} s, {rate:.3f} GFlop/s; at most"
-            f" {most['total']} words, {most['total'] * facts.dtype.itemsize} bytes"
+            f" {most['total']} words, {most['total'] * summary.dtype.itemsize} bytes"
             " received per rank and run"
         )
     for line in chosen():
@@ -1849,18 +1861,21 @@ def tell(
         return
     if bad:
         say(f"check: failed on {bad} of {world.size} ranks", sys.stderr)
-    elif most != facts.most:
-        say(f"check: words differ from the plan's, {facts.most}", sys.stderr)
+    elif most != summary.most:
+        say(f"check: words differ from the plan's, {summary.most}", sys.stderr)
     else:
         say("check: every share and every word count is as it should be")
 
 
-def break_off(world: World, words: Words, error: Exception) -> NoReturn:
+def break_off(world: World, context: TrafficCounter, error: Exception) -> NoReturn:
     """Say which rank failed, where it was and who is lost, and end at once."""
     if world.watch:
         world.watch.end(reason_of(error))
     where = f"rank {world.rank} ({place_at(world.at)})"
-    say(f"{where}: failed, last started {words.latest}: {reason_of(error)}", sys.stderr)
+    say(
+        f"{where}: failed, last started {context.latest}: {reason_of(error)}",
+        sys.stderr,
+    )
     os._exit(6)
 
 
@@ -1874,11 +1889,11 @@ def expected_out(at, device):
 
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
-    args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    args = parse_arguments(__doc__)
+    summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES, args.timeout)
+    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
@@ -1886,7 +1901,7 @@ def main():
     results = [
         Result("Out", owned_out(at), partial(expected_out, at, device)),
     ]
-    return conclude(args, world, facts, Share(job, results))
+    return run_program(args, world, summary, RankJob(job, results))
 
 
 if __name__ == "__main__":

@@ -24,13 +24,32 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from synth.runtime.comm.collectives import add_up, all_gather, assemble, reduce_scatter
-from synth.runtime.comm.halo_exchange import redistribute
-from synth.runtime.grid.boxes import Window, cut, overlap, reach, volume, widen, within
-from synth.runtime.grid.process_grid import line, make_groups, start
+from synth.runtime.comm.collectives import (
+    all_gather,
+    reduce_scatter,
+    wait_gather,
+    wait_reduce,
+)
+from synth.runtime.comm.halo_exchange import fetch_rows
+from synth.runtime.grid.boxes import (
+    Window,
+    cut,
+    input_rows,
+    overlap,
+    volume,
+    widen,
+    within,
+)
+from synth.runtime.grid.process_grid import make_groups, peers_along, start
 from synth.runtime.kernels.conv import convolve, kernel_gradient
 from synth.runtime.program.check import gradient, reference
-from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.cli import (
+    PlanSummary,
+    RankJob,
+    Result,
+    parse_arguments,
+    run_program,
+)
 from synth.runtime.program.sample_data import sample_box
 
 NAME = "uneven"
@@ -40,7 +59,7 @@ DTYPE = torch.float32
 P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
 GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 8  # ranks that may be started
-LINES = {  # what the ranks that differ only along these axes share
+GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
     "x": ("h",),  # a slice of Ker
     "c": ("c",),  # a slice of Out
@@ -105,8 +124,8 @@ def touched_in(block):
     return (
         block["b"],
         block["c"],
-        reach(block["h"], WINDOWS["h"]),
-        reach(block["w"], WINDOWS["w"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        input_rows(block["w"], WINDOWS["w"]),
     )
 
 
@@ -117,8 +136,8 @@ def carried_in(at):
     return (
         b,
         c,
-        reach(block["h"], WINDOWS["h"]),
-        widen(w, reach(block["w"], WINDOWS["w"]), P_k, at["k"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        widen(w, input_rows(block["w"], WINDOWS["w"]), P_k, at["k"]),
     )
 
 
@@ -153,7 +172,7 @@ def touched_out(block):
 
 
 def gather(panel, here, carried, group, count):
-    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
 
     `here` holds `carried(at)` of this rank.
     """
@@ -165,83 +184,83 @@ def gather(panel, here, carried, group, count):
 
 
 def reduce(sums, panel, carried, group, count):
-    """Start to sum a panel over a group: each rank gets the terms of what it carries."""
-    shares = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(shares[group.me]) * (len(shares) - 1))
-    return reduce_scatter(sums, panel, shares, group)
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    count(volume(parts[group.me]) * (len(parts) - 1))
+    return reduce_scatter(sums, panel, parts, group)
 
 
-def forward(in_own, ker_own, at, groups, words):
+def forward(in_own, ker_own, at, groups, context):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of LINES; `words` counts what arrives.
+    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
     Returned as well, for the passes to come: `in_slice`.
     """
     # The output rows of a block read input rows that its neighbours own.
-    neighbours = line(at, GRID, ("h", "k"))
-    count = words.counter("halo", 0, "In")
-    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+    neighbours = peers_along(at, GRID, ("h", "k"))
+    count = context.counter("halo", 0, "In")
+    in_wide = fetch_rows(in_own, owned_in, carried_in, at, neighbours, GRID, count)
 
     # All ranks along k need the same slice of In.
     in_box = touched_in(work(at))
-    count = words.counter("expand", 0, "In")
-    in_coming = gather(in_box, in_wide, carried_in, groups["k"], count)
+    count = context.counter("expand", 0, "In")
+    in_pending = gather(in_box, in_wide, carried_in, groups["k"], count)
 
     # All ranks along x need the same slice of Ker.
     ker_box = touched_ker(work(at))
-    count = words.counter("loop", 0, "Ker")
-    ker_coming = gather(ker_box, ker_own, owned_ker, groups["x"], count)
+    count = context.counter("loop", 0, "Ker")
+    ker_pending = gather(ker_box, ker_own, owned_ker, groups["x"], count)
 
-    in_slice, ker_slice = assemble(in_coming), assemble(ker_coming)
+    in_slice, ker_slice = wait_gather(in_pending), wait_gather(ker_pending)
 
     out_box = touched_out(work(at))
     block = work(at)
     out = convolve(F.conv2d, in_slice, ker_slice, block, WINDOWS)
-    words.look("Out", 0, out)
+    context.check_finite("Out", 0, out)
 
-    del ker_slice, ker_coming  # what follows needs room
+    del ker_slice, ker_pending  # what follows needs room
 
     # Each rank along c holds a partial sum of the same slice of Out.
-    count = words.counter("reduce", 0, "Out")
-    leaving = reduce(out, out_box, owned_out, groups["c"], count)
-    total = add_up(leaving)
+    count = context.counter("reduce", 0, "Out")
+    pending_sum = reduce(out, out_box, owned_out, groups["c"], count)
+    total = wait_reduce(pending_sum)
 
     return total, in_slice
 
 
-def backward_filter(in_slice, dout_own, at, groups, words):
+def backward_filter(in_slice, dout_own, at, groups, context):
     """This rank's share of dKer: its words of the box `owned_ker(at)`.
 
     `in_slice` and `dout_own` hold the boxes `touched_in(work(at))` and `owned_out(at)`,
-    `groups` the group of this rank for every entry of LINES; `words` counts what
+    `groups` the group of this rank for every entry of GROUP_AXES; `context` counts what
     arrives.
     """
     # All ranks along c need the same slice of dOut.
     dout_box = touched_out(work(at))
-    count = words.counter("expand", 0, "Out")
-    dout_coming = gather(dout_box, dout_own, owned_out, groups["c"], count)
-    dout_slice = assemble(dout_coming)
+    count = context.counter("expand", 0, "Out")
+    dout_pending = gather(dout_box, dout_own, owned_out, groups["c"], count)
+    dout_slice = wait_gather(dout_pending)
 
     dker_box = touched_ker(work(at))
     block = work(at)
     dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
-    words.look("dKer", 0, dker)
+    context.check_finite("dKer", 0, dker)
 
     # Each rank along x holds a partial sum of the same slice of dKer.
-    count = words.counter("loop", 0, "Ker")
-    leaving = reduce(dker, dker_box, owned_ker, groups["x"], count)
-    return add_up(leaving)
+    count = context.counter("loop", 0, "Ker")
+    pending_sum = reduce(dker, dker_box, owned_ker, groups["x"], count)
+    return wait_reduce(pending_sum)
 
 
 class Layer(torch.autograd.Function):
-    """The layer as torch differentiates it; what the passes keep waits in `ctx`."""
+    """The layer for autograd; `ctx` saves what later passes reuse."""
 
     @staticmethod
-    def forward(ctx, in_own, ker_own, at, groups, words):
+    def forward(ctx, in_own, ker_own, at, groups, context):
         """Out, from the shares of In and Ker."""
-        ctx.place = at, groups, words
-        place = at, groups, words.during("forward")
+        ctx.place = at, groups, context
+        place = at, groups, context.for_pass("forward")
         out, in_slice = forward(in_own, ker_own, *place)
         ctx.save_for_backward(in_slice)
         return out
@@ -250,20 +269,20 @@ class Layer(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, dout_own):
         """dKer, from the share of dOut."""
-        at, groups, words = ctx.place
+        at, groups, context = ctx.place
         (in_slice,) = ctx.saved_tensors
-        place = at, groups, words.during("backward-filter")
+        place = at, groups, context.for_pass("backward-filter")
         dker = backward_filter(in_slice, dout_own, *place)
         return None, dker, None, None, None
 
 
-def run(in_own, ker_own, dout_own, at, groups, words):
+def run(in_own, ker_own, dout_own, at, groups, context):
     """The passes of a training step: this rank's shares of Out and dKer."""
-    words.given("In", in_own, owned_in(at), DTYPE)
-    words.given("Ker", ker_own, owned_ker(at), DTYPE)
-    words.given("dOut", dout_own, owned_out(at), DTYPE)
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+    context.check_shard("dOut", dout_own, owned_out(at), DTYPE)
     given = in_own, ker_own.detach().requires_grad_()
-    out = Layer.apply(*given, at, groups, words)
+    out = Layer.apply(*given, at, groups, context)
     return out.detach(), *torch.autograd.grad(out, given[1], dout_own)
 
 
@@ -285,11 +304,11 @@ def expected_dker(at, device):
 
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
-    args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    args = parse_arguments(__doc__)
+    summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES, args.timeout)
+    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
@@ -299,7 +318,7 @@ def main():
         Result("Out", owned_out(at), partial(expected_out, at, device)),
         Result("dKer", owned_ker(at), partial(expected_dker, at, device)),
     ]
-    return conclude(args, world, facts, Share(job, results))
+    return run_program(args, world, summary, RankJob(job, results))
 
 
 if __name__ == "__main__":

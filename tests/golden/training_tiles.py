@@ -30,27 +30,33 @@ from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.collectives import (
     all_gather,
-    assemble,
-    collect,
     reduce_scatter,
-    settle,
+    wait_gather,
+    wait_gathers,
+    wait_reduces,
 )
-from synth.runtime.comm.halo_exchange import give_back, redistribute
+from synth.runtime.comm.halo_exchange import fetch_rows, return_rows
 from synth.runtime.grid.boxes import (
     Window,
     cut,
-    digits,
+    input_rows,
     overlap,
-    reach,
     shape,
+    tile_indices,
     volume,
     widen,
     within,
 )
-from synth.runtime.grid.process_grid import line, make_groups, start
+from synth.runtime.grid.process_grid import make_groups, peers_along, start
 from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.program.check import gradient, reference
-from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.cli import (
+    PlanSummary,
+    RankJob,
+    Result,
+    parse_arguments,
+    run_program,
+)
 from synth.runtime.program.sample_data import sample_box
 
 NAME = "strided"
@@ -60,7 +66,7 @@ DTYPE = torch.float32
 P_h, P_k = 2, 3  # ranks along each axis
 GRID = {"h": P_h, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 6  # ranks that may be started
-LINES = {  # what the ranks that differ only along these axes share
+GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
     "x": ("h",),  # a slice of Ker
 }
@@ -114,7 +120,7 @@ def work(at):
 def tile(at, step, tiles):
     """The part of that block which one step of a pass works on."""
     block = work(at)
-    for axis, index in digits(step, tiles).items():
+    for axis, index in tile_indices(step, tiles).items():
         block[axis] = cut(block[axis], tiles[axis], index)
     return block
 
@@ -129,8 +135,8 @@ def touched_in(block):
     return (
         block["b"],
         block["c"],
-        reach(block["h"], WINDOWS["h"]),
-        reach(block["w"], WINDOWS["w"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        input_rows(block["w"], WINDOWS["w"]),
     )
 
 
@@ -138,7 +144,7 @@ def carried_in(at):
     """What a rank hands out: its share of the rows that its block reads, halo and all."""
     b, c, h, w = owned_in(at)
     block = work(at)
-    return b, c, widen(h, reach(block["h"], WINDOWS["h"]), P_k, at["k"]), w
+    return b, c, widen(h, input_rows(block["h"], WINDOWS["h"]), P_k, at["k"]), w
 
 
 def owned_ker(at):
@@ -162,7 +168,7 @@ def touched_out(block):
 
 
 def gather(panel, here, carried, group, count):
-    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
 
     `here` holds `carried(at)` of this rank.
     """
@@ -174,37 +180,37 @@ def gather(panel, here, carried, group, count):
 
 
 def reduce(sums, panel, carried, group, count):
-    """Start to sum a panel over a group: each rank gets the terms of what it carries."""
-    shares = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(shares[group.me]) * (len(shares) - 1))
-    return reduce_scatter(sums, panel, shares, group)
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    count(volume(parts[group.me]) * (len(parts) - 1))
+    return reduce_scatter(sums, panel, parts, group)
 
 
-def forward(in_own, ker_own, at, groups, words):
+def forward(in_own, ker_own, at, groups, context):
     """This rank's share of Out: its words of the box `owned_out(at)`.
 
     `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of LINES; `words` counts what arrives.
+    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
     Returned as well, for the passes to come: `in_slice`.
     """
     tiles, steps = TILES["forward"], STEPS["forward"]
 
     # The output rows of a block read input rows that its neighbours own.
-    neighbours = line(at, GRID, ("h", "k"))
-    count = words.counter("halo", 0, "In")
-    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+    neighbours = peers_along(at, GRID, ("h", "k"))
+    count = context.counter("halo", 0, "In")
+    in_wide = fetch_rows(in_own, owned_in, carried_in, at, neighbours, GRID, count)
 
     # All ranks along k need the same slice of In.
     in_box = touched_in(work(at))
-    count = words.counter("expand", 0, "In")
-    in_coming = gather(in_box, in_wide, carried_in, groups["k"], count)
+    count = context.counter("expand", 0, "In")
+    in_pending = gather(in_box, in_wide, carried_in, groups["k"], count)
 
     # All ranks along x need the same slice of Ker.
     ker_box = touched_ker(work(at))
-    count = words.counter("expand", 1, "Ker")
-    ker_coming = gather(ker_box, ker_own, owned_ker, groups["x"], count)
+    count = context.counter("expand", 1, "Ker")
+    ker_pending = gather(ker_box, ker_own, owned_ker, groups["x"], count)
 
-    in_slice, ker_slice = assemble(in_coming), assemble(ker_coming)
+    in_slice, ker_slice = wait_gather(in_pending), wait_gather(ker_pending)
 
     out_box = touched_out(work(at))
     out = in_own.new_zeros(shape(out_box))
@@ -215,16 +221,16 @@ def forward(in_own, ker_own, at, groups, words):
         ker_tile = ker_slice[within(touched_ker(block), ker_box)]
         place = within(touched_out(block), out_box)
         out[place] += convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
-        words.look("Out", step, out)
+        context.check_finite("Out", step, out)
 
     return out, in_slice
 
 
-def backward_data(ker_own, dout_own, at, groups, words):
+def backward_data(ker_own, dout_own, at, groups, context):
     """A function that returns this rank's share of dIn.
 
     `ker_own` and `dout_own` hold the boxes `owned_ker(at)` and `owned_out(at)`,
-    `groups` the group of this rank for every entry of LINES; `words` counts what
+    `groups` the group of this rank for every entry of GROUP_AXES; `context` counts what
     arrives. The share, its words of the box `owned_in(at)`, is whole once the sums that
     travel meanwhile are here.
     """
@@ -232,78 +238,78 @@ def backward_data(ker_own, dout_own, at, groups, words):
 
     din_box = carried_in(at)
     din = ker_own.new_zeros(shape(din_box))
-    leaving = []
+    pending_sums = []
 
     def fetch(step):
-        """Start to bring in the panels that `step` waits for."""
-        block, coming = tile(at, step, tiles), {}
+        """Start to gather the panels that `step` waits for."""
+        block, pending = tile(at, step, tiles), {}
         # All ranks along x need the same slice of Ker.
-        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
-        coming["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
-        return coming
+        panel, count = touched_ker(block), context.counter("loop", step, "Ker")
+        pending["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
+        return pending
 
-    panels, coming = {}, fetch(0)
+    panels, pending = {}, fetch(0)
 
     for step in range(steps):
         block = tile(at, step, tiles)
-        settle(coming, panels)
+        wait_gathers(pending, panels)
         if step + 1 < steps:
-            coming = fetch(step + 1)  # travels while this step computes
+            pending = fetch(step + 1)  # travels while this step computes
         sums = input_gradient(panels["Ker"], dout_own, block, WINDOWS)
-        words.look("dIn", step, sums)
+        context.check_finite("dIn", step, sums)
         # Each rank along k holds a partial sum of the same slice of dIn.
-        panel, count = touched_in(block), words.counter("loop", step, "In")
-        collect(leaving, din, din_box)  # the panel before
-        leaving.append(reduce(sums, panel, carried_in, groups["k"], count))
+        panel, count = touched_in(block), context.counter("loop", step, "In")
+        wait_reduces(pending_sums, din, din_box)  # of the panel before
+        pending_sums.append(reduce(sums, panel, carried_in, groups["k"], count))
 
     def finish():
         """Wait for the sums of dIn that still travel."""
-        collect(leaving, din, din_box)
+        wait_reduces(pending_sums, din, din_box)
         # The rows of dIn that a block computes for its neighbours are added where they are owned.
-        neighbours = line(at, GRID, ("h", "k"))
-        count = words.counter("return", 0, "In")
-        return give_back(din, carried_in, owned_in, at, neighbours, GRID, count)
+        neighbours = peers_along(at, GRID, ("h", "k"))
+        count = context.counter("return", 0, "In")
+        return return_rows(din, carried_in, owned_in, at, neighbours, GRID, count)
 
     return finish
 
 
-def backward_filter(in_slice, dout_own, at, groups, words):
+def backward_filter(in_slice, dout_own, at, groups, context):
     """This rank's share of dKer: its words of the box `owned_ker(at)`.
 
     `in_slice` and `dout_own` hold the boxes `touched_in(work(at))` and `owned_out(at)`,
-    `groups` the group of this rank for every entry of LINES; `words` counts what
+    `groups` the group of this rank for every entry of GROUP_AXES; `context` counts what
     arrives.
     """
     tiles, steps = TILES["backward_filter"], STEPS["backward_filter"]
 
     dker_box = owned_ker(at)
     dker = in_slice.new_zeros(shape(dker_box))
-    leaving = []
+    pending_sums = []
 
     for step in range(steps):
         block = tile(at, step, tiles)
         in_tile = in_slice[within(touched_in(block), touched_in(work(at)))]
         dout_tile = dout_own[within(touched_out(block), owned_out(at))]
         sums = kernel_gradient(in_tile, dout_tile, block, WINDOWS)
-        words.look("dKer", step, sums)
+        context.check_finite("dKer", step, sums)
         # Each rank along x holds a partial sum of the same slice of dKer.
-        panel, count = touched_ker(block), words.counter("loop", step, "Ker")
-        collect(leaving, dker, dker_box)  # the panel before
-        leaving.append(reduce(sums, panel, owned_ker, groups["x"], count))
+        panel, count = touched_ker(block), context.counter("loop", step, "Ker")
+        wait_reduces(pending_sums, dker, dker_box)  # of the panel before
+        pending_sums.append(reduce(sums, panel, owned_ker, groups["x"], count))
 
-    collect(leaving, dker, dker_box)
+    wait_reduces(pending_sums, dker, dker_box)
 
     return dker
 
 
 class Layer(torch.autograd.Function):
-    """The layer as torch differentiates it; what the passes keep waits in `ctx`."""
+    """The layer for autograd; `ctx` saves what later passes reuse."""
 
     @staticmethod
-    def forward(ctx, in_own, ker_own, at, groups, words):
+    def forward(ctx, in_own, ker_own, at, groups, context):
         """Out, from the shares of In and Ker."""
-        ctx.place = at, groups, words
-        place = at, groups, words.during("forward")
+        ctx.place = at, groups, context
+        place = at, groups, context.for_pass("forward")
         out, in_slice = forward(in_own, ker_own, *place)
         ctx.save_for_backward(in_slice, ker_own)
         return out
@@ -312,24 +318,24 @@ class Layer(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, dout_own):
         """dIn and dKer, from the share of dOut."""
-        at, groups, words = ctx.place
+        at, groups, context = ctx.place
         in_slice, ker_own = ctx.saved_tensors
-        place = at, groups, words.during("backward-data")
+        place = at, groups, context.for_pass("backward-data")
         finish = backward_data(ker_own, dout_own, *place)
         # Sums of dIn travel while dKer is computed.
-        place = at, groups, words.during("backward-filter")
+        place = at, groups, context.for_pass("backward-filter")
         dker = backward_filter(in_slice, dout_own, *place)
         din = finish()
         return din, dker, None, None, None
 
 
-def run(in_own, ker_own, dout_own, at, groups, words):
+def run(in_own, ker_own, dout_own, at, groups, context):
     """The passes of a training step: this rank's shares of Out, dIn and dKer."""
-    words.given("In", in_own, owned_in(at), DTYPE)
-    words.given("Ker", ker_own, owned_ker(at), DTYPE)
-    words.given("dOut", dout_own, owned_out(at), DTYPE)
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+    context.check_shard("dOut", dout_own, owned_out(at), DTYPE)
     given = in_own.detach().requires_grad_(), ker_own.detach().requires_grad_()
-    out = Layer.apply(*given, at, groups, words)
+    out = Layer.apply(*given, at, groups, context)
     return out.detach(), *torch.autograd.grad(out, given, dout_own)
 
 
@@ -359,11 +365,11 @@ def expected_dker(at, device):
 
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
-    args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    args = parse_arguments(__doc__)
+    summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES, args.timeout)
+    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
@@ -374,7 +380,7 @@ def main():
         Result("dIn", owned_in(at), partial(expected_din, at, device)),
         Result("dKer", owned_ker(at), partial(expected_dker, at, device)),
     ]
-    return conclude(args, world, facts, Share(job, results))
+    return run_program(args, world, summary, RankJob(job, results))
 
 
 if __name__ == "__main__":

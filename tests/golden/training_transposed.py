@@ -29,13 +29,24 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from synth.runtime.comm.collectives import add_up, all_gather, assemble, reduce_scatter
-from synth.runtime.comm.halo_exchange import give_back, redistribute
-from synth.runtime.grid.boxes import Window, cut, overlap, reach, volume, within
-from synth.runtime.grid.process_grid import line, make_groups, start
+from synth.runtime.comm.collectives import (
+    all_gather,
+    reduce_scatter,
+    wait_gather,
+    wait_reduce,
+)
+from synth.runtime.comm.halo_exchange import fetch_rows, return_rows
+from synth.runtime.grid.boxes import Window, cut, input_rows, overlap, volume, within
+from synth.runtime.grid.process_grid import make_groups, peers_along, start
 from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.program.check import gradient, reference
-from synth.runtime.program.cli import Facts, Result, Share, arguments, conclude
+from synth.runtime.program.cli import (
+    PlanSummary,
+    RankJob,
+    Result,
+    parse_arguments,
+    run_program,
+)
 from synth.runtime.program.sample_data import sample_box
 
 NAME = "up"
@@ -45,7 +56,7 @@ DTYPE = torch.float32
 P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
 GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 8  # ranks that may be started
-LINES = {  # what the ranks that differ only along these axes share
+GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
     "x": ("h",),  # a slice of Ker
     "c": ("c",),  # a slice of Out
@@ -104,8 +115,8 @@ def touched_in(block):
     return (
         block["b"],
         block["c"],
-        reach(block["h"], WINDOWS["h"]),
-        reach(block["w"], WINDOWS["w"]),
+        input_rows(block["h"], WINDOWS["h"]),
+        input_rows(block["w"], WINDOWS["w"]),
     )
 
 
@@ -113,7 +124,7 @@ def carried_in(at):
     """What a rank hands out: its share of the rows that its block reads, halo and all."""
     b, c, _, w = owned_in(at)
     block = work(at)
-    return b, c, reach(block["h"], WINDOWS["h"]), w
+    return b, c, input_rows(block["h"], WINDOWS["h"]), w
 
 
 def owned_ker(at):
@@ -147,7 +158,7 @@ def touched_out(block):
 
 
 def gather(panel, here, carried, group, count):
-    """Start to bring a panel to all ranks of a group: each hands out what it carries.
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
 
     `here` holds `carried(at)` of this rank.
     """
@@ -159,113 +170,113 @@ def gather(panel, here, carried, group, count):
 
 
 def reduce(sums, panel, carried, group, count):
-    """Start to sum a panel over a group: each rank gets the terms of what it carries."""
-    shares = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(shares[group.me]) * (len(shares) - 1))
-    return reduce_scatter(sums, panel, shares, group)
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    count(volume(parts[group.me]) * (len(parts) - 1))
+    return reduce_scatter(sums, panel, parts, group)
 
 
-def backward_data(ker_own, dout_own, at, groups, words):
+def backward_data(ker_own, dout_own, at, groups, context):
     """This rank's share of dIn: its words of the box `owned_in(at)`.
 
     `ker_own` and `dout_own` hold the boxes `owned_ker(at)` and `owned_out(at)`,
-    `groups` the group of this rank for every entry of LINES; `words` counts what
+    `groups` the group of this rank for every entry of GROUP_AXES; `context` counts what
     arrives. Returned as well, for the passes to come: `ker_slice` and `dout_slice`.
     """
     # All ranks along x need the same slice of Ker.
     ker_box = touched_ker(work(at))
-    count = words.counter("expand", 0, "Ker")
-    ker_coming = gather(ker_box, ker_own, owned_ker, groups["x"], count)
+    count = context.counter("expand", 0, "Ker")
+    ker_pending = gather(ker_box, ker_own, owned_ker, groups["x"], count)
 
     # All ranks along c need the same slice of dOut.
     dout_box = touched_out(work(at))
-    count = words.counter("expand", 1, "Out")
-    dout_coming = gather(dout_box, dout_own, owned_out, groups["c"], count)
+    count = context.counter("expand", 1, "Out")
+    dout_pending = gather(dout_box, dout_own, owned_out, groups["c"], count)
 
-    ker_slice, dout_slice = assemble(ker_coming), assemble(dout_coming)
+    ker_slice, dout_slice = wait_gather(ker_pending), wait_gather(dout_pending)
 
     din_box = touched_in(work(at))
     block = work(at)
     din = input_gradient(ker_slice, dout_slice, block, WINDOWS)
-    words.look("dIn", 0, din)
+    context.check_finite("dIn", 0, din)
 
     # Each rank along k holds a partial sum of the same slice of dIn.
-    count = words.counter("loop", 0, "In")
-    leaving = reduce(din, din_box, carried_in, groups["k"], count)
-    total = add_up(leaving)
+    count = context.counter("loop", 0, "In")
+    pending_sum = reduce(din, din_box, carried_in, groups["k"], count)
+    total = wait_reduce(pending_sum)
 
     del din
 
     # The rows of dIn that a block computes for its neighbours are added where they are owned.
-    neighbours = line(at, GRID, ("h",))
-    count = words.counter("return", 0, "In")
-    din_own = give_back(total, carried_in, owned_in, at, neighbours, GRID, count)
+    neighbours = peers_along(at, GRID, ("h",))
+    count = context.counter("return", 0, "In")
+    din_own = return_rows(total, carried_in, owned_in, at, neighbours, GRID, count)
 
     return din_own, ker_slice, dout_slice
 
 
-def forward(in_own, ker_slice, at, groups, words):
+def forward(in_own, ker_slice, at, groups, context):
     """A function that returns this rank's share of Out.
 
     `in_own` and `ker_slice` hold the boxes `owned_in(at)` and `touched_ker(work(at))`,
-    `groups` the group of this rank for every entry of LINES; `words` counts what
+    `groups` the group of this rank for every entry of GROUP_AXES; `context` counts what
     arrives. The share, its words of the box `owned_out(at)`, is whole once the sums
     that travel meanwhile are here. Returned as well, for the passes to come:
     `in_slice`.
     """
     # The output rows of a block read input rows that its neighbours own.
-    neighbours = line(at, GRID, ("h",))
-    count = words.counter("halo", 0, "In")
-    in_wide = redistribute(in_own, owned_in, carried_in, at, neighbours, GRID, count)
+    neighbours = peers_along(at, GRID, ("h",))
+    count = context.counter("halo", 0, "In")
+    in_wide = fetch_rows(in_own, owned_in, carried_in, at, neighbours, GRID, count)
 
     # All ranks along k need the same slice of In.
     in_box = touched_in(work(at))
-    count = words.counter("expand", 0, "In")
-    in_coming = gather(in_box, in_wide, carried_in, groups["k"], count)
-    in_slice = assemble(in_coming)
+    count = context.counter("expand", 0, "In")
+    in_pending = gather(in_box, in_wide, carried_in, groups["k"], count)
+    in_slice = wait_gather(in_pending)
 
     out_box = touched_out(work(at))
     block = work(at)
     out = convolve(F.conv2d, in_slice, ker_slice, block, WINDOWS)
-    words.look("Out", 0, out)
+    context.check_finite("Out", 0, out)
 
     # Each rank along c holds a partial sum of the same slice of Out.
-    count = words.counter("reduce", 0, "Out")
-    leaving = reduce(out, out_box, owned_out, groups["c"], count)
+    count = context.counter("reduce", 0, "Out")
+    pending_sum = reduce(out, out_box, owned_out, groups["c"], count)
 
     def finish():
         """Wait for the sums of Out that still travel."""
-        return add_up(leaving)
+        return wait_reduce(pending_sum)
 
     return finish, in_slice
 
 
-def backward_filter(in_slice, dout_slice, at, groups, words):
+def backward_filter(in_slice, dout_slice, at, groups, context):
     """This rank's share of dKer: its words of the box `owned_ker(at)`.
 
     `in_slice` and `dout_slice` hold the boxes `touched_in(work(at))` and
-    `touched_out(work(at))`, `groups` the group of this rank for every entry of LINES;
-    `words` counts what arrives.
+    `touched_out(work(at))`, `groups` the group of this rank for every entry of
+    GROUP_AXES; `context` counts what arrives.
     """
     dker_box = touched_ker(work(at))
     block = work(at)
     dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
-    words.look("dKer", 0, dker)
+    context.check_finite("dKer", 0, dker)
 
     # Each rank along x holds a partial sum of the same slice of dKer.
-    count = words.counter("loop", 0, "Ker")
-    leaving = reduce(dker, dker_box, owned_ker, groups["x"], count)
-    return add_up(leaving)
+    count = context.counter("loop", 0, "Ker")
+    pending_sum = reduce(dker, dker_box, owned_ker, groups["x"], count)
+    return wait_reduce(pending_sum)
 
 
 class Layer(torch.autograd.Function):
-    """The layer as torch differentiates it; what the passes keep waits in `ctx`."""
+    """The layer for autograd; `ctx` saves what later passes reuse."""
 
     @staticmethod
-    def forward(ctx, dout_own, ker_own, at, groups, words):
+    def forward(ctx, dout_own, ker_own, at, groups, context):
         """dIn, from the shares of dOut and Ker."""
-        ctx.place = at, groups, words
-        place = at, groups, words.during("backward-data")
+        ctx.place = at, groups, context
+        place = at, groups, context.for_pass("backward-data")
         din, ker_slice, dout_slice = backward_data(ker_own, dout_own, *place)
         ctx.save_for_backward(dout_slice, ker_slice)
         return din
@@ -274,24 +285,24 @@ class Layer(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, in_own):
         """Out and dKer, from the share of In."""
-        at, groups, words = ctx.place
+        at, groups, context = ctx.place
         dout_slice, ker_slice = ctx.saved_tensors
-        place = at, groups, words.during("forward")
+        place = at, groups, context.for_pass("forward")
         finish, in_slice = forward(in_own, ker_slice, *place)
         # Sums of Out travel while dKer is computed.
-        place = at, groups, words.during("backward-filter")
+        place = at, groups, context.for_pass("backward-filter")
         dker = backward_filter(in_slice, dout_slice, *place)
         out = finish()
         return out, dker, None, None, None
 
 
-def run(in_own, ker_own, dout_own, at, groups, words):
+def run(in_own, ker_own, dout_own, at, groups, context):
     """The passes of a training step: this rank's shares of dIn, Out and dKer."""
-    words.given("In", in_own, owned_in(at), DTYPE)
-    words.given("Ker", ker_own, owned_ker(at), DTYPE)
-    words.given("dOut", dout_own, owned_out(at), DTYPE)
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+    context.check_shard("dOut", dout_own, owned_out(at), DTYPE)
     given = dout_own.detach().requires_grad_(), ker_own.detach().requires_grad_()
-    din = Layer.apply(*given, at, groups, words)
+    din = Layer.apply(*given, at, groups, context)
     return din.detach(), *torch.autograd.grad(din, given, in_own)
 
 
@@ -321,11 +332,11 @@ def expected_dker(at, device):
 
 def main():
     """What one rank does; whoever has real tensors calls `run` in the same way."""
-    args = arguments(__doc__)
-    facts = Facts(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    args = parse_arguments(__doc__)
+    summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, LINES, args.timeout)
+    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
@@ -336,7 +347,7 @@ def main():
         Result("Out", owned_out(at), partial(expected_out, at, device)),
         Result("dKer", owned_ker(at), partial(expected_dker, at, device)),
     ]
-    return conclude(args, world, facts, Share(job, results))
+    return run_program(args, world, summary, RankJob(job, results))
 
 
 if __name__ == "__main__":

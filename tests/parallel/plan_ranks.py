@@ -32,13 +32,13 @@ def most(values: dict[str, int]) -> dict[str, int]:
 
 def moved(net: Network) -> dict[str, int]:
     """By the step that they are moved for, words received between layers so far."""
-    return {name: words for (phase, _, name), words in net.words.steps.items() if phase.strip() == "move"}
+    return {name: words for (phase, _, name), words in net.traffic.steps.items() if phase.strip() == "move"}
 
 
 def inside(net: Network) -> dict[str, int]:
     """By layer, words received in it so far."""
-    own = {m.name: m.words.received()["total"] for m in net.modules() if isinstance(m, DistributedLayer)}
-    halo = {name: words for (phase, _, name), words in net.words.steps.items() if phase == "halo"}
+    own = {m.name: m.traffic.received()["total"] for m in net.modules() if isinstance(m, DistributedLayer)}
+    halo = {name: words for (phase, _, name), words in net.traffic.steps.items() if phase == "halo"}
     return own | halo
 
 
@@ -104,7 +104,7 @@ def as_planned(case: str) -> None:
     given = {"residual": None, "cosmo": str(file)}.get(case, plan)
     net = synth.parallelize(whole, shape, plan=given)
     ten_steps(net, whole, shape)
-    for counted in (net.words, *(m.words for m in net.modules() if isinstance(m, DistributedLayer))):
+    for counted in (net.traffic, *(m.traffic for m in net.modules() if isinstance(m, DistributedLayer))):
         counted.steps.clear()
     words_as_planned(plan, net, shape)
 

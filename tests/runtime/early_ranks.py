@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import synth
 from synth.runtime.comm import collectives
-from synth.runtime.comm import prefetch as early
+from synth.runtime.comm import prefetch as prefetching
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network
 
@@ -67,8 +67,8 @@ def values(case: str) -> None:
             net, _ = made(name, how, ahead)
             same(stepped(net, share), wanted)
             assert net.received() == plain.received()
-            assert not early.on_their_way
-            assert not any(each.early for each in layers(net))
+            assert not prefetching.in_flight
+            assert not any(each.prefetched for each in layers(net))
         with torch.no_grad():
             same(net(share), plain(share))
         frozen, _ = made(name, how, 1)
@@ -85,13 +85,13 @@ def values(case: str) -> None:
 def order(_: str) -> None:
     """Ker is on its way before layers before compute; sums of dKer arrive after those layers' passes back."""
     assert happens(1) == [
-        *("brings 0", "brings 1", "computes 0", "brings 2", "computes 1"),
-        *("brings 3", "computes 2", "computes 3"),
+        *("prefetches 0", "prefetches 1", "computes 0", "prefetches 2", "computes 1"),
+        *("prefetches 3", "computes 2", "computes 3"),
         *("sends 3", "sends 2", "arrives 3", "sends 1", "arrives 2"),
         *("sends 0", "arrives 1", "arrives 0"),
     ]
     assert happens(2) == [
-        *("brings 0", "brings 1", "brings 2", "computes 0", "brings 3", "computes 1"),
+        *("prefetches 0", "prefetches 1", "prefetches 2", "computes 0", "prefetches 3", "computes 1"),
         *("computes 2", "computes 3"),
         *("sends 3", "sends 2", "sends 1", "arrives 3", "sends 0", "arrives 2"),
         *("arrives 1", "arrives 0"),
@@ -101,33 +101,34 @@ def order(_: str) -> None:
 def happens(ahead: int) -> list[str]:
     """What the layers of a network do in a step, and when."""
     net, share = made("biases", "data", ahead)
-    events, names = list[str](), dict[early.Early, int]()
-    bring, later, computed = DistributedLayer.bring, early.Early.later, DistributedLayer._computed
+    events, names = list[str](), dict[prefetching.Prefetch, int]()
+    start, defer = DistributedLayer.prefetch, prefetching.Prefetch.defer
+    computed = DistributedLayer._computed
 
-    def brings(self: DistributedLayer) -> None:
-        bring(self)
-        assert self.early
-        assert self.early[1].coming
-        assert self.early[1].coming.requests
-        names[self.early[1]] = layers(net).index(self)
-        events.append(f"brings {layers(net).index(self)}")
+    def prefetches(self: DistributedLayer) -> None:
+        start(self)
+        assert self.prefetched
+        assert self.prefetched[1].pending
+        assert self.prefetched[1].pending.requests
+        names[self.prefetched[1]] = layers(net).index(self)
+        events.append(f"prefetches {layers(net).index(self)}")
 
     def computes(self: DistributedLayer, given: torch.Tensor) -> torch.Tensor:
         events.append(f"computes {layers(net).index(self)}")
         return computed(self, given)
 
-    def sends(self: early.Early, finish: Callable[[], torch.Tensor]) -> torch.Tensor:
+    def sends(self: prefetching.Prefetch, finish: Callable[[], torch.Tensor]) -> torch.Tensor:
         def arrives() -> torch.Tensor:
             events.append(f"arrives {names[self]}")
             return finish()
 
         events.append(f"sends {names[self]}")
-        return later(self, arrives)
+        return defer(self, arrives)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(DistributedLayer, "bring", brings)
+        patched.setattr(DistributedLayer, "prefetch", prefetches)
         patched.setattr(DistributedLayer, "_computed", computes)
-        patched.setattr(early.Early, "later", sends)
+        patched.setattr(prefetching.Prefetch, "defer", sends)
         stepped(net, share)
     return events
 
@@ -154,7 +155,7 @@ def together(_: str) -> None:
     some = torch.autograd.grad(net(share).square().sum(), weights[2:3])
     key = next(name for name, each in net.named_parameters() if each is weights[2])
     same(some[0], alone[1][key])
-    assert not early.on_their_way
+    assert not prefetching.in_flight
     same(stepped(net, share), alone)
 
 
@@ -178,7 +179,7 @@ def broken(_: str) -> None:
                 expect(net, share, layers(net)[place].weight.register_hook(breaks))
                 net = made("biases", "data", 2)[0] if gone else net
                 same(stepped(net, share), wanted)
-                assert not early.on_their_way
+                assert not prefetching.in_flight
 
 
 def breaks(*_: Any) -> None:
@@ -232,11 +233,11 @@ def slices(_: str) -> None:
     make, shape = MODELS["biases"]
     net = synth.parallelize(make().double(), shape, plan={"b": 2, "c": 2}, ahead=1)
     program = layers(net)[0].program
-    assemble, reduce = program.assemble, program.reduce
+    wait_gather, reduce = program.wait_gather, program.reduce
     kernels, gone = list[Any](), list[bool]()
 
-    def assembles(coming: Any) -> torch.Tensor:
-        whole: torch.Tensor = assemble(coming)
+    def waits(pending: Any) -> torch.Tensor:
+        whole: torch.Tensor = wait_gather(pending)
         if whole.shape[-2:] == (3, 3):
             kernels.append(weakref.ref(whole))
         return whole
@@ -245,7 +246,7 @@ def slices(_: str) -> None:
         gone.extend(kernel() is None for kernel in kernels)
         return reduce(*given)
 
-    program.assemble, program.reduce = assembles, reduces
+    program.wait_gather, program.reduce = waits, reduces
     with torch.no_grad():
         net(net.scatter(torch.ones(shape, dtype=torch.float64)))
     assert gone == [True]

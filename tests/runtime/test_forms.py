@@ -16,9 +16,9 @@ from ranks import run_ranks
 from torch.nn import functional
 
 from synth.codegen.render import render
-from synth.runtime.grid.boxes import Interval, Window, cut, reach
+from synth.runtime.grid.boxes import Interval, Window, cut, input_rows
 from synth.runtime.kernels import autotune as forms
-from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient, zeros_beside
+from synth.runtime.kernels.conv import convolve, explicit_zeros, input_gradient, kernel_gradient
 from synth.runtime.kernels.winograd import winograd, winograd_filter, winograd_input
 
 
@@ -51,10 +51,12 @@ def test_zeros_that_are_there_already_are_not_written_again(
     out = (rows + 2 * padding - taps) // stride + 1
     pieces = {axis: cut((0, out), parts, data.draw(st.integers(0, parts - 1))) for axis in windows}
     block = {"b": (0, 2), "c": (0, 3), "k": (0, 2), **pieces}
-    sizes = [high - low for low, high in (reach(block[axis], window) for axis, window in windows.items())]
+    sizes = [
+        high - low for low, high in (input_rows(block[axis], window) for axis, window in windows.items())
+    ]
     tile, ker = whole_numbers(2, 3, *sizes), whole_numbers(2, 3, *[taps] * dims)
     dout = whole_numbers(2, 2, *(high - low for low, high in pieces.values()))
-    zeros = zeros_beside(block, windows)
+    zeros = explicit_zeros(block, windows)
     framed = functional.pad(tile, zeros)
     conv: Any = getattr(functional, f"conv{dims}d")
     for given_tile in (tile, framed):
@@ -70,7 +72,7 @@ def _summed(
 ) -> torch.Tensor:
     """Out of a block tap by tap, as the nest has it."""
     ranges = [range(*block[axis]) for axis in windows]
-    starts = [reach(block[axis], window)[0] for axis, window in windows.items()]
+    starts = [input_rows(block[axis], window)[0] for axis, window in windows.items()]
     out = torch.zeros(2, 2, *map(len, ranges), dtype=tile.dtype)
     for at in product(*(range(len(each)) for each in ranges)):
         for tap in product(*(range(window.kernel) for window in windows.values())):

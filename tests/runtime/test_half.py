@@ -108,8 +108,10 @@ def half(pass_: str = "forward", **rest: str) -> Plan:
 @pytest.mark.ranks
 def test_a_small_factor_is_found(tmp_path: Path) -> None:
     text = render(half())
-    assert "    return add_up(leaving)\n" in text
-    wrong = text.replace("    return add_up(leaving)\n", "    return add_up(leaving) * 1.05\n")
+    assert "    return wait_reduce(pending_sum)\n" in text
+    wrong = text.replace(
+        "    return wait_reduce(pending_sum)\n", "    return wait_reduce(pending_sum) * 1.05\n"
+    )
     outcome = run_ranks(wrong, 4, tmp_path, "--check")
     assert set(outcome.codes) == {5}
     assert "Out differs in" in outcome.output[0]
@@ -136,8 +138,10 @@ def test_values_of_a_training_step_are_equal() -> None:
 @pytest.mark.ranks
 def test_the_driver_finds_a_small_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the program's own check is silent."""
-    wrong = render(half()).replace("return add_up(leaving)\n", "return add_up(leaving) * 1.05\n")
-    line = "    args = arguments(__doc__)\n"
+    wrong = render(half()).replace(
+        "return wait_reduce(pending_sum)\n", "return wait_reduce(pending_sum) * 1.05\n"
+    )
+    line = "    args = parse_arguments(__doc__)\n"
     wrong = wrong.replace(line, line + "    args.check = False\n")
     monkeypatch.setattr("synth.launch.run.render", lambda *_, **__: wrong)
     with pytest.raises(CheckError, match=r"words of Out wrong, the first at \[0, 0, 0, 0\]"):

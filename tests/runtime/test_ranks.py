@@ -182,8 +182,8 @@ def test_saved_shares_make_the_whole_result(tmp_path: Path) -> None:
 def test_wrong_values_and_words_are_told(tmp_path: Path) -> None:
     plan = CASES["summa_2_5d"]
     text = render(plan).replace(
-        "    return add_up(leaving)\n",
-        '    total = add_up(leaving)\n    total[:, 0] += at["k"]\n    return total\n',
+        "    return wait_reduce(pending_sum)\n",
+        '    total = wait_reduce(pending_sum)\n    total[:, 0] += at["k"]\n    return total\n',
     )
     text = text.replace('"Ker": 288', '"Ker": 289')
     outcome = run_ranks(text, plan.used_procs, tmp_path, "--check")
@@ -196,8 +196,8 @@ def test_wrong_values_and_words_are_told(tmp_path: Path) -> None:
 def test_a_lost_rank_is_named_by_the_others(tmp_path: Path) -> None:
     plan = CASES["summa"]
     text = render(plan).replace(
-        "        settle(coming, panels)\n",
-        "        settle(coming, panels)\n"
+        "        wait_gathers(pending, panels)\n",
+        "        wait_gathers(pending, panels)\n"
         "        if step == 1 and at == {'b': 1, 'k': 2}:\n"
         "            sys.exit(9)\n",
     )
@@ -209,8 +209,8 @@ def test_a_lost_rank_is_named_by_the_others(tmp_path: Path) -> None:
 
 def test_a_hung_rank_is_not_waited_for(tmp_path: Path) -> None:
     text = render(CASES["data_panels"]).replace(
-        "        settle(coming, panels)\n",
-        "        settle(coming, panels)\n"
+        "        wait_gathers(pending, panels)\n",
+        "        wait_gathers(pending, panels)\n"
         "        if step == 1 and at['b'] == 2:\n"
         "            __import__('time').sleep(8)\n"
         "            sys.exit(9)\n",
@@ -271,12 +271,12 @@ def test_a_standalone_program_needs_torch_alone(tmp_path: Path) -> None:
 def test_run_can_be_imported() -> None:
     import torch
 
-    from synth.runtime.grid.word_counter import Words
+    from synth.runtime.grid.word_counter import TrafficCounter
 
     names: dict[str, Any] = {"__name__": "program"}
     exec(compile(render(CASES["alone"]), "program.py", "exec"), names)
     inputs, ker = torch.randn(4, 16, 8, 8), torch.randn(16, 16, 3, 3)
-    out = names["run"](inputs, ker, {}, {}, Words())
+    out = names["run"](inputs, ker, {}, {}, TrafficCounter())
     torch.testing.assert_close(out, torch.nn.functional.conv2d(inputs, ker, padding=1))
 
 

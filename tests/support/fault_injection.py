@@ -17,7 +17,7 @@ SLACK = 5.0  # seconds within which all ranks are gone after that
 PLAN = Plan(SMALL, 4, PerAxis(b=2, k=2), PassPlan("Out", PerAxis(c=4), False, "forward"))
 RANK, AT, STEP = 2, "b=1 k=0", 1
 STARTED = "Ker, loop step 1"
-HOOK = "        settle(coming, panels)\n"  # in step 1 of the loop
+HOOK = "        wait_gathers(pending, panels)\n"  # in step 1 of the loop
 BEFORE = "    job = partial(run, in_own, ker_own, at, groups)\n"  # the rank has its data, nothing moved
 
 
