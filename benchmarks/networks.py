@@ -13,8 +13,8 @@ from pathlib import Path
 
 from synth.machine.file import load_machine
 from synth.network.file import load_network
-from synth.network.planner.candidates import Asked
 from synth.network.planner.planner import plan_network
+from synth.network.planner.request import NetworkRequest
 
 ANY = ("stationary-w", "3D")
 NETWORKS = Path(__file__).resolve().parent.parent / "examples/networks"
@@ -31,14 +31,14 @@ def main() -> None:
             network = load_network(NETWORKS / f"{name}.yaml")
             for procs in (16, 64, 256, 1024):
                 start = time.process_time()
-                made = plan_network(network, Asked(procs, objective, machine=lassen))
+                made = plan_network(network, NetworkRequest(procs, objective, machine=lassen))
                 spent, scale = time.process_time() - start, 1.0 if objective == "words" else 1e3
-                usable = [(s.cost, s.name) for s in made.singles if s.cost is not None]
+                usable = [(s.cost, s.name) for s in made.single_strategies if s.cost is not None]
                 narrow = min(each for each in usable if each[1] not in ANY)
                 cells = [
                     *(name, str(procs), objective, f"{made.cost * scale:,.4g}"),
                     *(f"{narrow[0] * scale:,.4g} ({narrow[1]})", f"{made.cost / narrow[0]:.3f}"),
-                    *(f"{made.ratio:.3f}", f"{made.least * scale:,.4g}"),
+                    *(f"{made.ratio:.3f}", f"{made.lower_bound * scale:,.4g}"),
                     *(f"{len(made.free_edges)}/{len(made.edge_words)}", f"{spent:.1f}"),
                 ]
                 print("| " + " | ".join(cells) + " |", flush=True)

@@ -60,8 +60,8 @@ def planned(args: argparse.Namespace) -> NetworkPlan:
     """The network plan that the flags ask for; progress goes to stderr when that is a terminal."""
     from synth.base.units import parse_bytes
     from synth.network.file import load_network
-    from synth.network.planner.candidates import Asked
     from synth.network.planner.planner import plan_network
+    from synth.network.planner.request import NetworkRequest
 
     _refuse(args)
     machine = None
@@ -69,17 +69,18 @@ def planned(args: argparse.Namespace) -> NetworkPlan:
         from synth.machine.file import load_machine
 
         machine = load_machine(args.machine)
-    asked = Asked(
+    request = NetworkRequest(
         args.procs,
         args.objective,
         args.pass_ == "training",
         parse_bytes(args.memory) if args.memory else (machine.limit_bytes if machine else None),
         machine,
         args.balance,
-        exact=getattr(args, "exact_procs", False),
-        inward=getattr(args, "gradients", None) != "ker",
+        exact_procs=getattr(args, "exact_procs", False),
+        input_gradient=getattr(args, "gradients", None) != "ker",
     )
-    return plan_network(load_network(args.layer), asked, args.solver, _tell if sys.stderr.isatty() else None)
+    progress = _show_progress if sys.stderr.isatty() else None
+    return plan_network(load_network(args.layer), request, args.solver, progress)
 
 
 def _refuse(args: argparse.Namespace) -> None:
@@ -101,16 +102,17 @@ def _refuse(args: argparse.Namespace) -> None:
             raise UsageError(f"{flag} is for one layer, not for the network {args.layer}; leave it out")
 
 
-def _tell(text: str) -> None:
+def _show_progress(text: str) -> None:
     print(f"synth: {text}", file=sys.stderr)
 
 
 def plan(args: argparse.Namespace) -> int:
     """`synth plan NET.yaml`."""
     made = planned(args)
-    from synth.network.planner.report import to_json
+    from synth.network.planner.plan_json import to_json
+    from synth.network.planner.report import report
 
-    text = json.dumps(to_json(made), indent=1) + "\n" if args.json else str(made)
+    text = json.dumps(to_json(made), indent=1) + "\n" if args.json else report(made)
     if args.output:
         from synth.base.atomic_write import write_whole
 

@@ -28,7 +28,7 @@ def covered(intervals: Spans, spans: Spans) -> Many:
     return exact
 
 
-def cut(whole: Spans, parts: int, index: Any) -> Spans:
+def cut(whole: tuple[Any, Any], parts: Any, index: Any) -> Spans:
     """One of `parts` equal pieces of intervals, the longer ones first."""
     low, high = whole
     size, longer = (high - low) // parts, (high - low) % parts
@@ -47,7 +47,7 @@ def lengths(spans: Spans) -> Many:
     return spans[1] - spans[0]
 
 
-def widened(own: Spans, need: Spans, parts: int, part: Any) -> Spans:
+def widened(own: Spans, need: Spans, parts: Any, part: Any) -> Spans:
     """What a process carries of a row interval that its group needs: the ends go to the outermost parts."""
     low = np.where(part == 0, need[0], own[0])
     high = np.where(part == parts - 1, need[1], own[1])

@@ -150,7 +150,7 @@ class Network:
                 found.add(node.name)
         return frozenset(found)
 
-    def inward(self, node: Node) -> bool:
+    def needs_input_gradient(self, node: Node) -> bool:
         """Whether something is trained before a node, so that a step needs the gradient of what it reads."""
         return any(name in self.trained for name in node.inputs) or not node.inputs
 

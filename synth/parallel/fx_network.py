@@ -16,7 +16,7 @@ from synth.layer.axes import Tensor
 from synth.layer.layer import Layer
 from synth.layer.validate import LayerError
 from synth.network.graph import Network, Node
-from synth.network.planner.owned_boxes import Boxes, Placed
+from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
 
 if TYPE_CHECKING:
     from torch import fx, nn
@@ -236,9 +236,9 @@ def _inside() -> tuple[type[nn.Module], ...]:
     return nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.PReLU, nn.GroupNorm
 
 
-def boxes_of(layer: Layer, placed: Placed, procs: int) -> tuple[tuple[Boxed, ...], tuple[Boxed, ...]]:
+def boxes_of(layer: Layer, placed: PlacedGrid, procs: int) -> tuple[tuple[Boxed, ...], tuple[Boxed, ...]]:
     """What each rank owns of the input and of the output of a pooling, in the model's dimensions."""
-    boxes = Boxes(layer.nest, [placed], procs)
+    boxes = OwnedBoxes(layer.nest, [placed], procs)
     result = []
     sides: tuple[Tensor, ...] = ("In", "Out")
     for tensor in sides:

@@ -11,10 +11,9 @@ from synth.layer.axes import AXES, TENSORS, PerAxis, Tensor, placement
 from synth.layer.layer import Layer
 from synth.layer.passes import GRADIENTS
 from synth.network.graph import Network
-from synth.network.planner.owned_boxes import Placed
+from synth.network.planner.owned_boxes import PlacedGrid
 from synth.network.planner.plan import NetworkPlan
-from synth.network.planner.plan_json import parse_network_plan
-from synth.network.planner.report import to_json
+from synth.network.planner.plan_json import parse_network_plan, to_json
 from synth.planning.plan import Plan
 from synth.planning.plan_json import plan_text
 from synth.schedule.distribution import Distribution
@@ -29,7 +28,7 @@ class Decided:
     limited: whether the plan was made for some memory.
     """
 
-    placed: dict[str, Placed]
+    placed: dict[str, PlacedGrid]
     limit_words: dict[str, int | None]
     gradients: dict[str, tuple[Tensor, ...]]
     kept: frozenset[Tensor]
@@ -39,12 +38,15 @@ class Decided:
     def of(cls, plan: NetworkPlan) -> Decided:
         """What a plan says; a plan of the forward pass alone leaves memory and what is kept open."""
         names = [node.name for node in plan.network.planned]
-        limited = plan.asked.training and plan.asked.limit_bytes is not None
+        limited = plan.request.training and plan.request.limit_bytes is not None
         return cls(
-            dict(zip(names, plan.chosen, strict=True)),
-            {name: fit.used_words if limited else None for name, fit in zip(names, plan.fits, strict=True)},
-            {name: kind.gradients for name, kind in zip(names, plan.kinds, strict=True)},
-            plan.asked.kept if plan.asked.training else frozenset(TENSORS),
+            dict(zip(names, plan.placed_grids, strict=True)),
+            {
+                name: fit.used_words if limited else None
+                for name, fit in zip(names, plan.tilings, strict=True)
+            },
+            {name: kind.gradients for name, kind in zip(names, plan.layer_classes, strict=True)},
+            plan.request.saves if plan.request.training else frozenset(TENSORS),
             limited,
         )
 
@@ -109,7 +111,7 @@ def _read(data: dict[str, object]) -> Decided:
     lower = {tensor.lower(): tensor for tensor in TENSORS}
     kept = frozenset(lower[each] for each in data["kept"]) if training else frozenset(TENSORS)  # type: ignore[attr-defined]
     return Decided(
-        {row["name"]: Placed(PerAxis(**row["grid"]), tuple(row["order"])) for row in rows},  # type: ignore
+        {row["name"]: PlacedGrid(PerAxis(**row["grid"]), tuple(row["order"])) for row in rows},  # type: ignore
         {row["name"]: row["memory_words"] if training else None for row in rows},  # type: ignore
         {row["name"]: _gradients(row) if training else GRADIENTS for row in rows},  # type: ignore[misc]
         kept,
@@ -120,7 +122,7 @@ def _read(data: dict[str, object]) -> Decided:
 def _makes_what_is_needed(network: Network, told: Decided, name: str) -> None:
     """Raises `UsageError` where a layer's plan leaves out a gradient that the model trains by."""
     for node in (node for node in network.planned if node.weighted):
-        needed = GRADIENTS if network.inward(node) else ("Ker",)
+        needed = GRADIENTS if network.needs_input_gradient(node) else ("Ker",)
         missing = [tensor for tensor in needed if tensor not in told.gradients[node.name]]
         if missing:
             raise UsageError(

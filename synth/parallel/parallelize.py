@@ -25,9 +25,9 @@ from synth.layer.axes import TENSORS
 from synth.layer.layer import Layer
 from synth.machine.file import load_machine
 from synth.network.graph import Network as Graph
-from synth.network.planner.candidates import Asked
 from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
+from synth.network.planner.request import NetworkRequest
 from synth.parallel.fx_network import boxes_of, described, network_of, onto_maps
 from synth.parallel.layer_plans import Decided, decided_by
 from synth.planning.derive import plan as plan_layer
@@ -95,7 +95,7 @@ def parallelize(
     graph, whole = _graph(model, tuple(input))
     decided = None
     if plan is None and whole.planned:
-        asked_for = Asked(ranks, inward=input_gradient)
+        asked_for = NetworkRequest(ranks, input_gradient=input_gradient)
         decided = _from_first(lambda: Decided.of(_planned(whole, asked_for, memory)))
     elif isinstance(plan, NetworkPlan | os.PathLike) or str(plan).endswith(".json"):
         decided = decided_by(plan, whole, ranks)  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def parallelize(
     for name in chosen:
         if name not in known:
             raise UsageError(f"plan names the layer {name}, which the model does not have")
-    inner = {node.name for node in whole.planned if input_gradient or whole.inward(node)}
+    inner = {node.name for node in whole.planned if input_gradient or whole.needs_input_gradient(node)}
     planner = _Planner(chosen, ranks, memory, check_finite, decided, inner)
     places = {}
     if decided:
@@ -150,16 +150,20 @@ def plan_model(
     argument, `InputError` for a wrong machine file.
     """
     where = None if machine is None else load_machine(machine)
-    asked = Asked(procs, objective, machine=where, axes=axes, strict=False, inward=input_gradient)
+    asked = NetworkRequest(
+        procs, objective, machine=where, axes=axes, strict_axes=False, input_gradient=input_gradient
+    )
     return _planned(_graph(model, tuple(input))[1], asked, memory)
 
 
-def _planned(network: Graph, asked: Asked, memory: int | str | None) -> NetworkPlan:
+def _planned(network: Graph, asked: NetworkRequest, memory: int | str | None) -> NetworkPlan:
     from dataclasses import replace
 
     limit = as_bytes(memory)
-    kept = frozenset(TENSORS) if limit is None else asked.kept
-    return plan_network(network, replace(asked, training=True, limit_bytes=limit, exact=True, kept=kept))
+    kept = frozenset(TENSORS) if limit is None else asked.saves
+    return plan_network(
+        network, replace(asked, training=True, limit_bytes=limit, exact_procs=True, saves=kept)
+    )
 
 
 def _graph(model: nn.Module, shape: tuple[int, ...]) -> tuple[fx.Graph, Graph]:

@@ -171,8 +171,8 @@ def _checked(question: Question) -> None:
 def _own(question: Question, strategy: str) -> Prediction:
     """This project's plan per layer, or one of SC'19's stationary strategies, with redistributions."""
     from synth.machine.layer_time import LayerTimer
-    from synth.network.planner.candidates import Asked, Kind
     from synth.network.planner.planner import plan_network
+    from synth.network.planner.request import NetworkRequest
     from synth.schedule.distribution import Distribution
     from synth.schedule.memory import Footprints
 
@@ -182,13 +182,13 @@ def _own(question: Question, strategy: str) -> Prediction:
             f"for --batch {question.batch}; leave out --batch or change the file's input"
         )
     machine = _effective(question)
-    asked = Asked(question.procs, "time", True, machine=machine, axes=OWN[strategy])
+    asked = NetworkRequest(question.procs, "time", True, machine=machine, axes=OWN[strategy])
     made = plan_network(question.network, asked)
     moved: dict[str, float] = {}
     for edge, seconds in made.edge_costs.items():
         moved[edge.target] = moved.get(edge.target, 0.0) + seconds
     rows = []
-    for node, placed, fit in zip(question.network.planned, made.chosen, made.fits, strict=True):
+    for node, placed, fit in zip(question.network.planned, made.placed_grids, made.tilings, strict=True):
         assert node.layer is not None
         footprints = Footprints(Distribution(node.layer.nest, placed.grid))
         timer = LayerTimer(machine, footprints, placed.order, node.weighted)
@@ -207,7 +207,7 @@ def _own(question: Question, strategy: str) -> Prediction:
             )
         )
     why = "no limit of its own: every layer has its grid; exposed communication only"
-    held = made.used_words * Kind.of(question.network.planned[0]).nest.word_bytes
+    held = made.used_bytes
     return Prediction(question, strategy, tuple(rows), None, why, held=held)
 
 

@@ -50,7 +50,7 @@ class Replay:
     @cached_property
     def link_bytes(self) -> tuple[float, ...]:
         """Bytes over the busiest link per level: what the ranks of a unit send, over its links."""
-        procs, loads = self.plan.asked.procs, []
+        procs, loads = self.plan.request.procs, []
         for index, level in enumerate(self.machine.levels):
             sent = sum(task.sent[index] for task in self.tasks if task.sent)
             inside = self.machine.inner(index, procs)
@@ -67,7 +67,7 @@ class Replay:
         rows = [["level", "bytes on the busiest link", "busy"]]
         for level, load, share in zip(self.machine.levels, self.link_bytes, self.link_shares, strict=True):
             rows.append([level.name, f"{load:.4g}", f"{share:.1%}"])
-        asked = self.plan.asked
+        asked = self.plan.request
         return "\n".join(
             [
                 f"{self.plan.network.name} on {asked.procs} ranks of {self.machine.name}: "
@@ -83,7 +83,7 @@ class Replay:
         return {
             "schema": "synth.replay/1",
             "network": self.plan.network.name,
-            "procs": self.plan.asked.procs,
+            "procs": self.plan.request.procs,
             "machine": self.machine.name,
             "seconds": self.seconds,
             "computing": self.computing,
@@ -119,7 +119,7 @@ class Replay:
 
 def replay(plan: NetworkPlan) -> Replay:
     """Replay a plan on the machine that it was made for. Raises `UsageError` when it has none."""
-    machine = plan.asked.machine
+    machine = plan.request.machine
     if machine is None:
         raise UsageError("a replay needs a machine; plan with one, --machine FILE")
     tasks = tasks_of(plan, machine)

@@ -48,7 +48,7 @@ class _Lister:
         self.last: dict[str, int] = {}  # layer -> its last task so far
 
     def tasks(self) -> list[Task]:
-        nodes = list(zip(self.plan.network.planned, self.plan.chosen, strict=True))
+        nodes = list(zip(self.plan.network.planned, self.plan.placed_grids, strict=True))
         timers = {
             node.name: LayerTimer(
                 self.machine,
@@ -57,12 +57,12 @@ class _Lister:
                 node.weighted,
                 steps=kind.passes(True),
             )
-            for (node, placed), kind in zip(nodes, self.plan.kinds, strict=True)
+            for (node, placed), kind in zip(nodes, self.plan.layer_classes, strict=True)
             if node.layer
         }
         for node, _ in nodes:
             self._layer(node.name, timers[node.name], 0)
-        if self.plan.asked.training:
+        if self.plan.request.training:
             ahead, self.last = self.last, {}
             self.after = ahead[nodes[-1][0].name]
             for node, _ in reversed(nodes):
@@ -81,15 +81,15 @@ class _Lister:
             mine, other = (edge.source, edge.target) if backward else (edge.target, edge.source)
             if mine != name or other not in self.last:
                 continue
-            both = self.plan.asked.returns(edge)
+            both = self.plan.request.sends_gradient_back(edge)
             if backward and not both:
                 continue
             share = seconds / 2 if both else seconds
-            if self.plan.asked.objective == "words":
+            if self.plan.request.objective == "words":
                 share = self._seconds(self.plan.edge_words[edge])
             sent = [0.0] * len(self.machine.levels)
             if self.plan.edge_words[edge]:
-                sent[split_over(self.machine, self.plan.asked.procs).units()[-1][0]] = (
+                sent[split_over(self.machine, self.plan.request.procs).units()[-1][0]] = (
                     4.0 * self.plan.edge_words[edge]
                 )
             title = f"{edge.source} -> {edge.target}"
@@ -99,7 +99,7 @@ class _Lister:
         return tasks
 
     def _seconds(self, words: int) -> float:
-        group = split_over(self.machine, self.plan.asked.procs)
+        group = split_over(self.machine, self.plan.request.procs)
         if not words or not group.units():
             return 0.0
         level, _ = group.units()[-1]

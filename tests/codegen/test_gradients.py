@@ -32,8 +32,8 @@ from synth.layer.passes import (
 )
 from synth.machine.file import load_machine
 from synth.network.file import load_network
-from synth.network.planner.candidates import Asked
 from synth.network.planner.planner import plan_network
+from synth.network.planner.request import NetworkRequest
 from synth.parallel.parallelize import _graph
 from synth.planning.plan_json import parse_plan
 from synth.prediction.replay import replay
@@ -113,7 +113,7 @@ def test_which_layers_of_a_model_need_it() -> None:
         (nn.Sequential(nn.PReLU(), nn.Conv2d(3, 4, 1)), (2, 3, 8, 8), []),
     ):
         _, network = _graph(model, shape)
-        assert [node.name for node in network.planned if not network.inward(node)] == without
+        assert [node.name for node in network.planned if not network.needs_input_gradient(node)] == without
 
 
 def test_a_parameter_beside_the_layers_counts() -> None:
@@ -126,7 +126,7 @@ def test_a_parameter_beside_the_layers_counts() -> None:
             return self.conv(x * self.scale)
 
     _, network = _graph(Scales(), (2, 3, 8, 8))
-    assert all(network.inward(node) for node in network.planned)
+    assert all(network.needs_input_gradient(node) for node in network.planned)
 
 
 @pytest.mark.parametrize("kept", [frozenset({"Out"}), frozenset({"In", "Ker", "Out"})])
@@ -134,13 +134,18 @@ def test_a_parameter_beside_the_layers_counts() -> None:
 def test_a_network_costs_less_by_its_first_layer(objective: str, kept: frozenset[Tensor]) -> None:
     network = load_network(NETWORKS / "cosmoflow.yaml")
     asked = [
-        Asked(16, objective, training=True, machine=load_machine("lassen"), inward=inward, kept=kept)
+        NetworkRequest(
+            16, objective, training=True, machine=load_machine("lassen"), input_gradient=inward, saves=kept
+        )
         for inward in (True, False)
     ]
     both, one = (plan_network(network, each) for each in asked)
     assert one.cost < both.cost
-    assert [kind.gradients for kind in one.kinds][:2] == [("Ker",), ("In",)]  # a convolution, a pooling
-    assert all(kind.inward for kind in both.kinds)
+    assert [kind.gradients for kind in one.layer_classes][:2] == [
+        ("Ker",),
+        ("In",),
+    ]  # a convolution, a pooling
+    assert all(kind.input_gradient for kind in both.layer_classes)
     assert [edge.trained for edge in network.edges] == [True] * len(network.edges)
 
 
@@ -148,8 +153,8 @@ def test_what_moves_before_any_parameter_does_not_come_back() -> None:
     """A pooling first: one pass of it, and words to the convolution without those of a gradient."""
     model = nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(64, 64, 1))
     both, one = (synth.plan_model(model, (2, 64, 8, 8), 4, input_gradient=g) for g in (True, False))
-    assert [kind.gradients for kind in one.kinds] == [(), ("Ker",)]
-    assert one.kinds[0].passes(True) == ("forward",)
+    assert [kind.gradients for kind in one.layer_classes] == [(), ("Ker",)]
+    assert one.layer_classes[0].passes(True) == ("forward",)
     assert [edge.trained for edge in one.edge_words] == [False]
     assert one.cost <= both.cost
 
@@ -157,7 +162,11 @@ def test_what_moves_before_any_parameter_does_not_come_back() -> None:
 def test_a_replay_leaves_the_pass_out() -> None:
     network, machine = load_network(NETWORKS / "cosmoflow.yaml"), load_machine("lassen")
     made = [
-        replay(plan_network(network, Asked(8, "time", training=True, machine=machine, inward=inward)))
+        replay(
+            plan_network(
+                network, NetworkRequest(8, "time", training=True, machine=machine, input_gradient=inward)
+            )
+        )
         for inward in (True, False)
     ]
     names = [{task.name for task in each.tasks if task.layer == "conv1"} for each in made]
@@ -167,8 +176,7 @@ def test_a_replay_leaves_the_pass_out() -> None:
 
 
 def test_a_network_plan_says_so() -> None:
-    from synth.network.planner.plan_json import parse_network_plan
-    from synth.network.planner.report import to_json
+    from synth.network.planner.plan_json import parse_network_plan, to_json
 
     plan = synth.plan_model(Cosmo(), (2, 2, 8, 8, 8), 4)
     data = to_json(plan)
@@ -183,7 +191,7 @@ def test_a_network_plan_says_so() -> None:
 
 def test_a_file_that_leaves_out_what_a_model_needs_is_refused() -> None:
     from synth.base.errors import InputError, UsageError
-    from synth.network.planner.report import to_json
+    from synth.network.planner.plan_json import to_json
     from synth.parallel.layer_plans import decided_by
 
     _, network = _graph(Cosmo(), (2, 2, 8, 8, 8))

@@ -15,8 +15,8 @@ from synth.base.errors import InputError, UsageError
 from synth.layer.intervals import overlap, volume
 from synth.layer.layer import Layer, parse_layer
 from synth.network.file import parse_network
-from synth.network.planner.candidates import Asked
 from synth.network.planner.planner import plan_network
+from synth.network.planner.request import NetworkRequest
 from synth.planning.plan_json import parse_plan
 from synth.schedule.distribution import Distribution
 from synth.simulation.simulate import simulated
@@ -112,9 +112,9 @@ def test_words_between_layers_by_hand() -> None:
     assert network.nodes["up"].shape == (4, 4, 8, 8)
     assert network.nodes["both"].shape == (4, 12, 8, 8)
     for procs in (4, 6):
-        plan = plan_network(network, Asked(procs))
-        grids = {n.name: p for n, p in zip(network.planned, plan.chosen, strict=True)}
-        assert all(p.order == plan.chosen[0].order for p in plan.chosen)
+        plan = plan_network(network, NetworkRequest(procs))
+        grids = {n.name: p for n, p in zip(network.planned, plan.placed_grids, strict=True)}
+        assert all(p.order == plan.placed_grids[0].order for p in plan.placed_grids)
         words = {(e.source, e.target): count for e, count in plan.edge_words.items()}
         for source, first, count in (("a", 0, 8), ("up", 8, 4)):
             assert words[source, "c"] == _received(network, grids, source, first, count)

@@ -13,8 +13,8 @@ from synth.base.errors import InfeasibleError, UsageError
 from synth.cli.main import main
 from synth.machine.file import load_machine
 from synth.network.file import load_network, parse_network
-from synth.network.planner.candidates import Asked
 from synth.network.planner.planner import plan_network
+from synth.network.planner.request import NetworkRequest
 from synth.prediction.replay import replay, run
 from synth.prediction.task_graph import Task
 
@@ -39,53 +39,56 @@ layers:
 @pytest.mark.parametrize("name", ["resnet50", "wrn50_4", "vgg16", "cosmoflow"])
 @pytest.mark.parametrize("procs", [16, 64])
 def test_at_most_the_best_single_strategy_in_words(name: str, procs: int) -> None:
-    made = plan_network(load_network(NETWORKS / f"{name}.yaml"), Asked(procs))
+    made = plan_network(load_network(NETWORKS / f"{name}.yaml"), NetworkRequest(procs))
     assert made.best_single is not None
     assert made.best_single.cost is not None
-    assert made.least <= made.cost <= made.best_single.cost
+    assert made.lower_bound <= made.cost <= made.best_single.cost
     assert made.solution.gap == 0
     assert made.free_edges
 
 
 @pytest.mark.parametrize("name", ["vgg16", "cosmoflow"])
 def test_at_most_the_best_single_strategy_in_time(name: str) -> None:
-    made = plan_network(load_network(NETWORKS / f"{name}.yaml"), Asked(16, "time", machine=LASSEN))
+    made = plan_network(load_network(NETWORKS / f"{name}.yaml"), NetworkRequest(16, "time", machine=LASSEN))
     assert made.best_single is not None
     assert made.best_single.cost is not None
-    assert made.least <= made.cost <= made.best_single.cost
+    assert made.lower_bound <= made.cost <= made.best_single.cost
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_solvers_agree_on_residual_edges() -> None:
     network = parse_network(SMALL, "small.yaml")
-    costs = {m: plan_network(network, Asked(4, keep=3), m).cost for m in ("elimination", "mip")}
+    costs = {
+        m: plan_network(network, NetworkRequest(4, options_per_layer=3), m).cost
+        for m in ("elimination", "mip")
+    }
     assert costs["mip"] == pytest.approx(costs["elimination"])
 
 
 def test_training_counts_three_passes() -> None:
     network = parse_network(SMALL, "small.yaml")
-    forward, training = (plan_network(network, Asked(8, training=t)).cost for t in (False, True))
+    forward, training = (plan_network(network, NetworkRequest(8, training=t)).cost for t in (False, True))
     assert training > forward
 
 
 def test_memory_is_respected_or_refused() -> None:
     network = parse_network(SMALL, "small.yaml")
-    free = plan_network(network, Asked(4))
+    free = plan_network(network, NetworkRequest(4))
     limit = int(free.used_words * 4 * 0.8)
-    tight = plan_network(network, Asked(4, limit_bytes=limit))
+    tight = plan_network(network, NetworkRequest(4, limit_bytes=limit))
     assert tight.used_words * 4 <= limit
     with pytest.raises(InfeasibleError, match="would do"):
-        plan_network(network, Asked(4, limit_bytes=2000))
+        plan_network(network, NetworkRequest(4, limit_bytes=2000))
 
 
 @pytest.mark.parametrize(("name", "training"), [("vgg16", False), ("cosmoflow", True)])
 def test_the_memory_that_would_do_does(name: str, training: bool) -> None:
     network = load_network(NETWORKS / f"{name}.yaml")
     with pytest.raises(InfeasibleError) as fault:
-        plan_network(network, Asked(16, limit_bytes=10 << 10, training=training))
+        plan_network(network, NetworkRequest(16, limit_bytes=10 << 10, training=training))
     told = re.search(r"--memory (\d+) would do", str(fault.value))
     assert told is not None
-    made = plan_network(network, Asked(16, limit_bytes=int(told[1]), training=training))
+    made = plan_network(network, NetworkRequest(16, limit_bytes=int(told[1]), training=training))
     assert made.used_words * 4 <= int(told[1])
 
 
@@ -122,9 +125,9 @@ def test_exact_procs_leaves_no_process_idle(tmp_path: Path, capsys: pytest.Captu
 def test_contradicting_arguments() -> None:
     network = parse_network(SMALL, "small.yaml")
     with pytest.raises(UsageError, match="needs a machine"):
-        plan_network(network, Asked(4, "time"))
+        plan_network(network, NetworkRequest(4, "time"))
     with pytest.raises(UsageError, match="nothing is to be planned"):
-        plan_network(parse_network("input: [1, 2, 3]\nlayers:\n  - relu: {}", "n.yaml"), Asked(4))
+        plan_network(parse_network("input: [1, 2, 3]\nlayers:\n  - relu: {}", "n.yaml"), NetworkRequest(4))
 
 
 def test_streams_overlap_and_collectives_wait_for_the_slower_rank() -> None:
@@ -143,7 +146,7 @@ def test_streams_overlap_and_collectives_wait_for_the_slower_rank() -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_replay_agrees_with_the_plan(training: bool) -> None:
     network = parse_network(SMALL, "small.yaml")
-    made = plan_network(network, Asked(8, "time", training, machine=LASSEN))
+    made = plan_network(network, NetworkRequest(8, "time", training, machine=LASSEN))
     played = replay(made)
     assert played.computing <= played.seconds
     assert played.seconds == pytest.approx(made.cost, rel=0.25)

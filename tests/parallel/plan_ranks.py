@@ -18,7 +18,7 @@ from torch import nn
 import synth
 from synth.base.errors import InfeasibleError, UsageError
 from synth.network.planner.plan import NetworkPlan
-from synth.network.planner.report import to_json
+from synth.network.planner.plan_json import to_json
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network
 

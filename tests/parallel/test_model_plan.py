@@ -12,7 +12,7 @@ from torch import nn
 
 import synth
 from synth.base.errors import InfeasibleError, InputError, UsageError
-from synth.network.planner.report import to_json
+from synth.network.planner.plan_json import to_json
 from synth.parallel.layer_plans import Decided, decided_by
 from synth.parallel.parallelize import _graph
 
@@ -77,7 +77,7 @@ def test_a_file_decides_what_the_plan_does(memory: int | None, tmp_path: Path) -
     file.write_text(json.dumps(before))  # as files were before it was said
     assert decided_by(file, network, 4).limited
     assert one.kept == other.kept == (frozenset({"Out"}) if memory else frozenset({"In", "Ker", "Out"}))
-    for node, cost, fit in zip(plan.network.planned, plan.layer_costs, plan.fits, strict=True):
+    for node, cost, fit in zip(plan.network.planned, plan.layer_costs, plan.tilings, strict=True):
         if node.weighted and node.layer:
             plans = [each.plan(node.layer, 4) for each in (one, other)]
             assert plans[0].id == plans[1].id
@@ -112,7 +112,9 @@ def test_a_volume_that_one_process_cannot_hold() -> None:
 
 def test_axes_bind_the_layers_that_can_keep_to_them() -> None:
     plan = synth.plan_model(Cosmo(), (2, 2, 8, 8, 8), 4, axes="dh")
-    grids = {node.name: placed.grid for node, placed in zip(plan.network.planned, plan.chosen, strict=True)}
+    grids = {
+        node.name: placed.grid for node, placed in zip(plan.network.planned, plan.placed_grids, strict=True)
+    }
     assert all(grids[name].d * grids[name].h == 4 for name in ("body.0", "body.3"))
     assert grids["tail.3"].size == 4
 
@@ -132,7 +134,7 @@ def test_decisions_of_a_forward_plan_leave_what_is_kept_open() -> None:
     from dataclasses import replace
 
     plan = synth.plan_model(Residual(), (8, 3, 16, 16), 4)
-    forward = replace(plan, asked=replace(plan.asked, training=False))
+    forward = replace(plan, request=replace(plan.request, training=False))
     decided = Decided.of(forward)
     assert decided.kept == frozenset({"In", "Ker", "Out"})
     assert set(decided.limit_words.values()) == {None}
@@ -144,8 +146,8 @@ def test_a_model_planned_for_time() -> None:
         synth.plan_model(Residual(), (8, 3, 13, 13), 4, objective=objective, machine="lassen")
         for objective in ("words", "time")
     )
-    assert seconds.asked.machine is not None
-    assert words.asked.objective == "words"
+    assert seconds.request.machine is not None
+    assert words.request.objective == "words"
     assert 0 < seconds.cost < 1
     assert Decided.of(seconds).placed.keys() == Decided.of(words).placed.keys()
     with pytest.raises(UsageError, match="objective time needs a machine"):

@@ -11,11 +11,13 @@ from synth.layer.axes import PerAxis
 from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.network.file import load_network
-from synth.network.planner.candidates import Asked, Catalogue, Kind
+from synth.network.planner.candidates import GridCandidates
 from synth.network.planner.grid_family import family, largest_block
-from synth.network.planner.owned_boxes import Boxes, Placed
+from synth.network.planner.layer_class import LayerClass
+from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.planner import plan_network
 from synth.network.planner.redistribution import moved_words, rows_read
+from synth.network.planner.request import NetworkRequest
 from synth.schedule.distribution import Distribution
 from synth.search.grids import Space, all_grids, work_cap
 
@@ -23,30 +25,32 @@ NETWORKS = Path(__file__).resolve().parents[2] / "examples/networks"
 
 
 def nests(name: str) -> list[Nest]:
-    return list(dict.fromkeys(Kind.of(n).nest for n in load_network(NETWORKS / f"{name}.yaml").planned))
+    return list(dict.fromkeys(LayerClass.of(n).nest for n in load_network(NETWORKS / f"{name}.yaml").planned))
 
 
 @pytest.mark.parametrize("name", ["resnet50", "vgg16", "wrn50_4"])
 @pytest.mark.parametrize("training", [False, True])
 def test_one_more_process_than_sixty_is_no_bad_cut(name: str, training: bool) -> None:
     network = load_network(NETWORKS / f"{name}.yaml")
-    odd, even = (plan_network(network, Asked(p, training=training)) for p in (61, 60))
+    odd, even = (plan_network(network, NetworkRequest(p, training=training)) for p in (61, 60))
     assert odd.cost <= even.cost * 1.05
-    assert all(placed.grid.size <= 61 for placed in odd.chosen)
+    assert all(placed.grid.size <= 61 for placed in odd.placed_grids)
     assert "processes idle: some in" in str(odd)
 
 
 def test_a_looser_balance_is_never_worse() -> None:
     network = load_network(NETWORKS / "resnet50.yaml")
-    costs = [plan_network(network, Asked(61, balance=balance)).cost for balance in (0.1, 0.5, 1.0)]
+    costs = [plan_network(network, NetworkRequest(61, balance=balance)).cost for balance in (0.1, 0.5, 1.0)]
     assert costs[1] <= costs[0]
     assert costs[2] <= costs[0]
 
 
 def test_who_asks_for_all_processes_gets_them() -> None:
     network = load_network(NETWORKS / "vgg16.yaml")
-    free, exact = (plan_network(network, Asked(62, training=True, exact=each)) for each in (False, True))
-    weighted = [p.grid.size for n, p in zip(network.planned, exact.chosen, strict=True) if n.weighted]
+    free, exact = (
+        plan_network(network, NetworkRequest(62, training=True, exact_procs=each)) for each in (False, True)
+    )
+    weighted = [p.grid.size for n, p in zip(network.planned, exact.placed_grids, strict=True) if n.weighted]
     assert set(weighted) == {62}
     assert free.cost <= exact.cost
     assert "processes idle" in str(free)
@@ -68,9 +72,9 @@ def test_the_family_is_every_balanced_grid(procs: int, balance: float) -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_bounds_are_below_the_words(training: bool) -> None:
     for node in load_network(NETWORKS / "cosmoflow.yaml").planned:
-        catalogue = Catalogue(Kind.of(node), Asked(13, training=training))
-        for grid, bound in list(catalogue.bounds.items())[:40]:
-            assert bound <= catalogue.cost(Placed(grid))
+        candidates = GridCandidates(LayerClass.of(node), NetworkRequest(13, training=training))
+        for grid, bound in list(candidates.lower_bounds.items())[:40]:
+            assert bound <= candidates.cost(PlacedGrid(grid))
 
 
 def test_words_between_layers_that_leave_different_ranks_idle() -> None:
@@ -94,7 +98,10 @@ def test_words_between_layers_that_leave_different_ranks_idle() -> None:
     read = {window["h"].source(i) for i in range(window["h"].size)}
     for one, other in itertools.product(grids, grids):
         before, after = Distribution(first.nest, one), Distribution(second.nest, other)
-        boxes = Boxes(first.nest, [Placed(one)], procs), Boxes(second.nest, [Placed(other)], procs)
+        boxes = (
+            OwnedBoxes(first.nest, [PlacedGrid(one)], procs),
+            OwnedBoxes(second.nest, [PlacedGrid(other)], procs),
+        )
         ahead, back = moved_words(boxes[0].flat("Out")[:2], boxes[1].flat("In")[:2], rows_read(second.nest))
         have = [
             {e for e in box(before, "Out", r, False) if e[2] in read and e[3] in read} for r in range(procs)

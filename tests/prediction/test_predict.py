@@ -12,8 +12,8 @@ from synth.cli.main import main
 from synth.machine.file import load_machine
 from synth.machine.hierarchy import Compute, Level, Machine
 from synth.network.file import parse_network
-from synth.network.planner.candidates import Asked
 from synth.network.planner.planner import plan_network
+from synth.network.planner.request import NetworkRequest
 from synth.prediction.calibrate_profile import calibrate
 from synth.prediction.oracle_model import split_stages
 from synth.prediction.predict import NAMES, Question, compare, predict
@@ -139,12 +139,12 @@ def test_comparison_says_whose_communication_overlaps() -> None:
 
 
 def test_memory_is_the_plan_s_and_marked_beyond_the_machine_s() -> None:
-    made = plan_network(NET, Asked(8, "time", True, machine=FLAT))
+    made = plan_network(NET, NetworkRequest(8, "time", True, machine=FLAT))
     own = predict(ask(8), "plan")
     assert (
         own.total.used_bytes
         == made.used_words * 4
-        < sum(row.used_bytes for row in own.rows) + made.resident * 4
+        < sum(row.used_bytes for row in own.rows) + made.resident_words * 4
     )
     small = replace(FLAT, limit_bytes=int(own.total.used_bytes) - 1)
     line = next(each for each in str(compare(ask(8, small))).splitlines() if each.startswith("plan "))
@@ -206,8 +206,8 @@ def test_gains_grow_with_width_as_in_sc19() -> None:
         text = (root / f"{name}.yaml").read_text().replace("[32,", "[256,")
         network = parse_network(text, name)
         base = predict(Question(network, machine, Rate(machine), 8, 256), "data").seconds
-        made = plan_network(network, Asked(64, "time", True, machine=machine))
-        singles = {single.name: single.cost for single in made.singles}
+        made = plan_network(network, NetworkRequest(64, "time", True, machine=machine))
+        singles = {single.name: single.cost for single in made.single_strategies}
         gains.append((base / (singles["stationary-w"] or 1e9), base / made.cost))
     assert gains == sorted(gains)
     assert all(own >= single for single, own in gains)

@@ -16,10 +16,9 @@ from test_html_browser import FLAGS
 from synth.base.errors import InputError
 from synth.cli.main import main
 from synth.network.file import load_network
-from synth.network.planner.candidates import Asked
-from synth.network.planner.plan_json import is_network_plan, parse_network_plan
+from synth.network.planner.plan_json import is_network_plan, parse_network_plan, to_json
 from synth.network.planner.planner import plan_network
-from synth.network.planner.report import to_json
+from synth.network.planner.request import NetworkRequest
 from synth.reports.html_network import html_network, singles
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -28,7 +27,7 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 @pytest.fixture(scope="module")
 def data() -> dict[str, Any]:
     network = load_network("examples/networks/resnet50.yaml")
-    made: dict[str, Any] = json.loads(json.dumps(to_json(plan_network(network, Asked(64)))))
+    made: dict[str, Any] = json.loads(json.dumps(to_json(plan_network(network, NetworkRequest(64)))))
     return made
 
 
@@ -118,7 +117,7 @@ def test_other_requests_are_read_back(training: bool) -> None:
     from synth.machine.file import load_machine
 
     network = load_network("examples/networks/vgg16.yaml")
-    asked = Asked(4, "time", training, machine=load_machine("lassen"))
+    asked = NetworkRequest(4, "time", training, machine=load_machine("lassen"))
     made = to_json(plan_network(network, asked))
     assert " ms" in html_network(parse_network_plan(json.dumps(made), "n.json"))
 

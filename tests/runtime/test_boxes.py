@@ -13,7 +13,7 @@ from synth.layer.axes import ROW_MAJOR, PerAxis
 from synth.layer.layer import Layer, load_layer
 from synth.layer.passes import GRADIENTS, sequences
 from synth.machine.rank_groups import CHANNELS_SWAPPED
-from synth.network.planner.owned_boxes import Boxes, Placed, looked_at
+from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid, sampled_ranks
 from synth.network.planner.redistribution import moved_words, rows_read
 from synth.schedule.distribution import Distribution
 from synth.schedule.volume import received
@@ -38,7 +38,7 @@ LAYERS = [
 )
 def test_words_are_those_of_the_interpreter(nest, parts) -> None:  # type: ignore[no-untyped-def]
     grids = [PerAxis(*(min(n, p) for n, p in zip(nest.extents, each, strict=True))) for each in parts]
-    boxes = Boxes(nest, [Placed(g) for g in grids], max(g.size for g in grids))
+    boxes = OwnedBoxes(nest, [PlacedGrid(g) for g in grids], max(g.size for g in grids))
     forward, _ = boxes.words(("forward",), True)
     for kept in (frozenset({"Out"}), frozenset(), frozenset({"In", "Ker", "Out"}), frozenset({"Ker"})):
         for gradients in (GRADIENTS, ("In",), ("Ker",)):
@@ -51,8 +51,8 @@ def test_words_are_those_of_the_interpreter(nest, parts) -> None:  # type: ignor
                 assert training[index] == sum(counted).max()  # type: ignore[union-attr]
 
 
-def _pair(source: Layer, target: Layer, one: Placed, other: Placed, procs: int) -> tuple[int, int]:
-    before, after = Boxes(source.nest, [one], procs), Boxes(target.nest, [other], procs)
+def _pair(source: Layer, target: Layer, one: PlacedGrid, other: PlacedGrid, procs: int) -> tuple[int, int]:
+    before, after = OwnedBoxes(source.nest, [one], procs), OwnedBoxes(target.nest, [other], procs)
     moved = moved_words(before.flat("Out")[:2], after.flat("In")[:2], rows_read(target.nest))
     return int(moved[0][0, 0]), int(moved[1][0, 0])
 
@@ -64,9 +64,12 @@ def test_out_cut_along_k_is_in_of_the_next_layer(kernel: int, padding: int) -> N
     second = Layer.conv2d((8, 64, 14, 14), 48, kernel, padding=padding)
     for c, k, b in ((2, 4, 1), (4, 4, 2), (2, 8, 4), (1, 4, 2)):
         grid, turned = PerAxis(b=b, c=c, k=k), PerAxis(b=b, c=k, k=c)
-        assert _pair(first, second, Placed(grid), Placed(turned, CHANNELS_SWAPPED), b * c * k) == (0, 0)
+        assert _pair(first, second, PlacedGrid(grid), PlacedGrid(turned, CHANNELS_SWAPPED), b * c * k) == (
+            0,
+            0,
+        )
         if c > 1:
-            assert _pair(first, second, Placed(grid), Placed(turned, ROW_MAJOR), b * c * k)[0] > 0
+            assert _pair(first, second, PlacedGrid(grid), PlacedGrid(turned, ROW_MAJOR), b * c * k)[0] > 0
 
 
 def test_moved_words_by_sets_of_elements() -> None:
@@ -91,18 +94,18 @@ def test_moved_words_by_sets_of_elements() -> None:
         }  # fmt: skip
 
     forward = max(len(in_of(r) - out_of(r)) for r in range(procs))
-    assert _pair(first, second, Placed(one), Placed(other), procs)[0] == forward
+    assert _pair(first, second, PlacedGrid(one), PlacedGrid(other), procs)[0] == forward
 
 
 def test_same_grid_moves_halo_only_within_the_layer() -> None:
     layer = Layer.conv2d((4, 16, 12, 12), 16, 3, padding=1)
-    placed = Placed(PerAxis(b=2, h=3))
+    placed = PlacedGrid(PerAxis(b=2, h=3))
     assert _pair(layer, layer, placed, placed, 6) == (0, 0)
 
 
 def test_ranks_are_sampled_only_where_there_are_very_many() -> None:
-    assert len(looked_at(1024)) == 1024
-    many = looked_at(1 << 20)
+    assert len(sampled_ranks(1024)) == 1024
+    many = sampled_ranks(1 << 20)
     assert len(many) <= 8192
     assert (many[0], many[-1]) == (0, (1 << 20) - 1)
-    assert np.array_equal(many, looked_at(1 << 20))
+    assert np.array_equal(many, sampled_ranks(1 << 20))

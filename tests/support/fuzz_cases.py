@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from synth.layer.layer import Layer
 from synth.network.file import parse_network
-from synth.network.planner.candidates import Asked
+from synth.network.planner.plan_json import to_json as network_json
 from synth.network.planner.planner import plan_network
-from synth.network.planner.report import to_json as network_json
+from synth.network.planner.request import NetworkRequest
 from synth.planning.derive import plan
 
 
@@ -160,7 +160,9 @@ def planned(pass_: str = "forward") -> Any:
 def planned_network() -> Any:
     """A network plan file."""
     return network_json(
-        plan_network(parse_network(NETWORKS[0], "net.yaml"), Asked(4, "words", False, None, None, 0.1))
+        plan_network(
+            parse_network(NETWORKS[0], "net.yaml"), NetworkRequest(4, "words", False, None, None, 0.1)
+        )
     )
 
 

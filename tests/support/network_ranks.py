@@ -14,9 +14,9 @@ from torch import nn
 
 import synth
 from synth.base.errors import UsageError
-from synth.network.planner.candidates import Asked
 from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
+from synth.network.planner.request import NetworkRequest
 from synth.parallel.parallelize import _graph
 from synth.runtime.comm.redistribute import Layout
 from synth.runtime.grid.boxes import Box
@@ -171,8 +171,8 @@ def some_idle(whole: nn.Module, shape: tuple[int, ...]) -> NetworkPlan:
     """A plan that leaves ranks idle in layers with weights where it need not."""
     procs = dist.get_world_size()
     _, network = _graph(whole, shape)
-    found = plan_network(network, Asked(procs, training=True, balance=0.3))
-    assert min(placed.grid.size for placed in found.chosen) < procs
+    found = plan_network(network, NetworkRequest(procs, training=True, balance=0.3))
+    assert min(placed.grid.size for placed in found.placed_grids) < procs
     return found
 
 

@@ -1,8 +1,9 @@
 """The grids that a layer of a network may have.
 
-The family is every grid of at most P processes that keeps the work balance: `space` says which counts an
-axis admits, and what balance means. Where all P processes are asked for, it is the grids of exactly P, unless
-there are none. In the objective `time` grids of exactly P need not be balanced: time weighs that itself.
+The family is every grid of at most P processes that keeps the work balance; `synth.search.grids` defines the
+counts that an axis admits, and the balance. If all P processes are requested, the family holds the grids of
+exactly P, unless there are none. With the objective `time`, grids of exactly P need not be balanced, because
+the time model charges the extra work itself.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from synth.layer.axes import AXES, PerAxis
 from synth.layer.nest import Nest
 from synth.search.grids import Space, all_grids, work_cap
 
-ROOM = 1 << 21  # grids that may be looked at together; where there are more, the balance is narrowed
+MAX_GRIDS = 1 << 21  # grids that are enumerated together; above it, the balance is narrowed
 
 
 def family(
     nest: Nest, procs: int, balance: float, exact: bool = False, uneven: bool = False, timed: bool = False
 ) -> list[PerAxis]:
-    """The family of one layer, without grids whose channels are no single intervals.
+    """The family of one layer. Grids whose channels are not single intervals are left out if others remain.
 
-    exact: all processes are used wherever a grid within the balance does.
-    uneven: the balance is measured against the grids of exactly `procs` alone.
+    exact: use all processes if a balanced grid does.
+    uneven: measure the balance against the grids of exactly `procs` alone.
     timed: the objective is time.
     """
     full, free = (Space(nest, procs, {}, each) for each in (True, False))
@@ -39,7 +40,10 @@ def family(
 
 
 def balanced(space: Space, cap: int) -> list[PerAxis]:
-    """All grids that load no process with more than `cap` iterations; near the least work where too many."""
+    """All grids whose largest block has at most `cap` iterations.
+
+    If these are too many, the cap moves towards the least work until they are few enough.
+    """
     least = space.least_work
     if least is None:
         return []
@@ -51,31 +55,32 @@ def balanced(space: Space, cap: int) -> list[PerAxis]:
 
 
 def _within(space: Space, cap: int) -> Any:
-    """The counts of all grids within a cap, a row each, axis by axis; None where they are too many at once.
+    """The process counts of all grids within a cap, one row per grid; None if there are too many.
 
-    A row is dropped when even an even cut of what is left, over all processes that are left, is too much.
+    Rows grow axis by axis. A row is dropped when an even cut of the remaining axes over all remaining
+    processes still exceeds the cap.
     """
     rest = space.nest.extents.size
-    whole: Any = np.int64 if max(rest << 7, cap) * space.procs < 2**62 else object
-    rows, used, work = np.ones((1, 0), np.int64), np.ones(1, np.int64), np.ones(1, whole)
+    integer: Any = np.int64 if max(rest << 7, cap) * space.procs < 2**62 else object
+    rows, used, work = np.ones((1, 0), np.int64), np.ones(1, np.int64), np.ones(1, integer)
     for axis in AXES:
         rest //= getattr(space.nest.extents, axis)
-        kept = []
+        extended = []
         for parts in space.counts(axis):
             block = work * space.block(axis, parts)
-            room = space.procs // (used * parts)
-            fits = np.asarray((room > 0) & (block * rest <= cap * room) & (block <= cap), dtype=bool)
-            index = np.flatnonzero(fits)
-            kept.append((index, np.full(len(index), parts), block[index]))
-        index, counts, work = (np.concatenate(each) for each in zip(*kept, strict=True))
-        if len(index) > ROOM and cap > (space.least_work or 0):
+            remaining = space.procs // (used * parts)
+            fits = (remaining > 0) & (block * rest <= cap * remaining) & (block <= cap)
+            index = np.flatnonzero(np.asarray(fits, dtype=bool))
+            extended.append((index, np.full(len(index), parts), block[index]))
+        index, counts, work = (np.concatenate(each) for each in zip(*extended, strict=True))
+        if len(index) > MAX_GRIDS and cap > (space.least_work or 0):
             return None
         rows, used = np.column_stack([rows[index], counts]), used[index] * counts
     return rows
 
 
 def _single_intervals(nest: Nest, grid: PerAxis) -> bool:
-    """Whether groups are split as far as the channels within them need; see `Boxes.flat`."""
+    """Whether the channels that a rank owns are one interval; see `OwnedBoxes.flat`."""
     n = nest.extents
     return n.g == 1 or grid.g == n.g or (grid.c == grid.k == 1) or (n.c == n.k == 1)
 

@@ -1,72 +1,104 @@
-"""The plan of a whole network: a placed grid for every layer, and what it costs beside single strategies."""
+"""The plan of a whole network: a placed grid for every layer, and its cost beside single strategies."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from synth.base.units import show_bytes, show_words
 from synth.network.graph import Edge, Network
-from synth.network.planner.candidates import Asked, Kind
-from synth.network.planner.owned_boxes import Placed
+from synth.network.planner.layer_class import LayerClass
+from synth.network.planner.owned_boxes import PlacedGrid
+from synth.network.planner.request import NetworkRequest
 from synth.network.planner.solve import Solution
 from synth.search.tiling_search import Fit
 
 
 @dataclass(frozen=True)
-class Single:
-    """The best that one strategy does on every layer; `why` says where it cannot be used."""
+class SingleStrategy:
+    """The best result of one strategy on every layer. `cost` is None if it cannot be used; `why` says why."""
 
     name: str
     cost: float | None
     why: str = ""
-    chosen: tuple[Placed, ...] = field(default=(), repr=False)
+    placed_grids: tuple[PlacedGrid, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
 class NetworkPlan:
-    """One placed grid per planned layer. Costs are words per rank (at most) or seconds, as asked."""
+    """One placed grid per layer with a loop nest, in the order of `network.planned`.
+
+    Costs are words received per rank (the maximum over ranks), or seconds, as `request.objective` says.
+    lower_bound: sum of the least cost of every layer; no plan of this family costs less.
+    resident_words: words that every rank holds throughout the step: weights, in training also gradients
+    and inputs of all layers. tilings: the pass plans of every layer.
+    """
 
     network: Network
-    asked: Asked
-    chosen: tuple[Placed, ...]
+    request: NetworkRequest
+    placed_grids: tuple[PlacedGrid, ...]
     layer_costs: tuple[float, ...]
     edge_costs: dict[Edge, float]
     edge_words: dict[Edge, int]
     solution: Solution
-    least: float  # Σ of every layer's own least cost: no plan of the family is below
-    singles: tuple[Single, ...]
-    resident: int  # words that every rank holds throughout: weights, gradients, activations
-    fits: tuple[Fit, ...]
-    kinds: tuple[Kind, ...]
+    lower_bound: float
+    single_strategies: tuple[SingleStrategy, ...]
+    resident_words: int
+    tilings: tuple[Fit, ...]
+    layer_classes: tuple[LayerClass, ...]
 
     @property
     def cost(self) -> float:
-        """Words received per rank, summed over layers and redistributions, or seconds."""
+        """Words received per rank, or seconds, summed over layers and redistributions."""
         return sum(self.layer_costs) + sum(self.edge_costs.values())
 
     @property
-    def best_single(self) -> Single | None:
-        """The best single strategy that can be used everywhere."""
-        usable = [s for s in self.singles if s.cost is not None]
+    def best_single(self) -> SingleStrategy | None:
+        """The best single strategy that can be used on every layer."""
+        usable = [s for s in self.single_strategies if s.cost is not None]
         return min(usable, key=lambda s: s.cost or 0.0, default=None)
 
     @property
     def ratio(self) -> float | None:
-        """This plan over the best single strategy."""
+        """The cost of this plan over that of the best single strategy."""
         best = self.best_single
         return self.cost / best.cost if best and best.cost else None
 
     @property
+    def word_bytes(self) -> int:
+        """Bytes per word of the network's dtype."""
+        return self.layer_classes[0].nest.word_bytes
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """What a rank may hold; None for no limit."""
+        return self.request.limit_bytes
+
+    @property
     def used_words(self) -> int:
-        """The most words a rank holds: what is resident, and the working memory of the largest layer."""
-        return self.resident + max(each.used_words for each in self.fits)
+        """The most words a rank holds: the resident words, and the working memory of the largest layer."""
+        return self.resident_words + max(each.used_words for each in self.tilings)
+
+    @property
+    def used_bytes(self) -> int:
+        """`used_words` in bytes."""
+        return self.used_words * self.word_bytes
 
     @cached_property
     def free_edges(self) -> list[Edge]:
-        """Redistributions over which nothing moves."""
+        """Redistributions that move no word."""
         return [edge for edge, words in self.edge_words.items() if words == 0]
 
-    def __str__(self) -> str:
-        from synth.network.planner.report import report
+    def show_cost(self, cost: float) -> str:
+        """A cost of this plan with its unit."""
+        return show_words(cost) if self.request.objective == "words" else f"{cost * 1e3:.4g} ms"
 
-        return report(self)
+    def __str__(self) -> str:
+        """A summary in one line; `report` gives the whole report."""
+        work = "training step" if self.request.training else "forward pass"
+        beside = "" if self.ratio is None else f", {self.ratio:.3f} of the best single strategy"
+        return (
+            f"{self.network.name} on {self.request.procs} processes, {work}: "
+            f"{len(self.placed_grids)} layers, {self.show_cost(self.cost)} per process{beside}; "
+            f"{show_bytes(self.used_bytes)} per process"
+        )

@@ -1,43 +1,114 @@
-"""Network plan files: what `synth plan NETWORK --json` writes, read back for showing it.
+"""Network plan files: what `synth plan NETWORK --json` writes, and how such a file is read.
 
-The network itself is not in the file, so its words cannot be counted anew; all that follows from the rest
-of the file is, and a file where it differs is refused.
+A file does not contain the network, so its words cannot be counted again. All numbers that follow from other
+numbers of the file are derived again; a file in which they differ is refused.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from synth.base.errors import InputError
-from synth.layer.axes import AXES
+from synth.layer.axes import AXES, TENSORS
+
+if TYPE_CHECKING:  # reading a file must not import numpy
+    from synth.network.graph import Edge
+    from synth.network.planner.layer_class import LayerClass
+    from synth.network.planner.owned_boxes import PlacedGrid
+    from synth.network.planner.plan import NetworkPlan
 
 SCHEMA = "synth.network-plan/1"
 REMEDY = "write the plan anew with `synth plan NETWORK.yaml --json -o plan.json`"
 KEYS = [
-    *(
-        "schema",
-        "name",
-        "procs",
-        "objective",
-        "pass",
-        "kept",
-        "machine",
-        "cost",
-        "lower_bound",
-        "gap",
-        "method",
-    ),
-    *("memory_limit", "word_bytes", "memory_words", "resident_words"),
-    *("layers", "redistributions", "singles", "best_single", "ratio"),
-]
+    "schema", "name", "procs", "objective", "pass", "kept", "machine", "cost", "lower_bound", "gap", "method",
+    "memory_limit", "word_bytes", "memory_words", "resident_words",
+    "layers", "redistributions", "singles", "best_single", "ratio",
+]  # fmt: skip
 LAYER_KEYS = ["name", "grid", "order", "stationary", "panels", "cost", "words", "memory_words", "gradients"]
-MOST = 2**62
+MAX_NUMBER = 2**62
+MAX_ROWS = 100_000
+
+
+def to_json(plan: NetworkPlan) -> dict[str, Any]:
+    """`synth.network-plan/1`: decisions and costs. Costs are words or seconds as `objective` says.
+
+    `memory_limit` is in bytes; all other memory is in words of `word_bytes` bytes.
+    """
+    request = plan.request
+    best = plan.best_single
+    return {
+        "schema": SCHEMA,
+        "name": plan.network.name,
+        "procs": request.procs,
+        "objective": request.objective,
+        "pass": "training" if request.training else "forward",
+        "kept": [t.lower() for t in TENSORS if request.training and t in request.saves],
+        "machine": request.machine.name if request.machine else None,
+        "cost": plan.cost,
+        "lower_bound": plan.lower_bound,
+        "gap": plan.solution.gap,
+        "method": plan.solution.method,
+        "memory_limit": request.limit_bytes,
+        "word_bytes": plan.word_bytes,
+        "memory_words": plan.used_words,
+        "resident_words": plan.resident_words,
+        "layers": _layers(plan),
+        "redistributions": [_redistribution(edge, plan) for edge in plan.edge_words],
+        "singles": [{"name": s.name, "cost": s.cost, "why": s.why} for s in plan.single_strategies],
+        "best_single": best.name if best else None,
+        "ratio": plan.ratio,
+    }
+
+
+def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
+    rows = zip(
+        plan.network.planned,
+        plan.layer_classes,
+        plan.placed_grids,
+        plan.layer_costs,
+        plan.tilings,
+        strict=True,
+    )
+    return [
+        {
+            "name": node.name,
+            "grid": placed.grid._asdict(),
+            "order": list(placed.order),
+            "stationary": tiling.first.stationary.lower(),
+            "panels": tiling.first.panels,
+            "cost": cost,
+            "words": _words_by_tensor(layer_class, placed, plan),
+            "memory_words": tiling.used_words,
+            "gradients": [t.lower() for t in layer_class.gradients if plan.request.training],
+        }
+        for node, layer_class, placed, cost, tiling in rows
+    ]
+
+
+def _words_by_tensor(layer_class: LayerClass, placed: PlacedGrid, plan: NetworkPlan) -> dict[str, int]:
+    """Tensor -> the most words of it that a rank receives. The ranks may differ, so their sum is a bound."""
+    from synth.network.planner.owned_boxes import OwnedBoxes
+
+    request = plan.request
+    boxes = OwnedBoxes(layer_class.nest, [placed], request.procs)
+    _, words = boxes.words(layer_class.passes(request.training), layer_class.weighted, request.saves)
+    return {tensor: int(words[tensor][0]) for tensor in ("in", "ker", "out")}
+
+
+def _redistribution(edge: Edge, plan: NetworkPlan) -> dict[str, Any]:
+    return {
+        "from": edge.source,
+        "to": edge.target,
+        "onto": edge.role,
+        "words": plan.edge_words[edge],
+        "cost": plan.edge_costs[edge],
+    }
 
 
 def is_network_plan(text: str) -> bool:
-    """Whether a text says that it is a network plan."""
+    """Whether a text declares the schema of a network plan, of any version."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
@@ -46,7 +117,7 @@ def is_network_plan(text: str) -> bool:
 
 
 def parse_network_plan(text: str, name: str) -> dict[str, Any]:
-    """The data of a network plan. Raises `InputError` where it is none, or was edited."""
+    """The data of a network plan. Raises `InputError` if the text is not one, or was edited."""
     try:
         data = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as fault:
@@ -54,10 +125,9 @@ def parse_network_plan(text: str, name: str) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         schema = data.get("schema") if isinstance(data, dict) else None
         raise InputError(f"{name}: schema is {str(schema)[:60]!r}, not {SCHEMA!r}; {REMEDY}")
-    data.setdefault(
-        "kept", ["out"] if data.get("pass") == "training" else []
-    )  # files from before it was said
-    data.setdefault("memory_limit", MOST)  # nor whether there was one
+    # the first files did not contain these two
+    data.setdefault("kept", ["out"] if data.get("pass") == "training" else [])
+    data.setdefault("memory_limit", MAX_NUMBER)
     _Check(name).plan(data)
     return data
 
@@ -67,6 +137,8 @@ def _refuse(constant: str) -> float:
 
 
 class _Check:
+    """Checks the types, ranges and derived numbers of a plan file."""
+
     def __init__(self, file: str) -> None:
         self.file = file
 
@@ -75,44 +147,60 @@ class _Check:
 
     def plan(self, data: dict[str, Any]) -> None:
         self.keys(data, KEYS, "the plan")
+        self.heading(data)
+        for key in ("layers", "redistributions", "singles"):
+            if not isinstance(data[key], list) or len(data[key]) > MAX_ROWS:
+                raise self.fail(f"{key} is not a list")
+        in_words = data["objective"] == "words"
+        self.layers(data, in_words)
+        self.redistributions(data, in_words)
+        self.singles(data["singles"])
+        self.totals(data)
+
+    def heading(self, data: dict[str, Any]) -> None:
         for key in ("name", "method"):
             self.text(data[key], key)
         self.one_of(data["objective"], ("words", "time"), "objective")
         self.one_of(data["pass"], ("forward", "training"), "pass")
-        kept = ("in", "ker", "out") if data["pass"] == "training" else ()
-        if not isinstance(data["kept"], list) or not all(each in kept for each in data["kept"]):
+        tensors = ("in", "ker", "out") if data["pass"] == "training" else ()
+        if not isinstance(data["kept"], list) or not all(each in tensors for each in data["kept"]):
             raise self.fail("kept is not a list of tensors that a training step gathers")
         if data["machine"] is not None:
             self.text(data["machine"], "machine")
-        procs = self.whole(data["procs"], 1, 2**20, "procs")
+        self.whole(data["procs"], 1, 2**20, "procs")
         self.whole(data["word_bytes"], 1, 64, "word_bytes")
         if data["memory_limit"] is not None:
-            self.whole(data["memory_limit"], 1, MOST, "memory_limit")
-        resident = self.whole(data["resident_words"], 0, MOST, "resident_words")
+            self.whole(data["memory_limit"], 1, MAX_NUMBER, "memory_limit")
+        self.whole(data["resident_words"], 0, MAX_NUMBER, "resident_words")
         for key in ("cost", "lower_bound", "gap"):
             self.number(data[key], key)
-        for key in ("layers", "redistributions", "singles"):
-            if not isinstance(data[key], list) or len(data[key]) > 100_000:
-                raise self.fail(f"{key} is not a list")
-        words = data["objective"] == "words"
-        made = ["in", "ker"] if data["pass"] == "training" else []
+
+    def layers(self, data: dict[str, Any], in_words: bool) -> None:
+        gradients = ["in", "ker"] if data["pass"] == "training" else []
         for i, layer in enumerate(data["layers"]):
             if isinstance(layer, dict):
-                layer.setdefault("gradients", made)  # files from before it was said
-            self.layer(layer, f"layers[{i}]", procs, words)
-            if not isinstance(layer["gradients"], list) or not all(g in made for g in layer["gradients"]):
+                layer.setdefault("gradients", gradients)  # the first files did not contain them
+            self.layer(layer, f"layers[{i}]", data["procs"], in_words)
+            if not isinstance(layer["gradients"], list) or not all(
+                g in gradients for g in layer["gradients"]
+            ):
                 raise self.fail(f"layers[{i}].gradients is not a list of those that a training step makes")
         names = [layer["name"] for layer in data["layers"]]
         if not names or len(set(names)) < len(names):
             raise self.fail("layers is empty, or two layers have one name")
+
+    def redistributions(self, data: dict[str, Any], in_words: bool) -> None:
+        names = {layer["name"] for layer in data["layers"]}
         for i, edge in enumerate(data["redistributions"]):
-            self.edge(edge, f"redistributions[{i}]", set(names), words)
+            self.edge(edge, f"redistributions[{i}]", names, in_words)
         ends = [(edge["from"], edge["to"], edge["onto"]) for edge in data["redistributions"]]
         if len(set(ends)) < len(ends):
             raise self.fail("redistributions names one edge twice")
-        self.singles(data["singles"])
+
+    def totals(self, data: dict[str, Any]) -> None:
+        """The numbers that follow from the rows."""
         largest = max(layer["memory_words"] for layer in data["layers"])
-        self.same(data["memory_words"], resident + largest, "memory_words")
+        self.same(data["memory_words"], data["resident_words"] + largest, "memory_words")
         total = sum(layer["cost"] for layer in data["layers"])
         total += sum(edge["cost"] for edge in data["redistributions"])
         self.same(data["cost"], total, "cost")
@@ -123,7 +211,7 @@ class _Check:
             raise self.fail(f"best_single is {str(data['best_single'])[:60]!r}, which singles do not say")
         self.same(data["ratio"], data["cost"] / best["cost"] if best and best["cost"] else None, "ratio")
 
-    def layer(self, layer: Any, key: str, procs: int, words: bool) -> None:
+    def layer(self, layer: Any, key: str, procs: int, in_words: bool) -> None:
         self.keys(layer, LAYER_KEYS, key)
         self.text(layer["name"], f"{key}.name")
         self.keys(layer["grid"], list(AXES), f"{key}.grid")
@@ -134,24 +222,25 @@ class _Check:
         if not isinstance(order, list) or sorted(map(str, order)) != sorted(AXES):
             raise self.fail(f"{key}.order does not name every axis once")
         self.one_of(layer["stationary"], ("in", "ker", "out"), f"{key}.stationary")
-        self.whole(layer["panels"], 1, MOST, f"{key}.panels")
-        self.whole(layer["memory_words"], 0, MOST, f"{key}.memory_words")
+        self.whole(layer["panels"], 1, MAX_NUMBER, f"{key}.panels")
+        self.whole(layer["memory_words"], 0, MAX_NUMBER, f"{key}.memory_words")
         cost = self.number(layer["cost"], f"{key}.cost")
         self.keys(layer["words"], ["in", "ker", "out"], f"{key}.words")
-        parts = [self.whole(layer["words"][t], 0, MOST, f"{key}.words.{t}") for t in ("in", "ker", "out")]
-        if words and not max(parts) <= cost <= sum(parts):
+        words = layer["words"]
+        parts = [self.whole(words[t], 0, MAX_NUMBER, f"{key}.words.{t}") for t in ("in", "ker", "out")]
+        if in_words and not max(parts) <= cost <= sum(parts):
             raise self.fail(f"{key}.cost is {cost:g}, which its words per tensor do not allow")
 
-    def edge(self, edge: Any, key: str, names: set[str], words: bool) -> None:
+    def edge(self, edge: Any, key: str, names: set[str], in_words: bool) -> None:
         self.keys(edge, ["from", "to", "onto", "words", "cost"], key)
         self.text(edge["from"], f"{key}.from")
         self.text(edge["to"], f"{key}.to")
         if not {edge["from"], edge["to"]} <= names or edge["from"] == edge["to"]:
             raise self.fail(f"{key} does not join two layers of the plan")
         self.one_of(edge["onto"], ("in", "out"), f"{key}.onto")
-        moved = self.whole(edge["words"], 0, MOST, f"{key}.words")
+        moved = self.whole(edge["words"], 0, MAX_NUMBER, f"{key}.words")
         cost = self.number(edge["cost"], f"{key}.cost")
-        if (words and cost != moved) or (moved == 0 and cost != 0):
+        if (in_words and cost != moved) or (moved == 0 and cost != 0):
             raise self.fail(f"{key}.cost is {cost:g}, which its {moved} words do not cost")
 
     def singles(self, rows: list[Any]) -> None:
@@ -185,13 +274,13 @@ class _Check:
             raise self.fail(f"{key} is {str(value)[:60]}, not a number from 0")
         return float(value)
 
-    def same(self, said: Any, derived: float | None, key: str) -> None:
-        if derived is not None and isinstance(said, int | float) and not isinstance(said, bool):
-            if math.isclose(said, derived, rel_tol=1e-9):
+    def same(self, stated: Any, derived: float | None, key: str) -> None:
+        if derived is not None and isinstance(stated, int | float) and not isinstance(stated, bool):
+            if math.isclose(stated, derived, rel_tol=1e-9):
                 return
-        elif said is None and derived is None:
+        elif stated is None and derived is None:
             return
-        raise self.fail(f"{key} is {str(said)[:60]}, but the rest of the plan makes it {derived}")
+        raise self.fail(f"{key} is {str(stated)[:60]}, but the rest of the plan makes it {derived}")
 
 
 def _cost(row: dict[str, Any]) -> float:

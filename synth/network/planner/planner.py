@@ -1,4 +1,4 @@
-"""A strategy per layer of a whole network, with what moves between layers and all memory counted."""
+"""Plans a whole network: a strategy per layer, with redistributions and all memory counted."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from synth.base.errors import InfeasibleError, UsageError
 from synth.layer.axes import PerAxis
 from synth.machine.rank_groups import split_over
 from synth.network.graph import Edge, Network
-from synth.network.planner.candidates import (
-    BALANCE,
+from synth.network.planner.candidates import GridCandidates
+from synth.network.planner.layer_class import LayerClass
+from synth.network.planner.options import (
     STRATEGY_AXES,
-    Asked,
-    Catalogue,
-    Choice,
-    Kind,
-    feasible,
+    LayerOption,
+    check_feasible,
     options,
-    strategy_choices,
+    strategy_options,
 )
-from synth.network.planner.owned_boxes import EVERY, Array, Boxes, Placed
-from synth.network.planner.plan import NetworkPlan, Single
-from synth.network.planner.redistribution import Side, edge_words, single_positions
+from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, Array, OwnedBoxes, PlacedGrid
+from synth.network.planner.plan import NetworkPlan, SingleStrategy
+from synth.network.planner.redistribution import EdgeEnd, redistribution_words, single_positions
+from synth.network.planner.request import BALANCE, NetworkRequest
 from synth.network.planner.solve import Progress, Solution, Table, solve
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
@@ -33,265 +32,276 @@ from synth.search.branch_and_bound import STATIONARY
 from synth.search.tiling_search import Fit, fit
 from synth.search.training_step import fit_kept
 
+OptionTable = list[list[LayerOption]]  # layer class -> its options
+PricedEdges = dict[Edge, tuple[Array, Table]]  # edge -> (words, cost) by (source option, target option)
+OPTIONS_OF_MANY_RANKS = 2  # options per layer above `MAX_EXACT_RANKS` processes
+
 
 def plan_network(
-    network: Network, asked: Asked, method: str = "auto", progress: Progress | None = None
+    network: Network, request: NetworkRequest, method: str = "auto", progress: Progress | None = None
 ) -> NetworkPlan:
     """The cheapest choice of placed grids.
 
-    Raises `UsageError` for contradicting arguments, and `InfeasibleError` where a layer has no grid or the
-    memory is too small; the message says what would do.
+    method: how `solve` chooses. progress: called with a sentence now and then.
+    Raises `UsageError` if the network has nothing to plan, and `InfeasibleError` if a layer has no grid or
+    the memory is too small; the message says what would be enough.
     """
-    if asked.objective not in ("words", "time"):
-        raise UsageError(f"objective is {asked.objective!r}; for a network it must be words or time")
-    if asked.objective == "time" and asked.machine is None:
-        raise UsageError("objective time needs a machine; name one with --machine")
-    if not 1 <= asked.procs <= 2**20:
-        raise UsageError(f"procs is {asked.procs}; it must be from 1 to {2**20} for a network")
-    if asked.procs > EVERY:
-        asked = replace(asked, keep=2)
-    return _Planner(network, asked, method, progress or (lambda text: None)).run()
+    if request.procs > MAX_EXACT_RANKS:
+        request = replace(request, options_per_layer=OPTIONS_OF_MANY_RANKS)
+    return _NetworkPlanner(network, request, method, progress or (lambda text: None)).run()
 
 
-class _Planner:
-    def __init__(self, network: Network, asked: Asked, method: str, tell: Progress) -> None:
-        self.network, self.asked, self.method, self.tell = network, asked, method, tell
+class _NetworkPlanner:
+    def __init__(self, network: Network, request: NetworkRequest, method: str, progress: Progress) -> None:
+        self.network, self.request, self.method, self.progress = network, request, method, progress
         self.nodes = network.planned
         if not self.nodes:
             raise UsageError(
                 f"{network.name} has no convolution, product or pooling; nothing is to be planned"
             )
         self.position = {node.name: i for i, node in enumerate(self.nodes)}
-        self.kinds = [Kind.of(node, asked.inward or network.inward(node)) for node in self.nodes]
-        self.distinct = list(dict.fromkeys(self.kinds))
-        self.of_kind = [self.distinct.index(kind) for kind in self.kinds]
-        self.fitted: dict[tuple[Kind, PerAxis], Fit | None] = {}
+        self.node_classes = [
+            LayerClass.of(node, request.input_gradient or network.needs_input_gradient(node))
+            for node in self.nodes
+        ]
+        self.classes = list(dict.fromkeys(self.node_classes))
+        self.class_of = [self.classes.index(each) for each in self.node_classes]
+        self.tilings: dict[tuple[LayerClass, PerAxis], Fit | None] = {}
 
     def run(self) -> NetworkPlan:
-        self.tell(f"{len(self.nodes)} layers, {len(self.distinct)} of them different")
-        self.catalogues = [Catalogue(kind, self.asked) for kind in self.distinct]
-        feasible([self.catalogues[i] for i in self.of_kind], self.nodes, self.asked)
-        self.resident = self._resident()
-        if self.asked.axes:
-            return self._restricted()
-        singles = () if self.asked.procs > EVERY else tuple(self._singles())
-        extra: list[list[Placed]] = [[] for _ in self.distinct]
-        for single in singles:
-            for kind, placed in zip(self.of_kind, single.chosen, strict=False):
-                extra[kind].append(placed)
-        for kind, placed in zip(self.of_kind, self._narrower(), strict=False):
-            extra[kind].append(placed)
-        table = self._fitted(options(self.catalogues, self._near(), extra, self.asked))
-        self.tell(f"options per layer: {min(map(len, table))} to {max(map(len, table))}")
-        solution, words = self._solve(table, self.method)
-        return self._result(table, solution, words, singles)
+        self.progress(f"{len(self.nodes)} layers, {len(self.classes)} of them different")
+        self.candidates = [GridCandidates(each, self.request) for each in self.classes]
+        check_feasible([self.candidates[i] for i in self.class_of], self.nodes, self.request)
+        self.resident_words = self._resident_words()
+        if self.request.axes:
+            return self._within_axes()
+        exact = self.request.procs <= MAX_EXACT_RANKS
+        singles = tuple(self._single_strategies()) if exact else ()
+        extra: list[list[PlacedGrid]] = [[] for _ in self.classes]
+        for chosen in [*(single.placed_grids for single in singles), self._plan_at_usual_balance()]:
+            for layer_class, placed in zip(self.class_of, chosen, strict=False):
+                extra[layer_class].append(placed)
+        table = self._require_fitting(options(self.candidates, self._near_classes(), extra, self.request))
+        self.progress(f"options per layer: {min(map(len, table))} to {max(map(len, table))}")
+        solution, priced = self._solve(table, self.method)
+        return self._result(table, solution, priced, singles)
 
-    def _narrower(self) -> tuple[Placed, ...]:
-        """What the plan within the usual balance chooses, where more is allowed: never worse for that."""
-        if self.asked.balance <= BALANCE or self.asked.procs > EVERY:
+    def _plan_at_usual_balance(self) -> tuple[PlacedGrid, ...]:
+        """The plan within the default balance, if more is allowed. It keeps the result from getting worse."""
+        if self.request.balance <= BALANCE or self.request.procs > MAX_EXACT_RANKS:
             return ()
+        usual = replace(self.request, balance=BALANCE)
         try:
-            return (
-                _Planner(self.network, replace(self.asked, balance=BALANCE), self.method, self.tell)
-                .run()
-                .chosen
-            )
+            return _NetworkPlanner(self.network, usual, self.method, self.progress).run().placed_grids
         except InfeasibleError:
             return ()
 
-    def _restricted(self) -> NetworkPlan:
-        """The best choice of grids that split certain axes only."""
-        found = strategy_choices(self.catalogues, self.asked.axes)
+    def _within_axes(self) -> NetworkPlan:
+        """The best plan whose grids split the requested axes only."""
+        found = strategy_options(self.candidates, self.request.axes)
         if isinstance(found, int):
-            node = self.nodes[self.of_kind.index(found)]
-            raise InfeasibleError(f"{node.name}: no grid splits {self.asked.axes} only; free more axes")
-        table = self._fitted(found)
-        solution, words = self._solve(table, self.method)
-        return self._result(table, solution, words, ())
+            node = self.nodes[self.class_of.index(found)]
+            raise InfeasibleError(f"{node.name}: no grid splits {self.request.axes} only; free more axes")
+        table = self._require_fitting(found)
+        solution, priced = self._solve(table, self.method)
+        return self._result(table, solution, priced, ())
 
-    def _near(self) -> list[list[int]]:
-        """Kind -> kinds of layers that are at most two redistributions away."""
+    def _near_classes(self) -> list[list[int]]:
+        """Class -> the classes of layers that are at most two redistributions away."""
         beside: list[set[int]] = [set() for _ in self.nodes]
         for edge in self.network.edges:
             one, other = self.position[edge.source], self.position[edge.target]
             beside[one].add(other)
             beside[other].add(one)
-        near: list[set[int]] = [set() for _ in self.distinct]
+        near: list[set[int]] = [set() for _ in self.classes]
         for node, others in enumerate(beside):
             reached = others.union(*(beside[other] for other in others)) - {node}
-            near[self.of_kind[node]] |= {self.of_kind[other] for other in reached}
+            near[self.class_of[node]] |= {self.class_of[other] for other in reached}
         return [sorted(each) for each in near]
 
     # -- memory ---------------------------------------------------------------------------------------
 
-    def _resident(self) -> int:
-        """Words that stay: weights; in training also gradients and all activations, at most per rank."""
+    def _resident_words(self) -> int:
+        """Words that a rank holds throughout, at most: weights; in training also gradients and inputs."""
         total = 0
-        for node in self.nodes:
-            nest, procs = Kind.of(node).nest, self.asked.procs
+        for node, layer_class in zip(self.nodes, self.node_classes, strict=True):
+            nest, procs = layer_class.nest, self.request.procs
             if node.weighted:
-                total += -(-nest.words["Ker"] // procs) * (2 if self.asked.training else 1)
-            if self.asked.training:
-                total += -(-nest.words[Kind.of(node).ends[0]] // procs)
+                total += -(-nest.words["Ker"] // procs) * (2 if self.request.training else 1)
+            if self.request.training:
+                total += -(-nest.words[layer_class.input_tensor] // procs)
         return total
 
-    def _fitting(self, table: list[list[Choice]]) -> list[list[Choice]] | None:
-        """Only the options that fit the memory; None where a layer has none."""
-        if self.asked.limit_bytes is None:
+    def _fitting(self, table: OptionTable) -> OptionTable | None:
+        """The options that fit the memory limit; None if a layer has none."""
+        if self.request.limit_bytes is None:
             return table
         result = []
-        for kind, choices in zip(self.distinct, table, strict=True):
-            fitting = [c for c in choices if self._fit(kind, c.placed) is not None]
+        for layer_class, row in zip(self.classes, table, strict=True):
+            fitting = [option for option in row if self._tiling(layer_class, option.placed) is not None]
             if not fitting:
                 return None
             result.append(fitting)
         return result
 
-    def _fitted(self, table: list[list[Choice]]) -> list[list[Choice]]:
-        """The same; raises `InfeasibleError` where a layer has none."""
+    def _require_fitting(self, table: OptionTable) -> OptionTable:
+        """The options that fit; raises `InfeasibleError` if a layer has none."""
         found = self._fitting(table)
         if found is None:
-            raise self._too_small(table)
+            raise self._memory_too_small(table)
         return found
 
-    def _limit(self, kind: Kind) -> int | None:
-        if self.asked.limit_bytes is None:
+    def _limit_words(self, layer_class: LayerClass) -> int | None:
+        """What is left for the working memory of a layer."""
+        if self.request.limit_bytes is None:
             return None
-        return self.asked.limit_bytes // kind.nest.word_bytes - self.resident
+        return self.request.limit_bytes // layer_class.nest.word_bytes - self.resident_words
 
-    def _fit(self, kind: Kind, placed: Placed) -> Fit | None:
-        key = (kind, placed.grid)
-        if key not in self.fitted:
-            self.fitted[key] = self._fits(kind, placed, self._limit(kind))[0]
-        return self.fitted[key]
+    def _tiling(self, layer_class: LayerClass, placed: PlacedGrid) -> Fit | None:
+        """The pass plans of a layer on a grid within the memory limit; cached."""
+        key = (layer_class, placed.grid)
+        if key not in self.tilings:
+            limit_words = self._limit_words(layer_class)
+            self.tilings[key] = self._choose_tiling(layer_class, placed, limit_words)[0]
+        return self.tilings[key]
 
-    def _fits(self, kind: Kind, placed: Placed, limit_words: int | None) -> tuple[Fit | None, int]:
-        """The plans of the passes that fit a limit in words, and the least that they need."""
-        distribution = Distribution(kind.nest, placed.grid)
-        if self.asked.training and kind.weighted:
-            how = self.asked.kept, bool(kind.rows), kind.gradients
-            return fit_kept(distribution, STATIONARY, limit_words, *how)
-        return fit(distribution, STATIONARY, limit_words, _role(kind))
+    def _choose_tiling(
+        self, layer_class: LayerClass, placed: PlacedGrid, limit_words: int | None
+    ) -> tuple[Fit | None, int]:
+        """The pass plans that fit a limit, and the least words that any pass plans need."""
+        distribution = Distribution(layer_class.nest, placed.grid)
+        if self.request.training and layer_class.weighted:
+            return fit_kept(
+                distribution,
+                STATIONARY,
+                limit_words,
+                self.request.saves,
+                layer_class.transposed,
+                layer_class.gradients,
+            )
+        return fit(distribution, STATIONARY, limit_words, _forward_pass(layer_class))
 
-    def _too_small(self, table: Sequence[Sequence[Choice]]) -> InfeasibleError:
-        """Which layer needs most, and what would do for all."""
+    def _memory_too_small(self, table: Sequence[Sequence[LayerOption]]) -> InfeasibleError:
+        """The error that names the layer that needs most, and the memory that would be enough."""
         needs = [
-            min(self._fits(kind, c.placed, 0)[1] for c in choices)
-            for kind, choices in zip(self.distinct, table, strict=True)
+            min(self._choose_tiling(layer_class, option.placed, 0)[1] for option in row)
+            for layer_class, row in zip(self.classes, table, strict=True)
         ]
         most = max(range(len(needs)), key=needs.__getitem__)
-        node, size = self.nodes[self.of_kind.index(most)], self.distinct[most].nest.word_bytes
-        need = (needs[most] + self.resident) * size
+        node, word_bytes = self.nodes[self.class_of.index(most)], self.classes[most].nest.word_bytes
+        need = (needs[most] + self.resident_words) * word_bytes
         return InfeasibleError(
-            f"{node.name}: no option fits {self.asked.limit_bytes} bytes per process next to the "
-            f"{self.resident * size} bytes that stay throughout; --memory {need} would do"
+            f"{node.name}: no option fits {self.request.limit_bytes} bytes per process next to the "
+            f"{self.resident_words * word_bytes} bytes that are always resident; --memory {need} would do"
         )
 
-    # -- one choice of options --------------------------------------------------------------------------
+    # -- the choice of one option per layer ---------------------------------------------------------------
 
-    def _singles(self) -> list[Single]:
-        """Strategies with fewer axes first: what they choose is open to those with more."""
-        by_axes: dict[str, Single] = {}
+    def _single_strategies(self) -> list[SingleStrategy]:
+        """Strategies with fewer axes come first: their choices are options of those with more axes."""
+        by_axes: dict[str, SingleStrategy] = {}
         for axes in sorted(set(STRATEGY_AXES.values()), key=lambda axes: (len(axes), axes)):
             within = [single for other, single in by_axes.items() if set(other) <= set(axes)]
-            by_axes[axes] = self._single(axes, within)
+            by_axes[axes] = self._single_strategy(axes, within)
         return [replace(by_axes[axes], name=name) for name, axes in STRATEGY_AXES.items()]
 
-    def _single(self, axes: str, within: Sequence[Single]) -> Single:
-        found = strategy_choices(self.catalogues, axes)
+    def _single_strategy(self, axes: str, within: Sequence[SingleStrategy]) -> SingleStrategy:
+        found = strategy_options(self.candidates, axes)
         if isinstance(found, int):
-            node = self.nodes[self.of_kind.index(found)]
-            return Single(axes, None, f"cannot use {self.asked.procs} processes evenly at {node.name}")
+            node = self.nodes[self.class_of.index(found)]
+            return SingleStrategy(
+                axes, None, f"cannot use {self.request.procs} processes evenly at {node.name}"
+            )
         for single in within:
-            for kind, placed in zip(self.of_kind, single.chosen, strict=False):
-                if all(choice.placed != placed for choice in found[kind]):
-                    found[kind].append(Choice(placed, self.catalogues[kind].cost(placed)))
+            for layer_class, placed in zip(self.class_of, single.placed_grids, strict=False):
+                if all(option.placed != placed for option in found[layer_class]):
+                    cost = self.candidates[layer_class].cost(placed)
+                    found[layer_class].append(LayerOption(placed, cost))
         table = self._fitting(found)
         if table is None:
-            return Single(axes, None, "needs more memory")
+            return SingleStrategy(axes, None, "needs more memory")
         solution, _ = self._solve(table, "auto")
-        chosen = tuple(table[k][o].placed for k, o in zip(self.of_kind, solution.chosen, strict=True))
-        return Single(axes, solution.cost, "", chosen)
+        chosen = tuple(table[k][o].placed for k, o in zip(self.class_of, solution.chosen, strict=True))
+        return SingleStrategy(axes, solution.cost, "", chosen)
 
-    def _solve(
-        self, table: list[list[Choice]], method: str
-    ) -> tuple[Solution, dict[Edge, tuple[Array, Table]]]:
-        costs = [np.array([c.cost for c in table[kind]]) for kind in self.of_kind]
-        priced = self._edges(table)
+    def _solve(self, table: OptionTable, method: str) -> tuple[Solution, PricedEdges]:
+        costs = [np.array([option.cost for option in table[k]]) for k in self.class_of]
+        priced = self._price_edges(table)
         pairs: dict[tuple[int, int], Table] = {}
         for edge, (_, cost) in priced.items():
             key = self.position[edge.source], self.position[edge.target]
             pairs[key] = pairs[key] + cost if key in pairs else cost
-        return solve(costs, pairs, method, self.tell), priced
+        return solve(costs, pairs, method, self.progress), priced
 
-    def _edges(self, table: list[list[Choice]]) -> dict[Edge, tuple[Array, Table]]:
-        """Edge -> (words, cost) by (source option, target option); alike edges are priced once."""
-        procs = self.asked.procs
+    def _price_edges(self, table: OptionTable) -> PricedEdges:
+        """Words and cost of every redistribution; equal edges are priced once."""
         boxes = [
-            Boxes(k.nest, [c.placed for c in row], procs) for k, row in zip(self.distinct, table, strict=True)
+            OwnedBoxes(layer_class.nest, [option.placed for option in row], self.request.procs)
+            for layer_class, row in zip(self.classes, table, strict=True)
         ]
         known: dict[tuple[object, ...], tuple[Array, Table]] = {}
         result = {}
         for edge in self.network.edges:
-            source, target = (self.of_kind[self.position[n]] for n in (edge.source, edge.target))
+            source, target = (self.class_of[self.position[n]] for n in (edge.source, edge.target))
             single = single_positions(self.network, edge)
-            back = self.asked.returns(edge)
+            back = self.request.sends_gradient_back(edge)
             key = (source, target, edge.role, edge.channels, single, back)
             if key not in known:
-                before, after = (Side(self.distinct[k], boxes[k]) for k in (source, target))
-                words = edge_words(edge, before, after, single, back)
-                known[key] = words, self._priced(words, self.distinct[target], back)
+                before, after = (EdgeEnd(self.classes[k], boxes[k]) for k in (source, target))
+                words = redistribution_words(edge, before, after, single=single, back=back)
+                known[key] = words, self._price(words, self.classes[target].nest.word_bytes, back)
             result[edge] = known[key]
         return result
 
-    def _priced(self, words: Array, kind: Kind, back: bool) -> Table:
-        """Words, or seconds: one exchange on the outermost level that P ranks span, all ranks at once.
+    def _price(self, words: Array, word_bytes: int, back: bool) -> Table:
+        """The cost of redistributions that move some words: these words, or seconds.
 
-        Of a value, and of its gradient if that goes `back`.
+        Seconds are those of one exchange of all ranks on the outermost level that P ranks span, and of a
+        second exchange if the gradient goes `back`.
         """
-        if self.asked.objective == "words":
+        if self.request.objective == "words":
             return words.astype(np.float64)
-        machine = self.asked.machine
+        machine = self.request.machine
         assert machine is not None
-        group = split_over(machine, self.asked.procs)
+        group = split_over(machine, self.request.procs)
         if not group.units():
             return np.zeros(words.shape)
-        level, _ = group.units()[-1]
-        where, flows = machine.levels[level], group.shared(level)
-        each = where.message(1.0, flows) - where.message(0.0, flows)
-        seconds = where.message(0.0) * (1 + back) + words * kind.nest.word_bytes * each
+        index, _ = group.units()[-1]
+        level, flows = machine.levels[index], group.shared(index)
+        per_byte = level.message(1.0, flows) - level.message(0.0, flows)
+        seconds = level.message(0.0) * (1 + back) + words * word_bytes * per_byte
         return np.where(words > 0, seconds, 0.0)
 
     def _result(
         self,
-        table: list[list[Choice]],
+        table: OptionTable,
         solution: Solution,
-        priced: dict[Edge, tuple[Array, Table]],
-        singles: tuple[Single, ...],
+        priced: PricedEdges,
+        singles: tuple[SingleStrategy, ...],
     ) -> NetworkPlan:
-        picked = [table[k][o] for k, o in zip(self.of_kind, solution.chosen, strict=True)]
+        chosen = [table[k][o] for k, o in zip(self.class_of, solution.chosen, strict=True)]
         at = {
             edge: (solution.chosen[self.position[edge.source]], solution.chosen[self.position[edge.target]])
             for edge in priced
         }
-        fits = tuple(self._fit(kind, c.placed) for kind, c in zip(self.kinds, picked, strict=True))
-        assert all(each is not None for each in fits)
+        tilings = tuple(self._tiling(k, c.placed) for k, c in zip(self.node_classes, chosen, strict=True))
+        assert all(each is not None for each in tilings)
         return NetworkPlan(
-            self.network,
-            self.asked,
-            tuple(c.placed for c in picked),
-            tuple(c.cost for c in picked),
-            {edge: float(cost[at[edge]]) for edge, (_, cost) in priced.items()},
-            {edge: int(words[at[edge]]) for edge, (words, _) in priced.items()},
-            solution,
-            math.fsum(self.catalogues[k].least() for k in self.of_kind),
-            singles,
-            self.resident,
-            tuple(each for each in fits if each is not None),
-            tuple(self.kinds),
+            network=self.network,
+            request=self.request,
+            placed_grids=tuple(option.placed for option in chosen),
+            layer_costs=tuple(option.cost for option in chosen),
+            edge_costs={edge: float(cost[at[edge]]) for edge, (_, cost) in priced.items()},
+            edge_words={edge: int(words[at[edge]]) for edge, (words, _) in priced.items()},
+            solution=solution,
+            lower_bound=math.fsum(self.candidates[k].proven_least() for k in self.class_of),
+            single_strategies=singles,
+            resident_words=self.resident_words,
+            tilings=tuple(each for each in tilings if each is not None),
+            layer_classes=tuple(self.node_classes),
         )
 
 
-def _role(kind: Kind) -> PassPlan:
-    """The pass that runs forward."""
-    return PassPlan(pass_="backward-data") if kind.rows else PassPlan()
+def _forward_pass(layer_class: LayerClass) -> PassPlan:
+    """The pass of the nest that the layer's forward pass is."""
+    return PassPlan(pass_="backward-data") if layer_class.transposed else PassPlan()

@@ -1,10 +1,11 @@
-"""Exact choice of one option per node under costs of nodes and of edges.
+"""Exact choice of one option per node of a graph with costs of nodes and of edges.
 
-    chain        shortest path, layer by layer; the general search of networkx (`path`) finds the same
-    graph        elimination of variables, one node after the other, exact; cost grows with the width
-    any graph    mixed-integer program (cvxpy with HiGHS); states its own gap
+    chain        shortest path, layer by layer (dynamic programming)
+    path         the same by networkx' shortest path; the tests compare the two
+    elimination  bucket elimination of one node after the other; the effort grows with the tree width
+    mip          mixed-integer program (cvxpy with HiGHS) for any graph; it states its own gap
 
-All three minimise  Σ cost[node][option] + Σ edge[source option, target option].
+All of them minimise  Σ cost[node][option] + Σ edge[source option, target option].
 """
 
 from __future__ import annotations
@@ -20,18 +21,17 @@ from numpy.typing import NDArray
 from synth.base.errors import InfeasibleError
 
 Table = NDArray[np.float64]
-Pairs = Mapping[
-    tuple[int, int], Table
-]  # (source node, target node) -> cost by (source option, target option)
-WIDEST = 5_000_000  # entries of a table that elimination may build
-TOLD = 64  # nodes between two reports of progress
+# (source node, target node) -> cost by (source option, target option)
+Pairs = Mapping[tuple[int, int], Table]
+MAX_TABLE = 5_000_000  # most entries of a table that elimination may build
+PROGRESS_EVERY = 64  # nodes between two reports of progress
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Solution:
-    """One option per node, the total cost, a proven lower bound of it, and how it was found."""
+    """One option per node, the total cost, a proven lower bound of the cost, and the method."""
 
     chosen: tuple[int, ...]
     cost: float
@@ -40,15 +40,15 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """Proven distance from the optimum over these options, as a share."""
+        """Proven distance from the optimum over these options, as a fraction of the cost."""
         return (self.cost - self.bound) / self.cost if self.cost > 0 else 0.0
 
 
 def solve(
     costs: Sequence[Table], pairs: Pairs, method: str = "auto", progress: Progress | None = None
 ) -> Solution:
-    """The optimum; `method` is auto, chain, path, elimination or mip."""
-    tell = progress or (lambda text: None)
+    """The optimum. `method` is auto, chain, path, elimination or mip; `costs` has one row per node."""
+    report = progress or (lambda text: None)
     merged = _merged(pairs)
     if method == "auto":
         chain = set(merged) == set(itertools.pairwise(range(len(costs))))
@@ -58,15 +58,15 @@ def solve(
     if method == "path":
         return _path(costs, merged)
     if method == "elimination":
-        found = _elimination(costs, merged, tell)
+        found = _elimination(costs, merged, report)
         if found is not None:
             return found
-        tell("the graph is too wide for elimination; solving a mixed-integer program")
+        report("the graph is too wide for elimination; solving a mixed-integer program")
     return _mip(costs, merged)
 
 
 def evaluate(costs: Sequence[Table], pairs: Pairs, chosen: Sequence[int]) -> float:
-    """The cost of given choices."""
+    """The cost of one option per node."""
     total = sum(float(costs[node][option]) for node, option in enumerate(chosen))
     return total + sum(float(table[chosen[a], chosen[b]]) for (a, b), table in pairs.items())
 
@@ -81,12 +81,12 @@ def _merged(pairs: Pairs) -> dict[tuple[int, int], Table]:
 
 
 def _chain(costs: Sequence[Table], pairs: Pairs) -> Solution:
-    """The cheapest way to every option of a layer, from those to the options of the layer before."""
-    reached, before = costs[0], list[NDArray[np.intp]]()
+    """Layer by layer, the cheapest path to every option."""
+    reached, before = costs[0], list[NDArray[np.intp]]()  # cost so far; best option of the layer before
     for node in range(1, len(costs)):
-        ways = reached[:, None] + pairs[node - 1, node]
-        before.append(ways.argmin(axis=0))
-        reached = ways.min(axis=0) + costs[node]
+        paths = reached[:, None] + pairs[node - 1, node]
+        before.append(paths.argmin(axis=0))
+        reached = paths.min(axis=0) + costs[node]
     chosen = [int(reached.argmin())]
     for step in reversed(before):
         chosen.append(int(step[chosen[-1]]))
@@ -113,8 +113,8 @@ def _path(costs: Sequence[Table], pairs: Pairs) -> Solution:
     return Solution(chosen, cost, cost, "shortest path")
 
 
-def _elimination(costs: Sequence[Table], pairs: Pairs, tell: Progress) -> Solution | None:
-    """Bucket elimination, the node with the smallest table first. None where a table would be too large."""
+def _elimination(costs: Sequence[Table], pairs: Pairs, progress: Progress) -> Solution | None:
+    """Bucket elimination, smallest table first. None if a table would exceed `MAX_TABLE` entries."""
     factors: list[tuple[tuple[int, ...], Table]] = [((n,), table) for n, table in enumerate(costs)]
     factors += list(pairs.items())
     sizes = [len(table) for table in costs]
@@ -122,15 +122,15 @@ def _elimination(costs: Sequence[Table], pairs: Pairs, tell: Progress) -> Soluti
     for a, b in pairs:
         near[a].add(b)
         near[b].add(a)
-    left, trace = set(range(len(costs))), []
-    while left:
-        node = min(left, key=lambda n: (math.prod(sizes[m] for m in near[n]) * sizes[n], n))
+    remaining, trace = set(range(len(costs))), []
+    while remaining:
+        node = min(remaining, key=lambda n: (math.prod(sizes[m] for m in near[n]) * sizes[n], n))
         scope = (*sorted(near[node]), node)
-        if math.prod(sizes[n] for n in scope) > WIDEST:
+        if math.prod(sizes[n] for n in scope) > MAX_TABLE:
             return None
         joined = np.zeros([sizes[n] for n in scope])
         for names, table in [f for f in factors if node in f[0]]:
-            joined += _spread(table, names, scope)
+            joined += _aligned(table, names, scope)
         factors = [f for f in factors if node not in f[0]]
         factors.append((scope[:-1], joined.min(axis=-1)))
         trace.append((node, scope[:-1], joined.argmin(axis=-1)))
@@ -138,9 +138,9 @@ def _elimination(costs: Sequence[Table], pairs: Pairs, tell: Progress) -> Soluti
             near[one].add(other)
         for other in near[node]:
             near[other].discard(node)
-        left.discard(node)
-        if left and len(left) % TOLD == 0:
-            tell(f"{len(left)} layers to go")
+        remaining.discard(node)
+        if remaining and len(remaining) % PROGRESS_EVERY == 0:
+            progress(f"{len(remaining)} layers to go")
     chosen = [0] * len(costs)
     for node, scope, best in reversed(trace):
         chosen[node] = int(best[tuple(chosen[n] for n in scope)])
@@ -148,18 +148,18 @@ def _elimination(costs: Sequence[Table], pairs: Pairs, tell: Progress) -> Soluti
     return Solution(tuple(chosen), cost, cost, "elimination")
 
 
-def _spread(table: Table, names: tuple[int, ...], scope: tuple[int, ...]) -> Table:
-    """A table over `names` as one that broadcasts over `scope`."""
+def _aligned(table: Table, names: tuple[int, ...], scope: tuple[int, ...]) -> Table:
+    """A table over `names`, reshaped so that it broadcasts over `scope`."""
     order = sorted(range(len(names)), key=lambda i: scope.index(names[i]))
-    placed = np.transpose(table, order)
+    transposed = np.transpose(table, order)
     shape = [1] * len(scope)
     for axis, i in enumerate(order):
-        shape[scope.index(names[i])] = placed.shape[axis]
-    return placed.reshape(shape)
+        shape[scope.index(names[i])] = transposed.shape[axis]
+    return transposed.reshape(shape)
 
 
 def _mip(costs: Sequence[Table], pairs: Pairs) -> Solution:
-    """x picks an option per node, y a pair of options per edge; y is continuous and follows x."""
+    """Binary x picks an option per node; continuous y, bound to x, picks a pair of options per edge."""
     from typing import Any
 
     import cvxpy

@@ -1,0 +1,105 @@
+"""The options of every layer: the placed grids among which the network planner chooses.
+
+A layer's options are the grids with the lowest cost of their own, grids that split x as neighbouring layers
+would like to, and the choices of the best single strategies. So a plan is never worse than these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from synth.base.errors import InfeasibleError
+from synth.layer.axes import PerAxis
+from synth.network.graph import Node
+from synth.network.planner.candidates import GridCandidates, x_grid
+from synth.network.planner.owned_boxes import PlacedGrid
+from synth.network.planner.request import NetworkRequest
+from synth.search.strategies import STRATEGIES
+
+NEAR = 1.25  # a cost up to this many times the least cost counts as near it
+STRATEGY_AXES: dict[str, str] = {each.name: each.axes for each in STRATEGIES if each.name != "2.5D"}
+
+
+@dataclass(frozen=True)
+class LayerOption:
+    """One option of a layer, with its cost in words or seconds."""
+
+    placed: PlacedGrid
+    cost: float
+
+
+def options(
+    candidates: Sequence[GridCandidates],
+    neighbours: Sequence[Sequence[int]],
+    extra: Sequence[Iterable[PlacedGrid]],
+    request: NetworkRequest,
+) -> list[list[LayerOption]]:
+    """The options of every layer class.
+
+    candidates: one entry per class. neighbours: class -> the classes whose layers are near its layers.
+    extra: class -> placed grids that become options in any case.
+    """
+    own = [[placed.grid for _, placed in _own_best(each, request.options_per_layer)] for each in candidates]
+    result = []
+    for position, each in enumerate(candidates):
+        grids = dict.fromkeys(own[position])
+        ranked = _ranked_x_grids([own[other] for other in neighbours[position]])
+        known = {x_grid(grid) for grid in grids}
+        for x in [x for x in ranked if x not in known][: request.options_per_layer // 2]:
+            grids.update(dict.fromkeys(each.by_x_grid.get(x, [])[:1]))
+        for x in ranked[: request.options_per_layer // 3]:
+            grids.update(dict.fromkeys(each.by_x_grid.get(x, [])[:2]))
+        placed = dict.fromkeys([*(p for grid in grids for p in each.placements(grid)), *extra[position]])
+        result.append([LayerOption(p, each.cost(p)) for p in placed])
+    return result
+
+
+def _ranked_x_grids(neighbours: Sequence[Sequence[PerAxis]]) -> list[PerAxis]:
+    """The splits of x that neighbours have among their best grids, the most frequent first.
+
+    Every neighbour gives 1/(1 + place) to each of its splits, so its best ones count most.
+    """
+    score: dict[PerAxis, float] = {}
+    for grids in neighbours:
+        for place, x in enumerate(dict.fromkeys(x_grid(grid) for grid in grids)):
+            score[x] = score.get(x, 0.0) + 1 / (1 + place)
+    return sorted(score, key=lambda x: (-score[x], x))
+
+
+def _own_best(candidates: GridCandidates, count: int) -> list[tuple[float, PlacedGrid]]:
+    """The best grids of a class: those that use all processes, and a few cheaper ones that do not.
+
+    If no grid that uses all processes is near the best one, the best grids of any size, and one full one.
+    """
+    full, best = candidates.best(count, full=True), candidates.best(count)
+    if not full or full[0][0] > NEAR * best[0][0]:
+        return [*best, *full[:1]]
+    return [*full, *(each for each in best if each[0] < full[0][0])][: count + count // 3]
+
+
+def strategy_options(
+    candidates: Sequence[GridCandidates], axes: str, count: int = 4
+) -> list[list[LayerOption]] | int:
+    """The options of every class within one strategy; or the position of a class that has none."""
+    result: list[list[LayerOption]] = []
+    for position, each in enumerate(candidates):
+        found = each.best(count, axes)
+        if not found and not each.request.strict_axes:
+            found = each.best(count)
+        if not found:
+            return position
+        result.append([LayerOption(p, each.cost(p)) for _, best in found for p in each.placements(best.grid)])
+    return result
+
+
+def check_feasible(
+    candidates: Sequence[GridCandidates], nodes: Sequence[Node], request: NetworkRequest
+) -> None:
+    """Raises `InfeasibleError` if a layer has no grid at all. Both sequences have one entry per layer."""
+    for each, node in zip(candidates, nodes, strict=True):
+        if not each.lower_bounds:
+            raise InfeasibleError(
+                f"{node.name}: no grid of {request.procs} processes keeps the balance; raise --balance or "
+                f"take another number of processes"
+            )

@@ -1,0 +1,69 @@
+"""The request for a network plan: one frozen record with every default and every check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from synth.base.errors import UsageError
+from synth.layer.axes import ROW_MAJOR, Order, Tensor
+from synth.machine.hierarchy import Machine
+from synth.machine.rank_groups import CHANNELS_SWAPPED, ORDERS
+from synth.network.graph import Edge
+
+BALANCE = 0.10  # extra work that the most loaded process may do, as a fraction
+MAX_PROCS = 2**20
+OBJECTIVES = ("words", "time")
+
+
+@dataclass(frozen=True)
+class NetworkRequest:
+    """What to plan for. Raises `UsageError` if the fields contradict each other.
+
+    procs: number of processes.
+    objective: "words" (received per process, the maximum) or "time" (seconds on `machine`).
+    training: whether to plan a training step instead of the forward pass.
+    limit_bytes: memory per process; None for no limit.
+    balance: extra work that the most loaded process may do, as a fraction.
+    options_per_layer: number of grids per layer that are kept because of their own cost.
+    axes: grids may split these axes only; "" for all axes.
+    strict_axes: whether `axes` also bind layers that cannot use all processes within them.
+    reorder_ranks: whether the grid axes may run over the ranks in another order than row-major.
+    exact_procs: whether layers with weights use all processes, even unevenly loaded, if some grid does.
+    saves: tensors that a training step gathers once and saves for a later pass.
+    input_gradient: whether training computes the gradient of the network's input as well.
+    """
+
+    procs: int
+    objective: str = "words"
+    training: bool = False
+    limit_bytes: int | None = None
+    machine: Machine | None = None
+    balance: float = BALANCE
+    options_per_layer: int = 12
+    axes: str = ""
+    strict_axes: bool = True
+    reorder_ranks: bool = True
+    exact_procs: bool = False
+    saves: frozenset[Tensor] = frozenset({"Out"})
+    input_gradient: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.balance <= 10:
+            raise UsageError(f"balance is {self.balance}; it must be between 0 (no extra work) and 10")
+        if self.objective not in OBJECTIVES:
+            raise UsageError(f"objective is {self.objective!r}; for a network it must be words or time")
+        if self.objective == "time" and self.machine is None:
+            raise UsageError("objective time needs a machine; name one with --machine")
+        if not 1 <= self.procs <= MAX_PROCS:
+            raise UsageError(f"procs is {self.procs}; it must be from 1 to {MAX_PROCS} for a network")
+
+    def sends_gradient_back(self, edge: Edge) -> bool:
+        """Whether the gradient of the value that an edge carries returns over that edge."""
+        return self.training and (self.input_gradient or edge.trained)
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """The orders of the grid axes over the ranks that the planner may use."""
+        if not self.reorder_ranks:
+            return (ROW_MAJOR,)
+        return ORDERS if self.objective == "time" else (ROW_MAJOR, CHANNELS_SWAPPED)
