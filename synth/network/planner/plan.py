@@ -96,9 +96,10 @@ class NetworkPlan:
     def __str__(self) -> str:
         """A summary in one line; `report` gives the whole report."""
         work = "training step" if self.request.training else "forward pass"
+        unit = " words received" if self.request.objective == "words" else ""
         beside = "" if self.ratio is None else f", {self.ratio:.3f} of the best single strategy"
         return (
             f"{self.network.name} on {self.request.procs} processes, {work}: "
-            f"{len(self.placed_grids)} layers, {self.show_cost(self.cost)} per process{beside}; "
+            f"{len(self.placed_grids)} layers, {self.show_cost(self.cost)}{unit} per process{beside}; "
             f"{show_bytes(self.used_bytes)} per process"
         )
