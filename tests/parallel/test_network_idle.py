@@ -54,7 +54,7 @@ def test_who_asks_for_all_processes_gets_them() -> None:
     weighted = [p.grid.size for n, p in zip(network.planned, exact.placed_grids, strict=True) if n.weighted]
     assert set(weighted) == {62}
     assert free.cost <= exact.cost
-    assert "processes idle" in str(free)
+    assert "processes idle" in report(free)
 
 
 @pytest.mark.parametrize(("procs", "balance"), [(61, 0.1), (24, 0.0), (30, 2.0)])
