@@ -1,11 +1,13 @@
-"""Options of a test run, and how hypothesis searches."""
+"""Options of a test run, how hypothesis searches, and the end of every process that a test starts."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import Phase, settings
+from processes import SESSION, Processes, end_marked, new_mark
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", derandomize=True, deadline=None)
@@ -33,3 +35,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be written instead of compared."""
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    """Starts processes that end with the test, however it ends."""
+    made = Processes()
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_outlives_the_run() -> Iterator[None]:
+    """Kills what is left when all tests are done: the fork server of the ranks and its children, too."""
+    mark = os.environ[SESSION] = new_mark()
+    try:
+        yield
+    finally:
+        del os.environ[SESSION]
+        end_marked(SESSION, mark)

@@ -40,6 +40,7 @@ def started(
         **(defaults or {}),
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
+        "TMPDIR": str(program.parent),  # torchrun leaves its folder of logs when it is killed
     }
     with tempfile.TemporaryFile() as output, _ended(command, environment, output) as process:
         try:

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from fault_injection import processes
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import Processes, command_lines
 
 from synth.cli.main import main
 from synth.launch.calibrate import fitted, level, machine_text
@@ -98,20 +98,23 @@ def test_two_ranks_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.ranks
-def test_an_interrupted_calibration_leaves_the_old_file(tmp_path: Path) -> None:
+def test_an_interrupted_calibration_leaves_the_old_file(tmp_path: Path, processes: Processes) -> None:
     out = tmp_path / "here.yaml"
     out.write_text("old")
     command = [sys.executable, "-m", "synth", "calibrate", "--procs", "2", "-o", str(out)]
-    with subprocess.Popen([*command, "--repeat", "100000"], stderr=subprocess.PIPE) as process:
-        begin = time.monotonic()
-        while len(processes("synth-calibrate-")) < 3 and time.monotonic() - begin < 60:
-            time.sleep(0.1)
-        os.kill(process.pid, signal.SIGINT)
-        process.communicate(timeout=30)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = processes.start([*command, "--repeat", "100000"], env=environment, stderr=subprocess.PIPE)
+    begin = time.monotonic()
+    while len(command_lines(f"{tmp_path}/synth-calibrate-")) < 3:  # torchrun and its two ranks
+        assert process.poll() is None
+        assert time.monotonic() - begin < 100
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
     assert process.returncode == 130
     assert out.read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["here.yaml"]
-    assert not processes("synth-calibrate-")
+    assert not command_lines(str(tmp_path / "synth-calibrate-"))
 
 
 @pytest.mark.parametrize(

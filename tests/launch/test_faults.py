@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
-from fault_injection import AT, BEFORE, HOOK, PLAN, RANK, SLACK, STARTED, TIMEOUT, broken, processes
+from fault_injection import AT, BEFORE, HOOK, PLAN, RANK, SLACK, STARTED, TIMEOUT, broken
+from processes import Processes, command_lines
 from ranks import Outcome, run_ranks
 
 from synth.base.errors import CheckError, RunError
@@ -152,7 +153,7 @@ def run_broken(statement: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     taken = time.time() - mark.stat().st_mtime
     print(f"{statement} under torchrun: over after {taken:.1f} s")
     assert taken < TIMEOUT + SLACK
-    assert not processes(str(folder))
+    assert not command_lines(str(folder))
     return str(caught.value)
 
 
@@ -181,7 +182,7 @@ def test_synth_run_ends_a_rank_that_hangs(tmp_path: Path, monkeypatch: pytest.Mo
     assert f"rank {RANK} ({AT})" in told
 
 
-def run_and_disturb(folder: Path, number: int, of: str) -> tuple[int, str]:
+def run_and_disturb(folder: Path, number: int, of: str, processes: Processes) -> tuple[int, str]:
     """`synth run` of a program that hangs, a signal sent to one of its processes; its code and complaint."""
     mark = folder / "mark"
     text = broken("time.sleep(300)", mark)
@@ -195,33 +196,31 @@ def run_and_disturb(folder: Path, number: int, of: str) -> tuple[int, str]:
     )
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
     environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(folder)}
-    process = subprocess.Popen(
+    process = processes.start(
         [sys.executable, "-c", script], env=environment, text=True, stderr=subprocess.PIPE
     )
-    try:
-        begin = time.monotonic()
-        while not mark.exists():
-            assert time.monotonic() - begin < 100
-            time.sleep(0.1)
-        found = [pid for pid, line in processes(str(folder)).items() if of in line]
-        disturbed = time.monotonic()
-        os.kill(found[0], number)
-        _, told = process.communicate(timeout=30)
-    finally:
-        process.kill()
+    begin = time.monotonic()
+    while not mark.exists():
+        assert process.poll() is None
+        assert time.monotonic() - begin < 100
+        time.sleep(0.1)
+    (found, *_) = (pid for pid, line in command_lines(str(folder)).items() if of in line)
+    disturbed = time.monotonic()
+    os.kill(found, number)
+    _, told = process.communicate(timeout=30)
     print(f"{signal.Signals(number).name} to {of}: over after {time.monotonic() - disturbed:.1f} s")
     assert time.monotonic() - disturbed < SLACK + 5
-    assert not [line for line in processes(str(folder)).values() if "program.py" in line]
+    assert not [line for line in command_lines(str(folder)).values() if "program.py" in line]
     return process.returncode, told
 
 
-def test_an_interrupted_run_ends_its_ranks(tmp_path: Path) -> None:
-    code, told = run_and_disturb(tmp_path, signal.SIGINT, "synth.launch.run.render")
+def test_an_interrupted_run_ends_its_ranks(tmp_path: Path, processes: Processes) -> None:
+    code, told = run_and_disturb(tmp_path, signal.SIGINT, "synth.launch.run.render", processes)
     assert (code, told) == (130, "synth: interrupted\n")
 
 
-def test_ranks_do_not_outlive_their_launcher(tmp_path: Path) -> None:
-    code, told = run_and_disturb(tmp_path, signal.SIGKILL, "torch.distributed.run")
+def test_ranks_do_not_outlive_their_launcher(tmp_path: Path, processes: Processes) -> None:
+    code, told = run_and_disturb(tmp_path, signal.SIGKILL, "torch.distributed.run", processes)
     assert code == 6
     assert "ended with code -9: no rank left a result" in told
     assert "): failed, last started Ker, loop step" in told

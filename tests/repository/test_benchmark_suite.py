@@ -71,7 +71,7 @@ def measured(
     profiled = int(layer is VOLUME)  # starting the profiler takes longer than a step
     job = Job(layer, str(folder / "whole"), ours, peers, ASKED.seconds, ASKED.rounds, profiled)
     (folder / "job").write_bytes(pickle.dumps(job))
-    program = "from benchmark_benchmark_suite_ranks import start\n\nstart()\n"
+    program = "from benchmark_suite_ranks import start\n\nstart()\n"
     outcome = run_ranks(program, procs, folder, str(folder / "job"), str(folder))
     assert set(outcome.codes) == {0}, "\n".join(outcome.output)
     return {work: json.loads((folder / f"{work}.json").read_text()) for work in ours}
@@ -139,7 +139,7 @@ def test_wrong_values_are_told(tmp_path: Path) -> None:
     plan = planned(MATRIX, 2, "training", ASKED)
     job = Job(MATRIX, str(tmp_path / "whole"), {"training": {"ours": plan}}, ["DDP"], 0.1, (2, 2), 0)
     (tmp_path / "job").write_bytes(pickle.dumps(job))
-    program = "from benchmark_benchmark_suite_ranks import start\n\nstart()\n"
+    program = "from benchmark_suite_ranks import start\n\nstart()\n"
     outcome = run_ranks(program, 2, tmp_path, str(tmp_path / "job"), str(tmp_path))
     assert 0 not in outcome.codes
     assert any("ours: dKer is off by 1e+03" in said for said in outcome.output)

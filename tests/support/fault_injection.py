@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from cases import SMALL
@@ -34,16 +33,3 @@ def _fault(statement: str, mark: Path | None, looped: bool) -> str:
     touched = f"time.sleep(0.7); open({str(mark)!r}, 'w').close(); " if mark else ""  # a sign is given
     indent, when = ("        ", f"step == {STEP} and ") if looped else ("    ", "")
     return f"{indent}if {when}os.environ['RANK'] == '{RANK}':\n{indent}    {touched}{statement}\n"
-
-
-def processes(word: str) -> dict[int, str]:
-    """Process -> command line, of those that have a word in it."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if word in line and int(path.parent.name) != os.getpid():
-            found[int(path.parent.name)] = line
-    return found

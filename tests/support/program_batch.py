@@ -6,7 +6,6 @@ Only what joins the world is replaced: the ranks have met already, and stay for 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import runpy
 import sys
@@ -14,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from ranks import PRELOAD, free_port
+from ranks import free_port, run_forked
 
 from synth.codegen.render import render
 from synth.planning.plan import Plan
@@ -29,21 +28,8 @@ def run_programs(plans: list[Plan], procs: int, folder: Path, seconds: float = 9
     folder.mkdir(parents=True)
     for number, made in enumerate(plans):
         (folder / f"{number}.py").write_text(render(made), encoding="utf-8")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
     port = free_port()
-    ranks = [
-        context.Process(target=_rank, args=(str(folder), len(plans), rank, procs, port))
-        for rank in range(procs)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(seconds)
-    for process in ranks:
-        if process.is_alive():
-            process.kill()
-            process.join()
+    run_forked(_rank, [(str(folder), len(plans), rank, procs, port) for rank in range(procs)], seconds)
     told = "".join(path.read_text() for path in sorted(folder.glob("log-*")))
     return [_fault(made, folder / f"reports-{number}", told) for number, made in enumerate(plans)]
 

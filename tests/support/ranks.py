@@ -8,6 +8,7 @@ import os
 import runpy
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,21 +72,32 @@ def run_ranks(
     """Run a program on `size` ranks with `--report`; ranks that do not end in time are killed."""
     program = folder / "program.py"
     program.write_text(text, encoding="utf-8")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
     port, flags = free_port(), [*argv, "--report", str(folder), "--timeout", str(timeout)]
     logs = [folder / f"log-{rank}" for rank in range(size)]
-    ranks = [
-        context.Process(target=rank_main, args=(str(program), rank, size, port, flags, str(logs[rank])))
-        for rank in range(size)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(seconds)
-    for process in ranks:
-        if process.is_alive():
-            process.kill()
-            process.join()
+    arguments = [(str(program), rank, size, port, flags, str(logs[rank])) for rank in range(size)]
+    codes = run_forked(rank_main, arguments, seconds)
     reports = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
-    return Outcome([p.exitcode for p in ranks], [log.read_text() for log in logs], reports)
+    return Outcome(codes, [log.read_text() for log in logs], reports)
+
+
+def run_forked(
+    target: Callable[..., None], arguments: list[tuple[Any, ...]], seconds: float
+) -> list[int | None]:
+    """Call `target` in one process of the fork server per entry of `arguments`; their exit codes.
+
+    When this returns, or an exception ends it, none of the processes is left.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    processes = [context.Process(target=target, args=each) for each in arguments]
+    try:
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(seconds)
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                process.kill()
+                process.join()
+    return [process.exitcode for process in processes]
