@@ -13,8 +13,8 @@ from synth.layer.passes import GRADIENTS, Pass, role_name
 from synth.layer.window import Window
 from synth.planning.plan import Plan
 from synth.schedule.distribution import Distribution
-from synth.schedule.panel_rotation import told
 from synth.schedule.pass_plan import PassPlan
+from synth.schedule.pass_program import pass_program
 from synth.schedule.volume import received
 
 LISTED = 64  # entries up to which the words of all ranks are listed
@@ -96,14 +96,15 @@ def _forms(plan: Plan) -> list[str]:
 def _form(distribution: Distribution, pass_plan: PassPlan) -> str:
     pass_, stays, stream = pass_plan.pass_, pass_plan.stationary, pass_plan.stream
     others = " and ".join(
-        role_name(pass_, tensor) for tensor in pass_plan.streaming if not pass_plan.whole(tensor)
+        role_name(pass_, tensor) for tensor in pass_plan.streaming if pass_plan.structure.streams(tensor)
     )
     panels = "in one panel" if pass_plan.panels == 1 else f"in {pass_plan.panels} panels along {stream}"
-    apart = told(distribution, pass_plan)
+    rotation = pass_program(distribution, pass_plan).loop.rotation
+    apart = " or ".join(role_name(pass_, tensor) for tensor in rotation)
     panels += f", ranks that share {apart} at different ones" if apart else ""
     inner = [a for a in pass_plan.loops() if a not in LACKS[stays]]
-    found = _named(pass_, "found", pass_plan.kept)
-    kept = _named(pass_, "kept", pass_plan.keeps)
+    found = _named(pass_, "found", pass_plan.reuses)
+    kept = _named(pass_, "kept", pass_plan.saves)
     passing = f", {others} pass{'es' * (' and ' not in others)} {panels}" if others else ""
     tiled = f"; tiles along {', '.join(inner)} inside" if inner else ""
     return f"{role_name(pass_, stays)} stays{passing}{tiled}{found}{kept}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 from synth.codegen.program import TensorText
-from synth.layer.axes import AXES, DIMS, KERNEL_OF, LACKS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
+from synth.layer.axes import AXES, DIMS, KERNEL_OF, LACKS, SPATIAL, TENSORS, Axis, Tensor
 from synth.planning.plan import Plan
 from synth.schedule.pass_plan import PassPlan
 
@@ -33,12 +31,7 @@ def work_intervals(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def carries_more(plan: Plan) -> bool:
     """Whether any rank hands out other rows of In than it owns: then there is a halo to exchange."""
-    d = plan.distribution
-    axes = [axis if axis in (*SPATIAL, "k") else "" for axis in AXES]
-    ranges = [range(parts if axis else 1) for axis, parts in zip(axes, plan.grid, strict=True)]
-    places = (PerAxis(*place) for place in product(*ranges))
-    spatial = [DIMS["In"].index(axis) for axis in SPATIAL]
-    return any(d.carried("In", at)[dim] != d.owned("In", at)[dim] for at in places for dim in spatial)
+    return bool(plan.distribution.row_axes)
 
 
 def tensor_texts(plan: Plan, asked: set[Tensor]) -> tuple[TensorText, ...]:

@@ -14,7 +14,6 @@ from synth.codegen.signature import Signature
 from synth.layer.axes import TENSORS, Tensor
 from synth.layer.passes import WRITES, Pass, role_name
 from synth.planning.plan import Plan
-from synth.schedule.panel_rotation import told
 from synth.schedule.pass_plan import PassPlan
 
 CLASSES = {
@@ -86,7 +85,7 @@ def _skewed(form: Signature) -> SkewedTile:
         name=form.block,
         pass_="" if form.alone else form.name,
         first="\n".join(lines),
-        tensors=told(form.distribution, form.pass_plan),
+        tensors=" or ".join(form.role(tensor) for tensor in form.skewed),
     )
 
 
@@ -95,7 +94,7 @@ def _look_at(plan: Plan, module: bool) -> None:
         raise UsageError(
             f"a module needs a training plan, but this one is of the {plan.pass_} pass; plan --pass training"
         )
-    if not plan.later and plan.first.kept | plan.first.keeps:
+    if not plan.later and plan.first.reuses | plan.first.saves:
         raise UsageError(
             f"a {plan.pass_} pass alone finds nothing kept, and keeps nothing; plan --pass training"
         )

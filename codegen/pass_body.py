@@ -28,7 +28,7 @@ from synth.layer.axes import DIMS, LACKED_INDEX, TENSORS, Tensor
 from synth.layer.passes import Pass
 from synth.planning.plan import Plan
 from synth.schedule.pass_plan import PassPlan
-from synth.schedule.schedule import WHY
+from synth.schedule.pass_program import WHY
 
 KERNELS: dict[Pass, str] = {  # the local kernel on what a pass reads
     "forward": "convolve(F.{conv}, {one}, {other}, block, WINDOWS)",
@@ -75,8 +75,8 @@ class OnePass(Signature):
             key = f'"{self.name}"'
             both = f"tiles, steps = TILES[{key}], STEPS[{key}]"
             nodes.append(Text((f"steps = STEPS[{key}]" if self.skewed else both,)))
-        if self.halo and self.written != "In" and "In" not in self.pass_plan.kept:
-            nodes.append(Halo(_sentence(WHY["halo"]), self._neighbour_axes(), self.framed))
+        if self.halo and self.written != "In" and "In" not in self.pass_plan.reuses:
+            nodes.append(Halo(_sentence(WHY["fetch"]), self._neighbour_axes(), self.framed))
         nodes += self._gathers()
         nodes += self._all_steps()
         return (*nodes, *self._end())
@@ -115,10 +115,11 @@ class OnePass(Signature):
 
     def _gather(self, tensor: Tensor) -> Gather:
         phase, step = "loop", 0
-        if tensor in self.pass_plan.expanded:
-            phase, step = "expand", self.pass_plan.expanded.index(tensor)
+        whole = [gather.tensor for gather in self.program.gathers]
+        if tensor in whole:
+            phase, step = "expand", whole.index(tensor)
         common = vars(self._bring(tensor))
-        return Gather(**common, why=self._why("broadcast", tensor), phase=phase, step=step)
+        return Gather(**common, why=self._why("gather", tensor), phase=phase, step=step)
 
     def _start(self, tensor: Tensor) -> tuple[Node, ...]:
         start: Node = Start(**vars(self._bring(tensor)))
@@ -255,7 +256,7 @@ class OnePass(Signature):
             return whole, []
         frame = f"{self.carried(tensor)}(at)"
         if self.grouped(tensor):
-            named = tensor not in self.pass_plan.kept and self.given(tensor) != PENDING
+            named = tensor not in self.pass_plan.reuses and self.given(tensor) != PENDING
             frame = f"{var}_box" if named else f"{self.touched(tensor)}(work(at))"
         cut = f"{var}_tile = {whole}[within({self.touched(tensor)}(block), {frame})]"
         if len(cut) <= WIDTH - 4:
@@ -296,7 +297,7 @@ class OnePass(Signature):
         if self._fetches():
             names = ["panels"]
         else:
-            slices = [t for t in self.at_once if t not in self.pass_plan.keeps]
+            slices = [t for t in self.at_once if t not in self.pass_plan.saves]
             names = [f"{self.var(t)}_{what}" for t in slices for what in ("slice", "pending")]
         return [Text((f"del {', '.join(names)}  # what follows needs room",))] if names else []
 

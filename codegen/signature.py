@@ -8,8 +8,8 @@ from synth.codegen.index_functions import carries_more
 from synth.layer.axes import DIMS, SPATIAL, Tensor
 from synth.layer.passes import role_name
 from synth.planning.plan import Plan
-from synth.schedule.panel_rotation import skewed
 from synth.schedule.pass_plan import PassPlan
+from synth.schedule.pass_program import pass_program
 
 PENDING = "ker_pending"  # Ker, prefetched
 WIDTH = 84  # columns of a docstring in a function
@@ -36,7 +36,8 @@ class Signature:
         self.alone, self.overlap, self.early = alone, overlap, early
         self.name = pass_plan.pass_.replace("-", "_")
         self.touches: set[Tensor] = set()  # tensors of which the text asks what a block touches
-        self.skewed = skewed(self.distribution, pass_plan)
+        self.program = pass_program(self.distribution, pass_plan)
+        self.skewed = self.program.loop.rotation
         self.framed = self.halo and frames(plan)
 
     def role(self, tensor: Tensor) -> str:
@@ -68,7 +69,7 @@ class Signature:
         """The parameter by which a tensor comes: what a rank owns, what a pass kept, or what is coming."""
         if tensor == "Ker" and self.early:
             return PENDING
-        return self.whole(tensor) if tensor in self.pass_plan.kept else f"{self.var(tensor)}_own"
+        return self.whole(tensor) if tensor in self.pass_plan.reuses else f"{self.var(tensor)}_own"
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -78,14 +79,14 @@ class Signature:
     @property
     def kept(self) -> tuple[str, ...]:
         """What the pass returns beside its result: slices that a later pass finds."""
-        slices = (self.whole(t) for t in self.pass_plan.reads if t in self.pass_plan.keeps)
+        slices = (self.whole(t) for t in self.pass_plan.reads if t in self.pass_plan.saves)
         return tuple(name for name in slices if name not in self.parameters)
 
     @property
     def at_once(self) -> list[Tensor]:
         """The tensors that are gathered whole before anything is computed."""
-        expanded = [t for t in self.pass_plan.expanded if self.grouped(t)]
-        return expanded + ([] if self.loops else [t for t in self.pass_plan.reads if self.arrives(t)])
+        expanded = [gather.tensor for gather in self.program.gathers]
+        return expanded + ([] if self.loops else [gather.tensor for gather in self.program.loop.gathers])
 
     def grouped(self, tensor: Tensor) -> bool:
         """Whether several ranks share a slice of the tensor."""
@@ -94,11 +95,11 @@ class Signature:
     @property
     def gathered(self) -> tuple[Tensor, ...]:
         """The tensors that are read and not found kept: they are gathered, whole or panel by panel."""
-        return tuple(t for t in self.pass_plan.reads if t not in self.pass_plan.kept)
+        return tuple(t for t in self.pass_plan.reads if t not in self.pass_plan.reuses)
 
     def arrives(self, tensor: Tensor) -> bool:
         """Whether a tensor that is read comes panel by panel."""
-        return tensor in self.pass_plan.brought and self.grouped(tensor)
+        return tensor in {gather.tensor for gather in self.program.loop.gathers}
 
     @property
     def block(self) -> str:
@@ -113,7 +114,7 @@ class Signature:
     @property
     def fills(self) -> tuple[Tensor, ...]:
         """The tensors that come panel by panel and fill a slice for a later pass."""
-        return tuple(t for t in self.pass_plan.fills if self.grouped(t))
+        return self.program.fills
 
     @property
     def leaves(self) -> bool:

@@ -22,8 +22,9 @@ from synth.machine.collectives import Cost, Group, Op, best
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import group_of
 from synth.schedule.distribution import Distribution
-from synth.schedule.memory import Footprints, halo_rows
-from synth.schedule.panel_rotation import apart
+from synth.schedule.halo_rows import halo_rows
+from synth.schedule.memory import Footprints
+from synth.schedule.panel_rotation import worth_rotating
 
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 PANELS = (1, 2, 4, 8, 16, 32, 64)
@@ -189,7 +190,7 @@ class LayerTimer:
         if panels == 1 or stationary != WRITES[pass_] or not self.sequence:
             return ()
         brought = (t for t, op in self.travels(pass_).items() if op == "all_gather" and t != stationary)
-        return apart(self.footprints.distribution, brought, along(stationary), panels)
+        return worth_rotating(self.footprints.distribution, brought, along(stationary), panels)
 
     def _crowd(self, op: Op, tensor: Tensor, stationary: Tensor, panels: int) -> float:
         """How many times as long a panel takes because few of the ranks that share it carry its words.

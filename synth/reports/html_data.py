@@ -10,11 +10,10 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from synth.layer.axes import AXES, DIMS, LACKED_INDEX, LACKS, SPATIAL, TENSORS, Tensor
+from synth.layer.axes import AXES, DIMS, LACKS, SPATIAL, TENSORS
 from synth.layer.passes import role_name
 from synth.planning.plan import Plan
-from synth.schedule.panel_rotation import skewed, told
-from synth.schedule.pass_plan import PassPlan
+from synth.schedule.pass_program import Gather, Loop, Reduce, Rows
 from synth.schedule.schedule import Schedule
 
 MOST_STEPS = 240  # steps of the timeline that are listed
@@ -35,7 +34,7 @@ def report_data(plan: Plan) -> dict[str, Any]:
         "shares": d.shares,
         "windows": {a: [w.stride, w.kernel, w.dilation, w.padding, w.size] for a, w in windows.items()},
         "counts": [list(pass_plan.counts) for pass_plan in plan.pass_plans],
-        "skewed": [skewed(d, pass_plan) for pass_plan in plan.pass_plans],
+        "skewed": [schedule.program.loop.rotation for schedule in plan.schedules],
         "steps": steps,
         "received": received_runs(plan),
         "columns": columns(plan),
@@ -77,49 +76,41 @@ def timeline(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def _steps(plan: Plan, schedule: Schedule) -> Iterator[dict[str, Any]]:
-    pass_plan = schedule.pass_plan
-    d, written, stays = plan.distribution, pass_plan.written, pass_plan.stationary
+    """The steps of one pass: a walk over its schedule tree."""
+    pass_plan, program = schedule.pass_plan, schedule.program
     label = "" if len(plan.pass_plans) == 1 else f"{pass_plan.pass_}: "
-    grouped = {t: d.group_size(t) > 1 for t in TENSORS}
-    name = {t: role_name(pass_plan.pass_, t) for t in TENSORS}
 
     def step(phase: str, text: str, moves: list[list[str]], tile: dict[str, int]) -> dict[str, Any]:
         return {"phase": phase, "text": label + text, "moves": moves, "tile": tile}
 
-    if plan.words["halo"] and written != "In" and "In" not in pass_plan.kept:
-        yield step(
-            "halo", "halo: every rank gets the In rows at its edges from neighbours", [["In", "halo"]], {}
-        )
-    for tensor in pass_plan.expanded:
-        if grouped[tensor]:
-            text = f"expand: {name[tensor]} is gathered along {LACKED_INDEX[tensor]} and stays"
-            yield step("expand", text, [[tensor, "broadcast"]], {})
-    apart = told(d, pass_plan)
-    apart = f", those that share {apart} with different panels" if apart else ""
-    for number in range(min(pass_plan.steps, MOST_STEPS)):
-        moves = [
-            [t, "broadcast"] for t in pass_plan.brought if grouped[t] and _changes(pass_plan, t, number - 1)
-        ]
-        if written != stays and grouped[written] and _changes(pass_plan, written, number):
-            moves.append([written, "reduce"])
-        verbs = [
-            f"{name[t]} {'is broadcast' if k == 'broadcast' else 'is reduced'} along {LACKED_INDEX[t]}"  # type: ignore[index]
-            for t, k in moves
-        ]
-        what = "; ".join(verbs) or "nothing travels"
-        tile = dict(pass_plan.indices(number))
-        text = f"step {number + 1} of {pass_plan.steps}: {what}; all ranks compute{apart}"
-        yield step("loop", text, moves, tile)
-    if stays == written and grouped[written]:
-        text = f"reduce: partial sums of {name[written]} are added along {LACKED_INDEX[written]}"
-        yield step("reduce", text, [[written, "reduce"]], {})
-    if plan.words["halo"] and written == "In":
-        yield step("return", "return: rows of dIn go back to their owners", [["In", "return"]], {})
+    for node in program.top():
+        match node:
+            case Rows(direction="fetch"):
+                text = f"halo: every rank gets the {node.tensor} rows at its edges from neighbours"
+                yield step("halo", text, [[node.tensor, "halo"]], {})
+            case Gather():
+                text = f"expand: {node.role} is gathered along {node.over} and stays"
+                yield step("expand", text, [[node.tensor, "broadcast"]], {})
+            case Loop():
+                for number in range(min(pass_plan.steps, MOST_STEPS)):
+                    text, moves = _loop_step(schedule, node, number)
+                    yield step("loop", text, moves, dict(pass_plan.indices(number)))
+            case Reduce():
+                text = f"reduce: partial sums of {node.role} are added along {node.over}"
+                yield step("reduce", text, [[node.tensor, "reduce"]], {})
+            case Rows():
+                text = f"return: rows of {role_name(pass_plan.pass_, node.tensor)} go back to their owners"
+                yield step("return", text, [[node.tensor, "return"]], {})
 
 
-def _changes(pass_plan: PassPlan, tensor: Tensor, step: int) -> bool:
-    """Whether the tile of a tensor is another one after this step; as `Schedule` decides it."""
-    if step < 0 or step + 1 == pass_plan.steps:
-        return True
-    now, then = pass_plan.indices(step), pass_plan.indices(step + 1)
-    return any(now[axis] != then[axis] for axis in now if axis in DIMS[tensor])
+def _loop_step(schedule: Schedule, loop: Loop, number: int) -> tuple[str, list[list[str]]]:
+    """The sentence and the moves of one step of the loop."""
+    program, steps = schedule.program, schedule.pass_plan.steps
+    gathers = [node for node in loop.gathers if program.changes(node, number - 1)]
+    reduces = [node for node in loop.reduces if program.changes(node, number)]
+    verbs = [f"{node.role} is broadcast along {node.over}" for node in gathers]
+    verbs += [f"{node.role} is reduced along {node.over}" for node in reduces]
+    apart = f", those that share {schedule.rotation_text} with different panels" if loop.rotation else ""
+    text = f"step {number + 1} of {steps}: {'; '.join(verbs) or 'nothing travels'}; all ranks compute{apart}"
+    moves = [[node.tensor, "broadcast"] for node in gathers] + [[node.tensor, "reduce"] for node in reduces]
+    return text, moves

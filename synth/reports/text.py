@@ -10,13 +10,12 @@ from synth.base.units import show_bytes, show_words
 from synth.bounds.closed_form import Eq4, best
 from synth.layer.axes import AXES, DIMS, LACKED_INDEX, LACKS, ROW_MAJOR, TENSORS, PerAxis, Tensor
 from synth.layer.passes import role_name
-from synth.schedule.panel_rotation import told
-from synth.schedule.schedule import WHY
+from synth.schedule.pass_program import Gather, Loop, PassProgram, Reduce, Rows
+from synth.schedule.schedule import Schedule
 from synth.search.strategies import Alternative
 
 if TYPE_CHECKING:
     from synth.planning.plan import Plan
-    from synth.schedule.pass_plan import PassPlan
 
 
 def report(plan: Plan) -> str:
@@ -124,61 +123,67 @@ def _group_name(plan: Plan, tensor: Tensor) -> str:
 def schedule_lines(plan: Plan) -> list[str]:
     """The schedule in a few lines, pass by pass."""
     if not plan.later:
-        return _pass_lines(plan, plan.first)
+        return _pass_lines(plan, plan.schedule)
     lines = []
-    for pass_plan in plan.pass_plans:
+    for schedule in plan.schedules:
+        pass_plan = schedule.pass_plan
         stays = role_name(pass_plan.pass_, pass_plan.stationary)
-        kept = ", ".join(role_name(pass_plan.pass_, tensor) for tensor in sorted(pass_plan.kept))
-        keeps = ", ".join(role_name(pass_plan.pass_, tensor) for tensor in sorted(pass_plan.keeps))
+        kept = ", ".join(role_name(pass_plan.pass_, tensor) for tensor in sorted(pass_plan.reuses))
+        keeps = ", ".join(role_name(pass_plan.pass_, tensor) for tensor in sorted(pass_plan.saves))
         notes = [
             f"{stays} stationary",
             *([f"finds {kept}"] if kept else []),
             *([f"keeps {keeps}"] if keeps else []),
         ]
-        lines += [f"{pass_plan.pass_}: {'; '.join(notes)}", *indented(_pass_lines(plan, pass_plan))]
+        lines += [f"{pass_plan.pass_}: {'; '.join(notes)}", *indented(_pass_lines(plan, schedule))]
     return lines
 
 
-def _pass_lines(plan: Plan, pass_plan: PassPlan) -> list[str]:
-    d, written, stays = plan.distribution, pass_plan.written, pass_plan.stationary
-    halo = bool(plan.words["halo"])
+def _pass_lines(plan: Plan, schedule: Schedule) -> list[str]:
+    """The schedule tree of one pass, a line per node."""
+    program, pass_plan = schedule.program, schedule.pass_plan
     lines = []
-    if halo and written != "In" and "In" not in pass_plan.kept:
-        lines.append(f"halo    In rows from neighbours: {WHY['halo']}")
-    for tensor in pass_plan.expanded:
-        if d.group_size(tensor) > 1:
-            lines.append(f"expand  {_move(plan, pass_plan, 'broadcast', tensor)}")
-    loops = " > ".join(pass_plan.loops()) or "one tile"
-    lines.append(f"loop    {pass_plan.steps} step{'s' * (pass_plan.steps > 1)} ({loops})")
-    for tensor in pass_plan.brought:
-        here = f"{role_name(pass_plan.pass_, tensor)} is at hand"
-        lines.append(
-            f"          {_move(plan, pass_plan, 'broadcast', tensor) if d.group_size(tensor) > 1 else here}"
-        )
-    if apart := told(d, pass_plan):
-        lines.append(f"          ranks that share {apart} are at different panels")
-    streams = any(d.group_size(tensor) > 1 for tensor in pass_plan.brought) and pass_plan.steps > 1
-    lines.append(f"          local kernel{'; the next panels travel meanwhile' if streams else ''}")
-    if d.group_size(written) > 1:
-        move = _move(plan, pass_plan, "reduce", written)
-        lines.append(f"reduce  {move}" if stays == written else f"          {move}")
-    if halo and written == "In":
-        lines.append(f"return  {WHY['return']}")
+    for node in program.top():
+        match node:
+            case Rows(direction="fetch"):
+                lines.append(f"halo    {node.tensor} rows from neighbours: {node.why}")
+            case Gather():
+                lines.append(f"expand  {_move(plan, program, node)}")
+            case Loop():
+                lines += _loop_lines(plan, schedule, node)
+            case Reduce():
+                lines.append(f"reduce  {_move(plan, program, node)}")
+            case Rows():
+                lines.append(f"return  {node.why}")
     if plan.overlap and pass_plan is plan.pass_plans[1]:
-        lines.append(
-            f"        the last sums of {role_name(pass_plan.pass_, written)} travel under {plan.passes[2]}"
-        )
+        written = role_name(pass_plan.pass_, pass_plan.written)
+        lines.append(f"        the last sums of {written} travel under {plan.passes[2]}")
     return lines
 
 
-def _move(plan: Plan, pass_plan: PassPlan, kind: str, tensor: Tensor) -> str:
-    size, group = plan.distribution.group_size(tensor), _group_name(plan, tensor)
-    name = role_name(pass_plan.pass_, tensor)
-    verb = f"{name} broadcast" if kind == "broadcast" else f"{name} reduce-scattered"
-    loads = pass_plan.loads(tensor)
+def _loop_lines(plan: Plan, schedule: Schedule, loop: Loop) -> list[str]:
+    program, pass_plan = schedule.program, schedule.pass_plan
+    moved = {gather.tensor: _move(plan, program, gather) for gather in loop.gathers}
+    streamed = (t for t in pass_plan.reads if pass_plan.structure.streams(t))
+    inside = [moved.get(t, f"{role_name(pass_plan.pass_, t)} is at hand") for t in streamed]
+    if loop.rotation:
+        inside.append(f"ranks that share {schedule.rotation_text} are at different panels")
+    meanwhile = "; the next panels travel meanwhile" if moved and pass_plan.steps > 1 else ""
+    inside.append(f"local kernel{meanwhile}")
+    inside += [_move(plan, program, reduce) for reduce in loop.reduces]
+    steps = f"{pass_plan.steps} step{'s' * (pass_plan.steps > 1)}"
+    return [
+        f"loop    {steps} ({' > '.join(loop.axes) or 'one tile'})",
+        *(f"          {line}" for line in inside),
+    ]
+
+
+def _move(plan: Plan, program: PassProgram, node: Gather | Reduce) -> str:
+    size, group = plan.distribution.group_size(node.tensor), "·".join(node.axes)
+    verb = "broadcast" if isinstance(node, Gather) else "reduce-scattered"
+    loads = program.loads(node)
     again = f", each tile {loads} times" if loads > 1 else ""
-    why = WHY[kind].format(along=group, tensor=name)
-    return f"{verb} over groups of {size} along {group}{again}: {why}"
+    return f"{node.role} {verb} over groups of {size} along {group}{again}: {node.why(group)}"
 
 
 def costs(plan: Plan) -> list[str]:
@@ -202,11 +207,11 @@ def costs(plan: Plan) -> list[str]:
 
 def memory_stages(plan: Plan) -> dict[str, int]:
     """Words that a process holds at most, stage by stage; nothing to gather, no such stage."""
-    memory, size = plan.memory, plan.distribution.group_size
-    gathers = any(size(tensor) > 1 for pass_plan in plan.pass_plans for tensor in pass_plan.expanded)
+    memory = plan.memory
+    gathers = any(schedule.program.gathers for schedule in plan.schedules)
     kinds = {
         "shares": memory.shares,
-        "halo": memory.halo if plan.words["halo"] else 0,
+        "halo": memory.halo,
         "gather": memory.expand if gathers else 0,
         "loop": memory.loop,
         "reduce": memory.reduce,

@@ -20,6 +20,7 @@ from synth.layer.axes import (
     ROW_MAJOR,
     SPATIAL,
     TENSORS,
+    Axis,
     Order,
     PerAxis,
     Tensor,
@@ -28,6 +29,7 @@ from synth.layer.axes import (
 )
 from synth.layer.intervals import Block, Box, Interval, cut, cuts, meet
 from synth.layer.nest import Nest
+from synth.schedule.halo_rows import halo_rows
 from synth.schedule.slice_shares import WANTED, Share, member_parts, share_of
 
 
@@ -110,6 +112,22 @@ class Distribution:
         sizes = dict(zip(DIMS[tensor], self.nest.shapes[tensor], strict=True))
         parts = {dim: getattr(self.grid, dim, 1) for dim in sizes}
         return tuple((dim, sizes[dim] // parts[dim]) for dim in WANTED[tensor])
+
+    @cached_property
+    def groups(self) -> tuple[tuple[Axis, ...], ...]:
+        """Per tensor, in the order of `TENSORS`: the split grid axes of its group; () if a rank is alone."""
+        return tuple(tuple(axis for axis in LACKS[t] if getattr(self.grid, axis) > 1) for t in TENSORS)
+
+    @cached_property
+    def row_axes(self) -> tuple[Axis, ...]:
+        """The spatial axes along which any rank carries other rows of In than it owns: the halo's axes."""
+        parts, nest = dict(self.shares["In"]), self.nest
+
+        def moves(axis: Axis) -> bool:
+            blocks, members = getattr(self.grid, axis), parts.get(axis, 1)
+            return halo_rows(nest.windows[axis], getattr(nest.extents, axis), blocks, members).moves
+
+        return tuple(axis for axis in SPATIAL if moves(axis))
 
     # -- boxes ----------------------------------------------------------------------------------------
 

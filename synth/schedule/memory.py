@@ -1,40 +1,41 @@
 """Memory of a plan: the most words any process holds at once, phase by phase.
 
-    always   its shares of the tensors that are read, sums for its share of the one that is written (where
-             that one is not stationary), and slices that are kept between passes
-    halo     + the widened share of In, + the strips that travel
-    expand   + the stationary slice, + the pieces of slices on their way (tensors that are read)
-    loop     + two panels per streaming tensor that is read (one in use; its pieces, or the next one on its
-             way), the written panel and the partial sums on their way, the result of the local kernel and
-             a padded copy of its input
-    reduce   + the partial sums on their way, among them the share that is finished of the tensor written; of
-             dIn the strips that travel, and its share beside the sums
+    shares   shards of the tensors that are read, sums for the shard of the result (unless that is
+             stationary), and slices that are saved between passes
+    halo     + the widened shard of In, + the strips in flight
+    expand   + the stationary slice, + the pieces of slices in flight (tensors that are read)
+    loop     + two panels per streamed tensor that is read (one in use; its pieces, or the next one, in
+             flight), the written panel and the partial sums in flight, the result of the local kernel and a
+             padded copy of its input
+    reduce   + the partial sums in flight, among them the finished shard of the result; of dIn, the strips
+             in flight, and the shard beside the sums
 
-The sums of several panels travel beside the next one, those of a single one when the kernel is done. A
-slice that only one process needs is used where it lies: no buffer, no words. Every item is taken at its
-largest over all processes (the widened share with its strips as one), so the sum is an upper bound that the
-simulator's high-water mark stays under, and reaches where cuts are even and no tile is padded.
+The sums of several panels are in flight beside the next panel, those of a single one after the kernel ends.
+A slice that only one process needs is used in place: no buffer, no words. Every item is taken at its largest
+over all processes (the widened shard with its strips as one item). So the sum is an upper bound of the
+simulator's high-water mark, and equals it where cuts are even and no tile is padded.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import product
 
-import numpy as np
-
-from synth.layer import interval_arrays as spans
 from synth.layer.axes import DIMS, SPATIAL, TENSORS, PerAxis, Tensor
-from synth.layer.interval_arrays import Many
-from synth.layer.intervals import cut, length
-from synth.layer.window import Window
 from synth.schedule.distribution import Distribution
+from synth.schedule.halo_rows import halo_rows, plainly_padded, tile_rows
 from synth.schedule.pass_plan import PassPlan
-
-EXACT = 4096  # blocks along a dimension up to which extremes are found by looking at every block
-KINDS = 16  # of blocks along a dimension that are told apart
+from synth.schedule.pass_program import (
+    FRAMED,
+    Gather,
+    Loop,
+    PassProgram,
+    Reduce,
+    Rows,
+    pass_program,
+)
 
 
 @dataclass(frozen=True)
@@ -62,82 +63,6 @@ class Memory:
     def words(self) -> int:
         """High-water mark in words."""
         return max(self.halo, self.expand, self.loop, self.reduce)
-
-
-@dataclass(frozen=True)
-class HaloRows:
-    """Rows along one spatial dimension over all blocks and their shares.
-
-    `kinds` has what matters of any of them: rows that are carried, those of them that are owned, and owned
-    rows counted for every block that reads them, the own one included.
-    """
-
-    carried: int  # at most
-    kept: int  # of them owned, at least
-    moves: bool
-    kinds: tuple[tuple[int, int, int], ...]
-
-
-@cache
-def halo_rows(window: Window, out: int, parts: int, members: int = 1) -> HaloRows:
-    """What blocks of rows need beyond the rows they own, where `members` share the rows of each."""
-    if parts * members > EXACT:
-        widest = _reach_bound(window, -(-out // parts))
-        return HaloRows(widest, 0, True, ((widest, 0, _wanted_bound(window, out, parts, members)),))
-    reaches = np.array([window.reach(*cut((0, out), parts, i)) for i in range(parts)], np.int64).T
-    block, part = np.divmod(np.arange(parts * members), members)
-    line = spans.cut((np.zeros_like(block), np.full_like(block, window.size)), parts, block)
-    own = spans.cut(line, members, part)
-    carried = spans.widened(own, (reaches[0][block], reaches[1][block]), members, part)
-    kept = spans.lengths(spans.meet(carried, own))
-    wanted = spans.covered((reaches[0], reaches[1]), own)
-    rows = np.stack([spans.lengths(carried), kept, wanted], axis=1)
-    moves = bool((np.array(carried) != np.array(own)).any())
-    return HaloRows(int(rows[:, 0].max()), int(kept.min()), moves, _foremost(rows))
-
-
-def _foremost(rows: Many) -> tuple[tuple[int, int, int], ...]:
-    """Of `HaloRows.kinds` those that move more than others: more carried, fewer kept, more wanted.
-
-    One that is none of them, and moves more than all, where they are many.
-    """
-    found: list[tuple[int, int, int]] = []
-    for carried, kept, wanted in sorted({(c, -k, w) for c, k, w in rows.tolist()}, reverse=True):
-        if not any(kept <= k and wanted <= w for _, k, w in found):
-            found.append((carried, kept, wanted))
-        if len(found) > KINDS:
-            return ((int(rows[:, 0].max()), int(rows[:, 1].min()), int(rows[:, 2].max())),)
-    return tuple((carried, -kept, wanted) for carried, kept, wanted in found)
-
-
-def _wanted_bound(window: Window, out: int, parts: int, members: int) -> int:
-    """Owned rows, each counted for every block that reads it, at most.
-
-    Of two blocks beside each other both read no more than the frame of a row is longer than the stride.
-    """
-    line, both = -(-window.size // parts), max(0, window.frame(1) - window.stride)
-    own = -(-line // members)
-    ends = -(-(own + both) // (window.stride * (out // parts)))
-    return own + min(own, both) * min(ends, parts - 1)
-
-
-def plainly_padded(window: Window, extent: int, parts: int, tiles: int) -> bool:
-    """Whether the local kernel's own `padding=` serves every tile along a dimension."""
-    return window.plain(0, extent) if parts * tiles == 1 else window.padding == 0
-
-
-@cache
-def tile_rows(window: Window, out: int, parts: int, tiles: int) -> int:
-    """The most rows that any tile of any block reads."""
-    if parts * tiles > EXACT:
-        block = -(-out // parts)
-        return _reach_bound(window, -(-block // tiles))
-    blocks = (cut((0, out), parts, i) for i in range(parts))
-    return max(length(window.reach(*cut(block, tiles, j))) for block in blocks for j in range(tiles))
-
-
-def _reach_bound(window: Window, rows: int) -> int:
-    return min(window.size, window.frame(rows))
 
 
 class Footprints:
@@ -229,42 +154,56 @@ class Footprints:
         return self.tile(tensor, PassPlan())
 
     def memory(self, pass_plan: PassPlan) -> Memory:
-        """Memory of the plan of a pass, in words."""
-        grouped = {t: self.distribution.group_size(t) > 1 for t in TENSORS}
-        stays, written = pass_plan.stationary, pass_plan.written
-        base = sum(self.shares[t] for t in pass_plan.reads)
-        apart = {t for t in TENSORS if grouped[t] or (t == "In" and t in pass_plan.kept and self.halo[0])}
-        base += sum(self.slice(t) for t in pass_plan.kept if t in apart)
-        base += self.carried(written) if stays != written else 0
-        halo = 0
-        if written != "In" and "In" not in pass_plan.kept:
-            halo = base + sum(self.halo) + (self.slice(stays) if stays == written else 0)
-            base += self.halo[0]
-        base += sum(self.slice(t) for t in pass_plan.keeps if t in apart and t != stays)
-        alone = stays != written and (stays in pass_plan.kept or stays not in apart)
-        slice_ = 0 if alone else self.slice(stays)
-        pieces = sum(self.slice(t) for t in pass_plan.expanded if grouped[t])
-        panels = sum(self.tile(t, pass_plan) for t in pass_plan.brought if grouped[t])
-        loop = base + slice_ + panels + max(panels, self._step(pass_plan, panels))
-        reduce = 0
-        if written == "In" and self.halo[0]:  # beside the sums their strips, and the share that is finished
-            more = self.shares["In"] + self.halo[1]  # what was read last is still held
-            reduce = base + more + (self.halo[0] if stays == written else slice_ + panels)
-        if stays == written and grouped[written]:
-            whole = replace(pass_plan, counts=PerAxis())
-            reduce = max(reduce, base + slice_ + self.in_transit(whole))
-        return Memory(base, halo, base + slice_ + pieces, loop, reduce)
+        """Memory of a pass, in words: one walk over its schedule tree, with what is live at every node.
 
-    def _step(self, pass_plan: PassPlan, panels: int) -> int:
-        """Words beside the panels in use, at most: the next ones, the kernel's result, sums on their way.
-
-        The sums of a single panel leave when the result has been added to them. With two panels the next one
-        travels in the first step and sums in the second, or both when the first result has been added.
+        All of a tensor's words are live from the node that brings them to the end, unless a line says more.
         """
-        flying = panels if pass_plan.steps > 1 else 0
-        sums = self.tile(pass_plan.written, pass_plan)
-        result = sums + self.padded(pass_plan)
-        if pass_plan.stationary == pass_plan.written:
-            return flying + result
-        away = self.in_transit(pass_plan)
-        return sums + sum(sorted((flying, result, away))[-pass_plan.steps :])
+        program = pass_program(self.distribution, pass_plan)
+        stationary, written = pass_plan.stationary, pass_plan.written
+        apart = self._apart(pass_plan)
+        live = sum(self.shares[t] for t in pass_plan.reads)
+        live += sum(self.slice(t) for t in pass_plan.reuses & apart)
+        live += self.carried(written) if stationary != written else 0
+        # the stationary slice, if it is no words of `live`: sums from the start, or gathered before the loop
+        in_place = stationary != written and (stationary in pass_plan.reuses or stationary not in apart)
+        slice_ = 0 if in_place else self.slice(stationary)
+        saved = sum(self.slice(t) for t in pass_plan.saves & apart if t != stationary)
+        halo = expand = loop = reduce = panels = 0
+        for node in program.top():
+            match node:
+                case Rows(direction="fetch"):
+                    halo = live + sum(self.halo) + (slice_ if stationary == written else 0)
+                    live += self.halo[0]
+                case Gather():  # the pieces of all whole slices arrive together
+                    expand += self.slice(node.tensor)
+                case Loop():
+                    live += saved
+                    expand += live + slice_
+                    panels = sum(self.tile(each.tensor, pass_plan) for each in node.gathers)
+                    loop = live + slice_ + panels + max(panels, self._step(program, panels))
+                case Reduce():
+                    reduce = live + slice_ + self.in_transit(replace(pass_plan, counts=PerAxis()))
+                case Rows():  # beside the sums: strips and the finished shard; panels are still held
+                    sums = self.halo[0] if stationary == written else slice_ + panels
+                    reduce = max(reduce, live + self.shares[written] + self.halo[1] + sums)
+        return Memory(live, halo, expand, loop, reduce)
+
+    def _apart(self, pass_plan: PassPlan) -> frozenset[Tensor]:
+        """The tensors whose slice is a copy beside the shard: shared by a group, or saved with a halo."""
+        widened = FRAMED in pass_plan.reuses and self.halo[0] > 0
+        groups = zip(TENSORS, self.distribution.groups, strict=True)
+        return frozenset(t for t, axes in groups if axes or (t == FRAMED and widened))
+
+    def _step(self, program: PassProgram, panels: int) -> int:
+        """Words beside the panels in use, at most: the next panels, the kernel's result, pending sums.
+
+        The sums of a single panel leave after the result has been added to them. With two panels, the next
+        one is on its way in the first step and sums in the second, or both after the first result was added.
+        """
+        plan = program.pass_plan
+        pending = panels if plan.steps > 1 else 0
+        sums = self.tile(plan.written, plan)
+        result = sums + self.padded(plan)
+        if plan.stationary == plan.written:
+            return pending + result
+        return sums + sum(sorted((pending, result, self.in_transit(plan)))[-plan.steps :])

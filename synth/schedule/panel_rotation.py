@@ -1,13 +1,15 @@
-"""Which panel a rank begins with.
+"""Panel rotation: the panel at which each rank starts the streaming loop (Cannon's skewing, 1969).
 
-Where shares are cut along the dimension that panels are, a panel belongs to few ranks. Did all ranks begin
-with the first one, those few would send it to everybody while the links of the others rest. So a rank begins
-with a panel of which it has a part, and goes on from there, round and round, as the blocks of Cannon's
-algorithm do (1969): at each step every rank sends its share to as many ranks as it hears from. Of a tensor
-that alone is skewed, a rank has its part of the first panel; where both are, the two places add up.
+If shards are cut along the same dimension as panels, few ranks own the words of one panel. If all ranks
+started at the first panel, those few ranks would send it to everybody, and all other links would be idle. So
+each rank starts at a panel of which it owns a part, and takes the others in cyclic order. At each step, every
+rank then sends its shard to as many ranks as it receives from. If one tensor is rotated, a rank owns part of
+its first panel. If both streamed tensors are rotated, the starting panel is the sum of the two positions.
 
-It is done where shares fit into panels, so that a share travels whole and takes no room of its own; where
-the sums stay, as those that leave need all their ranks at the same panel; and with a single loop.
+Rotation applies if
+    every shard lies within one panel, so that it is sent whole and without a copy;
+    the result is stationary, as a reduction needs all its ranks at the same panel;
+    the pass has a single loop.
 """
 
 from __future__ import annotations
@@ -16,39 +18,40 @@ from collections.abc import Iterable, Iterator
 
 from synth.layer.axes import SPATIAL, Axis, PerAxis, Tensor
 from synth.layer.intervals import volume
-from synth.layer.passes import role_name
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.slice_shares import member_parts
 
 
-def skewed(distribution: Distribution, pass_plan: PassPlan) -> tuple[Tensor, ...]:
-    """The tensors of which the ranks that share a slice are brought different panels at the same step."""
+def rotated(distribution: Distribution, pass_plan: PassPlan) -> tuple[Tensor, ...]:
+    """The tensors of which the ranks of a group use different panels at the same step."""
     loops, panels = pass_plan.loops(), pass_plan.panels
     if len(loops) != 1 or panels < pass_plan.steps or pass_plan.stationary != pass_plan.written:
         return ()
-    return apart(distribution, pass_plan.brought, loops[0], panels)
+    streamed = (t for t in pass_plan.reads if pass_plan.structure.streams(t))
+    return worth_rotating(distribution, streamed, loops[0], panels)
 
 
-def apart(
-    distribution: Distribution, brought: Iterable[Tensor], axis: Axis, panels: int
+def worth_rotating(
+    distribution: Distribution, streamed: Iterable[Tensor], axis: Axis, panels: int
 ) -> tuple[Tensor, ...]:
-    """Those of the tensors that stream for which it is worth it.
+    """The streamed tensors whose rotation pays.
 
-    Of two, one whose slice just two ranks share goes one way at a time anyway: the other one then is there
-    when the first step begins. Of two such, the one with larger slices is.
+    A slice that only two ranks share travels in one direction at a time anyway. Without its rotation, the
+    other tensor's first panel is in memory when the loop starts. If both slices are shared by two ranks, the
+    tensor with the larger slices is rotated.
     """
-    fitting = tuple(t for t in brought if fits(distribution, t, axis, panels))
-    if len(fitting) < 2:
-        return fitting
-    many = tuple(t for t in fitting if distribution.group_size(t) > 2)
-    return many or (max(fitting, key=lambda t: volume(distribution.needed(t, distribution.at(0)))),)
+    possible = tuple(t for t in streamed if within_one_panel(distribution, t, axis, panels))
+    if len(possible) < 2:
+        return possible
+    many = tuple(t for t in possible if distribution.group_size(t) > 2)
+    return many or (max(possible, key=lambda t: volume(distribution.needed(t, distribution.at(0)))),)
 
 
-def fits(distribution: Distribution, tensor: Tensor, axis: Axis, panels: int) -> bool:
-    """Whether every share of a tensor is part of one of the panels along an axis.
+def within_one_panel(distribution: Distribution, tensor: Tensor, axis: Axis, panels: int) -> bool:
+    """Whether every shard of a tensor lies within one of the panels along an axis.
 
-    Panels of In along rows have rows in common, so a share may be part of two.
+    Panels of In along rows overlap, so a shard may lie in two of them.
     """
     if tensor == "In" and axis in SPATIAL:
         return False
@@ -57,14 +60,9 @@ def fits(distribution: Distribution, tensor: Tensor, axis: Axis, panels: int) ->
     return bool(parts % panels == 0 == extent % (over * parts))
 
 
-def told(distribution: Distribution, pass_plan: PassPlan) -> str:
-    """The skewed tensors for people: `In or Ker`; empty without any."""
-    return " or ".join(role_name(pass_plan.pass_, tensor) for tensor in skewed(distribution, pass_plan))
-
-
 def first_panels(distribution: Distribution, pass_plan: PassPlan) -> list[int]:
-    """rank -> the panel with which it begins."""
-    tensors = skewed(distribution, pass_plan)
+    """rank -> the panel at which it starts."""
+    tensors = rotated(distribution, pass_plan)
 
     def places(at: PerAxis) -> Iterator[int]:
         for tensor in tensors:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from synth.layer.axes import LACKED_INDEX, TENSORS, X_AXES, Axis, PerAxis, Tensor
 from synth.layer.intervals import Block, cut
@@ -21,20 +21,58 @@ ONES = PerAxis()
 COMPOSITE: dict[str, tuple[Axis, ...]] = {"c": ("c",), "k": ("k",), "x": X_AXES}
 
 
+class Structure(NamedTuple):
+    """The decisions of a pass plan without tile counts: plans that tile the same axes have one structure."""
+
+    pass_: Pass
+    stationary: Tensor
+    loops: tuple[Axis, ...]  # tiled axes, outermost first
+    reuses: frozenset[Tensor]
+    saves: frozenset[Tensor]
+
+    @property
+    def written(self) -> Tensor:
+        """The tensor that the pass writes."""
+        return WRITES[self.pass_]
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """The two tensors that the pass reads."""
+        return reads(self.pass_)
+
+    def streams(self, tensor: Tensor) -> bool:
+        """Whether a tensor arrives, or leaves, panel by panel.
+
+        A tensor that is saved does so only if its panels tile its slice: one loop, the streaming one, along
+        a dimension without windows. Otherwise its slice is gathered whole.
+        """
+        if tensor == self.stationary or tensor in self.reuses:
+            return False
+        tiled = self.loops in (("b",), ("c",), ("k",)) and (
+            self.loops[0] in COMPOSITE[LACKED_INDEX[self.stationary]]
+        )
+        return tensor not in self.saves or tiled
+
+
 @dataclass(frozen=True)
 class PassPlan:
     """The pass, the stationary tensor, tiles per axis of the work block, the order of the two inner loops.
 
-    `kept` names tensors whose whole needed slice is in memory already, from an earlier pass; `keeps` those
-    whose slice this pass leaves for a later one: gathered whole at its start, or filled panel by panel.
+    reuses: tensors whose slice an earlier pass has saved. saves: tensors whose slice this pass leaves in
+    memory for a later pass: gathered whole at its start, or filled panel by panel.
     """
 
     stationary: Tensor = "Out"
     counts: PerAxis = ONES  # tiles along each axis of a work block; axis g is never tiled
     swapped: bool = False  # which of the two inner loops is the outer one
     pass_: Pass = "forward"
-    kept: frozenset[Tensor] = frozenset()
-    keeps: frozenset[Tensor] = frozenset()
+    reuses: frozenset[Tensor] = frozenset()
+    saves: frozenset[Tensor] = frozenset()
+
+    @cached_property
+    def structure(self) -> Structure:
+        """The decisions without tile counts."""
+        return Structure(self.pass_, self.stationary, self.loops(), self.reuses, self.saves)
 
     @property
     def stream(self) -> str:
@@ -76,40 +114,6 @@ class PassPlan:
         """The two tensors that the pass reads."""
         return reads(self.pass_)
 
-    def whole(self, tensor: Tensor) -> bool:
-        """Whether a process holds its whole slice of a tensor all the time."""
-        if tensor == self.stationary or tensor in self.kept:
-            return True
-        return tensor in self.keeps and tensor not in self.fills
-
-    @cached_property
-    def fills(self) -> tuple[Tensor, ...]:
-        """The tensors that stream and are kept: every panel is used, and put into the slice.
-
-        So if each panel comes once and no two share words: one loop, along a dimension without windows.
-        """
-        if self.loops() not in (("b",), ("c",), ("k",)) or self.panels < self.steps:
-            return ()
-        return tuple(t for t in self.streaming if t in self.keeps)
-
-    @property
-    def expanded(self) -> tuple[Tensor, ...]:
-        """The tensors that are read and gathered whole before the loop."""
-        return tuple(t for t in self.reads if self.whole(t) and t not in self.kept)
-
-    @property
-    def brought(self) -> tuple[Tensor, ...]:
-        """The tensors that are read and brought in panel by panel."""
-        return tuple(t for t in self.reads if not self.whole(t))
-
-    def loads(self, tensor: Tensor) -> int:
-        """How often each tile of a tensor is visited; 1 unless an inner loop has to come back to it."""
-        if self.whole(tensor):
-            return 1
-        lacked = LACKED_INDEX[tensor]
-        inner = self.order[self.order.index(lacked) + 1 :]
-        return self.trips(lacked) if any(self.trips(c) > 1 for c in inner) else 1
-
     def loops(self) -> tuple[Axis, ...]:
         """The tiled axes, outermost first."""
         nested = (axis for composite in self.order for axis in COMPOSITE[composite])
@@ -142,8 +146,8 @@ class PassPlan:
             "stationary": self.stationary.lower(),
             "tiles": self.counts._asdict(),
             "swapped": self.swapped,
-            "kept": sorted(tensor.lower() for tensor in self.kept),
-            "keeps": sorted(tensor.lower() for tensor in self.keeps),
+            "kept": sorted(tensor.lower() for tensor in self.reuses),
+            "keeps": sorted(tensor.lower() for tensor in self.saves),
         }
 
     def __str__(self) -> str:

@@ -1,34 +1,25 @@
-"""What happens when: every move and every computation of every process, as frozen data.
+"""The schedule of all ranks: the moves and computations that a pass program stands for, as frozen data.
 
-The nine programs (three passes, three stationary tensors) have one form:
-
-    halo     if In is read, every process widens its share of it by the rows that neighbours own
-    expand   the stationary tensor, if it is read, is gathered along its lacking index (and so are
-             tensors that a later pass wants to find whole)
-    for tile in the tiles of the work block:      # outermost loop: the streaming index; see `skew`
-        every streaming tensor that is read and has changed is brought in along its lacking index
-        the local kernel runs
-        the written tensor, if it streams and is about to change, is reduced along its lacking index
-    reduce   the written tensor, if it is stationary, is reduced along its lacking index
-    return   if dIn is written, its halo rows go back to their owners and are added
-
-A `Round` holds what all processes do between two changes of tile. Nothing here computes values: the
-simulator interprets rounds, the verifier checks them, and the emitter writes the same loops as text.
+`pass_program` is the rank-independent tree. Here its boxes are evaluated at the coordinates of every rank,
+round by round. A `Round` holds what all ranks do between two changes of tile. Nothing here computes values:
+the simulator interprets rounds and the verifier checks them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from synth.layer.axes import DIMS, LACKED_INDEX, Axis, PerAxis, Tensor
+from synth.layer.axes import Axis, PerAxis, Tensor
 from synth.layer.intervals import Block, Box, overlap, volume
 from synth.layer.passes import role_name
 from synth.schedule.distribution import Distribution
 from synth.schedule.panel_rotation import first_panels
 from synth.schedule.pass_plan import PassPlan
+from synth.schedule.pass_program import Gather, Loop, PassProgram, Reduce, Rows, pass_program
 
 Phase = Literal["halo", "expand", "loop", "reduce", "return"]
 
@@ -65,14 +56,6 @@ class Round:
     finished: bool = False  # the tile of the written tensor is complete and leaves
 
 
-WHY = {
-    "halo": "the output rows of a block read input rows that its neighbours own",
-    "broadcast": "all ranks along {along} need the same slice of {tensor}",
-    "return": "the rows of dIn that a block computes for its neighbours are added where they are owned",
-    "reduce": "each rank along {along} holds a partial sum of the same slice of {tensor}",
-}
-
-
 @dataclass(frozen=True)
 class Schedule:
     """The schedule of one pass, as planned, on one distribution, for all ranks."""
@@ -85,38 +68,56 @@ class Schedule:
         """rank -> grid coordinates."""
         return [self.distribution.at(rank) for rank in self.distribution.ranks]
 
+    @cached_property
+    def program(self) -> PassProgram:
+        """The schedule tree of the pass."""
+        return pass_program(self.distribution, self.pass_plan)
+
+    @property
+    def rotation_text(self) -> str:
+        """The roles of the rotated tensors for people: `In or Ker`; empty if there are none."""
+        roles = (role_name(self.pass_plan.pass_, tensor) for tensor in self.program.loop.rotation)
+        return " or ".join(roles)
+
     def rounds(self) -> Iterator[Round]:
         """All rounds, in order of execution."""
-        pass_plan = self.pass_plan
-        stays, written = pass_plan.stationary, pass_plan.written
-        if written != "In" and "In" not in pass_plan.kept:
-            yield Round("halo", 0, moves=tuple(self._halo()))
-        for step, tensor in enumerate(pass_plan.expanded):
-            yield Round("expand", step, moves=tuple(self._gather(tensor, self._needed(tensor))))
-        yield from self._loop()
-        if stays == written:
-            yield Round("reduce", 0, reductions=tuple(self._reduce(written, self._needed(written))))
-        if written == "In":
-            yield Round("return", 0, reductions=tuple(self._return()))
+        steps: Counter[Phase] = Counter()
+        for node in self.program.top():
+            match node:
+                case Rows(direction="fetch"):
+                    yield Round("halo", 0, moves=tuple(self._fetched(node)))
+                case Gather():
+                    moves = self._gathered(node, self._needed(node.tensor))
+                    yield Round("expand", steps["expand"], moves=tuple(moves))
+                    steps["expand"] += 1
+                case Loop():
+                    yield from self._looped(node)
+                    if node.compute.stationary and not self.program.reduces:
+                        yield Round("reduce", 0)  # nobody shares the result: it is complete
+                case Reduce():
+                    moves = self._reduced(node, self._needed(node.tensor))
+                    yield Round("reduce", 0, reductions=tuple(moves))
+                case Rows():
+                    yield Round("return", 0, reductions=tuple(self._returned(node)))
 
-    # -- phases ---------------------------------------------------------------------------------------
+    # -- nodes ----------------------------------------------------------------------------------------
 
-    def _halo(self) -> Iterator[Move]:
+    def _fetched(self, node: Rows) -> Iterator[Move]:
         d = self.distribution
         for target, at in enumerate(self.coordinates):
-            carried = d.carried("In", at)
-            missing = volume(carried) - volume(overlap(carried, d.owned("In", at)))
+            carried = d.carried(node.tensor, at)
+            missing = volume(carried) - volume(overlap(carried, d.owned(node.tensor, at)))
             if missing == 0:
                 continue
             for source in self._neighbours(at):
-                box = overlap(carried, d.owned("In", source))
+                box = overlap(carried, d.owned(node.tensor, source))
                 if source != at and volume(box):
-                    yield Move("halo", "In", box, d.rank(source), (target,), WHY["halo"])
+                    yield Move("halo", node.tensor, box, d.rank(source), (target,), node.why)
 
-    def _return(self) -> Iterator[Move]:
-        """The halo's moves the other way round."""
-        for move in self._halo():
-            yield Move("return", "In", move.box, move.targets[0], (move.source,), WHY["return"])
+    def _returned(self, node: Rows) -> Iterator[Move]:
+        """The moves of a fetch in the other direction."""
+        for move in self._fetched(node):
+            yield Move("return", node.tensor, move.box, move.targets[0], (move.source,), node.why)
 
     def _neighbours(self, at: PerAxis) -> Iterator[PerAxis]:
         """Processes that may own rows which the process at `at` carries."""
@@ -130,14 +131,9 @@ class Schedule:
     def _rows_are_shared(self) -> bool:
         return any(dim in ("d", "h", "w") for dim, _ in self.distribution.shares["In"])
 
-    def _gather(self, tensor: Tensor, regions: dict[int, Box]) -> Iterator[Move]:
-        """Each group's members send the pieces that they carry of each region to all who need that one."""
-        d = self.distribution
-        if d.group_size(tensor) == 1:
-            return
-        why = WHY["broadcast"].format(
-            along=LACKED_INDEX[tensor], tensor=role_name(self.pass_plan.pass_, tensor)
-        )
+    def _gathered(self, node: Gather, regions: dict[int, Box]) -> Iterator[Move]:
+        """The members of each group send what they carry of a region to all who need that region."""
+        d, tensor, why = self.distribution, node.tensor, node.why()
         for group in self._groups(tensor):
             needed: dict[Box, list[int]] = {}
             for at in group:
@@ -149,12 +145,9 @@ class Schedule:
                     if volume(piece) and targets:
                         yield Move("broadcast", tensor, piece, source, targets, why)
 
-    def _reduce(self, tensor: Tensor, regions: dict[int, Box]) -> Iterator[Move]:
+    def _reduced(self, node: Reduce, regions: dict[int, Box]) -> Iterator[Move]:
         """Each rank sends every member of its group the partial sums that the member carries."""
-        d = self.distribution
-        if d.group_size(tensor) == 1:
-            return
-        why = WHY["reduce"].format(along=LACKED_INDEX[tensor], tensor=role_name(self.pass_plan.pass_, tensor))
+        d, tensor, why = self.distribution, node.tensor, node.why()
         for group in self._groups(tensor):
             ranks = [d.rank(at) for at in group]
             for owner, at in zip(ranks, group, strict=True):
@@ -171,32 +164,24 @@ class Schedule:
             if d.member(tensor, at) == 0:
                 yield d.group(tensor, at)
 
-    def _loop(self) -> Iterator[Round]:
-        d, pass_plan = self.distribution, self.pass_plan
-        firsts = zip(self.coordinates, first_panels(d, pass_plan), strict=True)
-        streams = [list(pass_plan.tiles(d.work(at), first)) for at, first in firsts]
-        written = pass_plan.written
-        reduces = pass_plan.stationary != written
-        for step in range(pass_plan.steps):
+    def _looped(self, loop: Loop) -> Iterator[Round]:
+        d, plan, program = self.distribution, self.pass_plan, self.program
+        firsts = zip(self.coordinates, first_panels(d, plan), strict=True)
+        streams = [list(plan.tiles(d.work(at), first)) for at, first in firsts]
+        for step in range(plan.steps):
             tiles = [tiles[step] for tiles in streams]
-            moves: list[Move] = []
-            for tensor in pass_plan.brought:
-                if self._changes(tensor, step - 1):
-                    moves += self._gather(tensor, self._regions(tensor, tiles))
+            moves, reductions = list[Move](), list[Move]()
+            for node in loop.gathers:
+                if program.changes(node, step - 1):
+                    moves += self._gathered(node, self._regions(node.tensor, tiles))
+            for reduce in loop.reduces:
+                if program.changes(reduce, step):
+                    reductions += self._reduced(reduce, self._regions(reduce.tensor, tiles))
             computes = tuple(Compute(rank, tile) for rank, tile in enumerate(tiles))
-            leaves = reduces and self._changes(written, step)
-            reductions = tuple(self._reduce(written, self._regions(written, tiles))) if leaves else ()
-            yield Round("loop", step, tuple(moves), computes, reductions, leaves)
+            yield Round("loop", step, tuple(moves), computes, tuple(reductions), program.completes(step))
 
     def _needed(self, tensor: Tensor) -> dict[int, Box]:
         return {rank: self.distribution.needed(tensor, at) for rank, at in enumerate(self.coordinates)}
 
     def _regions(self, tensor: Tensor, tiles: list[Block]) -> dict[int, Box]:
         return {rank: self.distribution.touched(tensor, tile) for rank, tile in enumerate(tiles)}
-
-    def _changes(self, tensor: Tensor, step: int) -> bool:
-        """Whether the tile of a tensor is another one after this step. The loops are alike on all ranks."""
-        if step < 0 or step + 1 == self.pass_plan.steps:
-            return True
-        now, then = self.pass_plan.indices(step), self.pass_plan.indices(step + 1)
-        return any(now[axis] != then[axis] for axis in now if axis in DIMS[tensor])

@@ -24,8 +24,9 @@ from synth.layer.interval_arrays import Spans, covered, cut, lengths, meet, wide
 from synth.layer.window import Window
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
+from synth.schedule.pass_program import FRAMED, PassProgram, pass_program
+from synth.schedule.reread_rows import visited
 from synth.schedule.slice_shares import member_parts
-from synth.schedule.visited import visited
 
 Array = NDArray[Any]  # int64, or Python ints where 64 bits are not enough
 Factors = dict[str, list[Array]]  # what is counted -> its lengths along the dimensions of a tensor
@@ -95,24 +96,26 @@ def _joined(one: Array, other: Array) -> tuple[Array, Array, Array]:
 
 
 class Visits(NamedTuple):
-    """What of a pass plan decides the words: plans that visit the same tiles as often move as many."""
+    """What of a schedule tree decides the volume: equal visits move equal words."""
 
     written: Tensor
-    kept: frozenset[Tensor]
-    loads: tuple[int, ...]  # by tensor, in the order of `TENSORS`
-    rows: tuple[int, ...]  # tiles of In along d, h and w; (1, 1, 1) where it is there as a whole
+    reuses: frozenset[Tensor]
+    loads: tuple[int, ...]  # how often each panel moves, by tensor in the order of `TENSORS`
+    rows: tuple[int, ...]  # tiles of In along d, h and w; (1, 1, 1) if In is not streamed
 
     @classmethod
-    def of(cls, pass_plan: PassPlan) -> Visits:
-        """The visits of a pass plan."""
-        counts = PerAxis() if pass_plan.whole("In") else pass_plan.counts
-        loads = tuple(pass_plan.loads(tensor) for tensor in TENSORS)
-        return cls(pass_plan.written, pass_plan.kept, loads, tuple(getattr(counts, axis) for axis in SPATIAL))
+    def of(cls, program: PassProgram) -> Visits:
+        """The visits of a schedule tree."""
+        plan = program.pass_plan
+        loads = {move.tensor: program.loads(move) for move in program.collectives()}
+        streams = plan.structure.streams(FRAMED)
+        rows = tuple(getattr(plan.counts, axis) if streams else 1 for axis in SPATIAL)
+        return cls(plan.written, plan.reuses, tuple(loads.get(t, 1) for t in TENSORS), rows)
 
 
 def received(distribution: Distribution, pass_plan: PassPlan) -> Received:
     """Words that each process receives in a pass."""
-    return received_by(distribution, Visits.of(pass_plan))
+    return received_by(distribution, Visits.of(pass_program(distribution, pass_plan)))
 
 
 @lru_cache(maxsize=2)  # what a fit asks for again and again; more would hold much memory for nothing
@@ -226,7 +229,7 @@ class _Counter:
         if tensor == self.visits.written:
             partners = self.distribution.group_size(tensor) - 1
             return self.product(f"{tensor} share") * partners * self.loads[tensor]
-        if tensor in self.visits.kept:
+        if tensor in self.visits.reuses:
             return self._nothing()
         return (self.product(f"{tensor} slice") - self.product(f"{tensor} share")) * self.loads[tensor]
 
@@ -245,7 +248,7 @@ class _Counter:
 
     def inputs(self) -> tuple[Array, Array]:
         """Words of In received in all, and as halo."""
-        if "In" in self.visits.kept:
+        if "In" in self.visits.reuses:
             return self._nothing(), self._nothing()
         if self.visits.written == "In":
             partners = self.distribution.group_size("In") - 1
@@ -263,7 +266,7 @@ class _Counter:
         those that it carries, and of the `kept` among them that it owns; for a pass that writes In, of the
         rows that it owns, counted for each block that reads them (`wanted`).
         """
-        if "In" in self.visits.kept:
+        if "In" in self.visits.reuses:
             return {}
         factors: Factors = {n: [] for n in ("visited", "mine", "carried", "kept", "wanted")}
         for dim in DIMS["In"]:

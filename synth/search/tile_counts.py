@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from synth.layer.intervals import cuts, length
 from synth.layer.window import Window
-from synth.schedule.memory import EXACT, plainly_padded, tile_rows
+from synth.schedule.halo_rows import EXACT, plainly_padded, tile_rows
 
 SHORT = 8  # rows of a block up to which every tile count is tried
 FEW = 64  # ways to tile x up to which none is left out by an estimate of its rows

@@ -20,8 +20,9 @@ from synth.base.arithmetic import divisors
 from synth.layer.axes import SPATIAL, PerAxis, Tensor
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
-from synth.schedule.panel_rotation import skewed
+from synth.schedule.panel_rotation import rotated
 from synth.schedule.pass_plan import ONES, PassPlan
+from synth.schedule.pass_program import pass_program
 from synth.schedule.volume import Visits, received, received_by
 from synth.search.tile_counts import FEW, count_from, thinned, tile_counts, x_counts
 
@@ -84,6 +85,10 @@ class _Fitter:
         """Whether a plan stays within the memory limit."""
         return self.limit_words is None or self.footprints.memory(pass_plan).words <= self.limit_words
 
+    def visits(self, pass_plan: PassPlan) -> Visits:
+        """What of a plan decides its words."""
+        return Visits.of(pass_program(self.distribution, pass_plan))
+
     def words(self, visits: Visits) -> int:
         """Most words any process receives; plans that visit the same tiles as often share the count."""
         if visits not in self._words:
@@ -99,7 +104,7 @@ class _Fitter:
                 self._offer(pass_plan)
 
     def _offer(self, pass_plan: PassPlan) -> None:
-        words = self.words(Visits.of(pass_plan))
+        words = self.words(self.visits(pass_plan))
         best = self.best
         steps = max(pass_plan.steps, self.most)
         if best and (best.words, max(best.first.steps, self.most)) <= (words, steps):
@@ -119,7 +124,7 @@ class _Fitter:
         floor = untiled.most_with()
         fewest = 0
         for pass_plan in self._panels(tensor, ONES, floor):
-            words = self.words(Visits.of(pass_plan))
+            words = self.words(self.visits(pass_plan))
             fewest = min(fewest or words, words)
             yield pass_plan
             if words == floor and pass_plan.steps <= self.most:
@@ -128,7 +133,7 @@ class _Fitter:
             return
         for composite in PassPlan(tensor).order[1:]:
             for pass_plan in self._inner(tensor, composite, ONES, floor):
-                words = self.words(Visits.of(pass_plan))
+                words = self.words(self.visits(pass_plan))
                 fewest = min(fewest or words, words)
                 yield pass_plan
         # with both inner loops, one of the streaming tensors is visited at least twice
@@ -151,7 +156,7 @@ class _Fitter:
     def _reloaded(self, tensor: Tensor, counts: PerAxis, inner: str, swapped: bool) -> Visits:
         """What plans visit at least, with some inner loop below an outer loop of some counts."""
         twice = counts.with_("b" if inner == "x" else inner, 2)
-        visits = Visits.of(self._plan(tensor, twice, swapped))
+        visits = self.visits(self._plan(tensor, twice, swapped))
         return visits if PassPlan(tensor).stream != "x" and inner != "x" else visits._replace(rows=(1, 1, 1))
 
     def _inner(
@@ -166,7 +171,7 @@ class _Fitter:
         for counts in self._that_fit(tensor, composite, outer, stream):
             for pass_plan in self._panels(tensor, _merge(outer, counts), enough, swapped):
                 yield pass_plan
-                if composite == "x" and self.words(Visits.of(pass_plan)) <= enough:
+                if composite == "x" and self.words(self.visits(pass_plan)) <= enough:
                     return
 
     def _panels(
@@ -186,14 +191,14 @@ class _Fitter:
             fitting = (each for each in map(planned, self._x_panels(wanted)) if self.fits(each))
             for each in islice(fitting, FEW):
                 yield each
-                if self.words(Visits.of(each)) <= enough:
+                if self.words(self.visits(each)) <= enough:
                     return
             return
         extent = getattr(self.work, stream)
         wanted = count_from(extent, min(wanted, extent if self.panels else max(1, extent // THINNEST)))
         free = self.panels is None and inner == ONES and tensor == self.role.written
         if free:
-            wanted = max(self._skewed(tensor, stream, 2, wanted), default=wanted)
+            wanted = max(self._rotating(tensor, stream, 2, wanted), default=wanted)
         counts = range(wanted, extent + 1)
 
         def fits(count: int) -> bool:
@@ -204,18 +209,18 @@ class _Fitter:
         elif len(counts) > 1 and fits(extent):  # beyond one step, more panels never need more memory
             count = counts[bisect_left(counts, True, lo=1, key=fits)]
             if free:
-                count = min(self._skewed(tensor, stream, count, 2 * count - 1), default=count)
+                count = min(self._rotating(tensor, stream, count, 2 * count - 1), default=count)
             yield planned(PerAxis(**{stream: count}))
         else:
             coarser = filter(fits, range(1, wanted))
             yield from (planned(PerAxis(**{stream: count})) for count in islice(coarser, 1))
 
-    def _skewed(self, tensor: Tensor, stream: str, low: int, high: int) -> list[int]:
+    def _rotating(self, tensor: Tensor, stream: str, low: int, high: int) -> list[int]:
         """The numbers of panels, from `low` to `high`, with which ranks can begin at different ones."""
         shares = self.distribution.shares
         parts = {dict(shares[t]).get(stream, 1) for t in self.role.reads if t != tensor}
         counts = {n for each in parts for n in divisors(each) if low <= n <= high}
-        return [n for n in counts if skewed(self.distribution, self._plan(tensor, PerAxis(**{stream: n})))]
+        return [n for n in counts if rotated(self.distribution, self._plan(tensor, PerAxis(**{stream: n})))]
 
     def _x_panels(self, wanted: int) -> list[PerAxis]:
         """Panels along x: as many as wanted, finer ones, coarser ones."""
@@ -302,7 +307,7 @@ class _Fitter:
         """
         if self.panels is not None:
             return self.panels
-        travels = {*self.role.reads, self.role.written} - self.role.kept - self.role.keeps - {tensor}
+        travels = {*self.role.reads, self.role.written} - self.role.reuses - self.role.saves - {tensor}
         words = sum(self.footprints.slice(t) for t in travels if self.distribution.group_size(t) > 1)
         size = words * self.distribution.nest.word_bytes
         return max(1, min(PANELS, size // PANEL_BYTES))

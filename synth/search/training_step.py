@@ -42,8 +42,8 @@ def roles(kept: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan,
     return tuple(
         PassPlan(
             pass_=pass_,
-            kept=frozenset(t for t in kept if lives[t][1] == pass_),
-            keeps=frozenset(t for t in kept if lives[t][0] == pass_),
+            reuses=frozenset(t for t in kept if lives[t][1] == pass_),
+            saves=frozenset(t for t in kept if lives[t][0] == pass_),
         )
         for pass_ in sequence
     )
@@ -79,7 +79,7 @@ def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], over
 
     overlap: whether the sums of the first gradient travel while the second one is computed.
     """
-    kept = pass_plans[0].keeps | pass_plans[1].keeps
+    kept = pass_plans[0].saves | pass_plans[1].saves
     sequence = tuple(pass_plan.pass_ for pass_plan in pass_plans)
     passes = [
         footprints.memory(pass_plan).beside(resident(footprints, kept, sequence, pass_plan.pass_))
@@ -192,7 +192,7 @@ def fit_passes(
 
 def _travels_whole(distribution: Distribution, role: PassPlan, sequence: Passes) -> bool:
     """Whether the sums of a pass are all that could stream in it: under the next pass they travel at once."""
-    at_hand = (t in role.kept or distribution.group_size(t) == 1 for t in role.reads)
+    at_hand = (t in role.reuses or distribution.group_size(t) == 1 for t in role.reads)
     return sequence[1:-1] == (role.pass_,) and distribution.group_size(role.written) > 1 and all(at_hand)
 
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from synth.layer.axes import TENSORS, PerAxis, Tensor
 from synth.layer.intervals import Block, Box, contains, overlap, shape, volume, within
-from synth.schedule.panel_rotation import skewed
 from synth.schedule.schedule import Compute, Move, Round, Schedule
 from synth.simulation.numpy_kernels import Values
 from synth.simulation.numpy_kernels import run as run_kernel
@@ -62,7 +61,8 @@ class _Interpreter:
         self.schedule, self.distribution, self.pass_plan = schedule, schedule.distribution, schedule.pass_plan
         self.nest = self.distribution.nest
         self.written = self.pass_plan.written
-        self.skewed = skewed(self.distribution, self.pass_plan)
+        self.program = schedule.program
+        self.rotation = self.program.loop.rotation
         self.counting = one is None or other is None
         self.dtype = one.dtype if one is not None else np.dtype("float64")
         self.received = {name: np.zeros(len(self.distribution.ranks), np.int64) for name in _NAMES}
@@ -82,11 +82,11 @@ class _Interpreter:
         for tensor, values in zip(pass_plan.reads, given, strict=True):
             state.own[tensor] = self._part(tensor, d.owned(tensor, at), values)
             state.live += volume(state.own[tensor].box)
-            if tensor in pass_plan.kept:
+            if tensor in pass_plan.reuses:
                 state.tile[tensor] = self._part(tensor, d.needed(tensor, at), values)
                 apart = state.tile[tensor].box != state.own[tensor].box
                 state.live += volume(state.tile[tensor].box) if apart else 0
-            elif tensor in pass_plan.fills and d.group_size(tensor) > 1:
+            elif tensor in self.program.fills:
                 state.unfilled[tensor] = volume(d.needed(tensor, at))
                 state.live += state.unfilled[tensor]
         carried = d.carried(written, at)
@@ -156,7 +156,7 @@ class _Interpreter:
             held = state.sums
         else:
             held = self._share(state, move.tensor)
-            if move.tensor in self.skewed and self.now.phase == "loop" and move.box != held.box:
+            if move.tensor in self.rotation and self.now.phase == "loop" and move.box != held.box:
                 raise PanelMissing(
                     f"rank {move.source} is to send {move.tensor} {move.box} but shares travel whole where "
                     f"ranks are at different panels, and its is {held.box}; the schedule is wrong"
@@ -215,11 +215,11 @@ class _Interpreter:
             self._count(move)
             for rank in move.targets:
                 arriving.setdefault((move.tensor, rank), []).append((move.source, piece))
-        expanded = self.pass_plan.expanded[self.now.step] if self.now.phase == "expand" else None
-        for tensor in self.pass_plan.brought if expanded is None else (expanded,):
-            if self.distribution.group_size(tensor) > 1:
-                for rank in range(len(self.ranks)):
-                    self._bring(tensor, rank, arriving.get((tensor, rank), []))
+        whole = self.now.phase == "expand"
+        gathers = (self.program.gathers[self.now.step],) if whole else self.program.loop.gathers
+        for gather in gathers:
+            for rank in range(len(self.ranks)):
+                self._bring(gather.tensor, rank, arriving.get((gather.tensor, rank), []))
 
     def _bring(self, tensor: Tensor, rank: int, pieces: Pieces) -> None:
         """A rank gets the region that it needs now: what it carries of it, and the pieces that arrive.
@@ -332,7 +332,7 @@ class _Interpreter:
         self._drop(self.written)
 
     def _drop(self, tensor: Tensor) -> None:
-        if tensor in (self.pass_plan.kept | self.pass_plan.keeps) - {*self.pass_plan.fills}:
+        if tensor in (self.pass_plan.reuses | self.pass_plan.saves) - {*self.program.fills}:
             return
         for state in self.ranks:
             panel = state.tile.pop(tensor, None)

@@ -66,9 +66,9 @@ def test_training_keeps_what_it_is_given() -> None:
     plan = synth.plan(UP, 8, pass_="training")
     assert [t.pass_ for t in plan.pass_plans] == ["backward-data", "forward", "backward-filter"]
     first, second, last = plan.pass_plans
-    assert first.keeps == {"Ker", "Out"}
-    assert (second.kept, second.keeps) == ({"Ker"}, {"In"})
-    assert last.kept == {"In", "Out"}
+    assert first.saves == {"Ker", "Out"}
+    assert (second.reuses, second.saves) == ({"Ker"}, {"In"})
+    assert last.reuses == {"In", "Out"}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from problems import conv, distributions, nests, schedules
 
 import synth
+import synth.schedule.halo_rows as halo_rows_module
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import TENSORS, PerAxis, Tensor
 from synth.layer.intervals import cut, length, volume
@@ -18,9 +19,9 @@ from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.layer.passes import Pass, Task
 from synth.layer.window import Window
-from synth.schedule import memory
 from synth.schedule.distribution import Distribution
-from synth.schedule.memory import Footprints, Memory, halo_rows, tile_rows
+from synth.schedule.halo_rows import halo_rows, tile_rows
+from synth.schedule.memory import Footprints, Memory
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.schedule import Schedule
 from synth.search.training_step import resident
@@ -58,12 +59,12 @@ EDGES = Nest(PerAxis(b=3, h=4, k=2), ONE, Window(4, padding=1, size=2), ONE)  # 
     ("nest", "grid", "pass_plan", "phase"),
     [
         (ROWS, PerAxis(h=2, c=2, k=2), PassPlan("Ker", PerAxis(b=2), False, BACK, NONE, OUT), "loop"),
-        (SQUARE, PerAxis(b=2, h=2, c=4), PassPlan("Out", keeps=IN), "loop"),
+        (SQUARE, PerAxis(b=2, h=2, c=4), PassPlan("Out", saves=IN), "loop"),
         (SQUARE, PerAxis(w=4, k=2), PassPlan("Out", PerAxis(c=4), False, FILTER, IN, OUT), "loop"),
         (SQUARE, PerAxis(h=2, w=4), PassPlan("In", PerAxis(k=2), pass_=BACK), "loop"),
-        (SQUARE, PerAxis(c=4), PassPlan("Out", pass_=FILTER, kept=OUT), "loop"),
+        (SQUARE, PerAxis(c=4), PassPlan("Out", pass_=FILTER, reuses=OUT), "loop"),
         (ROWS, PerAxis(h=2, k=4), PassPlan("Ker", PerAxis(h=2), False, FILTER, IN | OUT), "loop"),
-        (ROWS, PerAxis(b=2, h=2, c=2, k=2), PassPlan("In", pass_=BACK, kept=KER, keeps=OUT), "loop"),
+        (ROWS, PerAxis(b=2, h=2, c=2, k=2), PassPlan("In", pass_=BACK, reuses=KER, saves=OUT), "loop"),
         (PADDED, PerAxis(), PassPlan(), "loop"),
         (GROUPED, PerAxis(b=4, c=2), PassPlan("In", PerAxis(k=4), False, BACK, KER, OUT), "loop"),
         (GROUPED, PerAxis(c=4), PassPlan("In", PerAxis(b=2, k=2), False, BACK, NONE, OUT), "expand"),
@@ -86,7 +87,7 @@ EDGES = Nest(PerAxis(b=3, h=4, k=2), ONE, Window(4, padding=1, size=2), ONE)  # 
         (GROUPED, PerAxis(c=4), PassPlan("In"), "loop"),
         (GROUPED, PerAxis(b=4), PassPlan("In", pass_=FILTER), "loop"),
         (GROUPED, PerAxis(k=4), PassPlan("Ker", pass_=BACK), "loop"),
-        (ROWS, PerAxis(h=2, c=2), PassPlan("Ker", pass_=FILTER, kept=IN | OUT), "loop"),
+        (ROWS, PerAxis(h=2, c=2), PassPlan("Ker", pass_=FILTER, reuses=IN | OUT), "loop"),
     ],
 )
 def test_where_cuts_are_even_no_word_too_many_is_planned(
@@ -128,7 +129,8 @@ def test_largest_shares_and_slices(d: Distribution) -> None:
 def test_what_a_halo_takes_is_exact(d: Distribution) -> None:
     """Also where cuts are uneven, and where the processes along k share rows."""
     carried = [volume(d.carried("In", d.at(rank))) for rank in d.ranks]
-    moves = next(Schedule(d, PassPlan()).rounds()).moves
+    first = next(Schedule(d, PassPlan()).rounds())
+    moves = first.moves if first.phase == "halo" else ()
     strips = [0] * len(d.ranks)
     for move in moves:
         for rank in (move.source, *move.targets):
@@ -164,7 +166,7 @@ def test_a_limit_that_just_does_in_training() -> None:
     """Beside what a pass holds wait shares that it leaves alone."""
     layer = Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1)
     made = synth.plan(layer, 4, 4 * 968, grid={"h": 4}, pass_="training")
-    footprints, kept = Footprints(made.distribution), made.pass_plans[0].keeps | made.pass_plans[1].keeps
+    footprints, kept = Footprints(made.distribution), made.pass_plans[0].saves | made.pass_plans[1].saves
     first, second, last = made.passes
     held = [
         max(simulate(each).peak) + resident(footprints, kept, (first, second, last), each.pass_plan.pass_)
@@ -199,7 +201,7 @@ def test_long_grids_are_bounded_from_above(nest: Nest, parts: int, tiles: int, m
     parts = min(parts, out)
     exact, rows = halo_rows(window, out, parts, members), tile_rows(window, out, parts, tiles)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "EXACT", 0)
+        patch.setattr(halo_rows_module, "EXACT", 0)
         loose = halo_rows.__wrapped__(window, out, parts, members)
         assert tile_rows.__wrapped__(window, out, parts, tiles) >= rows
     ((carried, kept, wanted),) = loose.kinds
@@ -217,7 +219,7 @@ def test_what_many_blocks_want_of_the_same_rows() -> None:
     wanted = sum(min(2, length(block)) for block in blocks if block[0] == 0)
     ((_, _, bound),) = halo_rows(window, window.out, 4099).kinds
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "EXACT", 4100)
+        patch.setattr(halo_rows_module, "EXACT", 4100)
         exact = halo_rows.__wrapped__(window, window.out, 4099)
     most = max(kind[2] for kind in exact.kinds)
     assert wanted <= most <= bound
@@ -227,7 +229,7 @@ def test_where_blocks_differ_much_they_are_bounded_together() -> None:
     window = Window.reduced(101, 3, 2, 1, 1)
     exact = halo_rows(window, window.out, 17)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "KINDS", 0)
+        patch.setattr(halo_rows_module, "KINDS", 0)
         ((carried, kept, wanted),) = halo_rows.__wrapped__(window, window.out, 17).kinds
     assert (carried, kept) == (exact.carried, exact.kept)
     assert wanted == max(kind[2] for kind in exact.kinds)
@@ -238,9 +240,8 @@ def test_phases_of_a_matrix_product_by_hand() -> None:
     nest = Nest(PerAxis(b=8, c=8, k=8), Window(1), Window(1), Window(1))
     d = Distribution(nest, PerAxis(b=2, k=2))
     one = Footprints(d).memory(PassPlan("Out"))
-    assert (one.shares, one.halo) == (32, 32 + 16)  # the sums for Out are there from the beginning
-    assert Footprints(d).memory(PassPlan("Ker")).halo == 32 + 16
-    assert Footprints(d).memory(PassPlan("Ker", pass_=BACK)).halo == one.reduce == 0  # no such phase
+    assert (one.shares, one.halo, one.reduce) == (32, 0, 0)  # a product has no rows; nobody shares Out
+    assert Footprints(d).memory(PassPlan("Ker")).shares == 32 + 16  # the sums of Out
     # shares + Out slice + both slices + their pieces, which arrive before the slices are complete
     assert one.loop == 32 + 16 + 64 + 64
     two = Footprints(d).memory(PassPlan("Out", PerAxis(c=2)))

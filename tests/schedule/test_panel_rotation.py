@@ -13,7 +13,7 @@ from synth.layer.axes import PerAxis
 from synth.layer.intervals import overlap
 from synth.layer.layer import Layer
 from synth.schedule.distribution import Distribution
-from synth.schedule.panel_rotation import first_panels, fits, skewed
+from synth.schedule.panel_rotation import first_panels, rotated, within_one_panel
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.schedule import Schedule
 from synth.simulation.verify import verify
@@ -38,7 +38,7 @@ def test_schedules_are_right_and_words_are_those_of_the_formula(schedule: Schedu
 @given(even())
 def test_a_tensor_that_alone_is_skewed_begins_at_hand(schedule: Schedule) -> None:
     d, plan = schedule.distribution, schedule.pass_plan
-    tensors = skewed(d, plan)
+    tensors = rotated(d, plan)
     firsts = first_panels(d, plan)
     for at, first in zip(map(d.at, d.ranks), firsts, strict=True):
         assert 0 <= first < plan.panels
@@ -53,7 +53,7 @@ def test_a_tensor_that_alone_is_skewed_begins_at_hand(schedule: Schedule) -> Non
 def test_every_rank_sends_as_often_as_it_hears(schedule: Schedule) -> None:
     """Per step and tensor: to `ranks ÷ panels` ranks or to one fewer, where its own panel is among them."""
     d, plan = schedule.distribution, schedule.pass_plan
-    for tensor in skewed(d, plan):
+    for tensor in rotated(d, plan):
         several = dict(d.shares[tensor])["c"] // plan.panels
         for each in schedule.rounds():
             moves = [m for m in each.moves if m.tensor == tensor]
@@ -68,7 +68,7 @@ def test_two_data_parallel_ranks_by_hand() -> None:
     """Ker (1 x 4) in two panels along c: each rank uses its own half first, then that of the other."""
     d = Distribution(Layer.matmul(2, 1, 4).nest, PerAxis(b=2))
     plan = PassPlan("Out", PerAxis(c=2))
-    assert skewed(d, plan) == ("Ker",)
+    assert rotated(d, plan) == ("Ker",)
     first, second = (each for each in Schedule(d, plan).rounds() if each.phase == "loop")
     assert [compute.tile["c"] for compute in first.computes] == [(0, 2), (2, 4)]
     assert [compute.tile["c"] for compute in second.computes] == [(2, 4), (0, 2)]
@@ -89,24 +89,24 @@ def test_two_data_parallel_ranks_by_hand() -> None:
 )
 def test_where_ranks_do_not_begin_apart(plan: PassPlan, why: str) -> None:
     d = Distribution(Layer.matmul(24, 24, 24).nest, PerAxis(b=4, k=4))
-    assert skewed(d, PassPlan("Out", PerAxis(c=2))) == ("In", "Ker")
-    assert skewed(d, plan) == (), why
+    assert rotated(d, PassPlan("Out", PerAxis(c=2))) == ("In", "Ker")
+    assert rotated(d, plan) == (), why
 
 
 def test_slices_that_two_ranks_share_go_with_the_others() -> None:
     """Beside a larger group such a slice is not skewed; of two of them the larger one is."""
     nest, twice, four = Layer.matmul(32, 16, 16).nest, PassPlan("Out", PerAxis(c=2)), PerAxis(b=4, k=2)
-    assert skewed(Distribution(nest, four), twice) == ("Ker",)
-    assert skewed(Distribution(nest, PerAxis(b=2, k=4)), twice) == ("In",)
-    assert skewed(Distribution(nest, PerAxis(b=2, k=2)), twice) == ("In",)
-    assert skewed(Distribution(Layer.matmul(16, 32, 16).nest, PerAxis(b=2, k=2)), twice) == ("Ker",)
+    assert rotated(Distribution(nest, four), twice) == ("Ker",)
+    assert rotated(Distribution(nest, PerAxis(b=2, k=4)), twice) == ("In",)
+    assert rotated(Distribution(nest, PerAxis(b=2, k=2)), twice) == ("In",)
+    assert rotated(Distribution(Layer.matmul(16, 32, 16).nest, PerAxis(b=2, k=2)), twice) == ("Ker",)
 
 
 def test_shares_of_other_sizes_do_not_fit() -> None:
     """Ten channels over four ranks: 3, 3, 2, 2; the second of two panels begins at 5."""
     d = Distribution(Layer.matmul(4, 4, 10).nest, PerAxis(b=4))
-    assert not fits(d, "Ker", "c", 2)
-    assert fits(Distribution(Layer.matmul(4, 4, 12).nest, PerAxis(b=4)), "Ker", "c", 2)
+    assert not within_one_panel(d, "Ker", "c", 2)
+    assert within_one_panel(Distribution(Layer.matmul(4, 4, 12).nest, PerAxis(b=4)), "Ker", "c", 2)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_shares_of_other_sizes_do_not_fit() -> None:
         ("training_skewed", [("In",), ("Out",), ()]),
     ],
 )
-def test_the_cases_are_skewed(case: str, tensors: list[tuple[str, ...]]) -> None:
+def test_the_cases_are_rotated(case: str, tensors: list[tuple[str, ...]]) -> None:
     """What runs on real ranks in `test_ranks`."""
     plan = CASES[case]
-    assert [skewed(plan.distribution, each) for each in plan.pass_plans] == tensors
+    assert [rotated(plan.distribution, each) for each in plan.pass_plans] == tensors

@@ -10,8 +10,11 @@ from problems import schedules
 
 from synth.layer.axes import AXES, DIMS, LACKED_INDEX, TENSORS, PerAxis
 from synth.layer.intervals import within
+from synth.layer.layer import Layer
 from synth.layer.nest import accesses
+from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import COMPOSITE, PassPlan
+from synth.schedule.pass_program import pass_program
 from synth.schedule.schedule import Schedule
 
 
@@ -34,18 +37,23 @@ def test_tiles_partition_the_block(schedule: Schedule) -> None:
 
 @given(schedules())
 def test_loads_are_the_changes_of_tile_from_step_to_step(schedule: Schedule) -> None:
-    pass_plan = schedule.pass_plan
+    pass_plan, program = schedule.pass_plan, schedule.program
     trips = pass_plan.counts._asdict()
     order = pass_plan.loops()
-    for tensor in pass_plan.streaming:
+    for move in program.collectives():
+        tensor = move.tensor
+        if tensor == pass_plan.stationary:
+            assert (move.scope, program.loads(move)) == ("slice", 1)
+            continue
         walked = [axis for axis in order if axis in DIMS[tensor]]
         seen = [tuple(pass_plan.indices(step)[axis] for axis in walked) for step in range(pass_plan.steps)]
         visits = 1 + sum(one != other for one, other in pairwise(seen))
-        assert visits == pass_plan.loads(tensor) * len(set(seen))
+        assert visits == program.loads(move) * len(set(seen))
+        changes = [program.changes(move, step) for step in range(-1, pass_plan.steps - 1)]
+        assert visits == sum(changes)
         ones = dict.fromkeys("dhw", 1)
         access = accesses(ones, ones, dict.fromkeys("dhw", 0))[tensor]
         assert visits == access.loads(order, trips)
-    assert pass_plan.loads(pass_plan.stationary) == 1
 
 
 def test_the_streaming_loop_is_outermost() -> None:
@@ -60,12 +68,18 @@ def test_the_streaming_loop_is_outermost() -> None:
     assert PassPlan("In", PerAxis(k=7)).panels == 7
 
 
+def loads(pass_plan: PassPlan) -> dict[str, int]:
+    """Tensor -> how often each of its panels moves, on a grid that splits every tensor's group."""
+    nest = Layer.matmul(64, 64, 64).nest
+    program = pass_program(Distribution(nest, PerAxis(b=2, c=2, k=2)), pass_plan)
+    return {move.tensor: program.loads(move) for move in program.collectives()}
+
+
 def test_said_in_words() -> None:
     pass_plan = PassPlan("Out", PerAxis(b=2, c=5, k=7))
     assert str(pass_plan) == "stationary Out, 5 panel(s) along c, c:5 > b:2 > k:7"
-    assert pass_plan.loads("Ker") == 2
-    assert pass_plan.loads("In") == 1
+    assert loads(pass_plan) == {"Ker": 2, "In": 1, "Out": 1}
     swapped = PassPlan("Out", PerAxis(b=2, c=5, k=7), swapped=True)
     assert swapped.loops() == ("c", "k", "b")
-    assert (swapped.loads("Ker"), swapped.loads("In")) == (1, 7)
+    assert loads(swapped) == {"Ker": 1, "In": 7, "Out": 1}
     assert str(PassPlan("In")) == "stationary In, 1 panel(s) along k, one tile"

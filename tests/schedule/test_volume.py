@@ -136,7 +136,9 @@ def test_words_beside_a_kept_tensor_are_exact(kept: Tensor) -> None:
     """Floats end at 2^53; 2^27 + 1 rows of the other tensor arrive."""
     n = 2**29 + 1
     nest = Nest(PerAxis(b=n, c=n, k=n), Window(1), Window(1), Window(1))
-    pass_plan = PassPlan(pass_="backward-filter" if kept == "In" else "backward-data", kept=frozenset({kept}))
+    pass_plan = PassPlan(
+        pass_="backward-filter" if kept == "In" else "backward-data", reuses=frozenset({kept})
+    )
     most = received(Distribution(nest, PerAxis(b=2, k=2)), pass_plan).most()
     assert most["total"] == (2**27 + 1) * n
 

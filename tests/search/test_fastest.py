@@ -146,7 +146,7 @@ def test_a_layer_plan_imports_nothing_heavy(tmp_path: Path) -> None:
 def test_a_training_step_keeps_what_memory_allows() -> None:
     nest = load_layer(EXAMPLES / "conv.yaml").nest
     free = fastest(Request(nest, 16, pass_="training"), LASSEN)
-    assert free.pass_plans[0].keeps | free.pass_plans[1].keeps == set(TENSORS)
+    assert free.pass_plans[0].saves | free.pass_plans[1].saves == set(TENSORS)
     tight: Fastest | None = None
     for memory in (300_000, 700_000, 1_000_000):
         try:

@@ -17,9 +17,10 @@ from synth.layer.window import Window
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.memory_bound import LeastMemory
-from synth.schedule.panel_rotation import skewed
+from synth.schedule.panel_rotation import rotated
 from synth.schedule.pass_plan import PassPlan
-from synth.schedule.volume import received
+from synth.schedule.pass_program import pass_program
+from synth.schedule.volume import Visits, received
 from synth.search.branch_and_bound import Request
 from synth.search.tile_counts import tile_counts
 from synth.search.tiling_search import PANELS, fit
@@ -35,7 +36,7 @@ def all_points(d: Distribution, stationary: Tensor) -> dict[PassPlan, Point]:
     points = {}
     for pass_plan in all_pass_plans(d.most_work, stationary):
         n = pass_plan.counts
-        key = (*(pass_plan.loads(tensor) for tensor in TENSORS), n.d, n.h, n.w)
+        key = (*Visits.of(pass_program(d, pass_plan)).loads, n.d, n.h, n.w)
         if key not in known:
             known[key] = received(d, pass_plan).most()["total"]
         points[pass_plan] = known[key], footprints.memory(pass_plan).words
@@ -78,7 +79,7 @@ def test_panels_for_overlap_where_memory_is_ample() -> None:
     found, _ = fit(Distribution(nest, PerAxis(k=3)), ["Out"], None)
     assert found is not None
     assert found.first == PassPlan("Out", PerAxis(c=PANELS))
-    assert not skewed(Distribution(nest, PerAxis(k=3)), found.first)
+    assert not rotated(Distribution(nest, PerAxis(k=3)), found.first)
     small = Distribution(Nest(PerAxis(b=64, c=256, k=256), *[Window(1)] * 3), PerAxis(b=2, k=2))
     found, _ = fit(small, ["Out"], None)
     assert found is not None
@@ -101,7 +102,7 @@ def test_panels_by_which_ranks_can_begin_apart(grid: PerAxis, panels: int) -> No
     found, _ = fit(Distribution(nest, grid), ["Out"], None)
     assert found is not None
     assert found.first == PassPlan("Out", PerAxis(c=panels))
-    assert skewed(Distribution(nest, grid), found.first)
+    assert rotated(Distribution(nest, grid), found.first)
     asked, _ = fit(Distribution(nest, grid), ["Out"], None, panels=3)
     assert asked is not None
     assert asked.first.panels == 3

@@ -41,7 +41,7 @@ def test_roles_hand_over_what_is_kept(sequence: Passes, kept: frozenset[Tensor])
     passes = {pass_plan.pass_: pass_plan for pass_plan in roles(kept, sequence)}
     assert tuple(passes) == sequence
     for tensor, (gathers, finds) in reuse_intervals(sequence).items():
-        assert (tensor in passes[gathers].keeps) == (tensor in kept) == (tensor in passes[finds].kept)
+        assert (tensor in passes[gathers].saves) == (tensor in kept) == (tensor in passes[finds].reuses)
         assert sequence.index(gathers) < sequence.index(finds)
         assert tensor in reads(gathers)
         assert tensor in reads(finds)
@@ -85,7 +85,7 @@ def test_less_memory_keeps_less_and_moves_more(distribution: Distribution) -> No
     assert tight is not None
     assert tight.limit_words <= least
     assert tight.words >= best.words
-    kept = tight.pass_plans[0].keeps | tight.pass_plans[1].keeps
+    kept = tight.pass_plans[0].saves | tight.pass_plans[1].saves
     footprints = Footprints(distribution)
     first, second, last = (pass_plan.pass_ for pass_plan in tight.pass_plans)
     for pass_plan in tight.pass_plans:

@@ -58,7 +58,7 @@ def _tiled(rng: random.Random, blocks: list[int], role: PassPlan) -> PassPlan:
     counts = PerAxis(*(rng.choice([1, 1, 1, 2, 3]) for _ in AXES))._replace(g=1)
     counts = PerAxis(*(min(t, b) for t, b in zip(counts, blocks, strict=True)))
     stationary: Tensor = rng.choice(["Out", "Ker", "In"])
-    if role.kept | role.keeps and rng.random() < 0.5:
+    if role.reuses | role.saves and rng.random() < 0.5:
         axis: Axis = {"Out": "c", "In": "k", "Ker": "b"}[stationary]  # type: ignore[assignment]
         most = min(3, blocks[AXES.index(axis)])
         counts = PerAxis().with_(axis, rng.randint(1, most))  # what is kept may stream, or comes whole

@@ -1,0 +1,92 @@
+"""Rows along one spatial dimension: what blocks read, carry and own, and what tiles read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from synth.layer import interval_arrays as spans
+from synth.layer.interval_arrays import Many
+from synth.layer.intervals import cut, length
+from synth.layer.window import Window
+
+EXACT = 4096  # blocks along a dimension up to which extremes are found by looking at every block
+KINDS = 16  # kinds of blocks along a dimension that are distinguished
+
+
+@dataclass(frozen=True)
+class HaloRows:
+    """Rows along one spatial dimension over all blocks and their shares.
+
+    `kinds` has what matters of any of them: rows that are carried, those of them that are owned, and owned
+    rows counted for every block that reads them, the own one included.
+    """
+
+    carried: int  # at most
+    kept: int  # of them owned, at least
+    moves: bool
+    kinds: tuple[tuple[int, int, int], ...]
+
+
+@cache
+def halo_rows(window: Window, out: int, parts: int, members: int = 1) -> HaloRows:
+    """What blocks of rows need beyond the rows they own, where `members` share the rows of each."""
+    if parts * members > EXACT:
+        widest = _reach_bound(window, -(-out // parts))
+        return HaloRows(widest, 0, True, ((widest, 0, _wanted_bound(window, out, parts, members)),))
+    reaches = np.array([window.reach(*cut((0, out), parts, i)) for i in range(parts)], np.int64).T
+    block, part = np.divmod(np.arange(parts * members), members)
+    line = spans.cut((np.zeros_like(block), np.full_like(block, window.size)), parts, block)
+    own = spans.cut(line, members, part)
+    carried = spans.widened(own, (reaches[0][block], reaches[1][block]), members, part)
+    kept = spans.lengths(spans.meet(carried, own))
+    wanted = spans.covered((reaches[0], reaches[1]), own)
+    rows = np.stack([spans.lengths(carried), kept, wanted], axis=1)
+    moves = bool((np.array(carried) != np.array(own)).any())
+    return HaloRows(int(rows[:, 0].max()), int(kept.min()), moves, _foremost(rows))
+
+
+def _foremost(rows: Many) -> tuple[tuple[int, int, int], ...]:
+    """Of `HaloRows.kinds` those that move more than others: more carried, fewer kept, more wanted.
+
+    One that is none of them, and moves more than all, where they are many.
+    """
+    found: list[tuple[int, int, int]] = []
+    for carried, kept, wanted in sorted({(c, -k, w) for c, k, w in rows.tolist()}, reverse=True):
+        if not any(kept <= k and wanted <= w for _, k, w in found):
+            found.append((carried, kept, wanted))
+        if len(found) > KINDS:
+            return ((int(rows[:, 0].max()), int(rows[:, 1].min()), int(rows[:, 2].max())),)
+    return tuple((carried, -kept, wanted) for carried, kept, wanted in found)
+
+
+def _wanted_bound(window: Window, out: int, parts: int, members: int) -> int:
+    """Owned rows, each counted for every block that reads it, at most.
+
+    Of two blocks beside each other both read no more than the frame of a row is longer than the stride.
+    """
+    line, both = -(-window.size // parts), max(0, window.frame(1) - window.stride)
+    own = -(-line // members)
+    ends = -(-(own + both) // (window.stride * (out // parts)))
+    return own + min(own, both) * min(ends, parts - 1)
+
+
+def plainly_padded(window: Window, extent: int, parts: int, tiles: int) -> bool:
+    """Whether the local kernel's own `padding=` serves every tile along a dimension."""
+    return window.plain(0, extent) if parts * tiles == 1 else window.padding == 0
+
+
+@cache
+def tile_rows(window: Window, out: int, parts: int, tiles: int) -> int:
+    """The most rows that any tile of any block reads."""
+    if parts * tiles > EXACT:
+        block = -(-out // parts)
+        return _reach_bound(window, -(-block // tiles))
+    blocks = (cut((0, out), parts, i) for i in range(parts))
+    return max(length(window.reach(*cut(block, tiles, j))) for block in blocks for j in range(tiles))
+
+
+def _reach_bound(window: Window, rows: int) -> int:
+    return min(window.size, window.frame(rows))
