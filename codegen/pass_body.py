@@ -125,7 +125,7 @@ class OnePass(Signature):
         start: Node = Start(**vars(self._bring(tensor)))
         if tensor in self.skewed:
             start = StartOwn(**vars(self._bring(tensor)), tile=self.tile("peer"))
-        why = Text((f"# {self._why('broadcast', tensor)}",))
+        why = Text((f"# {self._why('gather', tensor)}",))
         condition = self._changes(tensor, "step")
         return (why, When(condition, (start,))) if condition else (why, start)
 
