@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from synth.layer.axes import DIMS, LACKED_INDEX, TENSORS, Axis, Tensor
-from synth.layer.passes import Pass
+from synth.layer.passes import Pass, role_name
 from synth.schedule.distribution import Distribution
 from synth.schedule.panel_rotation import rotated
 from synth.schedule.pass_plan import PassPlan, Structure
