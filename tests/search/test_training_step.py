@@ -83,7 +83,7 @@ def test_less_memory_keeps_less_and_moves_more(distribution: Distribution) -> No
     assert fit_training(distribution, TENSORS, least - 1)[0] is None
     tight, _ = fit_training(distribution, TENSORS, least)
     assert tight is not None
-    assert tight.limit_words <= least
+    assert tight.used_words <= least
     assert tight.words >= best.words
     kept = tight.pass_plans[0].saves | tight.pass_plans[1].saves
     footprints = Footprints(distribution)
