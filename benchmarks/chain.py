@@ -69,7 +69,7 @@ def violations(layer: Layer, procs: int, scale: float | None) -> Iterator[str]:
             yield f"{where}a plan exists, but the relaxation has no solution"
         bound = universal_bound(nest, procs, memory, load).words
         yield from ordered("received, bound <= relaxation", bound, relaxed)
-        yield from ordered("received, relaxation <= plan", relaxed, found.fit.words)
+        yield from ordered("received, relaxation <= plan", relaxed, found.tiling.words)
     balanced = universal_bound(nest, procs, memory).words
     yield from ordered("received, balanced bound <= relaxation", balanced, family.received(procs, memory))
 

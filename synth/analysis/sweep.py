@@ -29,7 +29,7 @@ from synth.bounds.universal import matmul_memory_independent, sequential_bound, 
 from synth.layer.axes import PerAxis, Tensor
 from synth.layer.nest import Nest
 from synth.schedule.distribution import Distribution
-from synth.search.branch_and_bound import Found, Request, feasible, search
+from synth.search.branch_and_bound import Optimum, Request, search, search_or_none
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Sweep:
     def __init__(self, nest: Nest, asked: Asked | None = None) -> None:
         self.nest, self.asked = nest, asked or Asked()
         self.family = Family(nest) if self.asked.relaxations else None
-        self._found: dict[int, list[tuple[float, Found | None]]] = {}
+        self._found: dict[int, list[tuple[float, Optimum | None]]] = {}
 
     def points(
         self,
@@ -192,23 +192,24 @@ class Sweep:
         if found is None:
             return None
         free = self._search(procs, None)
-        binds = free is not None and free.fit.words < found.fit.words
+        binds = free is not None and free.tiling.words < found.tiling.words
         regime = regime_of_grid(found.grid, binds)
-        return Planned(found.fit.words, found.grid, found.fit.first.stationary, regime, found.fit.used_words)
+        tiling = found.tiling
+        return Planned(tiling.words, found.grid, tiling.first.stationary, regime, tiling.used_words)
 
-    def _search(self, procs: int, words: int | None) -> Found | None:
+    def _search(self, procs: int, words: int | None) -> Optimum | None:
         """The optimum. One that needs m words is the optimum for every limit from its own down to m."""
         kept = self._found.setdefault(procs, [])
         limit: float = math.inf if words is None else words
         for asked, found in kept:
-            if found is not None and found.fit.used_words <= limit <= asked:
+            if found is not None and found.tiling.used_words <= limit <= asked:
                 return found
             if found is None and limit <= asked:
                 return None
         request = Request(self.nest, procs, words, balance=self.asked.balance, exact=self.asked.exact_procs)
         result = None
         if limit >= self.nest.total_words / procs:  # else the shares alone do not fit
-            result = feasible(request)
+            result = search_or_none(request)
         kept.append((limit, result))
         return result
 

@@ -8,7 +8,7 @@ from synth.base.ranges import spaced
 from synth.bounds.regimes import Regime, regime_of
 from synth.bounds.universal import universal_bound
 from synth.planning.plan import Plan
-from synth.search.branch_and_bound import Request, feasible
+from synth.search.branch_and_bound import Request, search_or_none
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ def _plans(plan: Plan, highest: int, searches: int) -> list[tuple[int, int]]:
             pass_=plan.task,
             transposed=plan.layer.transposed,
         )
-        best = feasible(request)
+        best = search_or_none(request)
         if best is None:
             break
-        fit = best.fit
-        found.append((fit.used_words, fit.words))
-        limit = min(fit.used_words - 1, int(limit / 2.5))
+        tiling = best.tiling
+        found.append((tiling.used_words, tiling.words))
+        limit = min(tiling.used_words - 1, int(limit / 2.5))
     return found

@@ -18,7 +18,7 @@ from synth.planning.plan import Plan
 from synth.planning.plan_json import plan_text
 from synth.schedule.distribution import Distribution
 from synth.search.branch_and_bound import STATIONARY
-from synth.search.training_step import fit_kept
+from synth.search.training_step import choose_tilings_reusing
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Decided:
         placed, limit_words = self.placed[layer.name], self.limit_words[layer.name]
         distribution = Distribution(layer.nest, placed.grid, placed.order)
         how = self.kept, layer.transposed, self.gradients[layer.name]
-        found, _ = fit_kept(distribution, STATIONARY, limit_words, *how)
+        found, _ = choose_tilings_reusing(distribution, STATIONARY, limit_words, *how)
         if found is None:  # the planner found one, but what a file says may be of another program
             raise InputError(
                 f"{layer.name}: no program of the planned grid fits the planned {limit_words} words; "

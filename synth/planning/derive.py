@@ -154,7 +154,7 @@ def _fewest(
 ) -> Plan:
     """The plan with the fewest words."""
     found = search(request)
-    pass_plan, *later = found.fit.pass_plans
+    pass_plan, *later = found.tiling.pass_plans
     return Plan(layer, procs, found.grid, pass_plan, limit, balance, exact, found.least_work, tuple(later))
 
 

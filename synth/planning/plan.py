@@ -28,7 +28,7 @@ from synth.schedule.schedule import Schedule
 from synth.schedule.volume import Received, received
 from synth.search.branch_and_bound import Request, search
 from synth.search.strategies import Alternative, alternatives
-from synth.search.training_step import overlaps, training_memory
+from synth.search.training_step import reduction_overlaps, training_memory
 
 if TYPE_CHECKING:
     from synth.machine.hierarchy import Machine
@@ -130,7 +130,7 @@ class Plan:
         return self._overlaps(self.limit_words)
 
     def _overlaps(self, limit_words: int | None) -> bool:
-        return bool(self.later) and overlaps(self._footprints, self.pass_plans, limit_words)
+        return bool(self.later) and reduction_overlaps(self._footprints, self.pass_plans, limit_words)
 
     @property
     def work(self) -> PerAxis:
@@ -153,7 +153,7 @@ class Plan:
         if self.limit_bytes is None:
             return "3D"
         free = search(replace(self.request, limit_words=None))
-        return "2.5D" if free.fit.words < self.words["total"] else "3D"
+        return "2.5D" if free.tiling.words < self.words["total"] else "3D"
 
     @property
     def limit_words(self) -> int | None:

@@ -31,8 +31,8 @@ from synth.schedule.memory_bound import LeastMemory
 from synth.schedule.pass_plan import PassPlan
 from synth.search.grid_ranges import Key, Range, Ranges
 from synth.search.grids import Space, work_cap
-from synth.search.tiling_search import Fit, fit
-from synth.search.training_step import fit_training
+from synth.search.tiling_search import TilingChoice, choose_tiling
+from synth.search.training_step import choose_training_tilings
 
 STATIONARY: tuple[Tensor, ...] = ("Out", "In", "Ker")
 WORDS_ROOM, CHEAP = 20_000, 2_000  # grids fit, one more for so many processes, until the best known is taken
@@ -73,20 +73,20 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Found:
+class Optimum:
     """The optimum: a grid and the plans of its passes; `work` is in iterations of the most loaded process."""
 
     grid: PerAxis
-    fit: Fit
+    tiling: TilingChoice
     work: int
     least_work: int  # w*
 
 
 # a bound of the words, the key among equals, the order of arrival, and what the bound is about
-Candidate = tuple[int, Key, int, "Range | PerAxis | Distribution | Found"]
+Candidate = tuple[int, Key, int, "Range | PerAxis | Distribution | Optimum"]
 
 
-def search(request: Request) -> Found:
+def search(request: Request) -> Optimum:
     """The optimum of a request.
 
     Raises `InfeasibleError` when no grid exists, or when no plan fits the memory; the message then says
@@ -99,7 +99,7 @@ def search(request: Request) -> Found:
     return found
 
 
-def feasible(request: Request) -> Found | None:
+def search_or_none(request: Request) -> Optimum | None:
     """The optimum of a request, or None, which is found sooner than what `search` says would do."""
     asked = _Search(request, PATIENCE // 8)
     return asked.run() if asked.space.least_work is not None else None
@@ -145,11 +145,11 @@ class _Search:
             )
         return least
 
-    def run(self) -> Found | None:
+    def run(self) -> Optimum | None:
         """The optimum, None where no grid fits."""
         least, ranges, queue = self._least_work(), self.ranges, list[Candidate]()
         room: float = WORDS_ROOM
-        best: Found | None = None
+        best: Optimum | None = None
         if whole := ranges.whole():
             self._push(queue, whole)
         while queue:
@@ -165,29 +165,29 @@ class _Search:
                     tighter = max(bound, self._loaded(distribution))
                     heapq.heappush(queue, (tighter, key, next(self.ticket), distribution))
                 case Distribution():
-                    fit, needed = self._fit(state, self.request.limit_words)
-                    if fit is None:
+                    tiling, needed = self._choose_tiling(state, self.request.limit_words)
+                    if tiling is None:
                         self._fruitless(state.grid, needed)
                         continue
-                    found = Found(state.grid, fit, state.most_work.size, least)
-                    if best is None or fit.words < best.fit.words:
+                    found = Optimum(state.grid, tiling, state.most_work.size, least)
+                    if best is None or tiling.words < best.tiling.words:
                         best = found
-                    heapq.heappush(queue, (fit.words, key, next(self.ticket), found))
+                    heapq.heappush(queue, (tiling.words, key, next(self.ticket), found))
                     room -= (1 + state.grid.size / CHEAP) * self.fit_steps / FIT_STEPS
                     if room < 0:
                         return best
-                case Found():
+                case Optimum():
                     return state
         return self._of_the_leanest(least) if self.spent > self.patience else None
 
-    def _of_the_leanest(self, least: int) -> Found | None:
+    def _of_the_leanest(self, least: int) -> Optimum | None:
         """The grid of the least memory, where it fits after all."""
         best, _ = self.leanest
         distribution = Distribution(self.nest, best[1]) if best else None
-        fit = self._fit(distribution, self.request.limit_words)[0] if distribution else None
+        tiling = self._choose_tiling(distribution, self.request.limit_words)[0] if distribution else None
         return (
-            Found(distribution.grid, fit, distribution.most_work.size, least)
-            if fit and distribution
+            Optimum(distribution.grid, tiling, distribution.most_work.size, least)
+            if tiling and distribution
             else None
         )
 
@@ -253,15 +253,17 @@ class _Search:
                 return None
             each = min(halves, key=self._memory)
         grid = self.ranges.grid(each.first)
-        return self._fit(Distribution(self.nest, grid), 0)[1], grid
+        return self._choose_tiling(Distribution(self.nest, grid), 0)[1], grid
 
-    def _fit(self, distribution: Distribution, limit_words: int | None) -> tuple[Fit | None, int]:
+    def _choose_tiling(
+        self, distribution: Distribution, limit_words: int | None
+    ) -> tuple[TilingChoice | None, int]:
         asked = self.request
         if asked.pass_ == "training":
             how = asked.stationary, limit_words, asked.panels, asked.transposed, asked.gradients
-            return fit_training(distribution, *how)
+            return choose_training_tilings(distribution, *how)
         role = PassPlan(pass_=asked.pass_)
-        return fit(distribution, asked.stationary, limit_words, role, asked.panels)
+        return choose_tiling(distribution, asked.stationary, limit_words, role, asked.panels)
 
     def infeasible(self) -> InfeasibleError:
         """Why no grid fits, and what would do."""

@@ -23,7 +23,7 @@ from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import ONES, PassPlan
 from synth.search.branch_and_bound import Request
 from synth.search.grids import Space, all_grids
-from synth.search.training_step import choices, preferred, resident, roles
+from synth.search.training_step import pass_templates, preferred_orders, reuse_choices, unused_resident_words
 
 SLACK = 0.02  # more panels have to be faster by this share: the model is no better than that
 Timed = list[tuple[PassPlan, PassTime]]  # per pass
@@ -92,13 +92,13 @@ def _timer(
 ) -> LayerTimer:
     sequence = request.sequences[0]
     if request.pass_ == "training":
-        sequence = preferred(footprints, request.transposed, request.gradients)[0]
+        sequence = preferred_orders(footprints, request.transposed, request.gradients)[0]
     return LayerTimer(machine, footprints, order, kept=kept, sequence=sequence)
 
 
 def _kept(request: Request) -> Iterator[frozenset[Tensor]]:
     """What may be kept between passes, most first."""
-    return choices(request.sequences[0], request.limit_words is None)
+    return reuse_choices(request.sequences[0], request.limit_words is None)
 
 
 def _family(request: Request) -> list[PerAxis]:
@@ -141,7 +141,7 @@ def _timed(request: Request, machine: Machine, footprints: Footprints, below: fl
         timer = _timer(request, machine, footprints, ROW_MAJOR, kept)
         if sum(timer.least(pass_) for pass_ in timer.sequence) >= (math.inf if below is None else below):
             continue
-        found = [_fastest_pass(request, timer, role) for role in roles(kept, timer.sequence)]
+        found = [_fastest_pass(request, timer, role) for role in pass_templates(kept, timer.sequence)]
         timed = [each for each in found if each is not None]
         seconds = sum(time.total for _, time in timed)
         if len(timed) == len(found) and (below is None or seconds < below):
@@ -153,7 +153,9 @@ def _fastest_pass(request: Request, timer: LayerTimer, role: PassPlan) -> tuple[
     """The fastest plan of one pass within the memory, beside what waits for other passes."""
     limit_words: float = math.inf
     if request.limit_words is not None:
-        limit_words = request.limit_words - resident(timer.footprints, timer.kept, timer.sequence, role.pass_)
+        limit_words = request.limit_words - unused_resident_words(
+            timer.footprints, timer.kept, timer.sequence, role.pass_
+        )
     best: tuple[PassPlan, PassTime] | None = None
     enough = math.inf
     for time in sorted(_choices(request, timer, role.pass_), key=lambda t: (t.total, t.panels, t.stationary)):

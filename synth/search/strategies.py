@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from synth.layer.axes import AXES, PerAxis, Tensor
-from synth.search.branch_and_bound import Found, Request, feasible
+from synth.search.branch_and_bound import Optimum, Request, search_or_none
 from synth.search.grids import work_cap
 
 
@@ -69,22 +69,22 @@ class _Known:
     """What was searched before: strategies that may split the same axes of a layer share their grids."""
 
     def __init__(self) -> None:
-        self.within_memory: dict[tuple[str, tuple[Tensor, ...]], Found | None] = {}
+        self.within_memory: dict[tuple[str, tuple[Tensor, ...]], Optimum | None] = {}
         self.grids: dict[tuple[str, int | None], PerAxis] = {}
 
-    def limited(self, request: Request) -> Found | None:
+    def limited(self, request: Request) -> Optimum | None:
         """The best grid within the memory limit."""
         key = free_axes(request), request.stationary
         if key not in self.within_memory:
-            self.within_memory[key] = feasible(request)
+            self.within_memory[key] = search_or_none(request)
         return self.within_memory[key]
 
-    def freely(self, request: Request) -> Found | None:
+    def freely(self, request: Request) -> Optimum | None:
         """Without a memory limit the words of a grid are the same whichever tensor stays: search once."""
         key = free_axes(request), request.most_work
         if key in self.grids:
-            return feasible(replace(request, fixed=self.grids[key]._asdict()))
-        found = feasible(request)
+            return search_or_none(replace(request, fixed=self.grids[key]._asdict()))
+        found = search_or_none(request)
         if found:
             self.grids[key] = found.grid
         return found
@@ -104,15 +104,15 @@ def _alternative(strategy: Strategy, request: Request, least_work: int, known: _
     limited = request.limit_words is not None and strategy.name != "3D"  # 3D takes all the memory it can use
     found = (known.limited(asked) if limited else None) or known.freely(free)
     if found:
-        fits = request.limit_words is None or found.fit.used_words <= request.limit_words
+        fits = request.limit_words is None or found.tiling.used_words <= request.limit_words
         return _row(strategy.name, request, found, "" if fits else "needs more than the memory limit")
-    found = feasible(replace(free, most_work=None, balance=0.0))
+    found = search_or_none(replace(free, most_work=None, balance=0.0))
     if found is None:
         return Alternative(strategy.name, None, None, None, False, "no such grid")
     load = found.work / least_work
     return _row(strategy.name, request, found, f"{load:.2f} times the least work of any grid")
 
 
-def _row(name: str, request: Request, found: Found, why: str) -> Alternative:
-    size = found.fit.used_words * request.nest.word_bytes
-    return Alternative(name, found.grid, found.fit.words, size, not why, why)
+def _row(name: str, request: Request, found: Optimum, why: str) -> Alternative:
+    size = found.tiling.used_words * request.nest.word_bytes
+    return Alternative(name, found.grid, found.tiling.words, size, not why, why)

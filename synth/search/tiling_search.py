@@ -35,7 +35,7 @@ FORWARD = PassPlan()
 
 
 @dataclass(frozen=True)
-class Fit:
+class TilingChoice:
     """A plan per pass, what the most-receiving process receives and the memory needed (both in words)."""
 
     pass_plans: tuple[PassPlan, ...]
@@ -48,13 +48,13 @@ class Fit:
         return self.pass_plans[0]
 
 
-def fit(
+def choose_tiling(
     distribution: Distribution,
     stationary: Sequence[Tensor],
     limit_words: int | None,
     role: PassPlan = FORWARD,
     panels: int | None = None,
-) -> tuple[Fit | None, int]:
+) -> tuple[TilingChoice | None, int]:
     """The pass plan with the fewest words within `limit_words`, and the least memory any needs.
 
     Without a limit the least memory is not looked for, and 0.
@@ -62,15 +62,15 @@ def fit(
     `role` says which pass, and which tensors are kept; `panels`, how many are wanted, by default as many as
     overlap pays for. Ties go to fewer steps (beyond those wanted), then to the order of `stationary`.
     """
-    fitter = _Fitter(distribution, limit_words, role, panels)
-    least = {tensor: 0 if limit_words is None else fitter.least(tensor) for tensor in stationary}
+    search = _TilingSearch(distribution, limit_words, role, panels)
+    least = {tensor: 0 if limit_words is None else search.least(tensor) for tensor in stationary}
     for tensor in stationary:
         if limit_words is None or least[tensor] <= limit_words:
-            fitter.look(tensor)
-    return fitter.best, min(least.values())
+            search.try_stationary(tensor)
+    return search.best, min(least.values())
 
 
-class _Fitter:
+class _TilingSearch:
     def __init__(
         self, distribution: Distribution, limit_words: int | None, role: PassPlan, panels: int | None
     ) -> None:
@@ -78,7 +78,7 @@ class _Fitter:
         self.most = panels or PANELS
         self.footprints = Footprints(distribution)
         self.work = distribution.most_work
-        self.best: Fit | None = None
+        self.best: TilingChoice | None = None
         self._words: dict[Visits, int] = {}
 
     def fits(self, pass_plan: PassPlan) -> bool:
@@ -95,21 +95,21 @@ class _Fitter:
             self._words[visits] = received_by(self.distribution, visits).most_with()
         return self._words[visits]
 
-    def look(self, tensor: Tensor) -> None:
+    def try_stationary(self, tensor: Tensor) -> None:
         """Try the plans for one stationary tensor, and keep the best of all that were tried."""
         for pass_plan in self.candidates(tensor):
-            self._offer(pass_plan)
+            self._keep_if_better(pass_plan)
         if self.best and self.best.first.stationary == tensor:
             for pass_plan in self._coarsened(self.best.first):
-                self._offer(pass_plan)
+                self._keep_if_better(pass_plan)
 
-    def _offer(self, pass_plan: PassPlan) -> None:
+    def _keep_if_better(self, pass_plan: PassPlan) -> None:
         words = self.words(self.visits(pass_plan))
         best = self.best
         steps = max(pass_plan.steps, self.most)
         if best and (best.words, max(best.first.steps, self.most)) <= (words, steps):
             return
-        self.best = Fit((pass_plan,), words, self.footprints.memory(pass_plan).words)
+        self.best = TilingChoice((pass_plan,), words, self.footprints.memory(pass_plan).words)
 
     def _beaten(self, words: int) -> bool:
         """Whether a plan is known that moves fewer words."""

@@ -29,10 +29,10 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints, Memory
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.volume import received
-from synth.search.tiling_search import Fit, fit
+from synth.search.tiling_search import TilingChoice, choose_tiling
 
 
-def roles(kept: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan, ...]:
+def pass_templates(kept: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan, ...]:
     """The passes, each with what it keeps and finds kept when `kept` is kept between passes.
 
     Of `kept`, what one pass alone reads is left out.
@@ -49,7 +49,7 @@ def roles(kept: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan,
     )
 
 
-def preferred(
+def preferred_orders(
     footprints: Footprints, transposed: bool = False, gradients: Collection[Tensor] = GRADIENTS
 ) -> tuple[Passes, ...]:
     """The orders of the passes, best first: the gradient with more words to sum is computed first."""
@@ -61,7 +61,9 @@ def preferred(
     return tuple(sorted(sequences(transposed, gradients), key=arriving, reverse=True))
 
 
-def resident(footprints: Footprints, kept: frozenset[Tensor], sequence: Passes, pass_: Pass) -> int:
+def unused_resident_words(
+    footprints: Footprints, kept: frozenset[Tensor], sequence: Passes, pass_: Pass
+) -> int:
     """Words alive during a pass that are none of its business, at most.
 
     A backward pass leaves the tensor alone whose gradient it computes: its share waits, and its slice where
@@ -82,7 +84,9 @@ def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], over
     kept = pass_plans[0].saves | pass_plans[1].saves
     sequence = tuple(pass_plan.pass_ for pass_plan in pass_plans)
     passes = [
-        footprints.memory(pass_plan).beside(resident(footprints, kept, sequence, pass_plan.pass_))
+        footprints.memory(pass_plan).beside(
+            unused_resident_words(footprints, kept, sequence, pass_plan.pass_)
+        )
         for pass_plan in pass_plans
     ]
     if overlap:
@@ -91,40 +95,42 @@ def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], over
     return reduce(Memory.most, passes)
 
 
-def overlaps(footprints: Footprints, pass_plans: Sequence[PassPlan], limit_words: int | None) -> bool:
+def reduction_overlaps(
+    footprints: Footprints, pass_plans: Sequence[PassPlan], limit_words: int | None
+) -> bool:
     """Whether the sums of the first gradient travel under the second: there are both, and memory for it."""
     if len(pass_plans) < len(PASSES) or footprints.distribution.group_size(pass_plans[1].written) == 1:
         return False
     return limit_words is None or training_memory(footprints, pass_plans, True).words <= limit_words
 
 
-def fit_training(
+def choose_training_tilings(
     distribution: Distribution,
     stationary: Sequence[Tensor],
     limit_words: int | None,
     panels: int | None = None,
     transposed: bool = False,
     gradients: Collection[Tensor] = GRADIENTS,
-) -> tuple[Fit | None, int]:
+) -> tuple[TilingChoice | None, int]:
     """The plans of the passes that move the fewest words in all, and the least memory needed.
 
     Words are those of the process that receives most over the whole step; `panels` as for `fit`.
     """
     footprints = Footprints(distribution)
-    best: Fit | None = None
+    best: TilingChoice | None = None
     least: int | None = None
-    orders = preferred(footprints, transposed, gradients)
+    orders = preferred_orders(footprints, transposed, gradients)
 
     @cache
     def fewest(kept: frozenset[Tensor]) -> int:
         """Words in either order, were there memory enough."""
-        return _words(distribution, roles(kept, orders[0]))
+        return _words(distribution, pass_templates(kept, orders[0]))
 
-    for kept in choices(orders[0], limit_words is None):
+    for kept in reuse_choices(orders[0], limit_words is None):
         if best is not None and fewest(kept) >= best.words:
             continue
         for sequence in orders:
-            chosen, needed = fit_passes(footprints, stationary, limit_words, kept, panels, sequence)
+            chosen, needed = choose_pass_tilings(footprints, stationary, limit_words, kept, panels, sequence)
             least = needed if least is None else min(least, needed)
             if chosen is not None and (best is None or chosen.words < best.words):
                 best = chosen
@@ -134,7 +140,7 @@ def fit_training(
     return best, least
 
 
-def choices(sequence: Passes, all_fit: bool) -> Iterator[frozenset[Tensor]]:
+def reuse_choices(sequence: Passes, all_fit: bool) -> Iterator[frozenset[Tensor]]:
     """What may be kept between passes, most first; with enough memory everything is."""
     tensors = reuse_intervals(sequence)
     for count in range(len(tensors), -1, -1):
@@ -144,29 +150,29 @@ def choices(sequence: Passes, all_fit: bool) -> Iterator[frozenset[Tensor]]:
             return
 
 
-def fit_kept(
+def choose_tilings_reusing(
     distribution: Distribution,
     stationary: Sequence[Tensor],
     limit_words: int | None,
     kept: frozenset[Tensor],
     transposed: bool,
     gradients: Collection[Tensor] = GRADIENTS,
-) -> tuple[Fit | None, int]:
-    """`fit_passes` in the preferred order: what a network plans for a layer, and what then runs it."""
+) -> tuple[TilingChoice | None, int]:
+    """`choose_pass_tilings` in the preferred order of the passes, as networks plan and run a layer."""
     footprints = Footprints(distribution)
-    sequence = preferred(footprints, transposed, gradients)[0]
+    sequence = preferred_orders(footprints, transposed, gradients)[0]
     reused = kept & reuse_intervals(sequence).keys()
-    return fit_passes(footprints, stationary, limit_words, reused, sequence=sequence)
+    return choose_pass_tilings(footprints, stationary, limit_words, reused, sequence=sequence)
 
 
-def fit_passes(
+def choose_pass_tilings(
     footprints: Footprints,
     stationary: Sequence[Tensor],
     limit_words: int | None,
     kept: frozenset[Tensor],
     panels: int | None = None,
     sequence: Passes = PASSES,
-) -> tuple[Fit | None, int]:
+) -> tuple[TilingChoice | None, int]:
     """The plans of the passes when exactly `kept` is kept between them; None if over `limit_words`.
 
     Also the least memory needed, in words.
@@ -174,20 +180,20 @@ def fit_passes(
     distribution = footprints.distribution
     pass_plans: list[PassPlan] = []
     used_words = needed = 0
-    for role in roles(kept, sequence):
-        alive = resident(footprints, kept, sequence, role.pass_)
+    for role in pass_templates(kept, sequence):
+        alive = unused_resident_words(footprints, kept, sequence, role.pass_)
         left = None if limit_words is None else limit_words - alive
         wanted = 1 if panels is None and _travels_whole(distribution, role, sequence) else panels
-        found, least = fit(distribution, stationary, left, role, wanted)
+        found, least = choose_tiling(distribution, stationary, left, role, wanted)
         needed = max(needed, least + alive)
         if found is not None:
             pass_plans.append(found.first)
             used_words = max(used_words, found.used_words + alive)
     if len(pass_plans) < len(sequence):
         return None, needed
-    if overlaps(footprints, pass_plans, limit_words):
+    if reduction_overlaps(footprints, pass_plans, limit_words):
         used_words = training_memory(footprints, pass_plans, overlap=True).words
-    return Fit(tuple(pass_plans), _words(distribution, pass_plans), used_words), needed
+    return TilingChoice(tuple(pass_plans), _words(distribution, pass_plans), used_words), needed
 
 
 def _travels_whole(distribution: Distribution, role: PassPlan, sequence: Passes) -> bool:

@@ -34,7 +34,7 @@ def test_a_plan_is_used_again_only_where_it_is_the_optimum() -> None:
         if point.received.plan is None:
             continue
         alone = search(Request(CONV, 64, point.limit_bytes // 4))
-        assert point.received.plan.words == alone.fit.words
+        assert point.received.plan.words == alone.tiling.words
 
 
 def test_words_rise_as_memory_falls() -> None:

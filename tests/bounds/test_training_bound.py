@@ -17,7 +17,7 @@ from synth.layer.nest import Nest
 from synth.layer.passes import GRADIENTS, PASSES, WRITES, Passes, sequences
 from synth.schedule.distribution import Distribution
 from synth.schedule.volume import received
-from synth.search.training_step import fit_training, roles
+from synth.search.training_step import choose_training_tilings, pass_templates
 
 
 @given(distributions())
@@ -26,7 +26,7 @@ def test_bound_is_below_every_distribution(distribution: Distribution) -> None:
     """Whatever grid: the process that receives most is above the average, and that above the bound."""
     bound = training_bound(distribution.nest, distribution.grid.size, distribution.most_real_work)
     kept = frozenset(TENSORS)
-    total = sum(received(distribution, pass_plan).total for pass_plan in roles(kept))
+    total = sum(received(distribution, pass_plan).total for pass_plan in pass_templates(kept))
     assert int(total.max()) >= bound.words * (1 - 1e-9)
 
 
@@ -35,8 +35,8 @@ def test_bound_is_below_every_distribution(distribution: Distribution) -> None:
 def test_bound_is_below_the_best_of_all_grids(nest: Nest, procs: int) -> None:
     grids = [Distribution(nest, grid) for grid in all_grids(nest.extents, procs, exact=True)]
     assume(grids)
-    best = min(grids, key=lambda each: fit_training(each, TENSORS, None)[0].words)  # type: ignore[union-attr]
-    fit, _ = fit_training(best, TENSORS, None)
+    best = min(grids, key=lambda each: choose_training_tilings(each, TENSORS, None)[0].words)  # type: ignore[union-attr]
+    fit, _ = choose_training_tilings(best, TENSORS, None)
     assert fit is not None
     assert fit.words >= training_bound(nest, procs, best.most_real_work).words * (1 - 1e-9)
 
@@ -82,7 +82,7 @@ def test_bound_program_and_plan_in_a_chain(
 ) -> None:
     """Three derivations: an inequality of sets, a geometric program of blocks, words counted rank by rank."""
     nest, procs = distribution.nest, distribution.grid.size
-    counted = sum(received(distribution, pass_plan).total for pass_plan in roles(kept, passes))
+    counted = sum(received(distribution, pass_plan).total for pass_plan in pass_templates(kept, passes))
     program = relax_training(nest, procs, kept, passes).cost
     bound = one_grid_bound(nest, procs, distribution.most_real_work, kept, passes).words
     assert int(counted.max()) >= program * (1 - 1e-5) - 1e-5

@@ -17,7 +17,7 @@ from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid, sampled_ra
 from synth.network.planner.redistribution import moved_words, rows_read
 from synth.schedule.distribution import Distribution
 from synth.schedule.volume import received
-from synth.search.training_step import roles
+from synth.search.training_step import pass_templates
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LAYERS = [
@@ -46,7 +46,7 @@ def test_words_are_those_of_the_interpreter(nest, parts) -> None:  # type: ignor
             training, _ = boxes.words(passes, True, kept)
             for index, grid in enumerate(grids):
                 d = Distribution(nest, grid)
-                counted = [received(d, pass_plan).total for pass_plan in roles(kept, passes)]
+                counted = [received(d, pass_plan).total for pass_plan in pass_templates(kept, passes)]
                 assert forward[index] == counted[0].max()
                 assert training[index] == sum(counted).max()  # type: ignore[union-attr]
 

@@ -24,7 +24,7 @@ from synth.schedule.halo_rows import halo_rows, tile_rows
 from synth.schedule.memory import Footprints, Memory
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.schedule import Schedule
-from synth.search.training_step import resident
+from synth.search.training_step import unused_resident_words
 from synth.simulation.interpreter import simulate
 from synth.simulation.simulate import simulated
 
@@ -169,7 +169,8 @@ def test_a_limit_that_just_does_in_training() -> None:
     footprints, kept = Footprints(made.distribution), made.pass_plans[0].saves | made.pass_plans[1].saves
     first, second, last = made.passes
     held = [
-        max(simulate(each).peak) + resident(footprints, kept, (first, second, last), each.pass_plan.pass_)
+        max(simulate(each).peak)
+        + unused_resident_words(footprints, kept, (first, second, last), each.pass_plan.pass_)
         for each in made.schedules
     ]
     assert max(held) == made.used_words == 968

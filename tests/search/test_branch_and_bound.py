@@ -27,7 +27,7 @@ from synth.schedule.volume import received
 from synth.search import branch_and_bound as search_module
 from synth.search.branch_and_bound import Request, search
 from synth.search.grid_ranges import Ranges
-from synth.search.training_step import roles
+from synth.search.training_step import pass_templates
 
 PROCS = st.integers(1, 24)
 
@@ -58,7 +58,7 @@ def fewest_words(d: Distribution, request: Request) -> int | None:
     if (
         request.limit_words is None
     ):  # nothing needs to be visited twice, and all that a later pass needs is kept
-        all_kept = roles(frozenset(TENSORS), sequences(request.transposed)[0])
+        all_kept = pass_templates(frozenset(TENSORS), sequences(request.transposed)[0])
         passes = all_kept if request.pass_ == "training" else (PassPlan(pass_=request.pass_),)
         return reduce(add, (received(d, pass_plan) for pass_plan in passes)).most()["total"]
     points = [point for tensor in request.stationary for point in all_points(d, tensor).values()]
@@ -72,7 +72,7 @@ def ranked(request: Request, words: int, work: int, grid: PerAxis) -> Rank:
 
 def best(request: Request) -> Rank:
     found = search(request)
-    return ranked(request, found.fit.words, found.work, found.grid)
+    return ranked(request, found.tiling.words, found.work, found.grid)
 
 
 @settings(max_examples=60)
@@ -117,7 +117,7 @@ def test_no_plan_within_the_memory_moves_fewer_words(
 ) -> None:
     assume(nest.extents.size <= 200)
     free = Request(nest, procs, stationary=stationary)  # type: ignore[arg-type]
-    most = search(free).fit.used_words
+    most = search(free).tiling.used_words
     least = least_memory(replace(free, limit_words=1))
     request = replace(free, limit_words=least + int(share * (most - least)))
     assert best(request) == brute_force(request)
@@ -137,7 +137,7 @@ def least_memory(request: Request) -> int:
 def test_the_memory_that_a_refusal_names_is_the_least(nest: Nest, procs: int) -> None:
     request = Request(nest, procs, limit_words=1)
     least = least_memory(request)
-    assert search(replace(request, limit_words=least)).fit.used_words <= least
+    assert search(replace(request, limit_words=least)).tiling.used_words <= least
     assert least_memory(replace(request, limit_words=least - 1)) == least
 
 
@@ -145,16 +145,16 @@ def test_the_memory_that_a_refusal_names_is_the_least(nest: Nest, procs: int) ->
 def test_more_memory_never_moves_more_words(nest: Nest, procs: int, more: int) -> None:
     request = Request(nest, procs, limit_words=1)
     memory = least_memory(request)
-    tight = search(replace(request, limit_words=memory)).fit.words
-    roomy = search(replace(request, limit_words=memory + more)).fit.words
-    assert tight >= roomy >= search(replace(request, limit_words=None)).fit.words
+    tight = search(replace(request, limit_words=memory)).tiling.words
+    roomy = search(replace(request, limit_words=memory + more)).tiling.words
+    assert tight >= roomy >= search(replace(request, limit_words=None)).tiling.words
 
 
 @given(small_nests(7), PROCS)
 def test_the_bound_is_below_the_optimum(nest: Nest, procs: int) -> None:
     found = search(Request(nest, procs))
     real = Distribution(nest, found.grid).most_real_work
-    assert universal_bound(nest, procs, None, real).words <= found.fit.words
+    assert universal_bound(nest, procs, None, real).words <= found.tiling.words
 
 
 CONV4 = Layer.conv2d([32, 256, 14, 14], 256, 3, padding=1).nest
@@ -165,7 +165,7 @@ CONV4 = Layer.conv2d([32, 256, 14, 14], 256, 3, padding=1).nest
 )
 def test_awkward_numbers_of_processes(procs: int, used: int, words: int) -> None:
     found = search(Request(CONV4, procs))
-    assert (found.grid.size, found.fit.words) == (used, words)
+    assert (found.grid.size, found.tiling.words) == (used, words)
     assert found.work <= 1.1 * found.least_work
 
 
@@ -198,7 +198,7 @@ def test_a_prime_is_worse_than_an_idle_process() -> None:
     exact = search(Request(CONV4, 61, exact=True))
     free = search(Request(CONV4, 61))
     assert exact.grid.size == 61
-    assert exact.fit.words > 5 * free.fit.words
+    assert exact.tiling.words > 5 * free.tiling.words
 
 
 def test_no_balance_is_no_choice() -> None:
@@ -211,7 +211,7 @@ def test_no_balance_is_no_choice() -> None:
 @given(distributions(small_nests()), st.sampled_from(TASKS))
 def test_heavy_processes_receive_no_less_than_their_bound(d: Distribution, task: Task) -> None:
     """No more than the most, and no less than the last of those with the largest block along every axis."""
-    roles_ = roles(frozenset(TENSORS)) if task == "training" else (PassPlan(pass_=task),)
+    roles_ = pass_templates(frozenset(TENSORS)) if task == "training" else (PassPlan(pass_=task),)
     words = reduce(add, (received(d, pass_plan) for pass_plan in roles_))
     blocks = {at: d.work(at) for at in map(d.at, d.ranks)}
     sizes = {at: tuple(high - low for low, high in block.values()) for at, block in blocks.items()}
@@ -248,7 +248,7 @@ def test_panels_that_are_asked_for(task: Task) -> None:
     nest = Nest(PerAxis(b=64, c=256, k=256), *[Window(1)] * 3)
     for panels in (2, 8):
         request = Request(nest, 4, stationary=("Out",), fixed={"b": 2, "k": 2}, pass_=task, panels=panels)
-        assert search(request).fit.first == replace(search(request).fit.first, counts=PerAxis(c=panels))
+        assert search(request).tiling.first == replace(search(request).tiling.first, counts=PerAxis(c=panels))
 
 
 def test_impossible_requests() -> None:

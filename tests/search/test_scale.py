@@ -118,7 +118,7 @@ def test_the_memory_that_a_refusal_names_does(tmp_path: Path) -> None:
     assert named
     enough = int(named[1]) // nest.word_bytes
     found = search(Request(nest, 10**6, enough))
-    assert found.fit.used_words <= enough
+    assert found.tiling.used_words <= enough
 
 
 def plan_nest(made: dict[str, Any]) -> Nest:

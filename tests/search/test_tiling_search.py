@@ -23,8 +23,8 @@ from synth.schedule.pass_program import pass_program
 from synth.schedule.volume import Visits, received
 from synth.search.branch_and_bound import Request
 from synth.search.tile_counts import tile_counts
-from synth.search.tiling_search import PANELS, fit
-from synth.search.training_step import fit_training
+from synth.search.tiling_search import PANELS, choose_tiling
+from synth.search.training_step import choose_training_tilings
 
 Point = tuple[int, int]  # words, memory
 
@@ -56,19 +56,19 @@ def test_fewest_words_of_all_pass_plans_that_fit(stationary: Tensor, d: Distribu
     points = all_points(d, stationary)
     memories = sorted({memory for _, memory in points.values()})
     for limit in (memories[0], memories[int(share * (len(memories) - 1))], memories[-1], None):
-        found, least = fit(d, [stationary], limit)
+        found, least = choose_tiling(d, [stationary], limit)
         assert least == (memories[0] if limit is not None else 0)
         assert found is not None
         assert (found.words, found.used_words) == points[found.first]
         assert limit is None or found.used_words <= limit
         assert found.words == min(w for w, m in points.values() if limit is None or m <= limit)
-    assert fit(d, [stationary], memories[0] - 1) == (None, memories[0])
+    assert choose_tiling(d, [stationary], memories[0] - 1) == (None, memories[0])
 
 
 @given(distributions(small_nests(4)))
 def test_the_best_of_three_stationary_tensors(d: Distribution) -> None:
-    each = [fit(d, [tensor], None) for tensor in TENSORS]
-    found, least = fit(d, TENSORS, None)
+    each = [choose_tiling(d, [tensor], None) for tensor in TENSORS]
+    found, least = choose_tiling(d, TENSORS, None)
     assert found is not None
     assert found.words == min(one.words for one, _ in each if one)
     assert least == 0  # not looked for where there is no limit
@@ -76,22 +76,22 @@ def test_the_best_of_three_stationary_tensors(d: Distribution) -> None:
 
 def test_panels_for_overlap_where_memory_is_ample() -> None:
     nest = Nest(PerAxis(b=2048, c=256, k=256), *[Window(1)] * 3)
-    found, _ = fit(Distribution(nest, PerAxis(k=3)), ["Out"], None)
+    found, _ = choose_tiling(Distribution(nest, PerAxis(k=3)), ["Out"], None)
     assert found is not None
     assert found.first == PassPlan("Out", PerAxis(c=PANELS))
     assert not rotated(Distribution(nest, PerAxis(k=3)), found.first)
     small = Distribution(Nest(PerAxis(b=64, c=256, k=256), *[Window(1)] * 3), PerAxis(b=2, k=2))
-    found, _ = fit(small, ["Out"], None)
+    found, _ = choose_tiling(small, ["Out"], None)
     assert found is not None
     assert found.first == PassPlan("Out")  # its panels would be shorter than their start-up
-    found, _ = fit(small, ["Out"], None, panels=8)
+    found, _ = choose_tiling(small, ["Out"], None, panels=8)
     assert found is not None
     assert found.first == PassPlan("Out", PerAxis(c=8))  # but one may ask for them
     thin = Nest(PerAxis(b=64, c=3, k=256), *[Window(1)] * 3)
-    found, _ = fit(Distribution(thin, PerAxis(b=2, k=2)), ["Out"], None)
+    found, _ = choose_tiling(Distribution(thin, PerAxis(b=2, k=2)), ["Out"], None)
     assert found is not None
     assert found.first == PassPlan("Out")  # three channels are never cut thinner for overlap
-    alone, _ = fit(Distribution(nest, PerAxis()), ["Out"], None)
+    alone, _ = choose_tiling(Distribution(nest, PerAxis()), ["Out"], None)
     assert alone is not None
     assert alone.first.steps == 1  # nothing travels
 
@@ -99,11 +99,11 @@ def test_panels_for_overlap_where_memory_is_ample() -> None:
 @pytest.mark.parametrize(("grid", "panels"), [(PerAxis(b=2, k=2), 2), (PerAxis(b=16), 4), (PerAxis(k=2), 2)])
 def test_panels_by_which_ranks_can_begin_apart(grid: PerAxis, panels: int) -> None:
     nest = Nest(PerAxis(b=2048, c=256, k=2048), *[Window(1)] * 3)
-    found, _ = fit(Distribution(nest, grid), ["Out"], None)
+    found, _ = choose_tiling(Distribution(nest, grid), ["Out"], None)
     assert found is not None
     assert found.first == PassPlan("Out", PerAxis(c=panels))
     assert rotated(Distribution(nest, grid), found.first)
-    asked, _ = fit(Distribution(nest, grid), ["Out"], None, panels=3)
+    asked, _ = choose_tiling(Distribution(nest, grid), ["Out"], None, panels=3)
     assert asked is not None
     assert asked.first.panels == 3
 
@@ -112,7 +112,7 @@ def test_memory_that_asks_for_more_panels_gets_as_many_as_ranks_can_begin_apart_
     """Five would do; eight are fewer than twice as many, and divide the sixteen shares of Ker."""
     d = Distribution(Nest(PerAxis(b=2048, c=256, k=2048), *[Window(1)] * 3), PerAxis(b=16))
     limit = Footprints(d).memory(PassPlan("Out", PerAxis(c=5))).words
-    found, _ = fit(d, ["Out"], limit)
+    found, _ = choose_tiling(d, ["Out"], limit)
     assert found is not None
     assert found.first == PassPlan("Out", PerAxis(c=8))
     assert found.used_words <= limit
@@ -121,12 +121,12 @@ def test_memory_that_asks_for_more_panels_gets_as_many_as_ranks_can_begin_apart_
 def test_panels_get_finer_and_then_inner_tiles_appear_as_memory_shrinks() -> None:
     nest = Nest(PerAxis(b=64, c=64, k=64), *[Window(1)] * 3)
     d = Distribution(nest, PerAxis(b=2, k=2))
-    found, _ = fit(d, ["Out"], None)
+    found, _ = choose_tiling(d, ["Out"], None)
     assert found is not None
-    _, least = fit(d, ["Out"], found.used_words)
+    _, least = choose_tiling(d, ["Out"], found.used_words)
     words, steps = found.words, found.first.steps
     for limit in range(found.used_words, least - 1, -64):
-        found, _ = fit(d, ["Out"], limit)
+        found, _ = choose_tiling(d, ["Out"], limit)
         assert found is not None
         assert found.words >= words
         assert found.words > words or found.first.steps >= steps
@@ -139,7 +139,7 @@ def test_tiles_that_padding_cuts_short() -> None:
     d = Distribution(Nest(PerAxis(b=2, h=5, c=5, k=4), Window(1), conv(5), Window(1)), PerAxis(k=3))
     points = all_points(d, "Out")
     for limit in sorted({memory for _, memory in points.values()}):
-        found, _ = fit(d, ["Out"], limit)
+        found, _ = choose_tiling(d, ["Out"], limit)
         assert found is not None
         assert found.words == min(words for words, memory in points.values() if memory <= limit)
 
@@ -148,7 +148,7 @@ def test_blocks_of_which_the_padding_takes_most() -> None:
     """With more padding than rows, the tiles that read the fewest rows are not the same in every block."""
     h, w = Window.reduced(3, 2, 1, 1, 2), Window.reduced(2, 2, 1, 1, 2)
     d = Distribution(Nest(PerAxis(b=2, h=6, w=5, c=3, k=6), Window(1), h, w), PerAxis(b=2, h=2, k=2))
-    found, _ = fit(d, ["Ker"], 159)
+    found, _ = choose_tiling(d, ["Ker"], 159)
     assert found is not None
     assert found.words == min(words for words, memory in all_points(d, "Ker").values() if memory <= 159) == 36
 
@@ -165,7 +165,7 @@ def test_inner_loops_where_rows_are_shared(
 ) -> None:
     """Cutting c and k moves less than cutting h, along which two tiles share rows."""
     d = Distribution(Nest(extents, Window(1), window, Window(1)), grid)
-    found, _ = fit(d, ["Ker"], limit)
+    found, _ = choose_tiling(d, ["Ker"], limit)
     assert found is not None
     points = all_points(d, "Ker").values()
     assert found.words == min(words for words, memory in points if memory <= limit) == least
@@ -175,7 +175,7 @@ def test_inner_loops_where_rows_are_shared(
 def test_panels_along_x_are_no_more_than_memory_asks_for(extent: int, panels: int) -> None:
     d = Distribution(Nest(PerAxis(b=extent, c=2), *[Window(1)] * 3), PerAxis(c=2))
     pass_plan = PassPlan("Ker", PerAxis(b=panels))
-    found, _ = fit(d, ["Ker"], Footprints(d).memory(pass_plan).words)
+    found, _ = choose_tiling(d, ["Ker"], Footprints(d).memory(pass_plan).words)
     assert found is not None
     assert found.first == pass_plan
 
@@ -197,9 +197,9 @@ def test_the_bound_of_the_memory_is_below_the_least(
     request = Request(d.nest, d.grid.size, pass_=task, transposed=transposed, gradients=gradients)
     bound = LeastMemory(d.nest, request.sequences, stationary)(d.grid, d.grid, d.grid.size)
     if task == "training":
-        _, least = fit_training(d, stationary, 0, None, transposed, gradients)
+        _, least = choose_training_tilings(d, stationary, 0, None, transposed, gradients)
     else:
-        _, least = fit(d, stationary, 0, PassPlan(pass_=task))
+        _, least = choose_tiling(d, stationary, 0, PassPlan(pass_=task))
     assert bound <= least
 
 
@@ -208,9 +208,9 @@ def test_a_block_with_long_sides_is_cut_into_the_fewest_tiles_that_fit() -> None
     window = Window.reduced(2**40, 3, 1, 1, 1)
     d = Distribution(Nest(PerAxis(b=4, h=2**40, c=8, k=8), Window(1), window, Window(1)), PerAxis(b=2, k=2))
     footprints = Footprints(d)
-    _, least = fit(d, ["Ker"], 0)
+    _, least = choose_tiling(d, ["Ker"], 0)
     limit = least + 10**9
-    found, _ = fit(d, ["Ker"], limit)
+    found, _ = choose_tiling(d, ["Ker"], limit)
     assert found is not None
     rows = found.first.counts.h
     assert rows > 1

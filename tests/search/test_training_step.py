@@ -19,7 +19,14 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.schedule import Schedule
 from synth.schedule.volume import received
-from synth.search.training_step import fit_training, overlaps, preferred, resident, roles, training_memory
+from synth.search.training_step import (
+    choose_training_tilings,
+    pass_templates,
+    preferred_orders,
+    reduction_overlaps,
+    training_memory,
+    unused_resident_words,
+)
 from synth.simulation.interpreter import simulate
 from synth.simulation.simulate import simulated
 from synth.simulation.verify import verify
@@ -38,7 +45,7 @@ SETS = [frozenset(kept) for count in range(4) for kept in combinations(TENSORS, 
     ],
 )
 def test_roles_hand_over_what_is_kept(sequence: Passes, kept: frozenset[Tensor]) -> None:
-    passes = {pass_plan.pass_: pass_plan for pass_plan in roles(kept, sequence)}
+    passes = {pass_plan.pass_: pass_plan for pass_plan in pass_templates(kept, sequence)}
     assert tuple(passes) == sequence
     for tensor, (gathers, finds) in reuse_intervals(sequence).items():
         assert (tensor in passes[gathers].saves) == (tensor in kept) == (tensor in passes[finds].reuses)
@@ -63,11 +70,13 @@ def test_schedules_are_right_and_fit_the_planned_memory(schedules: tuple[Schedul
 def test_each_kept_tensor_saves_one_gather(distribution: Distribution) -> None:
     """With one tile a step: keeping everything moves each tensor twice, keeping nothing three times."""
     for sequence in sequences():
-        words = {k: reduce(add, (received(distribution, t) for t in roles(k, sequence))) for k in SETS}
+        words = {
+            k: reduce(add, (received(distribution, t) for t in pass_templates(k, sequence))) for k in SETS
+        }
         everything, nothing = words[frozenset(TENSORS)], words[frozenset()]
         for tensor in TENSORS:
             _, reader = reuse_intervals(sequence)[tensor]
-            saved = received(distribution, roles(frozenset())[PASSES.index(reader)])
+            saved = received(distribution, pass_templates(frozenset())[PASSES.index(reader)])
             expected = nothing.by_tensor[tensor] - saved.by_tensor[tensor]
             assert (words[frozenset({tensor})].by_tensor[tensor] == expected).all()
             assert (everything.by_tensor[tensor] == expected).all()
@@ -76,12 +85,12 @@ def test_each_kept_tensor_saves_one_gather(distribution: Distribution) -> None:
 @given(distributions(small_nests()))
 @settings(max_examples=12)
 def test_less_memory_keeps_less_and_moves_more(distribution: Distribution) -> None:
-    best, _ = fit_training(distribution, TENSORS, None)
+    best, _ = choose_training_tilings(distribution, TENSORS, None)
     assert best is not None
-    none, least = fit_training(distribution, TENSORS, 1)
+    none, least = choose_training_tilings(distribution, TENSORS, 1)
     assert none is None
-    assert fit_training(distribution, TENSORS, least - 1)[0] is None
-    tight, _ = fit_training(distribution, TENSORS, least)
+    assert choose_training_tilings(distribution, TENSORS, least - 1)[0] is None
+    tight, _ = choose_training_tilings(distribution, TENSORS, least)
     assert tight is not None
     assert tight.used_words <= least
     assert tight.words >= best.words
@@ -89,16 +98,16 @@ def test_less_memory_keeps_less_and_moves_more(distribution: Distribution) -> No
     footprints = Footprints(distribution)
     first, second, last = (pass_plan.pass_ for pass_plan in tight.pass_plans)
     for pass_plan in tight.pass_plans:
-        alive = resident(footprints, kept, (first, second, last), pass_plan.pass_)
+        alive = unused_resident_words(footprints, kept, (first, second, last), pass_plan.pass_)
         assert max(simulate(Schedule(distribution, pass_plan)).peak) + alive <= least
     assert training_memory(footprints, tight.pass_plans).words <= least
     over = training_memory(footprints, tight.pass_plans, overlap=True).words
     assert (
-        overlaps(footprints, tight.pass_plans, over)
+        reduction_overlaps(footprints, tight.pass_plans, over)
         == (distribution.group_size(WRITES[second]) > 1)
-        == overlaps(footprints, tight.pass_plans, None)
+        == reduction_overlaps(footprints, tight.pass_plans, None)
     )
-    assert not overlaps(footprints, tight.pass_plans, over - 1)
+    assert not reduction_overlaps(footprints, tight.pass_plans, over - 1)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +123,7 @@ def test_less_memory_keeps_less_and_moves_more(distribution: Distribution) -> No
 )
 def test_the_gradient_with_more_sums_comes_first(grid: PerAxis, first: str) -> None:
     distribution = Distribution(CASES["data"].nest, grid)
-    best, other = preferred(Footprints(distribution))
+    best, other = preferred_orders(Footprints(distribution))
     assert best[1] == first
     assert other[1] != first
 

@@ -9,7 +9,7 @@ from synth.layer.layer import Layer
 from synth.layer.passes import sequences
 from synth.planning.plan import Plan
 from synth.schedule.pass_plan import ONES, PassPlan
-from synth.search.training_step import roles
+from synth.search.training_step import pass_templates
 
 
 def _plan(
@@ -42,7 +42,7 @@ def _training(
     first, *later = (
         replace(role, stationary=tensor, counts=count)  # type: ignore[arg-type]
         for role, tensor, count in zip(
-            roles(frozenset(kept.split()), sequence),
+            pass_templates(frozenset(kept.split()), sequence),
             stationary,
             counts,
             strict=True,

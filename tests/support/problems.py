@@ -21,7 +21,7 @@ from synth.layer.window import Window
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.schedule import Schedule
-from synth.search.training_step import roles
+from synth.search.training_step import pass_templates
 
 KINDS = tuple(SPATIAL_AXES)
 Values = NDArray[Any]
@@ -91,7 +91,9 @@ def steps(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) -> tuple
     distribution = draw(distributions(nest))
     kept = frozenset(tensor for tensor in TENSORS if draw(st.booleans()))
     sequence = draw(st.sampled_from(sequences()))
-    return tuple(Schedule(distribution, _tiled(draw, distribution, role)) for role in roles(kept, sequence))
+    return tuple(
+        Schedule(distribution, _tiled(draw, distribution, role)) for role in pass_templates(kept, sequence)
+    )
 
 
 def _tiled(draw: st.DrawFn, distribution: Distribution, role: PassPlan) -> PassPlan:

@@ -10,7 +10,7 @@ from synth.layer.layer import Layer, LayerError
 from synth.layer.passes import Task, sequences
 from synth.planning.plan import Plan
 from synth.schedule.pass_plan import PassPlan
-from synth.search.training_step import roles
+from synth.search.training_step import pass_templates
 
 
 def random_layer(rng: random.Random) -> Layer:
@@ -47,7 +47,7 @@ def random_plan(rng: random.Random, task: Task = "forward") -> Plan:
     kept = frozenset(t for t in TENSORS if task == "training" and rng.random() < 0.7)
     gradients: tuple[Tensor, ...] = rng.choice([("In", "Ker"), ("In", "Ker"), ("Ker",), ("In",)])
     sequence = rng.choice(sequences(gradients=gradients)) if task == "training" else (task,)
-    passes = roles(kept, sequence)
+    passes = pass_templates(kept, sequence)
     first, *later = (_tiled(rng, blocks, role) for role in passes)
     order = placement(grid, rng.sample(AXES, len(AXES)) if rng.random() < 0.5 else AXES)
     return Plan(layer, grid.size, grid, first, later=tuple(later), order=order)

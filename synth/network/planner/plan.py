@@ -11,7 +11,7 @@ from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.owned_boxes import PlacedGrid
 from synth.network.planner.request import NetworkRequest
 from synth.network.planner.solve import Solution
-from synth.search.tiling_search import Fit
+from synth.search.tiling_search import TilingChoice
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class NetworkPlan:
     lower_bound: float
     single_strategies: tuple[SingleStrategy, ...]
     resident_words: int
-    tilings: tuple[Fit, ...]
+    tilings: tuple[TilingChoice, ...]
     layer_classes: tuple[LayerClass, ...]
 
     @property

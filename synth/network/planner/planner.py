@@ -29,8 +29,8 @@ from synth.network.planner.solve import Progress, Solution, Table, solve
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.search.branch_and_bound import STATIONARY
-from synth.search.tiling_search import Fit, fit
-from synth.search.training_step import fit_kept
+from synth.search.tiling_search import TilingChoice, choose_tiling
+from synth.search.training_step import choose_tilings_reusing
 
 OptionTable = list[list[LayerOption]]  # layer class -> its options
 PricedEdges = dict[Edge, tuple[Array, Table]]  # edge -> (words, cost) by (source option, target option)
@@ -66,7 +66,7 @@ class _NetworkPlanner:
         ]
         self.classes = list(dict.fromkeys(self.node_classes))
         self.class_of = [self.classes.index(each) for each in self.node_classes]
-        self.tilings: dict[tuple[LayerClass, PerAxis], Fit | None] = {}
+        self.tilings: dict[tuple[LayerClass, PerAxis], TilingChoice | None] = {}
 
     def run(self) -> NetworkPlan:
         self.progress(f"{len(self.nodes)} layers, {len(self.classes)} of them different")
@@ -157,7 +157,7 @@ class _NetworkPlanner:
             return None
         return self.request.limit_bytes // layer_class.nest.word_bytes - self.resident_words
 
-    def _tiling(self, layer_class: LayerClass, placed: PlacedGrid) -> Fit | None:
+    def _tiling(self, layer_class: LayerClass, placed: PlacedGrid) -> TilingChoice | None:
         """The pass plans of a layer on a grid within the memory limit; cached."""
         key = (layer_class, placed.grid)
         if key not in self.tilings:
@@ -167,11 +167,11 @@ class _NetworkPlanner:
 
     def _choose_tiling(
         self, layer_class: LayerClass, placed: PlacedGrid, limit_words: int | None
-    ) -> tuple[Fit | None, int]:
+    ) -> tuple[TilingChoice | None, int]:
         """The pass plans that fit a limit, and the least words that any pass plans need."""
         distribution = Distribution(layer_class.nest, placed.grid)
         if self.request.training and layer_class.weighted:
-            return fit_kept(
+            return choose_tilings_reusing(
                 distribution,
                 STATIONARY,
                 limit_words,
@@ -179,7 +179,7 @@ class _NetworkPlanner:
                 layer_class.transposed,
                 layer_class.gradients,
             )
-        return fit(distribution, STATIONARY, limit_words, _forward_pass(layer_class))
+        return choose_tiling(distribution, STATIONARY, limit_words, _forward_pass(layer_class))
 
     def _memory_too_small(self, table: Sequence[Sequence[LayerOption]]) -> InfeasibleError:
         """The error that names the layer that needs most, and the memory that would be enough."""
