@@ -50,23 +50,23 @@ def register(commands: Any) -> None:
 def _predict(args: argparse.Namespace) -> int:
     from synth.machine.file import load_machine
     from synth.network.file import load_network
-    from synth.prediction.predict import Question, compare, predict
-    from synth.prediction.profile import Rate, Source, load_profile
+    from synth.prediction.predict import PredictionRequest, compare, predict
+    from synth.prediction.profile import ComputeTimes, NominalRate, load_profile
 
     network, machine = load_network(args.network), load_machine(args.machine)
-    profile: Source = load_profile(args.profile, network) if args.profile else Rate(machine)
-    question = Question(
+    times: ComputeTimes = load_profile(args.profile, network) if args.profile else NominalRate(machine)
+    request = PredictionRequest(
         network,
         machine,
-        profile,
+        times,
         args.procs,
         args.batch or network.input[0],
-        args.groups,
-        args.segments,
-        args.flows,
-        args.reuse,
+        groups=args.groups,
+        segments=args.segments,
+        flows=args.flows,
+        reuse=args.reuse,
     )
-    made = predict(question, args.strategy) if args.strategy else compare(question)
+    made = predict(request, args.strategy) if args.strategy else compare(request)
     sys.stdout.write(json.dumps(made.to_json(), indent=1) + "\n" if args.json else f"{made}\n")
     return 0
 

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Literal
 
 from synth.layer.layer import Layer
+from synth.layer.nest import WORD_BYTES
 
 CONVS = ("conv1d", "conv2d", "conv3d")
 NORMS = ("batchnorm", "layernorm", "groupnorm", "instancenorm")
@@ -119,6 +120,11 @@ class Network:
     nodes: dict[str, Node]
     dtype: str = "float32"
     origin: str = field(default="", compare=False)
+
+    @property
+    def word_bytes(self) -> int:
+        """Bytes per word of the network's dtype."""
+        return WORD_BYTES[self.dtype]
 
     @cached_property
     def planned(self) -> list[Node]:

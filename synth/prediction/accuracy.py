@@ -1,21 +1,21 @@
-"""How well a model fitted on few ranks predicts many: `make accuracy`.
+"""How well a model that is fitted on few ranks predicts many ranks: `make accuracy`.
 
-Two public sets of the same machine (ABCI, 4 V100 per node), never mixed because they disagree:
+There are two public data sets of one machine (ABCI, 4 V100 per node). They disagree and are never mixed:
     runs     seconds per iteration from run logs, data loading included (repository paraDL-analysis); the
-             least iteration of every configuration whose log is clean; no data+filter (an older program)
+             least iteration of every configuration with a clean log; no data+filter (an older program)
     figure   bars of Figure 2 of the technical report of Kahira et al., HPDC'21, read off to about 1 % of
              the axis; computing and communication apart
 
-Per series of equal strategy, variant and network, `t = c + α·steps + β·volume` is fitted on the few smallest
-p (non-negative least squares of relative errors; β is that of the slowest level that a ring crosses), and
-every larger p is predicted:
+A series has one strategy, variant and network. `t = c + α·steps + β·volume` is fitted on the few smallest p
+of a series, by non-negative least squares of relative errors. β is that of the slowest level that a ring
+crosses. Every larger p is predicted:
     gradient all-reduce   steps 2·log2(nodes), volume 2(p-1)/p: NCCL's trees have the latency of a tree and
                           the bandwidth of a ring
     filter, channel       steps p-1 (Table 3); the volume, (p-1)/p of the activations, is constant beyond a
                           node and part of c; so only p beyond one node are fitted
-A latency can be fitted only where two small p span different numbers of nodes; else the machine file's is
-taken (shipped machine abci-nccl).
-Accuracy is 1 - |predicted - measured| / measured, at least 0. No published number but the small p enters.
+A latency can be fitted only if two small p span different numbers of nodes; otherwise it is that of the
+shipped machine abci-nccl.
+Accuracy is 1 - |predicted - measured| / measured, at least 0. Only the small p are fitted.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from synth.machine.file import load_machine
 DATA = Path(__file__).resolve().parent / "data"
 SETS = {"runs": "abci_runs.csv", "figure": "abci_figure.csv"}
 NODE = 4  # ranks per node of ABCI
-# p up to which a series is fitted; filter and channel are measured on up to 64 ranks only
 ACTIVATIONS = ("filter", "channel")  # strategies that exchange activations
+# p up to which a series is fitted; filter and channel are measured on up to 64 ranks only
 FITTED = {"data": 8, "data+spatial": 64, "data+filter": 64, "filter": 16, "channel": 16}
 FITTED_FIGURE = {**FITTED, "data": 64}
 
@@ -52,7 +52,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """One strategy, variant and network of one set, by ranks."""
+    """One strategy, variant and network of one set; points by ascending ranks."""
 
     source: str
     strategy: str
@@ -62,21 +62,21 @@ class Series:
 
     @property
     def small(self) -> tuple[Point, ...]:
-        """What is fitted."""
+        """The points that are fitted."""
         limit = (FITTED if self.source == "runs" else FITTED_FIGURE).get(self.strategy, 0)
         least = NODE + 1 if self.strategy in ACTIVATIONS else 1
         return tuple(p for p in self.points if least <= p.ranks <= limit)
 
     @property
     def large(self) -> tuple[Point, ...]:
-        """What is predicted and was held out."""
+        """The points that are held out and predicted."""
         most = max((p.ranks for p in self.small), default=0)
         return tuple(p for p in self.points if p.ranks > most)
 
 
 @dataclass(frozen=True)
 class Score:
-    """A fitted series: coefficients (seconds), and what it predicts for the ranks held out."""
+    """A fitted series: its coefficients, and its predictions for the held-out points, all in seconds."""
 
     series: Series
     coefficients: tuple[float, ...]
@@ -84,13 +84,13 @@ class Score:
 
     @property
     def accuracies(self) -> list[float]:
-        """Per rank held out."""
+        """Accuracy of every held-out point."""
         pairs = zip(self.predicted, self.series.large, strict=True)
         return [max(0.0, 1 - abs(p - m.seconds) / m.seconds) for p, m in pairs]
 
     @property
     def overall(self) -> float:
-        """Mean over all ranks, those that were fitted included: what published accuracies are means of."""
+        """Mean accuracy over all points, fitted ones included; published accuracies are such means."""
         s = self.series
         made = [float(np.dot(features(s.strategy, p.ranks), np.array(self.coefficients))) for p in s.small]
         near = [max(0.0, 1 - abs(t - p.seconds) / p.seconds) for t, p in zip(made, s.small, strict=True)]
@@ -98,12 +98,12 @@ class Score:
 
     @property
     def mean(self) -> float:
-        """Mean over the ranks held out."""
+        """Mean accuracy over the held-out points."""
         return float(np.mean(self.accuracies))
 
 
 def load(source: str) -> list[Series]:
-    """All series of one set that have two small p and a larger one."""
+    """All series of one set that have at least two small p and one larger p."""
     groups: dict[tuple[str, str, str], list[Point]] = {}
     with (DATA / SETS[source]).open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -116,7 +116,7 @@ def load(source: str) -> list[Series]:
 
 
 def features(strategy: str, ranks: int) -> list[float]:
-    """What c, α, and β within a node and beyond it multiply."""
+    """The factors of c, α, β within a node, and β beyond a node."""
     if strategy in ACTIVATIONS:
         return [1.0, float(ranks - 1), 0.0, 0.0]
     volume, inside = 2 * (ranks - 1) / ranks, nodes(ranks) == 1
@@ -124,7 +124,7 @@ def features(strategy: str, ranks: int) -> list[float]:
 
 
 def nodes(ranks: int) -> int:
-    """Nodes that some ranks fill."""
+    """Nodes that hold some ranks."""
     return max(1, -(-ranks // NODE))
 
 
@@ -144,7 +144,7 @@ def score(series: Series) -> Score:
 
 
 def nonnegative(rows: NDArray[np.float64], target: NDArray[np.float64]) -> list[float]:
-    """Non-negative least squares over a few columns: the best of all subsets; the smaller one on ties."""
+    """Non-negative least squares over a few columns: the best subset of columns, the smallest on ties."""
     best: tuple[float, int, list[float]] | None = None
     columns = rows.shape[1]
     for count in range(1, min(columns, len(target)) + 1):
@@ -162,12 +162,12 @@ def nonnegative(rows: NDArray[np.float64], target: NDArray[np.float64]) -> list[
 
 
 def scores() -> list[Score]:
-    """Every series of both sets, one set after the other."""
+    """The scores of every series of both sets, one set after the other."""
     return [score(series) for source in SETS for series in load(source)]
 
 
 def published() -> dict[tuple[str, str], float]:
-    """(strategy, network) -> mean accuracy of the oracle's own published bars against the measured ones."""
+    """(strategy, network) -> mean accuracy of the published predictions against the measured bars."""
     found: dict[tuple[str, str], list[float]] = {}
     with (DATA / SETS["figure"]).open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -180,7 +180,7 @@ def published() -> dict[tuple[str, str], float]:
 
 def report(made: Sequence[Score]) -> str:
     """The table of `make accuracy`."""
-    theirs = published()
+    published_accuracies = published()
     rows = [
         [
             "set",
@@ -197,7 +197,7 @@ def report(made: Sequence[Score]) -> str:
     ]
     for each in made:
         s = each.series
-        known = theirs.get((s.strategy, s.network)) if s.source == "figure" else None
+        known = published_accuracies.get((s.strategy, s.network)) if s.source == "figure" else None
         rows.append(
             [
                 s.source,

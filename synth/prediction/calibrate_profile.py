@@ -1,47 +1,37 @@
-"""`synth calibrate`: forward, backward and update times of every layer with weights, measured with torch."""
+"""`synth calibrate NET.yaml`: measures forward, backward and update times of layers with weights in torch."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from synth.layer.layer import Layer
 from synth.network.graph import Network
-from synth.prediction.profile import Times, write_profile
+from synth.prediction.profile import LayerTimes, write_profile
 
 
-def calibrate(network: Network, batch: int, repeat: int, tell: Callable[[str], None]) -> str:
-    """A profile CSV; the least of `repeat` runs counts. Layers of equal shape are measured once."""
-    known: dict[Any, Times] = {}
-    table: dict[str, Times] = {}
+def calibrate(network: Network, batch: int, repeat: int, progress: Callable[[str], None]) -> str:
+    """The text of a profile CSV. Each time is the least of `repeat` runs; equal layers are measured once.
+
+    batch: samples per measurement. progress: called with a sentence before each measurement.
+    """
+    known: dict[Layer, LayerTimes] = {}
+    table: dict[str, LayerTimes] = {}
     nodes = [node for node in network.planned if node.weighted]
     for number, node in enumerate(nodes, 1):
         assert node.layer is not None
-        layer = _resized(node.layer, batch)
-        key = (
-            layer.kind,
-            layer.input,
-            layer.out_channels,
-            layer.kernel,
-            layer.stride,
-            layer.padding,
-            layer.transposed,
-        )
-        if key not in known:
-            tell(f"synth: measuring {node.name} ({number} of {len(nodes)})")
-            known[key] = _measure(layer, batch, repeat)
-        table[node.name] = known[key]
+        layer = replace(node.layer, input=(batch, *node.layer.input[1:]), name="")
+        if layer not in known:
+            progress(f"synth: measuring {node.name} ({number} of {len(nodes)})")
+            known[layer] = _measure(layer, batch, repeat)
+        table[node.name] = known[layer]
     return write_profile(table)
 
 
-def _resized(layer: Layer, batch: int) -> Layer:
-    from dataclasses import replace
-
-    return replace(layer, input=(batch, *layer.input[1:]))
-
-
-def _measure(layer: Layer, batch: int, repeat: int) -> Times:
+def _measure(layer: Layer, batch: int, repeat: int) -> LayerTimes:
+    """The least times of a layer over `repeat` runs, after one run that does not count."""
     import torch
     from torch.nn import functional
 
@@ -80,4 +70,4 @@ def _measure(layer: Layer, batch: int, repeat: int) -> Times:
         forward.append((middle - start) / batch)
         backward.append((end - middle) / batch)
         update.append(time.perf_counter() - end)
-    return Times(min(forward[1:]), min(backward[1:]), min(update[1:]))
+    return LayerTimes(min(forward[1:]), min(backward[1:]), min(update[1:]))

@@ -1,4 +1,4 @@
-"""Where compute times come from: a rate (operations over flop/s) or a table of measured layers."""
+"""Compute times of layers: from a nominal rate (operations over flop/s), or from a table of measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADER = ("layer", "forward_s", "backward_s", "update_s")
 
 
 @dataclass(frozen=True)
-class Times:
+class LayerTimes:
     """Seconds on one rank: forward and backward per sample, weight update per step."""
 
     forward: float
@@ -26,69 +26,71 @@ class Times:
     update: float
 
 
-class Source(Protocol):
-    """Something that knows the times of layers, and says where it has them from."""
+class ComputeTimes(Protocol):
+    """A source of compute times that describes itself."""
 
     @property
-    def said(self) -> str:
-        """Where the times are from, for the report."""
+    def description(self) -> str:
+        """Where the times come from, for the report."""
 
-    def times(self, node: Node, samples: int) -> Times:
-        """The times of a layer of a network with `samples` samples."""
+    def times(self, node: Node, samples: int) -> LayerTimes:
+        """The times of a layer of a network; `samples` is the number of samples in the node's shapes."""
 
 
 @dataclass(frozen=True)
-class Rate:
+class NominalRate:
     """Times from a machine's nominal rate: 2 operations per multiply-add, backward twice the forward.
 
-    Layers without weights and the weight update are bound by memory: each word is read and written once
-    (an update reads weight and gradient, and writes the weight).
+    Layers without weights and the weight update are bound by memory bandwidth. Such a layer reads and writes
+    each word once; an update reads weight and gradient, and writes the weight. Words have the layer's dtype.
     """
 
     machine: Machine
 
     @property
-    def said(self) -> str:
-        """The provenance that is printed."""
+    def description(self) -> str:
+        """The machine and its rate."""
         rate = self.machine.compute.rate / 1e12
         return f"compute times from the rate of {self.machine.name}, {rate:.4g} Tflop/s per rank"
 
-    def times(self, node: Node, samples: int) -> Times:
+    def times(self, node: Node, samples: int) -> LayerTimes:
         """Seconds per sample, and per update."""
         compute = self.machine.compute
         bandwidth = compute.bandwidth or math.inf
-        update = 3 * 4 * node.parameters / bandwidth
+        assert node.layer is not None
+        word_bytes = node.layer.nest.word_bytes
+        update = 3 * word_bytes * node.parameters / bandwidth
         if node.weighted:
             forward = 2 * node.operations / samples / compute.rate
-            return Times(forward, 2 * forward, update)
+            return LayerTimes(forward, 2 * forward, update)
         words = (node.in_words + node.out_words) / samples
-        return Times(4 * words / bandwidth, 8 * words / bandwidth, update)
+        return LayerTimes(word_bytes * words / bandwidth, 2 * word_bytes * words / bandwidth, update)
 
 
 @dataclass(frozen=True)
-class Profile:
-    """Measured times by layer name."""
+class MeasuredTimes:
+    """Layer name -> measured times."""
 
-    table: dict[str, Times]
-    said: str
+    table: dict[str, LayerTimes]
+    description: str
 
-    def times(self, node: Node, samples: int) -> Times:
-        """The layer's row; layers without weights that have none count as free."""
+    def times(self, node: Node, samples: int) -> LayerTimes:
+        """The row of the layer. A layer without weights and without a row takes no time."""
         del samples
-        return self.table.get(node.name, Times(0.0, 0.0, 0.0))
+        return self.table.get(node.name, LayerTimes(0.0, 0.0, 0.0))
 
 
-def load_profile(path: str | os.PathLike[str], network: Network) -> Profile:
-    """A CSV with the columns layer, forward_s, backward_s (per sample) and update_s (per step).
+def load_profile(path: str | os.PathLike[str], network: Network) -> MeasuredTimes:
+    """Read a CSV with the columns layer, forward_s, backward_s (per sample) and update_s (per step).
 
-    Raises `InputError` for unknown or repeated layers, numbers that are none, and layers with weights that
-    have no row.
+    Raises `InputError` for unknown or repeated layers, texts that are not numbers, and layers with weights
+    that have no row.
     """
     name = os.fspath(path)
     rows = list(csv.reader(io.StringIO(read_text(path))))
     if not rows or tuple(rows[0]) != HEADER:
         raise InputError(f"{name}:1:1: the profile's first line must be {','.join(HEADER)}")
-    table: dict[str, Times] = {}
+    table: dict[str, LayerTimes] = {}
     for line, row in enumerate(rows[1:], 2):
         if not row:
             continue
@@ -99,14 +101,14 @@ def load_profile(path: str | os.PathLike[str], network: Network) -> Profile:
             raise InputError(f"{name}:{line}:1: {network.name} has no layer {row[0]}{guess}")
         if row[0] in table:
             raise InputError(f"{name}:{line}:1: layer {row[0]} has a second row; keep one")
-        table[row[0]] = Times(*(_seconds(name, line, text) for text in row[1:]))
+        table[row[0]] = LayerTimes(*(_seconds(name, line, text) for text in row[1:]))
     missing = [node.name for node in network.planned if node.weighted and node.name not in table]
     if missing:
         raise InputError(
             f"{name}: the profile lacks {len(missing)} of the layers of {network.name}, the first is "
             f"{missing[0]}; measure them with `synth calibrate`"
         )
-    return Profile(table, f"compute times measured, from {os.path.basename(name)}")
+    return MeasuredTimes(table, f"compute times measured, from {os.path.basename(name)}")
 
 
 def _seconds(name: str, line: int, text: str) -> float:
@@ -119,7 +121,7 @@ def _seconds(name: str, line: int, text: str) -> float:
     return value
 
 
-def write_profile(table: dict[str, Times]) -> str:
+def write_profile(table: dict[str, LayerTimes]) -> str:
     """The CSV text that `load_profile` reads."""
     rows = [",".join(HEADER)]
     rows += [f"{name},{t.forward:.6e},{t.backward:.6e},{t.update:.6e}" for name, t in table.items()]

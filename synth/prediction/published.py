@@ -1,6 +1,6 @@
-"""Numbers that the papers print, computed from networks and equations: each with its convention.
+"""Numbers that the papers print, recomputed from networks and equations, each with its convention.
 
-Those that do not reproduce are listed with the reason in `DISAGREE`.
+`DISAGREE` lists the numbers that do not reproduce, with the reason.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ def cosmoflow(width: int) -> Network:
 
 
 def conv_gflop(network: Network) -> float:
-    """Forward GFlop per sample of the convolutions; 2 per multiply-add, padding counted."""
+    """Forward GFlop per sample of the convolutions: 2 per multiply-add, padding included."""
     convs = (node for node in network.planned if node.kind.startswith("conv"))
     return 2 * sum(node.operations for node in convs) / network.input[0] / 1e9
 
 
 def activation_gib(network: Network) -> float:
-    """GiB per sample in fp32: twice (the input and all outputs of convolutions, activations, poolings),
-    and twice the input once more: the convention under which Oyama et al., Table 2, reproduces."""
+    """GiB per sample in float32, in the convention under which Oyama et al., Table 2, reproduces.
+
+    It counts the outputs of convolutions, activations and poolings twice, and the input four times.
+    """
     outputs = sum(n.out_words for n in network.nodes.values() if n.kind in ("conv3d", "relu", "pool"))
     one = network.input[1] * network.input[2] * network.input[3] * network.input[4]
     return 4 * (2 * (outputs / network.input[0] + one) + 2 * one) / GIB
 
 
 def model_mib(parameters: int, statistics: int = 0, scales: int = 0) -> float:
-    """MiB of a model file in fp32: parameters, running statistics and scale factors of batch norms."""
+    """MiB of a float32 model file: parameters, batch norm statistics and scale factors."""
     return 4 * (parameters + statistics + scales) / 2**20
 
 

@@ -1,9 +1,9 @@
 """An event-driven replay of a network plan on a machine model, for up to a million ranks.
 
-Ranks are alike but for the size of their blocks, so two stand for all: one with the largest block of every
-layer and one with the smallest. Each has two streams, computing and the network; a task starts when what it
-needs is done and its stream is free, and a collective also waits for the slower of the two. Links carry what
-the collectives' algorithms send per level.
+Ranks differ only in the size of their blocks. So two ranks represent all: one with the largest block of
+every layer, one with the smallest. Each has two streams, compute and network. A task starts when the tasks
+that it needs are done and its stream is free. A collective also waits for the slower of the two ranks. Links
+carry the bytes that the algorithms of the collectives send per level.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RANKS = ("largest block", "smallest block")
 
 @dataclass(frozen=True)
 class Replay:
-    """A replayed plan: seconds, bytes and busy shares; `tasks` with their times per kind of rank."""
+    """A replayed plan. `tasks` contain their start and end for both representative ranks."""
 
     plan: NetworkPlan
     machine: Machine
@@ -39,17 +39,17 @@ class Replay:
 
     @cached_property
     def computing(self) -> float:
-        """Seconds that a rank with the largest blocks computes."""
+        """Seconds for which the rank with the largest blocks computes."""
         return sum(task.seconds[0] for task in self.tasks if task.stream == "compute")
 
     @property
     def exposed(self) -> float:
-        """Seconds in which a rank with the largest blocks does not compute."""
+        """Seconds for which the rank with the largest blocks does not compute."""
         return self.seconds - self.computing
 
     @cached_property
     def link_bytes(self) -> tuple[float, ...]:
-        """Bytes over the busiest link per level: what the ranks of a unit send, over its links."""
+        """Per level, the bytes over the busiest link: those sent by the ranks of a unit, over its links."""
         procs, loads = self.plan.request.procs, []
         for index, level in enumerate(self.machine.levels):
             sent = sum(task.sent[index] for task in self.tasks if task.sent)
@@ -59,7 +59,7 @@ class Replay:
 
     @property
     def link_shares(self) -> tuple[float, ...]:
-        """Share of the replay in which the busiest link of each level is busy at its nominal rate."""
+        """Per level, the fraction of the replay for which the busiest link is busy at its nominal rate."""
         levels = zip(self.link_bytes, self.machine.levels, strict=True)
         return tuple(load * level.beta / self.seconds if self.seconds else 0.0 for load, level in levels)
 
@@ -94,7 +94,7 @@ class Replay:
         }
 
     def chrome_trace(self) -> dict[str, Any]:
-        """The planned steps as a Chrome trace, which Perfetto opens; times in microseconds."""
+        """The tasks as a Chrome trace, which Perfetto opens; times in microseconds."""
         events: list[dict[str, Any]] = []
         for kind, name in enumerate(RANKS):
             events.append({"ph": "M", "pid": kind, "name": "process_name", "args": {"name": name}})
@@ -118,7 +118,7 @@ class Replay:
 
 
 def replay(plan: NetworkPlan) -> Replay:
-    """Replay a plan on the machine that it was made for. Raises `UsageError` when it has none."""
+    """Replay a plan on the machine that it was made for. Raises `UsageError` if it was made for none."""
     machine = plan.request.machine
     if machine is None:
         raise UsageError("a replay needs a machine; plan with one, --machine FILE")
@@ -128,7 +128,7 @@ def replay(plan: NetworkPlan) -> Replay:
 
 
 def run(tasks: list[Task]) -> None:
-    """Give every task its start and end. Streams take their tasks in the order of the list."""
+    """Compute start and end of every task. Streams take their tasks in the order of the list."""
     queues: dict[tuple[int, str], Iterator[int]] = {}
     for kind, stream in itertools.product(range(2), ("compute", "network")):
         queues[kind, stream] = iter([i for i, task in enumerate(tasks) if task.stream == stream])
@@ -138,7 +138,7 @@ def run(tasks: list[Task]) -> None:
     done: list[list[bool]] = [[False, False] for _ in tasks]
 
     def begin() -> bool:
-        """Start every task at the head of a stream whose needs are met; whether one was."""
+        """Start every task at the head of a stream if its needs are met; returns whether one started."""
         started = False
         for (kind, stream), head in list(heads.items()):
             if head is None or not all(done[n][kind] for n in tasks[head].needs):

@@ -86,24 +86,24 @@ class _Lister:
                 continue
             share = seconds / 2 if both else seconds
             if self.plan.request.objective == "words":
-                share = self._seconds(self.plan.edge_words[edge])
+                share = self._exchange_seconds(self.plan.edge_bytes(edge))
             sent = [0.0] * len(self.machine.levels)
             if self.plan.edge_words[edge]:
-                sent[split_over(self.machine, self.plan.request.procs).units()[-1][0]] = (
-                    4.0 * self.plan.edge_words[edge]
-                )
+                outermost = split_over(self.machine, self.plan.request.procs).units()[-1][0]
+                sent[outermost] = float(self.plan.edge_bytes(edge))
             title = f"{edge.source} -> {edge.target}"
             tasks.append(
                 self._add(Task(title, "network", (share, share), (self.last[other],), tuple(sent), name))
             )
         return tasks
 
-    def _seconds(self, words: int) -> float:
+    def _exchange_seconds(self, size: int) -> float:
+        """Seconds of one exchange of all ranks on the outermost level, `size` bytes per rank."""
         group = split_over(self.machine, self.plan.request.procs)
-        if not words or not group.units():
+        if not size or not group.units():
             return 0.0
         level, _ = group.units()[-1]
-        return self.machine.levels[level].message(4.0 * words, group.shared(level))
+        return self.machine.levels[level].message(float(size), group.shared(level))
 
     def _layer(self, name: str, timer: LayerTimer, number: int) -> None:
         pass_ = timer.wanted(True)[number]

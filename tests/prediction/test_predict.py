@@ -16,8 +16,8 @@ from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
 from synth.prediction.calibrate_profile import calibrate
 from synth.prediction.oracle_model import split_stages
-from synth.prediction.predict import NAMES, Question, compare, predict
-from synth.prediction.profile import Rate, load_profile
+from synth.prediction.predict import NAMES, PredictionRequest, compare, predict
+from synth.prediction.profile import NominalRate, load_profile
 
 ALPHA, BETA, RATE = 1e-5, 1e-10, 1e12
 FLAT = Machine("flat", (Level("all", None, ALPHA, BETA),), Compute(RATE, 1e11), algorithms=("ring",))
@@ -37,8 +37,8 @@ W = [16 * 32 * 9, 32 * 32 * 9, 32 * 64 * 9, 64 * 64 * 9]
 OPS = [2 * w * 144 for w in W]
 
 
-def ask(procs: int, machine: Machine = FLAT, **changes: object) -> Question:
-    made = Question(NET, machine, Rate(machine), procs, 64)
+def ask(procs: int, machine: Machine = FLAT, **changes: object) -> PredictionRequest:
+    made = PredictionRequest(NET, machine, NominalRate(machine), procs, 64)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -116,17 +116,17 @@ def test_contention_is_an_input() -> None:
 
 def test_comparison_names_every_strategy_and_why_some_are_refused() -> None:
     made = compare(ask(8))
-    assert {p.strategy for p in made.made} | {name for name, _ in made.refused} == set(NAMES)
+    assert {p.strategy for p in made.predictions} | {name for name, _ in made.refused} == set(NAMES)
     assert "serial scales to 1 ranks" in str(made)
-    best = min(p.seconds for p in made.made if p.strategy.startswith("stationary"))
-    own = next(p for p in made.made if p.strategy == "plan")
+    best = min(p.seconds for p in made.predictions if p.strategy.startswith("stationary"))
+    own = next(p for p in made.predictions if p.strategy == "plan")
     assert own.seconds <= best * 1.001
     assert "Tflop/s per rank" in str(own)
 
 
 def test_comparison_says_whose_communication_overlaps() -> None:
     made = compare(ask(8))
-    assert {p.strategy for p in made.made if p.overlap} == {
+    assert {p.strategy for p in made.predictions if p.overlap} == {
         "stationary-x",
         "stationary-y",
         "stationary-w",
@@ -135,7 +135,14 @@ def test_comparison_says_whose_communication_overlaps() -> None:
     lines = {line.split()[0]: line.split() for line in str(made).splitlines() if line.strip()}
     assert "overlap" in lines["strategy"]
     assert ("yes" in lines["plan"], "no" in lines["data"]) == (True, True)
-    assert [p["overlap"] for p in made.to_json()["made"]] == [p.overlap for p in made.made]
+    assert [p["overlap"] for p in made.to_json()["made"]] == [p.overlap for p in made.predictions]
+
+
+def test_json_fields_of_a_layer() -> None:
+    (first, *_), row = predict(ask(8), "data").to_json()["layers"], predict(ask(8), "data").rows[0]
+    times = ["forward", "backward", "update", "comm_forward", "comm_backward", "exchange"]
+    assert list(first) == ["name", *times, "memory"]
+    assert first["memory"] == row.used_bytes
 
 
 def test_memory_is_the_plan_s_and_marked_beyond_the_machine_s() -> None:
@@ -170,7 +177,7 @@ def test_profiles(tmp_path: Path) -> None:
     file = tmp_path / "p.csv"
     file.write_text(calibrate(small, 1, 1, lambda text: None))
     profile = load_profile(file, NET)
-    made = predict(replace(ask(4), profile=profile), "data")
+    made = predict(replace(ask(4), compute_times=profile), "data")
     assert made.total.forward > 0
     assert "measured, from p.csv" in str(made)
     for text, message in (
@@ -205,7 +212,7 @@ def test_gains_grow_with_width_as_in_sc19() -> None:
     for name in ("resnet50", "wrn50_2", "wrn50_4"):
         text = (root / f"{name}.yaml").read_text().replace("[32,", "[256,")
         network = parse_network(text, name)
-        base = predict(Question(network, machine, Rate(machine), 8, 256), "data").seconds
+        base = predict(PredictionRequest(network, machine, NominalRate(machine), 8, 256), "data").seconds
         made = plan_network(network, NetworkRequest(64, "time", True, machine=machine))
         singles = {single.name: single.cost for single in made.single_strategies}
         gains.append((base / (singles["stationary-w"] or 1e9), base / made.cost))

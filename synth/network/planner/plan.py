@@ -69,6 +69,12 @@ class NetworkPlan:
         """Bytes per word of the network's dtype."""
         return self.layer_classes[0].nest.word_bytes
 
+    def edge_bytes(self, edge: Edge) -> int:
+        """Bytes that the most-receiving rank receives over an edge, in the dtype of the edge's target."""
+        layer = self.network.nodes[edge.target].layer
+        assert layer is not None
+        return self.edge_words[edge] * layer.nest.word_bytes
+
     @property
     def limit_bytes(self) -> int | None:
         """What a rank may hold; None for no limit."""
