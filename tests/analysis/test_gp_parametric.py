@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from named_problems import nests
+from hypothesis_problems import image_nests
 
 from synth.analysis.gp_parametric import Family
 from synth.base.errors import InfeasibleError
@@ -23,7 +23,9 @@ def anew(nest: Nest, procs: int, memory: float | None) -> float | None:
 
 
 @settings(derandomize=True, deadline=None, max_examples=6)
-@given(nests(groups=3), st.lists(st.tuples(st.integers(1, 300), st.floats(0.5, 9)), min_size=2, max_size=3))
+@given(
+    image_nests(groups=3), st.lists(st.tuples(st.integers(1, 300), st.floats(0.5, 9)), min_size=2, max_size=3)
+)
 def test_same_optima(nest: Nest, asked: list[tuple[int, float]]) -> None:
     family = Family(nest)
     for procs, scale in asked:

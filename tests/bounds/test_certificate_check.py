@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from random_plans import random_plan
+from seeded_problems import random_plan
 
 from synth.analysis.certificate import certificate
 from synth.base.errors import CheckError, InfeasibleError, InputError

@@ -6,9 +6,10 @@ import itertools
 import math
 
 import pytest
+from example_nests import conv, matmul
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from named_problems import conv, haloless, matmul
+from hypothesis_problems import nests_without_halo
 
 from synth.base.errors import InfeasibleError, UsageError
 from synth.bounds.closed_form import (
@@ -76,7 +77,7 @@ def test_brute_force_comes_close() -> None:
 
 
 @settings(derandomize=True, deadline=None, max_examples=25)
-@given(haloless(), st.integers(1, 3000), st.floats(1.2, 1e4))
+@given(nests_without_halo(), st.integers(1, 3000), st.floats(1.2, 1e4))
 @example(matmul(1024, 1024, 1024), 64, 1000.0)
 def test_equals_the_geometric_program_without_halo(nest: Nest, procs: int, scale: float) -> None:
     """With Eq. 3's memory constraint slack the two programs are one."""

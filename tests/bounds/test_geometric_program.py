@@ -8,9 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from example_nests import conv, matmul
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from named_problems import conv, matmul, nests, windows
+from hypothesis_problems import image_nests, windows
 
 from synth.base.errors import InfeasibleError, UsageError
 from synth.bounds.closed_form import paper_bound
@@ -26,7 +27,7 @@ TENSORS = ("Out", "Ker", "In")
 
 
 @settings(derandomize=True, deadline=None, max_examples=25)
-@given(nests(groups=3), st.integers(1, 300), st.floats(1.1, 300))
+@given(image_nests(groups=3), st.integers(1, 300), st.floats(1.1, 300))
 def test_accessed_solution_is_feasible_and_costs_what_it_says(nest: Nest, procs: int, scale: float) -> None:
     least = tile_words(nest.accesses, nest.loop_extents(PerAxis()))
     bound = universal_bound(nest, procs, scale * least, accounting="accessed")
@@ -50,7 +51,7 @@ def test_accessed_solution_is_feasible_and_costs_what_it_says(nest: Nest, procs:
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(nests(groups=3), st.integers(1, 300), st.floats(0.5, 4))
+@given(image_nests(groups=3), st.integers(1, 300), st.floats(0.5, 4))
 def test_bound_is_below_received_relaxation(nest: Nest, procs: int, scale: float) -> None:
     slack = SOLVER * nest.total_words
     free = relax_received(nest, procs)

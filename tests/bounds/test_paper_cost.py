@@ -7,9 +7,10 @@ import math
 from fractions import Fraction
 
 import pytest
+from example_nests import conv, matmul
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from named_problems import conv, matmul, nests
+from hypothesis_problems import image_nests
 
 from synth.base.errors import InfeasibleError, UsageError
 from synth.bounds.geometric_program import relax_accessed
@@ -70,7 +71,7 @@ def test_pruned_search_is_exact(nest: Nest, distributed: bool) -> None:
 
 
 @settings(derandomize=True, deadline=None, max_examples=25)
-@given(nests(), st.sampled_from([1, 2, 4, 6, 12, 16]), st.floats(1.5, 100))
+@given(image_nests(), st.sampled_from([1, 2, 4, 6, 12, 16]), st.floats(1.5, 100))
 def test_bound_relaxation_optimum_stand_in_order(nest: Nest, procs: int, scale: float) -> None:
     memory = scale * sum(a.footprint(nest.loop_extents(PerAxis())) for a in nest.accesses.values())
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from named_problems import matmul
+from example_nests import matmul
 
 from synth.bounds.regimes import changes_along_memory, changes_along_procs, regime_of, regime_of_grid
 from synth.bounds.universal import universal_bound

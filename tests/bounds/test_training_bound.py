@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from brute_force import all_grids
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from problems import all_grids, distributions, small_nests
+from hypothesis_problems import distributions, small_nests
 
 from synth.bounds.geometric_program import relax_received, relax_training
 from synth.bounds.training_step import one_grid_bound, training_bound

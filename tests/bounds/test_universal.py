@@ -7,9 +7,10 @@ import math
 
 import numpy as np
 import pytest
+from example_nests import conv, matmul
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from named_problems import conv, matmul, nests, windows
+from hypothesis_problems import image_nests, windows
 
 from synth.base.errors import UsageError
 from synth.bounds.holder_brascamp_lieb import hbl_constant, kappa2, residues, weighted_work
@@ -108,7 +109,7 @@ def test_geometric_inequality_on_random_work(window: Window, data: st.DataObject
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
-@given(nests(groups=3))
+@given(image_nests(groups=3))
 def test_weights(nest: Nest) -> None:
     assert weighted_work(nest, 0) == pytest.approx(nest.real_work)
     one, two_thirds = weighted_work(nest, 1), weighted_work(nest, 2 / 3)
@@ -120,7 +121,7 @@ def test_weights(nest: Nest) -> None:
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
-@given(nests(groups=3), st.integers(1, 500), st.floats(1, 1e5), st.floats(1, 20), st.floats(1, 3))
+@given(image_nests(groups=3), st.integers(1, 500), st.floats(1, 1e5), st.floats(1, 20), st.floats(1, 3))
 def test_more_memory_and_less_balance_never_raise_the_bound(
     nest: Nest, procs: int, memory: float, factor: float, slack: float
 ) -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import layers, nests
+from hypothesis_problems import layers, nests
 
 from synth.base.errors import UsageError
 from synth.bounds import universal as bounds

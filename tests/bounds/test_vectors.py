@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
-from named_problems import VECTORS, conv, eq4, matmul
+from example_nests import conv, matmul
 
 from synth.bounds.closed_form import (
+    Eq4,
     best,
     solve,
     table1_corrected,
@@ -22,8 +25,15 @@ from synth.bounds.holder_brascamp_lieb import hbl_constant, kappa2, residues
 from synth.bounds.paper_cost import PerAxis, accessed_optimum, cost_at, distributed_optimum, memory_at
 from synth.bounds.universal import matmul_memory_independent, sequential_bound, universal_bound, words_bound
 
+VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "data" / "vectors.json").read_text())
 CLOSE = 1e-6
 problem = pytest.mark.parametrize("problem", VECTORS["problems"], ids=lambda p: p["name"])
+
+
+def eq4(problem: dict[str, Any]) -> Eq4:
+    """A stored problem as Eq. 4 has it."""
+    b, k, c, h, w, r, s, stride_w, stride_h = problem["extents"]
+    return Eq4(k, c, b * h * w, r * s, stride_w * stride_h, problem["procs"], problem["memory"])
 
 
 def near(value: float) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from cases import CASES, SMALL
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import distributions
+from hypothesis_problems import distributions
 
 import synth
 from synth.base.errors import InputError, UsageError

@@ -15,7 +15,7 @@ from allowed import refused
 from cases import CASES
 from hypothesis import given
 from hypothesis import strategies as st
-from random_plans import random_plan
+from seeded_problems import random_plan
 
 from synth.base.errors import UsageError
 from synth.codegen import inline_runtime as library

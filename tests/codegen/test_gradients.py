@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis_problems import layers
 from network_ranks import Cosmo, Residual
-from problems import layers
 from torch import nn
 
 import synth

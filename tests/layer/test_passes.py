@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 from cases import CASES
+from example_nests import Values, whole_numbers
 from hypothesis import given, settings
-from problems import Values, integers_for, layers, steps
+from hypothesis_problems import layers, training_steps
 from ranks import run_ranks
 
 from synth.codegen.render import render
@@ -35,12 +36,12 @@ def test_roles() -> None:
     ]
 
 
-@given(steps())
+@given(training_steps())
 @settings(max_examples=60)
 def test_passes_are_adjoint(schedules: tuple[Schedule, ...]) -> None:
     """⟨Out(x, w), y⟩ = ⟨x, dIn(w, y)⟩ = ⟨w, dKer(x, y)⟩, each computed by another schedule."""
     nest = schedules[0].distribution.nest
-    values = {tensor: integers_for(nest, tensor) for tensor in TENSORS}
+    values = {tensor: whole_numbers(nest, tensor) for tensor in TENSORS}
     products = []
     for schedule in schedules:
         one, other = (values[tensor] for tensor in schedule.pass_plan.reads)
@@ -50,7 +51,7 @@ def test_passes_are_adjoint(schedules: tuple[Schedule, ...]) -> None:
     assert products[0] == products[1] == products[2]
 
 
-@given(steps())
+@given(training_steps())
 @settings(max_examples=60)
 def test_words_of_every_rank_are_the_formula(schedules: tuple[Schedule, ...]) -> None:
     for schedule in schedules:

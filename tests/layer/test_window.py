@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from named_problems import windows
+from hypothesis_problems import windows
 
 from synth.layer.window import Window
 

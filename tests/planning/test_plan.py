@@ -9,7 +9,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import layers
+from hypothesis_problems import layers
 
 import synth
 from synth.base.errors import InfeasibleError, UsageError

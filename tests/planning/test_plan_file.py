@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import layers
+from hypothesis_problems import layers
 
 from synth.base.errors import InputError
 from synth.layer.layer import Layer

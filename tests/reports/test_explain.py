@@ -6,7 +6,7 @@ import random
 
 import pytest
 import sympy
-from random_plans import random_plan
+from seeded_problems import random_plan
 
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan

@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import layers
+from hypothesis_problems import layers
 
 from synth.base.units import show_bytes, show_words
 from synth.layer.layer import Layer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -54,12 +55,14 @@ def test_the_wheel_holds_one_package_with_all_its_files(wheel: Path) -> None:
     (metadata,) = {name.partition("/")[0] for name in names} - {"synth"}
     assert metadata.endswith(".dist-info")
     assert zipfile.ZipFile(wheel).read(f"{metadata}/top_level.txt").decode().split() == ["synth"]
-    sources = {
-        Path(folder, name).relative_to(ROOT).as_posix()
+    walked = (
+        Path(folder, name).relative_to(ROOT)
         for folder, _, files in os.walk(ROOT / "synth", followlinks=True)
         for name in files
-        if "__pycache__" not in folder and name != "ruff.toml"
-    }
+        if name != "ruff.toml"
+    )
+    caches = re.compile(r"(^|/)(__pycache__|\.\w+)/")
+    sources = {path.as_posix() for path in walked if not caches.search(path.as_posix())}
     assert {name for name in names if name.startswith("synth/")} == sources
     for folder in ("codegen/templates", "reports/templates", "machine/data", "prediction/data"):
         assert any(name.startswith(f"synth/{folder}/") for name in names), folder

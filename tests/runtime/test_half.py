@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import layers
+from hypothesis_problems import layers
 from ranks import run_ranks
 from test_passes import _torch
 

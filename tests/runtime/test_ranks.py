@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 from cases import CASES
-from random_plans import random_plan
 from ranks import Outcome, run_ranks
+from seeded_problems import random_plan
 
 import synth
 from synth.codegen.render import render

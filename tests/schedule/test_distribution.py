@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from example_nests import same_window
 from hypothesis import given
-from problems import conv, distributions
+from hypothesis_problems import distributions
 
 from synth.layer.axes import AXES, LACKS, TENSORS, PerAxis, Tensor
 from synth.layer.intervals import Box, contains, overlap, volume, within
@@ -88,13 +89,13 @@ def test_the_heaviest_process_on_real_input(d: Distribution) -> None:
 
 def test_rows_are_owned_once_and_halos_come_from_neighbours() -> None:
     """Eight rows, kernel 3, four processes along h: each owns two rows and needs one more on each side."""
-    d = Distribution(Nest(PerAxis(h=8), Window(1), conv(8), Window(1)), PerAxis(h=4))
+    d = Distribution(Nest(PerAxis(h=8), Window(1), same_window(8), Window(1)), PerAxis(h=4))
     rows = [(d.owned("In", d.at(r))[4], d.needed("In", d.at(r))[4]) for r in d.ranks]
     assert rows == [((0, 2), (0, 3)), ((2, 4), (1, 5)), ((4, 6), (3, 7)), ((6, 8), (5, 8))]
 
 
 def test_a_halo_may_be_wider_than_a_neighbour() -> None:
-    d = Distribution(Nest(PerAxis(h=6), Window(1), conv(6, 5), Window(1)), PerAxis(h=6))
+    d = Distribution(Nest(PerAxis(h=6), Window(1), same_window(6, 5), Window(1)), PerAxis(h=6))
     owners = [r for r in d.ranks if volume(overlap(d.needed("In", d.at(3)), d.owned("In", d.at(r))))]
     assert owners == [1, 2, 3, 4, 5]
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 from operator import add
 
 import pytest
+from example_nests import same_window
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import conv, distributions, nests, schedules
+from hypothesis_problems import distributions, nests, schedules
 
 import synth
 import synth.schedule.halo_rows as halo_rows_module
@@ -44,10 +45,10 @@ BACK: Pass = "backward-data"
 FILTER: Pass = "backward-filter"
 GROUPED = Nest(PerAxis(b=4, g=2, c=4, k=4), ONE, ONE, ONE)
 PADDED = Nest(PerAxis(b=2, g=2, h=5, c=2, k=2), ONE, Window.reduced(4, 4, 1, 1, 2), ONE)
-ROWS = Nest(PerAxis(b=2, h=8, c=2, k=4), ONE, conv(8, 5), ONE)
-SQUARE = Nest(PerAxis(b=2, h=4, w=4, c=4, k=2), ONE, conv(4), Window.reduced(9, 3, 2, 1, 0))
-BROAD = Nest(PerAxis(b=2, h=8, c=4), ONE, conv(8, 5), ONE)
-AREA = Nest(PerAxis(h=4, w=4, c=4), ONE, conv(4), Window.reduced(9, 3, 2, 1, 1))
+ROWS = Nest(PerAxis(b=2, h=8, c=2, k=4), ONE, same_window(8, 5), ONE)
+SQUARE = Nest(PerAxis(b=2, h=4, w=4, c=4, k=2), ONE, same_window(4), Window.reduced(9, 3, 2, 1, 0))
+BROAD = Nest(PerAxis(b=2, h=8, c=4), ONE, same_window(8, 5), ONE)
+AREA = Nest(PerAxis(h=4, w=4, c=4), ONE, same_window(4), Window.reduced(9, 3, 2, 1, 1))
 DILATED = Nest(PerAxis(b=2, h=8, c=4, k=2), ONE, Window.reduced(8, 3, 1, 2, 2), ONE)
 STRIDED = Nest(PerAxis(b=2, h=4, c=4, k=2), ONE, Window.reduced(8, 3, 2, 1, 1), ONE)
 THIN = replace(ROWS, extents=PerAxis(b=2, h=8, c=2))

@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import numpy as np
 from hypothesis import given
-from problems import schedules
+from hypothesis_problems import schedules
 
 from synth.layer.axes import AXES, DIMS, LACKED_INDEX, TENSORS, PerAxis
 from synth.layer.intervals import within

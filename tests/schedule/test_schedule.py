@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 
 import numpy as np
+from example_nests import same_window
 from hypothesis import given
-from problems import conv, schedules, steps
+from hypothesis_problems import schedules, training_steps
 
 from synth.layer.axes import PerAxis
 from synth.layer.intervals import contains, overlap, volume
@@ -38,7 +39,7 @@ def test_phases_come_in_order_and_each_step_computes_on_every_rank(schedule: Sch
         assert [compute.rank for compute in each.computes] == ranks
 
 
-@given(steps())
+@given(training_steps())
 def test_rounds_of_a_phase_are_numbered_and_phases_come_once(passes: tuple[Schedule, ...]) -> None:
     order = ["halo", "expand", "loop", "reduce", "return"]
     for schedule in passes:
@@ -98,7 +99,7 @@ def test_halo_fills_what_a_process_carries_but_does_not_own(schedule: Schedule) 
         assert arrived[rank] == volume(carried) - volume(overlap(carried, d.owned("In", d.at(rank))))
 
 
-@given(steps())
+@given(training_steps())
 def test_sums_of_rows_that_others_own_return_to_their_owners(passes: tuple[Schedule, ...]) -> None:
     """The last round of backward-data: each process sends the sums that it carries for words of others."""
     (schedule,) = (each for each in passes if each.pass_plan.pass_ == "backward-data")
@@ -130,7 +131,7 @@ def test_the_same_problem_has_the_same_schedule(schedule: Schedule) -> None:
 
 def test_two_processes_by_hand() -> None:
     """Four rows, kernel 3, two rows each: a row from the neighbour, Ker shared, nothing reduced."""
-    d = Distribution(Nest(PerAxis(h=4, c=2), Window(1), conv(4), Window(1)), PerAxis(h=2))
+    d = Distribution(Nest(PerAxis(h=4, c=2), Window(1), same_window(4), Window(1)), PerAxis(h=2))
     halo, loop, reduce = Schedule(d, PassPlan("Out")).rounds()
     flat = ((0, 1), (0, 1), (0, 2), (0, 1))
     why = "the output rows of a block read input rows that its neighbours own"

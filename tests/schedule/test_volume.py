@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_nests import same_window
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import conv, distributions, schedules, steps
+from hypothesis_problems import distributions, schedules, training_steps
 
 from synth.layer.axes import TENSORS, PerAxis, Tensor
 from synth.layer.intervals import length
@@ -39,7 +40,7 @@ def test_planned_words_are_simulated_words_for_every_rank_and_tensor(schedule: S
 
 
 @settings(max_examples=60)
-@given(steps(), st.sampled_from([0, words.EVERY]))
+@given(training_steps(), st.sampled_from([0, words.EVERY]))
 def test_words_of_a_training_step_are_those_of_its_passes(passes: tuple[Schedule, ...], every: int) -> None:
     """Pass by pass and in sum, with any tensors kept between the passes, by classes or one by one."""
     d = passes[0].distribution
@@ -124,7 +125,7 @@ def test_words_that_are_beyond_64_bits_only_as_often_as_they_move() -> None:
     nest = Nest(PerAxis(b=2**30, c=2**30, k=2**30), Window(1), Window(1), Window(1))
     pass_plan = PassPlan("Out", PerAxis(b=2, k=32), swapped=True)
     assert received(Distribution(nest, PerAxis(k=2)), pass_plan).most()["in"] == 32 * 2**59
-    window = conv(2**10, 2**9 + 1)
+    window = same_window(2**10, 2**9 + 1)
     nest = Nest(PerAxis(b=2**25, h=2**10, c=2**25, k=2), Window(1), window, Window(1))
     rows = sum(length(window.reach(row, row + 1)) for row in range(2**10))
     pass_plan = PassPlan("Ker", PerAxis(h=2**10))
@@ -160,7 +161,7 @@ def test_partial_sums_of_tiles_that_are_visited_twice() -> None:
 
 def test_halo_of_huge_images_is_exact() -> None:
     rows = 2**38
-    window = conv(rows)
+    window = same_window(rows)
     nest = Nest(PerAxis(b=2**20, h=rows, c=2**20), Window(1), window, Window(1))
     most = received(Distribution(nest, PerAxis(h=4)), PassPlan()).most()
     assert most["halo"] == most["in"] == 2 * 2**40

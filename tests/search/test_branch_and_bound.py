@@ -9,10 +9,11 @@ from functools import reduce
 from operator import add
 
 import pytest
+from brute_force import all_grids, all_points
+from example_nests import same_window
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from problems import all_grids, conv, distributions, small_nests
-from test_tiling_search import all_points
+from hypothesis_problems import distributions, small_nests
 
 from synth.base.errors import InfeasibleError
 from synth.bounds.universal import universal_bound
@@ -236,7 +237,7 @@ def test_the_bound_by_heavy_processes_is_exact_far_from_the_padding(
 
     With a wide kernel the second of three blocks reads more columns, though it is one shorter.
     """
-    high, wide = conv(rows[0], kernel[0]), conv(columns[0], kernel[1] if columns[0] > 1 else 1)
+    high, wide = same_window(rows[0], kernel[0]), same_window(columns[0], kernel[1] if columns[0] > 1 else 1)
     nest = Nest(PerAxis(b=2, h=rows[0], w=columns[0], c=4, k=4), Window(1), high, wide)
     d = Distribution(nest, PerAxis(h=rows[1], w=columns[1], k=2))
     loaded = search_module._Search(Request(nest, d.grid.size))._loaded(d)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from brute_force import all_grids
 from hypothesis import given
 from hypothesis import strategies as st
-from named_problems import windows
-from problems import all_grids, small_nests
+from hypothesis_problems import small_nests, windows
 
 from synth.layer.axes import AXES, TENSORS, Axis, PerAxis
 from synth.layer.intervals import cuts, volume

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from brute_force import all_grids
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import all_grids, nests, small_nests
+from hypothesis_problems import nests, small_nests
 
 from synth.layer.axes import AXES, X_AXES, PerAxis
 from synth.layer.nest import Nest

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import nests
+from hypothesis_problems import nests
 
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES, SPATIAL, PerAxis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from problems import layers
+from hypothesis_problems import layers
 
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES

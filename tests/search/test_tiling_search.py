@@ -6,9 +6,11 @@ import math
 from dataclasses import replace
 
 import pytest
+from brute_force import all_points
+from example_nests import same_window
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from problems import all_pass_plans, conv, distributions, small_nests
+from hypothesis_problems import distributions, small_nests
 
 from synth.layer.axes import TENSORS, PerAxis, Tensor
 from synth.layer.nest import Nest
@@ -19,28 +21,10 @@ from synth.schedule.memory import Footprints
 from synth.schedule.memory_bound import LeastMemory
 from synth.schedule.panel_rotation import rotated
 from synth.schedule.pass_plan import PassPlan
-from synth.schedule.pass_program import pass_program
-from synth.schedule.volume import Visits, received
 from synth.search.branch_and_bound import Request
 from synth.search.tile_counts import tile_counts
 from synth.search.tiling_search import PANELS, choose_tiling
 from synth.search.training_step import choose_training_tilings
-
-Point = tuple[int, int]  # words, memory
-
-
-def all_points(d: Distribution, stationary: Tensor) -> dict[PassPlan, Point]:
-    """Words and memory of every pass plan."""
-    footprints = Footprints(d)
-    known: dict[tuple[int, ...], int] = {}
-    points = {}
-    for pass_plan in all_pass_plans(d.most_work, stationary):
-        n = pass_plan.counts
-        key = (*Visits.of(pass_program(d, pass_plan)).loads, n.d, n.h, n.w)
-        if key not in known:
-            known[key] = received(d, pass_plan).most()["total"]
-        points[pass_plan] = known[key], footprints.memory(pass_plan).words
-    return points
 
 
 @given(st.integers(1, 3000))
@@ -136,7 +120,7 @@ def test_panels_get_finer_and_then_inner_tiles_appear_as_memory_shrinks() -> Non
 
 def test_tiles_that_padding_cuts_short() -> None:
     """Four tiles of five rows are as long as three, but the longest reads fewer rows at the padded edge."""
-    d = Distribution(Nest(PerAxis(b=2, h=5, c=5, k=4), Window(1), conv(5), Window(1)), PerAxis(k=3))
+    d = Distribution(Nest(PerAxis(b=2, h=5, c=5, k=4), Window(1), same_window(5), Window(1)), PerAxis(k=3))
     points = all_points(d, "Out")
     for limit in sorted({memory for _, memory in points.values()}):
         found, _ = choose_tiling(d, ["Out"], limit)

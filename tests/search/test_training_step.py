@@ -10,7 +10,7 @@ from operator import add
 import pytest
 from cases import CASES
 from hypothesis import given, settings
-from problems import distributions, small_nests, steps
+from hypothesis_problems import distributions, small_nests, training_steps
 
 import synth
 from synth.layer.axes import TENSORS, PerAxis, Tensor
@@ -54,7 +54,7 @@ def test_roles_hand_over_what_is_kept(sequence: Passes, kept: frozenset[Tensor])
         assert tensor in reads(finds)
 
 
-@given(steps())
+@given(training_steps())
 @settings(max_examples=60)
 def test_schedules_are_right_and_fit_the_planned_memory(schedules: tuple[Schedule, ...]) -> None:
     """For every pass and every set of kept tensors; `verify` looks at all words and all ranks."""

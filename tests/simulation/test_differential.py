@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 
 import pytest
-from differential import CORPUS, Problem, Verdict, checked, drawn, on_ranks, verdicts
+from differential import CORPUS, Verdict, checked, on_ranks, verdicts
+from seeded_problems import Problem, random_problem
 
 from synth.base.errors import CheckError
 
@@ -36,8 +37,8 @@ def test_a_slice_of_the_problems() -> None:
 
 
 def test_problems_are_the_same_every_time_and_reach_what_they_are_for() -> None:
-    problems = [drawn(1, number) for number in range(300)]
-    assert problems == [drawn(1, number) for number in range(300)]
+    problems = [random_problem(1, number) for number in range(300)]
+    assert problems == [random_problem(1, number) for number in range(300)]
     assert {problem.pass_ for problem in problems} == {
         "forward",
         "backward-data",
@@ -62,7 +63,9 @@ def test_a_wrong_count_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     import synth.schedule.volume as words
 
     made = next(
-        made for made in (drawn(1, number).planned() for number in range(100)) if made.words["ker"] > 0
+        made
+        for made in (random_problem(1, number).planned() for number in range(100))
+        if made.words["ker"] > 0
     )
     right = words._Counter.flat
     monkeypatch.setattr(words._Counter, "flat", lambda self, tensor: right(self, tensor) - (tensor == "Ker"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from example_nests import Values, whole_numbers
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import KINDS, Values, integers_for, layers, schedules
+from hypothesis_problems import KINDS, layers, schedules
 
 from synth.layer.axes import AXES, PerAxis
 from synth.layer.layer import Layer
@@ -71,7 +72,7 @@ def test_values_are_torch_values(kind: str, data: st.DataObject) -> None:
 @given(schedules())
 def test_counting_alone_gives_the_same_words_and_memory(schedule: Schedule) -> None:
     nest = schedule.distribution.nest
-    full = simulate(schedule, integers_for(nest, "In"), integers_for(nest, "Ker"))
+    full = simulate(schedule, whole_numbers(nest, "In"), whole_numbers(nest, "Ker"))
     counted = simulate(schedule)
     assert counted.out is None
     assert (counted.received, counted.peak) == (full.received, full.peak)

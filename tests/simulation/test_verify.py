@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import pytest
+from example_nests import same_window, whole_numbers
 from hypothesis import given
-from problems import conv, integers_for, schedules
+from hypothesis_problems import schedules
 
 from synth.base.errors import CheckError
 from synth.layer.axes import PerAxis, Tensor
@@ -50,7 +51,7 @@ def tampered(right: Schedule, edit: Edit) -> Tampered:
 
 def example(stationary: Tensor = "Out", grid: PerAxis | None = None, **counts: int) -> Schedule:
     """Twelve processes along b, h, c and k: a halo, broadcasts of In and Ker, and a reduction of Out."""
-    nest = Nest(PerAxis(b=2, h=8, w=3, c=9, k=6), Window(1), conv(8), conv(3))
+    nest = Nest(PerAxis(b=2, h=8, w=3, c=9, k=6), Window(1), same_window(8), same_window(3))
     grid = grid or PerAxis(h=2, c=3, k=2)
     return Schedule(Distribution(nest, grid), PassPlan(stationary, PerAxis(**counts)))
 
@@ -209,7 +210,7 @@ def test_partial_sums_of_one_rank_twice_and_of_another_never() -> None:
     nest = wrong.distribution.nest
     assert {v.source for v in next(r for r in wrong.rounds() if r.phase == "reduce").reductions[:2]} == {2}
     with pytest.raises(IncompleteResult, match=r"partial sums of Out for others"):
-        simulate(wrong, integers_for(nest, "In"), integers_for(nest, "Ker"))
+        simulate(wrong, whole_numbers(nest, "In"), whole_numbers(nest, "Ker"))
     with pytest.raises(IncompleteResult):
         verify(wrong)
 
@@ -363,7 +364,7 @@ def test_faults_are_check_errors() -> None:
 @given(schedules())
 def test_a_verified_schedule_computes_the_layer(schedule: Schedule) -> None:
     nest = schedule.distribution.nest
-    inputs, ker = integers_for(nest, "In"), integers_for(nest, "Ker")
+    inputs, ker = whole_numbers(nest, "In"), whole_numbers(nest, "Ker")
     out = simulate(schedule, inputs, ker).out
     assert out is not None
     assert (out == reference(nest, inputs, ker)).all()

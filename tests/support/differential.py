@@ -15,8 +15,6 @@ import argparse
 import collections
 import json
 import multiprocessing
-import random
-import re
 import sys
 import tempfile
 import time
@@ -28,96 +26,16 @@ from typing import Any
 import numpy as np
 from program_batch import run_programs
 from rich.progress import track
+from seeded_problems import random_problem
 
 from synth.base.errors import CheckError, InfeasibleError
 from synth.launch.reference import expected, shapes
-from synth.layer.layer import Layer, LayerError
-from synth.layer.passes import TASKS, WRITES, role_name
-from synth.planning.derive import STAYS, plan
+from synth.layer.passes import WRITES, role_name
 from synth.planning.plan import Plan
 from synth.simulation.interpreter import simulate
 from synth.simulation.verify import verify
 
 CORPUS = Path(__file__).parents[1] / "data" / "differential.jsonl"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is asked of the planner; `memory` is a share of what the plan takes without a limit."""
-
-    layer: dict[str, Any]
-    procs: int
-    pass_: str
-    stationary: str
-    memory: float | None
-    balance: float
-    exact: bool
-    grid: dict[str, int]
-
-    def planned(self) -> Plan:
-        """The plan; where the memory is too little, the plan within the least that would do."""
-        layer = Layer.from_json(self.layer, "problem", "differential")
-        asked: dict[str, Any] = {
-            "stationary": self.stationary,
-            "grid": self.grid,
-            "balance": self.balance,
-            "exact_procs": self.exact,
-            "pass_": self.pass_,
-        }
-        free = plan(layer, self.procs, **asked)
-        if self.memory is None:
-            return free
-        limit = max(layer.nest.word_bytes, int(free.used_bytes * self.memory))
-        try:
-            return plan(layer, self.procs, limit, **asked)
-        except InfeasibleError as fault:
-            least = re.search(r"--memory (\d+)", str(fault))
-            if least is None:
-                raise
-            return plan(layer, self.procs, int(least[1]), **asked)
-
-
-def drawn(seed: int, number: int, most: int = 12) -> Problem:
-    """A problem for at most `most` processes; some have fewer multiply-adds than processes."""
-    rng = random.Random(f"{seed}/{number}")
-    layer = small_layer(rng, rng.choice([1, 2, 3, 5, 6]))
-    procs = rng.randint(1, most)
-    grid = {}
-    if rng.random() < 0.2:
-        axis = rng.choice("bgdhwck")
-        grid = {axis: rng.randint(1, min(procs, getattr(layer.nest.extents, axis)))}
-    return Problem(
-        layer.to_json(),
-        procs,
-        rng.choice(TASKS),
-        rng.choice(["auto", *STAYS]),
-        rng.choice([None, None, None, rng.uniform(0, 1)]),
-        rng.choice([0.1, 0.1, 0.0, 0.5, 10.0]),
-        rng.random() < 0.1 and not grid,
-        grid,
-    )
-
-
-def small_layer(rng: random.Random, most: int) -> Layer:
-    """Any kind of layer with extents of at most `most`: strides, dilations, paddings, groups; all uneven."""
-    dims = rng.choice([0, 1, 2, 2, 3])
-    if dims == 0:
-        return Layer.matmul(rng.randint(1, most), rng.randint(1, most), rng.randint(1, most))
-    make = (Layer.conv1d, Layer.conv2d, Layer.conv3d)[dims - 1]
-    while True:
-        groups = rng.choice([1, 1, 1, 2, 3])
-        size = [rng.randint(1, most + 2 - (dims > 2)) for _ in range(dims)]
-        channels, filters = (groups * rng.randint(1, min(most, 4)) for _ in range(2))
-        rest = {
-            "stride": [rng.choice([1, 1, 2, 3]) for _ in range(dims)],
-            "padding": [rng.choice([0, 1, 2]) for _ in range(dims)],
-            "dilation": [rng.choice([1, 1, 2]) for _ in range(dims)],
-        }
-        kernel = [rng.randint(1, 3) for _ in range(dims)]
-        try:
-            return make([rng.randint(1, 3), channels, *size], filters, kernel, groups=groups, **rest)  # type: ignore[arg-type]
-        except LayerError:
-            continue
 
 
 def checked(made: Plan) -> None:
@@ -175,7 +93,7 @@ class Verdict:
 
 def judged(seed: int, number: int) -> Verdict:
     """One problem, planned and checked; a refusal that names what would do is no fault."""
-    problem = drawn(seed, number)
+    problem = random_problem(seed, number)
     kind = f"{problem.layer['kind']} {problem.pass_}"
     try:
         checked(problem.planned())
@@ -212,7 +130,7 @@ def on_ranks(seed: int, count: int, folder: Path) -> Iterator[Verdict]:
     while sum(map(len, by_procs.values())) < count:
         number += 1
         try:
-            made = drawn(seed, -number, 6).planned()
+            made = random_problem(seed, -number, 6).planned()
         except InfeasibleError:
             continue
         by_procs.setdefault(made.procs, []).append((number, made))
@@ -227,7 +145,7 @@ def remember(seed: int, failed: list[Verdict]) -> None:
     with CORPUS.open("a", encoding="utf-8") as file:
         for verdict in failed:
             most = 12 if verdict.number >= 0 else 6
-            file.write(json.dumps(asdict(drawn(seed, verdict.number, most))) + "\n")
+            file.write(json.dumps(asdict(random_problem(seed, verdict.number, most))) + "\n")
 
 
 def main() -> int:

@@ -1,16 +1,15 @@
-"""Random problems for property tests: layers, nests, grids and pass plans, small enough for brute force."""
+"""Hypothesis strategies for what the planner is asked: windows, layers, nests, distributions, schedules.
+
+Extents are small enough for brute force, and parts and tiles rarely divide them. Strides, dilations, paddings
+and groups are of every kind that torch accepts.
+"""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from synth.layer.axes import AXES, TENSORS, PerAxis, Tensor
 from synth.layer.layer import Layer
@@ -24,7 +23,21 @@ from synth.schedule.schedule import Schedule
 from synth.search.training_step import pass_templates
 
 KINDS = tuple(SPATIAL_AXES)
-Values = NDArray[Any]
+MOST_PROCS = 24  # of a distribution
+MOST_TILES = 24  # of a pass plan
+
+
+# -- layers and nests -----------------------------------------------------------------------------------
+
+
+@st.composite
+def windows(draw: st.DrawFn, largest: int = 16) -> Window:
+    """A window with any stride, dilation and padding that torch accepts."""
+    kernel, stride = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    dilation, padding = draw(st.integers(1, 3)), draw(st.integers(0, 3))
+    least = max(1, dilation * (kernel - 1) + 1 - 2 * padding)
+    size = draw(st.integers(least, least + largest))
+    return Window.reduced(size, kernel, stride, dilation, padding)
 
 
 @st.composite
@@ -69,12 +82,37 @@ def small_nests(most: int = 5) -> st.SearchStrategy[Nest]:
 
 
 @st.composite
+def image_nests(draw: st.DrawFn, groups: int = 1) -> Nest:
+    """Convolutions in two spatial dimensions with up to 64 samples, channels and filters."""
+    high, wide = draw(windows()), draw(windows())
+    b, c, k = (draw(st.sampled_from([1, 2, 3, 8, 64])) for _ in range(3))
+    g = draw(st.integers(1, groups))
+    return Nest(PerAxis(b=b, g=g, c=c, k=k, h=high.out, w=wide.out), Window(1), high, wide)
+
+
+@st.composite
+def nests_without_halo(draw: st.DrawFn) -> Nest:
+    """Layers whose tiles have no halo: kernel = stride, no padding; so Eq. 3 has Eq. 4's cost."""
+
+    def window() -> Window:
+        kernel, out = draw(st.integers(1, 3)), draw(st.integers(1, 20))
+        return Window.reduced(kernel * out, kernel, kernel, 1, 0)
+
+    high, wide = window(), window()
+    b, c, k = (draw(st.integers(1, 300)) for _ in range(3))
+    return Nest(PerAxis(b=b, c=c, k=k, h=high.out, w=wide.out), Window(1), high, wide)
+
+
+# -- distributions and schedules ------------------------------------------------------------------------
+
+
+@st.composite
 def distributions(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) -> Distribution:
     """A nest on a grid of at most 24 processes; parts rarely divide extents."""
     made = draw(nests() if nest is None else nest)
     parts = [draw(st.sampled_from((1, *range(1, min(extent, 4) + 1)))) for extent in made.extents]
     grid = PerAxis(*parts)
-    assume(grid.size <= 24)
+    assume(grid.size <= MOST_PROCS)
     return Distribution(made, grid)
 
 
@@ -86,17 +124,16 @@ def schedules(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) -> S
 
 
 @st.composite
-def steps(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) -> tuple[Schedule, ...]:
-    """The three passes of a training step on one distribution, with any tensors kept between them."""
+def training_steps(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) -> tuple[Schedule, ...]:
+    """The three passes of a training step on one distribution; each tensor may be saved for a later pass."""
     distribution = draw(distributions(nest))
-    kept = frozenset(tensor for tensor in TENSORS if draw(st.booleans()))
+    saved = frozenset(tensor for tensor in TENSORS if draw(st.booleans()))
     sequence = draw(st.sampled_from(sequences()))
-    return tuple(
-        Schedule(distribution, _tiled(draw, distribution, role)) for role in pass_templates(kept, sequence)
-    )
+    templates = pass_templates(saved, sequence)
+    return tuple(Schedule(distribution, _tiled(draw, distribution, each)) for each in templates)
 
 
-def _tiled(draw: st.DrawFn, distribution: Distribution, role: PassPlan) -> PassPlan:
+def _tiled(draw: st.DrawFn, distribution: Distribution, template: PassPlan) -> PassPlan:
     """Any stationary tensor, at most 24 tiles, either order of the inner loops."""
     work = distribution.most_work
     counts = [
@@ -104,39 +141,6 @@ def _tiled(draw: st.DrawFn, distribution: Distribution, role: PassPlan) -> PassP
         for axis in AXES
     ]
     stationary: Tensor = draw(st.sampled_from(TENSORS))
-    made = replace(role, stationary=stationary, counts=PerAxis(*counts), swapped=draw(st.booleans()))
-    assume(made.steps <= 24)
+    made = replace(template, stationary=stationary, counts=PerAxis(*counts), swapped=draw(st.booleans()))
+    assume(made.steps <= MOST_TILES)
     return made
-
-
-def integers_for(nest: Nest, tensor: Tensor, seed: int = 0) -> Values:
-    """Whole numbers as float64: every sum of products is exact, whatever the order."""
-    generator = np.random.default_rng((seed, TENSORS.index(tensor)))
-    return generator.integers(-4, 5, nest.shapes[tensor]).astype(np.float64)
-
-
-def all_pass_plans(work: PerAxis, stationary: Tensor) -> Iterator[PassPlan]:
-    """Every pass plan of a block: all counts along all axes but g, both orders of the inner loops."""
-    ranges = [range(1, 2) if axis == "g" else range(1, n + 1) for axis, n in zip(AXES, work, strict=True)]
-    for counts in itertools.product(*ranges):
-        for swapped in (False, True):
-            yield PassPlan(stationary, PerAxis(*counts), swapped)
-
-
-def all_grids(extents: PerAxis, procs: int, exact: bool = False) -> Iterator[PerAxis]:
-    """Every grid of at most (or exactly) `procs` processes without empty blocks."""
-
-    def extended(axis: int, grid: tuple[int, ...], size: int) -> Iterator[PerAxis]:
-        if axis == len(AXES):
-            if size == procs or not exact:
-                yield PerAxis(*grid)
-            return
-        for parts in range(1, min(extents[axis], procs // size) + 1):
-            yield from extended(axis + 1, (*grid, parts), size * parts)
-
-    yield from extended(0, (), 1)
-
-
-def conv(nest_out: int, kernel: int = 3) -> Window:
-    """A 'same' window, for examples by hand."""
-    return Window.reduced(nest_out, kernel, 1, 1, kernel // 2)
