@@ -1,1 +1,1 @@
-"""Errors, units, text tables and files: what every stage uses and no stage owns."""
+"""Errors, units, arithmetic, text tables and files. Every stage may import them."""

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic file writes: a file appears completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from synth.base.errors import UsageError
 
 
 def put(text: str, path: str | None) -> None:
-    """To a file, whole or not at all, or to stdout where there is no path; see `write_bytes`."""
+    """Write text to a file, see `write_bytes`, or to stdout if `path` is None."""
     if path is None:
         sys.stdout.write(text)
     else:
@@ -24,18 +24,18 @@ def write_whole(path: str, text: str) -> None:
 
 
 def write_bytes(path: str, data: bytes) -> None:
-    """Write a file through a neighbour that is renamed into place.
+    """Write a temporary file in the same folder and rename it to `path`.
 
-    Raises `UsageError` where it cannot be written; what was there before is then still there.
+    Raises `UsageError` if the file cannot be written. An earlier file at `path` is then unchanged.
     """
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-        _write_in_place(path, data)  # a device or a pipe is written to, never replaced
+        _write_in_place(path, data)  # a device or pipe must not be replaced by a file
         return
     if "\0" in path:
         raise UsageError(f"{path!r} is no file name; name a file")
     folder = os.path.dirname(path) or "."
     try:
-        handle, waiting = tempfile.mkstemp(dir=folder, prefix=".synth-", suffix=".part")
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".synth-", suffix=".part")
     except OSError as fault:
         raise UsageError(
             f"{path}: cannot be written ({fault.strerror}); check the folder and its rights"
@@ -47,15 +47,15 @@ def write_bytes(path: str, data: bytes) -> None:
             os.fsync(file.fileno())
         mask = os.umask(0)
         os.umask(mask)
-        os.chmod(waiting, 0o666 & ~mask)
-        os.replace(waiting, path)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
     except OSError as fault:
         with contextlib.suppress(OSError):
-            os.unlink(waiting)
+            os.unlink(temporary)
         raise UsageError(f"{path}: cannot be written ({fault.strerror}); check space and rights") from fault
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(waiting)
+            os.unlink(temporary)
         raise
 
 

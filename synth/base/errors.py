@@ -1,6 +1,6 @@
-"""What can go wrong, one class per kind of fault; every message is one sentence and a remedy.
+"""Error classes, one per kind of fault. A message is one sentence and a remedy.
 
-The command line turns a class into its exit code; nothing else looks at the code.
+The command line exits with the `exit_code` of the class.
 """
 
 from __future__ import annotations
@@ -9,36 +9,36 @@ from typing import ClassVar
 
 
 class SynthError(Exception):
-    """A fault that a user can mend. `str(error)` is the whole message, ready to print."""
+    """A fault that a user can fix. `str(error)` is the complete message, ready to print."""
 
     exit_code: ClassVar[int] = 1
 
 
 class UsageError(SynthError):
-    """The command line, or the arguments of a call, contradict themselves or are out of range."""
+    """Arguments of the command line or of a call contradict each other or are out of range."""
 
     exit_code = 2
 
 
 class InputError(SynthError):
-    """An input file is wrong; the message starts with `file:line:column:` where there is a place."""
+    """An input file is wrong. The message starts with `file:line:column:` if the position is known."""
 
     exit_code = 3
 
 
 class InfeasibleError(SynthError):
-    """No plan fits the request; the message names the smallest request that would do."""
+    """No plan fits the request. The message names the smallest change that makes a plan possible."""
 
     exit_code = 4
 
 
 class CheckError(SynthError):
-    """Two derivations of one number or value disagree: a plan, a program or a machine is wrong."""
+    """Two derivations of one value disagree: a plan, a program or a machine is wrong."""
 
     exit_code = 5
 
 
 class RunError(SynthError):
-    """A distributed run did not end by itself with a result."""
+    """A distributed run ended without a result."""
 
     exit_code = 6

@@ -1,4 +1,4 @@
-"""Ranges on the command line: `64`, `1,8,61`, `1:65536`, `64KiB:64GiB`; log-spaced, ascending, distinct."""
+"""Ranges on the command line: `64`, `1,8,61`, `1:65536`, `64KiB:64GiB`. LOW:HIGH is log-spaced."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MOST_PROCS = 2**30
 
 
 def parse_procs(text: str, points: int | None = None) -> list[int]:
-    """Numbers of processes from `64`, `1,8,61` or `1:65536`. Raises `UsageError`."""
+    """Process counts from `64`, `1,8,61` or `1:65536`, ascending and distinct. Raises `UsageError`."""
     return _parse(text, points, _count, "--procs")
 
 
 def parse_memory(text: str, points: int | None = None) -> list[int]:
-    """Bytes per process from `16GiB`, `1MiB,1GiB` or `64KiB:64GiB`. Raises `UsageError`."""
+    """Bytes per process from `16GiB`, `1MiB,1GiB` or `64KiB:64GiB`, ascending. Raises `UsageError`."""
     return _parse(text, points, parse_bytes, "--memory")
 
 
@@ -46,7 +46,11 @@ def _parse(text: str, points: int | None, number: Callable[[str], int], flag: st
 
 
 def spaced(low: int, high: int, points: int | None = None) -> list[int]:
-    """Integers from `low` to `high`, both included: doubling, or about `points` of them log-spaced."""
+    """Ascending integers from `low` to `high` inclusive.
+
+    Each is twice the one before, or, if `points` is given, about `points` of them are log-spaced.
+    Raises `UsageError` if `points` is out of range.
+    """
     if points is None:
         values = [low]
         while values[-1] * 2 <= high:

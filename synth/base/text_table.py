@@ -1,4 +1,4 @@
-"""Lines, tables and paragraphs of plain text, at most `WIDTH` columns wide."""
+"""Tables and paragraphs of plain text, at most `WIDTH` columns wide."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ WIDTH = 110
 
 
 def wrapped(lines: Iterable[str]) -> list[str]:
-    """Lines of at most `WIDTH` columns; what is left of a longer one goes on below, further right."""
-    rest = " " * 14
+    """The lines, broken at `WIDTH` columns. Continuation lines are indented."""
+    indent = " " * 14
     return [
         part
         for line in lines
-        for part in (textwrap.wrap(line, WIDTH, subsequent_indent=rest, break_on_hyphens=False) or [""])
+        for part in (textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_on_hyphens=False) or [""])
     ]
 
 
 def indented(lines: Iterable[str]) -> list[str]:
-    """Lines moved two columns to the right."""
+    """The lines, indented by two columns."""
     return [f"  {line}" for line in lines]
 
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
-    """Columns of equal width; those in `right` are aligned to the right."""
+    """Rows of cells as aligned columns. Columns whose index is in `right` are right-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:

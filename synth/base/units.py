@@ -1,4 +1,4 @@
-"""Sizes and counts as people write them: `16GiB`, `64M`, `1:4096`."""
+"""Sizes and counts as people write them: `16GiB`, `64M`, `1e3`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parse_bytes(text: str) -> int:
 
 
 def as_bytes(size: object) -> int | None:
-    """Bytes from what a caller gives: text, a whole number, or None. Raises `UsageError`."""
+    """Bytes from an argument of the Python API: text, a whole number, or None. Raises `UsageError`."""
     if isinstance(size, str):
         return parse_bytes(size)
     if isinstance(size, float) and size.is_integer():
@@ -64,7 +64,7 @@ def parse_whole(text: str) -> int:
 
 
 def whole(text: str) -> int:
-    """`parse_whole` as the type of a flag: argparse then names the flag."""
+    """`parse_whole` as the type of an argparse flag, so that argparse names the flag in its message."""
     try:
         return parse_whole(text)
     except UsageError as fault:
@@ -72,7 +72,7 @@ def whole(text: str) -> int:
 
 
 def show_bytes(size: int) -> str:
-    """For people, in binary units: `1.5 MiB`."""
+    """Bytes as text for people, in binary units: `1.5 MiB`."""
     value, unit = float(size), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:
@@ -82,5 +82,5 @@ def show_bytes(size: int) -> str:
 
 
 def show_words(words: float) -> str:
-    """For people, with thousands separated: `1 234 567`."""
+    """Words as text for people, with separated thousands: `1 234 567`."""
     return f"{round(words):,}".replace(",", " ")

@@ -1,8 +1,8 @@
-"""YAML with places: a tree in which every value knows its line and column, and keeps its own spelling.
+"""YAML with source positions: every value of the tree has its line, its column and its original spelling.
 
-YAML 1.1 reads `1:30` as 90, `1_000` as 1000, `010` as 8 and `yes` as true. Here a scalar stays the text
-that the user wrote until somebody asks for an integer, and then only plain decimal digits are one. The
-tree is built from parse events, so depth, size and aliases are checked before anything is built of them.
+YAML 1.1 reads `1:30` as 90, `1_000` as 1000, `010` as 8 and `yes` as true. Here a scalar keeps the text
+that the user wrote. `Scalar.integer` accepts plain decimal digits only. The tree is built from parse
+events, so depth, size and aliases are checked before a value is built.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 _UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAB_INDENT = re.compile(r" *\t")
 
-# spelling -> what YAML 1.1 would make of it
+# spelling -> how YAML 1.1 would read it
 _TRAPS: tuple[tuple[str, str], ...] = (
     (r"(?i:y|n|yes|no|true|false|on|off)", "which YAML reads as true or false; write an integer"),
     (r"[+-]?[0-9]+(:[0-9]+)+", "which YAML 1.1 reads in base 60; write the number in decimal digits"),
@@ -38,14 +38,14 @@ _TRAPS: tuple[tuple[str, str], ...] = (
 
 
 def shown(text: str, longest: int = 40) -> str:
-    """User text fit for a message: one line, printable, cut at `longest` characters."""
+    """User text made safe for a message: one line, printable, cut at `longest` characters."""
     cut = text if len(text) <= longest else text[: longest - 3] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean kernel?` when one of `known` is near, else the list of what is known."""
-    import difflib  # 5 ms that only a wrong input pays
+    """`; did you mean kernel?` if one of `known` is similar to `word`, else the list of known words."""
+    import difflib  # takes 5 ms, and only wrong input needs it
 
     names = list(known)
     near = difflib.get_close_matches(word[:100], names, n=1)
@@ -54,26 +54,29 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Node:
-    """A value of the file; `line` and `column` count from 1."""
+    """A value of the file. `line` and `column` count from 1."""
 
     filename: str
     line: int
     column: int
 
     def fault(self, sentence: str) -> InputError:
-        """An `InputError` at this place, for the caller to raise."""
+        """An `InputError` at this position. The caller raises it."""
         return InputError(f"{self.filename}:{self.line}:{self.column}: {sentence}")
 
 
 @dataclass(frozen=True)
 class Scalar(Node):
-    """A single value, as the user spelled it."""
+    """A single value in the user's spelling."""
 
     text: str
     quoted: bool
 
     def integer(self, what: str) -> int:
-        """The integer that is written here in plain decimal digits; anything else is an `InputError`."""
+        """The value as an integer. Raises `InputError` unless it is written in plain decimal digits.
+
+        `what` names the value in the message.
+        """
         digits = _INTEGER.fullmatch(self.text)
         if digits and not self.quoted:
             if len(self.text) > MAX_DIGITS:
@@ -107,16 +110,16 @@ class Listing(Node):
 
 @dataclass(frozen=True)
 class Mapping(Node):
-    """A YAML mapping; no key occurs twice."""
+    """A YAML mapping. No key occurs twice."""
 
-    entries: dict[str, tuple[Scalar, Node]]  # key -> the key's own place, its value
+    entries: dict[str, tuple[Scalar, Node]]  # key -> (the key with its position, the value)
 
     def __str__(self) -> str:
         return "a mapping"
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The text of a small UTF-8 file. `InputError` when there is none, or it is not such a file."""
+    """The text of a small UTF-8 file. Raises `InputError` if it is missing, unreadable or too large."""
     name = shown(os.fspath(path), 4096)
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
@@ -139,12 +142,12 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def parse(text: str, filename: str) -> Node | None:
-    """The one document in `text` as a tree, None when there is nothing but comments.
+    """The one document in `text` as a tree, or None if the text has only comments.
 
-    Raises `InputError` with the place for whatever is not plain YAML: bad syntax, a second document,
-    a key given twice, tags, anchors and aliases, and trees too deep or too large to be meant.
+    Raises `InputError` with the position for everything but plain YAML: bad syntax, a second document,
+    a duplicate key, tags, anchors and aliases, and trees deeper or larger than an input file needs.
     """
-    import yaml  # 15 ms that users from Python need not pay
+    import yaml  # takes 15 ms, and users of the Python API may not need it
 
     filename = shown(filename, 4096)
     if len(text) > MAX_BYTES:
@@ -179,7 +182,7 @@ def _syntax_fault(filename: str, text: str, error: Any) -> InputError:
 
 
 class _Builder:
-    """Parse events to a tree, one pass, refusing what a plain input file never has."""
+    """Builds the tree from parse events in one pass and refuses YAML that no input file needs."""
 
     def __init__(self, filename: str, events: Iterator[Any]) -> None:
         self.filename = filename

@@ -1,4 +1,4 @@
-"""Many half-open intervals at once, as arrays of their lows and their highs."""
+"""Vectorized half-open intervals: arrays of lower ends and arrays of upper ends."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 Many = NDArray[Any]  # int64
-Spans = tuple[Many, Many]  # lows and highs of many intervals
+Spans = tuple[Many, Many]  # lower and upper ends of many intervals
 
 
-def covered(intervals: Spans, spans: Spans) -> Many:
-    """Positions of all intervals inside each span, one that several intervals hold counted several times.
+def covered(intervals: Spans, windows: Spans) -> Many:
+    """Per window, the sum over all intervals of the length of interval ∩ window.
 
-    Intervals and spans are arrays of lows and highs; the result has the shape of the spans.
+    A position in several intervals counts once for each. The result has the shape of `windows`.
     """
-    total = np.zeros(np.shape(spans[0]), np.int64)
-    for edges, sign in zip(intervals, (1, -1), strict=True):  # positions from an edge on
+    total = np.zeros(np.shape(windows[0]), np.int64)
+    # The length of [a, b) ∩ [c, d) is r(d-a) - r(c-a) - r(d-b) + r(c-b), with r(n) = max(n, 0).
+    for edges, sign in zip(intervals, (1, -1), strict=True):
         edges = np.sort(edges)
-        wide = np.int64 if len(edges) * int(max(edges[-1], spans[1].max())) < 2**62 else object
+        wide = np.int64 if len(edges) * int(max(edges[-1], windows[1].max())) < 2**62 else object
         sums = np.concatenate([[0], np.cumsum(edges.astype(wide))])
-        for ends, side in zip(spans, (-1, 1), strict=True):
+        for ends, side in zip(windows, (-1, 1), strict=True):
             before = np.searchsorted(edges, ends)
             total = total + sign * side * (ends.astype(wide) * before - sums[before])
     exact: Many = total.astype(np.int64)
@@ -29,7 +30,7 @@ def covered(intervals: Spans, spans: Spans) -> Many:
 
 
 def cut(whole: tuple[Any, Any], parts: Any, index: Any) -> Spans:
-    """One of `parts` equal pieces of intervals, the longer ones first."""
+    """Part `index` of `parts` of each interval; see `intervals.cut`."""
     low, high = whole
     size, longer = (high - low) // parts, (high - low) % parts
     start = low + index * size + np.minimum(index, longer)
@@ -37,18 +38,22 @@ def cut(whole: tuple[Any, Any], parts: Any, index: Any) -> Spans:
 
 
 def meet(one: Spans, other: Spans) -> Spans:
-    """What two intervals share; empty ones lie where the later one begins."""
+    """Pairwise intersections. An empty one is `(low, low)` with the larger lower end."""
     low = np.maximum(one[0], other[0])
     return low, np.maximum(low, np.minimum(one[1], other[1]))
 
 
 def lengths(spans: Spans) -> Many:
-    """How long each interval is."""
+    """The length of each interval."""
     return spans[1] - spans[0]
 
 
 def widened(own: Spans, need: Spans, parts: Any, part: Any) -> Spans:
-    """What a process carries of a row interval that its group needs: the ends go to the outermost parts."""
+    """The carried interval of each process: the rows of `need` that it sends to its group.
+
+    `own` are the rows that part `part` of `parts` owns. The first part also carries the rows of `need`
+    below its own, and the last part those above.
+    """
     low = np.where(part == 0, need[0], own[0])
     high = np.where(part == parts - 1, need[1], own[1])
     return meet((low, np.maximum(low, high)), need)

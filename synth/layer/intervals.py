@@ -1,4 +1,4 @@
-"""Half-open intervals and boxes of them: the only language in which ownership and moves are written."""
+"""Half-open intervals, and boxes of intervals. Ownership and communication are expressed as boxes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 Interval = tuple[int, int]  # [low, high); empty when low == high
 Box = tuple[Interval, ...]  # one interval per dimension of a tensor
-Block = dict[str, Interval]  # axis -> the interval of the nest that a process or a step works on
+Block = dict[str, Interval]  # axis -> the interval of the loop that a process or a step works on
 
 
 def cut(whole: Interval, parts: int, index: int) -> Interval:
-    """Part `index` of `parts`, as torch.tensor_split cuts: the first `length mod parts` are one longer."""
+    """Part `index` of `parts`, as `torch.tensor_split` splits. The first `length % parts` are one longer."""
     low, high = whole
     size, longer = divmod(high - low, parts)
     start = low + index * size + min(index, longer)
@@ -19,17 +19,17 @@ def cut(whole: Interval, parts: int, index: int) -> Interval:
 
 
 def cuts(whole: Interval, parts: int) -> list[Interval]:
-    """All parts of `cut`, in order."""
+    """All parts of `cut`, in ascending order."""
     return [cut(whole, parts, index) for index in range(parts)]
 
 
 def length(interval: Interval) -> int:
-    """Positions in an interval."""
+    """Number of positions in an interval."""
     return interval[1] - interval[0]
 
 
 def meet(one: Interval, other: Interval) -> Interval:
-    """Intersection; `(low, low)` when they do not meet."""
+    """Intersection of two intervals. It is `(low, low)` if they are disjoint."""
     low = max(one[0], other[0])
     return low, max(low, min(one[1], other[1]))
 
@@ -40,7 +40,7 @@ def shape(box: Box) -> tuple[int, ...]:
 
 
 def volume(box: Box) -> int:
-    """Words in a box."""
+    """Number of words in a box."""
     return math.prod(high - low for low, high in box)
 
 
@@ -50,17 +50,17 @@ def overlap(one: Box, other: Box) -> Box:
 
 
 def contains(outer: Box, inner: Box) -> bool:
-    """Whether every word of `inner` is in `outer`; an empty box is in every box."""
+    """Whether every word of `inner` is in `outer`. Every box contains the empty box."""
     return volume(inner) == 0 or all(o[0] <= i[0] and i[1] <= o[1] for o, i in zip(outer, inner, strict=True))
 
 
 def within(box: Box, frame: Box) -> tuple[slice, ...]:
-    """Slices that pick `box` out of an array that holds `frame`."""
+    """Slices that select `box` from an array that holds `frame`."""
     return tuple(slice(b[0] - f[0], b[1] - f[0]) for b, f in zip(box, frame, strict=True))
 
 
 def subtract(box: Box, hole: Box) -> Iterator[Box]:
-    """Disjoint boxes that together are `box` without `hole`."""
+    """Disjoint boxes whose union is `box` without `hole`."""
     inner = overlap(box, hole)
     if volume(inner) == 0:
         if volume(box):
