@@ -1,4 +1,4 @@
-"""The names of things: axes of the process grid, loop indices, tensors and their dimensions.
+"""Names: the axes of the process grid, the loop indices, the tensors and their dimensions.
 
 Legend (the letters of Li et al., SPAA'21, extended to three spatial dimensions and groups):
     b  sample (a row of Out in a matrix product)     N_  extent of a loop
@@ -8,8 +8,8 @@ Legend (the letters of Li et al., SPAA'21, extended to three spatial dimensions 
     k  output channel of the group                   x   the composite (b, d, h, w)
     t r s  kernel position along d, h, w; never split
 
-Every loop nest here has all seven axes; what a layer does not have has extent 1. That one convention
-makes conv1d, conv2d, conv3d, grouped convolution and the matrix product one problem.
+Every loop nest has all seven axes. An axis that a layer lacks has extent 1. So conv1d, conv2d, conv3d,
+grouped convolution and the matrix product are one problem.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ X_AXES: tuple[Axis, ...] = ("b", "d", "h", "w")  # the composite index x
 KERNEL_OF: dict[str, str] = {"d": "t", "h": "r", "w": "s"}
 TENSORS: tuple[Tensor, ...] = ("In", "Ker", "Out")
 
-# tensor -> its dimensions in storage order, named by the axis (or kernel index) that walks them
+# tensor -> its dimensions in storage order, each named by the axis (or kernel index) that indexes it
 DIMS: dict[Tensor, tuple[str, ...]] = {
     "In": ("b", "g", "c", "d", "h", "w"),
     "Ker": ("g", "k", "c", "t", "r", "s"),
     "Out": ("b", "g", "k", "d", "h", "w"),
 }
 
-# tensor -> the composite index that its accesses lack: its slices are shared along these grid axes
+# tensor -> its lacking index: processes that differ only along these grid axes need the same slice
 LACKS: dict[Tensor, tuple[Axis, ...]] = {"In": ("k",), "Ker": X_AXES, "Out": ("c",)}
 
-# tensor -> name of that composite index, as the literature writes it
+# tensor -> the name of its lacking index in the literature
 LACKED_INDEX: dict[Tensor, str] = {"In": "k", "Ker": "x", "Out": "c"}
 
 
 class PerAxis(NamedTuple):
-    """One integer per axis: extents, a grid, a block, a tile, or the coordinates of a process."""
+    """One integer per axis: extents, a grid, a block, a tile, or a grid coordinate."""
 
     b: int = 1
     g: int = 1
@@ -52,7 +52,7 @@ class PerAxis(NamedTuple):
     k: int = 1
 
     def of(self, axes: tuple[Axis, ...]) -> int:
-        """Product over some of the axes."""
+        """Product of the values of some axes."""
         product = 1
         for axis in axes:
             product *= getattr(self, axis)
@@ -65,7 +65,7 @@ class PerAxis(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Product over all axes."""
+        """Product of the values of all axes."""
         return self.b * self.g * self.d * self.h * self.w * self.c * self.k
 
     def with_(self, axis: str, value: int) -> PerAxis:
@@ -73,17 +73,17 @@ class PerAxis(NamedTuple):
         return self._replace(**{axis: value})
 
     def shown(self) -> str:
-        """For people: the axes that are not 1, as `b=4 x k=2`; `1` when all are."""
+        """Text for people: the axes whose value is not 1, as `b=4 x k=2`, or `1` if there are none."""
         parts = [f"{axis}={value}" for axis, value in zip(AXES, self, strict=True) if value != 1]
         return " x ".join(parts) or "1"
 
 
-Order = tuple[Axis, ...]  # all axes as they run over the ranks; the last one varies fastest
+Order = tuple[Axis, ...]  # all axes in the order that numbers the ranks; the last one varies fastest
 ROW_MAJOR: Order = AXES
 
 
 def strides(grid: PerAxis, order: Order) -> dict[Axis, int]:
-    """Axis -> ranks from one coordinate to the next."""
+    """Axis -> the difference in rank between neighbours along it."""
     stride, result = 1, dict[Axis, int]()
     for axis in reversed(order):
         result[axis] = stride
@@ -92,9 +92,10 @@ def strides(grid: PerAxis, order: Order) -> dict[Axis, int]:
 
 
 def placement(grid: PerAxis, order: Iterable[str]) -> Order:
-    """The one order that stands for all which place the ranks of a grid alike.
+    """The canonical one of all axis orders that place the ranks of a grid alike.
 
-    `order` names the axes that are split, and may name others; row-major where that is the same.
+    Axes with one process do not matter. `order` must name the axes with more. The result is `ROW_MAJOR`
+    if row-major order places the ranks in the same way.
     """
     split: list[Axis] = [axis for axis in AXES if getattr(grid, axis) > 1]
     given = sorted(split, key=list(order).index)
@@ -102,5 +103,5 @@ def placement(grid: PerAxis, order: Iterable[str]) -> Order:
 
 
 def per_axis(function: Callable[[Axis], int]) -> PerAxis:
-    """A `PerAxis` computed axis by axis."""
+    """The `PerAxis` with the value `function(axis)` for each axis."""
     return PerAxis(*(function(axis) for axis in AXES))

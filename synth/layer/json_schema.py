@@ -1,4 +1,4 @@
-"""The JSON Schema of a layer file: what an editor can check while one is written."""
+"""The JSON Schema of layer files, with which an editor can check a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from synth.layer.validate import (
 )
 
 _MEANING = {
-    "out_channels": "output channels K, of all groups together",
+    "out_channels": "output channels K of all groups together",
     "kernel": "kernel positions per dimension",
     "stride": "input positions from one window to the next",
     "padding": "zeros before and after each dimension",
@@ -31,8 +31,8 @@ _MEANING = {
 def layer_file_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a layer file.
 
-    It accepts every file that `load_layer` accepts and reads as YAML 1.2 does; relations between numbers,
-    such as a kernel that fits its input, are beyond it.
+    The schema accepts every file that `load_layer` accepts, if the file is read as YAML 1.2. It cannot
+    check relations between numbers, such as whether a kernel fits its input.
     """
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -45,7 +45,7 @@ def layer_file_schema() -> dict[str, Any]:
                 "minLength": 1,
                 "maxLength": MAX_NAME,
                 "pattern": r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]+$",
-                "description": "free text for reports; the file's name where it is left out",
+                "description": "free text for reports; by default the name of the file",
             },
         },
         "additionalProperties": False,

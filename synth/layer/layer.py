@@ -1,4 +1,4 @@
-"""A layer: the one thing that a user has to say. Read from a YAML file, a plan file, or built in Python.
+"""A layer, as the user describes it: read from a YAML file or a plan file, or built in Python.
 
     conv2d:                       # conv1d, conv2d, conv3d or matmul
       input: [32, 256, 14, 14]    # N, C, H, W as torch has it; matmul: m, n, k
@@ -8,7 +8,7 @@
       transposed: false           # true: conv_transpose2d, with output_padding
     name: conv4_2                 # optional
 
-The rules that every layer obeys are in `layer_rules`, the reading of files in `layer_file`.
+`validate` has the rules that every layer obeys, and `parse` reads layer files.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypedDict, Unpack
 
-from synth.base import yaml_positions as yaml_places
 from synth.base.errors import InputError
-from synth.base.yaml_positions import shown
-from synth.layer import parse as layer_file
+from synth.base.yaml_positions import read_text, shown
 from synth.layer.axes import Axis, PerAxis
 from synth.layer.json_schema import layer_file_schema
 from synth.layer.nest import Nest
+from synth.layer.parse import parse
 from synth.layer.validate import (
     CONV_KEYS,
     DEFAULTS,
@@ -60,26 +59,27 @@ class Rest(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Layer:
-    """One convolution or matrix product, checked: a `Layer` that exists is one that can be planned.
+    """One convolution or matrix product. The constructor checks it, so every `Layer` can be planned.
 
-    Convolution: Out[N,K,*] from In[N,C,*] and Ker[K,C/groups,*], as torch has them. Transposed: Out from In
-    and Ker[C,K/groups,*] by the backward-data pass of the convolution `conv`, which has its nest.
-    Matrix product: Out[m,n] = A[m,k]·B[k,n] with `input` (m, n, k), `out_channels` n, and nothing per axis.
-    Every constructor raises `LayerError`, a `UsageError`, for numbers that contradict each other.
+    Convolution: Out[N,K,*] from In[N,C,*] and Ker[K,C/groups,*], with the shapes of torch.
+    Transposed: Out from In and Ker[C,K/groups,*]. This is the backward-data pass of the convolution `conv`,
+    and has its nest. Matrix product: Out[m,n] = A[m,k]·B[k,n], with `input` (m, n, k), `out_channels` n and
+    empty per-axis fields. Every constructor raises `LayerError`, a `UsageError`, if its arguments are out
+    of range or contradict each other.
     """
 
     kind: Kind
     input: tuple[int, ...]  # (N, C, *spatial), or (m, n, k)
     out_channels: int
-    kernel: tuple[int, ...]  # per spatial axis, as are the next three
-    stride: tuple[int, ...] = 1  # type: ignore[assignment]  # one int is one for every axis
+    kernel: tuple[int, ...]  # per spatial axis, like the next three
+    stride: tuple[int, ...] = 1  # type: ignore[assignment]  # one int holds for every axis
     padding: tuple[int, ...] = 0  # type: ignore[assignment]
     dilation: tuple[int, ...] = 1  # type: ignore[assignment]
     groups: int = 1
     dtype: str = "float32"
-    name: str = ""  # the kind, where none is given
+    name: str = ""  # by default the kind
     transposed: bool = False
-    output_padding: tuple[int, ...] = 0  # type: ignore[assignment]  # rows at the end that the stride skips
+    output_padding: tuple[int, ...] = 0  # type: ignore[assignment]  # additional output rows at the end
 
     def __post_init__(self) -> None:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -89,32 +89,32 @@ class Layer:
 
     @classmethod
     def conv1d(cls, input: Sequence[int], out_channels: int, kernel: Ints, **rest: Unpack[Rest]) -> Layer:
-        """Input (N, C, W); kernel and what is in `Rest` as in a layer file."""
+        """A layer with input (N, C, W). The other arguments are the keys of a layer file."""
         return cls("conv1d", input, out_channels, kernel, **rest)  # type: ignore[arg-type]
 
     @classmethod
     def conv2d(cls, input: Sequence[int], out_channels: int, kernel: Ints, **rest: Unpack[Rest]) -> Layer:
-        """Input (N, C, H, W); kernel and what is in `Rest` as in a layer file."""
+        """A layer with input (N, C, H, W). The other arguments are the keys of a layer file."""
         return cls("conv2d", input, out_channels, kernel, **rest)  # type: ignore[arg-type]
 
     @classmethod
     def conv3d(cls, input: Sequence[int], out_channels: int, kernel: Ints, **rest: Unpack[Rest]) -> Layer:
-        """Input (N, C, D, H, W); kernel and what is in `Rest` as in a layer file."""
+        """A layer with input (N, C, D, H, W). The other arguments are the keys of a layer file."""
         return cls("conv3d", input, out_channels, kernel, **rest)  # type: ignore[arg-type]
 
     @classmethod
     def matmul(cls, m: int, n: int, k: int, dtype: str = "float32", name: str = "") -> Layer:
-        """Out[m,n] = A[m,k]·B[k,n]."""
+        """The matrix product Out[m,n] = A[m,k]·B[k,n]."""
         return cls("matmul", (m, n, k), n, (), dtype=dtype, name=name)
 
     @property
     def spatial_axes(self) -> tuple[Axis, ...]:
-        """The axes that `kernel`, `stride`, `padding` and `dilation` run over, () for a matrix product."""
+        """The axes of the entries of `kernel`, `stride`, `padding`, `dilation`; () for a matrix product."""
         return SPATIAL_AXES[self.kind]
 
     @cached_property
     def output_shape(self) -> tuple[int, ...]:
-        """(N, K, *spatial), or (m, n): the shape torch gives, in elements."""
+        """The shape of Out as in torch: (N, K, *spatial), or (m, n)."""
         if self.kind == "matmul":
             return self.input[:2]
         if self.transposed:
@@ -124,12 +124,12 @@ class Layer:
 
     @property
     def what(self) -> str:
-        """The kind, for people."""
+        """The kind as text for people."""
         return f"transposed {self.kind}" if self.transposed else self.kind
 
     @cached_property
     def conv(self) -> Layer:
-        """The convolution whose backward-data pass a transposed one is; any other layer is its own."""
+        """The convolution whose backward-data pass a transposed layer is; the layer itself otherwise."""
         if not self.transposed:
             return self
         sizes = transposed_shape(*(getattr(self, key) for key in TRANSPOSED_NUMBERS))
@@ -143,7 +143,7 @@ class Layer:
 
     @cached_property
     def nest(self) -> Nest:
-        """The loop nest: per-group channels, and of every spatial dimension only the rows that are read."""
+        """The loop nest. It has channels per group, and only the input rows that some output reads."""
         if self.transposed:
             return self.conv.nest
         windows = {axis: Window(1) for axis in ("d", "h", "w")}
@@ -163,7 +163,7 @@ class Layer:
         return Nest(extents, **windows, dtype=self.dtype)
 
     def to_json(self) -> dict[str, Any]:
-        """The `problem` of a plan file: loop extents (c and k per group), and what rebuilds the layer."""
+        """The `problem` of a plan file: loop extents (c and k per group) and the layer's own numbers."""
         sizes = self.nest.loop_extents()
         left_out = {"g"} if self.groups == 1 else set()
         left_out |= set() if self.kind == "conv3d" else {"d", "t"}
@@ -181,9 +181,9 @@ class Layer:
 
     @classmethod
     def from_json(cls, problem: object, place: str, name: str = "") -> Layer:
-        """The layer that `to_json` wrote; `place` names the file for messages.
+        """The layer from the output of `to_json`. `place` names the file in messages.
 
-        Raises `InputError` where anything is missing, of a wrong type, or contradicts the rest.
+        Raises `InputError` if an entry is missing, has a wrong type, or contradicts the others.
         """
         remedy = "write the plan anew with `synth plan`"
         if not isinstance(problem, dict):
@@ -220,21 +220,24 @@ class Layer:
 
 
 def load_layer(path: str | os.PathLike[str]) -> Layer:
-    """The layer of a file, named after the file unless it has a `name`. Raises `InputError`."""
-    return parse_layer(yaml_places.read_text(path), os.fspath(path))
+    """The layer of a YAML file. Its default name is the name of the file. Raises `InputError`."""
+    return parse_layer(read_text(path), os.fspath(path))
 
 
 def parse_layer(text: str, filename: str) -> Layer:
-    """The layer of a file's text; `filename` is for messages and the default name. Raises `InputError`."""
-    written = layer_file.parse(text, filename)
+    """The layer of a file's text. `filename` appears in messages and gives the default name.
+
+    Raises `InputError` with line and column.
+    """
+    parsed = parse(text, filename)
     try:
-        return Layer(**written.values)
+        return Layer(**parsed.values)
     except LayerError as fault:
-        raise written.fault(fault) from fault
+        raise parsed.fault(fault) from fault
 
 
 def _in_order(value: object, like: object) -> object:
-    """`value` with its keys in the order of `like`, when both are objects with the same keys."""
+    """`value` with its keys in the order of `like`, if both are objects with the same keys."""
     if isinstance(value, dict) and isinstance(like, dict) and value.keys() == like.keys():
         return {key: value[key] for key in like}
     return value

@@ -1,10 +1,10 @@
-"""The loop nest of a layer: accesses as affine maps, footprints, and what a tile-loop order costs.
+"""The loop nest of a layer: accesses as affine maps, footprints, and the cost of a tile-loop order.
 
     Out[b,g,k,d,h,w] += In[b,g,c, σd·d + δd·t - πd, σh·h + δh·r - πh, σw·w + δw·s - πw] · Ker[g,k,c,t,r,s]
 
-Everything that is derived from an `Access` (footprint, lacking indices, loads under a loop order) is
-written once, over numbers or over sympy symbols: pass ints and get an int, pass symbols and get an
-expression. The module itself never imports sympy.
+Everything derived from an `Access` (footprint, lacking indices, loads under a loop order) works on integers
+and on sympy symbols: integer arguments give an integer, symbols give an expression. This module does not
+import sympy.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Affine:
     padding: Scalar = 0
 
     def extent(self, tile: Mapping[str, Scalar]) -> Scalar:
-        """Positions between the first and last one that a tile reads: `Σ coefficient·(T-1) + 1`.
+        """Positions from the first to the last one that a tile reads: `Σ coefficient·(T-1) + 1`.
 
-        This is `σ(T-1) + δ(N-1) + 1` for an input row, not the `σT + N - 1` printed in SPAA'21.
+        For an input row this is `σ(T-1) + δ(N-1) + 1`. SPAA'21 prints `σT + N - 1` (docs/errata.md).
         """
         return sum((coefficient * (tile[index] - 1) for index, coefficient in self.terms), 1)
 
@@ -45,32 +45,33 @@ class Affine:
 
 @dataclass(frozen=True)
 class Access:
-    """How the nest touches one tensor: an affine map per dimension, in storage order."""
+    """The access of the nest to one tensor: an affine map per dimension, in storage order."""
 
     tensor: Tensor
     dims: tuple[Affine, ...]
 
     @property
     def indices(self) -> frozenset[str]:
-        """The loop indices that move this access."""
+        """The loop indices that occur in this access."""
         return frozenset(index for dim in self.dims for index, _ in dim.terms)
 
     def lacking(self, loops: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of `loops` along which this access stays where it is: its lacking indices."""
+        """Those of `loops` that do not occur in this access: its lacking indices."""
         return tuple(loop for loop in loops if loop not in self.indices)
 
     def footprint(self, tile: Mapping[str, Scalar]) -> Scalar:
-        """Words that a tile touches, without clipping at the padding. Ints or symbols."""
+        """Words that a tile touches, padding included. `tile` is extents by loop index, ints or symbols."""
         words: Scalar = 1
         for dim in self.dims:
             words = words * dim.extent(tile)
         return words
 
     def loads(self, order: tuple[str, ...], trips: Mapping[str, Scalar]) -> Scalar:
-        """How often a tile of this tensor is brought in when tile loops run in `order`, outermost first.
+        """How often a tile of this tensor is loaded when tile loops run in `order`, outermost first.
 
-        A tile stays while only loops that this access lacks advance, so the innermost run of such
-        loops costs nothing and every loop around it multiplies the loads.
+        A loaded tile is used until a loop advances whose index occurs in this access. So the innermost
+        loops over lacking indices cause no loads, and every loop around them multiplies the loads by its
+        `trips`. Ints or symbols.
         """
         inner = len(order)
         while inner > 0 and order[inner - 1] not in self.indices:
@@ -84,7 +85,7 @@ class Access:
 def accesses(
     stride: Mapping[str, Scalar], dilation: Mapping[str, Scalar], padding: Mapping[str, Scalar]
 ) -> dict[Tensor, Access]:
-    """The three accesses of the nest, from per-spatial-axis strides, dilations and paddings."""
+    """The three accesses of a nest. The arguments are by spatial axis, ints or symbols."""
 
     def input_dim(dim: str) -> Affine:
         if dim not in SPATIAL:
@@ -102,10 +103,10 @@ def accessed_words(
     block: Mapping[str, Scalar],
     tile: Mapping[str, Scalar],
 ) -> dict[Tensor, Scalar]:
-    """Accessed words per tensor when one process runs its `block` tile by tile (SPAA'21 Eq. 1 and 3).
+    """Accessed words per tensor of one process that runs its `block` tile by tile (SPAA'21 Eq. 1 and 3).
 
-    `order` names the tile loops, outermost first; indices it leaves out are taken whole in every tile.
-    Every visit of an Out tile is counted once, as in the paper.
+    `order` names the tile loops, outermost first. Every tile contains the whole extent of the other
+    indices. As in the paper, every visit of an Out tile counts once.
     """
     trips = {loop: block[loop] / tile[loop] for loop in order}
     whole = {**block, **{loop: tile[loop] for loop in order}}
@@ -133,9 +134,9 @@ class Nest:
         return WORD_BYTES[self.dtype]
 
     def padded_words(self, tile: Block, flat: int) -> int:
-        """Words of the padded copy of an In tile that has `flat` samples times channels.
+        """Words of the padded copy of an In tile. `flat` is its number of samples times channels.
 
-        0 where every window is `plain`: then the local kernel pads by itself.
+        0 if every window is `plain`: the local kernel then pads by itself.
         """
         if all(window.plain(*tile[axis]) for axis, window in self.windows.items()):
             return 0
@@ -153,7 +154,7 @@ class Nest:
 
     @cached_property
     def accesses(self) -> dict[Tensor, Access]:
-        """The three accesses with this layer's numbers."""
+        """The three accesses of this layer."""
         windows = self.windows
         return accesses(
             {axis: windows[axis].stride for axis in SPATIAL},
@@ -162,14 +163,14 @@ class Nest:
         )
 
     def loop_extents(self, block: PerAxis | None = None) -> dict[str, int]:
-        """Loop index -> extent, for the whole nest or for a block of it."""
+        """Loop index -> extent, of the whole nest or of a block."""
         sizes: dict[str, int] = dict(zip(AXES, block or self.extents, strict=True))
         sizes.update({KERNEL_OF[axis]: self.windows[axis].kernel for axis in SPATIAL})
         return sizes
 
     @cached_property
     def shapes(self) -> dict[Tensor, tuple[int, ...]]:
-        """Tensor -> its shape in the storage order of `axes.DIMS`; In counts only rows that are read."""
+        """Tensor -> its shape in the storage order of `axes.DIMS`. In has only the rows that are read."""
         n = self.extents
         return {
             "In": (n.b, n.g, n.c, self.d.size, self.h.size, self.w.size),
@@ -179,7 +180,7 @@ class Nest:
 
     @cached_property
     def words(self) -> dict[Tensor, int]:
-        """Tensor -> words it has."""
+        """Tensor -> its number of words."""
         return {tensor: math.prod(shape) for tensor, shape in self.shapes.items()}
 
     @property
@@ -189,16 +190,15 @@ class Nest:
 
     @cached_property
     def work(self) -> int:
-        """Multiply-adds of the whole nest, those on padding zeros included."""
+        """Multiply-adds of the whole nest, including those with padding."""
         return self.extents.size * self.taps
 
     @cached_property
     def real_work(self) -> int:
-        """Multiply-adds that meet a real input element (what a lower bound may count)."""
+        """Multiply-adds without those that read padding. A lower bound may count only these."""
         n = self.extents
         spatial = math.prod(self.windows[a].taps(0, getattr(n, a)) for a in SPATIAL)
         return n.b * n.g * n.c * n.k * spatial
 
     def __str__(self) -> str:
-        shown = {a: n for a, n in self.loop_extents().items() if n != 1}
-        return " ".join(f"N{index}={extent}" for index, extent in shown.items())
+        return " ".join(f"N{index}={extent}" for index, extent in self.loop_extents().items() if extent != 1)

@@ -1,4 +1,4 @@
-"""What a layer file says, with the place of every value; `layer_rules` judges the values."""
+"""Reads a layer file: its values and the position of each. `validate` checks the values."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from synth.layer.validate import (
 
 
 @dataclass(frozen=True)
-class Written:
-    """The arguments of a `Layer` as a file gives them, and where each of them stands."""
+class ParsedLayer:
+    """The arguments of a `Layer` from a file, and the position of each of them."""
 
     values: dict[str, Any]
     places: dict[str, Node]
 
     def fault(self, fault: LayerError) -> InputError:
-        """The same complaint, at the place of the number that is to blame."""
+        """The same fault as an `InputError` at the position of the wrong number."""
         node = self.places.get(fault.key, self.places["kind"])
         if fault.index is not None and isinstance(node, Listing):
             node = node.items[fault.index]
         return node.fault(fault.sentence)
 
 
-def parse(text: str, filename: str) -> Written:
-    """The one layer in `text`. Raises `InputError` where it is not a layer, or a value of a wrong type."""
+def parse(text: str, filename: str) -> ParsedLayer:
+    """The one layer in `text`. Raises `InputError` if it is not a layer or a value has a wrong type."""
     root = parse_yaml(text, filename)
     known = f"write one of {', '.join(KINDS)} with its numbers"
     if root is None:
@@ -71,11 +71,11 @@ def parse(text: str, filename: str) -> Written:
             raise places["name"].fault("name is empty; write a text or leave it out")
     if kind == "matmul":
         values |= {"out_channels": None, "kernel": ()}
-    return Written(values, places)
+    return ParsedLayer(values, places)
 
 
 def _body(kind: str, place: Scalar, body: Node) -> dict[str, Node]:
-    """Key -> value of what stands under the kind, all keys known and none that is needed missing."""
+    """Key -> value of the mapping under the kind. Raises `InputError` for unknown and missing keys."""
     known, needed = (*CONV_KEYS, *TRANSPOSED_KEYS), CONV_REQUIRED
     if kind == "matmul":
         known, needed = MATMUL_KEYS, ("input",)
@@ -99,7 +99,7 @@ def _body(kind: str, place: Scalar, body: Node) -> dict[str, Node]:
 
 
 def _joined_input(place: Scalar, nodes: dict[str, Node]) -> dict[str, Node]:
-    """The keys m, n, k of a matrix product made one list `input`."""
+    """The keys m, n, k of a matrix product, joined to one list `input`."""
     given = [key for key in "mnk" if key in nodes]
     if not given:
         return nodes
@@ -113,7 +113,7 @@ def _joined_input(place: Scalar, nodes: dict[str, Node]) -> dict[str, Node]:
 
 
 def _value(node: Node, key: str) -> Any:
-    """A key's value: a text, an integer, or a tuple of integers."""
+    """The value of a key: a text, an integer, or a tuple of integers."""
     if key in ("kind", "dtype"):
         return _word(node, key)
     if key == "transposed":
@@ -136,6 +136,6 @@ def _word(node: Node, key: str) -> str:
 
 
 def _default_name(filename: str, kind: str) -> str:
-    """The file's stem as far as it can stand in a report."""
+    """The stem of the file name, printable and short enough for a report."""
     stem = "".join(c if c.isprintable() else "_" for c in PurePath(filename).stem)[:MAX_NAME]
     return stem if stem.strip() else kind

@@ -1,4 +1,4 @@
-"""What the numbers of a layer must satisfy, whoever wrote them: a file, a plan, or a Python call."""
+"""The rules that the numbers of a layer must satisfy, from a layer file, a plan file or a Python call."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ INPUT_ENTRIES: dict[str, tuple[str, ...]] = {
     "matmul": ("m", "n", "k"),
 }
 MAX_EXTENT = 2**40
-MAX_KERNEL = 2**20  # taps along one dimension; they are walked one by one
+MAX_KERNEL = 2**20  # taps along one dimension; some loops visit each of them
 MAX_NAME = 64
 
-# key -> the least and the most that one entry may be
+# key -> the least and the greatest value of one entry
 RANGES: dict[str, tuple[int, int]] = {
     "input": (1, MAX_EXTENT),
     "out_channels": (1, MAX_EXTENT),
@@ -47,13 +47,13 @@ DEFAULTS: dict[str, int] = {"stride": 1, "padding": 0, "dilation": 1, "groups": 
 PER_AXIS_KEYS = ("kernel", "stride", "padding", "dilation")
 CONV_KEYS: tuple[str, ...] = ("input", "out_channels", *PER_AXIS_KEYS, "groups", "dtype")
 TRANSPOSED_KEYS = ("transposed", "output_padding")
-TRANSPOSED_NUMBERS = ("input", *PER_AXIS_KEYS, "output_padding")  # that `transposed_shape` takes
+TRANSPOSED_NUMBERS = ("input", *PER_AXIS_KEYS, "output_padding")  # the arguments of `transposed_shape`
 CONV_REQUIRED: tuple[str, ...] = ("input", "out_channels", "kernel")
 MATMUL_KEYS: tuple[str, ...] = ("input", "m", "n", "k", "dtype")
 
 
 class LayerError(UsageError):
-    """A layer that cannot be. `key` and `index` say which number is to blame, `sentence` what is wrong."""
+    """A layer is impossible. `key` and `index` name the wrong number, and `sentence` says what is wrong."""
 
     def __init__(self, sentence: str, key: str, index: int | None = None, where: str = "") -> None:
         super().__init__(where + sentence)
@@ -63,7 +63,7 @@ class LayerError(UsageError):
 
 
 def normalised(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a layer with per-axis numbers as tuples, checked. Raises `LayerError`."""
+    """The checked fields of a layer, with per-axis numbers as tuples. Raises `LayerError`."""
     if kind not in KINDS:
         raise LayerError(f"layer kind {shown(str(kind))} is unknown{did_you_mean(str(kind), KINDS)}", "kind")
     axes = SPATIAL_AXES[kind]
@@ -100,7 +100,10 @@ def normalised(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def transposed_shape(input: tuple[int, ...], *numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Output positions of a transposed convolution; `numbers` are kernel ... output_padding, per axis."""
+    """Output positions per spatial axis of a transposed convolution.
+
+    `numbers` are kernel, stride, padding, dilation and output_padding, each per axis.
+    """
     return tuple(
         (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1 + more
         for size, kernel, stride, padding, dilation, more in zip(input[2:], *numbers, strict=True)
@@ -108,7 +111,7 @@ def transposed_shape(input: tuple[int, ...], *numbers: tuple[int, ...]) -> tuple
 
 
 def _transposed(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The convolution whose backward-data pass it is. Raises `LayerError` where there is none."""
+    """The fields of the convolution whose backward-data pass the layer is. Raises `LayerError` if none is."""
     for index, (more, stride) in enumerate(zip(fields["output_padding"], fields["stride"], strict=True)):
         if more >= stride:
             raise LayerError(
@@ -128,12 +131,12 @@ def _transposed(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def out_size(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    """Output positions along one dimension, as torch counts them."""
+    """Output positions of a convolution along one dimension, as in torch."""
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
 def check_name(name: object) -> str:
-    """`name` itself when it can stand in a report; otherwise `LayerError`."""
+    """`name`, if it is fit for a report. Raises `LayerError` otherwise."""
     remedy = f"use 1 to {MAX_NAME} printable characters on one line"
     if not isinstance(name, str):
         raise LayerError(f"name is {shown(repr(name))}, not a text; {remedy}", "name")
@@ -147,7 +150,7 @@ def check_name(name: object) -> str:
 
 
 def _entries(kind: str, key: str, value: Any, names: tuple[str, ...]) -> tuple[int, ...]:
-    """One integer per name, from a sequence or, except for `input`, from one integer for all."""
+    """One integer per name, from a sequence, or from one integer for all (except for `input`)."""
     if key != "input" and _index(value) is not None:
         return (_integer(kind, key, key, value),) * len(names)
     try:
@@ -170,7 +173,7 @@ def _entries(kind: str, key: str, value: Any, names: tuple[str, ...]) -> tuple[i
 
 
 def _index(value: Any) -> int | None:
-    """`value` as an int if it is an integer of any library; None for all else, truth values too."""
+    """`value` as an int if it is an integer of any library, else None. Booleans are not integers."""
     try:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -222,7 +225,7 @@ def _check_channels(fields: Mapping[str, Any]) -> None:
 
 
 def _check_window(kind: str, fields: Mapping[str, Any], index: int) -> None:
-    """One spatial dimension: the kernel fits, and some window meets a real input element."""
+    """Check one spatial dimension: the kernel fits, and some window reads an input position, not padding."""
     size: int = fields["input"][2 + index]
     kernel, stride, padding, dilation = (fields[key][index] for key in PER_AXIS_KEYS)
     along = f"along {SPATIAL_AXES[kind][index]}" if len(SPATIAL_AXES[kind]) > 1 else ""
@@ -239,7 +242,7 @@ def _check_window(kind: str, fields: Mapping[str, Any], index: int) -> None:
     if out > MAX_EXTENT:
         sentence = f"padding {padding} makes {out} output positions, more than {MAX_EXTENT}; pad by less"
         raise LayerError(sentence, "padding", index, where)
-    for tap in range(kernel):  # nearly always over at the first or second one
+    for tap in range(kernel):  # nearly always returns at the first or second tap
         shift = padding - dilation * tap
         if -(-max(0, shift) // stride) <= min(out - 1, (size - 1 + shift) // stride):
             return

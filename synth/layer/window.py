@@ -1,6 +1,6 @@
-"""The sliding window of a layer along one spatial dimension: which rows of the input an output row reads.
+"""The sliding window of a layer along one spatial dimension: the input rows that an output row reads.
 
-Plain integers along one dimension; `nest` puts three of them into a loop nest.
+"Row" means a position along the dimension. A `Nest` has three windows.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 class Window:
     """One spatial dimension, reduced to the input rows that the layer reads.
 
-    Rows that no window touches (1x1 stride 2, a tail that the stride skips, kernel 2 with stride 3) are
-    left out of the problem: they never move. `source` says which rows of the user's tensor stay. Only
-    the irregular gaps of a dilation that shares no divisor with the stride are kept and counted.
+    Input rows that no output reads are removed: kernel 1 with stride 2, kernel 2 with stride 3, rows at the
+    end that the stride skips. `source` maps a reduced row to the row of the user's tensor. One kind of
+    unread row stays in the problem and is counted: the irregular gaps of a dilation that shares no divisor
+    with the stride.
     """
 
     out: int  # N: output positions
@@ -26,15 +27,15 @@ class Window:
     size: int = 1  # reduced input rows
     first: int = 0  # reduced row i is row `first + step·(...)` of the user's tensor, see `source`
     step: int = 1
-    period: int = 1  # of every `period` rows (after `step`) the first `run`, counted from -padding, are read
+    period: int = 1  # of every `period` rows (in steps of `step`, from -padding) the first `run` are read
     run: int = 1
 
     @classmethod
     def reduced(cls, size: int, kernel: int, stride: int, dilation: int, padding: int) -> Window:
-        """From a layer's own numbers. `size` counts the user's input rows; all that is read must exist."""
+        """The window of a layer's own numbers. `size` is the number of input rows in the user's tensor."""
         out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
         if kernel == 1:
-            dilation = stride  # a single tap has no dilation; this one makes the lattice below dense
+            dilation = stride  # one tap needs no dilation; this value gives a lattice without gaps
         lattice = math.gcd(stride, dilation)
         first = -padding % lattice
         stride, dilation = stride // lattice, dilation // lattice
@@ -44,23 +45,23 @@ class Window:
         if dilation > 1 or kernel >= stride:
             return cls(out, kernel, stride, dilation, padding, size, first, lattice)
 
-        def touched(position: int) -> int:
+        def rows_read(position: int) -> int:
             return position // stride * kernel + min(position % stride, kernel)
 
-        # gaps between windows: keep the `kernel` rows of every `stride`
-        offset = first - lattice * padding  # user's row at padded position 0
-        kept = touched(size + padding) - touched(padding)
-        return cls(out, kernel, kernel, 1, touched(padding), kept, offset, lattice, stride, kernel)
+        # the windows leave gaps: keep the first `kernel` of every `stride` rows
+        offset = first - lattice * padding  # the user's row at padded position 0
+        remaining = rows_read(size + padding) - rows_read(padding)
+        return cls(out, kernel, kernel, 1, rows_read(padding), remaining, offset, lattice, stride, kernel)
 
     def source(self, row: int) -> int:
-        """The user's input row that reduced row `row` is."""
+        """The row of the user's tensor that is the reduced row `row`."""
         if self.period == self.run:
             return self.first + self.step * row
         whole, rest = divmod(row + self.padding, self.run)
         return self.first + self.step * (whole * self.period + rest)
 
     def reach(self, low: int, high: int) -> tuple[int, int]:
-        """Input rows `[first, last)` that output positions `[low, high)` read, clipped by the padding."""
+        """Input rows `[first, last)` that output positions `[low, high)` read, without the padding."""
         if high <= low:
             return 0, 0
         first = max(0, self.stride * low - self.padding)
@@ -69,7 +70,7 @@ class Window:
         return (first, last) if first < last else (0, 0)
 
     def taps(self, low: int, high: int) -> int:
-        """(position, kernel tap) pairs with position in `[low, high)` that meet a real input row."""
+        """Number of pairs (position in `[low, high)`, kernel tap) that read an input row, not padding."""
         count = 0
         for tap in range(self.kernel):
             shift = self.dilation * tap - self.padding
@@ -79,11 +80,11 @@ class Window:
         return count
 
     def frame(self, rows: int) -> int:
-        """Input rows that `rows` output rows read, zeros included."""
+        """Number of input rows that `rows` output rows read, padding included."""
         return self.stride * (rows - 1) + self.dilation * (self.kernel - 1) + 1 if rows else 0
 
     def pads(self, low: int, high: int) -> tuple[int, int]:
-        """Zeros before and after the rows `reach(low, high)` that the block `[low, high)` sees."""
+        """Padding rows before and after the rows `reach(low, high)` that the block `[low, high)` reads."""
         if high <= low:
             return 0, 0
         begin = self.stride * low - self.padding
@@ -94,16 +95,16 @@ class Window:
         return first - begin, end - last
 
     def plain(self, low: int, high: int) -> bool:
-        """Whether a convolution's own `padding=` can express the zeros that a block sees."""
+        """Whether the `padding=` argument of a torch convolution can express the padding of a block."""
         before, after = self.pads(low, high)
         return 0 <= before - after < self.stride
 
     @property
     def overlap(self) -> int:
-        """The fewest rows that two neighbouring blocks both read, over all places to cut; 0 if none."""
+        """The fewest rows that two neighbouring blocks both read, over all positions of the cut."""
         if self.out == 1 or self.dilation * (self.kernel - 1) + 1 <= self.stride:
             return 0
-        # Clipping at the edges can only shorten the overlap of the first and of the last cuts.
+        # Padding can only shorten the overlap, and most at the first or at the last cut.
         least = self.size
         for cut in (1, self.out - 1):
             before, after = self.reach(0, cut), self.reach(cut, self.out)
