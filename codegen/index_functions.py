@@ -1,11 +1,13 @@
-"""The coordinate functions of a program as expressions: who works on, owns, carries and touches what."""
+"""The index functions of a program: which box a rank works on, owns and carries, and what a block touches."""
 
 from __future__ import annotations
 
-from synth.codegen.program import TensorText
+from synth.codegen.program import IndexFunction
+from synth.codegen.roles import roles, suffix
 from synth.layer.axes import AXES, DIMS, KERNEL_OF, LACKS, SPATIAL, TENSORS, Axis, Tensor
 from synth.planning.plan import Plan
 from synth.schedule.pass_plan import PassPlan
+from synth.schedule.pass_program import FRAMED
 
 WIDTH = 88
 
@@ -29,93 +31,143 @@ def work_intervals(plan: Plan) -> tuple[tuple[str, str], ...]:
     return tuple((axis, _cut_axis(plan, axis, f"N_{axis}")) for axis in layer_axes(plan))
 
 
-def carries_more(plan: Plan) -> bool:
-    """Whether any rank hands out other rows of In than it owns: then there is a halo to exchange."""
+def exchanges_rows(plan: Plan) -> bool:
+    """Whether neighbours exchange a halo: a rank carries other rows of the framed tensor than it owns."""
     return bool(plan.distribution.row_axes)
 
 
-def tensor_texts(plan: Plan, asked: set[Tensor]) -> tuple[TensorText, ...]:
-    """The functions of all three tensors; what a block touches only of those that are `asked` for it."""
-    return tuple(_tensor_text(plan, tensor, tensor in asked) for tensor in TENSORS)
+def tensor_functions(plan: Plan) -> tuple[IndexFunction, ...]:
+    """owned_*, touched_* and carried_* of all three tensors."""
+    functions: list[IndexFunction] = []
+    for tensor in TENSORS:
+        functions += [_owned_function(plan, tensor), _touched_function(plan, tensor)]
+        if tensor == FRAMED and exchanges_rows(plan):
+            functions.append(_carried_function(plan))
+    return tuple(functions)
 
 
-def _tensor_text(plan: Plan, tensor: Tensor, asked: bool) -> TensorText:
-    dims = dims_of(plan, tensor)
-    place = _place(plan, tensor)
-    share = plan.distribution.shares[tensor]
-    named = bool(share) and (len(share) > 1 or not place.startswith("at[") or place.count("at[") > 1)
-    parts = _parts(plan, tensor, "member" if named else place)
-    owned = tuple(_owned(plan, tensor, dim, parts) for dim in dims)
-    carried = _carried(plan, dims, parts) if tensor == "In" and carries_more(plan) else ()
-    return TensorText(
-        name=tensor,
-        var=tensor.lower(),
-        dims=", ".join(dims),
-        verb=_verb(plan, tensor),
-        owned=_returned(owned),
-        touched=_returned(tuple(_touched(tensor, dim) for dim in dims)) if asked else "",
-        member=place if named else "",
-        carried=_returned(carried) if carried else "",
-        carried_member=place if any("member" in interval for interval in carried) else "",
-        kept=", ".join(_kept(dim, own) for dim, own in zip(dims, carried, strict=False)),
+def _owned_function(plan: Plan, tensor: Tensor) -> IndexFunction:
+    member, named = _member(plan, tensor)
+    intervals = tuple(_owned(plan, tensor, dim) for dim in dims_of(plan, tensor))
+    return IndexFunction(
+        name=f"owned_{suffix(plan, tensor)}",
+        parameter="at",
+        about=f"The box of {_shown(plan, tensor)} that only the rank at `at` stores.",
+        body=(*(_member_lines(member) if named else ()), *_returned(intervals)),
     )
 
 
-def _verb(plan: Plan, tensor: Tensor) -> str:
-    """What a block of the nest does with a tensor."""
-    if plan.later:
-        return "touches"
-    return "adds to" if tensor == plan.first.written else "reads"
+def _touched_function(plan: Plan, tensor: Tensor) -> IndexFunction:
+    verb = "accesses" if plan.later else "adds to" if tensor == plan.first.written else "reads"
+    return IndexFunction(
+        name=f"touched_{suffix(plan, tensor)}",
+        parameter="block",
+        about=f"The box of {_shown(plan, tensor)} that a block of the nest {verb}.",
+        body=_returned(tuple(_touched(tensor, dim) for dim in dims_of(plan, tensor))),
+    )
 
 
-def _returned(intervals: tuple[str, ...]) -> str:
-    """The statement that returns a box: on one line where that is short, else an interval per line."""
-    line = f"    return {', '.join(intervals)}"
-    if len(line) <= WIDTH:
-        return line
-    return "\n".join(["    return (", *(f"        {interval}," for interval in intervals), "    )"])
+def _carried_function(plan: Plan) -> IndexFunction:
+    """Only the framed tensor is carried with other rows than those that are owned."""
+    dims, parts = dims_of(plan, FRAMED), _parts(plan, FRAMED)
+    member, named = _member(plan, FRAMED)
+    cut_rows = [dim for dim in dims if dim in SPATIAL and (dim in parts or getattr(plan.grid, dim) > 1)]
+    intervals = []
+    for dim in dims:
+        rows = _touched(FRAMED, dim)
+        widened = f"widen({dim}, {rows}, {', '.join(parts[dim])})" if dim in parts else rows
+        intervals.append(widened if dim in cut_rows else dim)
+    unpacked = ", ".join("_" if dim in cut_rows and dim not in parts else dim for dim in dims)
+    name = suffix(plan, FRAMED)
+    verb = "sums for" if not plan.later and plan.first.written == FRAMED else "sends to"
+    return IndexFunction(
+        name=f"carried_{name}",
+        parameter="at",
+        about=f"The box that the rank at `at` {verb} its group: its shard, with the halo.",
+        body=(
+            f"{unpacked} = owned_{name}(at)",
+            "block = work(at)",
+            *(_member_lines(member) if named and any(dim in parts for dim in cut_rows) else ()),
+            *_returned(tuple(intervals)),
+        ),
+    )
 
 
-def _kept(dim: str, carried: str) -> str:
-    return dim if carried == dim or carried.startswith("widen(") else "_"
+def _shown(plan: Plan, tensor: Tensor) -> str:
+    """`In[b, c]`, or `In[b, c] and dIn`."""
+    first, *others = roles(plan, tensor)
+    return " and ".join([f"{first}[{', '.join(dims_of(plan, tensor))}]", *others])
 
 
-def _place(plan: Plan, tensor: Tensor) -> str:
-    """Index of a rank in the group that shares a slice: its coordinates in mixed radix."""
-    text = ""
-    for axis in LACKS[tensor]:
-        if getattr(plan.grid, axis) == 1:
-            continue
-        if " + " in text:
-            text = f"({text})"
-        text = f'{text} * P_{axis} + at["{axis}"]' if text else f'at["{axis}"]'
+def _returned(intervals: tuple[str, ...]) -> tuple[str, ...]:
+    """The statement that returns a box: on one line where that fits, else an interval per line."""
+    line = f"return {', '.join(intervals)}"
+    if len(line) <= WIDTH - 4:
+        return (line,)
+    return ("return (", *(f"    {interval}," for interval in intervals), ")")
+
+
+def _member_lines(member: str) -> tuple[str, ...]:
+    line, comment = f"member = {member}", "# index in the group"
+    if len(f"    {line}  {comment}") <= WIDTH:
+        return (f"{line}  {comment}",)
+    return comment, line
+
+
+def _group_axes(plan: Plan, tensor: Tensor) -> list[Axis]:
+    """The axes along which the ranks of a tensor's group differ."""
+    return [axis for axis in LACKS[tensor] if getattr(plan.grid, axis) > 1]
+
+
+def _group_index(axes: list[Axis]) -> str:
+    """The index of a rank in its group: its coordinates along some axes as digits, the last fastest."""
+    first, *others = axes
+    text = f'at["{first}"]'
+    for position, axis in enumerate(others):
+        text = f"({text})" if position else text
+        text = f'{text} * P_{axis} + at["{axis}"]'
     return text
 
 
-def _parts(plan: Plan, tensor: Tensor, member: str) -> dict[str, tuple[str, str]]:
-    """Dimension -> (parts, which of them), as `shares.member_parts` reads the digits of a member."""
-    share = plan.distribution.shares[tensor]
-    if len(share) == 1:
-        axes = [axis for axis in LACKS[tensor] if getattr(plan.grid, axis) > 1]
-        return {share[0][0]: (" * ".join(f"P_{axis}" for axis in axes), member)}
+def _member(plan: Plan, tensor: Tensor) -> tuple[str, bool]:
+    """The index of a rank in its group, and whether the functions give it the name `member`."""
+    shares, axes = plan.distribution.shares[tensor], _group_axes(plan, tensor)
+    if not axes:
+        return "", False
+    return _group_index(axes), bool(shares) and (len(shares) > 1 or len(axes) > 1)
+
+
+def _parts(plan: Plan, tensor: Tensor) -> dict[str, tuple[str, str]]:
+    """Dimension -> (parts, which of them), in terms of `member` where that has a name."""
+    index, named = _member(plan, tensor)
+    return _digits(plan, tensor, "member" if named else index)
+
+
+def _digits(plan: Plan, tensor: Tensor, member: str) -> dict[str, tuple[str, str]]:
+    """Dimension -> (parts, which of them), as `slice_shares.member_parts` reads the digits of a member."""
+    shares = plan.distribution.shares[tensor]
+    if len(shares) == 1:
+        count = " * ".join(f"P_{axis}" for axis in _group_axes(plan, tensor))
+        return {shares[0][0]: (count, member)}
     result = {}
     faster = 1  # members that differ only in the dimensions after this one
-    for place, (dim, parts) in reversed(list(enumerate(share))):
+    for place, (dim, parts) in reversed(list(enumerate(shares))):
         digit = member if faster == 1 else f"{member} // {faster}"
         result[dim] = (str(parts), digit if place == 0 else f"{digit} % {parts}")
         faster *= parts
     return result
 
 
-def panel_place(plan: Plan, tensor: Tensor, pass_plan: PassPlan) -> str:
-    """Which panel of a tensor has a part in the share of the rank at `at`; see `panel_rotation`."""
+def first_panel(plan: Plan, tensor: Tensor, pass_plan: PassPlan) -> str:
+    """Which panel of a tensor contains the shard of the rank at `at`; see `panel_rotation`."""
     (loop,) = pass_plan.loops()
-    place = _place(plan, tensor)
-    share, panels = plan.distribution.shares[tensor], pass_plan.panels
-    parts = dict(share)[loop]
-    if " + " in place and (len(share) > 1 or parts > panels):
-        place = f"({place})"
-    _, part = _parts(plan, tensor, place)[loop]
+    axes = _group_axes(plan, tensor)
+    shares, panels = plan.distribution.shares[tensor], pass_plan.panels
+    parts = dict(shares)[loop]
+    index = _group_index(axes)
+    if len(axes) > 1 and (len(shares) > 1 or parts > panels):
+        index = f"({index})"
+    _, part = _digits(plan, tensor, index)[loop]
     return part if parts == panels else f"{part} // {parts // panels}"
 
 
@@ -125,13 +177,13 @@ def _cut_axis(plan: Plan, axis: str, extent: str) -> str:
     return f'cut((0, {extent}), P_{axis}, at["{axis}"])'
 
 
-def _owned(plan: Plan, tensor: Tensor, dim: str, parts: dict[str, tuple[str, str]]) -> str:
+def _owned(plan: Plan, tensor: Tensor, dim: str) -> str:
     extent = f"I_{dim}" if tensor == "In" and dim in SPATIAL else f"N_{dim}"
-    whole = _cut_axis(plan, dim, extent)
+    slice_, parts = _cut_axis(plan, dim, extent), _parts(plan, tensor)
     if dim not in parts:
-        return whole
+        return slice_
     count, part = parts[dim]
-    return f"cut({whole}, {count}, {part})"
+    return f"cut({slice_}, {count}, {part})"
 
 
 def _touched(tensor: Tensor, dim: str) -> str:
@@ -140,13 +192,3 @@ def _touched(tensor: Tensor, dim: str) -> str:
     if tensor == "In" and dim in SPATIAL:
         return f'input_rows(block["{dim}"], WINDOWS["{dim}"])'
     return f'block["{dim}"]'
-
-
-def _carried(plan: Plan, dims: tuple[str, ...], parts: dict[str, tuple[str, str]]) -> tuple[str, ...]:
-    def along(dim: str) -> str:
-        if dim not in SPATIAL or (dim not in parts and getattr(plan.grid, dim) == 1):
-            return dim
-        need = _touched("In", dim)
-        return f"widen({dim}, {need}, {', '.join(parts[dim])})" if dim in parts else need
-
-    return tuple(along(dim) for dim in dims)

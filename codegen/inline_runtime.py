@@ -1,12 +1,14 @@
 """The runtime functions that a text uses: imported from the package, or inlined into the text.
 
-Both forms start from the names that the text reads and does not define. Nothing else is written down.
+Both start from the names that the text reads and does not define, and so does the choice of the program's own
+helper functions.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -48,6 +50,21 @@ RULE = "# What follows is the same in every program: set-up, sample values, chec
 
 
 @dataclass(frozen=True)
+class Parts:
+    """The parts of a text in reading order."""
+
+    constants: str  # evaluated at import, as `check` is
+    algorithm: str  # functions and classes
+    check: str  # constants of the self-check
+    end: str  # functions that read them, and the entry point
+
+    @property
+    def whole(self) -> str:
+        """All parts."""
+        return f"{self.constants}\n\n\n{self.algorithm}\n\n\n{self.check}\n\n\n{self.end}"
+
+
+@dataclass(frozen=True)
 class Definition:
     """One function, class or alias of the runtime."""
 
@@ -77,9 +94,9 @@ class Library:
         return [definition for name, definition in self.definitions.items() if name in found]
 
 
-def imported(algorithm: str, main: str) -> str:
+def imported(text: Parts) -> str:
     """The text with the imports that it needs."""
-    library, names = _library(), free_names(ast.parse(algorithm + main))
+    library, names = runtime_library(), free_names(ast.parse(text.whole))
     by_module: dict[str, list[str]] = {}
     for name in sorted(names & library.definitions.keys()):
         by_module.setdefault(library.definitions[name].module, []).append(name)
@@ -88,25 +105,48 @@ def imported(algorithm: str, main: str) -> str:
         for module, found in sorted(by_module.items())
     ]
     others = [COMMON[name] for name in COMMON if name in names]
-    return _imports([*others, *ours]) + "\n" + algorithm + "\n\n" + main
+    return f"{_imports([*others, *ours])}\n{text.whole}"
 
 
-def inlined(algorithm: str, main: str) -> str:
+def inlined(text: Parts) -> str:
     """The text with the runtime functions that it uses inside it.
 
-    What a constant needs comes first, all the rest between the algorithm and `main`.
+    Definitions that a constant needs come first, all others between the algorithm and the self-check.
     """
-    library = _library()
-    tree = ast.parse(algorithm)
-    names = free_names(ast.parse(algorithm + main))
-    at_once = [node for node in tree.body if not isinstance(node, ast.FunctionDef)]
-    early = library.needed(free_names(ast.Module(at_once, [])))
-    late = [d for d in library.needed(names) if d not in early]
-    used = names.union(*(d.uses for d in [*early, *late]))
+    library = runtime_library()
+    names = free_names(ast.parse(text.whole))
+    first = library.needed(free_names(ast.parse(f"{text.constants}\n{text.check}")))
+    later = [definition for definition in library.needed(names) if definition not in first]
+    used = names.union(*(definition.uses for definition in [*first, *later]))
     others = [line for name, line in {**library.imports, **COMMON}.items() if name in used]
-    top = ["from __future__ import annotations", *others]
-    pieces = [_imports(top), _sources(early), algorithm, RULE, _sources(late), main]
+    imports = _imports(["from __future__ import annotations", *others])
+    pieces = [
+        imports,
+        _sources(first),
+        text.constants,
+        text.algorithm,
+        RULE,
+        _sources(later),
+        text.check,
+        text.end,
+    ]
     return "\n\n".join(piece.strip("\n") + "\n" for piece in pieces if piece)
+
+
+def used_functions(text: str, users: Iterable[str], always: tuple[str, ...]) -> list[str]:
+    """The functions of a text that `users` need, and those whose names begin as in `always`."""
+    lines = text.splitlines()
+    nodes = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    functions = {node.name: (node, "\n".join(lines[node.lineno - 1 : node.end_lineno])) for node in nodes}
+    waiting = [name for name in functions if name.startswith(always)]
+    waiting += free_names(ast.parse("\n".join(users)))
+    found: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in functions and name not in found:
+            found.add(name)
+            waiting += free_names(ast.Module([functions[name][0]], []))
+    return [source for name, (_, source) in functions.items() if name in found]
 
 
 def free_names(tree: ast.Module) -> frozenset[str]:
@@ -126,7 +166,8 @@ def free_names(tree: ast.Module) -> frozenset[str]:
 
 
 @cache
-def _library() -> Library:
+def runtime_library() -> Library:
+    """The definitions of all modules. Raises `ValueError` if two have the same name."""
     definitions: dict[str, Definition] = {}
     imports: dict[str, str] = {}
     for module in MODULES:
@@ -146,6 +187,8 @@ def _library() -> Library:
                     first = min([node.lineno, *(each.lineno for each in above)])
                     source = "\n".join(lines[first - 1 : node.end_lineno])
                     spaced = not isinstance(node, ast.Assign)
+                    if name in definitions:  # one of them would hide the other
+                        raise ValueError(f"{name} is defined in {definitions[name].module} and in {module}")
                     definitions[name] = Definition(name, module, source, uses, spaced)
     return Library(definitions, dict(sorted(imports.items(), key=lambda item: item[1])))
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from synth.base.errors import UsageError
-from synth.codegen.facts import constants, header, title
-from synth.codegen.index_functions import panel_place, tensor_texts, work_intervals
-from synth.codegen.pass_body import OnePass
-from synth.codegen.program import Call, Layer, Operand, Program, Result, SkewedTile
+from synth.codegen.constants import check_constants, plan_constants
+from synth.codegen.header import header, title
+from synth.codegen.index_functions import first_panel, tensor_functions, work_intervals
+from synth.codegen.pass_body import PassBody, rotated_tile
+from synth.codegen.program import Call, Function, Layer, Operand, Program, Result, RotatedTile
 from synth.codegen.quoting import in_docstring
+from synth.codegen.roles import suffix
 from synth.codegen.signature import Signature
 from synth.layer.axes import TENSORS, Tensor
 from synth.layer.passes import WRITES, Pass, role_name
 from synth.planning.plan import Plan
-from synth.schedule.pass_plan import PassPlan
+from synth.schedule.pass_program import pass_program
 
 CLASSES = {
     "conv1d": "DistributedConv1d",
@@ -28,161 +30,161 @@ def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.p
     """The program of a plan. `command` is the line that emits it, `name` its file, for its header.
 
     With `module` the program of a training plan ends in a `torch.nn.Module` instead of a command line.
-    Raises `UsageError` for a module of anything but a training plan, and for a single pass that would find
-    tensors kept.
+    Raises `UsageError` for a module of anything but a training plan, and for a single pass that reuses or
+    saves a tensor.
     """
-    _look_at(plan, module)
-    alone = not plan.later
-    forms = [_form(plan, pass_plan, module) for pass_plan in plan.pass_plans]
-    functions = tuple(form.function() for form in forms)
-    if forms[0].early:
-        functions = (forms[0].prefetch(), *functions)
+    _refuse(plan, module)
+    signatures = [_signature(plan, number, module) for number in range(len(plan.pass_plans))]
     loops = plan.first.loops()
-    tile = "the block" if not loops else "one loop" if len(loops) == 1 else "nested loops"
-    if not alone:
-        tile = "by pass" if any(form.loops for form in forms) else "the block"
-    asked = {tensor for form in forms for tensor in form.touches}
+    operands = _operands(plan)
     return Program(
         title=title(plan),
         command=in_docstring(command, "the command"),
         plan=plan.id,
         header=header(plan, name, module),
-        constants=constants(plan),
+        constants=plan_constants(plan),
+        functions=_functions(signatures),
+        layer=_layer(signatures, plan.overlap, module) if plan.later else None,
         work=work_intervals(plan),
-        skewed=tuple(_skewed(form) for form in forms if form.skewed),
-        tile=tile,
+        loop="by pass" if plan.later else "one axis" if len(loops) == 1 else "nested axes",
         loop_axis=loops[0] if loops else "",
-        asks_changes=any(form.asks_changes for form in forms),
-        tensors=tensor_texts(plan, asked),
-        gathers=any(form.grouped(t) and t not in form.skewed for form in forms for t in form.gathered),
-        reduces=any(form.grouped(form.written) for form in forms),
-        functions=functions,
-        layer=None if alone else _layer(forms, plan.overlap, module),
-        module=CLASSES[plan.layer.kind] if module else "",
-        operands=_operands(plan),
+        rotated=tuple(_rotated(names) for names in signatures if names.program.loop.rotation),
+        index_functions=tensor_functions(plan),
+        check_constants=check_constants(plan),
+        operands=operands,
         results=tuple(_result(plan, pass_) for pass_ in sorted(plan.passes, key="backward-filter".__eq__)),
-        windows=plan.layer.kind != "matmul",
+        windows=any(operand.role == "In" and operand.windows for operand in operands),
         idle=plan.procs > plan.used_procs,
+        module=CLASSES[plan.layer.kind] if module else "",
     )
 
 
-def _form(plan: Plan, pass_plan: PassPlan, module: bool) -> OnePass:
-    """A pass; in a module Ker may be on its way before the first one, and sums of dKer after the last."""
-    alone = not plan.later
-    form = OnePass(plan, pass_plan, alone, overlap=plan.overlap and pass_plan is plan.pass_plans[1])
-    late = form.written == "Ker" and form.grouped("Ker")
-    early = pass_plan is plan.first and "Ker" in form.at_once
-    if module and (late or early):
-        form = OnePass(plan, pass_plan, alone, form.overlap or late, early)
-    return form
-
-
-def _skewed(form: Signature) -> SkewedTile:
-    """Where each rank begins: the places of its panels of all skewed tensors, added up."""
-    one, *others = (panel_place(form.plan, tensor, form.pass_plan) for tensor in form.skewed)
-    lines = [f"    first = {one}", *(f"    first += {other}" for other in others)]
-    return SkewedTile(
-        name=form.block,
-        pass_="" if form.alone else form.name,
-        first="\n".join(lines),
-        tensors=" or ".join(form.role(tensor) for tensor in form.skewed),
-    )
-
-
-def _look_at(plan: Plan, module: bool) -> None:
+def _refuse(plan: Plan, module: bool) -> None:
     if module and not plan.later:
         raise UsageError(
             f"a module needs a training plan, but this one is of the {plan.pass_} pass; plan --pass training"
         )
     if not plan.later and plan.first.reuses | plan.first.saves:
         raise UsageError(
-            f"a {plan.pass_} pass alone finds nothing kept, and keeps nothing; plan --pass training"
+            f"a single {plan.pass_} pass reuses and saves nothing, but this plan does; plan --pass training"
         )
 
 
-def _layer(forms: Sequence[Signature], overlap: bool, module: bool) -> Layer:
-    """How the passes hand each other what they keep."""
-    first, *later = forms
+def _signature(plan: Plan, number: int, module: bool) -> Signature:
+    """How a pass is called. In a module the sums of dKer are deferred, and Ker may be prefetched."""
+    program = pass_program(plan.distribution, plan.pass_plans[number])
+    names = Signature(plan, program, deferred=plan.overlap and number == 1)
+    if not module:
+        return names
+    reduces = bool(program.reduces or program.loop.reduces)
+    deferred = names.deferred or (names.written == "Ker" and reduces)
+    prefetched = number == 0 and any(gather.tensor == "Ker" for gather in names.slices)
+    return Signature(plan, program, deferred, prefetched)
+
+
+def _functions(signatures: Sequence[Signature]) -> tuple[Function, ...]:
+    """The passes, after the function that prefetches Ker for the first."""
+    bodies = [PassBody(names) for names in signatures]
+    prefetch = [bodies[0].prefetch()] if signatures[0].prefetched else []
+    return (*prefetch, *(body.function() for body in bodies))
+
+
+def _rotated(names: Signature) -> RotatedTile:
+    """At which panel each rank starts: the positions of its shards of all rotated tensors, added up."""
+    rotation = names.program.loop.rotation
+    panels = [first_panel(names.plan, tensor, names.program.pass_plan) for tensor in rotation]
+    roles = " or ".join(names.role(tensor) for tensor in rotation)
+    return RotatedTile(
+        name=rotated_tile(names),
+        pass_=names.pass_name if names.plan.later else "",
+        first=(f"first = {panels[0]}", *(f"first += {other}" for other in panels[1:])),
+        why=f"Ranks that share a slice of {roles} start at different panels (rotation).",
+    )
+
+
+# -- a training step --------------------------------------------------------------------------------------
+
+
+def _layer(signatures: Sequence[Signature], overlap: bool, module: bool) -> Layer:
+    """How the passes hand each other what they save."""
+    first, *later = signatures
     given: Tensor = "In" if first.written == "Out" else "Out"
-    data = next((form for form in later if form.written == given), None)
-    filter_ = next((form for form in later if form.written == "Ker"), None)
-    made = [_written(form) for form in (data, filter_) if form]
+    data = next((names for names in later if names.written == given), None)
+    filter_ = next((names for names in later if names.written == "Ker"), None)
+    made = [_written(names) for names in (data, filter_) if names]
     own = f"{first.var(given)}_own", "ker_own"
     trained = [bool(data), bool(filter_)]
     operands = (f"{var}.detach().requires_grad_()" if t else var for var, t in zip(own, trained, strict=True))
+    meanwhile = f"Sums of {_written(later[0])} travel while {_written(later[-1])} is computed."
+    result, gradient = first.role(first.written), later[0].role(first.written)
     return Layer(
         given=own[0],
         gradient=f"{later[0].var(first.written)}_own",
-        roles=(
-            first.role(given),
-            first.role(first.written),
-            " and ".join(made),
-            later[0].role(first.written),
-        ),
+        about_forward=f"{result}, from the shards of {first.role(given)} and Ker.",
+        about_backward=f"{' and '.join(made)}, from the shard of {gradient}.",
+        about_run=f"A training step: this rank's shards of {_listed([result, *made])}.",
         ahead=_call(first),
-        back=tuple(_call(form, module) for form in later),
-        saved=tuple(form.given(read) for form, read in ((filter_, given), (data, "Ker")) if form),
-        early=module,
-        brings=first.early,
-        overlap=overlap,
-        meanwhile=f"Sums of {_written(later[0])} travel while {_written(later[-1])} is computed.",
+        back=tuple(_call(names, module) for names in later),
+        result=first.var(first.written),
+        saved=tuple(names.given(read) for names, read in ((filter_, given), (data, "Ker")) if names),
+        prefetch=module,
+        gathers_ker=first.prefetched,
+        meanwhile=meanwhile if overlap else "",
         returned=f"{data.var(given) if data else None}, {'dker' if filter_ else None}, None, None, None",
         operands=", ".join(operands),
         asked="given" if all(trained) else f"given[{trained.index(True)}]",
     )
 
 
-def _written(form: Signature) -> str:
-    return form.role(form.written)
+def _written(names: Signature) -> str:
+    return names.role(names.written)
 
 
-def _call(form: Signature, module: bool = False) -> Call:
+def _listed(names: Sequence[str]) -> str:
+    """`Out, dIn and dKer`."""
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _call(names: Signature, module: bool = False) -> Call:
     """A call of a pass with what it binds."""
-    result, then = form.var(form.written), ""
-    if form.overlap:
-        late = module and form.written == "Ker"
-        then = f"{result} = ctx.prefetch.defer(finish_ker)" if late else f"{result} = finish()"
-        result = "finish_ker" if late else "finish"
-    name = form.pass_plan.pass_
-    return Call(name, form.name, ", ".join([result, *form.kept]), ", ".join(form.parameters), then)
+    result, then = names.var(names.written), ""
+    if names.deferred:
+        by_network = module and names.written == "Ker"
+        then = f"{result} = ctx.prefetch.defer(finish_ker)" if by_network else f"{result} = finish()"
+        result = "finish_ker" if by_network else "finish"
+    pass_ = names.program.pass_plan.pass_
+    return Call(pass_, names.name, ", ".join([result, *names.saved]), ", ".join(names.parameters), then)
+
+
+# -- the self-check ---------------------------------------------------------------------------------------
 
 
 def _operands(plan: Plan) -> tuple[Operand, ...]:
     """What the program is given: sample values of the tensors that it reads."""
     given: tuple[Tensor, ...] = TENSORS if plan.later else plan.first.reads
-    windows = ", windows" if plan.layer.kind != "matmul" else ""
+    spatial = plan.layer.kind != "matmul"
     half = plan.nest.dtype in ("float16", "bfloat16")  # sample values know their spatial dimensions
-    dims = f", dims={len(plan.layer.spatial_axes)}" if half and windows else ""
+    dims = f", dims={len(plan.layer.spatial_axes)}" if half and spatial else ""
     gradient = {"Out": "dOut"}  # the only gradient that is given
     operands = []
     for tensor in given:
         role = gradient.get(tensor, tensor)
-        rows = windows if tensor == "In" else dims
-        owned, shape = f"owned_{tensor.lower()}", f"{tensor.upper()}_SHAPE"
-        operands.append(Operand(role, role.lower(), owned, shape, rows))
+        windows = (", windows" if spatial else "") if tensor == "In" else dims
+        owned, shape = f"owned_{suffix(plan, tensor)}", f"{tensor.upper()}_SHAPE"
+        operands.append(Operand(role, role.lower(), owned, shape, windows))
     return tuple(operands)
 
 
 def _result(plan: Plan, pass_: Pass) -> Result:
     """What a pass makes, and the torch call that makes the same."""
-    written, layer = WRITES[pass_], plan.layer
+    written, kind = WRITES[pass_], plan.layer.kind
     role = role_name(pass_, written)
-    conv = "None" if layer.kind == "matmul" else f"F.{layer.kind}"
-    spatial = () if layer.kind == "matmul" else ("STRIDE, PADDING, DILATION",)
-    return Result(role, role.lower(), f"owned_{written.lower()}", _expected(pass_, conv, spatial))
-
-
-def _expected(pass_: Pass, conv: str, spatial: tuple[str, ...]) -> tuple[str, ...]:
-    """The statements that judge a share, in the lines that a formatter makes of them."""
+    conv, spatial = ("None", ()) if kind == "matmul" else (f"F.{kind}", ("STRIDE", "PADDING", "DILATION"))
     if pass_ == "forward":
-        arguments = (conv, "IN_SHAPE", "KER_SHAPE", "box", "DTYPE", "device", *spatial)
+        arguments = [conv, "IN_SHAPE", "KER_SHAPE", "box", "DTYPE", "device", *spatial]
         call = "reference"
     else:
-        role = role_name(pass_, WRITES[pass_])
-        windows = ("WINDOWS",) if spatial else ()
-        arguments = (f'"{role}"', conv, "SHAPES", "box", "DTYPE", "device", *spatial, *windows)
+        arguments = [f'"{role}"', conv, "SHAPES", "box", "DTYPE", "device", *spatial]
+        arguments += ["WINDOWS"] if spatial else []
         call = "gradient"
-    line = f"return {call}({', '.join(arguments)})"
-    if len(line) <= 84:
-        return (line,)
-    return (f"return {call}(", f"    {', '.join(arguments)}", ")")
+    return Result(role, role.lower(), f"owned_{suffix(plan, written)}", f"{call}({', '.join(arguments)})")

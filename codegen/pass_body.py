@@ -1,338 +1,268 @@
-"""One pass of a plan as statements: the form that all nine programs share, with the roles exchanged."""
+"""The statements of one pass: a walk over its schedule tree."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from synth.codegen import moves
+from synth.codegen.local_kernel import local_kernel, tiled
+from synth.codegen.program import Fetch, Finish, Function, Node, Steps, Text, WaitPanels, When
+from synth.codegen.signature import PENDING, Signature
+from synth.schedule.pass_program import Collective, Compute, Gather, Reduce
 
-from synth.codegen.program import (
-    Bring,
-    Fetch,
-    Finish,
-    Function,
-    Gather,
-    GiveBack,
-    Halo,
-    HandOver,
-    Later,
-    Node,
-    Receive,
-    Reduce,
-    Start,
-    StartOwn,
-    Steps,
-    Text,
-    When,
-)
-from synth.codegen.signature import PENDING, WIDTH, Signature
-from synth.layer.axes import DIMS, LACKED_INDEX, TENSORS, Tensor
-from synth.layer.passes import Pass
-from synth.planning.plan import Plan
-from synth.schedule.pass_plan import PassPlan
-from synth.schedule.pass_program import WHY
-
-KERNELS: dict[Pass, str] = {  # the local kernel on what a pass reads
-    "forward": "convolve(F.{conv}, {one}, {other}, block, WINDOWS)",
-    "backward-data": "input_gradient({one}, {other}, block, WINDOWS)",
-    "backward-filter": "kernel_gradient({one}, {other}, block, WINDOWS)",
-}
-PRODUCTS: dict[Pass, str] = {  # the same where the layer is Out[b,k] = In[b,c] Ker[k,c]
-    "forward": "{one} @ {other}.mT",
-    "backward-data": "{other} @ {one}",
-    "backward-filter": "{other}.mT @ {one}",
-}
+FREES = "# frees memory for what follows"
+Paragraph = list[Node]
 
 
-class OnePass(Signature):
+class PassBody:
     """The function of one pass with its statements."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        pass_plan: PassPlan,
-        alone: bool = True,
-        overlap: bool = False,
-        early: bool = False,
-    ) -> None:
-        super().__init__(plan, pass_plan, alone, overlap, early)
-        self.steps = "STEPS" if alone else "steps"
-        self.tiles = "" if alone else ", tiles"
-        self.asks_changes = False
+    def __init__(self, signature: Signature) -> None:
+        self.names, self.program, self.loop = signature, signature.program, signature.program.loop
+        self.written, self.var = signature.written, signature.var(signature.written)
+        self.alone = not signature.plan.later
+        self.steps = "STEPS" if self.alone else "steps"
+        self.kernel = local_kernel(signature)
+        # a pass without a loop gathers its only panels like slices, and reduces its only panel at the end
+        self.slices = signature.slices
+        self.panels = self.loop.gathers if self.loop.axes else ()
+        self.reduce = next(iter((*self.program.reduces, *self.loop.reduces)), None)
+        self.by_panel = bool(self.loop.axes and self.loop.reduces)
 
     def function(self) -> Function:
         """The whole pass."""
-        body = self.statements()
-        name = "run" if self.alone else self.name
-        return Function(name, ", ".join(self.parameters), self.about(), body)
-
-    # -- what moves -----------------------------------------------------------------------------------
-
-    def statements(self) -> tuple[Node, ...]:
-        """The body of the function."""
-        nodes: list[Node] = []
-        if self.alone:
-            nodes.append(Text(tuple(self._given(tensor) for tensor in self.pass_plan.reads)))
-        if not self.alone and self.loops:
-            key = f'"{self.name}"'
-            both = f"tiles, steps = TILES[{key}], STEPS[{key}]"
-            nodes.append(Text((f"steps = STEPS[{key}]" if self.skewed else both,)))
-        if self.halo and self.written != "In" and "In" not in self.pass_plan.reuses:
-            nodes.append(Halo(_sentence(WHY["fetch"]), self._neighbour_axes(), self.framed))
-        nodes += self._gathers()
-        nodes += self._all_steps()
-        return (*nodes, *self._end())
-
-    def _given(self, tensor: Tensor) -> str:
-        """The statement that refuses a share of another shape or dtype."""
-        own = f"{self.var(tensor)}_own"
-        return f'context.check_shard("{self.role(tensor)}", {own}, owned_{tensor.lower()}(at), DTYPE)'
-
-    def _look(self, var: str, step: str = "step") -> str:
-        """The statement that looks for NaN in what a step leaves."""
-        return f'context.check_finite("{self.role(self.written)}", {step}, {var})'
-
-    def _fetches(self) -> list[Tensor]:
-        return [t for t in self.pass_plan.reads if self.arrives(t) and self.loops]
-
-    def _bring(self, tensor: Tensor) -> Bring:
-        names = self.touched(tensor), self.here(tensor), self.carried(tensor)
-        return Bring(tensor, self.role(tensor), *names, LACKED_INDEX[tensor])
-
-    def _gathers(self) -> list[Node]:
-        """Slices that come whole: all are on their way before the first is waited for."""
-        gathers = [self._gather(tensor) for tensor in self.at_once]
-        starts = [gather for gather in gathers if not (self.early and gather.tensor == "Ker")]
-        if len(gathers) == len(starts) < 2:
-            return [replace(gather, alone=True) for gather in gathers]
-        slices = ", ".join(f"{gather.var}_slice" for gather in gathers)
-        arrive = ", ".join(f"wait_gather({gather.var}_pending)" for gather in gathers)
-        return [*starts, Text((f"{slices} = {arrive}",))]
+        groups: Paragraph = [moves.bind_group(self.names, move) for move in self._started()]
+        fetches: list[Paragraph] = [[moves.fetch_rows(self.names, rows)] for rows in self.program.fetches]
+        paragraphs = [
+            self._checks(),
+            self._constants(),
+            groups,
+            *fetches,
+            self._slices(),
+            *(self._loop() if self.loop.axes else [self._one_step()]),
+            *(self._deferred_end() if self.names.deferred else self._end()),
+        ]
+        body = tuple(tuple(paragraph) for paragraph in paragraphs if paragraph)
+        return Function(self.names.name, ", ".join(self.names.parameters), self.names.about(), body)
 
     def prefetch(self) -> Function:
-        """The function that starts to gather Ker for a pass that only waits for it."""
-        gather = replace(self._gather("Ker"), early=self.pass_plan.pass_)
+        """The function that starts to gather Ker, for a pass that only waits for it."""
+        (gather,) = (gather for gather in self.slices if self.names.prefetches(gather.tensor))
+        context = f'context.for_pass("{self.program.pass_plan.pass_}")'
         about = "Start to gather this rank's slice of Ker, possibly before the layer's turn."
-        return Function("prefetch_ker", "ker_own", (about,), (gather,))
+        bind = moves.bind_group(self.names, gather, context)
+        body = bind, moves.gather_slice(self.names, gather, returned=True)
+        return Function("prefetch_ker", "ker_own", (about,), (body,))
 
-    def _gather(self, tensor: Tensor) -> Gather:
-        phase, step = "loop", 0
-        whole = [gather.tensor for gather in self.program.gathers]
-        if tensor in whole:
-            phase, step = "expand", whole.index(tensor)
-        common = vars(self._bring(tensor))
-        return Gather(**common, why=self._why("gather", tensor), phase=phase, step=step)
+    # -- before the loop ------------------------------------------------------------------------------
 
-    def _start(self, tensor: Tensor) -> tuple[Node, ...]:
-        start: Node = Start(**vars(self._bring(tensor)))
-        if tensor in self.skewed:
-            start = StartOwn(**vars(self._bring(tensor)), tile=self.tile("peer"))
-        why = Text((f"# {self._why('gather', tensor)}",))
-        condition = self._changes(tensor, "step")
-        return (why, When(condition, (start,))) if condition else (why, start)
+    def _checks(self) -> Paragraph:
+        """Refuse shards of another shape or dtype; a training program does so in its `run`."""
+        names = self.names
+        lines = (
+            f'context.check_shard("{names.role(t)}", {names.given(t)}, {names.owned(t)}(at), DTYPE)'
+            for t in names.reads
+        )
+        return [Text(tuple(lines))] if self.alone else []
 
-    def _changes(self, tensor: Tensor, step: str) -> str:
-        """The condition under which a step begins another tile of a tensor; empty if it always does."""
-        if self.loops[-1] in DIMS[tensor]:
-            return ""
-        axes = [f'"{axis}"' for axis in self.loops if axis in DIMS[tensor]]
-        if not axes:  # one tile for all steps
-            return "step == 0" if step == "step" else f"step + 1 == {self.steps}"
-        self.asks_changes = True
-        return f"changes({', '.join([step + self.tiles, *axes])})"
+    def _constants(self) -> Paragraph:
+        """The tiles of this pass, in a program of several."""
+        if self.alone or not self.loop.axes:
+            return []
+        steps = f'STEPS["{self.names.pass_name}"]'
+        if self.loop.rotation:
+            return [Text((f"steps = {steps}",))]
+        return [Text((f'tiles, steps = TILES["{self.names.pass_name}"], {steps}',))]
+
+    def _started(self) -> list[Gather | Reduce]:
+        """The moves within groups that this function starts."""
+        gathers = (*self.slices, *self.panels)
+        started: list[Gather | Reduce] = [g for g in gathers if not self.names.prefetches(g.tensor)]
+        return [*started, self.reduce] if self.reduce else started
+
+    def _slices(self) -> Paragraph:
+        """Slices that are gathered whole: all gathers start before the first wait."""
+        started = [gather for gather in self.slices if not self.names.prefetches(gather.tensor)]
+        if len(self.slices) == len(started) == 1:
+            return [moves.gather_slice(self.names, started[0], wait=True)]
+        nodes: Paragraph = [moves.gather_slice(self.names, gather) for gather in started]
+        if self.slices:
+            vars_ = [self.names.var(gather.tensor) for gather in self.slices]
+            slices = ", ".join(f"{var}_slice" for var in vars_)
+            waits = ", ".join(f"wait_gather({var}_pending)" for var in vars_)
+            nodes.append(Text((f"{slices} = {waits}",)))
+        return nodes
 
     # -- the loop -------------------------------------------------------------------------------------
 
-    def _all_steps(self) -> list[Node]:
-        named = self._names_block()
-        if not self.loops:
-            return self._one_step(("block = work(at)",) if named else ())
-        nodes = self._loop(named)
-        if self.leaves and not self.overlap:
-            nodes.append(self._collect())
-        return nodes
+    def _one_step(self) -> Paragraph:
+        """The local kernel on the whole block."""
+        block = ("block = work(at)",) if self.kernel.reads_block else ()
+        if self.reduce:
+            box, _ = self._zeros()
+            computed = f"{self.var} = {self.kernel.expression}"
+            return [Text((box, *block, computed, self._check_finite(self.var, "0")))]
+        result = f"{self.var} =" if self.program.returns or self.names.saved else "return"
+        return [Text((*block, f"{result} {self.kernel.expression}"))]
 
-    def _collect(self) -> Text:
-        var = self.var(self.written)
-        return Text((f"wait_reduces(pending_sums, {var}, {var}_box)",))
+    def _loop(self) -> list[Paragraph]:
+        """Zeros, the fetch of panels, the steps, and the wait for the last panel of sums."""
+        body = [*self._block(), *self._step()]
+        zeros = [*self._zeros(), *(["pending_sums = []"] if self.by_panel else [])]
+        # if the sums are deferred, the caller waits for the last panel
+        last = [self._wait_reduces()] if self.by_panel and not self.names.deferred else []
+        if not self.panels:
+            return [[Text(tuple(zeros)), Steps(self.steps, tuple(body)), *last]]
+        body = [*self._block(), WaitPanels(self.steps), *self._fills(), *self._step()]
+        begin = Text(("panels, pending = {}, fetch(0)",))
+        zeros += self._empty()
+        return [[Text(tuple(zeros))], [self._fetch()], [begin, Steps(self.steps, tuple(body)), *last]]
 
-    def _loop(self, named: bool) -> list[Node]:
-        body: list[Node] = [Text((f"block = {self.tile()}",))] if named else []
-        if not self._fetches():
-            return [Text(self._begin()), Steps(self.steps, (*body, *self._step()))]
-        starts = tuple(node for tensor in self._fetches() for node in self._start(tensor))
-        fetch = Fetch("" if {*self._fetches()} <= {*self.skewed} else self.tile(), starts)
-        loop = Steps(self.steps, (*body, Receive(self.steps), *self._filled(), *self._step()))
-        begin = Text((*self._begin(), *self._empty()))
-        return [begin, fetch, Text(("panels, pending = {}, fetch(0)",)), loop]
+    def _block(self) -> Paragraph:
+        """What a step works on, if anything asks."""
+        asked = (
+            self.kernel.reads_block or self.by_panel or self.program.fills or tiled(self.names, self.written)
+        )
+        return [Text((f"block = {self._tile()}",))] if asked else []
+
+    def _fetch(self) -> Fetch:
+        """The function that starts to gather the panels of a step."""
+        starts = tuple(self._when(gather, "step", self._gather_panel(gather)) for gather in self.panels)
+        rotated = all(gather.tensor in self.loop.rotation for gather in self.panels)
+        return Fetch("" if rotated else self._tile(), starts)
+
+    def _gather_panel(self, gather: Gather) -> Node:
+        if gather.tensor in self.loop.rotation:
+            return moves.gather_rotated(self.names, gather, self._tile("peer"))
+        return moves.gather_panel(self.names, gather)
+
+    def _tile(self, at: str = "at") -> str:
+        """A call of the function that says what a rank works on in a step."""
+        if self.loop.rotation:
+            return f"{rotated_tile(self.names)}({at}, step)"
+        return f"tile({at}, step)" if self.alone else f"tile({at}, step, tiles)"
+
+    def _when(self, node: Collective | Compute, step: str, statement: Node) -> Node:
+        """A statement for the steps at which the panel of a node changes."""
+        condition = self._changes(node, step)
+        return When(condition, (statement,)) if condition else statement
+
+    def _changes(self, node: Collective | Compute, step: str) -> str:
+        """The condition under which a step begins another panel; empty if it always does."""
+        if self.loop.axes[-1] in node.changes:
+            return ""
+        if not node.changes:  # one panel for all steps
+            return "step == 0" if step == "step" else f"step + 1 == {self.steps}"
+        axes = [f'"{axis}"' for axis in node.changes]
+        return f"changes({', '.join([step, *([] if self.alone else ['tiles']), *axes])})"
+
+    def _zeros(self) -> tuple[str, str]:
+        """The box of what is summed here, and its zeros."""
+        box = f"{self.names.touched(self.written)}(work(at))"
+        if self.by_panel:
+            box = f"{self.names.carried(self.written)}(at)"
+        like = next(name for name in self.names.parameters if name != PENDING)
+        return f"{self.var}_box = {box}", f"{self.var} = {like}.new_zeros(shape({self.var}_box))"
 
     def _empty(self) -> list[str]:
-        """Slices that panels are to fill."""
+        """Slices that panels fill, for a later pass."""
         lines = []
-        for tensor in self.fills:
-            box, whole = f"{self.var(tensor)}_box", self.whole(tensor)
+        for tensor in self.program.fills:
+            box, slice_ = f"{self.names.var(tensor)}_box", self.names.slice_(tensor)
             lines += [
-                f"{box} = {self.touched(tensor)}(work(at))",
-                f"{whole} = {self.here(tensor)}.new_empty(shape({box}))",
+                f"{box} = {self.names.touched(tensor)}(work(at))",
+                f"{slice_} = {self.names.own(tensor)}.new_empty(shape({box}))",
             ]
         return lines
 
-    def _filled(self) -> list[Node]:
-        """Panels are put into those slices."""
-        lines = []
-        for tensor in self.fills:
-            place = f"within({self.touched(tensor)}(block), {self.var(tensor)}_box)"
-            lines.append(f'{self.whole(tensor)}[{place}] = panels["{self.role(tensor)}"]')
-        return [Text(("# later passes find what this fills", *lines))] if lines else []
+    def _fills(self) -> Paragraph:
+        """Panels are copied into those slices."""
+        lines = [
+            f"{self.names.slice_(tensor)}[within({self.names.touched(tensor)}(block), "
+            f'{self.names.var(tensor)}_box)] = panels["{self.names.role(tensor)}"]'
+            for tensor in self.program.fills
+        ]
+        return [Text(("# saved for later passes", *lines))] if lines else []
 
-    def _one_step(self, block: tuple[str, ...]) -> list[Node]:
-        var, kernel = self.var(self.written), self._kernel()[1]
-        if self.grouped(self.written):
-            return [Text((self._begin()[0], *block, f"{var} = {kernel}", self._look(var, "0")))]
-        name = f"{var} =" if self.returns or self.kept else "return"
-        return [Text((*block, f"{name} {kernel}"))]
+    def _step(self) -> Paragraph:
+        """The local kernel, and the reduction of a panel that is complete."""
+        expression, before, _ = self.kernel
+        if self.by_panel:
+            return self._reduce_panels(before, expression)
+        lines = [*before, f"{self.var} += {expression}"]
+        if tiled(self.names, self.written):
+            place = f"place = within({self.names.touched(self.written)}(block), {self.var}_box)"
+            lines = [*before, place, f"{self.var}[place] += {expression}"]
+        return [Text((*lines, self._check_finite(self.var)))]
 
-    def _begin(self) -> tuple[str, ...]:
-        """The box of what is summed here, and its zeros."""
-        var, written = self.var(self.written), self.written
-        away = self.leaves and self.loops
-        box = self.carried(written) + "(at)" if away else self.touched(written) + "(work(at))"
-        like = next(name for name in self.parameters if name != PENDING)
-        begin = f"{var}_box = {box}", f"{var} = {like}.new_zeros(shape({var}_box))"
-        return (*begin, "pending_sums = []") if away else begin
+    def _reduce_panels(self, before: tuple[str, ...], kernel: str) -> Paragraph:
+        (move,) = self.loop.reduces
+        reduce = moves.reduce_panel(self.names, move)
+        if not self._changes(move, "step"):
+            return [Text((*before, f"sums = {kernel}", self._check_finite("sums"))), reduce]
+        fresh = Text((f"sums = 0  # another panel of {move.role} begins",))
+        add = Text((*before, f"sums += {kernel}", self._check_finite("sums")))
+        return [self._when(move, "step", fresh), add, self._when(move, "step + 1", reduce)]
 
-    def _step(self) -> list[Node]:
-        """The local kernel, and what follows when the result leaves panel by panel."""
-        var, written = self.var(self.written), self.written
-        lines, kernel = self._kernel()
-        if self.leaves:
-            return self._hand_over(lines, kernel)
-        if any(axis in DIMS[written] for axis in self.loops):
-            lines.append(f"place = within({self.touched(written)}(block), {var}_box)")
-            lines.append(f"{var}[place] += {kernel}")
-        else:
-            lines.append(f"{var} += {kernel}")
-        return [Text((*lines, self._look(var)))]
+    def _wait_reduces(self) -> Text:
+        return Text((f"wait_reduces(pending_sums, {self.var}, {self.var}_box)",))
 
-    def _kernel(self) -> tuple[list[str], str]:
-        """The statements before the local kernel, and the expression that it is."""
-        lines: list[str] = []
-        operands = []
-        for tensor in self.pass_plan.reads:
-            operand, before = self._operand(tensor)
-            lines += before
-            operands.append(operand)
-        kind = self.plan.layer.kind
-        form = (PRODUCTS if kind == "matmul" else KERNELS)[self.pass_plan.pass_]
-        return lines, form.format(conv=kind, one=operands[0], other=operands[1])
-
-    def _names_block(self) -> bool:
-        """Whether a step says which block of the nest it works on."""
-        local = (t for t in TENSORS if t == self.written or not self.arrives(t))
-        tiled = any(axis in DIMS[t] for t in local for axis in self.loops)
-        away = bool(self.loops) and (self.leaves or bool(self.fills))
-        return self.plan.layer.kind != "matmul" or away or tiled
-
-    def _hand_over(self, lines: list[str], kernel: str) -> list[Node]:
-        leave = HandOver(**vars(self._reduce()))
-        begins = self._changes(self.written, "step")
-        if not begins:
-            return [Text((*lines, f"sums = {kernel}", self._look("sums"))), leave]
-        panel = f"another panel of {self.role(self.written)} begins"
-        fresh = When(begins, (Text((f"sums = 0  # {panel}",)),))
-        add = Text((*lines, f"sums += {kernel}", self._look("sums")))
-        return [fresh, add, When(self._changes(self.written, "step + 1"), (leave,))]
-
-    def _reduce(self) -> Reduce:
-        written = self.written
-        names = self.var(written), self.touched(written), self.carried(written)
-        return Reduce(self._why("reduce", written), written, *names, LACKED_INDEX[written])
-
-    def _operand(self, tensor: Tensor) -> tuple[str, list[str]]:
-        """What the local kernel takes of a tensor, and the statements that make it."""
-        var = self.var(tensor)
-        if self.arrives(tensor) and self.loops:
-            return f'panels["{self.role(tensor)}"]', []
-        whole = self.whole(tensor)
-        if not any(axis in DIMS[tensor] for axis in self.loops):
-            return whole, []
-        frame = f"{self.carried(tensor)}(at)"
-        if self.grouped(tensor):
-            named = tensor not in self.pass_plan.reuses and self.given(tensor) != PENDING
-            frame = f"{var}_box" if named else f"{self.touched(tensor)}(work(at))"
-        cut = f"{var}_tile = {whole}[within({self.touched(tensor)}(block), {frame})]"
-        if len(cut) <= WIDTH - 4:
-            return f"{var}_tile", [cut]
-        return f"{var}_tile", [f"{var}_box = {frame}", cut.replace(frame, f"{var}_box")]
+    def _check_finite(self, var: str, step: str = "step") -> str:
+        """The statement that looks for NaN in what a step leaves."""
+        return f'context.check_finite("{self.names.role(self.written)}", {step}, {var})'
 
     # -- the end --------------------------------------------------------------------------------------
 
-    def _end(self) -> list[Node]:
-        if self.overlap:
-            return [*self._release(), *self._later()]
+    def _end(self) -> list[Paragraph]:
+        """Reduce a stationary result, return halo rows to their owners, return the result."""
+        returns, saved, result = self.program.returns, self.names.saved, self.var
         nodes = self._release()
-        result = self.var(self.written)
-        if self.grouped(self.written) and not (self.leaves and self.loops):
-            phase = "loop" if self.leaves else "reduce"
-            last = not (self.returns or self.kept)
-            nodes.append(Finish(**vars(self._reduce()), phase=phase, into="return" if last else "total ="))
+        if self.reduce and not self.by_panel:
+            last = not (returns or saved)
+            into = "return" if last else "total ="
+            nodes.append(moves.reduce_slice(self.names, self.reduce, into))
             if last:
-                return nodes
-            if self.returns:
-                nodes.append(Text((f"del {result}",)))
+                return [nodes]
+            nodes += [Text((f"del {self.var}",))] if returns else []
             result = "total"
-        elif self.returns and self.leaves:
+        elif returns and self.by_panel:
             nodes.append(Text(("del sums",)))
-        elif not (self.loops or self.returns or self.kept):
-            return nodes  # the one kernel call is what is returned
-        if self.returns:
-            nodes.append(self._give_back("din_own =" if self.kept else "return", result))
+        elif not (self.loop.axes or returns or saved):
+            return []  # the kernel call is what is returned
+        paragraphs = [nodes]
+        for rows in returns:
+            into = "din_own =" if saved else "return"
+            paragraphs.append([moves.return_rows(self.names, rows, result, into)])
             result = "din_own"
-        if self.kept or not self.returns:
-            nodes.append(Text((f"return {', '.join([result, *self.kept])}",)))
-        return nodes
+        if saved or not returns:
+            paragraphs.append([Text((f"return {', '.join([result, *saved])}",))])
+        return paragraphs
 
-    def _release(self) -> list[Node]:
-        """Before a result that was here all the time leaves: forget what it is made of."""
-        if self.pass_plan.stationary != self.written or not (self.grouped(self.written) or self.returns):
+    def _release(self) -> Paragraph:
+        """Forget what a result was made of before it is reduced or its rows are exchanged."""
+        if not self.loop.compute.stationary or not (self.reduce or self.program.returns):
             return []
-        if self._fetches():
-            names = ["panels"]
-        else:
-            slices = [t for t in self.at_once if t not in self.pass_plan.saves]
-            names = [f"{self.var(t)}_{what}" for t in slices for what in ("slice", "pending")]
-        return [Text((f"del {', '.join(names)}  # what follows needs room",))] if names else []
+        names = ["panels"]
+        if not self.panels:
+            vars_ = [self.names.var(gather.tensor) for gather in self.slices if not gather.saves]
+            names = [f"{var}_{what}" for var in vars_ for what in ("slice", "pending")]
+        return [Text((f"del {', '.join(names)}  {FREES}",))] if names else []
 
-    def _later(self) -> list[Node]:
-        """The end when sums go on travelling: what remains to be done is a function for the caller."""
-        nodes: list[Node] = []
-        result, remains = self.var(self.written), list[Node]()
-        if self.leaves and self.loops:
-            remains.append(self._collect())
-        else:
-            phase, total = "loop" if self.leaves else "reduce", "total = " if self.returns else "return "
-            nodes.append(Finish(**vars(self._reduce()), phase=phase, into=""))
-            remains.append(Text((f"{total}wait_reduce(pending_sum)",)))
+    def _deferred_end(self) -> list[Paragraph]:
+        """Start the last sums, and return the function that waits for them."""
+        nodes, waits, result = self._release(), list[Node](), self.var
+        if self.by_panel:
+            waits.append(self._wait_reduces())
+        elif self.reduce:
+            nodes.append(moves.reduce_slice(self.names, self.reduce, into=""))
+            total = "total =" if self.program.returns else "return"
+            waits.append(Text((f"{total} wait_reduce(pending_sum)",)))
             result = "total"
-        if self.returns:
-            remains.append(self._give_back("return", result))
-        elif self.leaves and self.loops:
-            remains.append(Text((f"return {result}",)))
-        about = f"Wait for the sums of {self.role(self.written)} that still travel."
-        nodes.append(Later(about, tuple(remains)))
-        return [*nodes, Text((f"return {', '.join(['finish', *self.kept])}",))]
-
-    def _give_back(self, into: str, sums: str) -> GiveBack:
-        return GiveBack(_sentence(WHY["return"]), self._neighbour_axes(), into, sums)
-
-    # -- words ----------------------------------------------------------------------------------------
-
-    def _neighbour_axes(self) -> str:
-        shared = any(dim in "dhw" for dim, _ in self.distribution.shares["In"])
-        axes = [a for a in ("d", "h", "w", *("k" * shared)) if getattr(self.plan.grid, a) > 1]
-        return f"({', '.join(repr(a) for a in axes)}{',' * (len(axes) == 1)})".replace("'", '"')
-
-    def _why(self, kind: str, tensor: Tensor) -> str:
-        return _sentence(WHY[kind].format(along=LACKED_INDEX[tensor], tensor=self.role(tensor)))
+        waits += [moves.return_rows(self.names, rows, result, "return") for rows in self.program.returns]
+        if self.by_panel and not self.program.returns:
+            waits.append(Text((f"return {result}",)))
+        finish = Finish(self.names.role(self.written), tuple(waits))
+        return [nodes, [finish], [Text((f"return {', '.join(['finish', *self.names.saved])}",))]]
 
 
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:] + "."
+def rotated_tile(names: Signature) -> str:
+    """The function that says what a rank works on in a step of a pass with rotation."""
+    return f"{names.pass_name}_tile" if names.plan.later else "tile"

@@ -1,7 +1,8 @@
-"""An IR close to the text of a program: every number and every name is decided, templates only place them.
+"""An IR close to the text of a program: every number and name is decided here, templates only place them.
 
 `lower` makes a `Program` from a plan, `render` turns it into text. The statements of a pass are a tree of
-small nodes; a node is rendered by the macro of its name in `templates/run.py.j2`.
+small nodes; a node is rendered by the macro of its name in `templates/statements.py.j2`. Fields typed `str`
+hold Python text: a name, an expression or a statement. Nothing ever searches in such a text.
 """
 
 from __future__ import annotations
@@ -11,73 +12,78 @@ from typing import NamedTuple
 
 
 @dataclass(frozen=True)
-class TensorText:
-    """The coordinate functions of one tensor."""
+class IndexFunction:
+    """A function from a rank's coordinates, or from a block of the nest, to a box."""
 
-    name: str  # "In"
-    var: str  # "in"
-    dims: str  # "b, c, h, w"
-    verb: str  # what a block does with it: "reads" or "adds to"
-    owned: str  # a return statement, as are the next two
-    touched: str  # empty: nothing asks
-    member: str = ""  # place in the group, where `owned` uses that name
-    carried: str = ""  # empty: what a rank owns is what it hands out
-    carried_member: str = ""
-    kept: str = ""  # `dims`, with _ where `carried` replaces an interval
+    name: str
+    parameter: str  # "at" or "block"
+    about: str  # its docstring
+    body: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Halo:
-    """Widen the own share of In by the rows that neighbours own."""
+class BindGroup:
+    """Name the group of a tensor, and where the words received in it are counted."""
 
     why: str
+    var: str  # what is bound
+    group: str  # the entry of GROUP_AXES
+    context: str  # the traffic counter
+    phase: str
+    tensor: str  # as words are counted: "Out" also for dOut
+
+
+@dataclass(frozen=True)
+class FetchRows:
+    """Widen the shard of the framed tensor by the rows that neighbours own."""
+
+    why: str
+    var: str  # "in": the beginning of the variables' names
+    owned: str  # the function that says which box this rank owns
+    carried: str  # and with its halo
     axes: str
-    framed: bool  # zeros that the kernel needs are laid around it
+    tensor: str
+    padded: bool  # the zeros that the kernel needs are laid around it
 
 
 @dataclass(frozen=True)
-class Bring:
-    """How the panels of one tensor reach all ranks of a group."""
+class Gathered:
+    """What the gather of a tensor needs: names that all forms of it share."""
 
-    tensor: str  # as words are counted: "Out"
-    role: str  # what it is in this pass: "dOut"
+    var: str  # "dout": the beginning of the variables' names
     box: str  # the function that says what a block touches
-    here: str  # the variable with what this rank carries
+    own: str  # the variable with what this rank carries
     carried: str  # the function that says which box that is
-    group: str
-
-    @property
-    def var(self) -> str:
-        """The beginning of the names of its variables."""
-        return self.role.lower()
+    group: str  # the variable with the group
 
 
 @dataclass(frozen=True)
-class Gather(Bring):
-    """Bring the whole slice of a tensor before anything is computed."""
+class GatherSlice(Gathered):
+    """Start to gather the whole slice of a tensor."""
 
-    why: str = ""
-    phase: str = "expand"
-    step: int = 0
-    alone: bool = False  # it is waited for at once
-    early: str = ""  # the pass that it is started for, by a function of its own
+    step: int  # its position in the phase
+    wait: bool  # at once, as no other gather starts first
+    returned: bool  # the caller waits: the statement is all that a function does
 
 
 @dataclass(frozen=True)
-class Start(Bring):
-    """Start to bring in a panel."""
+class GatherPanel(Gathered):
+    """Start to gather the panel that all ranks of a group use in a step."""
+
+    role: str  # the entry of `pending`: "dOut"
 
 
 @dataclass(frozen=True)
-class StartOwn(Bring):
-    """Start to bring in a panel where ranks that share a slice use different ones."""
+class GatherRotated(Gathered):
+    """Start to gather the panel of a step where each rank of a group uses another one."""
 
+    role: str
     tile: str  # the call that says what a `peer` works on
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """The function that starts to bring in all panels that one step waits for."""
+    """The function that starts to gather the panels of one step."""
 
     tile: str  # the call that says what this rank works on; empty: nothing asks
     body: tuple[Node, ...]
@@ -100,52 +106,52 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Receive:
-    """Wait for the panels of this step, then start those of the next."""
+class WaitPanels:
+    """Wait for the panels of this step, then start to gather those of the next."""
 
     steps: str
 
 
 @dataclass(frozen=True)
-class Reduce:
-    """How partial sums of the written tensor reach the ranks that sum them."""
+class Reduced:
+    """What the reduction of a written tensor needs."""
 
-    why: str
-    tensor: str
-    var: str
+    var: str  # "din": the variable with the sums
     box: str  # the function that says what a block touches
-    carried: str
+    carried: str  # the function that says which box a rank sums
     group: str
 
 
 @dataclass(frozen=True)
-class HandOver(Reduce):
-    """Reduce a panel onto the shares of a group."""
+class ReducePanel(Reduced):
+    """Start to reduce the panel that is complete; wait for the panel before."""
 
 
 @dataclass(frozen=True)
-class Finish(Reduce):
-    """Reduce all that was written onto the shares of a group."""
+class ReduceSlice(Reduced):
+    """Reduce everything that was written."""
 
-    phase: str
-    into: str  # "return", or the variable with the total; empty: a later function adds up
+    into: str  # "return", or the assignment of the total; empty: `finish` waits for the sums
 
 
 @dataclass(frozen=True)
-class GiveBack:
-    """Send the halo rows of dIn to their owners, who add them."""
+class ReturnRows:
+    """Send the halo rows of a written tensor to their owners, who add them."""
 
     why: str
+    owned: str
+    carried: str
     axes: str
-    result: str  # "return", or the variable with the outcome
-    sums: str
+    tensor: str
+    sums: str  # the variable with this rank's sums
+    into: str  # "return", or an assignment
 
 
 @dataclass(frozen=True)
-class Later:
-    """What remains to be done once the caller wants the result, as a function that it is given."""
+class Finish:
+    """The function that the caller calls for the result, once it needs it."""
 
-    about: str
+    role: str
     body: tuple[Node, ...]
 
 
@@ -156,8 +162,10 @@ class Text:
     lines: tuple[str, ...]
 
 
-Moves = Halo | Gather | Start | StartOwn | Fetch | Receive | HandOver | Finish | GiveBack
-Node = Moves | When | Steps | Later | Text
+Moves = (
+    BindGroup | FetchRows | GatherSlice | GatherPanel | GatherRotated | ReducePanel | ReduceSlice | ReturnRows
+)
+Node = Moves | Fetch | WaitPanels | When | Steps | Finish | Text
 
 
 @dataclass(frozen=True)
@@ -167,55 +175,52 @@ class Function:
     name: str  # "run", or the pass
     parameters: str
     about: tuple[str, ...]  # its docstring
-    body: tuple[Node, ...]
+    body: tuple[tuple[Node, ...], ...]  # paragraphs
 
 
 class Call(NamedTuple):
-    """One pass of a layer, called by it."""
+    """The call of one pass by the layer."""
 
     pass_: str  # as words are counted
     name: str  # of the function
     bound: str  # what the call binds
     arguments: str
-    then: str  # the statement that waits for its sums, or leaves them to travel; empty: they are there
+    then: str  # the statement that waits for its sums, or defers them; empty: they are there
 
 
 @dataclass(frozen=True)
 class Layer:
     """The passes of a training step as one differentiable function.
 
-    The first runs forward: forward of a convolution, backward_data of a transposed one. The gradients of
-    what the layer is given and of Ker follow, in either order, or one of them.
+    The first pass runs forward: "forward" of a convolution, "backward-data" of a transposed one. The passes
+    that make the gradients of the layer's input and of Ker follow, in either order, or one of them.
     """
 
-    given: str  # parameters: what the layer is given, and the gradient of what it gives
+    given: str  # parameters: the layer's input, and the gradient of its output
     gradient: str
-    roles: tuple[str, str, str, str]  # "In", "Out", "dIn and dKer", "dOut"
+    about_forward: str
+    about_backward: str
+    about_run: str
     ahead: Call
     back: tuple[Call, ...]
-    saved: tuple[str, ...]  # what waits for the backward passes
-    early: bool  # Ker may be on its way before, and its gradient's sums after: a network asks for it
-    brings: bool  # Ker is gathered before the first pass computes
-    overlap: bool  # sums of the second pass travel while the third computes
-    meanwhile: str  # that, in a sentence
+    result: str  # the variable with the layer's output
+    saved: tuple[str, ...]  # what the backward passes reuse
+    prefetch: bool  # a network may prefetch Ker, and may defer the sums of dKer
+    gathers_ker: bool  # Ker is gathered before the first pass is called
+    meanwhile: str  # which sums travel while the third pass computes, as a sentence; empty: none
     returned: str  # the gradients, as torch wants them
-    operands: str  # of a run: what the layer is given and Ker, as torch is to differentiate them
+    operands: str  # of a run: the layer's input and Ker, as torch is to differentiate them
     asked: str  # and those of them whose gradients are made
-
-    @property
-    def result(self) -> str:
-        """The variable with what the layer gives."""
-        return self.ahead.bound.split(", ")[0]
 
 
 @dataclass(frozen=True)
-class SkewedTile:
-    """What a rank works on in a step of a pass where each begins with a panel of its own."""
+class RotatedTile:
+    """What a rank works on in a step of a pass where the ranks of a group start at different panels."""
 
     name: str  # the function
     pass_: str  # the entry of TILES and STEPS; empty: there is one pass
-    first: str  # the statements that say where the rank at `at` begins
-    tensors: str  # of which ranks are at different panels
+    first: tuple[str, ...]  # the statements that say at which panel the rank at `at` starts
+    why: str
 
 
 @dataclass(frozen=True)
@@ -231,12 +236,12 @@ class Operand:
 
 @dataclass(frozen=True)
 class Result:
-    """A tensor that the program makes, and how one torch call makes it."""
+    """A tensor that the program makes, and the torch call that makes it."""
 
     role: str
     var: str
     owned: str
-    expected: tuple[str, ...]
+    expected: str
 
 
 @dataclass(frozen=True)
@@ -247,19 +252,17 @@ class Program:
     command: str
     plan: str
     header: tuple[str, ...]
-    constants: tuple[str, ...]
-    work: tuple[tuple[str, str], ...]  # axis -> expression of its interval
-    skewed: tuple[SkewedTile, ...]
-    tile: str  # "the block", "one loop", "nested loops" or "by pass"
-    loop_axis: str
-    asks_changes: bool
-    tensors: tuple[TensorText, ...]
-    gathers: bool
-    reduces: bool
-    functions: tuple[Function, ...]
+    constants: tuple[str, ...]  # that the algorithm reads
+    functions: tuple[Function, ...]  # the algorithm: the passes
     layer: Layer | None  # training
-    module: str  # the class of `distributed_layer` that the program becomes; empty: it becomes a command
+    work: tuple[tuple[str, str], ...]  # axis -> expression of its interval
+    loop: str  # "one axis", "nested axes" or "by pass": what `tile` cuts
+    loop_axis: str
+    rotated: tuple[RotatedTile, ...]
+    index_functions: tuple[IndexFunction, ...]
+    check_constants: tuple[str, ...]  # that the self-check reads
     operands: tuple[Operand, ...]
     results: tuple[Result, ...]
-    windows: bool  # whether the layer has spatial dimensions
+    windows: bool  # some operand has rows that only a window reads
     idle: bool
+    module: str  # the class of `distributed_layer` that the program becomes; empty: it becomes a command

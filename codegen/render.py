@@ -9,10 +9,13 @@ from typing import Any
 
 import jinja2
 
-from synth.codegen import inline_runtime as library
+from synth.codegen import inline_runtime
+from synth.codegen.line_breaks import fit
 from synth.codegen.lower import lower
-from synth.codegen.program import Fetch, Function, Later, Node, Program, Steps, When
+from synth.codegen.program import Fetch, Finish, Function, Node, Steps, When
 from synth.planning.plan import Plan
+
+ALWAYS = ("work", "owned_")  # index functions that a program shows even if it does not call them
 
 
 def render(
@@ -25,38 +28,45 @@ def render(
     """The text of the program of a plan; the same plan, command and name of its file give the same bytes.
 
     The schedule is that of Li et al., SPAA'21, generalised to all three stationary tensors (synth.schedule).
-    A standalone program carries the runtime functions that it uses and needs torch alone. With `module`
+    A standalone program contains the runtime functions that it uses and needs torch alone. With `module`
     the text ends in `layer()`, a `torch.nn.Module`, instead of a command line. Raises `UsageError` when
     the name of the layer, the command or the file cannot stand in a text, or a module is asked of a single
     pass.
     """
     program = lower(plan, command, module, name)
-    head = _template("header.py.j2", p=program)
-    functions = "\n\n\n".join(_function(function) for function in program.functions)
-    algorithm = _template("algorithm.py.j2", p=program, functions=functions)
+    algorithm = [_function(function) for function in program.functions]
+    algorithm += [_template("layer.py.j2", layer=program.layer)] if program.layer else []
+    algorithm += [_template("step.py.j2", p=program)] if program.layer and not module else []
     end = _template("module.py.j2" if module else "main.py.j2", p=program)
-    parts = library.inlined(algorithm, end) if standalone else library.imported(algorithm, end)
-    return head + "\n" + parts
+    helpers = inline_runtime.used_functions(_template("helpers.py.j2", p=program), [*algorithm, end], ALWAYS)
+    text = inline_runtime.Parts(
+        constants="\n".join(program.constants),
+        algorithm="\n\n\n".join(part.strip("\n") for part in [*algorithm, *helpers]),
+        check="\n".join(program.check_constants),
+        end=end,
+    )
+    head = _template("header.py.j2", p=program)
+    return head + "\n" + (inline_runtime.inlined(text) if standalone else inline_runtime.imported(text))
 
 
 def _function(function: Function) -> str:
-    body = indent("\n\n".join(_statement(node) for node in function.body), "    ")
-    return _template("function.py.j2", f=function, body=body).rstrip("\n")
+    paragraphs = ("\n".join(_statement(node) for node in nodes) for nodes in function.body)
+    return _template("function.py.j2", f=function, body=indent("\n\n".join(paragraphs), "    "))
 
 
 def _statement(node: Node) -> str:
     name = re.sub(r"(?<!^)([A-Z])", r"_\1", type(node).__name__).lower()
-    macro: Any = getattr(environment().get_template("run.py.j2").module, name)
+    macro: Any = getattr(environment().get_template("statements.py.j2").module, name)
     match node:
-        case Fetch(body=body) | When(body=body) | Steps(body=body) | Later(body=body):
+        case Fetch(body=body) | When(body=body) | Steps(body=body) | Finish(body=body):
             text = macro(node, "\n".join(_statement(inner) for inner in body))
         case _:
             text = macro(node)
     return str(text).strip("\n")
 
 
-def _template(name: str, **values: Program | Function | str) -> str:
-    return environment().get_template(name).render(**values)
+def _template(name: str, **values: object) -> str:
+    return fit(environment().get_template(name).render(**values))
 
 
 @cache
@@ -68,5 +78,5 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # the text is Python; user's words pass through `names`
+        autoescape=False,  # the text is Python; words of the user pass through `quoting`
     )

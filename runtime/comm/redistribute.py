@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.halo_exchange import fetch_rows, return_rows
 from synth.runtime.grid.boxes import Box, cut, overlap, shape, volume, within
-from synth.runtime.grid.process_grid import At
+from synth.runtime.grid.process_grid import At, Neighbours
 
 Count = Callable[[int], None]
 
@@ -144,7 +144,7 @@ def _sent(
     ranks = dist.get_world_size()
     peers = [{"rank": rank} for rank in range(ranks)]
     at, grid = {"rank": dist.get_rank()}, {"rank": ranks}
-    return how(share, source.box, target.box, at, peers, grid, count)
+    return how(share, source.box, target.box, Neighbours(at, peers, grid, count))
 
 
 class Move(torch.autograd.Function):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -13,9 +14,14 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from synth.runtime.grid.liveness import Watch
+from synth.runtime.grid.word_counter import TrafficCounter
 
 At = dict[str, int]  # axis -> coordinate of a rank on the grid
 _groups = dict[Any, Any]()  # ranks, timeout, purpose -> what torch calls their group
+
+
+def uncounted(words: int, step: int) -> None:
+    """Count nothing."""
 
 
 class Group(NamedTuple):
@@ -24,6 +30,20 @@ class Group(NamedTuple):
     handle: Any
     peers: list[At]  # their coordinates, in the order of the group
     me: int  # the index of this rank among them
+    record: Callable[[int, int], None] = uncounted  # received words, and their step
+
+    def counted(self, context: TrafficCounter, phase: str, tensor: str) -> Group:
+        """The same group; words received in it count for a phase and a tensor."""
+        return self._replace(record=partial(context.count, phase, tensor))
+
+
+class Neighbours(NamedTuple):
+    """The ranks with which a rank exchanges rows."""
+
+    at: At
+    peers: list[At]  # the rank itself is one of them
+    grid: dict[str, int]
+    record: Callable[[int], None]  # received words
 
 
 class World(NamedTuple):
@@ -66,6 +86,13 @@ def peers_along(at: At, grid: dict[str, int], axes: tuple[str, ...]) -> list[At]
     for axis in axes:
         peers = [{**peer, axis: i} for peer in peers for i in range(grid[axis])]
     return peers
+
+
+def neighbours_along(
+    at: At, grid: dict[str, int], axes: tuple[str, ...], count: Callable[[int], None]
+) -> Neighbours:
+    """The ranks that differ from `at` only along `axes`."""
+    return Neighbours(at, peers_along(at, grid, axes), grid, count)
 
 
 def ranks_group(

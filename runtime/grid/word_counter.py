@@ -45,6 +45,10 @@ class TrafficCounter:
 
         return count
 
+    def count(self, phase: str, tensor: str, words: int, step: int) -> None:
+        """Record that a step of a phase starts, and add the words that it receives."""
+        self.counter(phase, step, tensor)(words)
+
     def check_shard(
         self, tensor: str, values: torch.Tensor, box: Box, dtype: torch.dtype
     ) -> None:

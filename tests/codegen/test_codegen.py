@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from seeded_problems import random_plan
 
 from synth.base.errors import UsageError
-from synth.codegen import inline_runtime as library
+from synth.codegen import inline_runtime
 from synth.codegen import program as ir
 from synth.codegen.lower import lower
 from synth.codegen.render import render
@@ -58,14 +58,13 @@ def test_text_is_a_fixed_point_of_ruff_format(folder: Path) -> None:
 
 
 def test_text_is_clean(folder: Path) -> None:
-    done = ruff("check", "--isolated", "--select", "E4,E7,E9,F,B,RET,SIM,UP", str(folder))
+    done = ruff("check", "--isolated", "--select", "E4,E7,E9,E501,F,B,RET,SIM,UP", str(folder))
     assert done.returncode == 0, done.stdout[:4000]
 
 
-def ruff(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ruff", *arguments, "--no-cache"], text=True, capture_output=True, check=False
-    )
+def ruff(*arguments: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ruff", *arguments, "--no-cache"]
+    return subprocess.run(command, input=given, text=True, capture_output=True, check=False)
 
 
 def test_imports_and_calls_are_of_a_list(folder: Path) -> None:
@@ -97,12 +96,102 @@ def test_the_list_refuses(text: str, said: str) -> None:
     assert said in refused(text, standalone=True)
 
 
-def test_a_standalone_text_has_no_unused_function() -> None:
-    tree = ast.parse(render(CASES["alone"], standalone=True))
+# -- standalone programs ----------------------------------------------------------------------------------
+
+ALONE = ("summa_2_5d", "idle", "strided_shared", "training_tiles", "training_streams", "cannon")
+
+
+def _definitions(tree: ast.Module) -> dict[str, str]:
+    """Name -> the definition without its place, of functions, classes and aliases."""
+    found = {}
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found[name] = ast.dump(node)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                found[name] = ast.dump(node)
+    return found
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_a_standalone_program_is_the_program_and_the_sources_that_it_uses(case: str) -> None:
+    """Algorithm, helpers and self-check are those of the program that imports; the rest equals its source."""
+    alone = _definitions(ast.parse(render(CASES[case], standalone=True)))
+    imports = _definitions(ast.parse(render(CASES[case])))
+    assert imports.items() <= alone.items()
+    sources: dict[str, str] = {}
+    for module in inline_runtime.MODULES:
+        sources |= _definitions(ast.parse(files("synth.runtime").joinpath(f"{module}.py").read_text()))
+    inlined = alone.keys() - imports.keys()
+    assert {name: alone[name] for name in inlined} == {name: sources[name] for name in inlined}
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_a_standalone_program_lacks_nothing_and_has_nothing_unused(case: str) -> None:
+    text = render(CASES[case], standalone=True)
+    tree = ast.parse(text)
+    done = ruff("check", "--isolated", "--select", "F", "-", given=text)
+    assert done.returncode == 0, done.stdout
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assert defined <= read
-    assert "redistribute" not in defined
+    modules = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
+    assert not any(str(module).startswith("synth") for module in modules)
+    code = compile("\n".join([text.split('if __name__ == "__main__":')[0], "main"]), "alone.py", "exec")
+    exec(code, {"__name__": "alone"})  # what import needs is defined before it is used
+
+
+def test_what_is_used_is_inlined_and_nothing_else() -> None:
+    assert "fetch_rows" in _definitions(ast.parse(render(CASES["summa_2_5d"], standalone=True)))
+    assert "fetch_rows" not in _definitions(ast.parse(render(CASES["alone"], standalone=True)))
+
+
+def test_two_definitions_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A standalone program has them side by side, so that one would hide the other."""
+    for module in ("one", "other"):
+        (tmp_path / f"{module}.py").write_text("def cut():\n    return 1\n")
+    monkeypatch.setattr(inline_runtime, "MODULES", ("one", "other"))
+    monkeypatch.setattr(inline_runtime, "files", lambda _: tmp_path)
+    inline_runtime.runtime_library.cache_clear()
+    with pytest.raises(ValueError, match="cut is defined in one and in other"):
+        inline_runtime.runtime_library()
+    inline_runtime.runtime_library.cache_clear()
+
+
+# -- the order of a text ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "case", ["summa_2_5d", "strided_shared", "back_2_5d", "filter_2_5d", "training_tiles"]
+)
+def test_the_algorithm_comes_first_and_the_self_check_last(case: str) -> None:
+    plan = CASES[case]
+    for standalone in (False, True):
+        names = list(_definitions(ast.parse(render(plan, standalone))))
+        first = plan.passes[0].replace("-", "_") if plan.later else "run"
+        index = min(place for place, name in enumerate(names) if name.startswith("owned_"))
+        order = [names.index(first), names.index("work"), index, names.index("FLOPS"), names.index("main")]
+        assert order == sorted(order)
+        functions = [name for name in names if name.islower()]
+        assert standalone or functions[0] == first
+
+
+def test_a_backward_program_names_its_gradients() -> None:
+    data, filter_ = render(CASES["back_2_5d"]), render(CASES["filter_2_5d"])
+    assert "dIn[b,c,h+r-1,w+s-1] += dOut[b,k,h,w] * Ker[k,c,r,s]" in data
+    assert "dKer[k,c,r,s] += dOut[b,k,h,w] * In[b,c,h+r-1,w+s-1]" in filter_
+    for text, names in ((data, ("din", "ker", "dout")), (filter_, ("in", "dker", "dout"))):
+        functions = {name for name in _definitions(ast.parse(text)) if name.startswith("owned_")}
+        assert functions == {f"owned_{name}" for name in names}
+
+
+def test_traffic_is_counted_where_groups_are_bound() -> None:
+    """No line of a loop counts: what it calls knows the counter."""
+    for plan in CASES.values():
+        for node in ast.walk(ast.parse(render(plan))):
+            if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and node.target.id == "step":
+                called = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+                assert not called & {"counted", "counter", "count"}
 
 
 def test_same_plan_same_bytes() -> None:
@@ -118,7 +207,8 @@ def _kinds(plan: Plan) -> set[type]:
             found |= kinds(getattr(node, "body", ()))
         return found
 
-    return set().union(*(kinds(function.body) for function in lower(plan, "synth emit").functions))
+    functions = lower(plan, "synth emit").functions
+    return set().union(*(kinds(paragraph) for function in functions for paragraph in function.body))
 
 
 def test_the_cases_reach_every_statement() -> None:
@@ -181,14 +271,3 @@ def test_sbatch_is_a_shell_script(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "python 'it'\"'\"'s; rm -rf $HOME.py' \"$@\"" in script.read_text()
-
-
-def test_no_two_runtime_functions_share_a_name() -> None:
-    """A standalone program has all of them side by side."""
-    names = [
-        node.name
-        for module in library.MODULES
-        for node in ast.parse(files("synth.runtime").joinpath(f"{module}.py").read_text()).body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    ]
-    assert len(names) == len(set(names))

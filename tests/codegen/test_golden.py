@@ -1,67 +1,121 @@
-"""Golden programs: emitted text is read and reviewed as code. `pytest --update-golden` writes it anew."""
+"""Golden programs: emitted text is read and reviewed as code. `pytest --update-golden` rewrites it."""
 
 from __future__ import annotations
 
+import ast
+import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 from cases import CASES
 
-from synth.codegen.render import render
+from synth.cli.main import main
 from synth.codegen.sbatch import render_sbatch
+from synth.planning.plan_json import exact_json, read_plan
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-NAMES = {
-    "summa_2_5d": "conv_2p5d.py",
-    "strided_shared": "conv_strided_tiles.py",
-    "ker_stays_sums": "conv_ker_stays.py",
-    "in_stays": "conv_in_stays.py",
-    "grouped": "conv_grouped.py",
-    "spatial": "conv_spatial.py",
-    "volume": "conv3d_volume.py",
-    "idle": "matmul_idle.py",
-    "matrix_3d": "matmul_3d.py",
-    "matrix_cannon": "matmul_skewed.py",
-    "back_2_5d": "backward_data_2p5d.py",
-    "filter_2_5d": "backward_filter_2p5d.py",
-    "training_3d": "training_3d.py",
-    "training_tiles": "training_tiles.py",
-    "training_streams": "training_streams.py",
-    "training_skewed": "training_skewed.py",
-    "training_up": "training_transposed.py",
-    "training_first": "training_first_layer.py",
+GRID = "--grid h=2,c=2,k=2"
+BACK = "--panels 2 --pass backward-data --stationary in"
+PROGRAMS = {  # file -> the arguments of `synth emit` that write it, in the folder of the golden programs
+    "conv_2p5d.py": "layers/deep.yaml --procs 16 --memory 6KiB",
+    "conv_3d.py": f"layers/small.yaml --procs 8 {GRID} --panels 4",
+    "conv_strided_tiles.py": "--plan plans/strided_tiles.json",
+    "conv_ker_stationary.py": "--plan plans/ker_stationary.json",
+    "conv_in_stationary.py": "layers/small.yaml --procs 8 --stationary in --panels 4",
+    "conv_grouped.py": "layers/grouped.yaml --procs 8 --grid g=2,h=2,k=2 --panels 3",
+    "conv_spatial.py": "layers/wide.yaml --procs 4 --grid h=4",
+    "conv3d_volume.py": "layers/volume.yaml --procs 8 --grid d=2,h=2,k=2 --panels 2",
+    "matmul_idle.py": "layers/matrix.yaml --procs 7 --grid b=3,k=2 --panels 2",
+    "matmul_3d.py": "layers/matrix.yaml --procs 8 --panels 2",
+    "matmul_rotated.py": "layers/nine.yaml --procs 9 --grid b=3,k=3 --panels 3",
+    "backward_data_3d.py": f"layers/uneven.yaml --procs 8 {GRID} {BACK}",
+    "backward_filter_3d.py": "--plan plans/backward_filter.json",
+    "training_3d.py": f"layers/uneven.yaml --procs 8 {GRID} --pass training",
+    "training_tiles.py": "--plan plans/training_tiles.json",
+    "training_streams.py": "--plan plans/training_streams.json",
+    "training_rotated.py": "--plan plans/training_rotated.json",
+    "training_transposed.py": f"layers/up.yaml --procs 8 {GRID} --pass training",
+    "training_first_layer.py": f"layers/uneven.yaml --procs 8 {GRID} --gradients ker --pass training",
+    "module_3d.py": f"layers/uneven.yaml --procs 8 {GRID} --pass training --module",
+    "module_streams.py": "--plan plans/training_streams.json --module",
+    "module_transposed.py": f"layers/up.yaml --procs 8 {GRID} --pass training --module",
+    "module_first_layer.py": f"layers/uneven.yaml --procs 8 {GRID} --gradients ker --pass training --module",
 }
+PLANS = {  # plans that no flags ask for: file -> case
+    "strided_tiles.json": "strided_shared",
+    "ker_stationary.json": "ker_stays_sums",
+    "backward_filter.json": "filter_2_5d",
+    "training_tiles.json": "training_tiles",
+    "training_streams.json": "training_streams",
+    "training_rotated.json": "training_skewed",
+}
+COMMAND = re.compile(r"^Emitted by `(synth emit .*)` \(plan [0-9a-f]{12}\)\.$", re.MULTILINE)
+REMEDY = "if this is meant: pytest --update-golden, then read the diff"
 
 
-def compare(path: Path, text: str, update: bool) -> None:
-    if update:
-        path.write_text(text, encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == text, (
-        "if this is meant: pytest --update-golden, then read the diff"
-    )
+@pytest.fixture(scope="module")
+def plans(request: pytest.FixtureRequest) -> Path:
+    """The folder of the plans, written anew if golden files are."""
+    folder = GOLDEN / "plans"
+    for file, case in PLANS.items() if request.config.getoption("--update-golden") else ():
+        text = json.dumps(exact_json(CASES[case]), indent=1) + "\n"
+        (folder / file).write_text(text, encoding="utf-8")
+    return folder
 
 
-@pytest.mark.parametrize("case", NAMES)
-def test_program(case: str, update_golden: bool) -> None:
-    text = render(CASES[case], command=f"synth emit layer.yaml --procs {CASES[case].procs}")
-    compare(GOLDEN / NAMES[case], text, update_golden)
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plans: Path) -> Path:
+    """The working directory: the layers and plans of the golden programs, and no program."""
+    for inputs in ("layers", "plans"):
+        (tmp_path / inputs).symlink_to(plans.parent / inputs)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-@pytest.mark.parametrize("case", ["training_3d", "training_streams", "training_up", "training_first"])
-def test_module(case: str, update_golden: bool) -> None:
-    """Ker may be on its way before a module's turn, and sums of dKer after it."""
-    command = f"synth emit layer.yaml --procs {CASES[case].procs} --pass training --module"
-    text = render(CASES[case], command=command, module=True)
-    compare(GOLDEN / f"module_{NAMES[case].removeprefix('training_')}", text, update_golden)
+@pytest.mark.parametrize("file", PROGRAMS)
+def test_program(file: str, folder: Path, update_golden: bool) -> None:
+    """The command writes the file, and the command in the file's header writes it again."""
+    assert main(["emit", *PROGRAMS[file].split(), "-o", file]) == 0
+    text = (folder / file).read_text(encoding="utf-8")
+    if update_golden:
+        (GOLDEN / file).write_text(text, encoding="utf-8")
+    golden = (GOLDEN / file).read_text(encoding="utf-8")
+    assert text == golden, REMEDY
+    (folder / file).unlink()
+    found = COMMAND.search(golden)
+    assert found is not None
+    _, *command = shlex.split(found[1])
+    assert main(command) == 0
+    assert (folder / file).read_text(encoding="utf-8") == golden
 
 
-def test_standalone(update_golden: bool) -> None:
-    command = "synth emit layer.yaml --procs 8 --standalone"
-    compare(GOLDEN / "standalone.py", render(CASES["summa"], True, command), update_golden)
+@pytest.mark.parametrize("file", PLANS)
+def test_a_plan_file_is_of_a_case(file: str, plans: Path) -> None:
+    assert read_plan(plans / file) == CASES[PLANS[file]], REMEDY
+
+
+def test_every_file_is_of_a_command() -> None:
+    assert {path.name for path in GOLDEN.glob("*.py")} == PROGRAMS.keys()
+    assert {path.name for path in (GOLDEN / "plans").glob("*.json")} == PLANS.keys()
+    used = " ".join(PROGRAMS.values())
+    assert [path.name for path in GOLDEN.glob("*/*") if path.name not in used] == []
+
+
+def test_the_first_one_is_2_5d() -> None:
+    """Memory between the 2D and the 3D case: channels are split, but less than free memory would pay for."""
+    header = ast.get_docstring(ast.parse((GOLDEN / "conv_2p5d.py").read_text(encoding="utf-8")))
+    assert header is not None
+    assert "\nForm   2.5D: Out stationary, In and Ker streamed in 8 panels along c\n" in header
+    assert " a grid b=2 x c=2 x k=4." in header
 
 
 def test_sbatch(update_golden: bool) -> None:
+    path = GOLDEN / "job.sbatch"
     text = render_sbatch(
         CASES["summa_2_5d"], "conv 2p5d.py", 4, cpus_per_task=2, gpus_per_task=1, partition="gpu"
     )
-    compare(GOLDEN / "job.sbatch", text, update_golden)
+    if update_golden:
+        path.write_text(text, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == text, REMEDY

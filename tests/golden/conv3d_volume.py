@@ -1,13 +1,12 @@
 """volume: conv3d forward on 8 ranks as a grid d=2 x h=2 x k=2.
 
-Emitted by `synth emit layer.yaml --procs 8` (plan 4807c4d995cf).
+Emitted by `synth emit layers/volume.yaml --procs 8 --grid d=2,h=2,k=2 --panels 2 -o conv3d_volume.py` (plan 4807c4d995cf).
 Change the plan, not this file.
 
-Run    torchrun --nproc-per-node=8 PROGRAM.py --check
+Run    torchrun --nproc-per-node=8 conv3d_volume.py --check
 Nest   Out[b,k,d,h,w] += In[b,c,d+t-1,2h+r-1,w+s-1] * Ker[k,c,t,r,s]
        b=2 d=6 h=4 w=5 c=4 k=6 t=3 r=3 s=3
-Form   2D: Out stays, In and Ker pass in 2 panels along c, ranks that share Ker at
-       different ones
+Form   2D: Out stationary, In and Ker streamed in 2 panels along c (Ker rotated)
 Owned  In: c over k, d over d, h over h
        Ker: k over k, c over x (x: d, h)
        Out: k over k, d over d, h over h
@@ -32,7 +31,7 @@ from synth.runtime.grid.boxes import (
     volume,
     within,
 )
-from synth.runtime.grid.process_grid import make_groups, peers_along, start
+from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
 from synth.runtime.kernels.conv import convolve
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
@@ -67,21 +66,74 @@ WINDOWS = {  # how output positions read input positions
 }
 STEPS = 2  # tiles of a work block along c
 
-# The layer in its own numbers: for sample values and the check.
-IN_SHAPE = (N_b, N_c, 6, 7, 5)
-KER_SHAPE = (N_k, N_c, N_t, N_r, N_s)
-STRIDE, PADDING, DILATION = (1, 2, 1), (1, 1, 1), (1, 1, 1)
-FLOPS = 311_040  # of the whole layer
 
-# Words received, as planned: by the rank that receives most, and by each rank.
-MOST = {"In": 460, "Ker": 243, "Out": 0, "halo": 140, "total": 703}
-# An entry of WORDS holds for the rank that it names and for all before the next entry.
-WORDS = {
-    0: {"In": 400, "Ker": 243, "Out": 0, "halo": 80, "total": 643},
-    2: {"In": 460, "Ker": 243, "Out": 0, "halo": 140, "total": 703},
-    4: {"In": 400, "Ker": 243, "Out": 0, "halo": 80, "total": 643},
-    6: {"In": 460, "Ker": 243, "Out": 0, "halo": 140, "total": 703},
-}
+def run(in_own, ker_own, at, groups, context):
+    """This rank's shard of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`; `groups`
+    holds the group of this rank for every entry of GROUP_AXES; `context` counts
+    received words.
+    """
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+
+    # All ranks along k need the same slice of In.
+    in_group = groups["k"].counted(context, "loop", "In")
+    # All ranks along x need the same slice of Ker.
+    ker_group = groups["x"].counted(context, "loop", "Ker")
+
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = neighbours_along(
+        at, GRID, ("d", "h"), context.counter("halo", 0, "In")
+    )
+    in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours)
+
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+
+    def fetch(step):
+        """Start to gather the panels that `step` uses."""
+        block, pending = tile(at, step), {}
+        pending["In"] = gather(touched_in(block), in_wide, carried_in, in_group, step)
+        wanted = [touched_ker(tile(peer, step)) for peer in ker_group.peers]
+        pending["Ker"] = gather_rotated(wanted, ker_own, owned_ker, ker_group, step)
+        return pending
+
+    panels, pending = {}, fetch(0)
+    for step in range(STEPS):
+        block = tile(at, step)
+        wait_gathers(pending, panels)
+        if step + 1 < STEPS:
+            pending = fetch(step + 1)  # travels while this step computes
+        out += convolve(F.conv3d, panels["In"], panels["Ker"], block, WINDOWS)
+        context.check_finite("Out", step, out)
+
+    return out
+
+
+def gather(panel, own, carried, group, step=0):
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
+
+    own: the values of this rank's box `carried(at)`.
+    """
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    sent = own[within(mine, carried(group.peers[group.me]))].contiguous()
+    group.record(volume(panel) - volume(mine), step)
+    return all_gather(panel, parts, sent, group)
+
+
+def gather_rotated(panels, own, carried, group, step):
+    """Start to gather on each rank of a group a panel of its own (rotation).
+
+    panels: the panel of every rank. own: the values of this rank's box `carried(at)`,
+    which is part of one panel.
+    """
+    panel, mine = panels[group.me], carried(group.peers[group.me])
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    uses = [volume(overlap(mine, theirs)) > 0 for theirs in panels]
+    group.record(volume(panel) - volume(parts[group.me]), step)
+    return all_gather_rotated(panel, parts, own, uses, group)
 
 
 def work(at):
@@ -99,7 +151,7 @@ def work(at):
 def tile(at, step):
     """The part of that block which one step works on."""
     block = work(at)
-    # Ranks that share a slice of Ker are at different panels.
+    # Ranks that share a slice of Ker start at different panels (rotation).
     first = (at["d"] * P_h + at["h"]) // 2
     step = (first + step) % STEPS
     block["c"] = cut(block["c"], STEPS, step)
@@ -107,7 +159,7 @@ def tile(at, step):
 
 
 def owned_in(at):
-    """The box of In[b, c, d, h, w] that the rank at `at` alone stores."""
+    """The box of In[b, c, d, h, w] that only the rank at `at` stores."""
     return (
         (0, N_b),
         cut((0, N_c), P_k, at["k"]),
@@ -129,7 +181,7 @@ def touched_in(block):
 
 
 def carried_in(at):
-    """What a rank hands out: its share of the rows that its block reads, halo and all."""
+    """The box that the rank at `at` sends to its group: its shard, with the halo."""
     b, c, _, _, w = owned_in(at)
     block = work(at)
     return (
@@ -142,8 +194,8 @@ def carried_in(at):
 
 
 def owned_ker(at):
-    """The box of Ker[k, c, t, r, s] that the rank at `at` alone stores."""
-    member = at["d"] * P_h + at["h"]  # among the ranks that share a slice
+    """The box of Ker[k, c, t, r, s] that only the rank at `at` stores."""
+    member = at["d"] * P_h + at["h"]  # index in the group
     return (
         cut((0, N_k), P_k, at["k"]),
         cut((0, N_c), P_d * P_h, member),
@@ -159,7 +211,7 @@ def touched_ker(block):
 
 
 def owned_out(at):
-    """The box of Out[b, k, d, h, w] that the rank at `at` alone stores."""
+    """The box of Out[b, k, d, h, w] that only the rank at `at` stores."""
     return (
         (0, N_b),
         cut((0, N_k), P_k, at["k"]),
@@ -174,76 +226,25 @@ def touched_out(block):
     return block["b"], block["k"], block["d"], block["h"], block["w"]
 
 
-def gather(panel, here, carried, group, count):
-    """Start to gather a panel on all ranks of a group; each sends what it carries.
+# The layer as torch has it: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 6, 7, 5)
+KER_SHAPE = (N_k, N_c, N_t, N_r, N_s)
+STRIDE, PADDING, DILATION = (1, 2, 1), (1, 1, 1), (1, 1, 1)
+FLOPS = 311_040  # of the whole layer
 
-    `here` holds `carried(at)` of this rank.
-    """
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    mine = parts[group.me]
-    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
-    count(volume(panel) - volume(mine))
-    return all_gather(panel, parts, own, group)
-
-
-def gather_rotated(panels, here, carried, group, count):
-    """Start to gather on each rank of a group a panel of its own (rotation).
-
-    panels: the panel of every rank. `here` holds `carried(at)` of this rank, which is
-    part of one panel.
-    """
-    panel, mine = panels[group.me], carried(group.peers[group.me])
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    uses = [volume(overlap(mine, theirs)) > 0 for theirs in panels]
-    count(volume(panel) - volume(parts[group.me]))
-    return all_gather_rotated(panel, parts, here, uses, group)
-
-
-def run(in_own, ker_own, at, groups, context):
-    """This rank's share of Out: its words of the box `owned_out(at)`.
-
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
-    """
-    context.check_shard("In", in_own, owned_in(at), DTYPE)
-    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
-
-    # The output rows of a block read input rows that its neighbours own.
-    neighbours = peers_along(at, GRID, ("d", "h"))
-    count = context.counter("halo", 0, "In")
-    in_wide = fetch_rows(in_own, owned_in, carried_in, at, neighbours, GRID, count)
-
-    out_box = touched_out(work(at))
-    out = in_own.new_zeros(shape(out_box))
-
-    def fetch(step):
-        """Start to gather the panels that `step` waits for."""
-        block, pending = tile(at, step), {}
-        # All ranks along k need the same slice of In.
-        panel, count = touched_in(block), context.counter("loop", step, "In")
-        pending["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
-        # All ranks along x need the same slice of Ker.
-        group = groups["x"]
-        wanted = [touched_ker(tile(peer, step)) for peer in group.peers]
-        count = context.counter("loop", step, "Ker")
-        pending["Ker"] = gather_rotated(wanted, ker_own, owned_ker, group, count)
-        return pending
-
-    panels, pending = {}, fetch(0)
-
-    for step in range(STEPS):
-        block = tile(at, step)
-        wait_gathers(pending, panels)
-        if step + 1 < STEPS:
-            pending = fetch(step + 1)  # travels while this step computes
-        out += convolve(F.conv3d, panels["In"], panels["Ker"], block, WINDOWS)
-        context.check_finite("Out", step, out)
-
-    return out
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 460, "Ker": 243, "Out": 0, "halo": 140, "total": 703}
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
+    0: {"In": 400, "Ker": 243, "Out": 0, "halo": 80, "total": 643},
+    2: {"In": 460, "Ker": 243, "Out": 0, "halo": 140, "total": 703},
+    4: {"In": 400, "Ker": 243, "Out": 0, "halo": 80, "total": 643},
+    6: {"In": 460, "Ker": 243, "Out": 0, "halo": 140, "total": 703},
+}
 
 
 def expected_out(at, device):
-    """The same share of Out from one torch call, with the layer's own numbers."""
+    """The same shard of Out from one torch call."""
     box = owned_out(at)
     return reference(
         F.conv3d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
@@ -251,7 +252,7 @@ def expected_out(at, device):
 
 
 def main():
-    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    """What one rank does; a caller with real tensors calls `run` in the same way."""
     args = parse_arguments(__doc__)
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)

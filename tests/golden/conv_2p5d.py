@@ -1,17 +1,17 @@
-"""small: conv2d forward on 8 ranks as a grid h=2 x c=2 x k=2.
+"""deep: conv2d forward on 16 ranks as a grid b=2 x c=2 x k=4.
 
-Emitted by `synth emit layer.yaml --procs 8` (plan 55b741281f48).
+Emitted by `synth emit layers/deep.yaml --procs 16 --memory 6KiB -o conv_2p5d.py` (plan 989c10bbd569).
 Change the plan, not this file.
 
-Run    torchrun --nproc-per-node=8 PROGRAM.py --check
+Run    torchrun --nproc-per-node=16 conv_2p5d.py --check
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
-       b=4 h=8 w=8 c=16 k=16 r=3 s=3
-Form   3D: Out stays, In and Ker pass in 4 panels along c
-Owned  In: c over c then k, h over h
-       Ker: k over k, c over c then x (x: h)
-       Out: k over k then c, h over h; partial sums along c until reduced
-Moves  In 768 (halo 128), Ker 288, Out 512: at most 1568 words received per rank
-Memory at most 4896 words of 4 bytes per rank
+       b=2 h=8 w=8 c=32 k=16 r=3 s=3
+Form   2.5D: Out stationary, In and Ker streamed in 8 panels along c
+Owned  In: b over b, c over c then k
+       Ker: k over k, c over c then x (x: b)
+       Out: b over b, k over k then c; partial sums along c until reduced
+Moves  In 768, Ker 288, Out 128: at most 1184 words received per rank
+Memory at most 1456 words of 4 bytes per rank
 """
 
 import sys
@@ -26,7 +26,6 @@ from synth.runtime.comm.collectives import (
     wait_gathers,
     wait_reduce,
 )
-from synth.runtime.comm.halo_exchange import fetch_rows
 from synth.runtime.grid.boxes import (
     Window,
     cut,
@@ -36,7 +35,7 @@ from synth.runtime.grid.boxes import (
     volume,
     within,
 )
-from synth.runtime.grid.process_grid import make_groups, peers_along, start
+from synth.runtime.grid.process_grid import make_groups, start
 from synth.runtime.kernels.conv import convolve
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
@@ -48,20 +47,20 @@ from synth.runtime.program.cli import (
 )
 from synth.runtime.program.sample_data import sample_box
 
-NAME = "small"
-PLAN = "55b741281f48"
+NAME = "deep"
+PLAN = "989c10bbd569"
 DTYPE = torch.float32
 
-P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
-GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
-PROCS = 8  # ranks that may be started
+P_b, P_c, P_k = 2, 2, 4  # ranks along each axis
+GRID = {"b": P_b, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
+PROCS = 16  # ranks that may be started
 GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
-    "x": ("h",),  # a slice of Ker
+    "x": ("b",),  # a slice of Ker
     "c": ("c",),  # a slice of Out
 }
 
-N_b, N_c, N_k = 4, 16, 16  # samples, input and output channels
+N_b, N_c, N_k = 2, 32, 16  # samples, input and output channels
 N_h, N_w = 8, 8  # output positions
 N_r, N_s = 3, 3  # kernel taps
 I_h, I_w = 8, 8  # input positions that are read
@@ -69,27 +68,74 @@ WINDOWS = {  # how output positions read input positions
     "h": Window(I_h, N_r, padding=1),
     "w": Window(I_w, N_s, padding=1),
 }
-STEPS = 4  # tiles of a work block along c
+STEPS = 8  # tiles of a work block along c
 
-# The layer in its own numbers: for sample values and the check.
-IN_SHAPE = (N_b, N_c, 8, 8)
-KER_SHAPE = (N_k, N_c, N_r, N_s)
-STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
-FLOPS = 1_179_648  # of the whole layer
 
-# Words received, as planned: by the rank that receives most, and by each rank.
-MOST = {"In": 768, "Ker": 288, "Out": 512, "halo": 128, "total": 1568}
-# An entry of WORDS holds for the rank that it names and for all before the next entry.
-WORDS = {
-    0: {"In": 768, "Ker": 288, "Out": 512, "halo": 128, "total": 1568},
-}
+def run(in_own, ker_own, at, groups, context):
+    """This rank's shard of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`; `groups`
+    holds the group of this rank for every entry of GROUP_AXES; `context` counts
+    received words.
+    """
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+
+    # All ranks along k need the same slice of In.
+    in_group = groups["k"].counted(context, "loop", "In")
+    # All ranks along x need the same slice of Ker.
+    ker_group = groups["x"].counted(context, "loop", "Ker")
+    # Each rank along c holds a partial sum of the same slice of Out.
+    out_group = groups["c"].counted(context, "reduce", "Out")
+
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+
+    def fetch(step):
+        """Start to gather the panels that `step` uses."""
+        block, pending = tile(at, step), {}
+        pending["In"] = gather(touched_in(block), in_own, owned_in, in_group, step)
+        pending["Ker"] = gather(touched_ker(block), ker_own, owned_ker, ker_group, step)
+        return pending
+
+    panels, pending = {}, fetch(0)
+    for step in range(STEPS):
+        block = tile(at, step)
+        wait_gathers(pending, panels)
+        if step + 1 < STEPS:
+            pending = fetch(step + 1)  # travels while this step computes
+        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
+        context.check_finite("Out", step, out)
+
+    del panels  # frees memory for what follows
+    pending_sum = reduce(out, out_box, owned_out, out_group)
+    return wait_reduce(pending_sum)
+
+
+def gather(panel, own, carried, group, step=0):
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
+
+    own: the values of this rank's box `carried(at)`.
+    """
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    sent = own[within(mine, carried(group.peers[group.me]))].contiguous()
+    group.record(volume(panel) - volume(mine), step)
+    return all_gather(panel, parts, sent, group)
+
+
+def reduce(sums, panel, carried, group, step=0):
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    group.record(volume(parts[group.me]) * (len(parts) - 1), step)
+    return reduce_scatter(sums, panel, parts, group)
 
 
 def work(at):
     """The block of the nest that the rank at `at` works on: axis -> interval."""
     return {
-        "b": (0, N_b),
-        "h": cut((0, N_h), P_h, at["h"]),
+        "b": cut((0, N_b), P_b, at["b"]),
+        "h": (0, N_h),
         "w": (0, N_w),
         "c": cut((0, N_c), P_c, at["c"]),
         "k": cut((0, N_k), P_k, at["k"]),
@@ -104,11 +150,11 @@ def tile(at, step):
 
 
 def owned_in(at):
-    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
+    """The box of In[b, c, h, w] that only the rank at `at` stores."""
     return (
-        (0, N_b),
+        cut((0, N_b), P_b, at["b"]),
         cut(cut((0, N_c), P_c, at["c"]), P_k, at["k"]),
-        cut((0, I_h), P_h, at["h"]),
+        (0, I_h),
         (0, I_w),
     )
 
@@ -123,18 +169,11 @@ def touched_in(block):
     )
 
 
-def carried_in(at):
-    """What a rank hands out: its share of the rows that its block reads, halo and all."""
-    b, c, _, w = owned_in(at)
-    block = work(at)
-    return b, c, input_rows(block["h"], WINDOWS["h"]), w
-
-
 def owned_ker(at):
-    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
+    """The box of Ker[k, c, r, s] that only the rank at `at` stores."""
     return (
         cut((0, N_k), P_k, at["k"]),
-        cut(cut((0, N_c), P_c, at["c"]), P_h, at["h"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_b, at["b"]),
         (0, N_r),
         (0, N_s),
     )
@@ -146,11 +185,11 @@ def touched_ker(block):
 
 
 def owned_out(at):
-    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
+    """The box of Out[b, k, h, w] that only the rank at `at` stores."""
     return (
-        (0, N_b),
+        cut((0, N_b), P_b, at["b"]),
         cut(cut((0, N_k), P_k, at["k"]), P_c, at["c"]),
-        cut((0, N_h), P_h, at["h"]),
+        (0, N_h),
         (0, N_w),
     )
 
@@ -160,73 +199,22 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-def gather(panel, here, carried, group, count):
-    """Start to gather a panel on all ranks of a group; each sends what it carries.
+# The layer as torch has it: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 8, 8)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
+FLOPS = 1_179_648  # of the whole layer
 
-    `here` holds `carried(at)` of this rank.
-    """
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    mine = parts[group.me]
-    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
-    count(volume(panel) - volume(mine))
-    return all_gather(panel, parts, own, group)
-
-
-def reduce(sums, panel, carried, group, count):
-    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(parts[group.me]) * (len(parts) - 1))
-    return reduce_scatter(sums, panel, parts, group)
-
-
-def run(in_own, ker_own, at, groups, context):
-    """This rank's share of Out: its words of the box `owned_out(at)`.
-
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
-    """
-    context.check_shard("In", in_own, owned_in(at), DTYPE)
-    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
-
-    # The output rows of a block read input rows that its neighbours own.
-    neighbours = peers_along(at, GRID, ("h",))
-    count = context.counter("halo", 0, "In")
-    in_wide = fetch_rows(in_own, owned_in, carried_in, at, neighbours, GRID, count)
-
-    out_box = touched_out(work(at))
-    out = in_own.new_zeros(shape(out_box))
-
-    def fetch(step):
-        """Start to gather the panels that `step` waits for."""
-        block, pending = tile(at, step), {}
-        # All ranks along k need the same slice of In.
-        panel, count = touched_in(block), context.counter("loop", step, "In")
-        pending["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
-        # All ranks along x need the same slice of Ker.
-        panel, count = touched_ker(block), context.counter("loop", step, "Ker")
-        pending["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
-        return pending
-
-    panels, pending = {}, fetch(0)
-
-    for step in range(STEPS):
-        block = tile(at, step)
-        wait_gathers(pending, panels)
-        if step + 1 < STEPS:
-            pending = fetch(step + 1)  # travels while this step computes
-        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
-        context.check_finite("Out", step, out)
-
-    del panels  # what follows needs room
-
-    # Each rank along c holds a partial sum of the same slice of Out.
-    count = context.counter("reduce", 0, "Out")
-    pending_sum = reduce(out, out_box, owned_out, groups["c"], count)
-    return wait_reduce(pending_sum)
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 768, "Ker": 288, "Out": 128, "halo": 0, "total": 1184}
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
+    0: {"In": 768, "Ker": 288, "Out": 128, "halo": 0, "total": 1184},
+}
 
 
 def expected_out(at, device):
-    """The same share of Out from one torch call, with the layer's own numbers."""
+    """The same shard of Out from one torch call."""
     box = owned_out(at)
     return reference(
         F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
@@ -234,7 +222,7 @@ def expected_out(at, device):
 
 
 def main():
-    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    """What one rank does; a caller with real tensors calls `run` in the same way."""
     args = parse_arguments(__doc__)
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)

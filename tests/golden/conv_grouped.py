@@ -1,12 +1,12 @@
 """grouped: conv2d forward on 8 ranks as a grid g=2 x h=2 x k=2.
 
-Emitted by `synth emit layer.yaml --procs 8` (plan c51b940e2c12).
+Emitted by `synth emit layers/grouped.yaml --procs 8 --grid g=2,h=2,k=2 --panels 3 -o conv_grouped.py` (plan c51b940e2c12).
 Change the plan, not this file.
 
-Run    torchrun --nproc-per-node=8 PROGRAM.py --check
+Run    torchrun --nproc-per-node=8 conv_grouped.py --check
 Nest   Out[b,g,k,h,w] += In[b,g,c,h+r-1,w+s-1] * Ker[g,k,c,r,s]
        b=2 g=4 h=8 w=8 c=3 k=2 r=3 s=3
-Form   2D: Out stays, In and Ker pass in 3 panels along c
+Form   2D: Out stationary, In and Ker streamed in 3 panels along c
 Owned  In: g over g then k, h over h
        Ker: g over g then x, k over k (x: h)
        Out: g over g, k over k, h over h
@@ -31,7 +31,7 @@ from synth.runtime.grid.boxes import (
     volume,
     within,
 )
-from synth.runtime.grid.process_grid import make_groups, peers_along, start
+from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
 from synth.runtime.kernels.conv import convolve
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
@@ -65,18 +65,58 @@ WINDOWS = {  # how output positions read input positions
 }
 STEPS = 3  # tiles of a work block along c
 
-# The layer in its own numbers: for sample values and the check.
-IN_SHAPE = (N_b, N_g, N_c, 8, 8)
-KER_SHAPE = (N_g, N_k, N_c, N_r, N_s)
-STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
-FLOPS = 55_296  # of the whole layer
 
-# Words received, as planned: by the rank that receives most, and by each rank.
-MOST = {"In": 288, "Ker": 27, "Out": 0, "halo": 48, "total": 315}
-# An entry of WORDS holds for the rank that it names and for all before the next entry.
-WORDS = {
-    0: {"In": 288, "Ker": 27, "Out": 0, "halo": 48, "total": 315},
-}
+def run(in_own, ker_own, at, groups, context):
+    """This rank's shard of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`; `groups`
+    holds the group of this rank for every entry of GROUP_AXES; `context` counts
+    received words.
+    """
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+
+    # All ranks along k need the same slice of In.
+    in_group = groups["k"].counted(context, "loop", "In")
+    # All ranks along x need the same slice of Ker.
+    ker_group = groups["x"].counted(context, "loop", "Ker")
+
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = neighbours_along(at, GRID, ("h",), context.counter("halo", 0, "In"))
+    in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours)
+
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+
+    def fetch(step):
+        """Start to gather the panels that `step` uses."""
+        block, pending = tile(at, step), {}
+        pending["In"] = gather(touched_in(block), in_wide, carried_in, in_group, step)
+        pending["Ker"] = gather(touched_ker(block), ker_own, owned_ker, ker_group, step)
+        return pending
+
+    panels, pending = {}, fetch(0)
+    for step in range(STEPS):
+        block = tile(at, step)
+        wait_gathers(pending, panels)
+        if step + 1 < STEPS:
+            pending = fetch(step + 1)  # travels while this step computes
+        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
+        context.check_finite("Out", step, out)
+
+    return out
+
+
+def gather(panel, own, carried, group, step=0):
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
+
+    own: the values of this rank's box `carried(at)`.
+    """
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    sent = own[within(mine, carried(group.peers[group.me]))].contiguous()
+    group.record(volume(panel) - volume(mine), step)
+    return all_gather(panel, parts, sent, group)
 
 
 def work(at):
@@ -99,7 +139,7 @@ def tile(at, step):
 
 
 def owned_in(at):
-    """The box of In[b, g, c, h, w] that the rank at `at` alone stores."""
+    """The box of In[b, g, c, h, w] that only the rank at `at` stores."""
     return (
         (0, N_b),
         cut(cut((0, N_g), P_g, at["g"]), P_k, at["k"]),
@@ -121,14 +161,14 @@ def touched_in(block):
 
 
 def carried_in(at):
-    """What a rank hands out: its share of the rows that its block reads, halo and all."""
+    """The box that the rank at `at` sends to its group: its shard, with the halo."""
     b, g, c, _, w = owned_in(at)
     block = work(at)
     return b, g, c, input_rows(block["h"], WINDOWS["h"]), w
 
 
 def owned_ker(at):
-    """The box of Ker[g, k, c, r, s] that the rank at `at` alone stores."""
+    """The box of Ker[g, k, c, r, s] that only the rank at `at` stores."""
     return (
         cut(cut((0, N_g), P_g, at["g"]), P_h, at["h"]),
         cut((0, N_k), P_k, at["k"]),
@@ -144,7 +184,7 @@ def touched_ker(block):
 
 
 def owned_out(at):
-    """The box of Out[b, g, k, h, w] that the rank at `at` alone stores."""
+    """The box of Out[b, g, k, h, w] that only the rank at `at` stores."""
     return (
         (0, N_b),
         cut((0, N_g), P_g, at["g"]),
@@ -159,61 +199,22 @@ def touched_out(block):
     return block["b"], block["g"], block["k"], block["h"], block["w"]
 
 
-def gather(panel, here, carried, group, count):
-    """Start to gather a panel on all ranks of a group; each sends what it carries.
+# The layer as torch has it: for sample values and the check.
+IN_SHAPE = (N_b, N_g, N_c, 8, 8)
+KER_SHAPE = (N_g, N_k, N_c, N_r, N_s)
+STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
+FLOPS = 55_296  # of the whole layer
 
-    `here` holds `carried(at)` of this rank.
-    """
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    mine = parts[group.me]
-    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
-    count(volume(panel) - volume(mine))
-    return all_gather(panel, parts, own, group)
-
-
-def run(in_own, ker_own, at, groups, context):
-    """This rank's share of Out: its words of the box `owned_out(at)`.
-
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
-    """
-    context.check_shard("In", in_own, owned_in(at), DTYPE)
-    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
-
-    # The output rows of a block read input rows that its neighbours own.
-    neighbours = peers_along(at, GRID, ("h",))
-    count = context.counter("halo", 0, "In")
-    in_wide = fetch_rows(in_own, owned_in, carried_in, at, neighbours, GRID, count)
-
-    out_box = touched_out(work(at))
-    out = in_own.new_zeros(shape(out_box))
-
-    def fetch(step):
-        """Start to gather the panels that `step` waits for."""
-        block, pending = tile(at, step), {}
-        # All ranks along k need the same slice of In.
-        panel, count = touched_in(block), context.counter("loop", step, "In")
-        pending["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
-        # All ranks along x need the same slice of Ker.
-        panel, count = touched_ker(block), context.counter("loop", step, "Ker")
-        pending["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
-        return pending
-
-    panels, pending = {}, fetch(0)
-
-    for step in range(STEPS):
-        block = tile(at, step)
-        wait_gathers(pending, panels)
-        if step + 1 < STEPS:
-            pending = fetch(step + 1)  # travels while this step computes
-        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
-        context.check_finite("Out", step, out)
-
-    return out
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 288, "Ker": 27, "Out": 0, "halo": 48, "total": 315}
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
+    0: {"In": 288, "Ker": 27, "Out": 0, "halo": 48, "total": 315},
+}
 
 
 def expected_out(at, device):
-    """The same share of Out from one torch call, with the layer's own numbers."""
+    """The same shard of Out from one torch call."""
     box = owned_out(at)
     return reference(
         F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
@@ -221,7 +222,7 @@ def expected_out(at, device):
 
 
 def main():
-    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    """What one rank does; a caller with real tensors calls `run` in the same way."""
     args = parse_arguments(__doc__)
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)

@@ -1,12 +1,12 @@
 """wide: conv2d forward on 4 ranks as a grid h=4.
 
-Emitted by `synth emit layer.yaml --procs 4` (plan 1e0a8ea314ef).
+Emitted by `synth emit layers/wide.yaml --procs 4 --grid h=4 -o conv_spatial.py` (plan 1e0a8ea314ef).
 Change the plan, not this file.
 
-Run    torchrun --nproc-per-node=4 PROGRAM.py --check
+Run    torchrun --nproc-per-node=4 conv_spatial.py --check
 Nest   Out[b,k,h,w] += In[b,c,h+r-3,w+s-3] * Ker[k,c,r,s]
        b=2 h=12 w=6 c=3 k=4 r=7 s=7
-Form   2D: Out stays, In and Ker pass in one panel
+Form   2D: Out stationary, In and Ker streamed in one panel
 Owned  In: h over h
        Ker: k over x (x: h)
        Out: h over h
@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from synth.runtime.comm.collectives import all_gather, wait_gather
 from synth.runtime.comm.halo_exchange import fetch_rows
 from synth.runtime.grid.boxes import Window, cut, input_rows, overlap, volume, within
-from synth.runtime.grid.process_grid import make_groups, peers_along, start
+from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
 from synth.runtime.kernels.conv import convolve, explicit_zeros
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
@@ -55,7 +55,84 @@ WINDOWS = {  # how output positions read input positions
     "w": Window(I_w, N_s, padding=3),
 }
 
-# The layer in its own numbers: for sample values and the check.
+
+def run(in_own, ker_own, at, groups, context):
+    """This rank's shard of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`; `groups`
+    holds the group of this rank for every entry of GROUP_AXES; `context` counts
+    received words.
+    """
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+
+    # All ranks along x need the same slice of Ker.
+    ker_group = groups["x"].counted(context, "loop", "Ker")
+
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = neighbours_along(at, GRID, ("h",), context.counter("halo", 0, "In"))
+    zeros = explicit_zeros(work(at), WINDOWS)  # padding at one end of the rows only
+    in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours, zeros)
+
+    ker_box = touched_ker(work(at))
+    ker_pending = gather(ker_box, ker_own, owned_ker, ker_group)
+    ker_slice = wait_gather(ker_pending)
+
+    block = work(at)
+    return convolve(F.conv2d, in_wide, ker_slice, block, WINDOWS)
+
+
+def gather(panel, own, carried, group, step=0):
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
+
+    own: the values of this rank's box `carried(at)`.
+    """
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    sent = own[within(mine, carried(group.peers[group.me]))].contiguous()
+    group.record(volume(panel) - volume(mine), step)
+    return all_gather(panel, parts, sent, group)
+
+
+def work(at):
+    """The block of the nest that the rank at `at` works on: axis -> interval."""
+    return {
+        "b": (0, N_b),
+        "h": cut((0, N_h), P_h, at["h"]),
+        "w": (0, N_w),
+        "c": (0, N_c),
+        "k": (0, N_k),
+    }
+
+
+def owned_in(at):
+    """The box of In[b, c, h, w] that only the rank at `at` stores."""
+    return (0, N_b), (0, N_c), cut((0, I_h), P_h, at["h"]), (0, I_w)
+
+
+def carried_in(at):
+    """The box that the rank at `at` sends to its group: its shard, with the halo."""
+    b, c, _, w = owned_in(at)
+    block = work(at)
+    return b, c, input_rows(block["h"], WINDOWS["h"]), w
+
+
+def owned_ker(at):
+    """The box of Ker[k, c, r, s] that only the rank at `at` stores."""
+    return cut((0, N_k), P_h, at["h"]), (0, N_c), (0, N_r), (0, N_s)
+
+
+def touched_ker(block):
+    """The box of Ker[k, c, r, s] that a block of the nest reads."""
+    return block["k"], block["c"], (0, N_r), (0, N_s)
+
+
+def owned_out(at):
+    """The box of Out[b, k, h, w] that only the rank at `at` stores."""
+    return (0, N_b), (0, N_k), cut((0, N_h), P_h, at["h"]), (0, N_w)
+
+
+# The layer as torch has it: for sample values and the check.
 IN_SHAPE = (N_b, N_c, 12, 6)
 KER_SHAPE = (N_k, N_c, N_r, N_s)
 STRIDE, PADDING, DILATION = (1, 1), (3, 3), (1, 1)
@@ -71,85 +148,8 @@ WORDS = {
 }
 
 
-def work(at):
-    """The block of the nest that the rank at `at` works on: axis -> interval."""
-    return {
-        "b": (0, N_b),
-        "h": cut((0, N_h), P_h, at["h"]),
-        "w": (0, N_w),
-        "c": (0, N_c),
-        "k": (0, N_k),
-    }
-
-
-def owned_in(at):
-    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
-    return (0, N_b), (0, N_c), cut((0, I_h), P_h, at["h"]), (0, I_w)
-
-
-def carried_in(at):
-    """What a rank hands out: its share of the rows that its block reads, halo and all."""
-    b, c, _, w = owned_in(at)
-    block = work(at)
-    return b, c, input_rows(block["h"], WINDOWS["h"]), w
-
-
-def owned_ker(at):
-    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
-    return cut((0, N_k), P_h, at["h"]), (0, N_c), (0, N_r), (0, N_s)
-
-
-def touched_ker(block):
-    """The box of Ker[k, c, r, s] that a block of the nest reads."""
-    return block["k"], block["c"], (0, N_r), (0, N_s)
-
-
-def owned_out(at):
-    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
-    return (0, N_b), (0, N_k), cut((0, N_h), P_h, at["h"]), (0, N_w)
-
-
-def gather(panel, here, carried, group, count):
-    """Start to gather a panel on all ranks of a group; each sends what it carries.
-
-    `here` holds `carried(at)` of this rank.
-    """
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    mine = parts[group.me]
-    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
-    count(volume(panel) - volume(mine))
-    return all_gather(panel, parts, own, group)
-
-
-def run(in_own, ker_own, at, groups, context):
-    """This rank's share of Out: its words of the box `owned_out(at)`.
-
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
-    """
-    context.check_shard("In", in_own, owned_in(at), DTYPE)
-    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
-
-    # The output rows of a block read input rows that its neighbours own.
-    neighbours = peers_along(at, GRID, ("h",))
-    count = context.counter("halo", 0, "In")
-    zeros = explicit_zeros(work(at), WINDOWS)  # padding at one end of the rows only
-    in_wide = fetch_rows(
-        in_own, owned_in, carried_in, at, neighbours, GRID, count, zeros
-    )
-
-    # All ranks along x need the same slice of Ker.
-    ker_box = touched_ker(work(at))
-    count = context.counter("loop", 0, "Ker")
-    ker_pending = gather(ker_box, ker_own, owned_ker, groups["x"], count)
-    ker_slice = wait_gather(ker_pending)
-
-    block = work(at)
-    return convolve(F.conv2d, in_wide, ker_slice, block, WINDOWS)
-
-
 def expected_out(at, device):
-    """The same share of Out from one torch call, with the layer's own numbers."""
+    """The same shard of Out from one torch call."""
     box = owned_out(at)
     return reference(
         F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
@@ -157,7 +157,7 @@ def expected_out(at, device):
 
 
 def main():
-    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    """What one rank does; a caller with real tensors calls `run` in the same way."""
     args = parse_arguments(__doc__)
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)

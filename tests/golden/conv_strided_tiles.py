@@ -1,12 +1,12 @@
 """strided: conv2d forward on 6 ranks as a grid h=2 x k=3.
 
-Emitted by `synth emit layer.yaml --procs 6` (plan ef1fd7159a70).
+Emitted by `synth emit --plan plans/strided_tiles.json -o conv_strided_tiles.py` (plan ef1fd7159a70).
 Change the plan, not this file.
 
-Run    torchrun --nproc-per-node=6 PROGRAM.py --check
+Run    torchrun --nproc-per-node=6 conv_strided_tiles.py --check
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,3w+s-2] * Ker[k,c,r,s]
        b=2 h=7 w=5 c=4 k=6 r=3 s=5; In without the rows that the stride skips
-Form   2D: Out stays, In and Ker pass in 2 panels along c; tiles along h inside
+Form   2D: Out stationary, In and Ker streamed in 2 panels along c; inner tiles along h
 Owned  In: h over h then k
        Ker: k over k, c over x (x: h)
        Out: k over k, h over h
@@ -33,7 +33,7 @@ from synth.runtime.grid.boxes import (
     widen,
     within,
 )
-from synth.runtime.grid.process_grid import make_groups, peers_along, start
+from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
 from synth.runtime.kernels.conv import convolve
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
@@ -68,22 +68,64 @@ WINDOWS = {  # how output positions read input positions
 TILES = {"c": 2, "h": 2}  # of a work block, outermost loop first
 STEPS = 4
 
-# The layer in its own numbers: for sample values and the check.
-IN_SHAPE = (N_b, N_c, 15, 13)
-KER_SHAPE = (N_k, N_c, N_r, N_s)
-STRIDE, PADDING, DILATION = (2, 3), (1, 2), (2, 1)
-FLOPS = 50_400  # of the whole layer
 
-# Words received, as planned: by the rank that receives most, and by each rank.
-MOST = {"In": 624, "Ker": 60, "Out": 0, "halo": 104, "total": 684}
-# An entry of WORDS holds for the rank that it names and for all before the next entry.
-WORDS = {
-    0: {"In": 416, "Ker": 60, "Out": 0, "halo": 0, "total": 476},
-    1: {"In": 520, "Ker": 60, "Out": 0, "halo": 0, "total": 580},
-    2: {"In": 624, "Ker": 60, "Out": 0, "halo": 104, "total": 684},
-    3: {"In": 520, "Ker": 60, "Out": 0, "halo": 104, "total": 580},
-    4: {"In": 416, "Ker": 60, "Out": 0, "halo": 0, "total": 476},
-}
+def run(in_own, ker_own, at, groups, context):
+    """This rank's shard of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`; `groups`
+    holds the group of this rank for every entry of GROUP_AXES; `context` counts
+    received words.
+    """
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+
+    # All ranks along k need the same slice of In.
+    in_group = groups["k"].counted(context, "loop", "In")
+    # All ranks along x need the same slice of Ker.
+    ker_group = groups["x"].counted(context, "loop", "Ker")
+
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = neighbours_along(
+        at, GRID, ("h", "k"), context.counter("halo", 0, "In")
+    )
+    in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours)
+
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+
+    def fetch(step):
+        """Start to gather the panels that `step` uses."""
+        block, pending = tile(at, step), {}
+        pending["In"] = gather(touched_in(block), in_wide, carried_in, in_group, step)
+        if changes(step, "c"):
+            pending["Ker"] = gather(
+                touched_ker(block), ker_own, owned_ker, ker_group, step
+            )
+        return pending
+
+    panels, pending = {}, fetch(0)
+    for step in range(STEPS):
+        block = tile(at, step)
+        wait_gathers(pending, panels)
+        if step + 1 < STEPS:
+            pending = fetch(step + 1)  # travels while this step computes
+        place = within(touched_out(block), out_box)
+        out[place] += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
+        context.check_finite("Out", step, out)
+
+    return out
+
+
+def gather(panel, own, carried, group, step=0):
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
+
+    own: the values of this rank's box `carried(at)`.
+    """
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    sent = own[within(mine, carried(group.peers[group.me]))].contiguous()
+    group.record(volume(panel) - volume(mine), step)
+    return all_gather(panel, parts, sent, group)
 
 
 def work(at):
@@ -106,13 +148,13 @@ def tile(at, step):
 
 
 def changes(step, *axes):
-    """Whether `step` begins another tile along any of these axes, and so does the end."""
+    """Whether `step`, or the end, begins another tile along any of these axes."""
     before, now = tile_indices(step - 1, TILES), tile_indices(step, TILES)
     return any(before[axis] != now[axis] for axis in axes)
 
 
 def owned_in(at):
-    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
+    """The box of In[b, c, h, w] that only the rank at `at` stores."""
     return (0, N_b), (0, N_c), cut(cut((0, I_h), P_h, at["h"]), P_k, at["k"]), (0, I_w)
 
 
@@ -127,14 +169,14 @@ def touched_in(block):
 
 
 def carried_in(at):
-    """What a rank hands out: its share of the rows that its block reads, halo and all."""
+    """The box that the rank at `at` sends to its group: its shard, with the halo."""
     b, c, h, w = owned_in(at)
     block = work(at)
     return b, c, widen(h, input_rows(block["h"], WINDOWS["h"]), P_k, at["k"]), w
 
 
 def owned_ker(at):
-    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
+    """The box of Ker[k, c, r, s] that only the rank at `at` stores."""
     return cut((0, N_k), P_k, at["k"]), cut((0, N_c), P_h, at["h"]), (0, N_r), (0, N_s)
 
 
@@ -144,7 +186,7 @@ def touched_ker(block):
 
 
 def owned_out(at):
-    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
+    """The box of Out[b, k, h, w] that only the rank at `at` stores."""
     return (0, N_b), cut((0, N_k), P_k, at["k"]), cut((0, N_h), P_h, at["h"]), (0, N_w)
 
 
@@ -153,63 +195,26 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-def gather(panel, here, carried, group, count):
-    """Start to gather a panel on all ranks of a group; each sends what it carries.
+# The layer as torch has it: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 15, 13)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+STRIDE, PADDING, DILATION = (2, 3), (1, 2), (2, 1)
+FLOPS = 50_400  # of the whole layer
 
-    `here` holds `carried(at)` of this rank.
-    """
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    mine = parts[group.me]
-    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
-    count(volume(panel) - volume(mine))
-    return all_gather(panel, parts, own, group)
-
-
-def run(in_own, ker_own, at, groups, context):
-    """This rank's share of Out: its words of the box `owned_out(at)`.
-
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
-    """
-    context.check_shard("In", in_own, owned_in(at), DTYPE)
-    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
-
-    # The output rows of a block read input rows that its neighbours own.
-    neighbours = peers_along(at, GRID, ("h", "k"))
-    count = context.counter("halo", 0, "In")
-    in_wide = fetch_rows(in_own, owned_in, carried_in, at, neighbours, GRID, count)
-
-    out_box = touched_out(work(at))
-    out = in_own.new_zeros(shape(out_box))
-
-    def fetch(step):
-        """Start to gather the panels that `step` waits for."""
-        block, pending = tile(at, step), {}
-        # All ranks along k need the same slice of In.
-        panel, count = touched_in(block), context.counter("loop", step, "In")
-        pending["In"] = gather(panel, in_wide, carried_in, groups["k"], count)
-        # All ranks along x need the same slice of Ker.
-        if changes(step, "c"):
-            panel, count = touched_ker(block), context.counter("loop", step, "Ker")
-            pending["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
-        return pending
-
-    panels, pending = {}, fetch(0)
-
-    for step in range(STEPS):
-        block = tile(at, step)
-        wait_gathers(pending, panels)
-        if step + 1 < STEPS:
-            pending = fetch(step + 1)  # travels while this step computes
-        place = within(touched_out(block), out_box)
-        out[place] += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
-        context.check_finite("Out", step, out)
-
-    return out
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 624, "Ker": 60, "Out": 0, "halo": 104, "total": 684}
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
+    0: {"In": 416, "Ker": 60, "Out": 0, "halo": 0, "total": 476},
+    1: {"In": 520, "Ker": 60, "Out": 0, "halo": 0, "total": 580},
+    2: {"In": 624, "Ker": 60, "Out": 0, "halo": 104, "total": 684},
+    3: {"In": 520, "Ker": 60, "Out": 0, "halo": 104, "total": 580},
+    4: {"In": 416, "Ker": 60, "Out": 0, "halo": 0, "total": 476},
+}
 
 
 def expected_out(at, device):
-    """The same share of Out from one torch call, with the layer's own numbers."""
+    """The same shard of Out from one torch call."""
     box = owned_out(at)
     return reference(
         F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
@@ -217,7 +222,7 @@ def expected_out(at, device):
 
 
 def main():
-    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    """What one rank does; a caller with real tensors calls `run` in the same way."""
     args = parse_arguments(__doc__)
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)

@@ -1,12 +1,12 @@
 """matrix: matmul forward on 8 ranks as a grid b=2 x c=2 x k=2.
 
-Emitted by `synth emit layer.yaml --procs 8` (plan 3c8ebf6a9820).
+Emitted by `synth emit layers/matrix.yaml --procs 8 --panels 2 -o matmul_3d.py` (plan 3c8ebf6a9820).
 Change the plan, not this file.
 
-Run    torchrun --nproc-per-node=8 PROGRAM.py --check
+Run    torchrun --nproc-per-node=8 matmul_3d.py --check
 Nest   Out[b,k] += In[b,c] * Ker[k,c]
        b=12 c=14 k=10
-Form   3D: Out stays, In and Ker pass in 2 panels along c
+Form   3D: Out stationary, In and Ker streamed in 2 panels along c
 Owned  In: b over b then k, c over c
        Ker: k over k, c over c then x (x: b)
        Out: b over b then c, k over k; partial sums along c until reduced
@@ -53,16 +53,64 @@ GROUP_AXES = {  # the ranks that differ only along these axes share
 N_b, N_c, N_k = 12, 14, 10  # rows of Out, terms of a sum, columns of Out
 STEPS = 2  # tiles of a work block along c
 
-IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it
-FLOPS = 3_360  # of the whole layer
 
-# Words received, as planned: by the rank that receives most, and by each rank.
-MOST = {"In": 21, "Ker": 20, "Out": 15, "halo": 0, "total": 56}
-# An entry of WORDS holds for the rank that it names and for all before the next entry.
-WORDS = {
-    0: {"In": 21, "Ker": 15, "Out": 15, "halo": 0, "total": 51},
-    4: {"In": 21, "Ker": 20, "Out": 15, "halo": 0, "total": 56},
-}
+def run(in_own, ker_own, at, groups, context):
+    """This rank's shard of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`; `groups`
+    holds the group of this rank for every entry of GROUP_AXES; `context` counts
+    received words.
+    """
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+
+    # All ranks along k need the same slice of In.
+    in_group = groups["k"].counted(context, "loop", "In")
+    # All ranks along x need the same slice of Ker.
+    ker_group = groups["x"].counted(context, "loop", "Ker")
+    # Each rank along c holds a partial sum of the same slice of Out.
+    out_group = groups["c"].counted(context, "reduce", "Out")
+
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+
+    def fetch(step):
+        """Start to gather the panels that `step` uses."""
+        block, pending = tile(at, step), {}
+        pending["In"] = gather(touched_in(block), in_own, owned_in, in_group, step)
+        pending["Ker"] = gather(touched_ker(block), ker_own, owned_ker, ker_group, step)
+        return pending
+
+    panels, pending = {}, fetch(0)
+    for step in range(STEPS):
+        wait_gathers(pending, panels)
+        if step + 1 < STEPS:
+            pending = fetch(step + 1)  # travels while this step computes
+        out += panels["In"] @ panels["Ker"].mT
+        context.check_finite("Out", step, out)
+
+    del panels  # frees memory for what follows
+    pending_sum = reduce(out, out_box, owned_out, out_group)
+    return wait_reduce(pending_sum)
+
+
+def gather(panel, own, carried, group, step=0):
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
+
+    own: the values of this rank's box `carried(at)`.
+    """
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    sent = own[within(mine, carried(group.peers[group.me]))].contiguous()
+    group.record(volume(panel) - volume(mine), step)
+    return all_gather(panel, parts, sent, group)
+
+
+def reduce(sums, panel, carried, group, step=0):
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    group.record(volume(parts[group.me]) * (len(parts) - 1), step)
+    return reduce_scatter(sums, panel, parts, group)
 
 
 def work(at):
@@ -82,7 +130,7 @@ def tile(at, step):
 
 
 def owned_in(at):
-    """The box of In[b, c] that the rank at `at` alone stores."""
+    """The box of In[b, c] that only the rank at `at` stores."""
     return cut(cut((0, N_b), P_b, at["b"]), P_k, at["k"]), cut((0, N_c), P_c, at["c"])
 
 
@@ -92,7 +140,7 @@ def touched_in(block):
 
 
 def owned_ker(at):
-    """The box of Ker[k, c] that the rank at `at` alone stores."""
+    """The box of Ker[k, c] that only the rank at `at` stores."""
     return cut((0, N_k), P_k, at["k"]), cut(cut((0, N_c), P_c, at["c"]), P_b, at["b"])
 
 
@@ -102,7 +150,7 @@ def touched_ker(block):
 
 
 def owned_out(at):
-    """The box of Out[b, k] that the rank at `at` alone stores."""
+    """The box of Out[b, k] that only the rank at `at` stores."""
     return cut(cut((0, N_b), P_b, at["b"]), P_c, at["c"]), cut((0, N_k), P_k, at["k"])
 
 
@@ -111,73 +159,26 @@ def touched_out(block):
     return block["b"], block["k"]
 
 
-def gather(panel, here, carried, group, count):
-    """Start to gather a panel on all ranks of a group; each sends what it carries.
+IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it
+FLOPS = 3_360  # of the whole layer
 
-    `here` holds `carried(at)` of this rank.
-    """
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    mine = parts[group.me]
-    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
-    count(volume(panel) - volume(mine))
-    return all_gather(panel, parts, own, group)
-
-
-def reduce(sums, panel, carried, group, count):
-    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(parts[group.me]) * (len(parts) - 1))
-    return reduce_scatter(sums, panel, parts, group)
-
-
-def run(in_own, ker_own, at, groups, context):
-    """This rank's share of Out: its words of the box `owned_out(at)`.
-
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
-    """
-    context.check_shard("In", in_own, owned_in(at), DTYPE)
-    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
-
-    out_box = touched_out(work(at))
-    out = in_own.new_zeros(shape(out_box))
-
-    def fetch(step):
-        """Start to gather the panels that `step` waits for."""
-        block, pending = tile(at, step), {}
-        # All ranks along k need the same slice of In.
-        panel, count = touched_in(block), context.counter("loop", step, "In")
-        pending["In"] = gather(panel, in_own, owned_in, groups["k"], count)
-        # All ranks along x need the same slice of Ker.
-        panel, count = touched_ker(block), context.counter("loop", step, "Ker")
-        pending["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
-        return pending
-
-    panels, pending = {}, fetch(0)
-
-    for step in range(STEPS):
-        wait_gathers(pending, panels)
-        if step + 1 < STEPS:
-            pending = fetch(step + 1)  # travels while this step computes
-        out += panels["In"] @ panels["Ker"].mT
-        context.check_finite("Out", step, out)
-
-    del panels  # what follows needs room
-
-    # Each rank along c holds a partial sum of the same slice of Out.
-    count = context.counter("reduce", 0, "Out")
-    pending_sum = reduce(out, out_box, owned_out, groups["c"], count)
-    return wait_reduce(pending_sum)
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 21, "Ker": 20, "Out": 15, "halo": 0, "total": 56}
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
+    0: {"In": 21, "Ker": 15, "Out": 15, "halo": 0, "total": 51},
+    4: {"In": 21, "Ker": 20, "Out": 15, "halo": 0, "total": 56},
+}
 
 
 def expected_out(at, device):
-    """The same share of Out from one torch call, with the layer's own numbers."""
+    """The same shard of Out from one torch call."""
     box = owned_out(at)
     return reference(None, IN_SHAPE, KER_SHAPE, box, DTYPE, device)
 
 
 def main():
-    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    """What one rank does; a caller with real tensors calls `run` in the same way."""
     args = parse_arguments(__doc__)
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)

@@ -1,19 +1,23 @@
 """uneven: conv2d training on 8 ranks as a grid h=2 x c=2 x k=2.
 
-Emitted by `synth emit layer.yaml --procs 8` (plan 84377bc6bff7).
+Emitted by `synth emit layers/uneven.yaml --procs 8 --grid h=2,c=2,k=2 --gradients ker --pass training -o training_first_layer.py` (plan 84377bc6bff7).
 Change the plan, not this file.
 
-Run    torchrun --nproc-per-node=8 PROGRAM.py --check
+Run    torchrun --nproc-per-node=8 training_first_layer.py --check
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
+       dKer[k,c,r,s] += dOut[b,k,h,w] * In[b,c,h+r-1,w+s-1]
        b=3 h=11 w=9 c=7 k=5 r=3 s=3
-Form   forward: Out stays, Ker passes in one panel; In kept
-       backward-filter: dOut stays, dKer passes in one panel; In found
+Form   forward: Out stationary, Ker streamed in one panel; saves In
+       backward-filter: dOut stationary, dKer streamed in one panel; reuses In
 Owned  In: c over c, h over h, w over k
-       Ker: k over k then x, c over c (x: h); partial sums along x until reduced
-       Out: k over k then c, h over h; partial sums along c until reduced
+       Ker and dKer: k over k then x, c over c (x: h); partial sums of dKer along x
+       until reduced
+       Out and dOut: k over k then c, h over h; partial sums of Out along c until
+       reduced
 Moves  forward: In 468 (halo 60), Ker 72, Out 324
-       backward-filter: In 0 (halo 0), Ker 72, Out 324
-       together: In 468 (halo 60), Ker 108, Out 486: at most 990 words received per rank
+       backward-filter: In 0 (halo 0), dKer 72, dOut 324
+       together: In 468 (halo 60), Ker and dKer 108, Out and dOut 486: at most 990 words
+       received per rank
 Memory at most 3744 words of 4 bytes per rank
 """
 
@@ -40,7 +44,7 @@ from synth.runtime.grid.boxes import (
     widen,
     within,
 )
-from synth.runtime.grid.process_grid import make_groups, peers_along, start
+from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
 from synth.runtime.kernels.conv import convolve, kernel_gradient
 from synth.runtime.program.check import gradient, reference
 from synth.runtime.program.cli import (
@@ -61,8 +65,8 @@ GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the r
 PROCS = 8  # ranks that may be started
 GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
-    "x": ("h",),  # a slice of Ker
-    "c": ("c",),  # a slice of Out
+    "x": ("h",),  # a slice of Ker and dKer
+    "c": ("c",),  # a slice of Out and dOut
 }
 
 N_b, N_c, N_k = 3, 7, 5  # samples, input and output channels
@@ -74,28 +78,118 @@ WINDOWS = {  # how output positions read input positions
     "w": Window(I_w, N_s, padding=1),
 }
 
-# The layer in its own numbers: for sample values and the check.
-IN_SHAPE = (N_b, N_c, 11, 9)
-KER_SHAPE = (N_k, N_c, N_r, N_s)
-OUT_SHAPE = (N_b, N_k, N_h, N_w)
-SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE
-STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
-GRADIENTS = ("Ker",)  # that a step makes
-FLOPS = 374_220  # of the whole layer
 
-# Words received, as planned: by the rank that receives most, and by each rank.
-MOST = {"In": 468, "Ker": 108, "Out": 486, "halo": 60, "total": 990}
-# An entry of WORDS holds for the rank that it names and for all before the next entry.
-WORDS = {
-    0: {"In": 396, "Ker": 108, "Out": 486, "halo": 60, "total": 990},
-    1: {"In": 468, "Ker": 72, "Out": 324, "halo": 48, "total": 864},
-    2: {"In": 297, "Ker": 81, "Out": 486, "halo": 45, "total": 864},
-    3: {"In": 351, "Ker": 54, "Out": 324, "halo": 36, "total": 729},
-    4: {"In": 348, "Ker": 108, "Out": 405, "halo": 60, "total": 861},
-    5: {"In": 408, "Ker": 72, "Out": 270, "halo": 48, "total": 750},
-    6: {"In": 261, "Ker": 81, "Out": 405, "halo": 45, "total": 747},
-    7: {"In": 306, "Ker": 54, "Out": 270, "halo": 36, "total": 630},
-}
+def forward(in_own, ker_own, at, groups, context):
+    """This rank's shard of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`; `groups`
+    holds the group of this rank for every entry of GROUP_AXES; `context` counts
+    received words. Also returned, for later passes: `in_slice`.
+    """
+    # All ranks along k need the same slice of In.
+    in_group = groups["k"].counted(context, "expand", "In")
+    # All ranks along x need the same slice of Ker.
+    ker_group = groups["x"].counted(context, "loop", "Ker")
+    # Each rank along c holds a partial sum of the same slice of Out.
+    out_group = groups["c"].counted(context, "reduce", "Out")
+
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = neighbours_along(at, GRID, ("h",), context.counter("halo", 0, "In"))
+    in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours)
+
+    in_box = touched_in(work(at))
+    in_pending = gather(in_box, in_wide, carried_in, in_group)
+    ker_box = touched_ker(work(at))
+    ker_pending = gather(ker_box, ker_own, owned_ker, ker_group)
+    in_slice, ker_slice = wait_gather(in_pending), wait_gather(ker_pending)
+
+    out_box = touched_out(work(at))
+    block = work(at)
+    out = convolve(F.conv2d, in_slice, ker_slice, block, WINDOWS)
+    context.check_finite("Out", 0, out)
+
+    del ker_slice, ker_pending  # frees memory for what follows
+    pending_sum = reduce(out, out_box, owned_out, out_group)
+    total = wait_reduce(pending_sum)
+
+    return total, in_slice
+
+
+def backward_filter(in_slice, dout_own, at, groups, context):
+    """This rank's shard of dKer: its words of the box `owned_ker(at)`.
+
+    `in_slice` and `dout_own` hold the boxes `touched_in(work(at))` and `owned_out(at)`;
+    `groups` holds the group of this rank for every entry of GROUP_AXES; `context`
+    counts received words.
+    """
+    # All ranks along c need the same slice of dOut.
+    dout_group = groups["c"].counted(context, "expand", "Out")
+    # Each rank along x holds a partial sum of the same slice of dKer.
+    dker_group = groups["x"].counted(context, "loop", "Ker")
+
+    dout_box = touched_out(work(at))
+    dout_pending = gather(dout_box, dout_own, owned_out, dout_group)
+    dout_slice = wait_gather(dout_pending)
+
+    dker_box = touched_ker(work(at))
+    block = work(at)
+    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
+    context.check_finite("dKer", 0, dker)
+
+    pending_sum = reduce(dker, dker_box, owned_ker, dker_group)
+    return wait_reduce(pending_sum)
+
+
+class Layer(torch.autograd.Function):
+    """The layer for autograd; `ctx` saves what later passes reuse."""
+
+    @staticmethod
+    def forward(ctx, in_own, ker_own, at, groups, context):
+        """Out, from the shards of In and Ker."""
+        ctx.place = at, groups, context
+        place = at, groups, context.for_pass("forward")
+        out, in_slice = forward(in_own, ker_own, *place)
+        ctx.save_for_backward(in_slice)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dout_own):
+        """dKer, from the shard of dOut."""
+        at, groups, context = ctx.place
+        (in_slice,) = ctx.saved_tensors
+        place = at, groups, context.for_pass("backward-filter")
+        dker = backward_filter(in_slice, dout_own, *place)
+        return None, dker, None, None, None
+
+
+def run(in_own, ker_own, dout_own, at, groups, context):
+    """A training step: this rank's shards of Out and dKer."""
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+    context.check_shard("dOut", dout_own, owned_out(at), DTYPE)
+    given = in_own, ker_own.detach().requires_grad_()
+    out = Layer.apply(*given, at, groups, context)
+    return out.detach(), *torch.autograd.grad(out, given[1], dout_own)
+
+
+def gather(panel, own, carried, group, step=0):
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
+
+    own: the values of this rank's box `carried(at)`.
+    """
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    sent = own[within(mine, carried(group.peers[group.me]))].contiguous()
+    group.record(volume(panel) - volume(mine), step)
+    return all_gather(panel, parts, sent, group)
+
+
+def reduce(sums, panel, carried, group, step=0):
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    group.record(volume(parts[group.me]) * (len(parts) - 1), step)
+    return reduce_scatter(sums, panel, parts, group)
 
 
 def work(at):
@@ -110,7 +204,7 @@ def work(at):
 
 
 def owned_in(at):
-    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
+    """The box of In[b, c, h, w] that only the rank at `at` stores."""
     return (
         (0, N_b),
         cut((0, N_c), P_c, at["c"]),
@@ -120,7 +214,7 @@ def owned_in(at):
 
 
 def touched_in(block):
-    """The box of In[b, c, h, w] that a block of the nest touches."""
+    """The box of In[b, c, h, w] that a block of the nest accesses."""
     return (
         block["b"],
         block["c"],
@@ -130,7 +224,7 @@ def touched_in(block):
 
 
 def carried_in(at):
-    """What a rank hands out: its share of the rows that its block reads, halo and all."""
+    """The box that the rank at `at` sends to its group: its shard, with the halo."""
     b, c, _, w = owned_in(at)
     block = work(at)
     return (
@@ -142,7 +236,7 @@ def carried_in(at):
 
 
 def owned_ker(at):
-    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
+    """The box of Ker[k, c, r, s] and dKer that only the rank at `at` stores."""
     return (
         cut(cut((0, N_k), P_k, at["k"]), P_h, at["h"]),
         cut((0, N_c), P_c, at["c"]),
@@ -152,12 +246,12 @@ def owned_ker(at):
 
 
 def touched_ker(block):
-    """The box of Ker[k, c, r, s] that a block of the nest touches."""
+    """The box of Ker[k, c, r, s] and dKer that a block of the nest accesses."""
     return block["k"], block["c"], (0, N_r), (0, N_s)
 
 
 def owned_out(at):
-    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
+    """The box of Out[b, k, h, w] and dOut that only the rank at `at` stores."""
     return (
         (0, N_b),
         cut(cut((0, N_k), P_k, at["k"]), P_c, at["c"]),
@@ -167,127 +261,37 @@ def owned_out(at):
 
 
 def touched_out(block):
-    """The box of Out[b, k, h, w] that a block of the nest touches."""
+    """The box of Out[b, k, h, w] and dOut that a block of the nest accesses."""
     return block["b"], block["k"], block["h"], block["w"]
 
 
-def gather(panel, here, carried, group, count):
-    """Start to gather a panel on all ranks of a group; each sends what it carries.
+# The layer as torch has it: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 11, 9)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+OUT_SHAPE = (N_b, N_k, N_h, N_w)
+SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE
+STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
+GRADIENTS = ("Ker",)  # that a step makes
+FLOPS = 374_220  # of the whole layer
 
-    `here` holds `carried(at)` of this rank.
-    """
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    mine = parts[group.me]
-    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
-    count(volume(panel) - volume(mine))
-    return all_gather(panel, parts, own, group)
-
-
-def reduce(sums, panel, carried, group, count):
-    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(parts[group.me]) * (len(parts) - 1))
-    return reduce_scatter(sums, panel, parts, group)
-
-
-def forward(in_own, ker_own, at, groups, context):
-    """This rank's share of Out: its words of the box `owned_out(at)`.
-
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
-    Returned as well, for the passes to come: `in_slice`.
-    """
-    # The output rows of a block read input rows that its neighbours own.
-    neighbours = peers_along(at, GRID, ("h", "k"))
-    count = context.counter("halo", 0, "In")
-    in_wide = fetch_rows(in_own, owned_in, carried_in, at, neighbours, GRID, count)
-
-    # All ranks along k need the same slice of In.
-    in_box = touched_in(work(at))
-    count = context.counter("expand", 0, "In")
-    in_pending = gather(in_box, in_wide, carried_in, groups["k"], count)
-
-    # All ranks along x need the same slice of Ker.
-    ker_box = touched_ker(work(at))
-    count = context.counter("loop", 0, "Ker")
-    ker_pending = gather(ker_box, ker_own, owned_ker, groups["x"], count)
-
-    in_slice, ker_slice = wait_gather(in_pending), wait_gather(ker_pending)
-
-    out_box = touched_out(work(at))
-    block = work(at)
-    out = convolve(F.conv2d, in_slice, ker_slice, block, WINDOWS)
-    context.check_finite("Out", 0, out)
-
-    del ker_slice, ker_pending  # what follows needs room
-
-    # Each rank along c holds a partial sum of the same slice of Out.
-    count = context.counter("reduce", 0, "Out")
-    pending_sum = reduce(out, out_box, owned_out, groups["c"], count)
-    total = wait_reduce(pending_sum)
-
-    return total, in_slice
-
-
-def backward_filter(in_slice, dout_own, at, groups, context):
-    """This rank's share of dKer: its words of the box `owned_ker(at)`.
-
-    `in_slice` and `dout_own` hold the boxes `touched_in(work(at))` and `owned_out(at)`,
-    `groups` the group of this rank for every entry of GROUP_AXES; `context` counts what
-    arrives.
-    """
-    # All ranks along c need the same slice of dOut.
-    dout_box = touched_out(work(at))
-    count = context.counter("expand", 0, "Out")
-    dout_pending = gather(dout_box, dout_own, owned_out, groups["c"], count)
-    dout_slice = wait_gather(dout_pending)
-
-    dker_box = touched_ker(work(at))
-    block = work(at)
-    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
-    context.check_finite("dKer", 0, dker)
-
-    # Each rank along x holds a partial sum of the same slice of dKer.
-    count = context.counter("loop", 0, "Ker")
-    pending_sum = reduce(dker, dker_box, owned_ker, groups["x"], count)
-    return wait_reduce(pending_sum)
-
-
-class Layer(torch.autograd.Function):
-    """The layer for autograd; `ctx` saves what later passes reuse."""
-
-    @staticmethod
-    def forward(ctx, in_own, ker_own, at, groups, context):
-        """Out, from the shares of In and Ker."""
-        ctx.place = at, groups, context
-        place = at, groups, context.for_pass("forward")
-        out, in_slice = forward(in_own, ker_own, *place)
-        ctx.save_for_backward(in_slice)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dout_own):
-        """dKer, from the share of dOut."""
-        at, groups, context = ctx.place
-        (in_slice,) = ctx.saved_tensors
-        place = at, groups, context.for_pass("backward-filter")
-        dker = backward_filter(in_slice, dout_own, *place)
-        return None, dker, None, None, None
-
-
-def run(in_own, ker_own, dout_own, at, groups, context):
-    """The passes of a training step: this rank's shares of Out and dKer."""
-    context.check_shard("In", in_own, owned_in(at), DTYPE)
-    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
-    context.check_shard("dOut", dout_own, owned_out(at), DTYPE)
-    given = in_own, ker_own.detach().requires_grad_()
-    out = Layer.apply(*given, at, groups, context)
-    return out.detach(), *torch.autograd.grad(out, given[1], dout_own)
+# Words received, as planned: by the rank that receives most, and by each rank.
+# A gradient counts as its tensor: dIn as In.
+MOST = {"In": 468, "Ker": 108, "Out": 486, "halo": 60, "total": 990}
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
+    0: {"In": 396, "Ker": 108, "Out": 486, "halo": 60, "total": 990},
+    1: {"In": 468, "Ker": 72, "Out": 324, "halo": 48, "total": 864},
+    2: {"In": 297, "Ker": 81, "Out": 486, "halo": 45, "total": 864},
+    3: {"In": 351, "Ker": 54, "Out": 324, "halo": 36, "total": 729},
+    4: {"In": 348, "Ker": 108, "Out": 405, "halo": 60, "total": 861},
+    5: {"In": 408, "Ker": 72, "Out": 270, "halo": 48, "total": 750},
+    6: {"In": 261, "Ker": 81, "Out": 405, "halo": 45, "total": 747},
+    7: {"In": 306, "Ker": 54, "Out": 270, "halo": 36, "total": 630},
+}
 
 
 def expected_out(at, device):
-    """The same share of Out from one torch call, with the layer's own numbers."""
+    """The same shard of Out from one torch call."""
     box = owned_out(at)
     return reference(
         F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
@@ -295,7 +299,7 @@ def expected_out(at, device):
 
 
 def expected_dker(at, device):
-    """The same share of dKer from one torch call, with the layer's own numbers."""
+    """The same shard of dKer from one torch call."""
     box = owned_ker(at)
     return gradient(
         "dKer", F.conv2d, SHAPES, box, DTYPE, device, STRIDE, PADDING, DILATION, WINDOWS
@@ -303,7 +307,7 @@ def expected_dker(at, device):
 
 
 def main():
-    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    """What one rank does; a caller with real tensors calls `run` in the same way."""
     args = parse_arguments(__doc__)
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)

@@ -1,23 +1,28 @@
 """strided: conv2d training on 6 ranks as a grid h=2 x k=3.
 
-Emitted by `synth emit layer.yaml --procs 6` (plan 1bd7c76b2d18).
+Emitted by `synth emit --plan plans/training_tiles.json -o training_tiles.py` (plan 1bd7c76b2d18).
 Change the plan, not this file.
 
-Run    torchrun --nproc-per-node=6 PROGRAM.py --check
+Run    torchrun --nproc-per-node=6 training_tiles.py --check
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,3w+s-2] * Ker[k,c,r,s]
+       dIn[b,c,h+r-1,3w+s-2] += dOut[b,k,h,w] * Ker[k,c,r,s]
+       dKer[k,c,r,s] += dOut[b,k,h,w] * In[b,c,h+r-1,3w+s-2]
        b=2 h=7 w=5 c=4 k=6 r=3 s=5; In without the rows that the stride skips
-Form   forward: Ker stays, Out passes in 2 panels along x; tiles along c inside; In kept
-       backward-data: dOut stays, dIn and Ker pass in 2 panels along c; dOut kept; its
-       last sums travel under backward-filter
-       backward-filter: In stays, dKer passes in one panel; tiles along w, c inside; In
-       and dOut found
-Owned  In: h over h then k; partial sums along k until reduced
-       Ker: k over k, c over x (x: h); partial sums along x until reduced
-       Out: k over k, h over h
+Form   forward: Ker stationary, Out streamed in 2 panels along x; inner tiles along c;
+       saves In
+       backward-data: dOut stationary, dIn and Ker streamed in 2 panels along c; saves
+       dOut; reduce overlaps backward-filter
+       backward-filter: In stationary, dKer streamed in one panel; inner tiles along w,
+       c; reuses In and dOut
+Owned  In and dIn: h over h then k; partial sums of dIn along k until reduced
+       Ker and dKer: k over k, c over x (x: h); partial sums of dKer along x until
+       reduced
+       Out and dOut: k over k, h over h
 Moves  forward: In 416 (halo 104), Ker 60, Out 0
-       backward-data: In 520 (halo 104), Ker 60, Out 0
-       backward-filter: In 0 (halo 0), Ker 120, Out 0
-       together: In 936 (halo 208), Ker 240, Out 0: at most 1176 words received per rank
+       backward-data: dIn 520 (halo 104), Ker 60, dOut 0
+       backward-filter: In 0 (halo 0), dKer 120, dOut 0
+       together: In and dIn 936 (halo 208), Ker and dKer 240, Out and dOut 0: at most
+       1176 words received per rank
 Memory at most 2740 words of 4 bytes per rank
 """
 
@@ -47,7 +52,7 @@ from synth.runtime.grid.boxes import (
     widen,
     within,
 )
-from synth.runtime.grid.process_grid import make_groups, peers_along, start
+from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
 from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.program.check import gradient, reference
 from synth.runtime.program.cli import (
@@ -67,8 +72,8 @@ P_h, P_k = 2, 3  # ranks along each axis
 GRID = {"h": P_h, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 6  # ranks that may be started
 GROUP_AXES = {  # the ranks that differ only along these axes share
-    "k": ("k",),  # a slice of In
-    "x": ("h",),  # a slice of Ker
+    "k": ("k",),  # a slice of In and dIn
+    "x": ("h",),  # a slice of Ker and dKer
 }
 
 N_b, N_c, N_k = 2, 4, 6  # samples, input and output channels
@@ -86,24 +91,180 @@ TILES = {  # of a work block in each pass, outermost loop first
 }
 STEPS = {"forward": 4, "backward_data": 2, "backward_filter": 4}
 
-# The layer in its own numbers: for sample values and the check.
-IN_SHAPE = (N_b, N_c, 15, 13)
-KER_SHAPE = (N_k, N_c, N_r, N_s)
-OUT_SHAPE = (N_b, N_k, N_h, N_w)
-SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE
-STRIDE, PADDING, DILATION = (2, 3), (1, 2), (2, 1)
-FLOPS = 151_200  # of the whole layer
 
-# Words received, as planned: by the rank that receives most, and by each rank.
-MOST = {"In": 936, "Ker": 240, "Out": 0, "halo": 208, "total": 1176}
-# An entry of WORDS holds for the rank that it names and for all before the next entry.
-WORDS = {
-    0: {"In": 728, "Ker": 240, "Out": 0, "halo": 0, "total": 968},
-    1: {"In": 624, "Ker": 240, "Out": 0, "halo": 0, "total": 864},
-    2: {"In": 936, "Ker": 240, "Out": 0, "halo": 208, "total": 1176},
-    3: {"In": 832, "Ker": 240, "Out": 0, "halo": 208, "total": 1072},
-    4: {"In": 520, "Ker": 240, "Out": 0, "halo": 0, "total": 760},
-}
+def forward(in_own, ker_own, at, groups, context):
+    """This rank's shard of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`; `groups`
+    holds the group of this rank for every entry of GROUP_AXES; `context` counts
+    received words. Also returned, for later passes: `in_slice`.
+    """
+    tiles, steps = TILES["forward"], STEPS["forward"]
+
+    # All ranks along k need the same slice of In.
+    in_group = groups["k"].counted(context, "expand", "In")
+    # All ranks along x need the same slice of Ker.
+    ker_group = groups["x"].counted(context, "expand", "Ker")
+
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = neighbours_along(
+        at, GRID, ("h", "k"), context.counter("halo", 0, "In")
+    )
+    in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours)
+
+    in_box = touched_in(work(at))
+    in_pending = gather(in_box, in_wide, carried_in, in_group)
+    ker_box = touched_ker(work(at))
+    ker_pending = gather(ker_box, ker_own, owned_ker, ker_group, step=1)
+    in_slice, ker_slice = wait_gather(in_pending), wait_gather(ker_pending)
+
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+    for step in range(steps):
+        block = tile(at, step, tiles)
+        in_tile = in_slice[within(touched_in(block), in_box)]
+        ker_tile = ker_slice[within(touched_ker(block), ker_box)]
+        place = within(touched_out(block), out_box)
+        out[place] += convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
+        context.check_finite("Out", step, out)
+
+    return out, in_slice
+
+
+def backward_data(ker_own, dout_own, at, groups, context):
+    """A function that waits for this rank's shard of dIn and returns it.
+
+    `ker_own` and `dout_own` hold the boxes `owned_ker(at)` and `owned_out(at)`;
+    `groups` holds the group of this rank for every entry of GROUP_AXES; `context`
+    counts received words. The shard has the words of the box `owned_in(at)`.
+    """
+    tiles, steps = TILES["backward_data"], STEPS["backward_data"]
+
+    # All ranks along x need the same slice of Ker.
+    ker_group = groups["x"].counted(context, "loop", "Ker")
+    # Each rank along k holds a partial sum of the same slice of dIn.
+    din_group = groups["k"].counted(context, "loop", "In")
+
+    din_box = carried_in(at)
+    din = ker_own.new_zeros(shape(din_box))
+    pending_sums = []
+
+    def fetch(step):
+        """Start to gather the panels that `step` uses."""
+        block, pending = tile(at, step, tiles), {}
+        pending["Ker"] = gather(touched_ker(block), ker_own, owned_ker, ker_group, step)
+        return pending
+
+    panels, pending = {}, fetch(0)
+    for step in range(steps):
+        block = tile(at, step, tiles)
+        wait_gathers(pending, panels)
+        if step + 1 < steps:
+            pending = fetch(step + 1)  # travels while this step computes
+        sums = input_gradient(panels["Ker"], dout_own, block, WINDOWS)
+        context.check_finite("dIn", step, sums)
+        wait_reduces(pending_sums, din, din_box)  # of the panel before
+        pending_sums.append(
+            reduce(sums, touched_in(block), carried_in, din_group, step)
+        )
+
+    def finish():
+        """Wait for the sums of dIn."""
+        wait_reduces(pending_sums, din, din_box)
+        # The rows of dIn that a block computes for its neighbours are added where they
+        # are owned.
+        neighbours = neighbours_along(
+            at, GRID, ("h", "k"), context.counter("return", 0, "In")
+        )
+        return return_rows(din, carried_in, owned_in, neighbours)
+
+    return finish
+
+
+def backward_filter(in_slice, dout_own, at, groups, context):
+    """This rank's shard of dKer: its words of the box `owned_ker(at)`.
+
+    `in_slice` and `dout_own` hold the boxes `touched_in(work(at))` and `owned_out(at)`;
+    `groups` holds the group of this rank for every entry of GROUP_AXES; `context`
+    counts received words.
+    """
+    tiles, steps = TILES["backward_filter"], STEPS["backward_filter"]
+
+    # Each rank along x holds a partial sum of the same slice of dKer.
+    dker_group = groups["x"].counted(context, "loop", "Ker")
+
+    dker_box = owned_ker(at)
+    dker = in_slice.new_zeros(shape(dker_box))
+    pending_sums = []
+    for step in range(steps):
+        block = tile(at, step, tiles)
+        in_tile = in_slice[within(touched_in(block), touched_in(work(at)))]
+        dout_tile = dout_own[within(touched_out(block), owned_out(at))]
+        sums = kernel_gradient(in_tile, dout_tile, block, WINDOWS)
+        context.check_finite("dKer", step, sums)
+        wait_reduces(pending_sums, dker, dker_box)  # of the panel before
+        pending_sums.append(
+            reduce(sums, touched_ker(block), owned_ker, dker_group, step)
+        )
+    wait_reduces(pending_sums, dker, dker_box)
+
+    return dker
+
+
+class Layer(torch.autograd.Function):
+    """The layer for autograd; `ctx` saves what later passes reuse."""
+
+    @staticmethod
+    def forward(ctx, in_own, ker_own, at, groups, context):
+        """Out, from the shards of In and Ker."""
+        ctx.place = at, groups, context
+        place = at, groups, context.for_pass("forward")
+        out, in_slice = forward(in_own, ker_own, *place)
+        ctx.save_for_backward(in_slice, ker_own)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dout_own):
+        """dIn and dKer, from the shard of dOut."""
+        at, groups, context = ctx.place
+        in_slice, ker_own = ctx.saved_tensors
+        place = at, groups, context.for_pass("backward-data")
+        finish = backward_data(ker_own, dout_own, *place)
+        # Sums of dIn travel while dKer is computed.
+        place = at, groups, context.for_pass("backward-filter")
+        dker = backward_filter(in_slice, dout_own, *place)
+        din = finish()
+        return din, dker, None, None, None
+
+
+def run(in_own, ker_own, dout_own, at, groups, context):
+    """A training step: this rank's shards of Out, dIn and dKer."""
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+    context.check_shard("dOut", dout_own, owned_out(at), DTYPE)
+    given = in_own.detach().requires_grad_(), ker_own.detach().requires_grad_()
+    out = Layer.apply(*given, at, groups, context)
+    return out.detach(), *torch.autograd.grad(out, given, dout_own)
+
+
+def gather(panel, own, carried, group, step=0):
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
+
+    own: the values of this rank's box `carried(at)`.
+    """
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    sent = own[within(mine, carried(group.peers[group.me]))].contiguous()
+    group.record(volume(panel) - volume(mine), step)
+    return all_gather(panel, parts, sent, group)
+
+
+def reduce(sums, panel, carried, group, step=0):
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    group.record(volume(parts[group.me]) * (len(parts) - 1), step)
+    return reduce_scatter(sums, panel, parts, group)
 
 
 def work(at):
@@ -126,12 +287,12 @@ def tile(at, step, tiles):
 
 
 def owned_in(at):
-    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
+    """The box of In[b, c, h, w] and dIn that only the rank at `at` stores."""
     return (0, N_b), (0, N_c), cut(cut((0, I_h), P_h, at["h"]), P_k, at["k"]), (0, I_w)
 
 
 def touched_in(block):
-    """The box of In[b, c, h, w] that a block of the nest touches."""
+    """The box of In[b, c, h, w] and dIn that a block of the nest accesses."""
     return (
         block["b"],
         block["c"],
@@ -141,206 +302,55 @@ def touched_in(block):
 
 
 def carried_in(at):
-    """What a rank hands out: its share of the rows that its block reads, halo and all."""
+    """The box that the rank at `at` sends to its group: its shard, with the halo."""
     b, c, h, w = owned_in(at)
     block = work(at)
     return b, c, widen(h, input_rows(block["h"], WINDOWS["h"]), P_k, at["k"]), w
 
 
 def owned_ker(at):
-    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
+    """The box of Ker[k, c, r, s] and dKer that only the rank at `at` stores."""
     return cut((0, N_k), P_k, at["k"]), cut((0, N_c), P_h, at["h"]), (0, N_r), (0, N_s)
 
 
 def touched_ker(block):
-    """The box of Ker[k, c, r, s] that a block of the nest touches."""
+    """The box of Ker[k, c, r, s] and dKer that a block of the nest accesses."""
     return block["k"], block["c"], (0, N_r), (0, N_s)
 
 
 def owned_out(at):
-    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
+    """The box of Out[b, k, h, w] and dOut that only the rank at `at` stores."""
     return (0, N_b), cut((0, N_k), P_k, at["k"]), cut((0, N_h), P_h, at["h"]), (0, N_w)
 
 
 def touched_out(block):
-    """The box of Out[b, k, h, w] that a block of the nest touches."""
+    """The box of Out[b, k, h, w] and dOut that a block of the nest accesses."""
     return block["b"], block["k"], block["h"], block["w"]
 
 
-def gather(panel, here, carried, group, count):
-    """Start to gather a panel on all ranks of a group; each sends what it carries.
+# The layer as torch has it: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 15, 13)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+OUT_SHAPE = (N_b, N_k, N_h, N_w)
+SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE
+STRIDE, PADDING, DILATION = (2, 3), (1, 2), (2, 1)
+FLOPS = 151_200  # of the whole layer
 
-    `here` holds `carried(at)` of this rank.
-    """
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    mine = parts[group.me]
-    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
-    count(volume(panel) - volume(mine))
-    return all_gather(panel, parts, own, group)
-
-
-def reduce(sums, panel, carried, group, count):
-    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(parts[group.me]) * (len(parts) - 1))
-    return reduce_scatter(sums, panel, parts, group)
-
-
-def forward(in_own, ker_own, at, groups, context):
-    """This rank's share of Out: its words of the box `owned_out(at)`.
-
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
-    Returned as well, for the passes to come: `in_slice`.
-    """
-    tiles, steps = TILES["forward"], STEPS["forward"]
-
-    # The output rows of a block read input rows that its neighbours own.
-    neighbours = peers_along(at, GRID, ("h", "k"))
-    count = context.counter("halo", 0, "In")
-    in_wide = fetch_rows(in_own, owned_in, carried_in, at, neighbours, GRID, count)
-
-    # All ranks along k need the same slice of In.
-    in_box = touched_in(work(at))
-    count = context.counter("expand", 0, "In")
-    in_pending = gather(in_box, in_wide, carried_in, groups["k"], count)
-
-    # All ranks along x need the same slice of Ker.
-    ker_box = touched_ker(work(at))
-    count = context.counter("expand", 1, "Ker")
-    ker_pending = gather(ker_box, ker_own, owned_ker, groups["x"], count)
-
-    in_slice, ker_slice = wait_gather(in_pending), wait_gather(ker_pending)
-
-    out_box = touched_out(work(at))
-    out = in_own.new_zeros(shape(out_box))
-
-    for step in range(steps):
-        block = tile(at, step, tiles)
-        in_tile = in_slice[within(touched_in(block), in_box)]
-        ker_tile = ker_slice[within(touched_ker(block), ker_box)]
-        place = within(touched_out(block), out_box)
-        out[place] += convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
-        context.check_finite("Out", step, out)
-
-    return out, in_slice
-
-
-def backward_data(ker_own, dout_own, at, groups, context):
-    """A function that returns this rank's share of dIn.
-
-    `ker_own` and `dout_own` hold the boxes `owned_ker(at)` and `owned_out(at)`,
-    `groups` the group of this rank for every entry of GROUP_AXES; `context` counts what
-    arrives. The share, its words of the box `owned_in(at)`, is whole once the sums that
-    travel meanwhile are here.
-    """
-    tiles, steps = TILES["backward_data"], STEPS["backward_data"]
-
-    din_box = carried_in(at)
-    din = ker_own.new_zeros(shape(din_box))
-    pending_sums = []
-
-    def fetch(step):
-        """Start to gather the panels that `step` waits for."""
-        block, pending = tile(at, step, tiles), {}
-        # All ranks along x need the same slice of Ker.
-        panel, count = touched_ker(block), context.counter("loop", step, "Ker")
-        pending["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
-        return pending
-
-    panels, pending = {}, fetch(0)
-
-    for step in range(steps):
-        block = tile(at, step, tiles)
-        wait_gathers(pending, panels)
-        if step + 1 < steps:
-            pending = fetch(step + 1)  # travels while this step computes
-        sums = input_gradient(panels["Ker"], dout_own, block, WINDOWS)
-        context.check_finite("dIn", step, sums)
-        # Each rank along k holds a partial sum of the same slice of dIn.
-        panel, count = touched_in(block), context.counter("loop", step, "In")
-        wait_reduces(pending_sums, din, din_box)  # of the panel before
-        pending_sums.append(reduce(sums, panel, carried_in, groups["k"], count))
-
-    def finish():
-        """Wait for the sums of dIn that still travel."""
-        wait_reduces(pending_sums, din, din_box)
-        # The rows of dIn that a block computes for its neighbours are added where they are owned.
-        neighbours = peers_along(at, GRID, ("h", "k"))
-        count = context.counter("return", 0, "In")
-        return return_rows(din, carried_in, owned_in, at, neighbours, GRID, count)
-
-    return finish
-
-
-def backward_filter(in_slice, dout_own, at, groups, context):
-    """This rank's share of dKer: its words of the box `owned_ker(at)`.
-
-    `in_slice` and `dout_own` hold the boxes `touched_in(work(at))` and `owned_out(at)`,
-    `groups` the group of this rank for every entry of GROUP_AXES; `context` counts what
-    arrives.
-    """
-    tiles, steps = TILES["backward_filter"], STEPS["backward_filter"]
-
-    dker_box = owned_ker(at)
-    dker = in_slice.new_zeros(shape(dker_box))
-    pending_sums = []
-
-    for step in range(steps):
-        block = tile(at, step, tiles)
-        in_tile = in_slice[within(touched_in(block), touched_in(work(at)))]
-        dout_tile = dout_own[within(touched_out(block), owned_out(at))]
-        sums = kernel_gradient(in_tile, dout_tile, block, WINDOWS)
-        context.check_finite("dKer", step, sums)
-        # Each rank along x holds a partial sum of the same slice of dKer.
-        panel, count = touched_ker(block), context.counter("loop", step, "Ker")
-        wait_reduces(pending_sums, dker, dker_box)  # of the panel before
-        pending_sums.append(reduce(sums, panel, owned_ker, groups["x"], count))
-
-    wait_reduces(pending_sums, dker, dker_box)
-
-    return dker
-
-
-class Layer(torch.autograd.Function):
-    """The layer for autograd; `ctx` saves what later passes reuse."""
-
-    @staticmethod
-    def forward(ctx, in_own, ker_own, at, groups, context):
-        """Out, from the shares of In and Ker."""
-        ctx.place = at, groups, context
-        place = at, groups, context.for_pass("forward")
-        out, in_slice = forward(in_own, ker_own, *place)
-        ctx.save_for_backward(in_slice, ker_own)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dout_own):
-        """dIn and dKer, from the share of dOut."""
-        at, groups, context = ctx.place
-        in_slice, ker_own = ctx.saved_tensors
-        place = at, groups, context.for_pass("backward-data")
-        finish = backward_data(ker_own, dout_own, *place)
-        # Sums of dIn travel while dKer is computed.
-        place = at, groups, context.for_pass("backward-filter")
-        dker = backward_filter(in_slice, dout_own, *place)
-        din = finish()
-        return din, dker, None, None, None
-
-
-def run(in_own, ker_own, dout_own, at, groups, context):
-    """The passes of a training step: this rank's shares of Out, dIn and dKer."""
-    context.check_shard("In", in_own, owned_in(at), DTYPE)
-    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
-    context.check_shard("dOut", dout_own, owned_out(at), DTYPE)
-    given = in_own.detach().requires_grad_(), ker_own.detach().requires_grad_()
-    out = Layer.apply(*given, at, groups, context)
-    return out.detach(), *torch.autograd.grad(out, given, dout_own)
+# Words received, as planned: by the rank that receives most, and by each rank.
+# A gradient counts as its tensor: dIn as In.
+MOST = {"In": 936, "Ker": 240, "Out": 0, "halo": 208, "total": 1176}
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
+    0: {"In": 728, "Ker": 240, "Out": 0, "halo": 0, "total": 968},
+    1: {"In": 624, "Ker": 240, "Out": 0, "halo": 0, "total": 864},
+    2: {"In": 936, "Ker": 240, "Out": 0, "halo": 208, "total": 1176},
+    3: {"In": 832, "Ker": 240, "Out": 0, "halo": 208, "total": 1072},
+    4: {"In": 520, "Ker": 240, "Out": 0, "halo": 0, "total": 760},
+}
 
 
 def expected_out(at, device):
-    """The same share of Out from one torch call, with the layer's own numbers."""
+    """The same shard of Out from one torch call."""
     box = owned_out(at)
     return reference(
         F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
@@ -348,7 +358,7 @@ def expected_out(at, device):
 
 
 def expected_din(at, device):
-    """The same share of dIn from one torch call, with the layer's own numbers."""
+    """The same shard of dIn from one torch call."""
     box = owned_in(at)
     return gradient(
         "dIn", F.conv2d, SHAPES, box, DTYPE, device, STRIDE, PADDING, DILATION, WINDOWS
@@ -356,7 +366,7 @@ def expected_din(at, device):
 
 
 def expected_dker(at, device):
-    """The same share of dKer from one torch call, with the layer's own numbers."""
+    """The same shard of dKer from one torch call."""
     box = owned_ker(at)
     return gradient(
         "dKer", F.conv2d, SHAPES, box, DTYPE, device, STRIDE, PADDING, DILATION, WINDOWS
@@ -364,7 +374,7 @@ def expected_dker(at, device):
 
 
 def main():
-    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    """What one rank does; a caller with real tensors calls `run` in the same way."""
     args = parse_arguments(__doc__)
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)

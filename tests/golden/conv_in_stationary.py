@@ -1,12 +1,12 @@
 """small: conv2d forward on 8 ranks as a grid b=2 x c=2 x k=2.
 
-Emitted by `synth emit layer.yaml --procs 8` (plan c35fc181c209).
+Emitted by `synth emit layers/small.yaml --procs 8 --stationary in --panels 4 -o conv_in_stationary.py` (plan c35fc181c209).
 Change the plan, not this file.
 
-Run    torchrun --nproc-per-node=8 PROGRAM.py --check
+Run    torchrun --nproc-per-node=8 conv_in_stationary.py --check
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=4 h=8 w=8 c=16 k=16 r=3 s=3
-Form   3D: In stays, Ker and Out pass in 4 panels along k
+Form   3D: In stationary, Ker and Out streamed in 4 panels along k
 Owned  In: b over b, c over c then k
        Ker: k over k, c over c then x (x: b)
        Out: b over b, k over k then c; partial sums along c until reduced
@@ -71,18 +71,72 @@ WINDOWS = {  # how output positions read input positions
 }
 STEPS = 4  # tiles of a work block along k
 
-# The layer in its own numbers: for sample values and the check.
-IN_SHAPE = (N_b, N_c, 8, 8)
-KER_SHAPE = (N_k, N_c, N_r, N_s)
-STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
-FLOPS = 1_179_648  # of the whole layer
 
-# Words received, as planned: by the rank that receives most, and by each rank.
-MOST = {"In": 512, "Ker": 288, "Out": 512, "halo": 0, "total": 1312}
-# An entry of WORDS holds for the rank that it names and for all before the next entry.
-WORDS = {
-    0: {"In": 512, "Ker": 288, "Out": 512, "halo": 0, "total": 1312},
-}
+def run(in_own, ker_own, at, groups, context):
+    """This rank's shard of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`; `groups`
+    holds the group of this rank for every entry of GROUP_AXES; `context` counts
+    received words.
+    """
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+
+    # All ranks along k need the same slice of In.
+    in_group = groups["k"].counted(context, "expand", "In")
+    # All ranks along x need the same slice of Ker.
+    ker_group = groups["x"].counted(context, "loop", "Ker")
+    # Each rank along c holds a partial sum of the same slice of Out.
+    out_group = groups["c"].counted(context, "loop", "Out")
+
+    in_box = touched_in(work(at))
+    in_pending = gather(in_box, in_own, owned_in, in_group)
+    in_slice = wait_gather(in_pending)
+
+    out_box = owned_out(at)
+    out = in_own.new_zeros(shape(out_box))
+    pending_sums = []
+
+    def fetch(step):
+        """Start to gather the panels that `step` uses."""
+        block, pending = tile(at, step), {}
+        pending["Ker"] = gather(touched_ker(block), ker_own, owned_ker, ker_group, step)
+        return pending
+
+    panels, pending = {}, fetch(0)
+    for step in range(STEPS):
+        block = tile(at, step)
+        wait_gathers(pending, panels)
+        if step + 1 < STEPS:
+            pending = fetch(step + 1)  # travels while this step computes
+        sums = convolve(F.conv2d, in_slice, panels["Ker"], block, WINDOWS)
+        context.check_finite("Out", step, sums)
+        wait_reduces(pending_sums, out, out_box)  # of the panel before
+        pending_sums.append(
+            reduce(sums, touched_out(block), owned_out, out_group, step)
+        )
+    wait_reduces(pending_sums, out, out_box)
+
+    return out
+
+
+def gather(panel, own, carried, group, step=0):
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
+
+    own: the values of this rank's box `carried(at)`.
+    """
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    sent = own[within(mine, carried(group.peers[group.me]))].contiguous()
+    group.record(volume(panel) - volume(mine), step)
+    return all_gather(panel, parts, sent, group)
+
+
+def reduce(sums, panel, carried, group, step=0):
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    group.record(volume(parts[group.me]) * (len(parts) - 1), step)
+    return reduce_scatter(sums, panel, parts, group)
 
 
 def work(at):
@@ -104,7 +158,7 @@ def tile(at, step):
 
 
 def owned_in(at):
-    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
+    """The box of In[b, c, h, w] that only the rank at `at` stores."""
     return (
         cut((0, N_b), P_b, at["b"]),
         cut(cut((0, N_c), P_c, at["c"]), P_k, at["k"]),
@@ -124,7 +178,7 @@ def touched_in(block):
 
 
 def owned_ker(at):
-    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
+    """The box of Ker[k, c, r, s] that only the rank at `at` stores."""
     return (
         cut((0, N_k), P_k, at["k"]),
         cut(cut((0, N_c), P_c, at["c"]), P_b, at["b"]),
@@ -139,7 +193,7 @@ def touched_ker(block):
 
 
 def owned_out(at):
-    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
+    """The box of Out[b, k, h, w] that only the rank at `at` stores."""
     return (
         cut((0, N_b), P_b, at["b"]),
         cut(cut((0, N_k), P_k, at["k"]), P_c, at["c"]),
@@ -153,73 +207,22 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-def gather(panel, here, carried, group, count):
-    """Start to gather a panel on all ranks of a group; each sends what it carries.
+# The layer as torch has it: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 8, 8)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
+FLOPS = 1_179_648  # of the whole layer
 
-    `here` holds `carried(at)` of this rank.
-    """
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    mine = parts[group.me]
-    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
-    count(volume(panel) - volume(mine))
-    return all_gather(panel, parts, own, group)
-
-
-def reduce(sums, panel, carried, group, count):
-    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(parts[group.me]) * (len(parts) - 1))
-    return reduce_scatter(sums, panel, parts, group)
-
-
-def run(in_own, ker_own, at, groups, context):
-    """This rank's share of Out: its words of the box `owned_out(at)`.
-
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
-    """
-    context.check_shard("In", in_own, owned_in(at), DTYPE)
-    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
-
-    # All ranks along k need the same slice of In.
-    in_box = touched_in(work(at))
-    count = context.counter("expand", 0, "In")
-    in_pending = gather(in_box, in_own, owned_in, groups["k"], count)
-    in_slice = wait_gather(in_pending)
-
-    out_box = owned_out(at)
-    out = in_own.new_zeros(shape(out_box))
-    pending_sums = []
-
-    def fetch(step):
-        """Start to gather the panels that `step` waits for."""
-        block, pending = tile(at, step), {}
-        # All ranks along x need the same slice of Ker.
-        panel, count = touched_ker(block), context.counter("loop", step, "Ker")
-        pending["Ker"] = gather(panel, ker_own, owned_ker, groups["x"], count)
-        return pending
-
-    panels, pending = {}, fetch(0)
-
-    for step in range(STEPS):
-        block = tile(at, step)
-        wait_gathers(pending, panels)
-        if step + 1 < STEPS:
-            pending = fetch(step + 1)  # travels while this step computes
-        sums = convolve(F.conv2d, in_slice, panels["Ker"], block, WINDOWS)
-        context.check_finite("Out", step, sums)
-        # Each rank along c holds a partial sum of the same slice of Out.
-        panel, count = touched_out(block), context.counter("loop", step, "Out")
-        wait_reduces(pending_sums, out, out_box)  # of the panel before
-        pending_sums.append(reduce(sums, panel, owned_out, groups["c"], count))
-
-    wait_reduces(pending_sums, out, out_box)
-
-    return out
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 512, "Ker": 288, "Out": 512, "halo": 0, "total": 1312}
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
+    0: {"In": 512, "Ker": 288, "Out": 512, "halo": 0, "total": 1312},
+}
 
 
 def expected_out(at, device):
-    """The same share of Out from one torch call, with the layer's own numbers."""
+    """The same shard of Out from one torch call."""
     box = owned_out(at)
     return reference(
         F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
@@ -227,7 +230,7 @@ def expected_out(at, device):
 
 
 def main():
-    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    """What one rank does; a caller with real tensors calls `run` in the same way."""
     args = parse_arguments(__doc__)
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)

@@ -1,12 +1,12 @@
 """uneven: conv2d forward on 4 ranks as a grid b=2 x c=2.
 
-Emitted by `synth emit layer.yaml --procs 4` (plan a72003cc962b).
+Emitted by `synth emit --plan plans/ker_stationary.json -o conv_ker_stationary.py` (plan a72003cc962b).
 Change the plan, not this file.
 
-Run    torchrun --nproc-per-node=4 PROGRAM.py --check
+Run    torchrun --nproc-per-node=4 conv_ker_stationary.py --check
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=3 h=11 w=9 c=7 k=5 r=3 s=3
-Form   3D: Ker stays, In and Out pass in 2 panels along x; tiles along c inside
+Form   3D: Ker stationary, In and Out streamed in 2 panels along x; inner tiles along c
 Owned  In: b over b, c over c
        Ker: k over x, c over c (x: b)
        Out: b over b, h over c; partial sums along c until reduced
@@ -71,21 +71,64 @@ WINDOWS = {  # how output positions read input positions
 TILES = {"h": 2, "c": 2}  # of a work block, outermost loop first
 STEPS = 4
 
-# The layer in its own numbers: for sample values and the check.
-IN_SHAPE = (N_b, N_c, 11, 9)
-KER_SHAPE = (N_k, N_c, N_r, N_s)
-STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
-FLOPS = 187_110  # of the whole layer
 
-# Words received, as planned: by the rank that receives most, and by each rank.
-MOST = {"In": 0, "Ker": 108, "Out": 540, "halo": 0, "total": 612}
-# An entry of WORDS holds for the rank that it names and for all before the next entry.
-WORDS = {
-    0: {"In": 0, "Ker": 72, "Out": 540, "halo": 0, "total": 612},
-    1: {"In": 0, "Ker": 54, "Out": 450, "halo": 0, "total": 504},
-    2: {"In": 0, "Ker": 108, "Out": 270, "halo": 0, "total": 378},
-    3: {"In": 0, "Ker": 81, "Out": 225, "halo": 0, "total": 306},
-}
+def run(in_own, ker_own, at, groups, context):
+    """This rank's shard of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`; `groups`
+    holds the group of this rank for every entry of GROUP_AXES; `context` counts
+    received words.
+    """
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+
+    # All ranks along x need the same slice of Ker.
+    ker_group = groups["x"].counted(context, "expand", "Ker")
+    # Each rank along c holds a partial sum of the same slice of Out.
+    out_group = groups["c"].counted(context, "loop", "Out")
+
+    ker_box = touched_ker(work(at))
+    ker_pending = gather(ker_box, ker_own, owned_ker, ker_group)
+    ker_slice = wait_gather(ker_pending)
+
+    out_box = owned_out(at)
+    out = in_own.new_zeros(shape(out_box))
+    pending_sums = []
+    for step in range(STEPS):
+        block = tile(at, step)
+        if changes(step, "h"):
+            sums = 0  # another panel of Out begins
+        in_tile = in_own[within(touched_in(block), owned_in(at))]
+        ker_tile = ker_slice[within(touched_ker(block), ker_box)]
+        sums += convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
+        context.check_finite("Out", step, sums)
+        if changes(step + 1, "h"):
+            wait_reduces(pending_sums, out, out_box)  # of the panel before
+            pending_sums.append(
+                reduce(sums, touched_out(block), owned_out, out_group, step)
+            )
+    wait_reduces(pending_sums, out, out_box)
+
+    return out
+
+
+def gather(panel, own, carried, group, step=0):
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
+
+    own: the values of this rank's box `carried(at)`.
+    """
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    sent = own[within(mine, carried(group.peers[group.me]))].contiguous()
+    group.record(volume(panel) - volume(mine), step)
+    return all_gather(panel, parts, sent, group)
+
+
+def reduce(sums, panel, carried, group, step=0):
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    group.record(volume(parts[group.me]) * (len(parts) - 1), step)
+    return reduce_scatter(sums, panel, parts, group)
 
 
 def work(at):
@@ -108,13 +151,13 @@ def tile(at, step):
 
 
 def changes(step, *axes):
-    """Whether `step` begins another tile along any of these axes, and so does the end."""
+    """Whether `step`, or the end, begins another tile along any of these axes."""
     before, now = tile_indices(step - 1, TILES), tile_indices(step, TILES)
     return any(before[axis] != now[axis] for axis in axes)
 
 
 def owned_in(at):
-    """The box of In[b, c, h, w] that the rank at `at` alone stores."""
+    """The box of In[b, c, h, w] that only the rank at `at` stores."""
     return cut((0, N_b), P_b, at["b"]), cut((0, N_c), P_c, at["c"]), (0, I_h), (0, I_w)
 
 
@@ -129,7 +172,7 @@ def touched_in(block):
 
 
 def owned_ker(at):
-    """The box of Ker[k, c, r, s] that the rank at `at` alone stores."""
+    """The box of Ker[k, c, r, s] that only the rank at `at` stores."""
     return cut((0, N_k), P_b, at["b"]), cut((0, N_c), P_c, at["c"]), (0, N_r), (0, N_s)
 
 
@@ -139,7 +182,7 @@ def touched_ker(block):
 
 
 def owned_out(at):
-    """The box of Out[b, k, h, w] that the rank at `at` alone stores."""
+    """The box of Out[b, k, h, w] that only the rank at `at` stores."""
     return cut((0, N_b), P_b, at["b"]), (0, N_k), cut((0, N_h), P_c, at["c"]), (0, N_w)
 
 
@@ -148,65 +191,25 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-def gather(panel, here, carried, group, count):
-    """Start to gather a panel on all ranks of a group; each sends what it carries.
+# The layer as torch has it: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 11, 9)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
+FLOPS = 187_110  # of the whole layer
 
-    `here` holds `carried(at)` of this rank.
-    """
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    mine = parts[group.me]
-    own = here[within(mine, carried(group.peers[group.me]))].contiguous()
-    count(volume(panel) - volume(mine))
-    return all_gather(panel, parts, own, group)
-
-
-def reduce(sums, panel, carried, group, count):
-    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    count(volume(parts[group.me]) * (len(parts) - 1))
-    return reduce_scatter(sums, panel, parts, group)
-
-
-def run(in_own, ker_own, at, groups, context):
-    """This rank's share of Out: its words of the box `owned_out(at)`.
-
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
-    """
-    context.check_shard("In", in_own, owned_in(at), DTYPE)
-    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
-
-    # All ranks along x need the same slice of Ker.
-    ker_box = touched_ker(work(at))
-    count = context.counter("expand", 0, "Ker")
-    ker_pending = gather(ker_box, ker_own, owned_ker, groups["x"], count)
-    ker_slice = wait_gather(ker_pending)
-
-    out_box = owned_out(at)
-    out = in_own.new_zeros(shape(out_box))
-    pending_sums = []
-
-    for step in range(STEPS):
-        block = tile(at, step)
-        if changes(step, "h"):
-            sums = 0  # another panel of Out begins
-        in_tile = in_own[within(touched_in(block), owned_in(at))]
-        ker_tile = ker_slice[within(touched_ker(block), ker_box)]
-        sums += convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
-        context.check_finite("Out", step, sums)
-        if changes(step + 1, "h"):
-            # Each rank along c holds a partial sum of the same slice of Out.
-            panel, count = touched_out(block), context.counter("loop", step, "Out")
-            wait_reduces(pending_sums, out, out_box)  # of the panel before
-            pending_sums.append(reduce(sums, panel, owned_out, groups["c"], count))
-
-    wait_reduces(pending_sums, out, out_box)
-
-    return out
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 0, "Ker": 108, "Out": 540, "halo": 0, "total": 612}
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
+    0: {"In": 0, "Ker": 72, "Out": 540, "halo": 0, "total": 612},
+    1: {"In": 0, "Ker": 54, "Out": 450, "halo": 0, "total": 504},
+    2: {"In": 0, "Ker": 108, "Out": 270, "halo": 0, "total": 378},
+    3: {"In": 0, "Ker": 81, "Out": 225, "halo": 0, "total": 306},
+}
 
 
 def expected_out(at, device):
-    """The same share of Out from one torch call, with the layer's own numbers."""
+    """The same shard of Out from one torch call."""
     box = owned_out(at)
     return reference(
         F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
@@ -214,7 +217,7 @@ def expected_out(at, device):
 
 
 def main():
-    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    """What one rank does; a caller with real tensors calls `run` in the same way."""
     args = parse_arguments(__doc__)
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)

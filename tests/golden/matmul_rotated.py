@@ -1,13 +1,12 @@
 """nine: matmul forward on 9 ranks as a grid b=3 x k=3.
 
-Emitted by `synth emit layer.yaml --procs 9` (plan 5b02e8fee36c).
+Emitted by `synth emit layers/nine.yaml --procs 9 --grid b=3,k=3 --panels 3 -o matmul_rotated.py` (plan 5b02e8fee36c).
 Change the plan, not this file.
 
-Run    torchrun --nproc-per-node=9 PROGRAM.py --check
+Run    torchrun --nproc-per-node=9 matmul_rotated.py --check
 Nest   Out[b,k] += In[b,c] * Ker[k,c]
        b=9 c=18 k=12
-Form   2D: Out stays, In and Ker pass in 3 panels along c, ranks that share In or Ker at
-       different ones
+Form   2D: Out stationary, In and Ker streamed in 3 panels along c (rotated)
 Owned  In: b over b, c over k
        Ker: k over k, c over x (x: b)
        Out: b over b, k over k
@@ -48,15 +47,56 @@ GROUP_AXES = {  # the ranks that differ only along these axes share
 N_b, N_c, N_k = 9, 18, 12  # rows of Out, terms of a sum, columns of Out
 STEPS = 3  # tiles of a work block along c
 
-IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it
-FLOPS = 3_888  # of the whole layer
 
-# Words received, as planned: by the rank that receives most, and by each rank.
-MOST = {"In": 36, "Ker": 48, "Out": 0, "halo": 0, "total": 84}
-# An entry of WORDS holds for the rank that it names and for all before the next entry.
-WORDS = {
-    0: {"In": 36, "Ker": 48, "Out": 0, "halo": 0, "total": 84},
-}
+def run(in_own, ker_own, at, groups, context):
+    """This rank's shard of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`; `groups`
+    holds the group of this rank for every entry of GROUP_AXES; `context` counts
+    received words.
+    """
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+
+    # All ranks along k need the same slice of In.
+    in_group = groups["k"].counted(context, "loop", "In")
+    # All ranks along x need the same slice of Ker.
+    ker_group = groups["x"].counted(context, "loop", "Ker")
+
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+
+    def fetch(step):
+        """Start to gather the panels that `step` uses."""
+        pending = {}
+        wanted = [touched_in(tile(peer, step)) for peer in in_group.peers]
+        pending["In"] = gather_rotated(wanted, in_own, owned_in, in_group, step)
+        wanted = [touched_ker(tile(peer, step)) for peer in ker_group.peers]
+        pending["Ker"] = gather_rotated(wanted, ker_own, owned_ker, ker_group, step)
+        return pending
+
+    panels, pending = {}, fetch(0)
+    for step in range(STEPS):
+        wait_gathers(pending, panels)
+        if step + 1 < STEPS:
+            pending = fetch(step + 1)  # travels while this step computes
+        out += panels["In"] @ panels["Ker"].mT
+        context.check_finite("Out", step, out)
+
+    return out
+
+
+def gather_rotated(panels, own, carried, group, step):
+    """Start to gather on each rank of a group a panel of its own (rotation).
+
+    panels: the panel of every rank. own: the values of this rank's box `carried(at)`,
+    which is part of one panel.
+    """
+    panel, mine = panels[group.me], carried(group.peers[group.me])
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    uses = [volume(overlap(mine, theirs)) > 0 for theirs in panels]
+    group.record(volume(panel) - volume(parts[group.me]), step)
+    return all_gather_rotated(panel, parts, own, uses, group)
 
 
 def work(at):
@@ -71,7 +111,7 @@ def work(at):
 def tile(at, step):
     """The part of that block which one step works on."""
     block = work(at)
-    # Ranks that share a slice of In or Ker are at different panels.
+    # Ranks that share a slice of In or Ker start at different panels (rotation).
     first = at["k"]
     first += at["b"]
     step = (first + step) % STEPS
@@ -80,7 +120,7 @@ def tile(at, step):
 
 
 def owned_in(at):
-    """The box of In[b, c] that the rank at `at` alone stores."""
+    """The box of In[b, c] that only the rank at `at` stores."""
     return cut((0, N_b), P_b, at["b"]), cut((0, N_c), P_k, at["k"])
 
 
@@ -90,7 +130,7 @@ def touched_in(block):
 
 
 def owned_ker(at):
-    """The box of Ker[k, c] that the rank at `at` alone stores."""
+    """The box of Ker[k, c] that only the rank at `at` stores."""
     return cut((0, N_k), P_k, at["k"]), cut((0, N_c), P_b, at["b"])
 
 
@@ -100,7 +140,7 @@ def touched_ker(block):
 
 
 def owned_out(at):
-    """The box of Out[b, k] that the rank at `at` alone stores."""
+    """The box of Out[b, k] that only the rank at `at` stores."""
     return cut((0, N_b), P_b, at["b"]), cut((0, N_k), P_k, at["k"])
 
 
@@ -109,66 +149,25 @@ def touched_out(block):
     return block["b"], block["k"]
 
 
-def gather_rotated(panels, here, carried, group, count):
-    """Start to gather on each rank of a group a panel of its own (rotation).
+IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it
+FLOPS = 3_888  # of the whole layer
 
-    panels: the panel of every rank. `here` holds `carried(at)` of this rank, which is
-    part of one panel.
-    """
-    panel, mine = panels[group.me], carried(group.peers[group.me])
-    parts = [overlap(carried(peer), panel) for peer in group.peers]
-    uses = [volume(overlap(mine, theirs)) > 0 for theirs in panels]
-    count(volume(panel) - volume(parts[group.me]))
-    return all_gather_rotated(panel, parts, here, uses, group)
-
-
-def run(in_own, ker_own, at, groups, context):
-    """This rank's share of Out: its words of the box `owned_out(at)`.
-
-    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`, `groups`
-    the group of this rank for every entry of GROUP_AXES; `context` counts what arrives.
-    """
-    context.check_shard("In", in_own, owned_in(at), DTYPE)
-    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
-
-    out_box = touched_out(work(at))
-    out = in_own.new_zeros(shape(out_box))
-
-    def fetch(step):
-        """Start to gather the panels that `step` waits for."""
-        pending = {}
-        # All ranks along k need the same slice of In.
-        group = groups["k"]
-        wanted = [touched_in(tile(peer, step)) for peer in group.peers]
-        count = context.counter("loop", step, "In")
-        pending["In"] = gather_rotated(wanted, in_own, owned_in, group, count)
-        # All ranks along x need the same slice of Ker.
-        group = groups["x"]
-        wanted = [touched_ker(tile(peer, step)) for peer in group.peers]
-        count = context.counter("loop", step, "Ker")
-        pending["Ker"] = gather_rotated(wanted, ker_own, owned_ker, group, count)
-        return pending
-
-    panels, pending = {}, fetch(0)
-
-    for step in range(STEPS):
-        wait_gathers(pending, panels)
-        if step + 1 < STEPS:
-            pending = fetch(step + 1)  # travels while this step computes
-        out += panels["In"] @ panels["Ker"].mT
-        context.check_finite("Out", step, out)
-
-    return out
+# Words received, as planned: by the rank that receives most, and by each rank.
+MOST = {"In": 36, "Ker": 48, "Out": 0, "halo": 0, "total": 84}
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
+    0: {"In": 36, "Ker": 48, "Out": 0, "halo": 0, "total": 84},
+}
 
 
 def expected_out(at, device):
-    """The same share of Out from one torch call, with the layer's own numbers."""
+    """The same shard of Out from one torch call."""
     box = owned_out(at)
     return reference(None, IN_SHAPE, KER_SHAPE, box, DTYPE, device)
 
 
 def main():
-    """What one rank does; whoever has real tensors calls `run` in the same way."""
+    """What one rank does; a caller with real tensors calls `run` in the same way."""
     args = parse_arguments(__doc__)
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)

@@ -1,0 +1,188 @@
+"""The constants of a program: those of the plan before the algorithm, those of the self-check after it."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from synth.codegen.quoting import literal
+from synth.codegen.roles import role_names
+from synth.layer.axes import AXES, KERNEL_OF, LACKED_INDEX, LACKS, TENSORS
+from synth.layer.passes import GRADIENTS
+from synth.layer.window import Window
+from synth.planning.plan import Plan
+from synth.schedule.pass_plan import PassPlan
+
+LISTED = 64  # entries up to which the words of all ranks are listed
+SHAPES = "SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE"
+
+
+def plan_constants(plan: Plan) -> tuple[str, ...]:
+    """What the algorithm reads, line by line: grid, extents, windows, tiles."""
+    return (
+        f"NAME = {literal(plan.layer.name, 'the name of the layer')}",
+        f'PLAN = "{plan.id}"',
+        f"DTYPE = torch.{plan.nest.dtype}",
+        "",
+        *_grid(plan),
+        "",
+        *_extents(plan),
+        *_windows(plan),
+        *_tiles(plan),
+    )
+
+
+def check_constants(plan: Plan) -> tuple[str, ...]:
+    """What sample values, the check and the timing read, line by line."""
+    return (
+        *_shapes(plan),
+        *_gradients(plan),
+        f"FLOPS = {2 * plan.nest.work * len(plan.pass_plans):_}  # of the whole layer",
+        "",
+        *_words(plan),
+    )
+
+
+def _grid(plan: Plan) -> list[str]:
+    split = [axis for axis in AXES if getattr(plan.grid, axis) > 1]
+    lines = []
+    if split:
+        names = ", ".join(f"P_{axis}" for axis in split)
+        parts = ", ".join(str(getattr(plan.grid, axis)) for axis in split)
+        lines.append(f"{names} = {parts}  # ranks along each axis")
+    grid = ", ".join(f'"{axis}": P_{axis}' for axis in plan.order if axis in split)
+    lines.append(f"GRID = {{{grid}}}  # the last axis varies fastest over the ranks")
+    lines.append(f"PROCS = {plan.procs}  # ranks that may be started")
+    groups = []
+    for tensor in TENSORS:
+        along = [axis for axis in LACKS[tensor] if getattr(plan.grid, axis) > 1]
+        if along:
+            text = ", ".join(f'"{axis}"' for axis in along) + ("," if len(along) == 1 else "")
+            of = role_names(plan, tensor)
+            groups.append(f'    "{LACKED_INDEX[tensor]}": ({text}),  # a slice of {of}')
+    if groups:
+        return [*lines, "GROUP_AXES = {  # the ranks that differ only along these axes share", *groups, "}"]
+    return [*lines, "GROUP_AXES = {}  # no two ranks share a slice"]
+
+
+def _extents(plan: Plan) -> list[str]:
+    n, sizes = plan.nest.extents, plan.nest.loop_extents()
+    spatial = plan.layer.spatial_axes
+    grouped = plan.layer.groups > 1
+    kinds = "samples, groups, input and output channels" if grouped else "samples, input and output channels"
+    if plan.layer.kind == "matmul":
+        kinds = "rows of Out, terms of a sum, columns of Out"
+    channels = ["b", *("g" * grouped), "c", "k"]
+
+    def line(prefix: str, names: list[str], values: list[int], what: str) -> str:
+        left = ", ".join(f"{prefix}_{name}" for name in names)
+        return f"{left} = {', '.join(map(str, values))}  # {what}"
+
+    lines = [line("N", channels, [getattr(n, a) for a in channels], kinds)]
+    if spatial:
+        taps = [KERNEL_OF[axis] for axis in spatial]
+        rows = [plan.nest.windows[axis].size for axis in spatial]
+        lines.append(line("N", [*spatial], [sizes[a] for a in spatial], "output positions"))
+        lines.append(line("N", taps, [sizes[t] for t in taps], "kernel taps"))
+        lines.append(line("I", [*spatial], rows, "input positions that are read"))
+    return lines
+
+
+def _windows(plan: Plan) -> list[str]:
+    if not plan.layer.spatial_axes:
+        return []
+    lines = ["WINDOWS = {  # how output positions read input positions"]
+    for axis in plan.layer.spatial_axes:
+        lines.append(f'    "{axis}": {_window(axis, plan.nest.windows[axis])},')
+    return [*lines, "}"]
+
+
+def _window(axis: str, window: Window) -> str:
+    plain = Window(1)
+    names = ("stride", "dilation", "padding", "first", "step", "period", "run")
+    extra = [f", {n}={getattr(window, n)}" for n in names if getattr(window, n) != getattr(plain, n)]
+    return f"Window(I_{axis}, N_{KERNEL_OF[axis]}{''.join(extra)})"
+
+
+def _tiles(plan: Plan) -> list[str]:
+    if plan.later:
+        return _tiles_by_pass(plan)
+    loops = plan.first.loops()
+    if not loops:
+        return []
+    if len(loops) == 1:
+        return [f"STEPS = {plan.first.steps}  # tiles of a work block along {loops[0]}"]
+    return [
+        f"TILES = {_counts(plan.first)}  # of a work block, outermost loop first",
+        f"STEPS = {plan.first.steps}",
+    ]
+
+
+def _tiles_by_pass(plan: Plan) -> list[str]:
+    tiled = [pass_plan for pass_plan in plan.pass_plans if pass_plan.loops()]
+    if not tiled:
+        return []
+    names = {pass_plan: pass_plan.pass_.replace("-", "_") for pass_plan in tiled}
+    steps = ", ".join(f'"{names[pass_plan]}": {pass_plan.steps}' for pass_plan in tiled)
+    return [
+        "TILES = {  # of a work block in each pass, outermost loop first",
+        *(f'    "{names[pass_plan]}": {_counts(pass_plan)},' for pass_plan in tiled),
+        "}",
+        f"STEPS = {{{steps}}}",
+    ]
+
+
+def _counts(pass_plan: PassPlan) -> str:
+    tiles = ", ".join(f'"{axis}": {getattr(pass_plan.counts, axis)}' for axis in pass_plan.loops())
+    return f"{{{tiles}}}"
+
+
+def _shapes(plan: Plan) -> list[str]:
+    layer, gradients = plan.layer.conv, plan.task != "forward"
+    if layer.kind == "matmul":
+        lines = ["IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it"]
+        return lines + ["OUT_SHAPE = (N_b, N_k)", SHAPES] * gradients
+    group = "N_g, " if layer.groups > 1 else ""
+    rows = ", ".join(str(size) for size in layer.input[2:])
+    transposed = plan.layer.transposed
+    taps = ", ".join(f"N_{KERNEL_OF[axis]}" for axis in layer.spatial_axes)
+    positions = ", ".join(f"N_{axis}" for axis in layer.spatial_axes)
+
+    def numbers(values: tuple[int, ...]) -> str:
+        return f"({', '.join(map(str, values))}{',' * (len(values) == 1)})"
+
+    return [
+        f"# The {'convolution' if transposed else 'layer'} as torch has it: for sample values and the check.",
+        f"IN_SHAPE = (N_b, {group}N_c, {rows})",
+        f"KER_SHAPE = ({group}N_k, N_c, {taps})",
+        *([f"OUT_SHAPE = (N_b, {group}N_k, {positions})", SHAPES] if gradients else []),
+        f"STRIDE, PADDING, DILATION = {numbers(layer.stride)}, {numbers(layer.padding)}, "
+        f"{numbers(layer.dilation)}",
+        *([f"TRANSPOSED = {numbers(layer.input[2:])}  # rows of In, read or not"] if transposed else []),
+    ]
+
+
+def _gradients(plan: Plan) -> list[str]:
+    """Which gradients a training step makes, where that is not both."""
+    if not plan.later or plan.gradients == GRADIENTS:
+        return []
+    return [f'GRADIENTS = ("{plan.gradients[0]}",)  # that a step makes']
+
+
+def _words(plan: Plan) -> list[str]:
+    names = ("In", "Ker", "Out", "halo", "total")
+
+    def entry(words: dict[str, int]) -> str:
+        return "{" + ", ".join(f'"{name}": {words[name.lower()]}' for name in names) + "}"
+
+    d = plan.distribution
+    entries = ((rank, entry(plan.received.at(d.at(rank)))) for rank in d.ranks)
+    changes = [next(same) for _, same in groupby(entries, key=lambda pair: pair[1])]
+    lines = ["# Words received, as planned: by the rank that receives most, and by each rank."]
+    if plan.task != "forward":
+        lines.append("# A gradient counts as its tensor: dIn as In.")
+    lines.append(f"MOST = {entry(plan.words)}")
+    if len(changes) > LISTED:
+        return [*lines, "WORDS = {}  # too many different ranks to list"]
+    rows = [f"    {rank}: {text}," for rank, text in changes]
+    lines.append("# An entry of WORDS holds for the rank that it names and for all before the next entry.")
+    return [*lines, "WORDS = {", *rows, "}"]

@@ -1,0 +1,69 @@
+"""The call of the local kernel in a step, and the statements that cut its operands."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from synth.codegen.signature import WIDTH, Signature
+from synth.layer.axes import DIMS, Tensor
+from synth.layer.passes import Pass
+from synth.schedule.pass_program import Gather
+
+KERNELS: dict[Pass, str] = {  # on what a pass reads
+    "forward": "convolve(F.{conv}, {one}, {other}, block, WINDOWS)",
+    "backward-data": "input_gradient({one}, {other}, block, WINDOWS)",
+    "backward-filter": "kernel_gradient({one}, {other}, block, WINDOWS)",
+}
+PRODUCTS: dict[Pass, str] = {  # the same where the layer is Out[b,k] = In[b,c] Ker[k,c]
+    "forward": "{one} @ {other}.mT",
+    "backward-data": "{other} @ {one}",
+    "backward-filter": "{other}.mT @ {one}",
+}
+
+
+class Operand(NamedTuple):
+    """An operand of the local kernel, or the kernel on its operands."""
+
+    expression: str
+    before: tuple[str, ...] = ()  # statements that make it
+    reads_block: bool = False  # they name the block of the step
+
+
+def local_kernel(names: Signature) -> Operand:
+    """The local kernel of a pass on the tile of a step."""
+    one, other = (_operand(names, tensor) for tensor in names.reads)
+    kind, pass_ = names.plan.layer.kind, names.program.loop.compute.pass_
+    kernel = (PRODUCTS if kind == "matmul" else KERNELS)[pass_]
+    expression = kernel.format(conv=kind, one=one.expression, other=other.expression)
+    reads_block = kind != "matmul" or one.reads_block or other.reads_block
+    return Operand(expression, (*one.before, *other.before), reads_block)
+
+
+def tiled(names: Signature, tensor: Tensor) -> bool:
+    """Whether the steps of the loop access different boxes of a tensor."""
+    return any(axis in DIMS[tensor] for axis in names.program.loop.axes)
+
+
+def _operand(names: Signature, tensor: Tensor) -> Operand:
+    """What the kernel takes of a tensor: its panel, its slice, or the tile of a step in its slice."""
+    loop, slice_ = names.program.loop, names.slice_(tensor)
+    if loop.axes and tensor in {gather.tensor for gather in loop.gathers}:
+        return Operand(f'panels["{names.role(tensor)}"]')
+    if not tiled(names, tensor):
+        return Operand(slice_)
+    tile, box, frame = f"{names.var(tensor)}_tile", f"{names.var(tensor)}_box", _frame(names, tensor)
+    cut = f"{tile} = {slice_}[within({names.touched(tensor)}(block), {frame})]"
+    if len(cut) <= WIDTH - 4:
+        return Operand(tile, (cut,), reads_block=True)
+    cut = f"{tile} = {slice_}[within({names.touched(tensor)}(block), {box})]"
+    return Operand(tile, (f"{box} = {frame}", cut), reads_block=True)
+
+
+def _frame(names: Signature, tensor: Tensor) -> str:
+    """The box of the slice, by its variable if this function has gathered it."""
+    if not names.shared(tensor):
+        return f"{names.carried(tensor)}(at)"
+    moves = names.program.collectives()
+    gathered = any(isinstance(move, Gather) and move.tensor == tensor for move in moves)
+    here = gathered and not names.prefetches(tensor)
+    return f"{names.var(tensor)}_box" if here else f"{names.touched(tensor)}(work(at))"

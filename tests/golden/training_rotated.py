@@ -1,0 +1,449 @@
+"""small: conv2d training on 8 ranks as a grid h=2 x c=2 x k=2.
+
+Emitted by `synth emit --plan plans/training_rotated.json -o training_rotated.py` (plan 587b275a0075).
+Change the plan, not this file.
+
+Run    torchrun --nproc-per-node=8 training_rotated.py --check
+Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
+       dIn[b,c,h+r-1,w+s-1] += dOut[b,k,h,w] * Ker[k,c,r,s]
+       dKer[k,c,r,s] += dOut[b,k,h,w] * In[b,c,h+r-1,w+s-1]
+       b=4 h=8 w=8 c=16 k=16 r=3 s=3
+Form   forward: Out stationary, In and Ker streamed in 2 panels along c (In rotated);
+       saves In and Ker
+       backward-data: dIn stationary, dOut streamed in 2 panels along k (rotated);
+       reuses Ker; saves dOut; reduce overlaps backward-filter
+       backward-filter: dKer stationary; reuses In and dOut
+Owned  In and dIn: c over c then k, h over h; partial sums of dIn along k until reduced
+       Ker and dKer: k over k, c over c then x (x: h); partial sums of dKer along x
+       until reduced
+       Out and dOut: k over k then c, h over h; partial sums of Out along c until
+       reduced
+Moves  forward: In 768 (halo 128), Ker 288, Out 512
+       backward-data: dIn 768 (halo 128), Ker 0, dOut 512
+       backward-filter: In 0 (halo 0), dKer 288, dOut 0
+       together: In and dIn 1536 (halo 256), Ker and dKer 576, Out and dOut 1024: at
+       most 3136 words received per rank
+Memory at most 9696 words of 4 bytes per rank
+"""
+
+import sys
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+from synth.runtime.comm.collectives import (
+    all_gather,
+    all_gather_rotated,
+    reduce_scatter,
+    wait_gathers,
+    wait_reduce,
+)
+from synth.runtime.comm.halo_exchange import fetch_rows, return_rows
+from synth.runtime.grid.boxes import (
+    Window,
+    cut,
+    input_rows,
+    overlap,
+    shape,
+    tile_indices,
+    volume,
+    within,
+)
+from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
+from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
+from synth.runtime.program.check import gradient, reference
+from synth.runtime.program.cli import (
+    PlanSummary,
+    RankJob,
+    Result,
+    parse_arguments,
+    run_program,
+)
+from synth.runtime.program.sample_data import sample_box
+
+NAME = "small"
+PLAN = "587b275a0075"
+DTYPE = torch.float32
+
+P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
+GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
+PROCS = 8  # ranks that may be started
+GROUP_AXES = {  # the ranks that differ only along these axes share
+    "k": ("k",),  # a slice of In and dIn
+    "x": ("h",),  # a slice of Ker and dKer
+    "c": ("c",),  # a slice of Out and dOut
+}
+
+N_b, N_c, N_k = 4, 16, 16  # samples, input and output channels
+N_h, N_w = 8, 8  # output positions
+N_r, N_s = 3, 3  # kernel taps
+I_h, I_w = 8, 8  # input positions that are read
+WINDOWS = {  # how output positions read input positions
+    "h": Window(I_h, N_r, padding=1),
+    "w": Window(I_w, N_s, padding=1),
+}
+TILES = {  # of a work block in each pass, outermost loop first
+    "forward": {"c": 2},
+    "backward_data": {"k": 2},
+}
+STEPS = {"forward": 2, "backward_data": 2}
+
+
+def forward(in_own, ker_own, at, groups, context):
+    """This rank's shard of Out: its words of the box `owned_out(at)`.
+
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`; `groups`
+    holds the group of this rank for every entry of GROUP_AXES; `context` counts
+    received words. Also returned, for later passes: `in_slice` and `ker_slice`.
+    """
+    steps = STEPS["forward"]
+
+    # All ranks along k need the same slice of In.
+    in_group = groups["k"].counted(context, "loop", "In")
+    # All ranks along x need the same slice of Ker.
+    ker_group = groups["x"].counted(context, "loop", "Ker")
+    # Each rank along c holds a partial sum of the same slice of Out.
+    out_group = groups["c"].counted(context, "reduce", "Out")
+
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = neighbours_along(at, GRID, ("h",), context.counter("halo", 0, "In"))
+    in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours)
+
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
+    in_box = touched_in(work(at))
+    in_slice = in_wide.new_empty(shape(in_box))
+    ker_box = touched_ker(work(at))
+    ker_slice = ker_own.new_empty(shape(ker_box))
+
+    def fetch(step):
+        """Start to gather the panels that `step` uses."""
+        block, pending = forward_tile(at, step), {}
+        wanted = [touched_in(forward_tile(peer, step)) for peer in in_group.peers]
+        pending["In"] = gather_rotated(wanted, in_wide, carried_in, in_group, step)
+        pending["Ker"] = gather(touched_ker(block), ker_own, owned_ker, ker_group, step)
+        return pending
+
+    panels, pending = {}, fetch(0)
+    for step in range(steps):
+        block = forward_tile(at, step)
+        wait_gathers(pending, panels)
+        if step + 1 < steps:
+            pending = fetch(step + 1)  # travels while this step computes
+        # saved for later passes
+        in_slice[within(touched_in(block), in_box)] = panels["In"]
+        ker_slice[within(touched_ker(block), ker_box)] = panels["Ker"]
+        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
+        context.check_finite("Out", step, out)
+
+    del panels  # frees memory for what follows
+    pending_sum = reduce(out, out_box, owned_out, out_group)
+    total = wait_reduce(pending_sum)
+
+    return total, in_slice, ker_slice
+
+
+def backward_data(ker_slice, dout_own, at, groups, context):
+    """A function that waits for this rank's shard of dIn and returns it.
+
+    `ker_slice` and `dout_own` hold the boxes `touched_ker(work(at))` and
+    `owned_out(at)`; `groups` holds the group of this rank for every entry of
+    GROUP_AXES; `context` counts received words. The shard has the words of the box
+    `owned_in(at)`. Also returned, for later passes: `dout_slice`.
+    """
+    steps = STEPS["backward_data"]
+
+    # All ranks along c need the same slice of dOut.
+    dout_group = groups["c"].counted(context, "loop", "Out")
+    # Each rank along k holds a partial sum of the same slice of dIn.
+    din_group = groups["k"].counted(context, "reduce", "In")
+
+    din_box = touched_in(work(at))
+    din = ker_slice.new_zeros(shape(din_box))
+    dout_box = touched_out(work(at))
+    dout_slice = dout_own.new_empty(shape(dout_box))
+
+    def fetch(step):
+        """Start to gather the panels that `step` uses."""
+        pending = {}
+        wanted = [
+            touched_out(backward_data_tile(peer, step)) for peer in dout_group.peers
+        ]
+        pending["dOut"] = gather_rotated(wanted, dout_own, owned_out, dout_group, step)
+        return pending
+
+    panels, pending = {}, fetch(0)
+    for step in range(steps):
+        block = backward_data_tile(at, step)
+        wait_gathers(pending, panels)
+        if step + 1 < steps:
+            pending = fetch(step + 1)  # travels while this step computes
+        # saved for later passes
+        dout_slice[within(touched_out(block), dout_box)] = panels["dOut"]
+        ker_tile = ker_slice[within(touched_ker(block), touched_ker(work(at)))]
+        din += input_gradient(ker_tile, panels["dOut"], block, WINDOWS)
+        context.check_finite("dIn", step, din)
+
+    del panels  # frees memory for what follows
+    pending_sum = reduce(din, din_box, carried_in, din_group)
+
+    def finish():
+        """Wait for the sums of dIn."""
+        total = wait_reduce(pending_sum)
+        # The rows of dIn that a block computes for its neighbours are added where they
+        # are owned.
+        neighbours = neighbours_along(
+            at, GRID, ("h",), context.counter("return", 0, "In")
+        )
+        return return_rows(total, carried_in, owned_in, neighbours)
+
+    return finish, dout_slice
+
+
+def backward_filter(in_slice, dout_slice, at, groups, context):
+    """This rank's shard of dKer: its words of the box `owned_ker(at)`.
+
+    `in_slice` and `dout_slice` hold the boxes `touched_in(work(at))` and
+    `touched_out(work(at))`; `groups` holds the group of this rank for every entry of
+    GROUP_AXES; `context` counts received words.
+    """
+    # Each rank along x holds a partial sum of the same slice of dKer.
+    dker_group = groups["x"].counted(context, "reduce", "Ker")
+
+    dker_box = touched_ker(work(at))
+    block = work(at)
+    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
+    context.check_finite("dKer", 0, dker)
+
+    pending_sum = reduce(dker, dker_box, owned_ker, dker_group)
+    return wait_reduce(pending_sum)
+
+
+class Layer(torch.autograd.Function):
+    """The layer for autograd; `ctx` saves what later passes reuse."""
+
+    @staticmethod
+    def forward(ctx, in_own, ker_own, at, groups, context):
+        """Out, from the shards of In and Ker."""
+        ctx.place = at, groups, context
+        place = at, groups, context.for_pass("forward")
+        out, in_slice, ker_slice = forward(in_own, ker_own, *place)
+        ctx.save_for_backward(in_slice, ker_slice)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dout_own):
+        """dIn and dKer, from the shard of dOut."""
+        at, groups, context = ctx.place
+        in_slice, ker_slice = ctx.saved_tensors
+        place = at, groups, context.for_pass("backward-data")
+        finish, dout_slice = backward_data(ker_slice, dout_own, *place)
+        # Sums of dIn travel while dKer is computed.
+        place = at, groups, context.for_pass("backward-filter")
+        dker = backward_filter(in_slice, dout_slice, *place)
+        din = finish()
+        return din, dker, None, None, None
+
+
+def run(in_own, ker_own, dout_own, at, groups, context):
+    """A training step: this rank's shards of Out, dIn and dKer."""
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
+    context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+    context.check_shard("dOut", dout_own, owned_out(at), DTYPE)
+    given = in_own.detach().requires_grad_(), ker_own.detach().requires_grad_()
+    out = Layer.apply(*given, at, groups, context)
+    return out.detach(), *torch.autograd.grad(out, given, dout_own)
+
+
+def gather(panel, own, carried, group, step=0):
+    """Start to gather a panel on all ranks of a group; each sends what it carries.
+
+    own: the values of this rank's box `carried(at)`.
+    """
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    mine = parts[group.me]
+    sent = own[within(mine, carried(group.peers[group.me]))].contiguous()
+    group.record(volume(panel) - volume(mine), step)
+    return all_gather(panel, parts, sent, group)
+
+
+def gather_rotated(panels, own, carried, group, step):
+    """Start to gather on each rank of a group a panel of its own (rotation).
+
+    panels: the panel of every rank. own: the values of this rank's box `carried(at)`,
+    which is part of one panel.
+    """
+    panel, mine = panels[group.me], carried(group.peers[group.me])
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    uses = [volume(overlap(mine, theirs)) > 0 for theirs in panels]
+    group.record(volume(panel) - volume(parts[group.me]), step)
+    return all_gather_rotated(panel, parts, own, uses, group)
+
+
+def reduce(sums, panel, carried, group, step=0):
+    """Start to reduce-scatter a panel: each rank sums what it carries of the panel."""
+    parts = [overlap(carried(peer), panel) for peer in group.peers]
+    group.record(volume(parts[group.me]) * (len(parts) - 1), step)
+    return reduce_scatter(sums, panel, parts, group)
+
+
+def work(at):
+    """The block of the nest that the rank at `at` works on: axis -> interval."""
+    return {
+        "b": (0, N_b),
+        "h": cut((0, N_h), P_h, at["h"]),
+        "w": (0, N_w),
+        "c": cut((0, N_c), P_c, at["c"]),
+        "k": cut((0, N_k), P_k, at["k"]),
+    }
+
+
+def forward_tile(at, step):
+    """The part that one step of `forward` works on.
+
+    Ranks that share a slice of In start at different panels (rotation).
+    """
+    first = at["k"]
+    return tile(at, (first + step) % STEPS["forward"], TILES["forward"])
+
+
+def backward_data_tile(at, step):
+    """The part that one step of `backward_data` works on.
+
+    Ranks that share a slice of dOut start at different panels (rotation).
+    """
+    first = at["c"]
+    return tile(at, (first + step) % STEPS["backward_data"], TILES["backward_data"])
+
+
+def tile(at, step, tiles):
+    """The part of that block which one step of a pass works on."""
+    block = work(at)
+    for axis, index in tile_indices(step, tiles).items():
+        block[axis] = cut(block[axis], tiles[axis], index)
+    return block
+
+
+def owned_in(at):
+    """The box of In[b, c, h, w] and dIn that only the rank at `at` stores."""
+    return (
+        (0, N_b),
+        cut(cut((0, N_c), P_c, at["c"]), P_k, at["k"]),
+        cut((0, I_h), P_h, at["h"]),
+        (0, I_w),
+    )
+
+
+def touched_in(block):
+    """The box of In[b, c, h, w] and dIn that a block of the nest accesses."""
+    return (
+        block["b"],
+        block["c"],
+        input_rows(block["h"], WINDOWS["h"]),
+        input_rows(block["w"], WINDOWS["w"]),
+    )
+
+
+def carried_in(at):
+    """The box that the rank at `at` sends to its group: its shard, with the halo."""
+    b, c, _, w = owned_in(at)
+    block = work(at)
+    return b, c, input_rows(block["h"], WINDOWS["h"]), w
+
+
+def owned_ker(at):
+    """The box of Ker[k, c, r, s] and dKer that only the rank at `at` stores."""
+    return (
+        cut((0, N_k), P_k, at["k"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_h, at["h"]),
+        (0, N_r),
+        (0, N_s),
+    )
+
+
+def touched_ker(block):
+    """The box of Ker[k, c, r, s] and dKer that a block of the nest accesses."""
+    return block["k"], block["c"], (0, N_r), (0, N_s)
+
+
+def owned_out(at):
+    """The box of Out[b, k, h, w] and dOut that only the rank at `at` stores."""
+    return (
+        (0, N_b),
+        cut(cut((0, N_k), P_k, at["k"]), P_c, at["c"]),
+        cut((0, N_h), P_h, at["h"]),
+        (0, N_w),
+    )
+
+
+def touched_out(block):
+    """The box of Out[b, k, h, w] and dOut that a block of the nest accesses."""
+    return block["b"], block["k"], block["h"], block["w"]
+
+
+# The layer as torch has it: for sample values and the check.
+IN_SHAPE = (N_b, N_c, 8, 8)
+KER_SHAPE = (N_k, N_c, N_r, N_s)
+OUT_SHAPE = (N_b, N_k, N_h, N_w)
+SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE
+STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
+FLOPS = 3_538_944  # of the whole layer
+
+# Words received, as planned: by the rank that receives most, and by each rank.
+# A gradient counts as its tensor: dIn as In.
+MOST = {"In": 1536, "Ker": 576, "Out": 1024, "halo": 256, "total": 3136}
+# An entry of WORDS holds for the rank that it names and for all before the next entry.
+WORDS = {
+    0: {"In": 1536, "Ker": 576, "Out": 1024, "halo": 256, "total": 3136},
+}
+
+
+def expected_out(at, device):
+    """The same shard of Out from one torch call."""
+    box = owned_out(at)
+    return reference(
+        F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
+    )
+
+
+def expected_din(at, device):
+    """The same shard of dIn from one torch call."""
+    box = owned_in(at)
+    return gradient(
+        "dIn", F.conv2d, SHAPES, box, DTYPE, device, STRIDE, PADDING, DILATION, WINDOWS
+    )
+
+
+def expected_dker(at, device):
+    """The same shard of dKer from one torch call."""
+    box = owned_ker(at)
+    return gradient(
+        "dKer", F.conv2d, SHAPES, box, DTYPE, device, STRIDE, PADDING, DILATION, WINDOWS
+    )
+
+
+def main():
+    """What one rank does; a caller with real tensors calls `run` in the same way."""
+    args = parse_arguments(__doc__)
+    summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
+    world = start(PLAN, GRID, PROCS, args.timeout, args.device)
+    at, device = world.at, world.device
+    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
+    windows = tuple(WINDOWS.values())
+    in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
+    ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
+    dout_own = sample_box("dOut", OUT_SHAPE, owned_out(at), DTYPE, device)
+    job = partial(run, in_own, ker_own, dout_own, at, groups)
+    results = [
+        Result("Out", owned_out(at), partial(expected_out, at, device)),
+        Result("dIn", owned_in(at), partial(expected_din, at, device)),
+        Result("dKer", owned_ker(at), partial(expected_dker, at, device)),
+    ]
+    return run_program(args, world, summary, RankJob(job, results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
