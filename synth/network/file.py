@@ -18,39 +18,22 @@ Names inside a block get the number of the repetition: `a.1`, `a.2`.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import PurePath
 
 from synth.base.errors import InputError
 from synth.base.yaml_positions import Listing, Mapping, Node, Scalar, did_you_mean, parse, read_text, shown
 from synth.layer.validate import MAX_NAME, LayerError, check_name
-from synth.network.entries import build
+from synth.network.entries import Entry
 from synth.network.graph import KINDS, Network
+from synth.network.node_builder import build_network
 
 TOP = ("network", "input", "dtype", "layers")
 MAX_LAYERS = 10_000
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One layer as it was written: its kind's arguments, the names of its inputs, and where it stands."""
-
-    name: str
-    kind: str
-    arguments: dict[str, Node]
-    inputs: tuple[str, ...]
-    place: Node
-    from_places: tuple[Node, ...] = ()
-
-
 def load_network(path: str | os.PathLike[str]) -> Network:
-    """The network of a file. Raises `InputError` with the place of what is wrong."""
+    """The network of a file. Raises `InputError` with the place of the fault."""
     return parse_network(read_text(path), os.fspath(path))
-
-
-def is_network(text: str) -> bool:
-    """Whether a file's text looks like a network rather than a layer."""
-    return any(line.startswith(("layers:", "network:")) for line in text.splitlines())
 
 
 def parse_network(text: str, filename: str) -> Network:
@@ -69,15 +52,19 @@ def parse_network(text: str, filename: str) -> Network:
     entries = _Reader().read(root.entries["layers"][1])
     name = str(root.entries["network"][1]) if "network" in root.entries else PurePath(filename).stem
     dtype = root.entries["dtype"][1] if "dtype" in root.entries else None
-    return build(name, root.entries["input"][1], dtype, entries, filename)
+    return build_network(name, root.entries["input"][1], dtype, entries, filename)
 
 
 class _Reader:
-    """Unrolls blocks and resolves default edges."""
+    """Unrolls blocks and resolves default edges.
+
+    `last` is the name of the layer above; `suffix` numbers the repetitions, as in `.1.2`; `scopes` map the
+    names in each enclosing block to unrolled names, the innermost block first.
+    """
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.taken: dict[str, int] = {"input": 0, "entry": 0}
+        self.lines: dict[str, int] = {"input": 0, "entry": 0}  # unrolled name -> line
 
     def read(self, layers: Node) -> list[Entry]:
         self.block(layers, "input", "", ())
@@ -104,6 +91,7 @@ class _Reader:
         return last
 
     def repeated(self, item: Mapping, last: str, suffix: str, scopes: tuple[dict[str, str], ...]) -> str:
+        """Read a repeated block; returns the name of its last layer."""
         for key, (place, _) in item.entries.items():
             if key not in ("repeat", "layers"):
                 raise place.fault(f"a repeated block has the key {place}; it has repeat and layers only")
@@ -118,31 +106,33 @@ class _Reader:
         return last
 
     def layer(self, item: Mapping, last: str, suffix: str, scopes: tuple[dict[str, str], ...]) -> str:
+        """Read one layer; returns its unrolled name."""
         kinds = [key for key in item.entries if key not in ("name", "from")]
         for key in kinds:
             if key not in KINDS:
                 place = item.entries[key][0]
                 raise place.fault(f"layer kind {place} is unknown{did_you_mean(key, KINDS)}")
         if len(kinds) != 1:
-            said = f"{kinds[0]} and {kinds[1]}" if kinds else "no kind"
-            raise item.fault(f"the layer has {said}; give it one of {', '.join(KINDS)}")
+            kinds_text = f"{kinds[0]} and {kinds[1]}" if kinds else "no kind"
+            raise item.fault(f"the layer has {kinds_text}; give it one of {', '.join(KINDS)}")
         kind = kinds[0]
-        plain = self.named(item, kind, scopes[0])
+        plain = self.name(item, kind, scopes[0])
         name = plain + suffix
-        if name in self.taken:
-            line = self.taken[name]
+        if name in self.lines:
+            line = self.lines[name]
             raise item.fault(f"layer {name} is named twice, first on line {line}; name each layer once")
-        self.taken[name] = item.line
+        self.lines[name] = item.line
         inputs, places = self.inputs(item, last, scopes)
         body = item.entries[kind][1]
         self.entries.append(Entry(name, kind, _arguments(body, kind), inputs, item, places))
         scopes[0][plain] = name
         return name
 
-    def named(self, item: Mapping, kind: str, local: dict[str, str]) -> str:
+    def name(self, item: Mapping, kind: str, local: dict[str, str]) -> str:
+        """The name of a layer as written, or its kind with the next free number."""
         if "name" not in item.entries:
             number = 1
-            while f"{kind}{number}" in local or f"{kind}{number}" in self.taken:
+            while f"{kind}{number}" in local or f"{kind}{number}" in self.lines:
                 number += 1
             return f"{kind}{number}"
         node = item.entries["name"][1]
@@ -159,6 +149,7 @@ class _Reader:
     def inputs(
         self, item: Mapping, last: str, scopes: tuple[dict[str, str], ...]
     ) -> tuple[tuple[str, ...], tuple[Node, ...]]:
+        """(unrolled names of a layer's inputs, their places in the file)."""
         if "from" not in item.entries:
             return (last,), ()
         node = item.entries["from"][1]

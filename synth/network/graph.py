@@ -1,10 +1,10 @@
-"""A network as a graph of layers with shapes; what is planned are its convolutions, products and poolings.
+"""A network as a graph of layers with shapes. Its convolutions, matrix products and poolings are planned.
 
-A fully connected layer over a feature map is a convolution whose kernel covers the whole map, and a pooling
-is a convolution with one group per channel and no weights, an upsampling a transposed one: so every planned
-node is one loop nest, and normalization, activations and the like stay wherever their input lies. A sum
-stays where its first input lies; its other inputs are brought there. The parts of a concatenation stay where
-they are; what reads it reads its channels from all of them.
+Every planned node is one loop nest. A fully connected layer over a feature map is a convolution whose kernel
+covers the map. A pooling is a convolution with one group per channel and no weights; an upsampling is a
+transposed one. All other nodes have the layout of their input: normalization, activations and the like. A sum
+has the layout of its first input; its other inputs are redistributed. A concatenation moves nothing; a node
+that reads it reads its channels from the layouts of all its parts.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from synth.layer.nest import WORD_BYTES
 CONVS = ("conv1d", "conv2d", "conv3d")
 NORMS = ("batchnorm", "layernorm", "groupnorm", "instancenorm")
 PASSIVE = (*NORMS, "relu", "prelu", "scale", "dropout", "softmax", "flatten")
-WEIGHTLESS = ("pool", "globalpool", "upsample")  # planned, but nothing of them is trained
+WEIGHTLESS = ("pool", "globalpool", "upsample")  # planned, but without weights
 KINDS = (*CONVS, "linear", "matmul", *WEIGHTLESS, "add", "mul", "cat", *PASSIVE)
 Role = Literal["in", "out"]
 
 
 @dataclass(frozen=True)
 class Node:
-    """One layer. `shape` is its output (N, C, *spatial) in elements; `layer` its loop nest, if it has one."""
+    """One layer. `shape` is that of its output, (N, C, *spatial); `layer` its loop nest, if it has one.
+
+    trained: trained words of a node without a loop nest: scale and shift of a normalization, slopes.
+    """
 
     name: str
     kind: str
@@ -38,11 +41,11 @@ class Node:
     in_shape: tuple[int, ...]
     layer: Layer | None = None
     bias: bool = False
-    trained: int = 0  # words of what has no loop nest: scale and shift of a normalization, slopes
+    trained: int = 0
 
     @property
     def weighted(self) -> bool:
-        """Whether the nest's Ker exists."""
+        """Whether the nest has a Ker."""
         return self.layer is not None and self.kind not in WEIGHTLESS
 
     @property
@@ -50,13 +53,13 @@ class Node:
         """Trained words: weights, biases, scale and shift of a normalization."""
         if self.layer is None:
             return self.trained
-        if not self.weighted or self.layer is None:
+        if not self.weighted:
             return 0
         return kernel_words(self.layer) + (self.layer.out_channels if self.bias else 0)
 
     @property
     def operations(self) -> int:
-        """Multiply-adds of the forward pass (those on padding zeros included); 0 for what has no weights."""
+        """Multiply-adds of the forward pass, those on padding zeros included; 0 without weights."""
         return self.layer.nest.work if self.weighted and self.layer else 0
 
     @property
@@ -71,7 +74,7 @@ class Node:
 
 
 def kernel_words(layer: Layer) -> int:
-    """Words of all weights as the user has them."""
+    """Words of all weights of the user's layer."""
     layer = layer.conv
     if layer.kind == "matmul":
         return layer.input[1] * layer.input[2]
@@ -80,19 +83,19 @@ def kernel_words(layer: Layer) -> int:
 
 @dataclass(frozen=True)
 class Channels:
-    """Which channels of a source are which of a target."""
+    """Channels that a source and a target share."""
 
-    source: int  # the first one in the source
-    target: int  # the same one in the target
+    source: int  # first channel in the source
+    target: int  # the same channel in the target
     count: int
 
 
 @dataclass(frozen=True)
 class Edge:
-    """Words that move between two planned nodes: into its input, or onto its output (a sum).
+    """A redistribution between two planned nodes: to the target's input, or to its output (a sum).
 
-    `channels` are the parts that a concatenation makes of it; () where all channels are meant. `trained`:
-    whether something is trained before them, so that their gradients go back.
+    channels: those that move, if a concatenation moves only some; () for all. trained: whether a parameter
+    is trained before the edge, so that gradients return over it.
     """
 
     source: str
@@ -104,16 +107,16 @@ class Edge:
 
 @dataclass(frozen=True)
 class Part:
-    """Channels of a value, and the planned node in whose output they lie; None for the network's input."""
+    """Channels of a value, and the planned node whose output holds them; None for the network's input."""
 
-    home: str | None
+    node: str | None
     first: int
     count: int
 
 
 @dataclass(frozen=True)
 class Network:
-    """Nodes in an order in which every node comes after its inputs."""
+    """Nodes in an order in which every node comes after its inputs. `origin` is the file of the network."""
 
     name: str
     input: tuple[int, ...]
@@ -133,10 +136,10 @@ class Network:
 
     @cached_property
     def parts(self) -> dict[str, tuple[Part, ...]]:
-        """Node -> where the channels of its output lie, one after the other."""
+        """Node -> the parts of its output's channels, in order."""
         parts: dict[str, tuple[Part, ...]] = {"input": (Part(None, 0, self.input[1]),)}
         for node in self.nodes.values():
-            if node.kind == "gathered":  # of a traced model: every rank computes it from the whole
+            if node.kind == "gathered":  # in a traced model: every rank computes it from whole tensors
                 parts[node.name] = (Part(None, 0, math.prod(node.shape[1:2])),)
             elif node.layer or not node.inputs:
                 parts[node.name] = (Part(node.name, 0, node.shape[1]),)
@@ -148,16 +151,16 @@ class Network:
 
     @cached_property
     def trained(self) -> frozenset[str]:
-        """The nodes with a parameter in them or before them: those whose outputs have gradients."""
+        """The nodes whose outputs have gradients: those with a parameter in them or before them."""
         found = set[str]()
         for node in self.nodes.values():
-            own = node.parameters or node.kind == "gathered"  # of which nobody says what it has
+            own = node.parameters or node.kind == "gathered"  # whose parameters are unknown
             if own or any(name in found for name in node.inputs):
                 found.add(node.name)
         return frozenset(found)
 
     def needs_input_gradient(self, node: Node) -> bool:
-        """Whether something is trained before a node, so that a step needs the gradient of what it reads."""
+        """Whether a parameter is trained before a node, so that its input needs a gradient."""
         return any(name in self.trained for name in node.inputs) or not node.inputs
 
     @cached_property
@@ -169,26 +172,26 @@ class Network:
             found = joined.setdefault((source, target, role), [])
             found += [channels] if channels not in found else []
             back |= {(source, target, role)} if value in self.trained else set()
-        return [Edge(*ends, self._some(ends, every), ends in back) for ends, every in joined.items()]
+        return [Edge(*ends, self._partial(ends, every), ends in back) for ends, every in joined.items()]
 
-    def _some(self, ends: tuple[str, str, Role], channels: list[Channels]) -> tuple[Channels, ...]:
-        """() where the channels are all that source and target have."""
+    def _partial(self, ends: tuple[str, str, Role], channels: list[Channels]) -> tuple[Channels, ...]:
+        """The channels of an edge; () if they are all channels of source and target."""
         source, target, role = ends
         reads = self.nodes[target].in_shape if role == "in" else self.nodes[target].shape
         every = Channels(0, 0, self.nodes[source].shape[1])
         return () if channels == [every] and reads[1] == every.count else tuple(channels)
 
     def _edges(self) -> Iterator[tuple[str, tuple[str, str, Role, Channels]]]:
-        """The node whose output moves, and the edge with some of its channels."""
+        """(node whose output moves, (source, target, role, channels)) of every part of an edge."""
         for node in self.nodes.values():
             if node.layer:
                 whole = (Part(node.name, 0, node.in_shape[1]),)
                 for name in node.inputs:
-                    yield from ((name, each) for each in _met(self.parts[name], whole, "in"))
+                    yield from ((name, each) for each in _common_channels(self.parts[name], whole, "in"))
             elif node.kind in ("add", "mul"):
                 for name in node.inputs[1:]:
-                    met = _met(self.parts[name], self.parts[node.name], "out")
-                    yield from ((name, each) for each in met)
+                    common = _common_channels(self.parts[name], self.parts[node.name], "out")
+                    yield from ((name, each) for each in common)
 
     @property
     def parameters(self) -> int:
@@ -209,17 +212,17 @@ class Network:
         )
 
 
-def _met(
+def _common_channels(
     sources: tuple[Part, ...], targets: tuple[Part, ...], role: Role
 ) -> Iterator[tuple[str, str, Role, Channels]]:
-    """The channels that two rows of parts have in common, pair by pair."""
+    """(source, target, role, channels) of all pairs of parts that have channels in common."""
     begin = 0
     for source in sources:
         start = 0
         for target in targets:
             low = max(begin, start)
             count = min(begin + source.count, start + target.count) - low
-            ends = source.home, target.home
+            ends = source.node, target.node
             if count > 0 and ends[0] and ends[1] and (role == "in" or ends[0] != ends[1]):
                 channels = Channels(source.first + low - begin, target.first + low - start, count)
                 yield ends[0], ends[1], role, channels

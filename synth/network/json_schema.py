@@ -6,14 +6,14 @@ from typing import Any
 
 from synth.machine.collectives import ALGORITHMS
 from synth.machine.file import COMPUTE, LEVEL, TOP
-from synth.network.entries import ARGUMENTS, FLAGS, NEEDED
+from synth.network.node_builder import ARGUMENTS, FLAGS, REQUIRED
 
 _COUNT = {"type": "integer", "minimum": 1}
 _INTS = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "array", "items": {"type": "integer"}}]}
 
 
 def network_file_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a network file; shapes and edges are beyond it."""
+    """JSON Schema (draft 2020-12) of a network file; it does not check shapes and edges."""
     kinds = {kind: _kind(kind) for kind in ARGUMENTS}
     layer = {
         "type": "object",
@@ -50,18 +50,18 @@ def network_file_schema() -> dict[str, Any]:
 
 
 def _kind(kind: str) -> dict[str, Any]:
-    known = {key: {"type": "boolean"} if key in FLAGS else _INTS for key in ARGUMENTS[kind]}
-    needed = list(NEEDED.get(kind, ()))
+    properties = {key: {"type": "boolean"} if key in FLAGS else _INTS for key in ARGUMENTS[kind]}
+    required = list(REQUIRED.get(kind, ()))
     return {
-        "type": ["object", "null"] if not needed else "object",
-        "properties": known,
-        "required": needed,
+        "type": ["object", "null"] if not required else "object",
+        "properties": properties,
+        "required": required,
         "additionalProperties": False,
     }
 
 
 def machine_file_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a machine file; that levels nest is beyond it."""
+    """JSON Schema (draft 2020-12) of a machine file; it does not check that levels nest."""
     number = {"type": "number", "minimum": 0}
     level: dict[str, Any] = dict.fromkeys(LEVEL, number)
     level |= {"name": {"type": "string"}, "kind": {"type": "string"}, "ranks": _COUNT, "links": _COUNT}

@@ -55,11 +55,11 @@ def words_as_planned(plan: NetworkPlan, net: Network, shape: tuple[int, ...]) ->
         names = [edge.target]
         if edge.role == "out":  # moved for the sums that lie where the target does
             sums = [node for node in graph.nodes.values() if len(node.inputs) > 1]
-            names = [s.name for s in sums if [graph.parts[i][0].home for i in s.inputs]
+            names = [s.name for s in sums if [graph.parts[i][0].node for i in s.inputs]
                      == [edge.target, edge.source]]  # fmt: skip
         assert len(names) == 1, (edge, names)
         planned[names[0]] += words
-    entered = {node.name for node in graph.planned if graph.parts[node.inputs[0]][0].home}
+    entered = {node.name for node in graph.planned if graph.parts[node.inputs[0]][0].node}
     names = (entered | {node.name for node in graph.nodes.values() if node.kind == "add"}) & {*there, *back}
     counted = {name: there.get(name, 0) + back.get(name, 0) for name in names}
     assert {k: v for k, v in counted.items() if v} == {k: v for k, v in planned.items() if v}, (

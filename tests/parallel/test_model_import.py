@@ -104,7 +104,7 @@ def test_every_layer_is_there(name: str) -> None:
         assert kinds.count(kind) == sum(isinstance(m, classes) for m in model.modules()), kind
     last = list(network.nodes.values())[-1]
     assert last.shape[0] == SHAPES[name][0]
-    assert network.parts[last.name][0].home in network.nodes
+    assert network.parts[last.name][0].node in network.nodes
 
 
 def test_edges_of_a_unet() -> None:

@@ -25,7 +25,7 @@ def test_names_kinds_and_edges() -> None:
     ]
     assert (kinds["pool"], kinds["mean"], kinds["head"]) == ("pool", "globalpool", "linear")
     sums = [node.name for node in network.nodes.values() if node.kind == "add"]
-    assert [[network.parts[i][0].home for i in network.nodes[name].inputs] for name in sums] == [
+    assert [[network.parts[i][0].node for i in network.nodes[name].inputs] for name in sums] == [
         ["a.two", "pool"],
         ["b.two", "b.short"],
     ]
@@ -53,7 +53,7 @@ def test_what_is_gathered_has_no_home() -> None:
 
     _, network = _graph(Sorts(), (4, 3, 5, 5))
     assert [node.name for node in network.nodes.values() if node.kind == "gathered"] == ["flip"]
-    assert network.parts["flip"][0].home is None
+    assert network.parts["flip"][0].node is None
     assert network.edges == []
     assert "flip" not in [node.name for node in synth.plan_model(Sorts(), (4, 3, 5, 5), 4).network.planned]
 

@@ -1,0 +1,263 @@
+"""From the entries of a network file to a network: shapes inferred, loop nests built."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from synth.base.yaml_positions import Listing, Scalar, did_you_mean
+from synth.base.yaml_positions import Node as YamlNode
+from synth.layer.layer import Layer
+from synth.layer.validate import LayerError
+from synth.network.entries import Entry, in_dependency_order
+from synth.network.graph import CONVS, NORMS, PASSIVE, WEIGHTLESS, Network, Node
+
+Shape = tuple[int, ...]
+WINDOW_KEYS = ("kernel", "stride", "padding", "dilation")
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(CONVS, ("out_channels", *WINDOW_KEYS, "groups", "bias", "transposed", "output_padding")),
+    "linear": ("out_features", "bias"),
+    "matmul": ("n", "bias"),
+    "pool": (*WINDOW_KEYS, "ceil"),
+    "upsample": ("scale", "linear"),
+    **dict.fromkeys(("globalpool", "add", "mul", "cat", *PASSIVE), ()),
+    **dict.fromkeys(NORMS, ("affine",)),
+    "prelu": ("parameters",),
+}
+FLAGS = ("bias", "ceil", "transposed", "linear", "affine")
+MULTI_INPUT = ("add", "mul", "cat")  # kinds that take two inputs or more
+REQUIRED = {
+    **dict.fromkeys(CONVS, ("out_channels", "kernel")),
+    "linear": ("out_features",),
+    "matmul": ("n",),
+    "pool": ("kernel",),
+    "upsample": ("scale",),
+}
+
+
+def build_network(
+    name: str, input: YamlNode, dtype: YamlNode | None, entries: Sequence[Entry], origin: str
+) -> Network:
+    """The network of some entries. `origin` is the file that they come from.
+
+    Raises `InputError` with the place of an unknown input, a cycle or an impossible shape.
+    """
+    shape = _input_shape(input)
+    word = dtype.text if isinstance(dtype, Scalar) else "float32"
+    nodes: dict[str, Node] = {}
+    for entry in in_dependency_order(entries):
+        shapes = [shape if source == "input" else nodes[source].shape for source in entry.inputs]
+        nodes[entry.name] = _NodeBuilder(entry, shapes, word, nodes).node()
+    return Network(name, shape, nodes, word, origin)
+
+
+def _input_shape(node: YamlNode) -> Shape:
+    if not isinstance(node, Listing) or not 2 <= len(node.items) <= 5:
+        raise node.fault(f"input is {node}; write N, C and the spatial extents, e.g. [32, 3, 224, 224]")
+    shape = []
+    for item in node.items:
+        if not isinstance(item, Scalar):
+            raise item.fault(f"an entry of input is {item}; write an integer")
+        value = item.integer("an entry of input")
+        if not 1 <= value <= 2**40:
+            raise item.fault(f"an entry of input is {value}; use 1 to 2**40")
+        shape.append(value)
+    return tuple(shape)
+
+
+class _NodeBuilder:
+    """Builds one node from its entry, the shapes of its inputs, and the nodes before it."""
+
+    def __init__(self, entry: Entry, shapes: list[Shape], dtype: str, nodes: dict[str, Node]) -> None:
+        self.entry, self.shapes, self.dtype, self.nodes = entry, shapes, dtype, nodes
+        self.kind, self.shape = entry.kind, shapes[0]
+
+    def node(self) -> Node:
+        self.check_arguments()
+        builders: dict[str, Callable[[], Node]] = {
+            **dict.fromkeys(CONVS, self.conv),
+            **dict.fromkeys(("linear", "matmul"), self.linear),
+            "pool": self.pool,
+            "globalpool": self.globalpool,
+            "upsample": self.upsample,
+            "add": self.add,
+            "mul": self.mul,
+            "cat": self.cat,
+            "flatten": self.flatten,
+        }
+        return builders.get(self.kind, self.passive)()
+
+    def check_arguments(self) -> None:
+        """Raises `InputError` for unknown or missing arguments, or a wrong number of inputs."""
+        entry, kind = self.entry, self.kind
+        for key, node in entry.arguments.items():
+            if key not in ARGUMENTS[kind]:
+                raise node.fault(
+                    f"{entry.name}: unknown key {key} of {kind}"
+                    f"{did_you_mean(key, ARGUMENTS[kind] or ('none',))}"
+                )
+        for key in REQUIRED.get(kind, ()):
+            if key not in entry.arguments:
+                raise entry.place.fault(f"{entry.name}: {kind} lacks {key}; write {key}: under it")
+        if kind not in MULTI_INPUT and len(self.shapes) > 1:
+            raise entry.place.fault(f"{entry.name}: {kind} takes one input, not {len(self.shapes)}; use add")
+        if kind in MULTI_INPUT and len(self.shapes) < 2:
+            raise entry.place.fault(f"{entry.name}: {kind} takes two inputs or more; list them in from")
+
+    def passive(self) -> Node:
+        entry = self.entry
+        return Node(entry.name, self.kind, entry.inputs, self.shape, self.shape, trained=self.trained())
+
+    def trained(self) -> int:
+        """Trained words of a kind that has no loop nest."""
+        channels = self.shape[1]
+        if self.kind in NORMS:
+            affine = self.flag("affine") if "affine" in self.entry.arguments else self.kind != "instancenorm"
+            return 2 * channels if affine else 0
+        if self.kind == "prelu":
+            return int(self.number("parameters")) if "parameters" in self.entry.arguments else 1
+        return channels if self.kind == "scale" else 0
+
+    def flatten(self) -> Node:
+        flat = (self.shape[0], math.prod(self.shape[1:]))
+        return Node(self.entry.name, self.kind, self.entry.inputs, flat, self.shape)
+
+    def mul(self) -> Node:
+        """An element-wise product; inputs but the first may have one position per channel."""
+        for source, shape in zip(self.entry.inputs, self.shapes, strict=True):
+            if shape not in (self.shape, (*self.shape[:2], *[1] * (len(self.shape) - 2))):
+                raise self.entry.place.fault(
+                    f"{self.entry.name}: {source} is {_by(shape)} but {self.entry.inputs[0]} is "
+                    f"{_by(self.shape)}; give a shape as equal, or one word per channel"
+                )
+        return self.passive()
+
+    def cat(self) -> Node:
+        for source, shape in zip(self.entry.inputs, self.shapes, strict=True):
+            if (shape[0], *shape[2:]) != (self.shape[0], *self.shape[2:]):
+                raise self.entry.place.fault(
+                    f"{self.entry.name}: {source} is {_by(shape)} but {self.entry.inputs[0]} is "
+                    f"{_by(self.shape)}; only the channels of what is put together may differ"
+                )
+        shape = (self.shape[0], sum(each[1] for each in self.shapes), *self.shape[2:])
+        return Node(self.entry.name, self.kind, self.entry.inputs, shape, self.shape)
+
+    def upsample(self) -> Node:
+        """The adjoint of a pooling: a transposed convolution with one group per channel.
+
+        Nearest copies every position `scale` times; linear interpolates between positions.
+        """
+        if len(self.shape) < 3:
+            raise self.entry.place.fault(f"{self.entry.name}: upsample needs a feature map; remove it")
+        rank, scale = len(self.shape) - 2, self.number("scale")
+        each = [_at(scale, axis) for axis in range(rank)]
+        rest = {"stride": each, "groups": self.shape[1], "transposed": True}
+        kernel = each
+        if self.flag("linear"):
+            kernel = [2 * n - n % 2 for n in each]
+            rest["padding"] = [n // 2 for n in each]
+        layer = self.layer(f"conv{rank}d", self.shape, self.shape[1], kernel, rest)
+        return self.node_of(layer, layer.output_shape, self.shape)
+
+    def add(self) -> Node:
+        for source, shape in zip(self.entry.inputs, self.shapes, strict=True):
+            if shape != self.shape:
+                raise self.entry.place.fault(
+                    f"{self.entry.name}: {source} is {_by(shape)} but {self.entry.inputs[0]} is "
+                    f"{_by(self.shape)}; only equal shapes can be added"
+                )
+        return self.passive()
+
+    def conv(self) -> Node:
+        rank = int(self.kind[4])
+        if len(self.shape) != rank + 2:
+            raise self.entry.place.fault(
+                f"{self.entry.name}: {self.kind} needs {rank + 2} dimensions, not {_by(self.shape)}"
+            )
+        numbers = {key: self.number(key) for key in self.entry.arguments if key not in FLAGS}
+        numbers["transposed"] = self.flag("transposed")
+        layer = self.layer(self.kind, self.shape, numbers.pop("out_channels"), numbers.pop("kernel"), numbers)
+        return self.node_of(layer, layer.output_shape, self.shape)
+
+    def linear(self) -> Node:
+        key = "out_features" if self.kind == "linear" else "n"
+        out, before = self.number(key), self.shape_before_flatten()
+        if math.prod(before[2:]) == 1:
+            layer = self.layer("matmul", (before[0], out, before[1]), out, (), {})
+        else:
+            layer = self.layer(f"conv{len(before) - 2}d", before, out, before[2:], {})
+        return self.node_of(layer, (before[0], out), before)
+
+    def shape_before_flatten(self) -> Shape:
+        """The shape of the feature map that a flatten before this node reads."""
+        name = self.entry.inputs[0]
+        while name != "input" and self.nodes[name].kind in PASSIVE and self.nodes[name].kind != "flatten":
+            name = self.nodes[name].inputs[0]
+        if name != "input" and self.nodes[name].kind == "flatten":
+            return self.nodes[name].in_shape
+        return self.shape
+
+    def pool(self) -> Node:
+        rank = len(self.shape) - 2
+        numbers = {key: self.number(key) for key in self.entry.arguments if key != "ceil"}
+        kernel = numbers.pop("kernel")
+        numbers.setdefault("stride", kernel)
+        shape = self.ceiled(kernel, numbers) if self.flag("ceil") else self.shape
+        layer = self.layer(f"conv{rank}d", shape, shape[1], kernel, {**numbers, "groups": shape[1]})
+        return self.node_of(layer, layer.output_shape, self.shape)
+
+    def ceiled(self, kernel: Any, numbers: dict[str, Any]) -> Shape:
+        """The input shape, extended so that the last, partial window counts (ceil mode)."""
+        spatial = []
+        for axis, size in enumerate(self.shape[2:]):
+            k, s, p = (_at(v, axis) for v in (kernel, numbers["stride"], numbers.get("padding", 0)))
+            out = -(-(size + 2 * p - k) // s) + 1
+            out -= 1 if (out - 1) * s >= size + p else 0
+            spatial.append(max(size, (out - 1) * s + k - 2 * p))
+        return (*self.shape[:2], *spatial)
+
+    def globalpool(self) -> Node:
+        if len(self.shape) < 3:
+            raise self.entry.place.fault(f"{self.entry.name}: globalpool needs a feature map; remove it")
+        rest = {"groups": self.shape[1]}
+        layer = self.layer(f"conv{len(self.shape) - 2}d", self.shape, self.shape[1], self.shape[2:], rest)
+        return self.node_of(layer, layer.output_shape, self.shape)
+
+    def node_of(self, layer: Layer, shape: Shape, before: Shape) -> Node:
+        weighted = self.kind not in WEIGHTLESS
+        bias = weighted and (self.flag("bias") if "bias" in self.entry.arguments else self.kind == "linear")
+        return Node(self.entry.name, self.kind, self.entry.inputs, shape, before, layer, bias)
+
+    def layer(self, kind: str, input: Shape, out: Any, kernel: Any, rest: dict[str, Any]) -> Layer:
+        """The loop nest; a fault of its numbers gets the place of the argument in the file."""
+        try:
+            return Layer(kind, input, out, kernel, dtype=self.dtype, name=self.entry.name, **rest)  # type: ignore[arg-type]
+        except LayerError as fault:
+            place = self.entry.arguments.get(fault.key, self.entry.place)
+            raise place.fault(f"{self.entry.name}: {fault.sentence}") from fault
+
+    def number(self, key: str) -> Any:
+        node = self.entry.arguments[key]
+        if isinstance(node, Scalar):
+            return node.integer(key)
+        items = node.items if isinstance(node, Listing) else ()
+        if not items:
+            raise node.fault(f"{self.entry.name}: {key} is {node}; write an integer or a list of them")
+        return tuple(item.integer(key) if isinstance(item, Scalar) else 0 for item in items)
+
+    def flag(self, key: str) -> bool:
+        node = self.entry.arguments.get(key)
+        if node is None:
+            return False
+        if not isinstance(node, Scalar) or node.text not in ("true", "false"):
+            raise node.fault(f"{self.entry.name}: {key} is {node}; write true or false")
+        return node.text == "true"
+
+
+def _at(value: Any, axis: int) -> int:
+    return int(value[axis]) if isinstance(value, tuple) else int(value)
+
+
+def _by(shape: Shape) -> str:
+    return "x".join(map(str, shape))
