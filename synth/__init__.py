@@ -2,9 +2,11 @@
 
     import synth
     plan = synth.plan("conv.yaml", procs=64)
-    print(plan)
+    print(plan)                 # a summary
+    print(synth.report(plan))   # the full report
+    synth.compare(plan)         # the named strategies on the same layer
 
-Everything is imported when it is first asked for, so `import synth` costs nothing.
+A name is imported at its first use, so `import synth` takes no time.
 """
 
 from __future__ import annotations
@@ -17,15 +19,18 @@ if TYPE_CHECKING:
     from synth.layer.layer import Layer, load_layer
     from synth.parallel.parallelize import parallelize, plan_model
     from synth.parallel.sharded_input import feed, open_samples
+    from synth.planning.comparison import compare
     from synth.planning.derive import plan
     from synth.planning.plan import Plan
-    from synth.planning.plan_json import read_plan
+    from synth.planning.plan_file import read_plan
+    from synth.reports.text import report
     from synth.runtime.kernels.autotune import tune
     from synth.simulation.simulate import simulated as simulate
 
 __all__ = [
     "Layer",
     "Plan",
+    "compare",
     "distributed_conv",
     "feed",
     "load_layer",
@@ -34,11 +39,13 @@ __all__ = [
     "plan",
     "plan_model",
     "read_plan",
+    "report",
     "simulate",
     "tune",
 ]
 
 _HOMES = {
+    "compare": ("synth.planning.comparison", "compare"),
     "distributed_conv": ("synth.codegen.module", "distributed_conv"),
     "feed": ("synth.parallel.sharded_input", "feed"),
     "Layer": ("synth.layer.layer", "Layer"),
@@ -48,14 +55,15 @@ _HOMES = {
     "plan": ("synth.planning.derive", "plan"),
     "plan_model": ("synth.parallel.parallelize", "plan_model"),
     "Plan": ("synth.planning.plan", "Plan"),
-    "read_plan": ("synth.planning.plan_json", "read_plan"),
+    "read_plan": ("synth.planning.plan_file", "read_plan"),
+    "report": ("synth.reports.text", "report"),
     "simulate": ("synth.simulation.simulate", "simulated"),
     "tune": ("synth.runtime.kernels.autotune", "tune"),
 }
 
 
 def _version() -> str:
-    """That of the source tree which this is, else that of the installed package."""
+    """The version in the pyproject.toml of a source tree, else that of the installed package."""
     from pathlib import Path
 
     project = Path(__file__).parent.parent / "pyproject.toml"

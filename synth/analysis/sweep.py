@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from synth.analysis.gp_parametric import Family
 from synth.base.errors import InfeasibleError
+from synth.base.work_balance import BALANCE
 from synth.bounds.closed_form import (
     Eq4,
     best,
@@ -99,7 +100,7 @@ class Asked:
     plans: bool = True
     relaxations: bool = True
     eq3: bool = False
-    balance: float = 0.10
+    balance: float = BALANCE
     exact_procs: bool = False
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from typing import TYPE_CHECKING, Any
 
+from synth.base.atomic_write import put
 from synth.base.errors import UsageError
+from synth.base.work_balance import check_balance
+from synth.cli.arguments import add_balance, json_text
 
 if TYPE_CHECKING:
     from synth.analysis.sweep_table import Study
@@ -15,25 +16,25 @@ if TYPE_CHECKING:
 LONG = 12  # points from which a progress bar is worth its lines
 
 
-def add(commands: Any) -> None:
+def register(subparsers: Any) -> None:
     """Declares the command."""
-    flags = commands.add_parser(
+    command = subparsers.add_parser(
         "bounds", help="lower bounds, closed forms, relaxation and best plan over ranges of P and memory"
     )
-    flags.add_argument("layer", metavar="LAYER", help="layer file (YAML)")
-    flags.add_argument("--procs", metavar="P", required=True, help="64, 1,8,61 or 1:65536 (log-spaced)")
-    flags.add_argument("--memory", metavar="SIZE", help="bytes per process: 16GiB or 64KiB:64GiB")
-    flags.add_argument("--points", type=int, metavar="N", help="points per range (default: doubling)")
-    flags.add_argument("--balance", type=float, default=0.10, metavar="F", help="extra work allowed (0.10)")
-    flags.add_argument("--exact-procs", action="store_true", help="leave no process idle")
-    flags.add_argument("--bounds-only", action="store_true", help="neither relaxation nor plans: instant")
-    flags.add_argument("--eq3", action="store_true", help="the exact integer optimum of Eq. 3, too (slow)")
-    shape = flags.add_mutually_exclusive_group()
-    shape.add_argument("--json", action="store_true", help="print one JSON object")
-    shape.add_argument("--csv", action="store_true", help="print comma-separated values")
-    flags.add_argument("--plot", metavar="FILE", help="draw a log-log picture (.svg, .png or .pdf), too")
-    flags.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
-    flags.set_defaults(run=run)
+    command.add_argument("layer", metavar="LAYER", help="layer file (YAML)")
+    command.add_argument("--procs", metavar="P", required=True, help="64, 1,8,61 or 1:65536 (log-spaced)")
+    command.add_argument("--memory", metavar="SIZE", help="bytes per process: 16GiB or 64KiB:64GiB")
+    command.add_argument("--points", type=int, metavar="N", help="points per range (default: doubling)")
+    add_balance(command)
+    command.add_argument("--exact-procs", action="store_true", help="leave no process idle")
+    command.add_argument("--bounds-only", action="store_true", help="neither relaxation nor plans: instant")
+    command.add_argument("--eq3", action="store_true", help="the exact integer optimum of Eq. 3, too (slow)")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object")
+    form.add_argument("--csv", action="store_true", help="print comma-separated values")
+    command.add_argument("--plot", metavar="FILE", help="draw a log-log picture (.svg, .png or .pdf), too")
+    command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
+    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,19 +46,14 @@ def run(args: argparse.Namespace) -> int:
         picture_format(args.plot)
         draw(sweep_figure(made), args.plot)
     if args.json:
-        text = json.dumps(made.to_json(), indent=1) + "\n"
+        text = json_text(made.to_json())
     elif args.csv:
         from synth.analysis.sweep_table import to_csv
 
         text = to_csv(made)
     else:
         text = str(made)
-    if args.output:
-        from synth.base.atomic_write import write_whole
-
-        write_whole(args.output, text)
-    else:
-        sys.stdout.write(text)
+    put(text, args.output)
     return 0
 
 
@@ -67,8 +63,7 @@ def study(args: argparse.Namespace) -> Study:
 
     procs = parse_procs(args.procs, args.points)
     memory: list[int | None] = [None] if args.memory is None else [*parse_memory(args.memory, args.points)]
-    if not 0 <= args.balance <= 10:
-        raise UsageError(f"balance is {args.balance}; it must be between 0 (no extra work) and 10")
+    check_balance(args.balance)
     if len(procs) * len(memory) > MOST_POINTS:
         raise UsageError(
             f"{len(procs)} processes x {len(memory)} sizes are more than {MOST_POINTS} points; "

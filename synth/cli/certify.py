@@ -7,11 +7,11 @@ import sys
 from typing import Any
 
 
-def add(commands: Any) -> None:
+def register(subparsers: Any) -> None:
     """Declares the command."""
-    flags = commands.add_parser("certify", help="check a certificate (`synth plan --certify`) exactly")
-    flags.add_argument("certificate", metavar="FILE", help="a certificate, JSON")
-    flags.set_defaults(run=run)
+    command = subparsers.add_parser("certify", help="check a certificate (`synth plan --certify`) exactly")
+    command.add_argument("certificate", metavar="FILE", help="a certificate, JSON")
+    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

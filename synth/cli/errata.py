@@ -7,10 +7,12 @@ import sys
 from typing import Any
 
 
-def add(commands: Any) -> None:
+def register(subparsers: Any) -> None:
     """Declares the command."""
-    flags = commands.add_parser("errata", help="where the paper's printed formulas err, with counterexamples")
-    flags.set_defaults(run=run)
+    command = subparsers.add_parser(
+        "errata", help="where the paper's printed formulas err, with counterexamples"
+    )
+    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,13 +9,13 @@ from typing import Any
 from synth.base.errors import UsageError
 
 
-def add(commands: Any) -> None:
+def register(subparsers: Any) -> None:
     """Declares the command."""
-    flags = commands.add_parser("import", help="write the network file of a torch model")
-    flags.add_argument("model", metavar="MODULE:FACTORY", help="a function without arguments that makes it")
-    flags.add_argument("--input", metavar="N,C,H,W", required=True, help="shape of the whole batch")
-    flags.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
-    flags.set_defaults(run=run)
+    command = subparsers.add_parser("import", help="write the network file of a torch model")
+    command.add_argument("model", metavar="MODULE:FACTORY", help="a function without arguments that makes it")
+    command.add_argument("--input", metavar="N,C,H,W", required=True, help="shape of the whole batch")
+    command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
+    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from synth.network.planner.owned_boxes import PlacedGrid
 from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.plan_json import parse_network_plan, to_json
 from synth.planning.plan import Plan
-from synth.planning.plan_json import plan_text
+from synth.planning.plan_file import plan_text
 from synth.schedule.distribution import Distribution
 from synth.search.branch_and_bound import STATIONARY
 from synth.search.training_step import choose_tilings_reusing

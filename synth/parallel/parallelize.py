@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from synth.base.errors import InfeasibleError, SynthError, UsageError
 from synth.base.units import as_bytes
+from synth.base.work_balance import BALANCE, MOST_BALANCE
 from synth.layer.axes import TENSORS
 from synth.layer.layer import Layer
 from synth.machine.file import load_machine
@@ -272,7 +273,7 @@ class _Planner:
             return found
 
     def _free(self, layer: Layer, grid: Mapping[str, int] | None, exact: bool = True) -> Plan:
-        balance = 0.10 if grid is None else 10.0  # who names a grid takes its loads
+        balance = BALANCE if grid is None else MOST_BALANCE  # a grid that is named may load ranks as it does
         return plan_layer(
             layer,
             self.ranks,

@@ -1,18 +1,21 @@
 """The plan: everything that was decided for one layer, and the numbers that follow from it.
 
-A plan is frozen data. Its `id` is a hash of the decisions alone (layer, processes, grid, passes), so two
-plans with the same id emit the same program, and ranks can compare ids before they talk.
+A plan is frozen data; `derive` makes one. Its properties are arithmetic on the decisions. Its `id` is a hash
+of the decisions alone (layer, processes, grid, order, passes), so two plans with the same id emit the same
+program, and ranks can compare ids before they communicate.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from synth.base.work_balance import BALANCE
 from synth.bounds.closed_form import ClosedForm, Eq4, best
 from synth.bounds.paper_cost import cost_at
 from synth.bounds.training_step import training_bound
@@ -21,18 +24,21 @@ from synth.layer.axes import ROW_MAJOR, Order, PerAxis, Tensor
 from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.layer.passes import GRADIENTS, TURNED, Passes, Task, gradients_of
+from synth.planning.plan_json import to_json
+from synth.planning.summary import summary
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints, Memory
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.schedule import Schedule
 from synth.schedule.volume import Received, received
-from synth.search.branch_and_bound import Request, search
-from synth.search.strategies import Alternative, alternatives
 from synth.search.training_step import reduction_overlaps, training_memory
 
 if TYPE_CHECKING:
     from synth.machine.hierarchy import Machine
     from synth.search.fastest import Fastest
+
+Algorithm = Literal["2D", "2.5D", "3D"]
+Timed = tuple["Machine", "Fastest"]  # of objective time: the machine, and the seconds on it
 
 
 @dataclass(frozen=True)
@@ -40,16 +46,22 @@ class Plan:
     """A layer on a process grid, with a plan for every pass."""
 
     layer: Layer
-    procs: int  # processes that were asked for; the grid may leave a few idle
+    procs: int  # processes of the request; the grid may leave a few idle
     grid: PerAxis
     first: PassPlan
     limit_bytes: int | None = None  # of memory, per process
-    balance: float = 0.10
+    balance: float = BALANCE
     exact_procs: bool = False
     least_work: int | None = None  # w*: iterations of the most loaded process, at best
     later: tuple[PassPlan, ...] = ()  # training: the backward passes, in order of execution
     order: Order = ROW_MAJOR  # how the axes run over the ranks; the last one varies fastest
-    timed: tuple[Machine, Fastest] | None = field(default=None, compare=False)  # with objective time
+    timed: Timed | None = field(default=None, compare=False)
+    algorithm: Algorithm | None = None  # see `planning.algorithm`; by default 2D, or 3D for a split index
+
+    def __post_init__(self) -> None:
+        if self.algorithm is None:
+            name: Algorithm = "2D" if is_2d(self.distribution, self.pass_plans) else "3D"
+            object.__setattr__(self, "algorithm", name)
 
     @property
     def nest(self) -> Nest:
@@ -142,36 +154,10 @@ class Plan:
         """T: the largest tile, per axis."""
         return self.first.sizes(self.work)
 
-    @cached_property
-    def algorithm(self) -> str:
-        """2D when the index that the stationary tensor lacks is whole in every process.
-
-        Otherwise 3D, or 2.5D when the memory limit keeps the plan from moving fewer words.
-        """
-        if all(self.distribution.group_size(pass_plan.stationary) == 1 for pass_plan in self.pass_plans):
-            return "2D"
-        if self.limit_bytes is None:
-            return "3D"
-        free = search(replace(self.request, limit_words=None))
-        return "2.5D" if free.tiling.words < self.words["total"] else "3D"
-
     @property
     def limit_words(self) -> int | None:
         """The memory limit in words."""
         return None if self.limit_bytes is None else self.limit_bytes // self.nest.word_bytes
-
-    @property
-    def request(self) -> Request:
-        """The search that this plan answers, with no part of the grid fixed."""
-        words, balance, exact = self.limit_words, self.balance, self.exact_procs
-        return Request(
-            *(self.nest, self.procs, words),
-            balance=balance,
-            exact=exact,
-            pass_=self.task,
-            transposed=self.layer.transposed,
-            gradients=self.gradients,
-        )
 
     @property
     def used_words(self) -> int:
@@ -219,25 +205,11 @@ class Plan:
             return self.words["total"] / self.bound.words
         return 1.0 if self.words["total"] == 0 else None
 
-    @cached_property
-    def alternatives(self) -> list[Alternative]:
-        """The named strategies on the same layer, under the objective of the plan."""
-        if self.timed:
-            from synth.planning.comparison import timed_alternatives
-
-            return timed_alternatives(self, self.timed[0])
-        least = self.least_work if self.least_work is not None else self.work.size
-        return alternatives(self.request, least)
-
     def __str__(self) -> str:
-        from synth.reports.text import report
-
-        return report(self)
+        return summary(self)
 
     def to_json(self) -> dict[str, Any]:
-        """The plan file: see `plan_file`."""
-        from synth.planning.plan_json import to_json
-
+        """The plan as the JSON data of a plan file: see `plan_json.to_json`."""
         return to_json(self)
 
     def decisions(self) -> dict[str, Any]:
@@ -258,3 +230,8 @@ class Plan:
         """Twelve hexadecimal digits that name the decisions."""
         text = json.dumps(self.decisions(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def is_2d(distribution: Distribution, pass_plans: Sequence[PassPlan]) -> bool:
+    """Whether the index that the stationary tensor of every pass lacks is whole in every process."""
+    return all(distribution.group_size(pass_plan.stationary) == 1 for pass_plan in pass_plans)

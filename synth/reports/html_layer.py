@@ -12,11 +12,13 @@ from typing import Any
 from synth.analysis.tradeoff import memory_curve
 from synth.base.units import show_bytes, show_words
 from synth.layer.axes import AXES, PerAxis
+from synth.planning.comparison import compare
 from synth.planning.plan import Plan
 from synth.reports.html_data import MOST_STEPS, report_data
 from synth.reports.html_page import render
 from synth.reports.svg_charts import tradeoff_chart, words_chart
-from synth.reports.text import memory_stages, ownership
+from synth.reports.text import ownership
+from synth.reports.text_costs import memory_stages
 
 
 def html_report(plan: Plan) -> str:
@@ -50,7 +52,7 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
     steps = f"{plan.first.steps} step{'s' * (plan.first.steps > 1)}"
     return [
         (f"{plan.used_procs}", "processes", f"{idle} of {plan.procs} idle" if idle else "all of them work"),
-        (plan.algorithm, "algorithm", f"{plan.first.stationary} stationary, {steps}"),
+        (f"{plan.algorithm}", "algorithm", f"{plan.first.stationary} stationary, {steps}"),
         (
             show_words(total),
             "words received",
@@ -79,7 +81,7 @@ def strategies(plan: Plan) -> list[dict[str, Any]]:
     rows: list[tuple[str, int | None, str, str, bool]] = [
         ("this plan", plan.words["total"], plan.grid.shown(), "", True)
     ]
-    for each in plan.alternatives:
+    for each in compare(plan):
         grid = each.grid.shown() if each.grid else "-"
         rows.append((each.name, each.words, grid, each.why, each.feasible))
     known = [float(words) for _, words, _, _, _ in rows if words]

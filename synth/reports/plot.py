@@ -12,6 +12,7 @@ from synth.analysis.sweep_table import Study
 from synth.analysis.tradeoff import memory_curve
 from synth.base.errors import UsageError
 from synth.layer.axes import AXES, TENSORS
+from synth.planning.comparison import compare
 from synth.planning.plan import Plan
 
 FORMATS = ("svg", "png", "pdf")
@@ -174,7 +175,7 @@ def _memory(plan: Plan) -> Any:
 def _strategies(plan: Plan) -> Any:
     figure, axes = _figure(height=3.6)
     rows = [("this plan", plan.words["total"], True)]
-    rows += [(a.name, a.words, a.feasible) for a in plan.alternatives if a.words is not None]
+    rows += [(a.name, a.words, a.feasible) for a in compare(plan) if a.words is not None]
     rows = rows[::-1]
     colours = [BLUE if n == "this plan" else SKY if feasible else "#cccccc" for n, _, feasible in rows]
     axes.barh([n for n, _, _ in rows], [max(1, w) for _, w, _ in rows], color=colours)

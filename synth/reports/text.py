@@ -1,4 +1,8 @@
-"""The report of a plan: what was decided, what it costs, what it gains. `str(plan)` is this text."""
+"""The text report of a plan: `synth.report(plan)`, which `synth plan` prints; `print(plan)` is a summary.
+
+Sections: heading, decisions, ownership, schedule; then costs, certificates, time and the named strategies,
+which `text_costs` writes.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from synth.base.text_table import indented, table, wrapped
-from synth.base.units import show_bytes, show_words
-from synth.bounds.closed_form import Eq4, best
+from synth.base.units import show_words
 from synth.layer.axes import AXES, DIMS, LACKED_INDEX, LACKS, ROW_MAJOR, TENSORS, PerAxis, Tensor
 from synth.layer.passes import role_name
+from synth.planning.summary import heading
+from synth.reports.text_costs import certificates, costs, strategy_lines, time_lines
 from synth.schedule.pass_program import Gather, Loop, PassProgram, Reduce, Rows
 from synth.schedule.schedule import Schedule
-from synth.search.strategies import Alternative
 
 if TYPE_CHECKING:
     from synth.planning.plan import Plan
@@ -30,28 +34,12 @@ def report(plan: Plan) -> str:
         certificates(plan),
         [
             f"named strategies on this layer  ({fastest}words that one process receives, at most)",
-            *indented(compared(plan)),
+            *indented(strategy_lines(plan)),
         ],
     ]
     if plan.timed:
-        from synth.reports.time_report import time_lines
-
         sections.insert(5, time_lines(plan, *plan.timed))
     return "\n\n".join("\n".join(wrapped(section)) for section in sections) + "\n"
-
-
-def heading(plan: Plan) -> list[str]:
-    """Layer, plan, algorithm, processes."""
-    idle = plan.procs - plan.used_procs
-    left = f", {idle} idle" if idle else ""
-    stays = ", ".join(dict.fromkeys(pass_plan.stationary for pass_plan in plan.pass_plans))
-    turned = [f"as the backward-data pass of {plan.layer.conv}, whose Out is the layer's input"]
-    return [
-        f"{plan.layer.name}: {plan.layer}",
-        *(turned if plan.layer.transposed else []),
-        f"plan {plan.id}: {plan.pass_}, {plan.algorithm} algorithm, {stays} stationary, "
-        f"{plan.used_procs} of {plan.procs} processes{left}",
-    ]
 
 
 def _axes_of(plan: Plan) -> list[str]:
@@ -186,80 +174,6 @@ def _move(plan: Plan, program: PassProgram, node: Gather | Reduce) -> str:
     return f"{node.role} {verb} over groups of {size} along {group}{again}: {node.why(group)}"
 
 
-def costs(plan: Plan) -> list[str]:
-    """Words received and memory held by the most loaded process."""
-    words, size = plan.words, plan.nest.word_bytes
-    halo = f" (of which halo {show_words(words['halo'])})" if words["halo"] else ""
-    memory = plan.memory
-    limit = f" of {show_bytes(plan.limit_bytes)}" if plan.limit_bytes else ""
-    phases = ", ".join(f"{name} {show_words(n)}" for name, n in memory_stages(plan).items())
-    received = ", ".join(
-        f"{name} {show_words(words[name.lower()])}{halo if name == 'In' else ''}" for name in TENSORS
-    )
-    total = words["total"]
-    return [
-        "words received per process, at most",
-        f"  {received}; together {show_words(total)} words = {show_bytes(total * size)}",
-        "memory per process, at most",
-        f"  {show_words(memory.words)} words = {show_bytes(plan.used_bytes)}{limit}  ({phases})",
-    ]
-
-
-def memory_stages(plan: Plan) -> dict[str, int]:
-    """Words that a process holds at most, stage by stage; nothing to gather, no such stage."""
-    memory = plan.memory
-    gathers = any(schedule.program.gathers for schedule in plan.schedules)
-    kinds = {
-        "shares": memory.shares,
-        "halo": memory.halo,
-        "gather": memory.expand if gathers else 0,
-        "loop": memory.loop,
-        "reduce": memory.reduce,
-    }
-    if max(kinds.values()) < memory.words:  # nothing but shares and the result
-        kinds["shares and result"] = memory.words
-    return {name: words for name, words in kinds.items() if words}
-
-
-def certificates(plan: Plan) -> list[str]:
-    """Lower bound, ratio, closed form."""
-    ratio = "none: the bound is 0" if plan.ratio is None else f"{plan.ratio:.3f}"
-    form = plan.closed_form
-    binding = ", ".join(form.binding) or "none"
-    return [
-        "certificates",
-        f"  universal lower bound   {show_words(plan.bound.words)} received words; plan / bound = {ratio}",
-        f"  closed form             {show_words(form.cost)} accessed words (owned ones count, too), "
-        f"{form.stationary} stationary",
-        f"                          Eq. 4 of Li et al., SPAA'21, case {form.case} ({form.algorithm}) "
-        f"at T_k={form.t_k:.4g}, T_x={form.t_x:.4g}",
-        f"                          binding: {binding}",
-    ]
-
-
-def compared(plan: Plan) -> list[str]:
-    """The named strategies beside the plan."""
-    total = plan.words["total"]
-    seconds = plan.timed[1].seconds if plan.timed else None
-
-    def row(each: Alternative) -> list[str]:
-        if each.words is None or each.grid is None or each.used_bytes is None:
-            return [each.name, *["-"] * (4 if seconds is None else 6), each.why]
-        over = f"{each.words / total:.2f}" if total else "-"
-        cells = [each.name, each.grid.shown(), show_words(each.words), over, show_bytes(each.used_bytes)]
-        if seconds and each.seconds:
-            cells += [f"{1e3 * each.seconds:.4g} ms", f"{each.seconds / seconds:.2f}"]
-        return [*cells, each.why]
-
-    time = [] if seconds is None else ["time", "time / plan"]
-    mine = Alternative("this plan", plan.grid, total, plan.used_bytes, True, "", seconds)
-    rows = [["strategy", "grid", "words", "/ plan", "memory", *time, ""], row(mine)]
-    return table([*rows, *map(row, plan.alternatives)], right=[2, 3, 4, 5, 6] if time else [2, 3, 4])
-
-
-STAGES = ("layer", "nest", "optimum", "grid", "distribution", "schedule", "plan")
-
-
 def stage_text(made: Plan, stage: str) -> str:
     """What one stage of the derivation produced, for people: `--stop-after`."""
     match stage:
@@ -272,9 +186,7 @@ def stage_text(made: Plan, stage: str) -> str:
             ]
             return "\n".join([str(made.nest), *lines])
         case "optimum":
-            limit = made.limit_bytes
-            words = None if limit is None else limit // made.nest.word_bytes
-            return str(best(Eq4.of(made.nest, made.procs, words)))
+            return str(made.closed_form)
         case "grid":
             run = "" if made.order == ROW_MAJOR else f"{ranks_run(made)}, "
             return f"{made.grid.shown()}: {made.used_procs} of {made.procs} processes, {run}{made.first}"

@@ -22,6 +22,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from synth.base.errors import InfeasibleError
+from synth.base.work_balance import BALANCE
 from synth.layer.axes import SPATIAL, Axis, PerAxis, Tensor
 from synth.layer.intervals import overlap, volume
 from synth.layer.nest import Nest
@@ -51,7 +52,7 @@ class Request:
     limit_words: int | None = None
     stationary: tuple[Tensor, ...] = STATIONARY
     fixed: dict[str, int] = field(default_factory=dict)
-    balance: float = 0.10
+    balance: float = BALANCE
     exact: bool = False
     most_work: int | None = None  # iterations a process may have; by default balance decides
     pass_: Task = "forward"  # of the nest

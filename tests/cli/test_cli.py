@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-import synth.cli.main as cli
+import synth.layer.layer as layer_module
 from synth.cli.main import main
 from synth.layer.layer import load_layer
 from synth.planning import derive as pipeline
-from synth.planning.plan_json import parse_plan
-from synth.reports.text import STAGES, stage_text
+from synth.planning.plan_file import parse_plan
+from synth.planning.request import STAGES
+from synth.reports.text import report, stage_text
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = "examples/small.yaml"
@@ -43,7 +44,7 @@ def told(capsys: Captured, *argv: str) -> tuple[int, str, str]:
 def test_plan_prints_the_report(capsys: Captured) -> None:
     code, out, err = told(capsys, "plan", SMALL, "--procs", "4")
     assert (code, err) == (0, "")
-    assert out == str(pipeline.plan(load_layer(SMALL), 4))
+    assert out == report(pipeline.plan(load_layer(SMALL), 4))
 
 
 def test_plan_json_is_one_object_and_nothing_else(capsys: Captured) -> None:
@@ -292,15 +293,15 @@ def test_an_interrupt_is_130(capsys: Captured, monkeypatch: pytest.MonkeyPatch) 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "plan", interrupted)
+    monkeypatch.setattr(pipeline, "derive", interrupted)
     assert told(capsys, "plan", SMALL, "--procs", "4") == (130, "", "synth: interrupted\n")
 
 
 def test_faults_of_our_own_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(args: object) -> int:
+    def broken() -> dict[str, object]:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "_schema", broken)
+    monkeypatch.setattr(layer_module, "layer_file_schema", broken)
     with pytest.raises(ZeroDivisionError):
         main(["schema"])
 
@@ -395,7 +396,7 @@ def test_flags_are_explained(capsys: Captured) -> None:
         main(["plan", "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert "by Eq. 10 of the paper (Li et al., SPAA'21)" in text
-    assert "the tensor that stays where it is" in text
+    assert "the tensor that stays in memory for the whole loop" in text
     assert "training: all passes on one grid" in text
 
 

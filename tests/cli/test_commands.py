@@ -83,7 +83,7 @@ def test_report_and_plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
 
 
 def test_plan_imports_nothing_heavy() -> None:
-    heavy = ("torch", "cvxpy", "sympy", "networkx", "matplotlib", "jinja2", "rich")
+    heavy = ("torch", "cvxpy", "sympy", "networkx", "matplotlib", "jinja2", "rich", "msgspec")
     code = (
         "import sys; from synth.cli.main import main; main(['plan', 'examples/conv.yaml', '--procs', '64']); "
         f"found = [m for m in {heavy!r} if m in sys.modules]; sys.exit(f'imported {{found}}' if found else 0)"

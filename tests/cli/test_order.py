@@ -15,7 +15,7 @@ import synth
 from synth.base.errors import InputError, UsageError
 from synth.codegen.render import render
 from synth.layer.axes import AXES, ROW_MAJOR, Order, PerAxis, placement
-from synth.planning.plan_json import parse_plan
+from synth.planning.plan_file import parse_plan
 from synth.schedule.distribution import Distribution
 from synth.simulation.simulate import simulated
 
@@ -52,7 +52,7 @@ def test_a_plan_has_it_in_its_file_and_program() -> None:
     del data["order"]  # as files were before
     assert parse_plan(json.dumps(data), "p") == plain
     assert 'GRID = {"k": P_k, "c": P_c, "b": P_b}' in render(plan)
-    assert "ranks run by k, c, b, b fastest" in str(plan)
+    assert "ranks run by k, c, b, b fastest" in synth.report(plan)
     assert simulated(plan).values
     data["order"] = ["b", "c"]
     with pytest.raises(InputError, match="order does not name each of the axes"):

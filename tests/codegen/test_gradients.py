@@ -35,7 +35,7 @@ from synth.network.file import load_network
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
 from synth.parallel.parallelize import _graph
-from synth.planning.plan_json import parse_plan
+from synth.planning.plan_file import parse_plan
 from synth.prediction.replay import replay
 from synth.simulation.simulate import simulated
 
@@ -87,7 +87,7 @@ def test_words_memory_and_values(
     if not tight:
         both = synth.plan(layer, procs, pass_="training")
         assert plan.words["total"] <= both.words["total"]
-    str(plan)
+    synth.report(plan)
 
 
 def test_it_is_faster_on_a_machine() -> None:

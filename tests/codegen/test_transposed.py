@@ -17,7 +17,7 @@ from synth.layer.layer import Layer, parse_layer
 from synth.network.file import parse_network
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
-from synth.planning.plan_json import parse_plan
+from synth.planning.plan_file import parse_plan
 from synth.schedule.distribution import Distribution
 from synth.simulation.simulate import simulated
 
@@ -59,7 +59,7 @@ def test_a_pass_is_the_exchanged_pass_of_the_convolution(pass_: str) -> None:
     again = parse_plan(text, "plan.json")
     assert again.id == plan.id
     assert again.layer == UP
-    assert "as the backward-data pass of conv2d 4x6x14x12 to 4x8x7x6" in str(plan)
+    assert "as the backward-data pass of conv2d 4x6x14x12 to 4x8x7x6" in synth.report(plan)
 
 
 def test_training_keeps_what_it_is_given() -> None:

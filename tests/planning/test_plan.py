@@ -18,7 +18,8 @@ from synth.layer.axes import PerAxis
 from synth.layer.layer import Layer
 from synth.planning.derive import plan
 from synth.planning.plan import Plan
-from synth.reports.text import STAGES, stage_text
+from synth.planning.request import STAGES
+from synth.reports.text import report, stage_text
 from synth.schedule.pass_plan import PassPlan
 from synth.simulation.simulate import simulated
 
@@ -156,7 +157,7 @@ def test_every_stage_can_be_printed(stage: str) -> None:
     made = plan(CONV4, 64)
     text = stage_text(made, stage)
     assert text.strip()
-    assert (text == str(made)) == (stage == "plan")
+    assert (text == report(made)) == (stage == "plan")
 
 
 def test_the_paper_objective_takes_its_own_grid() -> None:

@@ -19,7 +19,7 @@ from synth.layer.passes import TASKS
 from synth.network.planner import plan_json as network_plan_file
 from synth.planning.derive import plan
 from synth.planning.plan import Plan
-from synth.planning.plan_json import LARGEST, NETWORK_SCHEMA, REMEDY, parse_plan, read_plan
+from synth.planning.plan_file import LARGEST, NETWORK_SCHEMA, REMEDY, parse_plan, read_plan
 from synth.search.strategies import STRATEGIES
 
 NAMED = [strategy.name for strategy in STRATEGIES]
@@ -121,13 +121,13 @@ REFUSED: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (setting("name", to=3), "name is not text"),
     (setting("name", to=""), "name is , but the plan makes it conv3d"),
     (setting("procs", to=0), "procs is 0, not a whole number from 1 to 1073741824"),
-    (setting("procs", to=True), "procs is True, not a whole number from 1 to 1073741824"),
-    (setting("procs", to=12.0), "procs is 12.0, not a whole number from 1 to 1073741824"),
+    (setting("procs", to=True), "procs: expected `int`, got `bool`; write the plan anew"),
+    (setting("procs", to=12.0), "procs: expected `int`, got `float`; write the plan anew"),
     (setting("procs", to=1), f"the grid has {PLAN.used_procs} processes, more than procs 1"),
     (setting("procs", to=13), f"id is {PLAN.id}, but the plan makes it "),
     (setting("id", to="0" * 12), f"id is 000000000000, but the plan makes it {PLAN.id}"),
-    (setting("grid", to=[]), "grid is not an object over the axes b, g, d, h, w, c, k"),
-    (setting("grid", "q", to=1), "grid is not an object over the axes b, g, d, h, w, c, k"),
+    (setting("grid", to=[]), "grid: expected `object`, got `array`; write the plan anew"),
+    (setting("grid", "q", to=1), "grid: object contains unknown field `q`; write the plan anew"),
     (setting("grid", "b", to=5), "grid.b is 5, not a whole number from 1 to 4"),
     (setting("grid", "b", to=-1), "grid.b is -1, not a whole number from 1 to 4"),
     (setting("used_procs", to=11), "used_procs is 11, but the plan makes it "),
@@ -138,20 +138,24 @@ REFUSED: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (setting("panels", to=99), "panels is 99, but the plan makes it "),
     (setting("steps", to=99), "steps is 99, but the plan makes it "),
     (setting("stationary", to="all"), "stationary is all, but the plan makes it "),
-    (setting("memory", to=None), "memory or balance is not an object"),
+    (setting("memory", to=None), "memory: expected `object`, got `null`; write the plan anew"),
     (setting("memory", "words", to=1), "memory is "),
-    (setting("memory", "limit_bytes", to="1G"), "memory.limit_bytes is 1G, not a whole number from 1 to "),
+    (setting("memory", "limit_bytes", to="1G"), "memory.limit_bytes: expected `int | null`, got `str`"),
     (setting("balance", "allowed", to=11), "balance.allowed is not a number from 0 to 10"),
-    (setting("balance", "allowed", to=False), "balance.allowed is not a number from 0 to 10"),
+    (setting("balance", "allowed", to=False), "balance.allowed: expected `float`, got `bool`"),
     (setting("balance", "least_work", to=0), "balance.least_work is 0, not a whole number from 1 to "),
     (setting("balance", "work", to=1), "balance is "),
     (setting("pass", to="backward-data"), "passes are not those of pass 'backward-data'"),
-    (setting("passes", to=None), "passes is not a list of objects"),
+    (setting("passes", to=None), "passes: expected `array`, got `null`; write the plan anew"),
     (setting("passes", to=[]), "passes are not those of pass 'forward'"),
-    (setting("passes", 0, "stationary", to="all"), "passes[0] has no known pass and stationary tensor"),
+    (setting("passes", 0, "stationary", to="all"), "passes[0].stationary: invalid enum value 'all'"),
     (setting("passes", 0, "tiles", "c", to=0), "passes[0].tiles.c is 0, not a whole number from 1 to "),
-    (setting("passes", 0, "kept", to=["none"]), "passes[0].kept is not a list of in, ker and out"),
+    (setting("passes", 0, "kept", to=["none"]), "passes[0].kept[0]: invalid enum value 'none'"),
     (setting("passes", 0, "swapped", to=True), f"id is {PLAN.id}, but the plan makes it "),
+    (setting("memory", "limit_bytes", to=0), "memory.limit_bytes is 0, not a whole number from 1 to "),
+    (setting("algorithm", to="4D"), "algorithm: invalid enum value '4D'"),
+    (setting("algorithm", to="3D" if PLAN.algorithm == "2D" else "2D"), "algorithm is "),
+    (lambda data: data.pop("algorithm"), "object missing required field `algorithm`"),
     (setting("problem", to=None), "problem is not an object"),
     (setting("problem", "groups", to=4), "problem.groups: groups 4 does not divide the 6 input channels"),
     (setting("problem", "extents", "b", to=5), "problem.extents is "),

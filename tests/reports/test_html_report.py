@@ -11,7 +11,7 @@ import pytest
 from synth.base.errors import InputError
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
-from synth.planning.plan_json import parse_plan
+from synth.planning.plan_file import parse_plan
 from synth.reports.html_data import columns, received_runs, report_data, timeline
 from synth.reports.html_layer import html_report, memory_bars, strategies
 

@@ -12,7 +12,8 @@ from hypothesis_problems import layers
 from synth.base.units import show_bytes, show_words
 from synth.layer.layer import Layer
 from synth.planning.derive import plan
-from synth.reports.text import memory_stages
+from synth.reports.text import report
+from synth.reports.text_costs import memory_stages
 from synth.search.strategies import STRATEGIES
 
 CONV4 = Layer.conv2d([32, 256, 14, 14], 256, 3, padding=1, name="conv4")
@@ -24,7 +25,7 @@ CONV4 = Layer.conv2d([32, 256, 14, 14], 256, 3, padding=1, name="conv4")
 )
 def test_every_plan_can_be_reported(layer: Layer, procs: int, task: str) -> None:
     made = plan(layer, procs, pass_=task)
-    text = str(made)
+    text = report(made)
     assert text == text.strip("\n") + "\n"
     lines = text.splitlines()
     assert all(line == line.rstrip() and line.isprintable() for line in lines)
@@ -39,7 +40,7 @@ def test_every_plan_can_be_reported(layer: Layer, procs: int, task: str) -> None
 
 
 def test_the_table_of_decisions() -> None:
-    table = str(plan(CONV4, 64)).split("\n\n")[1]
+    table = report(plan(CONV4, 64)).split("\n\n")[1]
     assert re.sub(" +", " ", table).splitlines()[1:4] == [
         "extent N 32 14 14 256 256 kernel 3x3, not split",
         "grid P 8 1 1 2 4 ranks are row-major, the last axis varies fastest",
@@ -49,24 +50,24 @@ def test_the_table_of_decisions() -> None:
 
 def test_costs_and_certificates() -> None:
     made = plan(CONV4, 64)
-    text = str(made)
+    text = report(made)
     assert "In 75 264, Ker 64 512, Out 25 088; together 164 864 words = 644 KiB" in text
     assert f"plan / bound = {made.ratio:.3f}" in text
     assert f"case {made.closed_form.case}" in text
 
 
 def test_a_limit_is_shown_beside_what_is_needed() -> None:
-    text = str(plan(CONV4, 64, "1MiB"))
+    text = report(plan(CONV4, 64, "1MiB"))
     assert " of 1 MiB" in text
 
 
 def test_what_a_strategy_lacks_is_said() -> None:
-    text = str(plan(CONV4, 64))
+    text = report(plan(CONV4, 64))
     assert re.search(r"^  data  +b=32  .* 2\.00 times the least work of any grid$", text, re.MULTILINE)
 
 
 def test_a_plan_that_moves_nothing() -> None:
-    text = str(plan(Layer.conv2d([8, 3, 8, 8], 4, 3), 1))
+    text = report(plan(Layer.conv2d([8, 3, 8, 8], 4, 3), 1))
     assert "together 0 words = 0 B" in text
     assert "plan / bound = 1.000" in text
 
@@ -74,17 +75,17 @@ def test_a_plan_that_moves_nothing() -> None:
 @pytest.mark.parametrize("groups", [1, 4])
 def test_the_group_axis_is_shown_where_there_are_groups(groups: int) -> None:
     made = plan(Layer.conv2d([8, 16, 8, 8], 16, 3, groups=groups), 4)
-    header = str(made).split("\n\n")[1].splitlines()[0].split()
+    header = report(made).split("\n\n")[1].splitlines()[0].split()
     assert header == (["b", "h", "w", "c", "k"] if groups == 1 else ["b", "g", "h", "w", "c", "k"])
 
 
 def test_memory_is_told_by_stages_that_there_are() -> None:
     flat = plan(Layer.conv2d([4, 8, 1, 1], 8, 1), 4)
-    text = str(flat)
+    text = report(flat)
     assert flat.words["halo"] == 0
     assert re.search(r"\(shares [\d ]+, loop [\d ]+, reduce [\d ]+\)", text)
     rows = plan(Layer.conv2d([1, 8, 32, 32], 8, 3, padding=1), 4, grid={"h": 4})
-    assert f"halo {show_words(rows.memory.halo)}" in str(rows)
+    assert f"halo {show_words(rows.memory.halo)}" in report(rows)
     assert "gather" in memory_stages(plan(CONV4, 64, stationary="ker"))
 
 
@@ -97,7 +98,8 @@ def test_the_largest_stage_is_told(layer: Layer, procs: int, task: str) -> None:
 
 def test_where_the_closed_form_comes_from() -> None:
     made = plan(CONV4, 64)
-    assert f"Eq. 4 of Li et al., SPAA'21, case {made.closed_form.case} ({made.closed_form.algorithm})" in str(
-        made
+    assert (
+        f"Eq. 4 of Li et al., SPAA'21, case {made.closed_form.case} ({made.closed_form.algorithm})"
+        in report(made)
     )
-    assert "accessed words (owned ones count, too)" in str(made)
+    assert "accessed words (owned ones count, too)" in report(made)

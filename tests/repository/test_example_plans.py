@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from synth.layer.layer import load_layer
+from synth.planning.comparison import compare
 from synth.planning.derive import plan
 from synth.simulation.interpreter import simulate
 
@@ -33,7 +34,7 @@ def check(path: Path, procs: int) -> None:
     words = made.words["total"]
     assert made.used_procs <= procs
     assert made.bound.words <= words
-    for each in made.alternatives:
+    for each in compare(made):
         if each.feasible:
             assert each.words is not None
             assert words <= each.words, each.name

@@ -9,8 +9,10 @@ from hypothesis_problems import layers
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES
 from synth.layer.layer import Layer
+from synth.planning.comparison import compare
 from synth.planning.derive import plan
 from synth.planning.plan import Plan
+from synth.reports.text import report
 from synth.search.fastest import SLACK
 from synth.search.strategies import STRATEGIES, Alternative
 
@@ -19,15 +21,16 @@ CONV4 = Layer.conv2d([32, 256, 14, 14], 256, 3, padding=1)
 
 
 def by_name(made: Plan) -> dict[str, Alternative]:
-    return {each.name: each for each in made.alternatives}
+    return {each.name: each for each in compare(made)}
 
 
 @settings(max_examples=40)
 @given(layers(6), st.integers(1, 16))
 def test_the_plan_is_never_beaten_by_a_feasible_strategy(layer: Layer, procs: int) -> None:
     made = plan(layer, procs)
-    assert [each.name for each in made.alternatives] == NAMES
-    for each, strategy in zip(made.alternatives, STRATEGIES, strict=True):
+    rows = compare(made)
+    assert [each.name for each in rows] == NAMES
+    for each, strategy in zip(rows, STRATEGIES, strict=True):
         if each.grid is None:
             assert (each.words, each.used_bytes, each.feasible) == (None, None, False)
             continue
@@ -49,7 +52,7 @@ def test_the_same_under_a_memory_limit(layer: Layer, procs: int, share: float) -
     except InfeasibleError:
         assume(False)
         raise
-    for each in made.alternatives:
+    for each in compare(made):
         if each.feasible:
             assert made.limit_bytes is not None
             assert each.used_bytes is not None
@@ -84,14 +87,17 @@ def test_under_the_objective_time_every_strategy_is_at_its_fastest() -> None:
     made = plan(CONV4, 16, memory="40MB", objective="time", machine="lassen", pass_="training")
     assert made.timed is not None
     seconds = made.timed[1].seconds
-    assert [each.name for each in made.alternatives] == NAMES
-    for each, strategy in zip(made.alternatives, STRATEGIES, strict=True):
+    rows = compare(made)
+    assert [each.name for each in rows] == NAMES
+    for each, strategy in zip(rows, STRATEGIES, strict=True):
         assert each.grid is not None
         assert each.seconds is not None
         assert all(getattr(each.grid, axis) == 1 for axis in AXES if axis not in strategy.axes)
         if each.feasible:
             assert each.seconds >= seconds / (1 + SLACK)
-    shown = [line for line in str(made).splitlines() if " ms " in line and line.strip().startswith("filter ")]
+    shown = [
+        line for line in report(made).splitlines() if " ms " in line and line.strip().startswith("filter ")
+    ]
     assert f"{1e3 * (by_name(made)['filter'].seconds or 0):.4g} ms" in shown[0]
     assert made.to_json()["alternatives"][0]["seconds"] == by_name(made)["data"].seconds
     without = plan(CONV4, 16).to_json()["alternatives"][0]

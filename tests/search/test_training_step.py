@@ -138,7 +138,7 @@ def test_cases_simulate(name: str) -> None:
 def test_a_training_plan_is_read_back() -> None:
     import json
 
-    from synth.planning.plan_json import parse_plan
+    from synth.planning.plan_file import parse_plan
 
     plan = synth.plan(CASES["data"].layer, 4, pass_="training")
     assert parse_plan(json.dumps(plan.to_json()), "plan.json") == plan
@@ -148,7 +148,7 @@ def test_a_training_plan_is_read_back() -> None:
 def test_without_memory_for_it_nothing_travels_between_the_gradients() -> None:
     import json
 
-    from synth.planning.plan_json import parse_plan
+    from synth.planning.plan_file import parse_plan
 
     plan = CASES["training_grouped"]  # dIn has sums that travel while dKer is computed
     assert [pass_plan.pass_ for pass_plan in plan.pass_plans] == list(PASSES)

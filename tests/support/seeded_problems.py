@@ -15,8 +15,9 @@ from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES, TENSORS, Axis, PerAxis, Tensor, placement
 from synth.layer.layer import Layer, LayerError
 from synth.layer.passes import TASKS, Task, sequences
-from synth.planning.derive import STAYS, plan
+from synth.planning.derive import plan
 from synth.planning.plan import Plan
+from synth.planning.request import STATIONARY
 from synth.schedule.pass_plan import PassPlan
 from synth.search.training_step import pass_templates
 
@@ -128,7 +129,7 @@ def random_problem(seed: int, number: int, most: int = 12) -> Problem:
         layer.to_json(),
         procs,
         rng.choice(TASKS),
-        rng.choice(["auto", *STAYS]),
+        rng.choice(["auto", *STATIONARY]),
         rng.choice([None, None, None, rng.uniform(0, 1)]),
         rng.choice([0.1, 0.1, 0.0, 0.5, 10.0]),
         rng.random() < 0.1 and not grid,

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from synth.base.errors import InfeasibleError, UsageError
+from synth.base.work_balance import BALANCE
 from synth.layer.axes import PerAxis
 from synth.machine.rank_groups import split_over
 from synth.network.graph import Edge, Network
@@ -24,7 +25,7 @@ from synth.network.planner.options import (
 from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, Array, OwnedBoxes, PlacedGrid
 from synth.network.planner.plan import NetworkPlan, SingleStrategy
 from synth.network.planner.redistribution import EdgeEnd, redistribution_words, single_positions
-from synth.network.planner.request import BALANCE, NetworkRequest
+from synth.network.planner.request import NetworkRequest
 from synth.network.planner.solve import Progress, Solution, Table, solve
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan

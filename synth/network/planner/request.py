@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from synth.base.errors import UsageError
+from synth.base.work_balance import BALANCE, check_balance
 from synth.layer.axes import ROW_MAJOR, Order, Tensor
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import CHANNELS_SWAPPED, ORDERS
 from synth.network.graph import Edge
 
-BALANCE = 0.10  # extra work that the most loaded process may do, as a fraction
 MAX_PROCS = 2**20
 OBJECTIVES = ("words", "time")
 
@@ -48,8 +48,7 @@ class NetworkRequest:
     input_gradient: bool = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.balance <= 10:
-            raise UsageError(f"balance is {self.balance}; it must be between 0 (no extra work) and 10")
+        check_balance(self.balance)
         if self.objective not in OBJECTIVES:
             raise UsageError(f"objective is {self.objective!r}; for a network it must be words or time")
         if self.objective == "time" and self.machine is None:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
+from synth.base.atomic_write import put
 
-def add(commands: Any) -> None:
+
+def register(subparsers: Any) -> None:
     """Declares the command."""
-    flags = commands.add_parser("report", help="show a plan as one self-contained HTML file")
-    flags.add_argument(
+    command = subparsers.add_parser("report", help="show a plan as one self-contained HTML file")
+    command.add_argument(
         "plan", metavar="PLAN.json", help="a layer's or network's plan file (`synth plan --json`)"
     )
-    flags.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
-    flags.set_defaults(run=run)
+    command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
+    command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Renders the file. Raises `InputError` where the plan is no plan, or was edited."""
     from synth.network.planner.plan_json import is_network_plan, parse_network_plan
-    from synth.planning.plan_json import parse_plan, plan_text
+    from synth.planning.plan_file import parse_plan, plan_text
 
     given = plan_text(args.plan)
     if is_network_plan(given):
@@ -31,10 +32,5 @@ def run(args: argparse.Namespace) -> int:
         from synth.reports.html_layer import html_report
 
         text = html_report(parse_plan(given, args.plan))
-    if args.output:
-        from synth.base.atomic_write import write_whole
-
-        write_whole(args.output, text)
-    else:
-        sys.stdout.write(text)
+    put(text, args.output)
     return 0

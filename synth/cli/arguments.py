@@ -1,0 +1,115 @@
+"""The arguments that ask for a plan, shared by `plan`, `emit`, `run` and `simulate`.
+
+Every default is that of `PlanRequest`; what the arguments mean together is checked there, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from synth.base.errors import UsageError
+from synth.base.units import whole
+from synth.layer.passes import TASKS
+from synth.planning.request import OBJECTIVES, STATIONARY, PlanRequest
+
+if TYPE_CHECKING:
+    from synth.planning.plan import Plan
+
+
+def add_request(command: argparse.ArgumentParser, *, file_only: bool) -> None:
+    """Adds the arguments of `PlanRequest`; without `file_only` a plan file may replace the layer file."""
+    add = command.add_argument
+    if file_only:
+        add("layer", metavar="LAYER", help="layer file (YAML)")
+    else:
+        add("layer", metavar="LAYER", nargs="?", help="layer file (YAML), or a plan file (.json)")
+    add("--procs", type=whole, metavar="P", required=file_only, help="processes")
+    add("--memory", metavar="SIZE", help="bytes per process, e.g. 16GiB")
+    add(
+        "--objective",
+        choices=OBJECTIVES,
+        help="the fewest words received (the default), the least time on --machine, or the least cost "
+        "by Eq. 10 of the paper (Li et al., SPAA'21)",
+    )
+    add("--machine", metavar="FILE", help="machine file, or the name of a shipped machine")
+    add(
+        "--stationary",
+        choices=STATIONARY,
+        help="the tensor that stays in memory for the whole loop (default: whichever moves the fewest words)",
+    )
+    add("--grid", type=parse_grid, metavar="b=4,k=2", help="fix parts of the grid")
+    add_balance(command)
+    add("--order", type=parse_names, metavar="b,h,k,c", help="axes over the ranks, the last fastest")
+    add("--exact-procs", action="store_true", help="leave no process idle")
+    add("--pass", dest="pass_", choices=TASKS, help="what is computed; training: all passes on one grid")
+    add(
+        "--gradients",
+        type=parse_names,
+        metavar="in,ker",
+        help="of a training step: ker for a network's first layer, in for frozen weights (both)",
+    )
+    add("--strategy", metavar="NAME", help="the best plan of a named strategy, e.g. 2.5D")
+    add("--panels", type=int, metavar="N", help="panels wanted in the streaming loop")
+    command.set_defaults(**{field.name: field.default for field in fields(PlanRequest)[2:]})
+
+
+def add_balance(command: argparse.ArgumentParser) -> None:
+    """Adds `--balance` with its default."""
+    default = PlanRequest.balance
+    command.add_argument(
+        "--balance", type=float, default=default, metavar="F", help=f"extra work allowed ({default:.2f})"
+    )
+
+
+def parse_names(text: str) -> list[str]:
+    """`b, h,k` -> ["b", "h", "k"]."""
+    return [name.strip() for name in text.split(",")]
+
+
+def parse_grid(text: str) -> dict[str, int]:
+    """`b=4,k=2` -> {"b": 4, "k": 2}. Raises `UsageError`."""
+    parts: dict[str, int] = {}
+    for item in text.split(",") if text else []:
+        axis, _, count = item.strip().partition("=")
+        if not count.isdecimal() or len(count) > 18 or axis in parts:
+            raise UsageError(f"--grid {text!r} is not like b=4,k=2; name each axis once, with a count")
+        parts[axis] = int(count)
+    return parts
+
+
+def plan_path(args: argparse.Namespace) -> str | None:
+    """The plan file that the arguments name, by `--plan` or in place of the layer file."""
+    named: str | None = getattr(args, "plan", None)
+    return named or (args.layer if str(args.layer).endswith(".json") else None)
+
+
+def request_of(args: argparse.Namespace) -> PlanRequest:
+    """The request that the arguments make. Raises `UsageError`."""
+    if args.layer is None:
+        raise UsageError(f"synth {args.command} needs a layer file, or --plan FILE")
+    if args.procs is None:
+        raise UsageError(f"synth {args.command} {args.layer} needs --procs P")
+    return PlanRequest(**{field.name: getattr(args, field.name) for field in fields(PlanRequest)})
+
+
+def plan_of(args: argparse.Namespace) -> Plan:
+    """The plan that the arguments ask for: derived, or read from a file."""
+    named = plan_path(args)
+    if named:
+        if args.procs is not None:
+            raise UsageError(f"the plan {named} has its own processes; leave out --procs {args.procs}")
+        from synth.planning.plan_file import read_plan
+
+        return read_plan(named)
+    request = request_of(args)
+    from synth.planning.derive import derive
+
+    return derive(request)
+
+
+def json_text(data: Any) -> str:
+    """JSON as the commands print it."""
+    return json.dumps(data, indent=1) + "\n"

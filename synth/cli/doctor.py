@@ -1,0 +1,25 @@
+"""`synth doctor`: says what of the environment is there."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from synth.cli.arguments import json_text
+
+
+def register(subparsers: Any) -> None:
+    """Declares the command."""
+    command = subparsers.add_parser("doctor", help="say what of the environment is there")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    command.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints what was found; the exit code is 1 where something is missing."""
+    from synth.launch.doctor import examine
+
+    found = examine()
+    sys.stdout.write(json_text(found.to_json()) if args.json else f"{found}\n")
+    return 0 if found.well else 1

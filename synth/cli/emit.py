@@ -1,0 +1,56 @@
+"""`synth emit`: writes the runnable torch.distributed program of a plan."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from typing import Any
+
+from synth.base.atomic_write import put, write_whole
+from synth.cli.arguments import add_request, plan_of, plan_path, request_of
+from synth.planning.request import portable_path
+
+
+def register(subparsers: Any) -> None:
+    """Declares the command."""
+    command = subparsers.add_parser("emit", help="write the runnable torch.distributed program")
+    add_request(command, file_only=False)
+    command.add_argument("--plan", metavar="FILE", help="emit this plan instead of deriving one")
+    command.add_argument("--standalone", action="store_true", help="one file that needs torch alone")
+    command.add_argument("--module", action="store_true", help="a torch.nn.Module instead of a command line")
+    command.add_argument("--sbatch", metavar="FILE", help="write an sbatch file for SLURM, too")
+    command.add_argument(
+        "--ranks-per-node", type=int, default=8, metavar="N", help="for --sbatch (default 8)"
+    )
+    command.add_argument("--walltime", default="00:10:00", metavar="HH:MM:SS", help="for --sbatch")
+    command.add_argument("-o", "--output", metavar="FILE", help="write the program to FILE instead of stdout")
+    command.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the program, and the sbatch file if one is asked for."""
+    plan = plan_of(args)
+    from synth.codegen.render import render
+
+    name = os.path.basename(args.output) if args.output else "PROGRAM.py"
+    text = render(plan, args.standalone, command_line(args), args.module, name)
+    if args.sbatch:
+        from synth.codegen.sbatch import render_sbatch
+
+        program = os.path.basename(args.output or "program.py")  # the script stands beside the program
+        write_whole(args.sbatch, render_sbatch(plan, program, args.ranks_per_node, args.walltime))
+    put(text, args.output)
+    return 0
+
+
+def command_line(args: argparse.Namespace) -> str:
+    """The command that emits the same program, for its header: no paths of this machine."""
+    named = plan_path(args)
+    words = (
+        ["synth", "emit", "--plan", portable_path(named)] if named else request_of(args).command_line("emit")
+    )
+    words += ["--standalone"] if args.standalone else []
+    words += ["--module"] if args.module else []
+    words += ["-o", portable_path(args.output)] if args.output else []
+    return shlex.join(words)

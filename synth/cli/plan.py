@@ -1,0 +1,83 @@
+"""`synth plan`: derives the plan of a layer, or of every layer of a network, and prints it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from synth.base.atomic_write import put
+from synth.cli.arguments import add_request, json_text, plan_of
+from synth.planning.request import STAGES
+
+
+def register(subparsers: Any) -> None:
+    """Declares the command."""
+    command = subparsers.add_parser("plan", help="derive grid, distribution and schedule; print the report")
+    add_request(command, file_only=True)
+    command.add_argument("--relax", action="store_true", help="solve the geometric program, too")
+    command.add_argument(
+        "--stop-after",
+        choices=STAGES,
+        default="plan",
+        help="print the result of this stage of the derivation",
+    )
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the plan as one JSON object")
+    form.add_argument("--certify", action="store_true", help="print a certificate of the lower bound")
+    form.add_argument("--explain", nargs="?", const="text", choices=("text", "latex"), help="derive it")
+    command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
+    command.add_argument(
+        "--solver",
+        choices=("auto", "path", "elimination", "mip"),
+        default="auto",
+        help="network files: how the choice per layer is made (all exact)",
+    )
+    command.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the plan in the form that is asked for: report, stage, JSON, certificate or derivation."""
+    if str(args.layer).endswith((".yaml", ".yml")):
+        from synth.cli.network_arguments import is_network_file
+
+        if is_network_file(args.layer):
+            return _run_network(args)
+    plan = plan_of(args)
+    if args.certify:
+        from synth.analysis.certificate import certificate
+
+        put(json_text(certificate(plan)), args.output)
+        return 0
+    if args.explain:
+        from synth.reports.derivation import explain
+
+        put(explain(plan, args.explain), args.output)
+        return 0
+    relaxed = None
+    if args.relax:
+        from synth.bounds.geometric_program import relax_received
+
+        relaxed = relax_received(plan.nest, plan.used_procs, plan.limit_words).cost
+    if args.json:
+        from synth.planning.plan_json import to_json
+
+        put(json_text(to_json(plan, relaxed)), args.output)
+        return 0
+    from synth.reports.text import stage_text
+
+    text = stage_text(plan, args.stop_after).rstrip("\n") + "\n"
+    if relaxed is not None:
+        text += f"\nrelaxation (geometric program): {relaxed:.1f} received words\n"
+    put(text, args.output)
+    return 0
+
+
+def _run_network(args: argparse.Namespace) -> int:
+    from synth.cli.network_arguments import network_plan_of
+
+    plan = network_plan_of(args)
+    from synth.network.planner.plan_json import to_json
+    from synth.network.planner.report import report
+
+    put(json_text(to_json(plan)) if args.json else report(plan), args.output)
+    return 0

@@ -1,0 +1,40 @@
+"""`synth replay`: plays the plan of a network on a machine, event by event."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from synth.base.atomic_write import write_whole
+from synth.cli.arguments import add_balance, json_text
+from synth.planning.request import PlanRequest
+
+
+def register(subparsers: Any) -> None:
+    """Declares the command."""
+    command = subparsers.add_parser("replay", help="replay a network plan on a machine, event by event")
+    add = command.add_argument
+    add("layer", metavar="NET", help="network file (YAML)")
+    add("--procs", type=int, metavar="P", required=True, help="processes, up to 1000000")
+    add("--machine", metavar="FILE", required=True, help="machine file, or a shipped machine")
+    add("--memory", metavar="SIZE", help="bytes per process, e.g. 16GiB")
+    add("--objective", choices=("words", "time"), default="time")
+    add_balance(command)
+    add("--pass", dest="pass_", choices=("forward", "training"), default=PlanRequest.pass_)
+    add("--trace", metavar="FILE", help="write a Chrome trace (JSON) for Perfetto")
+    add("--json", action="store_true", help="print one JSON object")
+    command.set_defaults(run=run, solver="auto")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replays the plan and prints its times."""
+    from synth.cli.network_arguments import network_plan_of
+    from synth.prediction.replay import replay
+
+    made = replay(network_plan_of(args))
+    if args.trace:
+        write_whole(args.trace, json.dumps(made.chrome_trace()) + "\n")
+    sys.stdout.write(json_text(made.to_json()) if args.json else f"{made}\n")
+    return 0

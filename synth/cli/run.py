@@ -1,0 +1,43 @@
+"""`synth run`: plans, emits and runs a program under torchrun on this machine, and checks the outcome."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from synth.base.errors import UsageError
+from synth.cli.arguments import add_request, json_text, plan_of
+
+MOST_RANKS = 512  # that `synth run` starts on this machine
+
+
+def register(subparsers: Any) -> None:
+    """Declares the command."""
+    command = subparsers.add_parser("run", help="plan, emit, run under torchrun here, check values and words")
+    add_request(command, file_only=False)
+    command.add_argument("--plan", metavar="FILE", help="run this plan instead of deriving one")
+    command.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds a rank may wait")
+    command.add_argument("--bench", type=int, default=3, metavar="N", help="timed repetitions (default 3)")
+    command.add_argument(
+        "--tune", action="store_true", help="time forms of the local kernel first, use the best"
+    )
+    command.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
+    command.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the program and prints the outcome. Raises `RunError` or `CheckError`."""
+    if not 0 < args.timeout < 1e9 or not 0 <= args.bench < 1e9:
+        raise UsageError("--timeout must be positive and --bench at least 0; both below 1e9")
+    plan = plan_of(args)
+    if plan.procs > MOST_RANKS:
+        raise UsageError(
+            f"{plan.procs} processes are too many for one machine, at most {MOST_RANKS}; "
+            "write the program with `synth emit --sbatch` and start it on a cluster"
+        )
+    from synth.launch import run as launch
+
+    outcome = launch.run(plan, timeout=args.timeout, repetitions=args.bench, tune=args.tune)
+    sys.stdout.write(json_text(outcome.to_json()) if args.json else f"{outcome}\n")
+    return 0

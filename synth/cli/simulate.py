@@ -1,0 +1,28 @@
+"""`synth simulate`: interprets the schedule of all ranks in one process."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from synth.cli.arguments import add_request, json_text, plan_of
+
+
+def register(subparsers: Any) -> None:
+    """Declares the command."""
+    command = subparsers.add_parser("simulate", help="interpret the schedule of all ranks in one process")
+    add_request(command, file_only=False)
+    command.add_argument("--count", action="store_true", help="count words and memory only, no values")
+    command.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
+    command.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Interprets the plan and prints the outcome. Raises `CheckError`."""
+    plan = plan_of(args)
+    from synth.simulation.simulate import simulated
+
+    outcome = simulated(plan, values=not args.count)
+    sys.stdout.write(json_text(outcome.to_json()) if args.json else f"{outcome}\n")
+    return 0

@@ -1,0 +1,227 @@
+"""Plan files: `--plan` and `synth.read_plan` read what `synth plan --json` wrote, bit for bit.
+
+Only the decisions are read; every number that follows from them is derived anew and compared, so a plan
+file that was edited, or written by another version, is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from synth.base.errors import InputError
+from synth.base.work_balance import MOST_BALANCE
+from synth.base.yaml_positions import shown
+from synth.layer.axes import AXES, ROW_MAJOR, TENSORS, Axis, Order, PerAxis, Tensor, placement
+from synth.layer.layer import Layer
+from synth.layer.passes import GRADIENTS, TURNED, Pass, Passes, Task, sequences
+from synth.planning.plan import Algorithm, Plan, is_2d
+from synth.planning.plan_json import SCHEMA, exact_json
+from synth.planning.request import MOST_PROCS
+from synth.schedule.pass_plan import PassPlan
+
+NETWORK_SCHEMA = "synth.network-plan/1"
+LARGEST = 16 * 2**20  # bytes of a plan file
+MOST_BYTES, MOST_WORK = 2**70, 2**300  # larger numbers are nonsense
+REMEDY = "write the plan anew with `synth plan --json -o plan.json`"
+TENSOR_OF: dict[str, Tensor] = {tensor.lower(): tensor for tensor in TENSORS}
+
+TensorName = Literal["in", "ker", "out"]
+
+
+class Parts(msgspec.Struct, forbid_unknown_fields=True):
+    """A number per axis; an axis that the layer does not have is 1."""
+
+    b: int = 1
+    g: int = 1
+    d: int = 1
+    h: int = 1
+    w: int = 1
+    c: int = 1
+    k: int = 1
+
+
+class PassEntry(msgspec.Struct, rename={"pass_": "pass"}):
+    """The plan of one pass."""
+
+    pass_: Pass
+    stationary: TensorName
+    tiles: Parts
+    swapped: bool
+    kept: list[TensorName]  # reused from an earlier pass
+    keeps: list[TensorName]  # saved for a later one
+
+
+class MemoryEntry(msgspec.Struct):
+    """The part of `memory` that is a decision of the user."""
+
+    limit_bytes: int | None
+
+
+class BalanceEntry(msgspec.Struct):
+    """The part of `balance` that is not derived."""
+
+    allowed: float
+    least_work: int | None
+    exact_procs: bool
+
+
+class PlanEntry(msgspec.Struct, rename={"pass_": "pass"}):
+    """The fields of a plan file that are read; all others are derived from them and compared."""
+
+    procs: int
+    grid: Parts
+    pass_: Task
+    passes: list[PassEntry]
+    memory: MemoryEntry
+    balance: BalanceEntry
+    order: list[Axis]
+    algorithm: Algorithm
+
+
+def read_plan(path: str | os.PathLike[str]) -> Plan:
+    """A plan from a file. Raises `InputError` where it is no plan, was edited, or is of another version."""
+    return parse_plan(plan_text(path), shown(os.fspath(path), 4096))
+
+
+def plan_text(path: str | os.PathLike[str]) -> str:
+    """The text of a plan file, of a layer or a network. Raises `InputError` where it cannot be read."""
+    name = shown(os.fspath(path), 4096)
+    try:
+        if not Path(path).is_file():
+            raise InputError(f"{name}: no such file, or not a plain one; name a plan file")
+        if Path(path).stat().st_size > LARGEST:
+            raise InputError(f"{name}: larger than {LARGEST} bytes; a plan file is smaller")
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as fault:
+        raise InputError(
+            f"{name}: cannot be read ({fault.strerror}); check the path and its rights"
+        ) from fault
+    except UnicodeDecodeError as fault:
+        raise InputError(f"{name}: is not UTF-8 text; {REMEDY}") from fault
+
+
+def parse_plan(text: str, name: str) -> Plan:
+    """A plan from the text of a file; `name` is for messages."""
+    try:
+        data = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as fault:
+        place = f":{fault.lineno}:{fault.colno}" if isinstance(fault, json.JSONDecodeError) else ""
+        raise InputError(f"{name}{place}: is not JSON; {REMEDY}") from fault
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        schema = data.get("schema") if isinstance(data, dict) else None
+        if schema == NETWORK_SCHEMA:
+            raise InputError(
+                f"{name}: is the plan of a network, and this takes the plan of a layer; "
+                "run it with `synth.parallelize(model, shape, plan=...)`, or plan one of its layers"
+            )
+        raise InputError(f"{name}: schema is {str(schema)[:60]!r}, not {SCHEMA!r}; {REMEDY}")
+    layer_name = data.get("name")
+    if not isinstance(layer_name, str):
+        raise InputError(f"{name}: name is not text; {REMEDY}")
+    layer = Layer.from_json(data.get("problem"), name, layer_name)
+    data.setdefault("order", list(ROW_MAJOR))  # files from before there were others
+    plan = _decisions(data, layer, name)
+    for key, derived in exact_json(plan).items():
+        if _canonical(data.get(key)) != _canonical(derived):
+            said = f"{str(data.get(key))[:80]}, but the plan makes it {str(derived)[:80]}"
+            raise InputError(f"{name}: {key} is {said}; {REMEDY}")
+    return plan
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True)  # 4, 4.0 and true are three values
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(constant)
+
+
+def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
+    entry = _entry(data, name)
+    extents = layer.nest.extents
+    procs = _within(entry.procs, 1, MOST_PROCS, "procs", name)
+    grid = _axes(entry.grid, extents, "grid", name)
+    if grid.size > procs:
+        raise InputError(f"{name}: the grid has {grid.size} processes, more than procs {procs}; {REMEDY}")
+    work = PerAxis(*(-(-n // p) for n, p in zip(extents, grid, strict=True)))
+    first, *later = _passes(entry, work.with_("g", 1), layer.transposed, name)
+    limit_bytes, least_work = entry.memory.limit_bytes, entry.balance.least_work
+    if limit_bytes is not None:
+        _within(limit_bytes, 1, MOST_BYTES, "memory.limit_bytes", name)
+    if least_work is not None:
+        _within(least_work, 1, MOST_WORK, "balance.least_work", name)
+    if not 0 <= entry.balance.allowed <= MOST_BALANCE:
+        raise InputError(f"{name}: balance.allowed is not a number from 0 to {MOST_BALANCE:g}; {REMEDY}")
+    plan = Plan(
+        layer,
+        procs,
+        grid,
+        first,
+        limit_bytes=limit_bytes,
+        balance=entry.balance.allowed,
+        exact_procs=entry.balance.exact_procs,
+        least_work=least_work,
+        later=tuple(later),
+        order=_order(entry.order, grid, name),
+        algorithm=entry.algorithm,
+    )
+    if is_2d(plan.distribution, plan.pass_plans) != (plan.algorithm == "2D"):
+        raise InputError(f"{name}: algorithm is {plan.algorithm}, which the grid contradicts; {REMEDY}")
+    return plan
+
+
+def _entry(data: dict[str, Any], name: str) -> PlanEntry:
+    """The fields that are read, with their types checked."""
+    try:
+        return msgspec.convert(data, PlanEntry)
+    except msgspec.ValidationError as fault:
+        what, _, where = str(fault).partition(" - at ")
+        path = re.sub(r"`\$\.?|`", "", where)
+        sentence = shown(what[0].lower() + what[1:], 200)
+        raise InputError(f"{name}: {path}{': ' * bool(path)}{sentence}; {REMEDY}") from fault
+
+
+def _order(axes: list[Axis], grid: PerAxis, name: str) -> Order:
+    if sorted(axes) != sorted(AXES):
+        raise InputError(f"{name}: order does not name each of the axes {', '.join(AXES)} once; {REMEDY}")
+    return placement(grid, axes)
+
+
+def _passes(entry: PlanEntry, most: PerAxis, transposed: bool, name: str) -> list[PassPlan]:
+    """The plans of the passes, which must be those of what the plan computes."""
+    pass_plans = [_pass_plan(each, most, f"passes[{i}].tiles", name) for i, each in enumerate(entry.passes)]
+    allowed: set[Passes]
+    if entry.pass_ == "training":
+        subsets = (GRADIENTS, *((tensor,) for tensor in GRADIENTS))
+        allowed = {each for gradients in subsets for each in sequences(transposed, gradients)}
+    else:
+        allowed = {(TURNED[entry.pass_] if transposed else entry.pass_,)}
+    if tuple(pass_plan.pass_ for pass_plan in pass_plans) not in allowed:
+        raise InputError(f"{name}: passes are not those of pass {entry.pass_!r}; {REMEDY}")
+    return pass_plans
+
+
+def _pass_plan(entry: PassEntry, most: PerAxis, key: str, name: str) -> PassPlan:
+    reused, saved = (frozenset(TENSOR_OF[each] for each in names) for names in (entry.kept, entry.keeps))
+    counts = _axes(entry.tiles, most, key, name)
+    return PassPlan(TENSOR_OF[entry.stationary], counts, entry.swapped, entry.pass_, reused, saved)
+
+
+def _axes(parts: Parts, most: PerAxis, key: str, name: str) -> PerAxis:
+    return PerAxis(
+        *(_within(getattr(parts, axis), 1, getattr(most, axis), f"{key}.{axis}", name) for axis in AXES)
+    )
+
+
+def _within(value: int, least: int, most: int, key: str, name: str) -> int:
+    if not least <= value <= most:
+        raise InputError(
+            f"{name}: {key} is {str(value)[:60]}, not a whole number from {least} to {most}; {REMEDY}"
+        )
+    return value

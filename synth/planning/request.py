@@ -1,0 +1,237 @@
+"""What a user may ask of the planner for one layer: every default and every check stands here once.
+
+`synth.plan(...)` and the commands build the same `PlanRequest`; `derive` turns it into a plan. Its
+`command_line` is the `synth` command that makes the same request.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Literal, get_args
+
+from synth.base.errors import UsageError
+from synth.base.units import as_bytes
+from synth.base.work_balance import BALANCE, check_balance
+from synth.layer.axes import AXES, Tensor
+from synth.layer.passes import GRADIENTS, TASKS
+
+if TYPE_CHECKING:
+    from synth.layer.layer import Layer
+    from synth.search.strategies import Strategy
+
+Objective = Literal["words", "time", "paper"]
+Stationary = Literal["auto", "out", "in", "ker"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+STATIONARY: tuple[Stationary, ...] = get_args(Stationary)
+STAGES = (
+    "layer",
+    "nest",
+    "optimum",
+    "grid",
+    "distribution",
+    "schedule",
+    "plan",
+)  # of `derive`, for `--stop-after`
+MOST_PROCS = 2**30
+MOST_PANELS = 2**40
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """A request for the plan of one layer, checked.
+
+    layer: a `Layer`, or the path of a layer file.
+    procs: processes; the plan may leave a few idle, see `exact_procs`.
+    memory: bytes per process, as a number or like "16GiB"; None for the machine's, or any amount.
+    objective: "words" (fewest received words, exact), "paper" (least Eq. 10 of SPAA'21, on exactly `procs`
+        processes) or "time" (fewest seconds on `machine`).
+    stationary: the stationary tensor, or "auto".
+    grid: fixed parts of the grid, e.g. {"b": 4, "k": 2}.
+    balance: extra work that the most loaded process may do, as a fraction.
+    exact_procs: whether every process must work.
+    pass_: what the plan computes; "training" is forward and the gradients on one grid.
+    machine: a machine file, or the name of a shipped machine.
+    strategy: the name of a strategy (`search.strategies`) within which the plan must stay, e.g. "2.5D".
+    order: the axes as they run over the ranks, the last one fastest; None for row-major.
+    panels: panels of the streaming loop; None for as many as overlap and memory ask for.
+    gradients: the gradients that a training step computes: "in", "ker" or both.
+
+    Raises `UsageError` for a value out of range and for values that contradict each other. What depends on
+    the layer is checked by `check_layer`.
+    """
+
+    layer: Layer | str | os.PathLike[str]
+    procs: int
+    memory: int | str | None = None
+    objective: str = "words"
+    stationary: str = "auto"
+    grid: Mapping[str, int] | None = None
+    balance: float = BALANCE
+    exact_procs: bool = False
+    pass_: str = "forward"
+    machine: str | os.PathLike[str] | None = None
+    strategy: str | None = None
+    order: Sequence[str] | None = None
+    panels: int | None = None
+    gradients: Sequence[str] = tuple(tensor.lower() for tensor in GRADIENTS)
+
+    def __post_init__(self) -> None:
+        self._check_source()
+        as_bytes(self.memory)
+        if self.grid is not None and not isinstance(self.grid, Mapping):
+            raise UsageError(f'grid is {self.grid!r}; write it like {{"b": 4, "k": 2}}')
+        if not _is_whole(self.procs, MOST_PROCS):
+            raise UsageError(f"procs is {self.procs!r}; it must be a whole number from 1 to {MOST_PROCS}")
+        if self.stationary not in STATIONARY:
+            raise UsageError(f"stationary is {self.stationary!r}; it must be one of {', '.join(STATIONARY)}")
+        check_balance(self.balance)
+        if self.pass_ not in TASKS:
+            raise UsageError(f"pass is {self.pass_!r}; it must be one of {', '.join(TASKS)}")
+        if self.panels is not None and not _is_whole(self.panels, MOST_PANELS):
+            raise UsageError(f"panels is {self.panels!r}; it must be from 1 to {MOST_PANELS}")
+        self._check_gradients()
+        self._check_order()
+        self._check_objective()
+        self._check_strategy()
+
+    def _check_source(self) -> None:
+        if isinstance(self.layer, str | os.PathLike):
+            return
+        from synth.layer.layer import Layer
+
+        if not isinstance(self.layer, Layer):
+            raise UsageError(f"layer is {self.layer!r}; give a Layer, or the path of a layer file")
+
+    def _check_gradients(self) -> None:
+        names = self.gradients
+        if isinstance(names, str) or not names or not set(names) <= set(PlanRequest.gradients):
+            raise UsageError(f"gradients is {names!r}; it must name in, ker or both")
+        if set(names) != set(PlanRequest.gradients) and self.pass_ != "training":
+            raise UsageError(
+                f"gradients {','.join(names)} are those of a training step, not of pass {self.pass_}; "
+                "leave them out or ask for pass training"
+            )
+
+    def _check_order(self) -> None:
+        if self.order is None:
+            return
+        if not isinstance(self.order, Sequence):
+            raise UsageError(f"order is {self.order!r}; write axes, the last one fastest, like 'bhkc'")
+        for axis in self.order:
+            if axis not in AXES or list(self.order).count(axis) > 1:
+                raise UsageError(
+                    f"order {','.join(map(str, self.order))} has {axis!r}; "
+                    f"name each of {', '.join(AXES)} at most once"
+                )
+
+    def _check_objective(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise UsageError(f"objective is {self.objective!r}; it must be one of {', '.join(OBJECTIVES)}")
+        if self.objective == "paper" and self.strategy is not None:
+            raise UsageError(f"objective paper chooses its own grid; leave out strategy {self.strategy}")
+        if self.objective == "time" and self.machine is None:
+            raise UsageError("objective time needs a machine; name a machine file or a shipped machine")
+
+    def _check_strategy(self) -> None:
+        strategy = self.named_strategy
+        if strategy is None:
+            return
+        for axis, parts in (self.grid or {}).items():
+            if axis in AXES and axis not in strategy.axes and parts != 1:
+                raise UsageError(
+                    f"strategy {strategy.name} does not split axis {axis}; leave {axis}={parts} out of grid"
+                )
+        own = strategy.stationary
+        if own is not None and self.stationary not in ("auto", own.lower()):
+            raise UsageError(f"strategy {strategy.name} keeps {own} stationary, not {self.stationary}")
+
+    def check_layer(self, layer: Layer) -> None:
+        """Raises `UsageError` where memory, grid or objective do not fit the layer."""
+        limit_bytes, extents = self.limit_bytes, layer.nest.extents
+        if limit_bytes is not None and limit_bytes < layer.nest.word_bytes:
+            raise UsageError(f"memory is {limit_bytes} bytes; it must hold at least one {layer.dtype} word")
+        for axis, parts in (self.grid or {}).items():
+            if axis not in AXES:
+                raise UsageError(f"grid has no axis {axis!r}; the axes are {', '.join(AXES)}")
+            most = getattr(extents, axis)
+            if isinstance(parts, bool) or not isinstance(parts, int):
+                raise UsageError(
+                    f"grid {axis}={parts!r} is no count; it must be a whole number from 1 to {most}"
+                )
+            if not 1 <= parts <= most:
+                raise UsageError(
+                    f"grid {axis}={parts} cannot cut N_{axis}={most}; it must be from 1 to {most}"
+                )
+        if self.objective == "paper" and (self.grid or self.stationary not in ("auto", "out")):
+            raise UsageError(
+                f"objective paper chooses grid and stationary tensor of {layer.name}; leave them out"
+            )
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The memory limit per process."""
+        return as_bytes(self.memory)
+
+    @property
+    def gradient_tensors(self) -> tuple[Tensor, ...]:
+        """The tensors whose gradients a training step computes."""
+        return tuple(tensor for tensor in GRADIENTS if tensor.lower() in self.gradients)
+
+    @property
+    def named_strategy(self) -> Strategy | None:
+        """The strategy that `strategy` names. Raises `UsageError` for an unknown name."""
+        if self.strategy is None:
+            return None
+        from synth.search.strategies import STRATEGIES  # the search imports numpy
+
+        known = {each.name: each for each in STRATEGIES}
+        if self.strategy not in known:
+            raise UsageError(f"strategy is {self.strategy!r}; it must be one of {', '.join(known)}")
+        return known[self.strategy]
+
+    def command_line(self, command: str = "plan") -> list[str]:
+        """The words of the `synth` command that makes this request; what has its default is left out.
+
+        Paths are those of `portable_path`. Raises `UsageError` where the layer is not a file.
+        """
+        if not isinstance(self.layer, str | os.PathLike):
+            raise UsageError("a layer that was built in Python has no command line; write a layer file")
+        words = ["synth", command, portable_path(self.layer), "--procs", str(self.procs)]
+        for field in fields(self)[2:]:
+            value = getattr(self, field.name)
+            if value != field.default and value != {}:
+                words += flag_words(field.name, value)
+        return words
+
+
+def flag_words(name: str, value: object) -> list[str]:
+    """The words that give a field of `PlanRequest` a value on the command line."""
+    flag = f"--{name.rstrip('_').replace('_', '-')}"
+    match value:
+        case True:
+            return [flag]
+        case Mapping():
+            return [flag, ",".join(f"{axis}={parts}" for axis, parts in value.items())]
+        case str() if name != "order":
+            return [flag, portable_path(value) if name == "machine" else value]
+        case os.PathLike():
+            return [flag, portable_path(value)]
+        case Sequence():
+            return [flag, ",".join(value)]
+        case _:
+            return [flag, str(value)]
+
+
+def portable_path(path: str | os.PathLike[str]) -> str:
+    """A relative path as it is; of an absolute path, or one with `..` or `~`, the file's name alone."""
+    given = PurePath(path)
+    machine_specific = given.is_absolute() or ".." in given.parts or "~" in given.parts
+    return given.name if machine_specific else os.fspath(path)
+
+
+def _is_whole(value: object, most: int) -> bool:
+    """Whether a value is an integer, and no bool, from 1 to `most`."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most

@@ -1,0 +1,46 @@
+"""A plan in a few lines: `print(plan)`. The full report is `synth.report(plan)`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from synth.base.text_table import wrapped
+from synth.base.units import show_bytes, show_words
+
+if TYPE_CHECKING:
+    from synth.planning.plan import Plan
+
+
+def summary(plan: Plan) -> str:
+    """About eight lines: the layer, what was decided, words, memory and bound."""
+    size, total = plan.nest.word_bytes, plan.words["total"]
+    limit = f" of {show_bytes(plan.limit_bytes)}" if plan.limit_bytes else ""
+    ratio = "" if plan.ratio is None else f"; plan / bound = {plan.ratio:.3f}"
+    lines = [
+        *heading(plan),
+        f"grid    {plan.grid.shown()}",
+        f"work    {plan.work.shown()} per process, at most",
+        *(f"{'passes' if not i else '':<8}{pass_plan}" for i, pass_plan in enumerate(plan.pass_plans)),
+        f"words   {show_words(total)} received per process, at most = {show_bytes(total * size)}",
+        f"memory  {show_words(plan.used_words)} words used per process, at most "
+        f"= {show_bytes(plan.used_bytes)}{limit}",
+        f"bound   {show_words(plan.bound.words)} received words{ratio}",
+    ]
+    if plan.timed:
+        machine, found = plan.timed
+        lines.append(f"time    {found.seconds * 1e6:.1f} µs on {machine.name}")
+    return "\n".join(wrapped(lines))
+
+
+def heading(plan: Plan) -> list[str]:
+    """Layer, plan, algorithm, processes."""
+    idle = plan.procs - plan.used_procs
+    left = f", {idle} idle" if idle else ""
+    stationary = ", ".join(dict.fromkeys(pass_plan.stationary for pass_plan in plan.pass_plans))
+    turned = [f"as the backward-data pass of {plan.layer.conv}, whose Out is the layer's input"]
+    return [
+        f"{plan.layer.name}: {plan.layer}",
+        *(turned if plan.layer.transposed else []),
+        f"plan {plan.id}: {plan.pass_}, {plan.algorithm} algorithm, {stationary} stationary, "
+        f"{plan.used_procs} of {plan.procs} processes{left}",
+    ]

@@ -1,0 +1,115 @@
+"""The second half of the text report: what a plan costs, what is proven, its time, the named strategies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from synth.base.text_table import table
+from synth.base.units import show_bytes, show_words
+from synth.layer.axes import LACKS, ROW_MAJOR, TENSORS
+from synth.machine.hierarchy import Machine
+from synth.machine.rank_groups import group_of
+from synth.planning.comparison import compare
+from synth.search.strategies import Alternative
+
+if TYPE_CHECKING:
+    from synth.planning.plan import Plan
+    from synth.search.fastest import Fastest
+
+
+def costs(plan: Plan) -> list[str]:
+    """Words received and memory held by the most loaded process."""
+    words, size = plan.words, plan.nest.word_bytes
+    halo = f" (of which halo {show_words(words['halo'])})" if words["halo"] else ""
+    memory = plan.memory
+    limit = f" of {show_bytes(plan.limit_bytes)}" if plan.limit_bytes else ""
+    phases = ", ".join(f"{name} {show_words(n)}" for name, n in memory_stages(plan).items())
+    received = ", ".join(
+        f"{name} {show_words(words[name.lower()])}{halo if name == 'In' else ''}" for name in TENSORS
+    )
+    total = words["total"]
+    return [
+        "words received per process, at most",
+        f"  {received}; together {show_words(total)} words = {show_bytes(total * size)}",
+        "memory per process, at most",
+        f"  {show_words(memory.words)} words = {show_bytes(plan.used_bytes)}{limit}  ({phases})",
+    ]
+
+
+def memory_stages(plan: Plan) -> dict[str, int]:
+    """Words that a process holds at most, stage by stage; nothing to gather, no such stage."""
+    memory = plan.memory
+    gathers = any(schedule.program.gathers for schedule in plan.schedules)
+    kinds = {
+        "shares": memory.shares,
+        "halo": memory.halo,
+        "gather": memory.expand if gathers else 0,
+        "loop": memory.loop,
+        "reduce": memory.reduce,
+    }
+    if max(kinds.values()) < memory.words:  # nothing but shares and the result
+        kinds["shares and result"] = memory.words
+    return {name: words for name, words in kinds.items() if words}
+
+
+def certificates(plan: Plan) -> list[str]:
+    """Lower bound, ratio, closed form."""
+    ratio = "none: the bound is 0" if plan.ratio is None else f"{plan.ratio:.3f}"
+    form = plan.closed_form
+    binding = ", ".join(form.binding) or "none"
+    return [
+        "certificates",
+        f"  universal lower bound   {show_words(plan.bound.words)} received words; plan / bound = {ratio}",
+        f"  closed form             {show_words(form.cost)} accessed words (owned ones count, too), "
+        f"{form.stationary} stationary",
+        f"                          Eq. 4 of Li et al., SPAA'21, case {form.case} ({form.algorithm}) "
+        f"at T_k={form.t_k:.4g}, T_x={form.t_x:.4g}",
+        f"                          binding: {binding}",
+    ]
+
+
+def strategy_lines(plan: Plan) -> list[str]:
+    """The named strategies beside the plan."""
+    total = plan.words["total"]
+    seconds = plan.timed[1].seconds if plan.timed else None
+
+    def row(each: Alternative) -> list[str]:
+        if each.words is None or each.grid is None or each.used_bytes is None:
+            return [each.name, *["-"] * (4 if seconds is None else 6), each.why]
+        over = f"{each.words / total:.2f}" if total else "-"
+        cells = [each.name, each.grid.shown(), show_words(each.words), over, show_bytes(each.used_bytes)]
+        if seconds and each.seconds:
+            cells += [f"{1e3 * each.seconds:.4g} ms", f"{each.seconds / seconds:.2f}"]
+        return [*cells, each.why]
+
+    time = [] if seconds is None else ["time", "time / plan"]
+    mine = Alternative("this plan", plan.grid, total, plan.used_bytes, True, "", seconds)
+    rows = [["strategy", "grid", "words", "/ plan", "memory", *time, ""], row(mine)]
+    return table([*rows, *map(row, compare(plan))], right=[2, 3, 4, 5, 6] if time else [2, 3, 4])
+
+
+def time_lines(plan: Plan, machine: Machine, found: Fastest) -> list[str]:
+    """Seconds, what each tensor's communication costs and where it runs, and a faster placement."""
+    lines = [f"time on {machine}"]
+    for time in found.times:
+        lines.append(
+            f"  {time.pass_}: {time.total * 1e6:.1f} µs = computing {time.compute * 1e6:.1f} µs + exposed "
+            f"communication {time.exposed * 1e6:.1f} µs (of {time.comm * 1e6:.1f} µs in all)"
+        )
+        rows = [_row(plan, machine, *part) for part in time.parts]
+        lines += [f"    {line}" for line in table(rows, right=[1])] if rows else ["    nothing travels"]
+    if found.order_seconds < found.seconds * (1 - 1e-9):
+        order = "".join(axis for axis in found.order if getattr(plan.grid, axis) > 1)
+        lines.append(
+            f"  ranks placed by {order} (last fastest) would take {found.order_seconds * 1e6:.1f} µs"
+        )
+    return lines
+
+
+def _row(plan: Plan, machine: Machine, name: str, algorithm: str, seconds: float) -> list[str]:
+    where = ""
+    if name in TENSORS:
+        group = group_of(machine, plan.grid, ROW_MAJOR, LACKS[name])
+        crossed = ", ".join(f"{units} along {machine.levels[level].name}" for level, units in group.units())
+        where = f"groups of {group.size}: {crossed}"
+    return [name, f"{seconds * 1e6:.1f} µs", algorithm, where]
