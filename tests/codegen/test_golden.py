@@ -13,7 +13,8 @@ from cases import CASES
 
 from synth.cli.main import main
 from synth.codegen.sbatch import render_sbatch
-from synth.planning.plan_json import exact_json, read_plan
+from synth.planning.plan_file import read_plan
+from synth.planning.plan_json import exact_json
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GRID = "--grid h=2,c=2,k=2"
