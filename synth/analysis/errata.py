@@ -100,7 +100,7 @@ def missing_case(layer: Layer, procs: int) -> Erratum:
     (case, words), (name, right) = table1_printed(problem), table1_corrected(problem)
     return Erratum(
         "Table 1",
-        "case 1b (t* < q_O < M_L: the share q_O itself is the tile) is missing, row 2 answers instead",
+        "case 1b (t* < q_O < M_L: the shard q_O itself is the tile) is missing, row 2 answers instead",
         f"{layer.name}: {layer}, P = {procs}, ample memory",
         f"{show_words(words)} words, case {case}: {words / form.cost:.3f} of the optimum",
         f"{show_words(right)} words, case {name}; with T <= N kept {show_words(form.cost)}",
@@ -129,7 +129,7 @@ def tile_bounds() -> Erratum:
         "Eq. 5 to 9",
         "1 <= T <= N is not enforced",
         f"{CONV2.name}, P = 4: the tile of case 1b",
-        f"T_k = sqrt(q_O*S/RS) = {(problem.shares['Out'] * problem.S / problem.RS) ** 0.5:.0f}",
+        f"T_k = sqrt(q_O*S/RS) = {(problem.shards['Out'] * problem.S / problem.RS) ** 0.5:.0f}",
         f"N_k = {problem.Nk:.0f}, so T_k = {form.t_k:.0f} and T_x = {form.t_x:.0f}",
     )
 
@@ -139,7 +139,7 @@ def table2_row1() -> Erratum:
     problem = Eq4.of(CONV4.nest, 16, 32768)
     return Erratum(
         "Table 2, row 1",
-        "the share is the least of q_O, q_K, q_I, with RS in q_K and S in q_I; print leaves these out",
+        "the shard is the least of q_O, q_K, q_I, with RS in q_K and S in q_I; print leaves these out",
         f"{CONV4.name}, P = 16, M_L = 32 768 words",
         f"{show_words(table2_printed(problem))} words, below every tile's cost",
         f"{show_words(table2_corrected(problem))} words, Ker stationary",

@@ -1,1 +1,1 @@
-"""Lower bounds on communication: universal, closed form, relaxation, and certificates of them."""
+"""Lower bounds on communication: universal bounds, closed forms, relaxations and certificates."""

@@ -1,12 +1,12 @@
-"""Checks a certificate of a lower bound: integers and fractions of the standard library, no floating point.
+"""Checks a certificate of a lower bound with integers and fractions, without floating point.
 
-The claim: however a convolution is computed, if P processes do each multiply-add once and none does more
-than `most_work` of them, every word of In, Ker and Out is owned once and a process holds at most M words,
-then a process receives at least `words` words, on average over the processes. The chain (proofs in
-docs/bounds.md):
+Assumptions of the claim: P processes do each multiply-add of a convolution once, none does more than
+`most_work` of them, every word of In, Ker and Out has one owner, and a process holds at most M words. The
+claim: a process receives at least `words` words, on average over the processes. The proof has six steps,
+which docs/bounds.md justifies:
 
-    1  facts      |Out|, |In|, |Ker|, F: counted here from the layer, loop by loop
-    2  constants  C(N, R)² <= square, by factorizations; weight <= C^(-2/3)
+    1  facts      |Out|, |In|, |Ker|, F: counted here from the layer, independently of the planner
+    2  constants  C(N, R)² <= square, by exact factorizations; weight <= C^(-2/3)
     3  mass       H >= ∏ over dimensions of Σ over taps of (outputs with a real input)·weight
     4  volume     the totals over all segments have X_O·X_I·X_K >= V = H³/q, q multiply-adds per segment
     5  duality    x_O·x_I·x_K <= V, so Σ X/x >= 3, and ν·(Σ X/x - 3) + Σ μ·(X - |T|) >= 0 with
@@ -29,18 +29,18 @@ from synth.layer.layer import Layer
 
 SCHEMA = "synth.certificate/1"
 TENSORS = ("Out", "In", "Ker")
-MOST_ROWS = 2**22  # outputs times taps of a dimension, counted one by one
-MOST_OUTPUTS = {2: 2**17, 3: 2**12, 4: 2**12}  # by taps: of a constant below √min(N, R)
-MOST_PROOF = 2**17  # rows of all factorizations of one interval's pieces; honest ones need a third of it
-BITS = 80  # fixed point of the factorizations; their residuals are exact
-Dim = tuple[int, int, int, int, int]  # input, kernel, stride, padding, dilation
+MOST_ROWS = 2**22  # limit of outputs times taps of a dimension, which are counted one by one
+MOST_OUTPUTS = {2: 2**17, 3: 2**12, 4: 2**12}  # taps -> limit of outputs for a constant below √min(N, R)
+MOST_PROOF = 2**17  # limit of matrix rows in one proof; certificates of the planner need a third of it
+BITS = 80  # fractional bits of the factorizations, whose residuals are computed exactly
+Dim = tuple[int, int, int, int, int]  # input size, kernel, stride, padding, dilation
 
 
 # --- 1: facts ------------------------------------------------------------------------------------------
 
 
 def tap_counts(dim: Dim) -> list[int]:
-    """Per tap: the output positions at which it meets a real input row."""
+    """Per tap: the number of output positions at which it reads an input row, not padding."""
     size, kernel, stride, padding, dilation = dim
     out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     rows = range(-padding, -padding + stride * out, stride)
@@ -48,17 +48,24 @@ def tap_counts(dim: Dim) -> list[int]:
 
 
 def classes(dim: Dim) -> list[tuple[int, list[int]]]:
-    """Taps that can meet the same input row: (output positions that one row's parity class has, the taps)."""
+    """The residue classes of taps, as (outputs N of the constant C(N, R), the taps).
+
+    Two taps are in the same class if they can read the same input row; see docs/bounds.md.
+    """
     size, kernel, stride, padding, dilation = dim
     out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     common = math.gcd(stride, dilation)
     step = stride // common
-    found = [list(range(first, kernel, step)) for first in range(min(step, kernel))]
-    return [(-(-out * common // dilation), taps) for taps in found]
+    members = [list(range(first, kernel, step)) for first in range(min(step, kernel))]
+    return [(-(-out * common // dilation), taps) for taps in members]
 
 
 def facts(problem: dict[str, Any]) -> tuple[dict[str, int], int, list[Dim], int]:
-    """Words of the tensors (In: rows that are read), real multiply-adds, dimensions, other loops' product."""
+    """The problem's (words per tensor, multiply-adds, spatial dimensions, product of the other loops).
+
+    `problem` is the layer's JSON. In counts only the rows that are read, and multiply-adds with padding do
+    not count. Raises `InputError` if the layer is too large to count.
+    """
     if problem["kind"] == "matmul":
         m, n, k = problem["input"]
         return {"Out": m * n, "In": m * k, "Ker": k * n}, m * n * k, [], m * n * k
@@ -66,7 +73,7 @@ def facts(problem: dict[str, Any]) -> tuple[dict[str, int], int, list[Dim], int]
     keys = ("kernel", "stride", "padding", "dilation")
     dims: list[Dim] = list(zip(sizes, *(problem[key] for key in keys), strict=True))
     filters, groups = problem["out_channels"], problem["groups"]
-    outs = inputs = taps = meets = 1
+    outs = inputs = taps = real = 1
     for dim in dims:
         size, kernel, stride, padding, dilation = dim
         out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
@@ -78,14 +85,14 @@ def facts(problem: dict[str, Any]) -> tuple[dict[str, int], int, list[Dim], int]
         tops = range(-padding, -padding + stride * out, stride)
         read = {top + dilation * tap for top in tops for tap in range(kernel)}
         inputs *= sum(0 <= row < size for row in read)
-        outs, taps, meets = outs * out, taps * kernel, meets * sum(tap_counts(dim))
+        outs, taps, real = outs * out, taps * kernel, real * sum(tap_counts(dim))
     words = {
         "Out": batch * filters * outs,
         "In": batch * channels * inputs,
         "Ker": filters * (channels // groups) * taps,
     }
     flat = batch * filters * (channels // groups)
-    return words, flat * meets, dims, flat
+    return words, flat * real, dims, flat
 
 
 # --- 2: constants --------------------------------------------------------------------------------------
@@ -94,8 +101,9 @@ def facts(problem: dict[str, Any]) -> tuple[dict[str, int], int, list[Dim], int]
 def below(outputs: int, lags: list[Fraction], square: Fraction) -> bool:
     """Whether the Toeplitz matrix T with diagonal 1 and these lags has no eigenvalue above `square`.
 
-    A fixed-point Cholesky factor G of square·I - T is guessed; square·I - T = G·Gᵀ + E exactly, so no
-    eigenvalue of T exceeds square + (largest row sum of |E|); a margin was set aside for that.
+    G is a fixed-point Cholesky factor of (square - margin)·I - T. The residual E with
+    (square - margin)·I - T = G·Gᵀ + E is exact, so no eigenvalue of T exceeds square - margin plus the
+    largest row sum of |E|. False means that this proof fails.
     """
     margin = Fraction(1, 2**40)
     scale, width = 1 << BITS, len(lags)
@@ -124,7 +132,7 @@ def below(outputs: int, lags: list[Fraction], square: Fraction) -> bool:
 
 
 def _lags(s: Fraction, e: Fraction, taps: int) -> list[Fraction] | None:
-    """Autocorrelation whose symbol is proportional to (y-s)(y-e), times 1+y for four taps; y = cos θ."""
+    """The autocorrelation whose symbol is proportional to (y-s)(y-e), times 1+y for 4 taps; y = cos θ."""
     p = [s * e, -(s + e), Fraction(1), Fraction(0)]
     if taps == 4:
         p = [p[0], p[0] + p[1], p[1] + 1, Fraction(1)]
@@ -135,7 +143,11 @@ def _lags(s: Fraction, e: Fraction, taps: int) -> list[Fraction] | None:
 
 
 def proved(outputs: int, taps: int, square: Fraction) -> bool:
-    """Whether C(outputs, taps)² <= square. C is symmetric in its arguments and at most √min."""
+    """Whether this function can prove C(outputs, taps)² <= square.
+
+    C is symmetric in its arguments and at most √min(outputs, taps). For 3 and 4 taps the proof is that of
+    `holder_brascamp_lieb._certified`, with exact arithmetic.
+    """
     few, many = sorted((outputs, taps))
     if few <= square:
         return True
@@ -145,15 +157,15 @@ def proved(outputs: int, taps: int, square: Fraction) -> bool:
         return below(many, [Fraction(1, 2)], square)
     ends = [Fraction(n, 2) for n in ((-2, -1, 0) if few == 3 else (-2, -1, 0, 1, 2))]
     pieces = list(itertools.pairwise(ends))
-    for start, end in pieces:  # the list grows: a piece that is not proved whole is proved in halves
-        shown = [
+    for start, end in pieces:  # the list grows: a piece without a proof is split into halves
+        control_points = [
             (lags := _lags(s, e, few)) is not None and below(many, lags, square)
             for s, e in ((start, start), (end, end), (start, end))
         ]
-        if all(shown):
+        if all(control_points):
             continue
-        if not (shown[0] and shown[1]) or len(pieces) * many > MOST_PROOF:
-            return False  # false at a point of the curve, or too close to call
+        if not (control_points[0] and control_points[1]) or len(pieces) * many > MOST_PROOF:
+            return False  # false at a point of the curve, or too close to decide
         middle = (start + end) / 2
         pieces += [(start, middle), (middle, end)]
     return True
@@ -163,7 +175,10 @@ def proved(outputs: int, taps: int, square: Fraction) -> bool:
 
 
 def check(data: dict[str, Any]) -> list[str]:
-    """The chain of a certificate, step by step, as text. Raises `CheckError` at the first false step."""
+    """Check the six steps of a certificate and return them as lines of text.
+
+    Raises `CheckError` at the first false step.
+    """
     problem = data["problem"]
     procs, segments, most_work = (_whole(data[key]) for key in ("procs", "segments", "most_work"))
     words, work, dims, flat = facts(problem)
@@ -212,7 +227,10 @@ def check(data: dict[str, Any]) -> list[str]:
 def _weights(
     constants: list[dict[str, Any]], needed: set[tuple[int, int]], lines: list[str]
 ) -> dict[tuple[int, int], Fraction]:
-    """(outputs, taps) -> a proved lower bound of C^(-2/3). Raises `CheckError`."""
+    """(outputs, taps) -> a proved lower bound of C^(-2/3). Appends step 2 to `lines`.
+
+    Raises `CheckError` if a constant is not proved, and `ValueError` for one that is not needed.
+    """
     weights: dict[tuple[int, int], Fraction] = {}
     for each in constants:
         outputs, taps = _whole(each["outputs"]), _whole(each["taps"])
@@ -244,7 +262,7 @@ def _fraction(text: object) -> Fraction:
 
 
 def check_file(path: str) -> list[str]:
-    """`check` of a file. Raises `InputError` where it is no certificate, `CheckError` at a false step."""
+    """`check` of a file. Raises `InputError` if it is not a certificate, `CheckError` at a false step."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as fault:

@@ -1,16 +1,16 @@
-"""Eq. 4 of SPAA'21 solved with all its bounds, and the tables that the paper prints.
+"""Eq. 4 of SPAA'21 solved in closed form with all its bounds, and the tables of the paper.
 
-Eq. 4 is Eq. 3 without halos, over the composite x = b·d·h·w. For a fixed number t of words of the
-stationary tile the best block product is max(q, t), so the problem has one variable:
+Eq. 4 is Eq. 3 without halos, over the composite index x = b·d·h·w. For a stationary tile of t words the
+best stationary slice has max(q, t) words. So the problem has one variable:
 
     minimise  max(q, t) + A·(a/Ta + b/Tb),  t = s·Ta·Tb <= min(M, A·s, s·Na·Nb),  1 <= Ta, Tb <= Na, Nb
 
-    stationary         s   a over Ta   b over Tb   q = its share of one process
+    stationary         s   a over Ta   b over Tb   q = its shard, words per process
     Out (c innermost)  1   S  over Tk  RS over Tx  Nk·Nx/P
     Ker (x innermost)  RS  S  over Tk  1  over Tc  RS·Nk·Nc/P
     In  (k innermost)  S   RS over Tx  1  over Tc  S·Nc·Nx/P
 
-with A = Nk·Nc·Nx/P. All words are those of SPAA'21's global virtual memory: accessed, not received.
+with A = Nk·Nc·Nx/P. All words are accessed words in SPAA'21's global virtual memory, not received words.
 Legend: N_ extents, T_ tiles, W_ blocks, S and RS products of strides and of kernel extents, M_L words.
 """
 
@@ -25,18 +25,18 @@ from synth.base.errors import InfeasibleError, UsageError
 from synth.layer.axes import SPATIAL, TENSORS, Tensor
 from synth.layer.nest import Nest
 
-NEAR = 1e-9  # relative distance at which a bound counts as attained
+NEAR = 1e-9  # relative distance below which a bound is attained
 
 
 class _Term(NamedTuple):
-    """The rows of the table above: the stationary tile is s·Ta·Tb words, the rest costs a/Ta + b/Tb."""
+    """A row of the module's table. The stationary tile has s·Ta·Tb words, the others cost A·(a/Ta + b/Tb)."""
 
     s: float
     a: float
     b: float
     q: float
-    names: tuple[str, str]  # which of k, x, c are Ta and Tb
-    lacked: str  # the third, the innermost loop
+    names: tuple[str, str]  # the indices of Ta and Tb: two of k, x, c
+    lacked: str  # the lacking index of the stationary tensor, whose loop is innermost
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ class Eq4:
     S: float
     P: float
     M_L: float = math.inf  # words
-    share: float = 1.0  # groups that a process works on, one after the other
+    groups_per_process: float = 1.0  # a process works on these groups one after the other
 
     @classmethod
     def of(cls, nest: Nest, procs: int, limit_words: float | None = None) -> Eq4:
-        """From a layer. `limit_words` is M_L, words for tiles; None for any amount.
+        """Eq. 4 of a layer. `limit_words` is M_L, the memory for tiles; None for unlimited.
 
-        No tensor lacks the group index g, so g is split first and costs nothing: P <= Ng processes work
-        on Ng/P groups each (`share`, a real number), each of them a problem for one process; P > Ng
-        processes stand as Ng teams of P/Ng. Processes beyond one multiply-add of (k, c, x) stay idle.
+        No tensor lacks the group index g, so splitting g costs nothing. P <= Ng processes have Ng/P groups
+        each (a real number), and every group is a problem for one process. P > Ng processes form Ng teams
+        of P/Ng. Processes beyond one per (k, c, x) iteration are idle. Raises `UsageError` if `procs` < 1.
         """
         if procs < 1:
             raise UsageError(f"Eq. 4 needs at least 1 process, not {procs}.")
@@ -70,7 +70,7 @@ class Eq4:
 
     @property
     def A(self) -> float:  # noqa: N802 - the paper's letter
-        """(k, c, x) triples per process and group."""
+        """(k, c, x) iterations per process and group."""
         return self.Nk * self.Nc * self.Nx / self.P
 
     @property
@@ -80,11 +80,11 @@ class Eq4:
 
     @property
     def t_star(self) -> float:
-        """t* = (A·K)^(2/3) words: the stationary tile of the 3D algorithm."""
+        """t* = (A·K)^(2/3): words of the stationary tile of the 3D algorithm."""
         return math.pow(self.A * self.K, 2 / 3)
 
     @property
-    def shares(self) -> dict[Tensor, float]:
+    def shards(self) -> dict[Tensor, float]:
         """q: words of each tensor per process. `(A·K)² = P·q_O·q_K·q_I`."""
         return {
             "Out": self.Nk * self.Nx / self.P,
@@ -93,8 +93,8 @@ class Eq4:
         }
 
     def term(self, stationary: Tensor) -> _Term:
-        """The row of the module's table."""
-        q = self.shares[stationary]
+        """The row of the module's table for a stationary tensor."""
+        q = self.shards[stationary]
         if stationary == "Out":
             return _Term(1, self.S, self.RS, q, ("k", "x"), "c")
         if stationary == "Ker":
@@ -108,7 +108,7 @@ class Eq4:
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """The optimum of Eq. 4: words accessed per process, and the tiles that attain it."""
+    """The optimum of Eq. 4: the accessed words per process, and tiles that attain them."""
 
     case: str  # 1a, 1b (2D); 2a (3D); 2b (2.5D)
     cost: float  # words
@@ -120,7 +120,7 @@ class ClosedForm:
 
     @property
     def algorithm(self) -> str:
-        """The matrix-product algorithm that the case generalises (SPAA'21, section 2.2)."""
+        """The matrix-product algorithm that the case generalizes (SPAA'21, section 2.2)."""
         return {"1": "2D", "2a": "3D", "2b": "2.5D"}[self.case if self.case[0] == "2" else "1"]
 
     def __str__(self) -> str:
@@ -132,18 +132,18 @@ class ClosedForm:
 
 
 def _tile(term: _Term, t: float, Na: float, Nb: float) -> tuple[float, float]:
-    """Best (Ta, Tb) for a stationary tile of t words."""
+    """The best (Ta, Tb) for a stationary tile of t words."""
     u = t / term.s
     Ta = min(max(math.sqrt(u * term.a / term.b), 1.0, u / Nb), Na, u)
     return Ta, u / Ta
 
 
 def solve(problem: Eq4, stationary: Tensor) -> ClosedForm:
-    """The optimum of Eq. 4 for one stationary tensor, all bounds kept (SPAA'21 Eq. 5-9, corrected).
+    """The optimum of Eq. 4 for one stationary tensor within all bounds (SPAA'21 Eq. 5-9, corrected).
 
-    The cost is convex in log t; its minimum stands where the block product switches, at a stationary
-    point of one of the pieces, or where a tile meets a bound. All are evaluated and the best is taken.
-    InfeasibleError if M_L cannot hold the smallest tile, `s` words.
+    The cost is convex in log t and piecewise smooth. Its minimum is at t = q, at a stationary point of a
+    piece, or where a tile reaches a bound. The function evaluates all these points and takes the best.
+    Raises `InfeasibleError` if M_L does not hold the smallest tile, which has `s` words.
     """
     term = problem.term(stationary)
     A = problem.A
@@ -169,7 +169,7 @@ def solve(problem: Eq4, stationary: Tensor) -> ClosedForm:
 
 
 def _described(problem: Eq4, stationary: Tensor, t: float, cost: float) -> ClosedForm:
-    """Name the case and the bounds of an optimal t."""
+    """The `ClosedForm` of an optimal t: its case and the inequalities that hold with equality."""
     term = problem.term(stationary)
     Na, Nb = (problem.extent(name) for name in term.names)
     tiles = {term.lacked: 1.0, **dict(zip(term.names, _tile(term, t, Na, Nb), strict=True))}
@@ -190,12 +190,15 @@ def _described(problem: Eq4, stationary: Tensor, t: float, cost: float) -> Close
     elif near(t, problem.A * term.s):
         binding.append(f"W_{term.lacked} >= 1")
     case = ("1a" if full else "1b") if first else ("2b" if full else "2a")
-    words = problem.share * cost
+    words = problem.groups_per_process * cost
     return ClosedForm(case, words, tiles["k"], tiles["x"], tiles["c"], stationary, tuple(binding))
 
 
 def best(problem: Eq4) -> ClosedForm:
-    """The cheapest over the three stationary tensors; ties go to Out, then Ker, then In."""
+    """The cheapest solution over the three stationary tensors. Ties go to Out, then Ker, then In.
+
+    Raises `InfeasibleError` if no tile fits M_L.
+    """
     forms = []
     for stationary in reversed(TENSORS):
         try:
@@ -212,91 +215,91 @@ def best(problem: Eq4) -> ClosedForm:
 
 
 def paper_bound(nest: Nest, procs: int, limit_words: float | None = None) -> float:
-    """The paper's lower bound: Eq. 4 at M_L = M, best over the stationary tensors. Accessed words.
+    """The lower bound of the paper, in accessed words: Eq. 4 at M_L = M, best over stationary tensors.
 
-    It bounds the tiled family of Eq. 3 only, and where the halo is at least 0 (kernel >= stride).
+    It bounds the tiled schedules of Eq. 3 only, and only if no halo is negative (kernel >= stride).
     """
     return best(Eq4.of(nest, procs, limit_words)).cost
 
 
-# --- the tables as printed, and as they must read ---------------------------------------------------------
+# --- the tables as printed, and corrected ------------------------------------------------------------------
 
 
 def _three(problem: Eq4) -> tuple[float, float]:
-    """3t* and M + 2AK/√M (case 2a and 2b), without regard to conditions."""
+    """The costs of cases 2a and 2b, 3t* and M + 2AK/√M, without their conditions."""
     work = problem.A * problem.K
     return 3 * problem.t_star, problem.M_L + 2 * work / math.sqrt(problem.M_L)
 
 
 def table1_printed(problem: Eq4) -> tuple[str, float]:
-    """Table 1 of SPAA'21 to the letter: (case, words). Out stationary.
+    """Table 1 of SPAA'21 as printed, for Out stationary: (case, words).
 
-    Row 2 also answers where case 1b holds, and then lies below the optimum (down to 0.024 of it).
+    Row 2 also applies where case 1b holds. It is then below the optimum, down to 0.024 of it.
     """
-    q, M = problem.shares["Out"], problem.M_L
+    q, M = problem.shards["Out"], problem.M_L
     if q >= M:
         return "1a", q + 2 * problem.A * problem.K / math.sqrt(M)
     return ("2a", _three(problem)[0]) if problem.t_star <= M else ("2b", _three(problem)[1])
 
 
 def table1_corrected(problem: Eq4) -> tuple[str, float]:
-    """Table 1 with case 1b (Eq. 7) restored: (case, words). Valid while every T is inside its bounds."""
-    q, M = problem.shares["Out"], problem.M_L
+    """Table 1 with case 1b (Eq. 7) added: (case, words). Valid if every T is within its bounds."""
+    q, M = problem.shards["Out"], problem.M_L
     if problem.t_star < q < M:
         return "1b", q + 2 * problem.A * problem.K / math.sqrt(q)
     return table1_printed(problem)
 
 
-def _table2(problem: Eq4, shares: Mapping[Tensor, float]) -> float:
+def _table2(problem: Eq4, shards: Mapping[Tensor, float]) -> float:
     M = problem.M_L
-    if min(problem.shares.values()) >= M:
-        return min(shares.values()) + 2 * problem.A * problem.K / math.sqrt(M)
+    if min(problem.shards.values()) >= M:
+        return min(shards.values()) + 2 * problem.A * problem.K / math.sqrt(M)
     return _three(problem)[0 if problem.t_star <= M else 1]
 
 
 def table2_printed(problem: Eq4) -> float:
-    """Table 2 of SPAA'21 to the letter, in words: its row 1 drops RS and S from the shares."""
+    """Table 2 of SPAA'21 as printed, in words. Its row 1 omits RS and S in the shards."""
     ones = replace(problem, RS=1.0, S=1.0)
-    return _table2(problem, ones.shares)
+    return _table2(problem, ones.shards)
 
 
 def table2_corrected(problem: Eq4) -> float:
-    """Table 2 with row 1 over min(q_O, q_K, q_I), in words. Row 2 is attained only if t* >= max(q)."""
-    return _table2(problem, problem.shares)
+    """Table 2 with min(q_O, q_K, q_I) in row 1, in words. Row 2 is attained only if t* >= max(q)."""
+    return _table2(problem, problem.shards)
 
 
-# --- M_L from the words M that are there --------------------------------------------------------------------
+# --- M_L as a function of the memory M ----------------------------------------------------------------------
 
 
 def tile_memory(limit_words: float, K: float) -> float:
-    """SPAA'21's M_L(M): solves `M_L + 3K·√M_L = M`, for halos that inflate a tile at most twofold. Words."""
+    """SPAA'21's M_L(M) in words: solves `M_L + 3K·√M_L = M`, for halos that at most double a tile."""
     return limit_words - 0.5 * (3 * K * (math.sqrt(9 * K * K + 4 * limit_words) - 3 * K))
 
 
 def tile_memory_with_halo(limit_words: float, K: float, phi: float) -> float:
-    """M_L(M) when the In tile is φ times its halo-free size: `M_L + (1+φ)K·√M_L = M`. Words."""
+    """M_L(M) in words if the In tile has φ times its words without halo: `M_L + (1+φ)K·√M_L = M`."""
     reach = (1 + phi) * K
     return ((math.sqrt(reach * reach + 4 * limit_words) - reach) / 2) ** 2
 
 
-def iterated_tile_memory(nest: Nest, procs: int, limit_words: float, rounds: int = 50) -> ClosedForm:
-    """Out stationary at the M_L whose halo-inflated tiles just fit `limit_words` (φ iteration).
+def iterated_tile_memory(nest: Nest, procs: int, limit_words: float, max_iterations: int = 50) -> ClosedForm:
+    """The closed form, Out stationary, at the M_L whose tiles with halo just fit `limit_words`.
 
-    φ = ∏ (1 + (δ(N-1)+1-σ)/(σT)) over spatial dims, each with the T that fills w, then h, then d.
-    Stops when φ is stable to 1e-9. InfeasibleError if not even one output fits.
+    φ = ∏ (1 + (δ(N-1)+1-σ)/(σT)) over spatial dimensions. Each T comes from T_x, which fills w, then h,
+    then d. The iteration stops when φ is stable to 1e-9. Raises `InfeasibleError` if no output fits.
     """
     phi, K = 1.0, Eq4.of(nest, procs).K
-    for _ in range(rounds):
+    for _ in range(max_iterations):
         words = tile_memory_with_halo(limit_words, K, phi)
         form = solve(Eq4.of(nest, procs, words), "Out")
-        left, update = form.t_x, 1.0
+        remaining, update = form.t_x, 1.0
         for axis in reversed(SPATIAL):
             window = nest.windows[axis]
-            T = min(left, getattr(nest.extents, axis))
-            left /= T
+            T = min(remaining, getattr(nest.extents, axis))
+            remaining /= T
             halo = window.dilation * (window.kernel - 1) + 1 - window.stride
             update *= 1 + max(0, halo) / (window.stride * T)
         if abs(update - phi) <= 1e-9 * phi:
             break
-        phi = (phi + update) / 2  # damped: a larger φ shrinks the tile, which enlarges φ
+        phi = (phi + update) / 2  # damped, because a larger φ gives a smaller tile and so a larger φ
     return form

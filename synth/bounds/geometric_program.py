@@ -1,12 +1,12 @@
-"""The real-valued relaxations, halos and memory included, as geometric programs.
+"""Relaxations to real-valued blocks and tiles, with halos and memory limits, as geometric programs.
 
-Every term is a posynomial in the blocks W and tiles T, so the programs are convex after a change to
-logarithms and their optima are global. Two accountings that must not be mixed:
+Every term is a posynomial in the blocks W and tiles T. So the programs are convex in the logarithms and
+their optima are global. Two accountings must not be mixed:
 
-* `relax_accessed`: Eq. 3 of SPAA'21, words that tiles bring in from a global virtual memory;
-* `relax_received`: words that a process receives beyond what it owns, footprints clipped by the padding.
+* `relax_accessed`: Eq. 3 of SPAA'21, words that tiles load from a global virtual memory;
+* `relax_received`: words that a process receives and does not own, without padding.
 
-cvxpy is imported when a program is built, not before.
+cvxpy is imported only when a program is built.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from synth.layer.passes import PASSES, Passes, moves
 from synth.layer.window import Window
 
 Expression = Any  # a cvxpy expression or a number
-FILL: tuple[Axis, ...] = ("w", "h", "d", "b")  # the order in which interchangeable tiles are filled
+FILL: tuple[Axis, ...] = ("w", "h", "d", "b")  # the order in which interchangeable tiles are enlarged
 
 
 @dataclass(frozen=True)
 class Relaxed:
-    """Optimum of a relaxation: real blocks W and tiles T by axis, and the words per process."""
+    """The optimum of a relaxation: real blocks W and tiles T by axis, and the words per process."""
 
     cost: float  # words
     W: Mapping[Axis, float]
@@ -38,18 +38,18 @@ class Relaxed:
     accounting: str  # accessed or received
 
     def __str__(self) -> str:
-        def shown(values: Mapping[Axis, float]) -> str:
-            return " ".join(f"{axis}={value:.4g}" for axis, value in values.items() if value > 1.0005)
+        def text(values: Mapping[Axis, float]) -> str:
+            return " ".join(f"{axis}={value:.4g}" for axis, value in values.items() if value > 1.0005) or "1"
 
-        tiles = f"; tiles {shown(self.T) or '1'}" if self.accounting == "accessed" else ""
+        tiles = f"; tiles {text(self.T)}" if self.accounting == "accessed" else ""
         return (
             f"{self.cost:.1f} words {self.accounting}, {self.stationary} stationary, "
-            f"blocks {shown(self.W) or '1'}{tiles}"
+            f"blocks {text(self.W)}{tiles}"
         )
 
 
 def variables(nest: Nest, prefix: str) -> dict[Axis, Expression]:
-    """One positive variable per axis longer than 1; the number 1 for the others."""
+    """One positive variable per axis with extent > 1, and the number 1 for the others."""
     import cvxpy as cp
 
     sizes = nest.extents._asdict()
@@ -57,12 +57,12 @@ def variables(nest: Nest, prefix: str) -> dict[Axis, Expression]:
 
 
 def values_of(solved: Mapping[Axis, Expression]) -> dict[Axis, float]:
-    """The numbers that variables have after a program was solved."""
+    """The values of the variables of a solved program."""
     return {a: float(v if isinstance(v, float) else v.value) for a, v in solved.items()}
 
 
 def product(factors: list[Expression]) -> Expression:
-    """The product; the number 0 is kept apart, because posynomials do not know it (all-padding layers)."""
+    """The product of posynomials and numbers. A factor 0 (layers of padding) gives 0, not a posynomial."""
     result: Expression = 1.0
     for factor in factors:
         if isinstance(factor, float) and factor == 0.0:
@@ -72,13 +72,13 @@ def product(factors: list[Expression]) -> Expression:
 
 
 def total(terms: Iterable[Expression]) -> Expression:
-    """The sum without the terms that are the number 0."""
-    kept = [term for term in terms if not (isinstance(term, float) and term == 0.0)]
-    return sum(kept[1:], kept[0])
+    """The sum of posynomials and numbers, without the terms that are the number 0."""
+    nonzero = [term for term in terms if not (isinstance(term, float) and term == 0.0)]
+    return sum(nonzero[1:], nonzero[0])
 
 
 def _minimised(objective: Expression, constraints: list[Any]) -> float | None:
-    """Optimal value of a geometric program, or None if it has no solution."""
+    """The optimal value of a geometric program, or None if it has no solution."""
     import cvxpy as cp
 
     if any(c is False for c in constraints):
@@ -87,7 +87,7 @@ def _minimised(objective: Expression, constraints: list[Any]) -> float | None:
         return float(objective)
     problem = cp.Problem(cp.Minimize(objective), [c for c in constraints if not isinstance(c, bool)])
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Solution may be inaccurate")  # 1e-5 instead of 1e-8; still used
+        warnings.filterwarnings("ignore", "Solution may be inaccurate")  # 1e-5 instead of 1e-8 is enough
         problem.solve(gp=True, solver=cp.CLARABEL)  # type: ignore[no-untyped-call]
     if problem.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
         return float(problem.value)
@@ -98,13 +98,13 @@ def _minimised(objective: Expression, constraints: list[Any]) -> float | None:
 
 
 def _halo(nest: Nest, axis: Axis) -> int:
-    """δ(N-1)+1-σ: what a spatial tile reads beyond σT rows."""
+    """δ(N-1)+1-σ: the rows that a spatial tile reads beyond σT."""
     extent = nest.accesses["In"].dims[3 + SPATIAL.index(axis)].extent
     return int(extent({axis: 0, KERNEL_OF[axis]: nest.windows[axis].kernel}))
 
 
 def _rows(nest: Nest, axis: Axis, tile: Expression) -> Expression:
-    """Input rows of a tile, `σT + halo`; where kernels leave gaps `(σ+halo)·T`, which is no more."""
+    """Input rows of a tile: `σT + halo`, or, if the halo is negative, the smaller or equal `(σ+halo)·T`."""
     stride, halo = nest.windows[axis].stride, _halo(nest, axis)
     if halo > 0:
         return stride * tile + halo
@@ -112,7 +112,7 @@ def _rows(nest: Nest, axis: Axis, tile: Expression) -> Expression:
 
 
 def tile_footprints(nest: Nest, T: Mapping[Axis, Expression]) -> dict[Tensor, Expression]:
-    """Words that a tile of each tensor touches, not clipped at the padding."""
+    """Words of each tensor that a tile touches, padding included."""
     return {
         "In": product([T["b"], T["g"], T["c"], *(_rows(nest, a, T[a]) for a in SPATIAL if _in(nest, a))]),
         "Ker": nest.taps * product([T["g"], T["k"], T["c"]]),
@@ -121,17 +121,17 @@ def tile_footprints(nest: Nest, T: Mapping[Axis, Expression]) -> dict[Tensor, Ex
 
 
 def _in(nest: Nest, axis: Axis) -> bool:
-    """Whether a spatial dimension contributes to the In footprint at all."""
+    """Whether a spatial dimension contributes to the In footprint."""
     return nest.loop_extents()[axis] > 1 or nest.windows[axis].kernel > 1
 
 
 def relax_accessed(nest: Nest, procs: int, limit_words: float | None, stationary: Tensor) -> Relaxed:
-    """Eq. 3 of SPAA'21 over real W and T: words that one of `procs` processes accesses.
+    """Eq. 3 of SPAA'21 over real W and T: accessed words of one of `procs` processes.
 
-    `limit_words` in words for the three tiles, None for any amount. Footprints are not clipped at the
-    padding. Every visit of an Out tile counts once. Tiles come back canonical: the tile of the streamed
-    index as thin as can be, interchangeable tiles filled w first, then h, d, b.
-    InfeasibleError if `limit_words` does not hold tiles of one position each.
+    The three tiles must fit `limit_words`, None for unlimited. Footprints include padding. Every visit of
+    an Out tile counts once. The returned tiles are canonical: the tile of the streamed index has length 1
+    if possible, and interchangeable tiles are enlarged in the order w, h, d, b. Raises `InfeasibleError`
+    if tiles of one position do not fit `limit_words`, and `UsageError` if `procs` < 1.
     """
     if procs < 1:
         raise UsageError(f"Eq. 3 needs at least 1 process, not {procs}.")
@@ -171,15 +171,15 @@ def _kernels(nest: Nest) -> dict[str, int]:
 def _canonical(
     nest: Nest, procs: int, stationary: Tensor, W: dict[Axis, float], T: dict[Axis, float]
 ) -> tuple[dict[Axis, float], dict[Axis, float]]:
-    """The same optimum at a point that does not depend on the solver's path along flat faces."""
+    """An optimal point that does not depend on the path of the solver; the optimum is not unique."""
     sizes = nest.extents._asdict()
-    smooth = [a for a in FILL if a == "b" or _halo(nest, a) <= 0]  # their tiles enter by their product only
+    smooth = [a for a in FILL if a == "b" or _halo(nest, a) <= 0]  # only the product of their tiles matters
     streamed = [a for a in LACKS[stationary] if a in ("c", "k") or a in smooth]
     for axis in ("g", *streamed):
-        T[axis] = 1.0  # no term gains from a longer tile; memory does from a shorter one
+        T[axis] = 1.0  # a longer tile lowers no term, and a shorter one saves memory
     if stationary != "Ker":
         T.update(_filled(math.prod(T[a] for a in smooth), smooth, dict.fromkeys(smooth, 1.0), sizes))
-    # Blocks: keep the stationary slice's words, and the lacked index as long as the rest requires.
+    # Blocks keep the words of the stationary slice. Its lacking index gets the remaining iterations.
     axes = [a for a in (*FILL, "k", "c", "g") if a not in LACKS[stationary]]
     slice_size = math.prod(W[a] for a in axes)
     blocks = {**T, **_filled(slice_size, axes, T, sizes)}
@@ -192,7 +192,7 @@ def _canonical(
 def _filled(
     product: float, axes: list[Any], start: Mapping[Any, float], sizes: Mapping[str, int]
 ) -> dict[Any, float]:
-    """Raise `start` axis by axis, each up to its extent, until it multiplies to `product`."""
+    """`start`, enlarged axis by axis, each up to its extent, until the product of its values is `product`."""
     result = {a: start[a] for a in axes}
     for axis in axes:
         missing = product / math.prod(result.values())
@@ -200,14 +200,14 @@ def _filled(
     return result
 
 
-# --- received: what travels ---------------------------------------------------------------------------
+# --- received ------------------------------------------------------------------------------------------
 
 
 def average_rows(window: Window, out: int, block: Expression, halos: bool = True) -> Expression:
-    """At most the average number of rows that a block reads when `out` positions are cut into blocks.
+    """Lower bound of the average number of rows that a block reads, if `out` positions are cut into blocks.
 
-    P blocks read `size` rows together, and every cut makes at least `overlap` rows count twice, so their
-    average is at least `overlap + W·(size - overlap)/N` with W = N/P; without `halos` `W·size/N`.
+    P blocks together read `size` rows, and every cut makes at least `overlap` rows count twice. So the
+    average is at least `overlap + W·(size - overlap)/N` with W = N/P. Without `halos` it is `W·size/N`.
     """
     if out == 1:
         return float(window.size)
@@ -219,7 +219,7 @@ def average_rows(window: Window, out: int, block: Expression, halos: bool = True
 
 
 def slices(nest: Nest, W: Mapping[Axis, Expression], halos: bool = True) -> dict[Tensor, Expression]:
-    """Words of each tensor's slice, clipped footprints from below; without `halos` no row counts twice."""
+    """Lower bounds of the words of each tensor's slice, without padding. `halos` as for `average_rows`."""
     sizes = nest.extents._asdict()
     rows = [average_rows(nest.windows[a], sizes[a], W[a], halos) for a in SPATIAL]
     return {
@@ -229,8 +229,8 @@ def slices(nest: Nest, W: Mapping[Axis, Expression], halos: bool = True) -> dict
     }
 
 
-def _least_block(nest: Nest, procs: int, words: Callable[[dict[Tensor, Expression]], Expression]) -> Any:
-    """W, slices and constraints of the received accounting, with the objective `words(slices)` solved."""
+def _received_program(nest: Nest, procs: int, words: Callable[[dict[Tensor, Expression]], Expression]) -> Any:
+    """(W, slices, constraints, objective `words(slices)`) of a program of the received accounting."""
     W = variables(nest, "W")
     touched = slices(nest, W)
     constraints: list[Any] = [product(list(W.values())) >= max(1.0, nest.extents.size / procs)]
@@ -243,13 +243,15 @@ def _least_block(nest: Nest, procs: int, words: Callable[[dict[Tensor, Expressio
 def relax_received(nest: Nest, procs: int, limit_words: float | None = None) -> Relaxed:
     """A lower bound on the words that a process of any grid plan receives, average over its processes.
 
-    Minimises the clipped slices of In, Ker and Out of a real grid on `procs` working processes, less the
-    `total_words/procs` that each owns on average. A plan that leaves processes idle is compared with the
-    relaxation at the processes that it uses: where received words grow with P (one axis split, one tensor
-    gathered whole), fewer processes receive less. `limit_words` is all local words of a process (M_D): the
-    stationary slice and the owned shards of the other two tensors must fit (Eq. 11 of SPAA'21 without its
-    streaming buffers, which a plan may make as thin as it likes or not need at all); the best stationary
-    tensor is taken. InfeasibleError if no stationary slice fits.
+    The program minimizes the slices of In, Ker and Out of a real-valued grid on `procs` working processes,
+    without padding and less the `total_words/procs` that each process owns on average. For a plan with idle
+    processes, take the relaxation at the number of processes that work. Received words may grow with P (if
+    one axis is split and one tensor gathered), so fewer processes may receive less.
+
+    `limit_words` is all memory of a process (M_D). The stationary slice and the owned shards of the other
+    two tensors must fit. This is Eq. 11 of SPAA'21 without streaming buffers, because a plan may make them
+    arbitrarily thin. The result is for the best stationary tensor. Raises `InfeasibleError` if no
+    stationary slice fits, and `UsageError` if `procs` < 1.
     """
     if procs < 1:
         raise UsageError(f"A grid needs at least 1 process, not {procs}.")
@@ -273,10 +275,10 @@ def relax_received(nest: Nest, procs: int, limit_words: float | None = None) -> 
 
 
 def _received(nest: Nest, procs: int, stationary: Tensor, limit_words: float) -> Relaxed | None:
-    """Least accessed words with the stationary slice inside `limit_words`, or None."""
+    """The least words of all slices if the stationary slice must fit `limit_words`, or None."""
     if limit_words <= 0:
         return None
-    W, touched, constraints, cost = _least_block(nest, procs, lambda s: total(s.values()))
+    W, touched, constraints, cost = _received_program(nest, procs, lambda s: total(s.values()))
     if not math.isinf(limit_words):
         constraints.append(touched[stationary] <= limit_words)
     value = _minimised(cost, constraints)
@@ -286,15 +288,18 @@ def _received(nest: Nest, procs: int, stationary: Tensor, limit_words: float) ->
 def relax_training(
     nest: Nest, procs: int, kept: Collection[Tensor] = TENSORS, passes: Passes = PASSES
 ) -> Relaxed:
-    """A lower bound on the words of a training step on one grid, average over its `procs` processes.
+    """A lower bound on the received words of a training step on one grid, average over `procs` processes.
 
-    Every tensor moves in every pass, once less if what two of them gather is `kept`: a weight per slice, and
-    as much of what a process owns is free. Compare `training_bound.one_grid_bound`, derived without blocks.
+    A tensor is communicated once per pass, and once less if it is in `kept`, the tensors that a later pass
+    reuses. These counts weigh the slices and the owned words. `training_step.one_grid_bound` is the same
+    bound without blocks. Raises `UsageError` if `procs` < 1.
     """
     if procs < 1:
         raise UsageError(f"A grid needs at least 1 process, not {procs}.")
     times = moves(passes, kept)
-    W, _, constraints, cost = _least_block(nest, procs, lambda s: total(times[t] * s[t] for t in TENSORS))
+    W, _, constraints, cost = _received_program(
+        nest, procs, lambda s: total(times[t] * s[t] for t in TENSORS)
+    )
     value = _minimised(cost, constraints)
     assert value is not None  # without a memory limit W = N is a solution
     owned = sum(times[tensor] * nest.words[tensor] for tensor in TENSORS) / procs
@@ -303,8 +308,8 @@ def relax_training(
 
 
 def _least_memory(nest: Nest, procs: int, stationary: Tensor) -> float:
-    """Words of the smallest stationary slice plus the owned shards of the other tensors."""
-    _, _, constraints, objective = _least_block(nest, procs, lambda s: s[stationary])
+    """Words of the smallest stationary slice and of the owned shards of the other tensors."""
+    _, _, constraints, objective = _received_program(nest, procs, lambda s: s[stationary])
     least = _minimised(objective, constraints)
     assert least is not None  # without a memory limit W = N is a solution
     return least + (nest.total_words - nest.words[stationary]) / procs

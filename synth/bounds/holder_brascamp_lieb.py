@@ -1,16 +1,16 @@
-"""The constants C(N, R) of a one-dimensional convolution, certified, and what they make of a layer.
+"""Certified constants C(N, R) of a one-dimensional convolution, and the weighted work of a layer.
 
-C(N, R) is the least constant with, for all u on N outputs, v on N+R-1 inputs and h on R taps,
+C(N, R) is the least constant such that, for all u on N outputs, v on N+R-1 inputs and h on R taps,
 
     Σ_{x<N, r<R} u(x)·v(x+r)·h(r)  <=  C(N, R)·‖u‖·‖v‖·‖h‖        (Euclidean norms)
 
-so C(N, R)² is the largest eigenvalue, over unit h, of the N x N Toeplitz matrix of the autocorrelation
-of h. Taking indicator functions, |F| <= C·√(|O|·|I|·|K|) for every set F of multiply-adds that touches
-|O| outputs, |I| inputs and |K| taps: a Hölder-Brascamp-Lieb (HBL) inequality. The constants multiply over
-dimensions, and the matrix-product indices contribute 1 (Loomis-Whitney).
+C(N, R)² is the largest eigenvalue, over unit h, of the N x N Toeplitz matrix of the autocorrelation of h.
+With indicator functions, |F| <= C·√(|O|·|I|·|K|) for every set F of multiply-adds that touches |O| outputs,
+|I| inputs and |K| taps: a Hölder-Brascamp-Lieb (HBL) inequality. The constants of several dimensions
+multiply, and the matrix-product indices have the constant 1 (Loomis-Whitney).
 
-Certified here: min(N, R) = 1 and 2 in closed form; 3 and 4 by the computation of `_certified`, which
-is used only when its cover succeeds; everything else is the bound √min(N, R) (Cauchy-Schwarz).
+For min(N, R) = 1 and 2 the constant has a closed form. For 3 and 4 it is computed, and used only if
+`_certified` proves it. Everything else uses the bound √min(N, R) (Cauchy-Schwarz).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from synth.layer.axes import SPATIAL
 from synth.layer.nest import Nest
 from synth.layer.window import Window
 
-SLACK = 2e-8  # how far above the best C² found the certified value may lie, relative
+SLACK = 2e-8  # relative margin of the certified C² above the largest value found
 
 
 @lru_cache(maxsize=1024)
 def hbl_constant(outputs: int, taps: int) -> float:
-    """An upper bound of C(N, R), exact to 1e-8 where min(N, R) <= 4, else √min(N, R).
+    """An upper bound of C(N, R): exact to 1e-8 if min(N, R) <= 4 and both are <= 4096, else √min(N, R).
 
-    C is symmetric in N and R, because u and h enter alike.
+    C is symmetric in N and R, because u and h have symmetric roles. Raises `ValueError` if N or R is < 1.
     """
     few, many = sorted((outputs, taps))
     if few < 1:
@@ -49,11 +49,14 @@ def hbl_constant(outputs: int, taps: int) -> float:
 
 
 def _pivots(n: int, diagonal: float, lags: Sequence[float]) -> list[tuple[float, float, float, float]] | None:
-    """LDLᵀ of the symmetric Toeplitz matrix with that diagonal and `-lags`; None unless positive definite."""
+    """LDLᵀ factors of the symmetric Toeplitz matrix with this diagonal and off-diagonals `-lags`.
+
+    A row is (pivot, the three entries of L left of the diagonal). None unless positive definite.
+    """
     a1, a2, a3 = (-lag for lag in (*lags, 0.0, 0.0, 0.0)[:3])
     rows = []
-    d1 = d2 = d3 = 1.0  # pivots 1, 2 and 3 rows up
-    p1 = p2 = q1 = 0.0  # entries of L: p of the row above, q of two rows above
+    d1 = d2 = d3 = 1.0  # pivots of the 3 previous rows
+    p1 = p2 = q1 = 0.0  # entries of L: p of the previous row, q of the one before
     for row in range(n):
         c3 = a3 if row > 2 else 0.0
         l3 = c3 / d3
@@ -71,7 +74,7 @@ def _pivots(n: int, diagonal: float, lags: Sequence[float]) -> list[tuple[float,
 
 
 def _solve(rows: list[tuple[float, float, float, float]], right: list[float]) -> list[float]:
-    """Solve with the factors of `_pivots`."""
+    """Solve the linear system with the factors of `_pivots`."""
     y = [0.0, 0.0, 0.0]
     for (_, l1, l2, l3), value in zip(rows, right, strict=True):
         y.append(value - l1 * y[-1] - l2 * y[-2] - l3 * y[-3])
@@ -87,13 +90,13 @@ def _solve(rows: list[tuple[float, float, float, float]], right: list[float]) ->
 
 
 def _autocorrelation(values: Sequence[float], lags: int) -> list[float]:
-    """Lags 1..lags of the autocorrelation of a vector, over its squared norm."""
+    """Lags 1..lags of the autocorrelation of a vector, divided by its squared norm."""
     norm = math.fsum(v * v for v in values)
     return [sum(map(lambda a, b: a * b, values, values[k:])) / norm for k in range(1, lags + 1)]
 
 
 def _largest_found(n: int, taps: int) -> float:
-    """A lower bound of C(N, R)² and close to it: alternate between h and the matrix's top eigenvector."""
+    """A close lower bound of C(N, R)², by alternating between h and the top eigenvector of its matrix."""
     u = [math.sin(math.pi * (x + 1) / (n + 1)) for x in range(n)]
     best = 0.0
     for _ in range(30):
@@ -111,9 +114,9 @@ def _largest_found(n: int, taps: int) -> float:
         if value <= best * (1 + 1e-10):
             break
         best = value
-        gap = 0.3 * taps / (n * n)  # a shift just above the top eigenvalue makes inverse iteration fast
-        while (rows := _pivots(n, value + gap - 1, of_h)) is None:
-            gap *= 2
+        shift = 0.3 * taps / (n * n)  # inverse iteration converges fast just above the top eigenvalue
+        while (rows := _pivots(n, value + shift - 1, of_h)) is None:
+            shift *= 2
         for _ in range(3):
             u = _solve(rows, u)
             norm = math.sqrt(sum(v * v for v in u))
@@ -122,7 +125,7 @@ def _largest_found(n: int, taps: int) -> float:
 
 
 def _lags_of(s: float, e: float, taps: int) -> list[float] | None:
-    """Autocorrelation whose symbol is proportional to (y-s)(y-e), times 1+y for four taps; y = cos θ."""
+    """The autocorrelation whose symbol is proportional to (y-s)(y-e), times 1+y for 4 taps; y = cos θ."""
     p0, p1, p2, p3 = s * e, -(s + e), 1.0, 0.0
     if taps == 4:
         p0, p1, p2, p3 = p0, p0 + p1, p1 + 1.0, 1.0
@@ -133,15 +136,15 @@ def _lags_of(s: float, e: float, taps: int) -> list[float] | None:
 
 
 def _certified(n: int, taps: int, ceiling: float) -> bool:
-    """Whether C(N, R)² <= ceiling is proved, R = 3 or 4.
+    """Whether this function proves C(N, R)² <= ceiling, R = 3 or 4.
 
-    The autocorrelations of unit h are the non-negative cosine polynomials with mean 1 (Fejér-Riesz): a
-    convex set, on which the largest eigenvalue is convex, so its maximum is at an extreme point. In
-    y = cos θ these are, up to the sign change y -> -y that leaves the spectrum alone, (y-t)² for R = 3
-    with t in [-1, 0] (and 1-y², whose spectrum is that of y²), and (1+y)(y-t)² for R = 4 with t in
-    [-1, 1]. Between t = s and t = e the curve is a rational Bézier curve with positive weights, so it
-    lies in the hull of its control points (y-s)², (y-s)(y-e), (y-e)². It suffices that the matrix at
-    every control point is below the ceiling, which a Cholesky factorization decides.
+    The autocorrelations of unit h are the non-negative cosine polynomials with mean 1 (Fejér-Riesz). They
+    form a convex set, and the largest eigenvalue is convex on it, so its maximum is at an extreme point. In
+    y = cos θ the extreme points are (y-t)² for R = 3 with t in [-1, 0] (and 1-y², which has the spectrum of
+    y²), and (1+y)(y-t)² for R = 4 with t in [-1, 1]; the sign change y -> -y keeps the spectrum. Between
+    t = s and t = e they are a rational Bézier curve with positive weights. So the curve is in the convex
+    hull of its control points (y-s)², (y-s)(y-e), (y-e)². It suffices that the matrix at every control
+    point has no eigenvalue above the ceiling, which a Cholesky factorization decides.
     """
 
     def below(s: float, e: float) -> bool:
@@ -164,10 +167,10 @@ def _certified(n: int, taps: int, ceiling: float) -> bool:
 
 
 def residues(window: Window) -> list[tuple[float, list[int]]]:
-    """Per class of taps that read the same input rows modulo the stride: C of the class, and its taps.
+    """The residue classes of the taps: (the constant C of the class, its taps) for each class.
 
-    Taps r and r' can meet the same row iff δ(r-r') is a multiple of σ. Within a class the taps step by
-    δ/gcd(σ, δ) output positions, so the outputs fall apart likewise and C sees ⌈N·gcd/δ⌉ of them.
+    Taps r and r' can read the same row iff δ(r-r') is a multiple of σ. Within a class, successive taps are
+    δ/gcd(σ, δ) output positions apart. So the outputs split into classes too, of ⌈N·gcd(σ, δ)/δ⌉ each.
     """
     common = math.gcd(window.stride, window.dilation)
     outputs = -(-window.out * common // window.dilation)
@@ -177,9 +180,9 @@ def residues(window: Window) -> list[tuple[float, list[int]]]:
 
 
 def kappa2(nest: Nest) -> float:
-    """κ₂: product over spatial dims of Σ over residue classes of (taps of the class)/C.
+    """κ₂: the product over spatial dimensions of Σ over residue classes of (taps of the class)/C.
 
-    Of unclipped windows. A set of F multiply-adds that takes the taps in equal numbers touches
+    It ignores the padding. A set of F multiply-adds that uses all taps equally often touches
     |O|·|I|·|K| >= (F·κ₂/RS)².
     """
     product = 1.0
@@ -189,9 +192,9 @@ def kappa2(nest: Nest) -> float:
 
 
 def weighted_work(nest: Nest, power: float) -> float:
-    """Σ over the multiply-adds that meet a real input element of C^-power, C of their residue class.
+    """Σ of C^-power over the multiply-adds that do not read padding, C of their residue class.
 
-    Power 1 gives F·κ₂/RS (exactly so without padding); power 2/3 is what `bounds.universal_bound` needs.
+    Power 1 gives F·κ₂/RS if there is no padding. `universal.universal_bound` needs power 2/3.
     """
     n = nest.extents
     product = float(n.b * n.g * n.c * n.k)
@@ -206,13 +209,13 @@ def weighted_work(nest: Nest, power: float) -> float:
 
 
 def _tap_count(window: Window, tap: int, out: int) -> int:
-    """Output positions at which a tap meets a real input row."""
+    """Number of output positions at which a tap reads an input row, not padding."""
     first, last = tap_range(window, tap, out)
     return last - first
 
 
 def tap_range(window: Window, tap: int, out: int) -> tuple[int, int]:
-    """The output positions `[first, last)` at which a tap meets a real input row."""
+    """The output positions `[first, last)` at which a tap reads an input row, not padding."""
     shift = window.dilation * tap - window.padding
     first = max(0, -(shift // window.stride))
     last = min(out, (window.size - 1 - shift) // window.stride + 1)

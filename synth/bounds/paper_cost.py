@@ -1,9 +1,8 @@
-"""SPAA'21's own costs, Eq. 3, 10 and 11, and their exact integer optimum.
+"""The cost models of SPAA'21, Eq. 3, 10 and 11, and their exact integer optima.
 
-Everything is derived from `nest.Access`, over ints or sympy symbols alike; nothing is retyped from the
-paper, so a test can compare the derived expressions with the printed ones. Words are accessed words in
-a global virtual memory (Eq. 3), or of the distributed algorithm in which every first touch and every
-broadcast word counts (Eq. 10): neither is the received words of a plan.
+The expressions are derived from `nest.Access` for integers and for sympy symbols. A test compares them
+with the printed ones. Eq. 3 counts accessed words in a global virtual memory. Eq. 10 counts every first
+touch and every broadcast word of the distributed algorithm. Neither counts the received words of a plan.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from synth.base.errors import InfeasibleError, UsageError
 from synth.layer.axes import AXES, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.nest import Access, Nest, Scalar, accessed_words
 
-# stationary tensor -> tile loops, outermost first: the composite index it lacks runs innermost
+# stationary tensor -> tile loops, outermost first; its lacking index is innermost
 ORDER: dict[Tensor, tuple[Axis, ...]] = {
     "Out": ("g", "k", "b", "d", "h", "w", "c"),
     "Ker": ("g", "k", "c", "b", "d", "h", "w"),
@@ -33,7 +32,7 @@ Sizes = Mapping[str, Scalar]  # loop index -> extent, kernel indices included
 
 
 def accessed_cost(accesses: Accesses, stationary: Tensor, block: Sizes, tile: Sizes) -> Scalar:
-    """Eq. 3: words that one process accesses running its `block` tile by tile. Ints or symbols."""
+    """Eq. 3: accessed words of one process that runs its `block` tile by tile. Ints or symbols."""
     return sum(accessed_words(accesses, ORDER[stationary], block, tile).values())
 
 
@@ -43,17 +42,17 @@ def tile_words(accesses: Accesses, tile: Sizes) -> Scalar:
 
 
 def owned_words(accesses: Accesses, extents: Sizes, procs: Scalar, stationary: Tensor) -> Scalar:
-    """Words of the two streamed tensors that a process owns: (size(In) + size(Ker))/P with Out stationary."""
+    """Words that a process owns of the streamed tensors: (|In| + |Ker|)/P with Out stationary."""
     return sum(a.footprint(extents) for t, a in accesses.items() if t != stationary) / procs
 
 
 def distributed_cost(
     accesses: Accesses, stationary: Tensor, extents: Sizes, procs: Scalar, block: Sizes, tile: Sizes
 ) -> Scalar:
-    """Eq. 10: cost_D = cost_I + cost_C, words. Ints or symbols.
+    """Eq. 10: cost_D = cost_I + cost_C in words. Ints or symbols.
 
-    cost_I is the footprint of the initial distribution, cost_C the broadcasts; together they are Eq. 3 plus
-    the owned words of the streamed tensors. The paper states it for Out stationary.
+    cost_I is the footprint of the initial distribution, and cost_C the broadcasts. Their sum is Eq. 3 plus
+    the owned words of the streamed tensors. The paper states Eq. 10 for Out stationary.
     """
     return accessed_cost(accesses, stationary, block, tile) + owned_words(
         accesses, extents, procs, stationary
@@ -63,9 +62,9 @@ def distributed_cost(
 def distributed_memory(
     accesses: Accesses, stationary: Tensor, extents: Sizes, procs: Scalar, block: Sizes, tile: Sizes
 ) -> Scalar:
-    """Eq. 11: g_D, words of the stationary slice, the owned shards and the streamed tiles.
+    """Eq. 11: g_D, the words of the stationary slice, the owned shards and the streamed tiles.
 
-    g_D - g is not the constant that the paper states: it holds the stationary slice less its tile.
+    The paper says that g_D - g is a constant, but it contains the stationary slice less its tile.
     """
     streamed = sum(access.footprint(tile) for t, access in accesses.items() if t != stationary)
     own = owned_words(accesses, extents, procs, stationary)
@@ -74,7 +73,7 @@ def distributed_memory(
 
 @dataclass(frozen=True)
 class PaperOptimum:
-    """The cheapest integers of Eq. 3 or Eq. 10, in words per process (the most-loaded one)."""
+    """The integer optimum of Eq. 3 or Eq. 10. `cost` is in words of the most loaded process."""
 
     cost: Fraction
     stationary: Tensor
@@ -93,7 +92,7 @@ class PaperOptimum:
 def cost_at(
     nest: Nest, stationary: Tensor, grid: PerAxis, tile: PerAxis, distributed: bool = False
 ) -> Fraction:
-    """Eq. 3 (or Eq. 10, `distributed`) of a plan, exactly. Blocks are ⌈N/P⌉: the most-loaded process."""
+    """The exact value of Eq. 3 (`distributed`: Eq. 10) in words of the most loaded process, block ⌈N/P⌉."""
     block = _fractions(nest, work_of(nest, grid))
     if not distributed:
         return Fraction(accessed_cost(nest.accesses, stationary, block, _fractions(nest, tile)))
@@ -106,7 +105,7 @@ def cost_at(
 def memory_at(
     nest: Nest, stationary: Tensor, grid: PerAxis, tile: PerAxis, distributed: bool = False
 ) -> Fraction:
-    """g of Eq. 3 (or g_D of Eq. 11, `distributed`) of a plan, exactly, in words."""
+    """The exact value of g in Eq. 3 (`distributed`: g_D in Eq. 11), in words."""
     sizes = _fractions(nest, tile)
     if not distributed:
         return Fraction(tile_words(nest.accesses, sizes))
@@ -124,22 +123,22 @@ def work_of(nest: Nest, grid: PerAxis) -> PerAxis:
 
 
 def grids(nest: Nest, procs: int) -> Iterator[PerAxis]:
-    """All ordered factorizations of `procs` over the axes with P_i <= N_i (divisibility is not asked)."""
+    """All ordered factorizations of `procs` over the axes with P_i <= N_i. P_i need not divide N_i."""
 
-    def rest(position: int, left: int) -> Iterator[tuple[int, ...]]:
+    def factorizations(position: int, product: int) -> Iterator[tuple[int, ...]]:
         if position == len(AXES) - 1:
-            if left <= nest.extents[position]:
-                yield (left,)
+            if product <= nest.extents[position]:
+                yield (product,)
             return
-        for divisor in divisors(left):
+        for divisor in divisors(product):
             if divisor <= nest.extents[position]:
-                yield from ((divisor, *tail) for tail in rest(position + 1, left // divisor))
+                yield from ((divisor, *tail) for tail in factorizations(position + 1, product // divisor))
 
-    return (PerAxis(*grid) for grid in rest(0, procs))
+    return (PerAxis(*grid) for grid in factorizations(0, procs))
 
 
 class _Search(NamedTuple):
-    """What is fixed during a search; `limit_words` is infinite for none."""
+    """The fixed parameters of a search. `limit_words` is infinite for unlimited memory."""
 
     nest: Nest
     limit_words: float
@@ -152,19 +151,19 @@ def accessed_optimum(
 ) -> PaperOptimum:
     """The exact integer optimum of Eq. 3 over grids, tiles and stationary tensors.
 
-    Grids are the ordered factorizations of `procs` with P_i <= N_i, blocks are ⌈N/P⌉ (the most-loaded
-    process), tiles divide the block. Footprints are σ(T-1)+δ(N-1)+1, unclipped. `limit_words` holds the
-    three tiles. InfeasibleError, with the smallest memory, if no tile fits; and if no grid has `procs`
-    processes.
+    Grids are the ordered factorizations of `procs` with P_i <= N_i. The block is ⌈N/P⌉, that of the most
+    loaded process, and tiles divide it. Footprints are σ(T-1)+δ(N-1)+1 and include padding. The three
+    tiles must fit `limit_words`. Raises `InfeasibleError` if no tile fits, with the least memory that is
+    enough, or if no grid has `procs` processes, and `UsageError` if `procs` < 1.
     """
     tensors = TENSORS[::-1] if stationary is None else (stationary,)
     return _optimum(_Search(nest, math.inf if limit_words is None else limit_words, False, tensors), procs)
 
 
 def distributed_optimum(nest: Nest, procs: int, limit_words: float | None = None) -> PaperOptimum:
-    """The exact integer optimum of Eq. 10 under Eq. 11, Out stationary as in the paper.
+    """The exact integer optimum of Eq. 10 under the memory limit of Eq. 11, Out stationary as in the paper.
 
-    The same grids and tiles as `accessed_optimum`; `limit_words` is M_D, all local words. Same errors.
+    Grids, tiles and errors are those of `accessed_optimum`. `limit_words` is M_D, all words of a process.
     """
     return _optimum(_Search(nest, math.inf if limit_words is None else limit_words, True, ("Out",)), procs)
 
@@ -199,7 +198,7 @@ def _optimum(search: _Search, procs: int) -> PaperOptimum:
 
 
 def _cost(nest: Nest, stationary: Tensor, work: PerAxis, tile: PerAxis) -> int:
-    """`accessed_cost` where tiles divide the block, in integers throughout."""
+    """`accessed_cost` of tiles that divide the block, in integer arithmetic."""
     trips: dict[str, int] = {a: n // t for a, n, t in zip(AXES, work, tile, strict=True)}
     sizes = nest.loop_extents(tile)
     order = ORDER[stationary]
@@ -207,7 +206,10 @@ def _cost(nest: Nest, stationary: Tensor, work: PerAxis, tile: PerAxis) -> int:
 
 
 def _floor(search: _Search, stationary: Tensor, grid: PerAxis) -> float:
-    """No tile of this grid has a smaller Eq. 3: slices once, and Eq. 4's 2AK/√M for the streamed two."""
+    """Lower bound of Eq. 3 over all tiles of a grid, in words.
+
+    Every slice is accessed once, and with a memory limit the streamed tensors cost at least Eq. 4's 2AK/√M.
+    """
     nest = search.nest
     work = work_of(nest, grid)
     floor = _cost(nest, stationary, work, work)
@@ -220,16 +222,16 @@ def _floor(search: _Search, stationary: Tensor, grid: PerAxis) -> float:
 
 
 def _dense(nest: Nest) -> bool:
-    """Whether footprints are at least σT, so that Eq. 4 bounds Eq. 3."""
+    """Whether every footprint is at least σT. Eq. 4 then bounds Eq. 3."""
     return all(w.dilation * (w.kernel - 1) + 1 >= w.stride for w in nest.windows.values())
 
 
 def _best_tile(search: _Search, stationary: Tensor, grid: PerAxis) -> tuple[int, PerAxis] | None:
-    """The cheapest tile of a grid and its Eq. 3 in words, or None if none fits.
+    """(Eq. 3 in words, tile) of the cheapest tile of a grid, or None if no tile fits.
 
-    A longer tile along g, or along the index that the stationary tensor lacks, gains nothing (along d,
-    h, w it may save halo). Of the others Tk, or Tc with In stationary, only lowers the cost, so it is as
-    long as fits; memory is linear in it.
+    A longer tile along g, or along the stationary tensor's lacking index, saves nothing (except for halos
+    along d, h, w). A longer Tk (Tc if In is stationary) only lowers the cost, so the search takes the
+    longest that fits. Memory is linear in it.
     """
     nest = search.nest
     work = work_of(nest, grid)
@@ -237,10 +239,10 @@ def _best_tile(search: _Search, stationary: Tensor, grid: PerAxis) -> tuple[int,
     single = {"Out": ("g", "c"), "Ker": ("g", "b"), "In": ("g", "k")}[stationary]
     middle = [a for a in AXES if a not in single and a != last]
     lengths = divisors(getattr(work, last))
-    left = search.limit_words
-    if search.distributed:  # g_D - g depends on the grid alone but for the stationary tile
-        left -= float(memory_at(nest, stationary, grid, PerAxis(), True))
-        left += sum(
+    available = search.limit_words
+    if search.distributed:  # g_D - g depends only on the grid, apart from the stationary tile
+        available -= float(memory_at(nest, stationary, grid, PerAxis(), True))
+        available += sum(
             a.footprint(nest.loop_extents(PerAxis())) for t, a in nest.accesses.items() if t != stationary
         )
     counted = [a for t, a in nest.accesses.items() if not (search.distributed and t == stationary)]
@@ -249,7 +251,7 @@ def _best_tile(search: _Search, stationary: Tensor, grid: PerAxis) -> tuple[int,
         tile = PerAxis(**dict(zip(middle, sizes, strict=True)))
         fixed = sum(a.footprint(nest.loop_extents(tile.with_(last, 0))) for a in counted)
         each = sum(a.footprint(nest.loop_extents(tile)) for a in counted) - fixed
-        fits = bisect.bisect_right(lengths, (left - fixed) / each)
+        fits = bisect.bisect_right(lengths, (available - fixed) / each)
         if fits == 0:
             continue
         tile = tile.with_(last, lengths[fits - 1])

@@ -1,25 +1,27 @@
-"""A lower bound on the received words of a training step: three passes that may share what they gather.
+"""Lower bounds on the received words of a training step, whose three passes may reuse gathered slices.
 
-In pass i let a process touch I_i, K_i and O_i words of In (or dIn), Ker and Out; every pass does the same
-multiply-adds, so `I_i·K_i·O_i >= V` in each, as for one pass. Memory may carry what was gathered from one
-pass to another, and then the step receives, per process and less what it owns,
+In pass i a process touches I_i, K_i and O_i words of In (or dIn), Ker and Out. Every pass does the same
+multiply-adds, so `I_i·K_i·O_i >= V` holds in each, as for one pass. A slice that one pass gathers may stay
+in memory for another. So a process receives at least, without the words that it owns,
 
-    In   max(I_1, I_3) gathered   +  I_2 summed        forward 1, backward-data 2, backward-filter 3
-    Ker  max(K_1, K_2) gathered   +  K_3 summed
-    Out  max(O_2, O_3) gathered   +  O_1 summed
+    In   max(I_1, I_3) gathered   +  I_2 reduced       1 forward, 2 backward-data, 3 backward-filter
+    Ker  max(K_1, K_2) gathered   +  K_3 reduced
+    Out  max(O_2, O_3) gathered   +  O_1 reduced
 
-A maximum is at least the mean, so pass 1 pays `I_1/2 + K_1/2 + O_1`, and the others alike: per pass a
-water-filling with weights 1/2, 1/2 and 1. All is counted for the average process; what a process owns is
-subtracted twice, once for the gathers and once for the sums. Memory is taken as unlimited, which can only
-lower the bound. Re-derived here; compare `docs/bounds.md` for a single pass, `docs/training.md` for this.
+A maximum is at least the mean. So pass 1 contributes `I_1/2 + K_1/2 + O_1`, and the others likewise: each
+pass is a water-filling problem with weights 1/2, 1/2 and 1. The bounds hold for the average process. Owned
+words are subtracted twice, once for the gathers and once for the reductions. The memory is unlimited, which
+can only lower a bound. The derivation is our own; docs/bounds.md has that of one pass and
+docs/training.md this one.
 
-`training_bound` lets every pass choose its own work. A plan has one grid: each process does the same block
-in all passes, so `I_1 = I_2 = I_3` and so on, and a tensor is paid 3 times, or 2 where its gathers are kept:
+`training_bound` lets each pass distribute its work in its own way. A plan has one grid, so each process
+has the same block in all passes: `I_1 = I_2 = I_3`, and so on. A tensor then counts w = 3 times, or twice
+if a gathered slice is reused:
 
     minimise  w_I·I + w_K·K + w_O·O   under   I·K·O >= V       =  3·(w_I·w_K·w_O·V)^(1/3) inside all bounds
 
-That is `one_grid_bound`; with everything kept it is twice the bound of one pass. A step that leaves a
-gradient out has two passes: what only one of them reads is paid whole.
+That is `one_grid_bound`. If every tensor is reused, it is twice the bound of one pass. A step without one
+of the gradients has two passes, and a tensor that only one of them reads has weight 1 there.
 """
 
 from __future__ import annotations
@@ -35,9 +37,9 @@ from synth.layer.passes import PASSES, WRITES, Passes, moves, reuse_intervals
 
 
 def training_bound(nest: Nest, procs: int, most_work: int, passes: Passes = PASSES) -> UniversalBound:
-    """Received words of a training step, for the average (hence for some) of `procs` processes.
+    """Lower bound on the received words of a training step, on average over `procs` processes.
 
-    `most_work`: real multiply-adds of the most loaded process in one pass.
+    `most_work`: multiply-adds of the most loaded process in one pass, without those on padding.
     """
     cap = min(most_work, max(1, nest.real_work))
     mass = weighted_work(nest, 2 / 3)
@@ -58,9 +60,9 @@ def training_bound(nest: Nest, procs: int, most_work: int, passes: Passes = PASS
 def one_grid_bound(
     nest: Nest, procs: int, most_work: int, kept: Collection[Tensor] = TENSORS, passes: Passes = PASSES
 ) -> UniversalBound:
-    """Received words of a training step whose passes give every process the same multiply-adds.
+    """Lower bound on the received words of a training step with the same grid in all passes.
 
-    `kept`: tensors of which a later pass finds what an earlier one gathered.
+    `most_work` as for `training_bound`. `kept`: the tensors whose slices a later pass reuses.
     """
     cap = min(most_work, max(1, nest.real_work))
     mass = weighted_work(nest, 2 / 3)

@@ -1,9 +1,8 @@
-"""Lower bounds on the words that a convolution moves; `docs/bounds.md` has the proofs.
+"""Lower bounds on the words that a convolution moves. docs/bounds.md has the proofs.
 
-The universal bound ("lb2") holds for every schedule in which each multiply-add is done once, by one
-process, nothing is replicated before the pass or after it, and the most-loaded process does at most
-`most_work` multiply-adds. It bounds the average over processes, hence the maximum. Pure Python: the
-planner imports this on its fast path.
+The universal bound holds for every schedule that does each multiply-add once, in one process, with no
+replicas before or after the pass and at most `most_work` multiply-adds in each process. It bounds the
+average over the processes, hence the maximum. This module imports no numpy, because `synth plan` loads it.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ Accounting = Literal["received", "accessed"]
 
 @dataclass(frozen=True)
 class UniversalBound:
-    """A certificate: no schedule moves fewer than `words` words per process, on average over `procs`."""
+    """No schedule moves fewer than `words` words per process, on average over `procs` processes."""
 
     words: float
-    segments: int  # n, the number of equal parts into which the proof cuts a process's work
+    segments: int  # n, the number of equal parts into which the proof divides the work of a process
     x: tuple[float, float, float]  # words of (Out, In, Ker) that a process accesses in all its segments
     kappa: float  # κ of the geometric inequality O·I·K >= (F·κ/RS)² for the worst mix of taps
     procs: int
-    most_work: int  # multiply-adds of the most-loaded process that the bound admits
-    resident: float  # words that a process owns and that were therefore not counted
+    most_work: int  # the most multiply-adds of one process that the bound assumes
+    resident: float  # owned words per process, which do not count as received
     accounting: Accounting
 
     def __str__(self) -> str:
@@ -43,12 +42,12 @@ class UniversalBound:
 
 
 def water_fill_point(floors: Sequence[float], volume: float) -> tuple[float, ...]:
-    """The x with the least sum subject to x_i >= floors_i > 0 and ∏x >= volume, in the order of `floors`."""
+    """The x with the least sum under x_i >= floors_i > 0 and ∏x >= volume, in the order of `floors`."""
     point = list(floors)
     order = sorted(range(len(floors)), key=lambda i: -floors[i])
     if math.prod(floors) >= volume:
         return tuple(point)
-    # The largest stay at their floors; the rest share what volume is left equally.
+    # The largest entries equal their floors. The others are equal and make up the remaining volume.
     rest = volume
     for position, i in enumerate(order):
         level = rest ** (1 / (len(order) - position))
@@ -61,16 +60,17 @@ def water_fill_point(floors: Sequence[float], volume: float) -> tuple[float, ...
 
 
 def water_fill(floors: Sequence[float], volume: float) -> float:
-    """Least Σx subject to x_i >= floors_i > 0 and ∏x >= volume (words, when the floors are words)."""
+    """The least Σx under x_i >= floors_i > 0 and ∏x >= volume, in the unit of `floors`."""
     return math.fsum(water_fill_point(floors, volume))
 
 
 def _segment_counts(floors: tuple[float, float, float], volume: float, carried: float, cap: int) -> set[int]:
-    """Numbers n of segments among which `water_fill(floors, n·volume) - (n-1)·carried` is largest.
+    """Candidates for the number n of segments that maximizes `water_fill(floors, n·volume) - (n-1)·carried`.
 
-    The first term is constant, then linear in n, then 2√(n·V/l1), then 3(n·V)^(1/3): so the maximum is at
-    n = 1, at n = cap, where two regimes meet, or where the derivative vanishes; the integers beside these
-    are tried, and those for the segment sizes beside. Any n gives a valid bound.
+    The first term is constant, then linear in n, then 2√(n·V/l1), then 3(n·V)^(1/3). So the maximum is at
+    n = 1, at n = cap, where two of these regimes meet, or where the derivative vanishes. The candidates are
+    the integers next to these points, and those next to the segment sizes there. Every n gives a valid
+    bound, so a missed maximum only weakens the bound.
     """
     l1, l2, l3 = sorted(floors, reverse=True)
     turns = [
@@ -84,7 +84,7 @@ def _segment_counts(floors: tuple[float, float, float], volume: float, carried: 
     beside = {int(turn) + step for turn in real for step in (-1, 0, 1, 2)}
     sizes = {-(-cap // n) for n in beside if n >= 1}
     sizes |= {int(cap / turn) + step for turn in real for step in (-1, 0, 1, 2)}
-    return {1, cap} | {-(-cap // size) for size in sizes if 1 <= size <= cap}  # the fewest of each size
+    return {1, cap} | {-(-cap // size) for size in sizes if 1 <= size <= cap}  # the least n of each size
 
 
 def words_bound(
@@ -95,19 +95,20 @@ def words_bound(
     limit_words: float | None = None,
     piece: int | None = None,
 ) -> tuple[float, int, tuple[float, float, float]]:
-    """Words accessed per process less what memory carries between segments: (words, n, x).
+    """Accessed words per process, less the words that memory carries between segments: (words, n, x).
 
-    `sizes` are the words of three tensors; `mass` is Σ over multiply-adds of C^(-2/3), see `hbl`; no
-    process does more than `cap` multiply-adds, nor more than `piece` of them on one separate piece of
-    the problem (a group of a grouped convolution); `limit_words` per process, None for any amount.
+    `sizes`: words of the three tensors. `mass`: Σ over multiply-adds of C^(-2/3), see
+    `holder_brascamp_lieb.weighted_work`. `cap`: the most multiply-adds of one process. `piece`: the
+    multiply-adds of one group of a grouped convolution. `limit_words`: memory per process, None for
+    unlimited. n and x are those of `UniversalBound`.
     """
     best = (-math.inf, 1, sizes)
     counts = {1}
     if limit_words is not None and limit_words > 0 and mass > 0:
         counts = _segment_counts(sizes, mass**3 / cap, limit_words * procs, cap)
-        counts.add(-(-cap // (piece or cap)))  # fewer segments than that are no smaller than a piece
+        counts.add(-(-cap // (piece or cap)))  # with fewer segments, a piece limits their size
     for n in sorted(counts):
-        # every segment has at most ⌈cap/n⌉ multiply-adds, whatever the order and the shares
+        # a segment has at most ⌈cap/n⌉ multiply-adds, for any order and any distribution of the work
         largest = min(-(-cap // n), piece or cap)
         x_out, x_in, x_ker = water_fill_point(sizes, mass**3 / largest)
         words = (x_out + x_in + x_ker) / procs - (n - 1) * (limit_words or 0.0)
@@ -125,18 +126,18 @@ def universal_bound(
 ) -> UniversalBound:
     """The universal lower bound on words per process, average (hence maximum) over `procs` processes.
 
-    `limit_words`: all local words of a process (`received`) or its fast memory (`accessed`); None for
-    unlimited. `most_work`: real multiply-adds of the most-loaded process; the least possible by default.
-    `received` counts words that a process did not own, with every word of the three tensors owned
-    once; `accessed` charges the first touch of a word, too, as Eq. 3 of SPAA'21 does.
+    `limit_words`: all memory of a process (`received`) or its fast memory (`accessed`), in words; None for
+    unlimited. `most_work`: the most multiply-adds of one process, padding excluded; the least possible by
+    default. `received` counts the words that a process does not own, and every word has one owner.
+    `accessed` also counts the first touch of an owned word, like Eq. 3 of SPAA'21.
 
-    With equal shares this is `max over n of n·X(n·P) - (n-1)·M - resident`, X by `water_fill`; unequal
-    shares weaken it, because the words a segment needs are concave in its work. At n = 1 it is the
-    memory-independent bound of Al Daas et al. (SPAA'22) carried from matrix product to convolution.
-    UsageError if `procs` or `most_work` make no sense.
+    With equal work this is `max over n of n·X(n·P) - (n-1)·M - resident`, X by `water_fill`. Unequal work
+    weakens the bound, because the words that a segment needs are concave in its work. At n = 1 it is the
+    memory-independent bound of Al Daas et al. (SPAA'22), generalized from matrix product to convolution.
+    Raises `UsageError` if `procs` < 1 or `most_work` is too small for the layer.
     """
     if procs < 1:
-        raise UsageError(f"A bound for {procs} processes does not exist; ask for at least 1.")
+        raise UsageError(f"A bound needs at least 1 process, not {procs}.")
     fair = max(1, -(-nest.real_work // procs))
     cap = fair if most_work is None else most_work
     if cap < fair:
@@ -151,15 +152,15 @@ def universal_bound(
     piece = max(1, nest.real_work // nest.extents.g)
     words, n, x = words_bound((sizes[0], sizes[1], sizes[2]), mass, cap, procs, limit_words, piece)
     kappa = nest.taps * (mass / max(1, nest.real_work)) ** 1.5
-    words *= 1 - 1e-12  # rounding errors never lift a bound above an optimum that attains it
+    words *= 1 - 1e-12  # so that rounding errors do not lift the bound above an optimum that attains it
     return UniversalBound(max(0.0, words - resident), n, x, kappa, procs, cap, resident, accounting)
 
 
 def _sizes(nest: Nest, accounting: Accounting) -> tuple[int, int, int]:
-    """Words of (Out, In, Ker): all that are owned, or only those that some multiply-add touches.
+    """Words of (Out, In, Ker): all words (received), or those that some multiply-add touches (accessed).
 
-    Padding can leave outputs and taps without a real input. Owned words may all be counted: one that no
-    process touches raises a floor by one and `resident` by one, and X grows at most by one.
+    Outputs and taps that read only padding are not touched. The received accounting may count them: such a
+    word raises a floor and `resident` by one each, and X grows at most by one.
     """
     if accounting == "received":
         return nest.words["Out"], nest.words["In"], nest.words["Ker"]
@@ -174,7 +175,7 @@ def _sizes(nest: Nest, accounting: Accounting) -> tuple[int, int, int]:
 
 
 def _touched(window: Window, out: int) -> tuple[int, int, int]:
-    """Output positions, input rows and taps that take part in a real multiply-add."""
+    """Number of output positions, input rows and taps with a multiply-add that does not read padding."""
     ranges = [r for tap in range(window.kernel) if (r := tap_range(window, tap, out)) != (0, 0)]
     positions = end = 0
     for first, last in sorted(ranges):
@@ -187,17 +188,17 @@ def _touched(window: Window, out: int) -> tuple[int, int, int]:
 
 
 def _rows(window: Window, tap: int, out: int) -> range:
-    """Input rows that one tap reads."""
+    """The input rows that one tap reads."""
     first, last = tap_range(window, tap, out)
     shift = window.dilation * tap - window.padding
     return range(window.stride * first + shift, window.stride * last + shift, window.stride)
 
 
 def matmul_memory_independent(m: int, n: int, k: int, procs: int) -> float:
-    """Words received per process by an m x n times n x k product, any memory (Al Daas et al., SPAA'22).
+    """Least words received per process for an m x n times n x k product (Al Daas et al., SPAA'22).
 
-    Theirs in three regimes of P, by the sorted dimensions d1 >= d2 >= d3; it is the case RS = 1, n = 1 of
-    `universal_bound`, which the tests check. In words, whole problem owned once.
+    Three regimes of P, by the sorted dimensions d1 >= d2 >= d3. The memory is unlimited and every word has
+    one owner. The bound is the case RS = 1, n = 1 of `universal_bound`; a test compares them.
     """
     d3, d2, d1 = sorted((m, n, k))
     if procs * d2 <= d1:
@@ -212,10 +213,11 @@ def matmul_memory_independent(m: int, n: int, k: int, procs: int) -> float:
 def sequential_bound(
     work: float, ratio: float, limit_words: float, precision: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> float:
-    """Words one process moves between slow memory and `limit_words` of fast memory.
+    """Least words that one process moves between slow memory and `limit_words` of fast memory.
 
-    `2·√(p_I·p_K·p_O)·work·ratio/√M - 2M`, words of the three tensors weighing `precision`; `ratio` is
-    κ₂/RS, 1 for a matrix product (then `2F/√M - 2M`). Re-derived in docs/bounds.md; the form is that of
-    Chen et al. (PASC'22), whose constants were not checked against the paper. May be negative: vacuous.
+    `2·√(p_I·p_K·p_O)·work·ratio/√M - 2M`, with a weight `precision` per word of each tensor. `ratio` is
+    κ₂/RS. For a matrix product it is 1, and the bound is `2F/√M - 2M`. docs/bounds.md derives the bound. It
+    has the form of Chen et al. (PASC'22), whose constants we have not checked. A negative result says
+    nothing.
     """
     return 2 * math.sqrt(math.prod(precision)) * work * ratio / math.sqrt(limit_words) - 2 * limit_words

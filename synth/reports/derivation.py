@@ -170,9 +170,9 @@ def _closed_form(plan: Plan) -> Section:
         Tb: _tiles(plan)[1],
     }
     objective = sympy.Max(q, t) + A * (a / Ta + b / Tb)
-    if problem.share > 1:  # several groups, one after the other
+    if problem.groups_per_process > 1:  # several groups, one after the other
         groups = sympy.Symbol("G", positive=True)
-        objective, numbers[groups] = groups * objective, problem.share
+        objective, numbers[groups] = groups * objective, problem.groups_per_process
     limit = "any" if math.isinf(problem.M_L) else show_words(problem.M_L)
     return Section(
         "Without halos (Eq. 4)",

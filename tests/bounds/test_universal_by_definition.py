@@ -106,7 +106,7 @@ def test_refusals_name_the_numbers() -> None:
     nest = Layer.matmul(2, 3, 4).nest
     with pytest.raises(UsageError) as fault:
         universal_bound(nest, 0)
-    assert str(fault.value) == "A bound for 0 processes does not exist; ask for at least 1."
+    assert str(fault.value) == "A bound needs at least 1 process, not 0."
     with pytest.raises(UsageError) as fault:
         universal_bound(nest, 5, most_work=4)
     assert str(fault.value) == (
