@@ -14,18 +14,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from synth.layer.axes import LACKED_INDEX, LACKS, SPATIAL, TENSORS, Axis, Order, PerAxis, Tensor
 from synth.layer.nest import Nest
-from synth.layer.passes import PASSES, WRITES, Pass, Passes, reuse_intervals
+from synth.layer.passes import PASSES, Pass, Passes, reuse_intervals
 from synth.machine.collectives import Cost, Group, Op, best
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import group_of
 from synth.schedule.distribution import Distribution
 from synth.schedule.halo_rows import halo_rows
 from synth.schedule.memory import Footprints
-from synth.schedule.panel_rotation import worth_rotating
+from synth.schedule.panel_rotation import rotated_at
+from synth.schedule.pass_plan import ONES, PassPlan, Structure
+from synth.schedule.pass_program import Gather, Groups, PassProgram, Reduce, lowered, pass_program
 
+OPS: dict[type[Gather] | type[Reduce], Op] = {Gather: "all_gather", Reduce: "reduce_scatter"}
 THINNEST = 16  # channels below which a panel feeds the local kernel badly
 PANELS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -46,6 +50,31 @@ class PassTime:
     def total(self) -> float:
         """Seconds of the pass."""
         return self.compute + self.exposed
+
+
+class Candidate(NamedTuple):
+    """A stationary tensor and a number of panels for a pass, with the moves of its schedule tree."""
+
+    pass_: Pass
+    stationary: Tensor
+    panels: int
+    rows: int  # halo exchanges
+    moves: tuple[Gather | Reduce, ...]
+    rotation: tuple[Tensor, ...]
+
+    def pieces(self, node: Gather | Reduce) -> int:
+        """Messages of a move: one per panel, or one."""
+        return self.panels if node.scope == "panel" else 1
+
+
+@lru_cache(maxsize=1 << 14)
+def _walked(
+    plan: Structure, groups: Groups, row_axes: tuple[Axis, ...]
+) -> tuple[int, tuple[Gather | Reduce, ...]]:
+    """A walk over a schedule tree: its halo exchanges, and its moves within groups by tensor."""
+    fetches, gathers, loop, reduces, returns = lowered(plan, groups, row_axes, ())
+    moves: tuple[Gather | Reduce, ...] = (*gathers, *loop.gathers, *loop.reduces, *reduces)
+    return len((*fetches, *returns)), tuple(sorted(moves, key=lambda node: TENSORS.index(node.tensor)))
 
 
 @lru_cache(maxsize=1 << 17)
@@ -89,9 +118,11 @@ class LayerTimer:
     ) -> None:
         self.sequence = sequence
         self.steps = steps or (PASSES if weighted else PASSES[:2])  # a pooling has no backward-filter
-        found = frozenset({"Out"}) if kept is None else kept
-        lives = reuse_intervals(sequence) or reuse_intervals(self.steps)
-        self.found = {tensor: last for tensor, (_, last) in lives.items() if tensor in found}
+        saved = frozenset({"Out"}) if kept is None else kept
+        intervals = reuse_intervals(sequence) or reuse_intervals(self.steps)
+        lives = {tensor: ends for tensor, ends in intervals.items() if tensor in saved}
+        self.saved_by = {p: frozenset(t for t, (first, _) in lives.items() if first == p) for p in PASSES}
+        self.reused_by = {p: frozenset(t for t, (_, last) in lives.items() if last == p) for p in PASSES}
         self.kept = kept or frozenset()
         self.machine, self.footprints, self.order, self.weighted = machine, footprints, order, weighted
         self.nest, self.grid, self.work = footprints.nest, footprints.grid, footprints.work
@@ -136,18 +167,29 @@ class LayerTimer:
             return 0
         return flat * int(carried - math.prod(row.kept for row in rows))
 
-    def travels(self, pass_: Pass) -> dict[Tensor, Op]:
-        """Tensor -> the collective that brings it in or sums it; what an earlier pass kept is there."""
-        ops: dict[Tensor, Op] = {}
-        for tensor in TENSORS:
-            if self.groups[tensor].size == 1 or (tensor == "Ker" and not self.weighted):
-                continue
-            if self.found.get(tensor) == pass_:
-                continue
-            ops[tensor] = "reduce_scatter" if WRITES[pass_] == tensor else "all_gather"
-        if not self.weighted and self.nest.extents.c == 1:
-            ops.pop("Out", None)
-        return ops
+    def program(self, pass_: Pass, stationary: Tensor, panels: int = 1) -> PassProgram:
+        """The schedule tree of a pass with some stationary tensor and number of panels."""
+        counts = ONES.with_(along(stationary), panels)
+        reuses, saves = self.reused_by[pass_], self.saved_by[pass_]
+        plan = PassPlan(stationary, counts, pass_=pass_, reuses=reuses, saves=saves)
+        return pass_program(self.footprints.distribution, plan)
+
+    def travels(self, tensor: Tensor) -> bool:
+        """Whether the words of a tensor travel at all: a pooling has no Ker and, per channel, no sums."""
+        return self.weighted or not (tensor == "Ker" or (tensor == "Out" and self.nest.extents.c == 1))
+
+    def _candidate(self, pass_: Pass, stationary: Tensor, panels: int) -> Candidate:
+        """A choice for a pass; all numbers of panels from two on have one tree."""
+        distribution = self.footprints.distribution
+        loops = (along(stationary),) if panels > 1 else ()
+        plan = Structure(pass_, stationary, loops, self.reused_by[pass_], self.saved_by[pass_])
+        rows, moves = _walked(plan, distribution.groups, distribution.row_axes)
+        rotation: tuple[Tensor, ...] = ()
+        if self.sequence:  # the oracle's convention knows of no rotation
+            rotation = rotated_at(distribution, plan, panels)
+        if not self.weighted:
+            moves = tuple(node for node in moves if self.travels(node.tensor))
+        return Candidate(pass_, stationary, panels, rows, moves, rotation)
 
     def most_panels(self, stationary: Tensor) -> int:
         """Positions along which panels can be cut."""
@@ -166,80 +208,64 @@ class LayerTimer:
 
     def passed(self, pass_: Pass, stationary: Tensor | None = None, panels: int | None = None) -> PassTime:
         """The best stationary tensor and number of panels of a pass, unless they are given."""
-        travels = self.travels(pass_)
         times: list[tuple[float, int, int]] = []
         for index, tensor in enumerate(TENSORS):
             if stationary in (None, tensor):
                 counts = [panels] if panels else [n for n in self.counts(tensor) if n <= self.streams(tensor)]
-                if all(t == tensor for t in travels):
+                if all(node.tensor == tensor for node in self._candidate(pass_, tensor, 1).moves):
                     counts = counts[:1]  # nothing streams
-                times += [(self._exposed(pass_, travels, tensor, n)[0], n, index) for n in counts]
+                times += [(self._exposed(self._candidate(pass_, tensor, n))[0], n, index) for n in counts]
         _, chosen, index = min(times)
-        return self._described(pass_, travels, TENSORS[index], chosen)
+        return self._described(self._candidate(pass_, TENSORS[index], chosen))
 
-    def _seconds(
-        self, op: Op, tensor: Tensor, stationary: Tensor, pieces: int, skewed: tuple[Tensor, ...]
-    ) -> Cost:
-        """What one of the panels of a tensor takes."""
-        crowd = 1.0 if tensor in skewed else self._crowd(op, tensor, stationary, pieces)
-        size = self.sizes[tensor] / pieces * crowd
-        return collective(self.machine, op, size, self.groups[tensor])
+    def _cost(self, choice: Candidate, node: Gather | Reduce) -> Cost:
+        """What the whole slice, or one panel, of a move costs."""
+        pieces = choice.pieces(node)
+        crowd = 1.0 if node.tensor in choice.rotation else self._crowd(choice, node, pieces)
+        size = self.sizes[node.tensor] / pieces * crowd
+        return collective(self.machine, OPS[type(node)], size, self.groups[node.tensor])
 
-    def _skewed(self, pass_: Pass, stationary: Tensor, panels: int) -> tuple[Tensor, ...]:
-        """The tensors of which ranks are at different panels (`panel_rotation`); none for the oracle."""
-        if panels == 1 or stationary != WRITES[pass_] or not self.sequence:
-            return ()
-        brought = (t for t, op in self.travels(pass_).items() if op == "all_gather" and t != stationary)
-        return worth_rotating(self.footprints.distribution, brought, along(stationary), panels)
+    def _crowd(self, choice: Candidate, node: Gather | Reduce, pieces: int) -> float:
+        """How many times as long a panel takes because few ranks of its group carry its words.
 
-    def _crowd(self, op: Op, tensor: Tensor, stationary: Tensor, panels: int) -> float:
-        """How many times as long a panel takes because few of the ranks that share it carry its words.
-
-        Where shares are cut along the dimension that panels are, a panel comes from (or goes to) few ranks,
-        whose links carry it alone while those of others rest, unless all use different panels; from a single
-        one it is broadcast by a tree. The oracle's convention has no such factor.
+        If shards are cut along the same dimension as panels, a panel comes from (or goes to) few ranks: their
+        links carry it alone, unless ranks use different panels. A panel of a single rank is broadcast by a
+        tree. The oracle's convention has no such factor.
         """
-        shares = dict(self.footprints.distribution.shares[tensor])
-        parts, ranks = shares.get(along(stationary), 1), self.groups[tensor].size
-        if not self.sequence or min(panels, parts) == 1:
+        if not self.sequence or pieces == 1:
             return 1.0
-        if op == "all_gather" and parts == ranks <= panels:
+        shares = dict(self.footprints.distribution.shares[node.tensor])
+        parts = shares.get(along(choice.stationary), 1)
+        ranks = self.groups[node.tensor].size
+        if parts == 1:
+            return 1.0
+        if isinstance(node, Gather) and parts == ranks <= pieces:
             return min(parts, math.ceil(math.log2(ranks)) * ranks / (ranks - 1))
-        return min(panels, parts)
+        return min(pieces, parts)
 
-    def _exposed(
-        self, pass_: Pass, travels: dict[Tensor, Op], stationary: Tensor, panels: int
-    ) -> tuple[float, float]:
+    def _exposed(self, choice: Candidate) -> tuple[float, float]:
         """(seconds that computing does not hide, seconds of all communication)."""
-        alone, streamed, last = self.halo_seconds, 0.0, 0.0
-        skewed = self._skewed(pass_, stationary, panels)
-        for tensor, op in travels.items():
-            pieces = 1 if tensor == stationary else panels
-            seconds = self._seconds(op, tensor, stationary, pieces, skewed).seconds * pieces
+        alone, streamed, last = self.halo_seconds * choice.rows, 0.0, 0.0
+        for node in choice.moves:
+            pieces = choice.pieces(node)
+            seconds = self._cost(choice, node).seconds * pieces
             alone, streamed = (alone + seconds, streamed) if pieces == 1 else (alone, streamed + seconds)
-            if WRITES[pass_] == tensor and self.sequence[1:-1] == (pass_,):
+            if isinstance(node, Reduce) and self.sequence[1:-1] == (choice.pass_,):
                 last = seconds / pieces
-        hidden = self._hidden(travels, stationary, panels, streamed, skewed)
-        hidden += self.machine.overlap * min(self.compute, last)
-        calls = (panels - 1) * (self.machine.compute.overhead + self._again(stationary))
+        hidden = self._hidden(choice, streamed) + self.machine.overlap * min(self.compute, last)
+        calls = (choice.panels - 1) * (self.machine.compute.overhead + self._again(choice.stationary))
         return alone + streamed - hidden + calls, alone + streamed
 
-    def _hidden(
-        self,
-        travels: dict[Tensor, Op],
-        stationary: Tensor,
-        panels: int,
-        streamed: float,
-        skewed: tuple[Tensor, ...],
-    ) -> float:
-        """Seconds of panels that travel while others are used: of all but the first that a step waits for.
+    def _hidden(self, choice: Candidate, streamed: float) -> float:
+        """Seconds of panels in flight while others are used: all but the first, for which a step waits.
 
-        A tensor that streams alone, skewed, travels in whole shares: those of the first panel are there but
-        for the ones that other ranks have of it.
+        If only one tensor streams and it is rotated, whole shards are in flight. Of the first panel, a rank
+        owns its part and waits for the parts of other ranks only.
         """
-        alone = tuple(t for t in travels if t != stationary)
-        if len(alone) == 1 and alone == skewed:
-            parts = dict(self.footprints.distribution.shares[alone[0]])[along(stationary)]
+        panels = choice.panels
+        alone = tuple(node.tensor for node in choice.moves if node.scope == "panel")
+        if len(alone) == 1 and alone == choice.rotation:
+            parts = dict(self.footprints.distribution.shares[alone[0]])[along(choice.stationary)]
             later = streamed * (parts - parts // panels) / (parts - 1)
             return self.machine.overlap * min(self.compute * (panels - 1) / panels, later)
         return self.machine.overlap * min(self.compute, streamed) * (panels - 1) / panels
@@ -253,22 +279,20 @@ class LayerTimer:
         bandwidth = self.machine.compute.bandwidth
         return 3 * self.sizes[stationary] / bandwidth if bandwidth and self.sequence else 0.0
 
-    def _described(self, pass_: Pass, travels: dict[Tensor, Op], stationary: Tensor, panels: int) -> PassTime:
-        exposed, comm = self._exposed(pass_, travels, stationary, panels)
-        parts = [("halo", "neighbours", self.halo_seconds)] if self.halo_seconds else []
-        skewed = self._skewed(pass_, stationary, panels)
-        for tensor, op in travels.items():
-            pieces = 1 if tensor == stationary else panels
-            made = self._seconds(op, tensor, stationary, pieces, skewed)
-            parts.append((tensor, made.algorithm, made.seconds * pieces))
+    def _described(self, choice: Candidate) -> PassTime:
+        exposed, comm = self._exposed(choice)
+        rows = self.halo_seconds * choice.rows
+        parts = [("halo", "neighbours", rows)] if rows else []
+        for node in choice.moves:
+            cost = self._cost(choice, node)
+            parts.append((node.tensor, cost.algorithm, cost.seconds * choice.pieces(node)))
+        pass_, stationary, panels, *_ = choice
         return PassTime(pass_, stationary, panels, self.compute, comm, exposed, tuple(parts))
 
     def least(self, pass_: Pass) -> float:
         """Seconds of the best choice, without its description."""
-        travels = self.travels(pass_)
-        if not travels:
-            return self.compute + self.halo_seconds
-        return self.passed(pass_).total
+        choice = self._candidate(pass_, "Out", 1)
+        return self.passed(pass_).total if choice.moves else self.compute + self.halo_seconds * choice.rows
 
     def passes(self, training: bool) -> list[PassTime]:
         """Forward, or all passes of a training step."""

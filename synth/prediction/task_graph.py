@@ -9,15 +9,16 @@ computes, then the reduction.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from synth.layer.axes import PerAxis
 from synth.machine.hierarchy import Machine
-from synth.machine.layer_time import LayerTimer, PassTime, collective, compute_seconds
+from synth.machine.layer_time import OPS, LayerTimer, PassTime, collective, compute_seconds
 from synth.machine.rank_groups import split_over
 from synth.network.planner.plan import NetworkPlan
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
+from synth.schedule.pass_program import Gather, Loop, Reduce, Rows
 
 Stream = Literal["compute", "network"]
 
@@ -106,46 +107,65 @@ class _Lister:
         return self.machine.levels[level].message(float(size), group.shared(level))
 
     def _layer(self, name: str, timer: LayerTimer, number: int) -> None:
-        pass_ = timer.wanted(True)[number]
-        time = timer.passed(pass_)
+        """The tasks of one pass of a layer: a walk over its schedule tree."""
+        time = timer.passed(timer.wanted(True)[number])
         before = tuple(self._moved(name, number > 0)) if number < 2 else (self.last[name],)
         if number and not before:
             before = (self.after,)
-        if timer.halo_seconds:
-            sent = [0.0] * len(self.machine.levels)
-            sent[0] = float(timer.halo_words() * timer.nest.word_bytes)
-            seconds = timer.halo_seconds
-            title = f"{name} {pass_} halo"
-            before = (self._add(Task(title, "network", (seconds, seconds), before, tuple(sent), name)),)
-        self.last[name] = self._panels(name, timer, time, before)
+        self.last[name] = _PassTasks(self, name, timer, time).added(before)
 
-    def _panels(self, name: str, timer: LayerTimer, time: PassTime, before: tuple[int, ...]) -> int:
-        travels = timer.travels(time.pass_)
-        reads = [t for t, op in travels.items() if op == "all_gather"]
-        writes = [t for t, op in travels.items() if op == "reduce_scatter"]
-        title = f"{name} {time.pass_}"
 
-        def travel(tensor: Any, pieces: int, needs: tuple[int, ...], label: str) -> int:
-            made = collective(
-                self.machine, travels[tensor], timer.sizes[tensor] / pieces, timer.groups[tensor]
-            )
-            return self._add(
-                Task(f"{title} {tensor} {label}", "network", (made.seconds,) * 2, needs, made.bytes_at, name)
-            )
+class _PassTasks:
+    """Adds the tasks of one pass, node by node of its schedule tree, in program order."""
 
-        stays = time.stationary
-        ready = [travel(t, 1, before, "gather") for t in reads if t == stays]
-        work = _computed(timer, time.panels)
-        last = before[-1] if before else 0
-        for panel in range(time.panels):
-            brought = [travel(t, time.panels, before, f"panel {panel}") for t in reads if t != stays]
-            needs = (*before, *ready, *brought)
-            last = self._add(Task(f"{title} panel {panel}", "compute", work, needs, (), name))
-            for tensor in (t for t in writes if t != stays):
-                last = travel(tensor, time.panels, (last,), f"reduce {panel}")
-        for tensor in (t for t in writes if t == stays):
-            last = travel(tensor, 1, (last,), "reduce")
+    def __init__(self, lister: _Lister, layer: str, timer: LayerTimer, time: PassTime) -> None:
+        self.add, self.machine, self.layer, self.timer = lister._add, lister.machine, layer, timer
+        self.program = timer.program(time.pass_, time.stationary, time.panels)
+        self.panels, self.title = time.panels, f"{layer} {time.pass_}"
+
+    def added(self, before: tuple[int, ...]) -> int:
+        """Add all tasks after those of `before`; returns the last one."""
+        last, needs = before[-1] if before else 0, before
+        for node in self.program.top():
+            match node:
+                case Rows(direction="fetch"):
+                    before = needs = self._rows(before)
+                case Rows():
+                    (last,) = self._rows((last,))
+                case Gather() if self.timer.travels(node.tensor):
+                    needs = (*needs, self._collective(node, before, "gather"))
+                case Loop():
+                    last = self._loop(node, before, needs)
+                case Reduce() if self.timer.travels(node.tensor):
+                    last = self._collective(node, (last,), "reduce")
         return last
+
+    def _loop(self, loop: Loop, before: tuple[int, ...], ready: tuple[int, ...]) -> int:
+        work, last = _computed(self.timer, self.panels), 0
+        gathers = [node for node in loop.gathers if self.timer.travels(node.tensor)]
+        for panel in range(self.panels):
+            brought = [self._collective(node, before, f"panel {panel}") for node in gathers]
+            needs = (*ready, *brought)
+            last = self.add(Task(f"{self.title} panel {panel}", "compute", work, needs, (), self.layer))
+            for node in loop.reduces:
+                if self.timer.travels(node.tensor):
+                    last = self._collective(node, (last,), f"reduce {panel}")
+        return last
+
+    def _rows(self, needs: tuple[int, ...]) -> tuple[int, ...]:
+        timer, sent = self.timer, [0.0] * len(self.machine.levels)
+        if not timer.halo_seconds:
+            return needs
+        sent[0] = float(timer.halo_words() * timer.nest.word_bytes)
+        seconds = (timer.halo_seconds,) * 2
+        return (self.add(Task(f"{self.title} halo", "network", seconds, needs, tuple(sent), self.layer)),)
+
+    def _collective(self, node: Gather | Reduce, needs: tuple[int, ...], label: str) -> int:
+        pieces = self.panels if node.scope == "panel" else 1
+        size, group = self.timer.sizes[node.tensor] / pieces, self.timer.groups[node.tensor]
+        made = collective(self.machine, OPS[type(node)], size, group)
+        title = f"{self.title} {node.tensor} {label}"
+        return self.add(Task(title, "network", (made.seconds,) * 2, needs, made.bytes_at, self.layer))
 
 
 def _computed(timer: LayerTimer, panels: int) -> tuple[float, float]:

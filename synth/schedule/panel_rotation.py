@@ -19,17 +19,22 @@ from collections.abc import Iterable, Iterator
 from synth.layer.axes import SPATIAL, Axis, PerAxis, Tensor
 from synth.layer.intervals import volume
 from synth.schedule.distribution import Distribution
-from synth.schedule.pass_plan import PassPlan
+from synth.schedule.pass_plan import PassPlan, Structure
 from synth.schedule.slice_shares import member_parts
 
 
 def rotated(distribution: Distribution, pass_plan: PassPlan) -> tuple[Tensor, ...]:
     """The tensors of which the ranks of a group use different panels at the same step."""
-    loops, panels = pass_plan.loops(), pass_plan.panels
-    if len(loops) != 1 or panels < pass_plan.steps or pass_plan.stationary != pass_plan.written:
+    panels = pass_plan.panels if pass_plan.panels == pass_plan.steps else 1
+    return rotated_at(distribution, pass_plan.structure, panels)
+
+
+def rotated_at(distribution: Distribution, plan: Structure, panels: int) -> tuple[Tensor, ...]:
+    """The same for a number of panels; a single panel is no loop."""
+    if panels == 1 or len(plan.loops) != 1 or plan.stationary != plan.written:
         return ()
-    streamed = (t for t in pass_plan.reads if pass_plan.structure.streams(t))
-    return worth_rotating(distribution, streamed, loops[0], panels)
+    streamed = (tensor for tensor in plan.reads if plan.streams(tensor))
+    return worth_rotating(distribution, streamed, plan.loops[0], panels)
 
 
 def worth_rotating(

@@ -10,7 +10,7 @@ emitted text walk the tree, and derive no such answer again.
 The tree is rank-independent: the boxes of a rank are functions of its coordinates in `Distribution`. Tile
 counts stand in the `PassPlan`, not in the tree: all plans that tile the same axes share one tree.
 
-A further schedule is a further decision in `_lowered`, not a further case in the walkers:
+A further schedule is a further decision in `lowered`, not a further case in the walkers:
     blocks cut by input rows       the framed tensor of an axis is Out: `Rows("return", "Out")` after a
                                    forward pass, `Rows("fetch", "Out")` before a backward pass
     residue classes of a dilation  one more axis of the nest; no node changes
@@ -191,7 +191,7 @@ class PassProgram:
 def pass_program(distribution: Distribution, pass_plan: PassPlan) -> PassProgram:
     """The schedule tree of a pass on a process grid."""
     rotation = rotated(distribution, pass_plan)
-    nodes = _lowered(pass_plan.structure, distribution.groups, distribution.row_axes, rotation)
+    nodes = lowered(pass_plan.structure, distribution.groups, distribution.row_axes, rotation)
     return PassProgram(pass_plan, *nodes)
 
 
@@ -200,10 +200,13 @@ Lowered = tuple[tuple[Rows, ...], tuple[Gather, ...], Loop, tuple[Reduce, ...], 
 
 
 @lru_cache(maxsize=1 << 14)
-def _lowered(
+def lowered(
     plan: Structure, groups: Groups, row_axes: tuple[Axis, ...], rotation: tuple[Tensor, ...]
 ) -> Lowered:
-    """The nodes of a tree: the one place that decides what a pass moves, and at which scope."""
+    """The nodes of a tree: the one place that decides what a pass moves, and at which scope.
+
+    groups and row_axes are those of the `Distribution`, rotation that of `panel_rotation`.
+    """
     shared = {tensor: axes for tensor, axes in zip(TENSORS, groups, strict=True) if axes}
 
     def scoped(scope: Scope, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
