@@ -69,7 +69,7 @@ def test_wrong_orders(order: str, message: str) -> None:
 
 
 def test_received_words_are_those_of_the_places() -> None:
-    plan, rng = CASES["uneven_2_5d"], random.Random(0)
+    plan, rng = CASES["uneven_3d"], random.Random(0)
     order = placement(plan.grid, rng.sample(AXES, len(AXES)))
     other = Distribution(plan.nest, plan.grid, order)
     totals = [int(plan.received.at(other.at(rank))["total"]) for rank in other.ranks]

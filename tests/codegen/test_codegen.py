@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
     for name, plan in CASES.items():
         (folder / f"{name}.py").write_text(render(plan))
-    for name in ("summa_2_5d", "strided_shared", "matrix_ker", "ker_stays_sums", "alone", "idle"):
+    for name in ("summa_3d", "strided_shared", "matrix_ker", "ker_stationary_sums", "alone", "idle"):
         (folder / f"{name}_alone.py").write_text(render(CASES[name], standalone=True))
     for name in ("training_3d", "training_tiles", "training_matrix", "training_grouped"):
         (folder / f"{name}_module.py").write_text(render(CASES[name], module=True))
@@ -98,7 +98,7 @@ def test_the_list_refuses(text: str, said: str) -> None:
 
 # -- standalone programs ----------------------------------------------------------------------------------
 
-ALONE = ("summa_2_5d", "idle", "strided_shared", "training_tiles", "training_streams", "cannon")
+ALONE = ("summa_3d", "idle", "strided_shared", "training_tiles", "training_streams", "cannon")
 
 
 def _definitions(tree: ast.Module) -> dict[str, str]:
@@ -142,7 +142,7 @@ def test_a_standalone_program_lacks_nothing_and_has_nothing_unused(case: str) ->
 
 
 def test_what_is_used_is_inlined_and_nothing_else() -> None:
-    assert "fetch_rows" in _definitions(ast.parse(render(CASES["summa_2_5d"], standalone=True)))
+    assert "fetch_rows" in _definitions(ast.parse(render(CASES["summa_3d"], standalone=True)))
     assert "fetch_rows" not in _definitions(ast.parse(render(CASES["alone"], standalone=True)))
 
 
@@ -161,9 +161,7 @@ def test_two_definitions_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch
 # -- the order of a text ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "case", ["summa_2_5d", "strided_shared", "back_2_5d", "filter_2_5d", "training_tiles"]
-)
+@pytest.mark.parametrize("case", ["summa_3d", "strided_shared", "back_3d", "filter_3d", "training_tiles"])
 def test_the_algorithm_comes_first_and_the_self_check_last(case: str) -> None:
     plan = CASES[case]
     for standalone in (False, True):
@@ -177,7 +175,7 @@ def test_the_algorithm_comes_first_and_the_self_check_last(case: str) -> None:
 
 
 def test_a_backward_program_names_its_gradients() -> None:
-    data, filter_ = render(CASES["back_2_5d"]), render(CASES["filter_2_5d"])
+    data, filter_ = render(CASES["back_3d"]), render(CASES["filter_3d"])
     assert "dIn[b,c,h+r-1,w+s-1] += dOut[b,k,h,w] * Ker[k,c,r,s]" in data
     assert "dKer[k,c,r,s] += dOut[b,k,h,w] * In[b,c,h+r-1,w+s-1]" in filter_
     for text, names in ((data, ("din", "ker", "dout")), (filter_, ("in", "dker", "dout"))):

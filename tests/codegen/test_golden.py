@@ -46,11 +46,11 @@ PROGRAMS = {  # file -> the arguments of `synth emit` that write it, in the fold
 }
 PLANS = {  # plans that no flags ask for: file -> case
     "strided_tiles.json": "strided_shared",
-    "ker_stationary.json": "ker_stays_sums",
-    "backward_filter.json": "filter_2_5d",
+    "ker_stationary.json": "ker_stationary_sums",
+    "backward_filter.json": "filter_3d",
     "training_tiles.json": "training_tiles",
     "training_streams.json": "training_streams",
-    "training_rotated.json": "training_skewed",
+    "training_rotated.json": "training_rotated",
 }
 COMMAND = re.compile(r"^Emitted by `(synth emit .*)` \(plan [0-9a-f]{12}\)\.$", re.MULTILINE)
 REMEDY = "if this is meant: pytest --update-golden, then read the diff"
@@ -115,7 +115,7 @@ def test_the_first_one_is_2_5d() -> None:
 def test_sbatch(update_golden: bool) -> None:
     path = GOLDEN / "job.sbatch"
     text = render_sbatch(
-        CASES["summa_2_5d"], "conv 2p5d.py", 4, cpus_per_task=2, gpus_per_task=1, partition="gpu"
+        CASES["summa_3d"], "conv 2p5d.py", 4, cpus_per_task=2, gpus_per_task=1, partition="gpu"
     )
     if update_golden:
         path.write_text(text, encoding="utf-8")

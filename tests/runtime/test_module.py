@@ -28,7 +28,7 @@ def told(folder: Path, function: str, argument: str, size: int) -> Outcome:
     [
         "training_data",
         "training_3d",
-        "training_nothing_kept",
+        "training_nothing_saved",
         "training_tiles",
         "training_volume",
         "training_line",
@@ -79,7 +79,7 @@ def test_a_gradient_that_is_not_planned_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.ranks
 def test_dtensors_at_the_boundary(tmp_path: Path) -> None:
-    outcome = told(tmp_path, "dtensors", "training_nothing_kept", 8)
+    outcome = told(tmp_path, "dtensors", "training_nothing_saved", 8)
     assert "gives rank 0 the box ((0, 4), (0, 16), (0, 8), (0, 8)) of In" in outcome.output[0]
 
 

@@ -97,20 +97,24 @@ def test_tensors_take_what_is_planned(
     assert max(held) == plan.used_words == words
 
 
-@pytest.mark.parametrize("name", ["summa_2_5d", "uneven_2_5d", "in_stays", "ker_stays_tiles", "matrix_3d"])
+@pytest.mark.parametrize(
+    "name", ["summa_3d", "uneven_3d", "in_stationary", "ker_stationary_tiles", "matrix_3d"]
+)
 def test_the_collectives_of_a_backend_that_has_good_ones(name: str, tmp_path: Path) -> None:
     """All-gather and reduce-scatter, as on nccl, give the same values and words; gloo has them, too."""
     altered_agrees(CASES[name], 'dist.get_backend(group.handle) == "nccl"', "True", tmp_path)
 
 
-@pytest.mark.parametrize("name", ["summa_2_5d", "uneven_2_5d", "in_stays", "in_stays_halo", "training_3d"])
+@pytest.mark.parametrize(
+    "name", ["summa_3d", "uneven_3d", "in_stationary", "in_stationary_halo", "training_3d"]
+)
 def test_large_pieces_are_messages_of_their_own(name: str, tmp_path: Path) -> None:
     """The way of pieces of 256 KiB and more, taken here by all."""
     altered_agrees(CASES[name], "LARGE = 2**18", "LARGE = 0", tmp_path)
 
 
 @pytest.mark.parametrize(
-    "name", ["uneven_2_5d", "in_stays_halo", "training_3d", "training_skewed", "data_halves"]
+    "name", ["uneven_3d", "in_stationary_halo", "training_3d", "training_rotated", "data_halves"]
 )
 def test_messages_through_host_memory(name: str, tmp_path: Path) -> None:
     """The way of tensors on a GPU that ranks share, taken here by tensors of the host."""
@@ -118,7 +122,7 @@ def test_messages_through_host_memory(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-@pytest.mark.parametrize("name", ["uneven_2_5d", "in_stays_halo", "training_3d", "matrix_3d"])
+@pytest.mark.parametrize("name", ["uneven_3d", "in_stationary_halo", "training_3d", "matrix_3d"])
 def test_ranks_that_share_a_gpu(name: str, tmp_path: Path) -> None:
     plan = CASES[name]
     agree(plan, run_ranks(render(plan), plan.used_procs, tmp_path, "--check", "--device", "cuda"))
@@ -162,7 +166,7 @@ def test_idle_ranks_wait(tmp_path: Path) -> None:
 def test_saved_shares_make_the_whole_result(tmp_path: Path) -> None:
     from synth.runtime.program.sample_data import sample
 
-    plan = CASES["uneven_2_5d"]
+    plan = CASES["uneven_3d"]
     outcome = run_ranks(render(plan), plan.used_procs, tmp_path, "--save")
     assert set(outcome.codes) == {0}
     layer = plan.layer
@@ -180,7 +184,7 @@ def test_saved_shares_make_the_whole_result(tmp_path: Path) -> None:
 
 
 def test_wrong_values_and_words_are_told(tmp_path: Path) -> None:
-    plan = CASES["summa_2_5d"]
+    plan = CASES["summa_3d"]
     text = render(plan).replace(
         "    return wait_reduce(pending_sum)\n",
         '    total = wait_reduce(pending_sum)\n    total[:, 0] += at["k"]\n    return total\n',
@@ -221,7 +225,7 @@ def test_a_hung_rank_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_wrong_world_is_refused_in_one_line(tmp_path: Path) -> None:
-    outcome = run_ranks(render(CASES["summa_2_5d"]), 3, tmp_path)
+    outcome = run_ranks(render(CASES["summa_3d"]), 3, tmp_path)
     assert outcome.codes == [2, 2, 2]
     assert outcome.output == [
         "this program is for 8 ranks, a grid h=2 x c=2 x k=2, but was started with 3;"

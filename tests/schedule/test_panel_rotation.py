@@ -112,13 +112,13 @@ def test_shares_of_other_sizes_do_not_fit() -> None:
 @pytest.mark.parametrize(
     ("case", "tensors"),
     [
-        ("data_skewed", [("Ker",)]),
+        ("data_rotated", [("Ker",)]),
         ("data_halves", [("Ker",)]),
-        ("data_2d_skewed", [("Ker",)]),
+        ("data_2d_rotated", [("Ker",)]),
         ("rows_shared_panels", [()]),  # a panel along h shares rows with the next one
         ("cannon", [("In",)]),
         ("matrix_cannon", [("In", "Ker")]),
-        ("training_skewed", [("In",), ("Out",), ()]),
+        ("training_rotated", [("In",), ("Out",), ()]),
     ],
 )
 def test_the_cases_are_rotated(case: str, tensors: list[tuple[str, ...]]) -> None:

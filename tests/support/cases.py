@@ -27,26 +27,23 @@ def _plan(
 def _training(
     layer: Layer,
     grid: PerAxis,
-    kept: str = "In Ker Out",
+    saved: str = "In Ker Out",
     tiles: tuple[PerAxis, ...] = (),
-    stays: str = "Out",
-    other: bool = False,
+    stationary: str = "Out",
+    swapped: bool = False,
     gradients: str = "In Ker",
 ) -> Plan:
-    """The passes of a step; `tiles` and one stationary tensor for each of them, `kept` between them.
+    """The passes of a step with the tensors that they save.
 
-    other: the gradients in the other order, dKer first (of a transposed layer last).
+    tiles, stationary: one for each pass, in order of execution. swapped: the gradients come in the other
+    order, dKer first (of a transposed layer last).
     """
-    sequence = sequences(layer.transposed, gradients.split())[other]  # type: ignore[arg-type]
-    counts, stationary = tiles or (ONES,) * len(sequence), (stays.split() * 3)[: len(sequence)]
+    sequence = sequences(layer.transposed, gradients.split())[swapped]  # type: ignore[arg-type]
+    templates = pass_templates(frozenset(saved.split()), sequence)  # type: ignore[arg-type]
+    counts, tensors = tiles or (ONES,) * len(sequence), (stationary.split() * 3)[: len(sequence)]
     first, *later = (
-        replace(role, stationary=tensor, counts=count)  # type: ignore[arg-type]
-        for role, tensor, count in zip(
-            pass_templates(frozenset(kept.split()), sequence),
-            stationary,
-            counts,
-            strict=True,
-        )  # type: ignore[arg-type]
+        replace(template, stationary=tensor, counts=count)  # type: ignore[arg-type]
+        for template, tensor, count in zip(templates, tensors, counts, strict=True)
     )
     return Plan(layer, grid.size, grid, first, later=tuple(later))
 
@@ -78,8 +75,8 @@ CASES: dict[str, Plan] = {
     "alone": _plan(SMALL, G()),
     "data": _plan(SMALL, G(b=4)),
     "data_panels": _plan(UNEVEN, G(b=3), "Out", G(c=3)),
-    "data_skewed": _plan(SMALL, G(b=4), "Out", G(c=4)),
-    "data_2d_skewed": _plan(SMALL, G(h=2, w=2), "Out", G(c=4)),
+    "data_rotated": _plan(SMALL, G(b=4), "Out", G(c=4)),
+    "data_2d_rotated": _plan(SMALL, G(h=2, w=2), "Out", G(c=4)),
     "rows_shared_panels": _plan(RGB, G(h=2, k=4), "Ker", G(h=2), pass_="backward-filter"),
     "data_halves": _plan(SMALL, G(h=2, w=4), "Out", G(c=2)),
     "cannon": _plan(SMALL, G(h=2, k=2), "Out", G(c=2)),
@@ -88,25 +85,25 @@ CASES: dict[str, Plan] = {
     "spatial": _plan(WIDE, G(h=4)),
     "spatial_2d": _plan(UNEVEN, G(h=4, w=2)),
     "summa": _plan(SMALL, G(b=2, k=4), "Out", G(c=4)),
-    "summa_2_5d": _plan(SMALL, G(h=2, c=2, k=2), "Out", G(c=4)),
-    "uneven_2_5d": _plan(UNEVEN, G(h=2, c=2, k=2), "Out", G(c=2)),
+    "summa_3d": _plan(SMALL, G(h=2, c=2, k=2), "Out", G(c=4)),
+    "uneven_3d": _plan(UNEVEN, G(h=2, c=2, k=2), "Out", G(c=2)),
     "strided": _plan(STRIDED, G(h=3, w=2), "Out", G(c=2)),
     "strided_shared": _plan(STRIDED, G(h=2, k=3), "Out", G(c=2, h=2)),
     "pointwise": _plan(POINT, G(h=2, w=2, k=2), "Out", G(c=2)),
     "gaps": _plan(GAPS, G(h=4, k=2), "Out", G(c=2)),
     "rows_shared": _plan(RGB, G(h=2, k=4)),
     "rows_shared_tiles": _plan(RGB, G(h=2, k=4), "Ker", G(h=2)),
-    "ker_stays": _plan(SMALL, G(c=2, k=2, b=2), "Ker", G(b=2)),
-    "ker_stays_rows": _plan(UNEVEN, G(h=2, c=2, k=2), "Ker", G(h=2, w=2)),
-    "ker_stays_tiles": _plan(SMALL, G(b=2, c=2, k=2), "Ker", G(b=2, c=2, k=2)),
-    "ker_stays_swapped": _plan(SMALL, G(b=2, c=2, k=2), "Ker", G(h=2, c=2, k=2), swapped=True),
-    "ker_stays_sums": _plan(UNEVEN, G(b=2, c=2), "Ker", G(h=2, c=2), swapped=True),
-    "in_stays": _plan(SMALL, G(b=2, c=2, k=2), "In", G(k=4)),
-    "in_stays_halo": _plan(UNEVEN, G(h=3, k=2), "In", G(k=2)),
-    "in_stays_tiles": _plan(SMALL, G(h=2, c=2, k=2), "In", G(k=2, h=2, c=2), swapped=True),
-    "in_stays_sums": _plan(SMALL, G(w=2, c=2, k=2), "In", G(k=2, h=2, c=2)),
-    "out_stays_tiles": _plan(SMALL, G(h=2, k=2), "Out", G(c=2, h=2, k=2)),
-    "out_stays_swapped": _plan(UNEVEN, G(b=3, k=2), "Out", G(c=2, w=2, k=2), swapped=True),
+    "ker_stationary": _plan(SMALL, G(c=2, k=2, b=2), "Ker", G(b=2)),
+    "ker_stationary_rows": _plan(UNEVEN, G(h=2, c=2, k=2), "Ker", G(h=2, w=2)),
+    "ker_stationary_tiles": _plan(SMALL, G(b=2, c=2, k=2), "Ker", G(b=2, c=2, k=2)),
+    "ker_stationary_swapped": _plan(SMALL, G(b=2, c=2, k=2), "Ker", G(h=2, c=2, k=2), swapped=True),
+    "ker_stationary_sums": _plan(UNEVEN, G(b=2, c=2), "Ker", G(h=2, c=2), swapped=True),
+    "in_stationary": _plan(SMALL, G(b=2, c=2, k=2), "In", G(k=4)),
+    "in_stationary_halo": _plan(UNEVEN, G(h=3, k=2), "In", G(k=2)),
+    "in_stationary_tiles": _plan(SMALL, G(h=2, c=2, k=2), "In", G(k=2, h=2, c=2), swapped=True),
+    "in_stationary_sums": _plan(SMALL, G(w=2, c=2, k=2), "In", G(k=2, h=2, c=2)),
+    "out_stationary_tiles": _plan(SMALL, G(h=2, k=2), "Out", G(c=2, h=2, k=2)),
+    "out_stationary_swapped": _plan(UNEVEN, G(b=3, k=2), "Out", G(c=2, w=2, k=2), swapped=True),
     "grouped": _plan(GROUPED, G(g=2, h=2, k=2), "Out", G(c=3)),
     "grouped_channels": _plan(GROUPED, G(g=2, c=3), "Ker", G(h=2)),
     "depthwise": _plan(DEPTHWISE, G(g=3, w=2)),
@@ -126,34 +123,40 @@ CASES: dict[str, Plan] = {
     "half": _plan(HALF, G(c=2, k=2), "Out", G(c=2)),
     "back_spatial": _plan(WIDE, G(h=4), pass_="backward-data"),
     "back_summa": _plan(SMALL, G(b=2, k=4), "In", G(k=2), pass_="backward-data"),
-    "back_2_5d": _plan(UNEVEN, G(h=2, c=2, k=2), "In", G(k=2), pass_="backward-data"),
+    "back_3d": _plan(UNEVEN, G(h=2, c=2, k=2), "In", G(k=2), pass_="backward-data"),
     "back_panels": _plan(STRIDED, G(h=2, k=3), "Out", G(c=2), pass_="backward-data"),
     "back_rows_shared": _plan(RGB, G(h=2, k=4), "Ker", G(h=2), pass_="backward-data"),
     "back_gaps": _plan(GAPS, G(h=4, k=2), "In", G(k=2), pass_="backward-data"),
     "back_matrix": _plan(MATRIX, G(b=2, c=2, k=2), "In", G(k=3), pass_="backward-data"),
     "filter_data": _plan(SMALL, G(b=4), "Ker", pass_="backward-filter"),
-    "filter_2_5d": _plan(UNEVEN, G(h=2, c=2, k=2), "Ker", G(h=2), pass_="backward-filter"),
+    "filter_3d": _plan(UNEVEN, G(h=2, c=2, k=2), "Ker", G(h=2), pass_="backward-filter"),
     "filter_panels": _plan(SMALL, G(b=2, c=2, k=2), "In", G(k=4), pass_="backward-filter"),
     "filter_grouped": _plan(GROUPED, G(g=2, h=2, k=2), "Ker", G(b=2), pass_="backward-filter"),
     "filter_matrix": _plan(MATRIX, G(b=2, c=2, k=2), "Ker", G(b=3), pass_="backward-filter"),
-    "training_data": _training(SMALL, G(b=4), other=True),
+    "training_data": _training(SMALL, G(b=4), swapped=True),
     "training_alone": _training(UNEVEN, G()),
     "training_3d": _training(UNEVEN, G(h=2, c=2, k=2)),
     "training_3d_b": _training(UNEVEN, G(h=4, k=2), "In"),
     "training_dker_first": _training(
-        UNEVEN, G(h=2, c=2, k=2), "Ker Out", (ONES, G(h=2), G(k=2)), "Out In Out", other=True
+        UNEVEN, G(h=2, c=2, k=2), "Ker Out", (ONES, G(h=2), G(k=2)), "Out In Out", swapped=True
     ),
-    "training_nothing_kept": _training(SMALL, G(h=2, c=2, k=2), "", (G(c=4), G(k=2), G(b=2)), "Out In Ker"),
+    "training_nothing_saved": _training(SMALL, G(h=2, c=2, k=2), "", (G(c=4), G(k=2), G(b=2)), "Out In Ker"),
     "training_tiles": _training(
         STRIDED, G(h=2, k=3), "In Out", (G(c=2, h=2), G(c=2), G(w=2, c=2)), "Ker Out In"
     ),
-    "training_streams": _training(UNEVEN, G(h=2, c=2, k=2), tiles=(G(c=3), G(k=2), ONES), stays="Out In Ker"),
-    "training_streams_b": _training(UNEVEN, G(h=2, k=2), tiles=(G(b=2), G(b=3), ONES), stays="Ker Ker In"),
-    "training_streams_matrix": _training(
-        MATRIX, G(b=2, k=2), tiles=(G(c=4), ONES, G(c=2)), stays="Out In Out"
+    "training_streams": _training(
+        UNEVEN, G(h=2, c=2, k=2), tiles=(G(c=3), G(k=2), ONES), stationary="Out In Ker"
     ),
-    "training_streams_up": _training(UP, G(h=2, c=2), tiles=(G(k=2), ONES, ONES), stays="In In Out"),
-    "training_skewed": _training(SMALL, G(h=2, c=2, k=2), tiles=(G(c=2), G(k=2), ONES), stays="Out In Ker"),
+    "training_streams_b": _training(
+        UNEVEN, G(h=2, k=2), tiles=(G(b=2), G(b=3), ONES), stationary="Ker Ker In"
+    ),
+    "training_streams_matrix": _training(
+        MATRIX, G(b=2, k=2), tiles=(G(c=4), ONES, G(c=2)), stationary="Out In Out"
+    ),
+    "training_streams_up": _training(UP, G(h=2, c=2), tiles=(G(k=2), ONES, ONES), stationary="In In Out"),
+    "training_rotated": _training(
+        SMALL, G(h=2, c=2, k=2), tiles=(G(c=2), G(k=2), ONES), stationary="Out In Ker"
+    ),
     "training_grouped": _training(GROUPED, G(g=2, h=2, k=2), "Ker"),
     "training_volume": _training(VOLUME, G(d=2, h=2, k=2), "In Out", (ONES, G(k=2), ONES), "Ker"),
     "training_first": _training(UNEVEN, G(h=2, c=2, k=2), gradients="Ker"),
@@ -163,13 +166,13 @@ CASES: dict[str, Plan] = {
     "training_frozen": _training(MATRIX, G(b=2, c=2, k=2), gradients="In"),
     "training_up_first": _training(UP, G(h=2, c=2, k=2), gradients="Ker"),
     "training_up_frozen": _training(APART, G(g=2, h=2, k=2), gradients="In"),
-    "training_spatial": _training(WIDE, G(h=4), other=True),
+    "training_spatial": _training(WIDE, G(h=4), swapped=True),
     "training_spatial_volume": _training(VOLUME, G(d=2, h=2, w=2)),
     "training_spatial_apart": _training(UNEVEN, G(h=2, w=3), "Out"),
     "training_line": _training(LINE, G(b=2, w=2, k=2)),
     "up_spatial": _plan(UP, G(h=2, c=2), pass_="backward-data"),
     "training_up": _training(UP, G(h=2, c=2, k=2)),
-    "training_up_dker_first": _training(UP, G(b=2, c=2), "Ker", other=True),
+    "training_up_dker_first": _training(UP, G(b=2, c=2), "Ker", swapped=True),
     "training_apart": _training(APART, G(g=2, h=2, k=2), "Out"),
     "training_matrix": _training(MATRIX, G(b=2, c=2, k=2), "In Ker Out", (), "Ker"),
 }
