@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from cases import CASES
 
 from synth.cli.main import main
 from synth.codegen.sbatch import render_sbatch
+from synth.planning.algorithm import algorithm_name
+from synth.planning.plan import Plan
 from synth.planning.plan_file import read_plan
 from synth.planning.plan_json import exact_json
 
@@ -21,7 +24,8 @@ GRID = "--grid h=2,c=2,k=2"
 BACK = "--panels 2 --pass backward-data --stationary in"
 PROGRAMS = {  # file -> the arguments of `synth emit` that write it, in the folder of the golden programs
     "conv_2p5d.py": "layers/deep.yaml --procs 16 --memory 6KiB",
-    "conv_3d.py": f"layers/small.yaml --procs 8 {GRID} --panels 4",
+    "conv_3d.py": "layers/small.yaml --procs 8 --panels 4",
+    "conv_halo.py": f"layers/small.yaml --procs 8 {GRID} --panels 4",
     "conv_strided_tiles.py": "--plan plans/strided_tiles.json",
     "conv_ker_stationary.py": "--plan plans/ker_stationary.json",
     "conv_in_stationary.py": "layers/small.yaml --procs 8 --stationary in --panels 4",
@@ -31,8 +35,8 @@ PROGRAMS = {  # file -> the arguments of `synth emit` that write it, in the fold
     "matmul_idle.py": "layers/matrix.yaml --procs 7 --grid b=3,k=2 --panels 2",
     "matmul_3d.py": "layers/matrix.yaml --procs 8 --panels 2",
     "matmul_rotated.py": "layers/nine.yaml --procs 9 --grid b=3,k=3 --panels 3",
-    "backward_data_3d.py": f"layers/uneven.yaml --procs 8 {GRID} {BACK}",
-    "backward_filter_3d.py": "--plan plans/backward_filter.json",
+    "backward_data.py": f"layers/uneven.yaml --procs 8 {GRID} {BACK}",
+    "backward_filter.py": "--plan plans/backward_filter.json",
     "training_3d.py": f"layers/uneven.yaml --procs 8 {GRID} --pass training",
     "training_tiles.py": "--plan plans/training_tiles.json",
     "training_streams.py": "--plan plans/training_streams.json",
@@ -56,12 +60,18 @@ COMMAND = re.compile(r"^Emitted by `(synth emit .*)` \(plan [0-9a-f]{12}\)\.$", 
 REMEDY = "if this is meant: pytest --update-golden, then read the diff"
 
 
+def named(plan: Plan) -> Plan:
+    """The plan with the name that planning gives its algorithm."""
+    return replace(plan, algorithm=algorithm_name(plan.layer, plan.distribution, plan.pass_plans))
+
+
 @pytest.fixture(scope="module")
 def plans(request: pytest.FixtureRequest) -> Path:
     """The folder of the plans, written anew if golden files are."""
     folder = GOLDEN / "plans"
     for file, case in PLANS.items() if request.config.getoption("--update-golden") else ():
-        text = json.dumps(exact_json(CASES[case]), indent=1) + "\n"
+        plan = named(CASES[case])
+        text = json.dumps({**exact_json(plan), "algorithm": plan.algorithm}, indent=1) + "\n"
         (folder / file).write_text(text, encoding="utf-8")
     return folder
 
@@ -84,17 +94,38 @@ def test_program(file: str, folder: Path, update_golden: bool) -> None:
         (GOLDEN / file).write_text(text, encoding="utf-8")
     golden = (GOLDEN / file).read_text(encoding="utf-8")
     assert text == golden, REMEDY
-    (folder / file).unlink()
-    found = COMMAND.search(golden)
+    assert replayed(folder / file) == golden
+
+
+def replayed(program: Path) -> str:
+    """What the command in the header of a program writes in its place."""
+    found = COMMAND.search(program.read_text(encoding="utf-8"))
     assert found is not None
     _, *command = shlex.split(found[1])
+    program.unlink()
     assert main(command) == 0
-    assert (folder / file).read_text(encoding="utf-8") == golden
+    return program.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--procs 8 --objective time --machine lassen",
+        "--procs 8 --objective paper --standalone",
+        "--procs 7 --balance 0.5 --memory 30000 --order b,h,k,c",
+        "--procs 6 --exact-procs --strategy 2.5D --stationary out",
+        "--procs 4 --pass training --gradients in --objective time --machine lassen --module",
+    ],
+)
+def test_every_flag_is_in_the_header(arguments: str, folder: Path) -> None:
+    assert main(["emit", "layers/uneven.yaml", *arguments.split(), "-o", "program.py"]) == 0
+    text = (folder / "program.py").read_text(encoding="utf-8")
+    assert replayed(folder / "program.py") == text
 
 
 @pytest.mark.parametrize("file", PLANS)
 def test_a_plan_file_is_of_a_case(file: str, plans: Path) -> None:
-    assert read_plan(plans / file) == CASES[PLANS[file]], REMEDY
+    assert read_plan(plans / file) == named(CASES[PLANS[file]]), REMEDY
 
 
 def test_every_file_is_of_a_command() -> None:

@@ -1,17 +1,17 @@
-"""small: conv2d forward on 8 ranks as a grid h=2 x c=2 x k=2.
+"""small: conv2d forward on 8 ranks as a grid b=2 x c=2 x k=2.
 
-Emitted by `synth emit layers/small.yaml --procs 8 --grid h=2,c=2,k=2 --panels 4 -o conv_3d.py` (plan 55b741281f48).
+Emitted by `synth emit layers/small.yaml --procs 8 --panels 4 -o conv_3d.py` (plan b0179d8c27cb).
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 conv_3d.py --check
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=4 h=8 w=8 c=16 k=16 r=3 s=3
 Form   3D: Out stationary, In and Ker streamed in 4 panels along c
-Owned  In: c over c then k, h over h
-       Ker: k over k, c over c then x (x: h)
-       Out: k over k then c, h over h; partial sums along c until reduced
-Moves  In 768 (halo 128), Ker 288, Out 512: at most 1568 words received per rank
-Memory at most 4896 words of 4 bytes per rank
+Owned  In: b over b, c over c then k
+       Ker: k over k, c over c then x (x: b)
+       Out: b over b, k over k then c; partial sums along c until reduced
+Moves  In 512, Ker 288, Out 512: at most 1312 words received per rank
+Memory at most 3648 words of 4 bytes per rank
 """
 
 import sys
@@ -26,7 +26,6 @@ from synth.runtime.comm.collectives import (
     wait_gathers,
     wait_reduce,
 )
-from synth.runtime.comm.halo_exchange import fetch_rows
 from synth.runtime.grid.boxes import (
     Window,
     cut,
@@ -36,7 +35,7 @@ from synth.runtime.grid.boxes import (
     volume,
     within,
 )
-from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
+from synth.runtime.grid.process_grid import make_groups, start
 from synth.runtime.kernels.conv import convolve
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
@@ -49,15 +48,15 @@ from synth.runtime.program.cli import (
 from synth.runtime.program.sample_data import sample_box
 
 NAME = "small"
-PLAN = "55b741281f48"
+PLAN = "b0179d8c27cb"
 DTYPE = torch.float32
 
-P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
-GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
+P_b, P_c, P_k = 2, 2, 2  # ranks along each axis
+GRID = {"b": P_b, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 8  # ranks that may be started
 GROUP_AXES = {  # the ranks that differ only along these axes share
     "k": ("k",),  # a slice of In
-    "x": ("h",),  # a slice of Ker
+    "x": ("b",),  # a slice of Ker
     "c": ("c",),  # a slice of Out
 }
 
@@ -89,17 +88,13 @@ def run(in_own, ker_own, at, groups, context):
     # Each rank along c holds a partial sum of the same slice of Out.
     out_group = groups["c"].counted(context, "reduce", "Out")
 
-    # The output rows of a block read input rows that its neighbours own.
-    neighbours = neighbours_along(at, GRID, ("h",), context.counter("halo", 0, "In"))
-    in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours)
-
     out_box = touched_out(work(at))
     out = in_own.new_zeros(shape(out_box))
 
     def fetch(step):
         """Start to gather the panels that `step` uses."""
         block, pending = tile(at, step), {}
-        pending["In"] = gather(touched_in(block), in_wide, carried_in, in_group, step)
+        pending["In"] = gather(touched_in(block), in_own, owned_in, in_group, step)
         pending["Ker"] = gather(touched_ker(block), ker_own, owned_ker, ker_group, step)
         return pending
 
@@ -139,8 +134,8 @@ def reduce(sums, panel, carried, group, step=0):
 def work(at):
     """The block of the nest that the rank at `at` works on: axis -> interval."""
     return {
-        "b": (0, N_b),
-        "h": cut((0, N_h), P_h, at["h"]),
+        "b": cut((0, N_b), P_b, at["b"]),
+        "h": (0, N_h),
         "w": (0, N_w),
         "c": cut((0, N_c), P_c, at["c"]),
         "k": cut((0, N_k), P_k, at["k"]),
@@ -157,9 +152,9 @@ def tile(at, step):
 def owned_in(at):
     """The box of In[b, c, h, w] that only the rank at `at` stores."""
     return (
-        (0, N_b),
+        cut((0, N_b), P_b, at["b"]),
         cut(cut((0, N_c), P_c, at["c"]), P_k, at["k"]),
-        cut((0, I_h), P_h, at["h"]),
+        (0, I_h),
         (0, I_w),
     )
 
@@ -174,18 +169,11 @@ def touched_in(block):
     )
 
 
-def carried_in(at):
-    """The box that the rank at `at` sends to its group: its shard, with the halo."""
-    b, c, _, w = owned_in(at)
-    block = work(at)
-    return b, c, input_rows(block["h"], WINDOWS["h"]), w
-
-
 def owned_ker(at):
     """The box of Ker[k, c, r, s] that only the rank at `at` stores."""
     return (
         cut((0, N_k), P_k, at["k"]),
-        cut(cut((0, N_c), P_c, at["c"]), P_h, at["h"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_b, at["b"]),
         (0, N_r),
         (0, N_s),
     )
@@ -199,9 +187,9 @@ def touched_ker(block):
 def owned_out(at):
     """The box of Out[b, k, h, w] that only the rank at `at` stores."""
     return (
-        (0, N_b),
+        cut((0, N_b), P_b, at["b"]),
         cut(cut((0, N_k), P_k, at["k"]), P_c, at["c"]),
-        cut((0, N_h), P_h, at["h"]),
+        (0, N_h),
         (0, N_w),
     )
 
@@ -218,10 +206,10 @@ STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
 FLOPS = 1_179_648  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
-MOST = {"In": 768, "Ker": 288, "Out": 512, "halo": 128, "total": 1568}
+MOST = {"In": 512, "Ker": 288, "Out": 512, "halo": 0, "total": 1312}
 # An entry of WORDS holds for the rank that it names and for all before the next entry.
 WORDS = {
-    0: {"In": 768, "Ker": 288, "Out": 512, "halo": 128, "total": 1568},
+    0: {"In": 512, "Ker": 288, "Out": 512, "halo": 0, "total": 1312},
 }
 
 

@@ -6,7 +6,8 @@ Change the plan, not this file.
 Run    torchrun --nproc-per-node=4 conv_ker_stationary.py --check
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=3 h=11 w=9 c=7 k=5 r=3 s=3
-Form   3D: Ker stationary, In and Out streamed in 2 panels along x; inner tiles along c
+Form   2.5D: Ker stationary, In and Out streamed in 2 panels along x; inner tiles along
+       c
 Owned  In: b over b, c over c
        Ker: k over x, c over c (x: b)
        Out: b over b, h over c; partial sums along c until reduced

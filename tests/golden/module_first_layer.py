@@ -1,6 +1,6 @@
 """uneven: conv2d training on 8 ranks as a grid h=2 x c=2 x k=2.
 
-Emitted by `synth emit layers/uneven.yaml --procs 8 --grid h=2,c=2,k=2 --gradients ker --pass training --module -o module_first_layer.py` (plan 84377bc6bff7).
+Emitted by `synth emit layers/uneven.yaml --procs 8 --grid h=2,c=2,k=2 --pass training --gradients ker --module -o module_first_layer.py` (plan 84377bc6bff7).
 Change the plan, not this file.
 
 Use    call layer() on all 8 ranks after init_process_group

@@ -1,17 +1,17 @@
-"""uneven: conv2d backward-data on 8 ranks as a grid h=2 x c=2 x k=2.
+"""small: conv2d forward on 8 ranks as a grid h=2 x c=2 x k=2.
 
-Emitted by `synth emit layers/uneven.yaml --procs 8 --grid h=2,c=2,k=2 --pass backward-data --stationary in --panels 2 -o backward_data_3d.py` (plan e3a75049845f).
+Emitted by `synth emit layers/small.yaml --procs 8 --grid h=2,c=2,k=2 --panels 4 -o conv_halo.py` (plan 55b741281f48).
 Change the plan, not this file.
 
-Run    torchrun --nproc-per-node=8 backward_data_3d.py --check
-Nest   dIn[b,c,h+r-1,w+s-1] += dOut[b,k,h,w] * Ker[k,c,r,s]
-       b=3 h=11 w=9 c=7 k=5 r=3 s=3
-Form   3D: dIn stationary, Ker and dOut streamed in 2 panels along k
-Owned  dIn: c over c, h over h, w over k; partial sums along k until reduced
-       Ker: k over k then x, c over c (x: h)
-       dOut: k over k then c, h over h
-Moves  dIn 480 (halo 60), Ker 72, dOut 324: at most 711 words received per rank
-Memory at most 3756 words of 4 bytes per rank
+Run    torchrun --nproc-per-node=8 conv_halo.py --check
+Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
+       b=4 h=8 w=8 c=16 k=16 r=3 s=3
+Form   2.5D: Out stationary, In and Ker streamed in 4 panels along c
+Owned  In: c over c then k, h over h
+       Ker: k over k, c over c then x (x: h)
+       Out: k over k then c, h over h; partial sums along c until reduced
+Moves  In 768 (halo 128), Ker 288, Out 512: at most 1568 words received per rank
+Memory at most 4896 words of 4 bytes per rank
 """
 
 import sys
@@ -26,7 +26,7 @@ from synth.runtime.comm.collectives import (
     wait_gathers,
     wait_reduce,
 )
-from synth.runtime.comm.halo_exchange import return_rows
+from synth.runtime.comm.halo_exchange import fetch_rows
 from synth.runtime.grid.boxes import (
     Window,
     cut,
@@ -34,12 +34,11 @@ from synth.runtime.grid.boxes import (
     overlap,
     shape,
     volume,
-    widen,
     within,
 )
 from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
-from synth.runtime.kernels.conv import input_gradient
-from synth.runtime.program.check import gradient
+from synth.runtime.kernels.conv import convolve
+from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
     PlanSummary,
     RankJob,
@@ -49,57 +48,59 @@ from synth.runtime.program.cli import (
 )
 from synth.runtime.program.sample_data import sample_box
 
-NAME = "uneven"
-PLAN = "e3a75049845f"
+NAME = "small"
+PLAN = "55b741281f48"
 DTYPE = torch.float32
 
 P_h, P_c, P_k = 2, 2, 2  # ranks along each axis
 GRID = {"h": P_h, "c": P_c, "k": P_k}  # the last axis varies fastest over the ranks
 PROCS = 8  # ranks that may be started
 GROUP_AXES = {  # the ranks that differ only along these axes share
-    "k": ("k",),  # a slice of dIn
+    "k": ("k",),  # a slice of In
     "x": ("h",),  # a slice of Ker
-    "c": ("c",),  # a slice of dOut
+    "c": ("c",),  # a slice of Out
 }
 
-N_b, N_c, N_k = 3, 7, 5  # samples, input and output channels
-N_h, N_w = 11, 9  # output positions
+N_b, N_c, N_k = 4, 16, 16  # samples, input and output channels
+N_h, N_w = 8, 8  # output positions
 N_r, N_s = 3, 3  # kernel taps
-I_h, I_w = 11, 9  # input positions that are read
+I_h, I_w = 8, 8  # input positions that are read
 WINDOWS = {  # how output positions read input positions
     "h": Window(I_h, N_r, padding=1),
     "w": Window(I_w, N_s, padding=1),
 }
-STEPS = 2  # tiles of a work block along k
+STEPS = 4  # tiles of a work block along c
 
 
-def run(ker_own, dout_own, at, groups, context):
-    """This rank's shard of dIn: its words of the box `owned_din(at)`.
+def run(in_own, ker_own, at, groups, context):
+    """This rank's shard of Out: its words of the box `owned_out(at)`.
 
-    `ker_own` and `dout_own` hold the boxes `owned_ker(at)` and `owned_dout(at)`;
-    `groups` holds the group of this rank for every entry of GROUP_AXES; `context`
-    counts received words.
+    `in_own` and `ker_own` hold the boxes `owned_in(at)` and `owned_ker(at)`; `groups`
+    holds the group of this rank for every entry of GROUP_AXES; `context` counts
+    received words.
     """
+    context.check_shard("In", in_own, owned_in(at), DTYPE)
     context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
-    context.check_shard("dOut", dout_own, owned_dout(at), DTYPE)
 
+    # All ranks along k need the same slice of In.
+    in_group = groups["k"].counted(context, "loop", "In")
     # All ranks along x need the same slice of Ker.
     ker_group = groups["x"].counted(context, "loop", "Ker")
-    # All ranks along c need the same slice of dOut.
-    dout_group = groups["c"].counted(context, "loop", "Out")
-    # Each rank along k holds a partial sum of the same slice of dIn.
-    din_group = groups["k"].counted(context, "reduce", "In")
+    # Each rank along c holds a partial sum of the same slice of Out.
+    out_group = groups["c"].counted(context, "reduce", "Out")
 
-    din_box = touched_din(work(at))
-    din = ker_own.new_zeros(shape(din_box))
+    # The output rows of a block read input rows that its neighbours own.
+    neighbours = neighbours_along(at, GRID, ("h",), context.counter("halo", 0, "In"))
+    in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours)
+
+    out_box = touched_out(work(at))
+    out = in_own.new_zeros(shape(out_box))
 
     def fetch(step):
         """Start to gather the panels that `step` uses."""
         block, pending = tile(at, step), {}
+        pending["In"] = gather(touched_in(block), in_wide, carried_in, in_group, step)
         pending["Ker"] = gather(touched_ker(block), ker_own, owned_ker, ker_group, step)
-        pending["dOut"] = gather(
-            touched_dout(block), dout_own, owned_dout, dout_group, step
-        )
         return pending
 
     panels, pending = {}, fetch(0)
@@ -108,18 +109,12 @@ def run(ker_own, dout_own, at, groups, context):
         wait_gathers(pending, panels)
         if step + 1 < STEPS:
             pending = fetch(step + 1)  # travels while this step computes
-        din += input_gradient(panels["Ker"], panels["dOut"], block, WINDOWS)
-        context.check_finite("dIn", step, din)
+        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
+        context.check_finite("Out", step, out)
 
     del panels  # frees memory for what follows
-    pending_sum = reduce(din, din_box, carried_din, din_group)
-    total = wait_reduce(pending_sum)
-    del din
-
-    # The rows of dIn that a block computes for its neighbours are added where they are
-    # owned.
-    neighbours = neighbours_along(at, GRID, ("h",), context.counter("return", 0, "In"))
-    return return_rows(total, carried_din, owned_din, neighbours)
+    pending_sum = reduce(out, out_box, owned_out, out_group)
+    return wait_reduce(pending_sum)
 
 
 def gather(panel, own, carried, group, step=0):
@@ -155,22 +150,22 @@ def work(at):
 def tile(at, step):
     """The part of that block which one step works on."""
     block = work(at)
-    block["k"] = cut(block["k"], STEPS, step)
+    block["c"] = cut(block["c"], STEPS, step)
     return block
 
 
-def owned_din(at):
-    """The box of dIn[b, c, h, w] that only the rank at `at` stores."""
+def owned_in(at):
+    """The box of In[b, c, h, w] that only the rank at `at` stores."""
     return (
         (0, N_b),
-        cut((0, N_c), P_c, at["c"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_k, at["k"]),
         cut((0, I_h), P_h, at["h"]),
-        cut((0, I_w), P_k, at["k"]),
+        (0, I_w),
     )
 
 
-def touched_din(block):
-    """The box of dIn[b, c, h, w] that a block of the nest adds to."""
+def touched_in(block):
+    """The box of In[b, c, h, w] that a block of the nest reads."""
     return (
         block["b"],
         block["c"],
@@ -179,23 +174,18 @@ def touched_din(block):
     )
 
 
-def carried_din(at):
-    """The box that the rank at `at` sums for its group: its shard, with the halo."""
-    b, c, _, w = owned_din(at)
+def carried_in(at):
+    """The box that the rank at `at` sends to its group: its shard, with the halo."""
+    b, c, _, w = owned_in(at)
     block = work(at)
-    return (
-        b,
-        c,
-        input_rows(block["h"], WINDOWS["h"]),
-        widen(w, input_rows(block["w"], WINDOWS["w"]), P_k, at["k"]),
-    )
+    return b, c, input_rows(block["h"], WINDOWS["h"]), w
 
 
 def owned_ker(at):
     """The box of Ker[k, c, r, s] that only the rank at `at` stores."""
     return (
-        cut(cut((0, N_k), P_k, at["k"]), P_h, at["h"]),
-        cut((0, N_c), P_c, at["c"]),
+        cut((0, N_k), P_k, at["k"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_h, at["h"]),
         (0, N_r),
         (0, N_s),
     )
@@ -206,8 +196,8 @@ def touched_ker(block):
     return block["k"], block["c"], (0, N_r), (0, N_s)
 
 
-def owned_dout(at):
-    """The box of dOut[b, k, h, w] that only the rank at `at` stores."""
+def owned_out(at):
+    """The box of Out[b, k, h, w] that only the rank at `at` stores."""
     return (
         (0, N_b),
         cut(cut((0, N_k), P_k, at["k"]), P_c, at["c"]),
@@ -216,40 +206,30 @@ def owned_dout(at):
     )
 
 
-def touched_dout(block):
-    """The box of dOut[b, k, h, w] that a block of the nest reads."""
+def touched_out(block):
+    """The box of Out[b, k, h, w] that a block of the nest adds to."""
     return block["b"], block["k"], block["h"], block["w"]
 
 
 # The layer as torch has it: for sample values and the check.
-IN_SHAPE = (N_b, N_c, 11, 9)
+IN_SHAPE = (N_b, N_c, 8, 8)
 KER_SHAPE = (N_k, N_c, N_r, N_s)
-OUT_SHAPE = (N_b, N_k, N_h, N_w)
-SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE
 STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
-FLOPS = 187_110  # of the whole layer
+FLOPS = 1_179_648  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
-# A gradient counts as its tensor: dIn as In.
-MOST = {"In": 480, "Ker": 72, "Out": 324, "halo": 60, "total": 711}
+MOST = {"In": 768, "Ker": 288, "Out": 512, "halo": 128, "total": 1568}
 # An entry of WORDS holds for the rank that it names and for all before the next entry.
 WORDS = {
-    0: {"In": 480, "Ker": 36, "Out": 162, "halo": 60, "total": 678},
-    1: {"In": 384, "Ker": 36, "Out": 162, "halo": 48, "total": 582},
-    2: {"In": 360, "Ker": 27, "Out": 324, "halo": 45, "total": 711},
-    3: {"In": 288, "Ker": 27, "Out": 162, "halo": 36, "total": 477},
-    4: {"In": 420, "Ker": 72, "Out": 135, "halo": 60, "total": 627},
-    5: {"In": 336, "Ker": 36, "Out": 135, "halo": 48, "total": 507},
-    6: {"In": 315, "Ker": 54, "Out": 270, "halo": 45, "total": 639},
-    7: {"In": 252, "Ker": 27, "Out": 135, "halo": 36, "total": 414},
+    0: {"In": 768, "Ker": 288, "Out": 512, "halo": 128, "total": 1568},
 }
 
 
-def expected_din(at, device):
-    """The same shard of dIn from one torch call."""
-    box = owned_din(at)
-    return gradient(
-        "dIn", F.conv2d, SHAPES, box, DTYPE, device, STRIDE, PADDING, DILATION, WINDOWS
+def expected_out(at, device):
+    """The same shard of Out from one torch call."""
+    box = owned_out(at)
+    return reference(
+        F.conv2d, IN_SHAPE, KER_SHAPE, box, DTYPE, device, STRIDE, PADDING, DILATION
     )
 
 
@@ -260,11 +240,12 @@ def main():
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
     groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
+    windows = tuple(WINDOWS.values())
+    in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
-    dout_own = sample_box("dOut", OUT_SHAPE, owned_dout(at), DTYPE, device)
-    job = partial(run, ker_own, dout_own, at, groups)
+    job = partial(run, in_own, ker_own, at, groups)
     results = [
-        Result("dIn", owned_din(at), partial(expected_din, at, device)),
+        Result("Out", owned_out(at), partial(expected_out, at, device)),
     ]
     return run_program(args, world, summary, RankJob(job, results))
 

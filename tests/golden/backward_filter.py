@@ -1,12 +1,12 @@
 """uneven: conv2d backward-filter on 8 ranks as a grid h=2 x c=2 x k=2.
 
-Emitted by `synth emit --plan plans/backward_filter.json -o backward_filter_3d.py` (plan dcab91b60d12).
+Emitted by `synth emit --plan plans/backward_filter.json -o backward_filter.py` (plan dcab91b60d12).
 Change the plan, not this file.
 
-Run    torchrun --nproc-per-node=8 backward_filter_3d.py --check
+Run    torchrun --nproc-per-node=8 backward_filter.py --check
 Nest   dKer[k,c,r,s] += dOut[b,k,h,w] * In[b,c,h+r-1,w+s-1]
        b=3 h=11 w=9 c=7 k=5 r=3 s=3
-Form   3D: dKer stationary, In and dOut streamed in 2 panels along x
+Form   2.5D: dKer stationary, In and dOut streamed in 2 panels along x
 Owned  In: c over c, h over h, w over k
        dKer: k over k then x, c over c (x: h); partial sums along x until reduced
        dOut: k over k then c, h over h
