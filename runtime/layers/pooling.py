@@ -137,22 +137,30 @@ class Resized(Step):
         self, source: Layout, rows: Sequence[torch.Tensor], count: Count
     ) -> None:
         super().__init__()
-        self.source, self.count = source, count
-        out = [len(each) for each in rows]
-        boxes, wanted = [], []
-        for box in source.boxes:
-            ends = zip(box[2:], source.whole[2:], out, strict=True)
-            mine = [tuple(-(-e * n // size) for e in each) for each, size, n in ends]
-            cuts = [(low, high) for low, high in mine]
-            boxes.append((*box[:2], *cuts))
-            reads = (_between(r, c) for r, c in zip(rows, cuts, strict=True))
-            wanted.append((*box[:2], *reads))
-        self.layout = Layout((*source.whole[:2], *out), tuple(boxes))
-        self.wanted = Layout(source.whole, tuple(wanted))
+        self.source, self.positions, self.count = source, tuple(rows), count
+        self.lay_out([self._near(box) for box in source.boxes])
+
+    def _near(self, box: Box) -> Box:
+        """The part of the output that lies where a box of the input does."""
+        cuts = [
+            (-(-low * len(rows) // size), -(-high * len(rows) // size))
+            for (low, high), size, rows in zip(
+                box[2:], self.source.whole[2:], self.positions, strict=True
+            )
+        ]
+        return (*box[:2], *cuts)
+
+    def lay_out(self, boxes: Sequence[Box]) -> None:
+        """Give every rank a box of the output; channels and samples as in the input."""
+        out = [len(rows) for rows in self.positions]
+        self.layout = Layout((*self.source.whole[:2], *out), tuple(boxes))
+        wanted = ((*box[:2], *map(_between, self.positions, box[2:])) for box in boxes)
+        self.wanted = Layout(self.source.whole, tuple(wanted))
+        ends = zip(self.layout.mine[2:], self.wanted.mine[2:], strict=True)
         self.rows = [
-            each[low:high] - first
-            for each, (low, high), (first, _) in zip(
-                rows, self.layout.mine[2:], self.wanted.mine[2:], strict=True
+            rows[low:high] - first
+            for rows, ((low, high), (first, _)) in zip(
+                self.positions, ends, strict=True
             )
         ]
 

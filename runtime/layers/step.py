@@ -121,36 +121,51 @@ def turned(lies: Layout, order: Sequence[int]) -> Layout:
 
 
 class Joined(Step):
-    """Tensors put behind one another along a dimension.
+    """A concatenation along a dimension.
 
-    Ranks hold what they hold of the first one, and along the dimension as large a part
-    of the whole as they hold of the first one: where that is not cut, nothing moves.
+    counts: of the words that are received of each part. places: of each part among the
+    arguments of `forward`. wanted: the layout of the result. By default ranks hold what
+    they hold of the first part, and along the dimension as large a fraction of the
+    whole: where that part is not cut along it, nothing of it moves.
     """
 
-    def __init__(self, layouts: Sequence[Layout], dim: int, count: Count) -> None:
+    def __init__(
+        self,
+        layouts: Sequence[Layout],
+        dim: int,
+        counts: Sequence[Count],
+        places: Sequence[int],
+        wanted: Layout | None = None,
+    ) -> None:
         super().__init__()
-        self.layouts, self.dim, self.count = layouts, dim, count
-        first = layouts[0]
-        total = sum(lies.whole[dim] for lies in layouts)
-        boxes = tuple(
-            _with(box, dim, _scaled(box[dim], first.whole[dim], total))
-            for box in first.boxes
-        )
-        whole = (*first.whole[:dim], total, *first.whole[dim + 1 :])
-        self.layout = Layout(whole, boxes)
+        self.layouts, self.dim, self.counts = layouts, dim, counts
+        self.places = tuple(places)
+        self.layout = wanted or _like_first(layouts, dim)
         self.wanted: list[Layout] = []
         start = 0
         for lies in layouts:
-            size = lies.whole[dim]
+            size, boxes = lies.whole[dim], self.layout.boxes
             parts = tuple(_with(b, dim, _inside(b[dim], start, size)) for b in boxes)
             self.wanted.append(Layout(lies.whole, parts))
             start += size
 
     def forward(self, *shares: torch.Tensor) -> torch.Tensor:
         """The share of the result."""
-        trios = zip(shares, self.layouts, self.wanted, strict=True)
-        here = [move(share, lies, to, self.count) for share, lies, to in trios]
-        return torch.cat(here, self.dim)
+        given = [shares[place] for place in self.places]
+        parts = zip(given, self.layouts, self.wanted, self.counts, strict=True)
+        return torch.cat([move(*part) for part in parts], self.dim)
+
+
+def _like_first(layouts: Sequence[Layout], dim: int) -> Layout:
+    """The layout of the first part, scaled along a dimension to all parts."""
+    first = layouts[0]
+    total = sum(lies.whole[dim] for lies in layouts)
+    boxes = (
+        _with(box, dim, _scaled(box[dim], first.whole[dim], total))
+        for box in first.boxes
+    )
+    whole = (*first.whole[:dim], total, *first.whole[dim + 1 :])
+    return Layout(whole, tuple(boxes))
 
 
 def _with(box: Box, dim: int, interval: Interval) -> Box:

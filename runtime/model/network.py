@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,22 +12,17 @@ from torch import fx, nn
 
 from synth.runtime.comm.gradient_buckets import BYTES, Buckets
 from synth.runtime.comm.prefetch import wait_prefetches
-from synth.runtime.comm.redistribute import Layout, Whole, even, everywhere
+from synth.runtime.comm.redistribute import Whole
 from synth.runtime.grid.boxes import Box, shape
 from synth.runtime.grid.scatter_gather import share_of
 from synth.runtime.grid.word_counter import TrafficCounter
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.finite_check import all_finite, watch
-from synth.runtime.layers.placed import Brought, OnMap, Place
+from synth.runtime.layers.placed import Place
 from synth.runtime.layers.planned_layer import Planned
-from synth.runtime.layers.pooling import Pool
-from synth.runtime.layers.replicated_params import Held
-from synth.runtime.layers.step import Gathered, Step
+from synth.runtime.model.build import Builder, Make
 from synth.runtime.model.state_dict import load_whole, whole_state
-from synth.runtime.model.step_choice import Call, chosen, entry
 from synth.runtime.model.trace import traced
-
-Make = Callable[[str, nn.Module, tuple[int, ...]], DistributedLayer | None]
 
 
 class Network(nn.Module):
@@ -61,164 +54,30 @@ class Network(nn.Module):
         ahead: int = 1,
     ) -> None:
         super().__init__()
-        self.training, self.modes = model.training, dict[bool, str]()
-        self.make, self.refuse, self.traffic = make, refuse, TrafficCounter()
+        self.training, self.traffic = model.training, TrafficCounter()
         self.dtype, self.check_finite = dtype, check_finite
-        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self.plain = dict(model.named_modules())
-        self.tensors: dict[str, torch.Tensor] = {
-            **dict(model.named_parameters()),
-            **dict(model.named_buffers()),
-        }
-        for values in self.tensors.values():
+        for values in (*model.parameters(), *model.buffers()):
             dist.broadcast(values.detach(), src=0)
-        self.steps = nn.ModuleDict()
-        self.calls: list[tuple[str, tuple[str, ...]]] = []  # step, its inputs
-        self.detached: set[str] = set()  # steps without gradients
-        self.owners: dict[str, str] = {}  # module of the model -> its step
-        self.entries: dict[str, tuple[str, str]] = {}  # key of its state -> step, entry
-        self.ready: dict[str, DistributedLayer | None] = {}
-        self.layouts: dict[str, Layout] = {}
-        self.places = {name: Place(*boxes) for name, boxes in (places or {}).items()}
-        for node in (graph or traced(model, whole, dtype)).nodes:
-            self._place(node)
+        graph = graph or traced(model, whole, dtype)
+        placed = {name: Place(*boxes) for name, boxes in (places or {}).items()}
+        made = Builder(model, graph, make, self.traffic, placed, refuse)
+        self.steps = nn.ModuleDict(made.steps)
+        self.calls, self.layouts = made.calls, made.layouts
+        self.detached, self.modes = made.detached, made.modes
+        self.owners, self.entries = made.owners, made.entries
+        self.input, self.output = made.input, made.output
         self.saved = {  # what the model saves: values that no step has, else shapes
             key: values.detach().clone() if key not in self.entries else values.shape
             for key, values in model.state_dict().items()
         }
-        del self.plain, self.make, self.ready, self.tensors, self.places
         self.names = {step: name for name, step in self.owners.items()}
         self.brings = self._brings(ahead)
         if check_finite:  # before buckets take the gradients
             self._watch_parameters()
         holders: list[Any] = [m for m in self.modules() if hasattr(m, "hand_over")]
         shared = [each for holder in holders for each in holder.hand_over()]
-        self.buckets = Buckets(shared, bucket_bytes)
-
-    # -- making ---------------------------------------------------------------------
-
-    def _place(self, node: fx.Node) -> None:
-        match node.op:
-            case "placeholder":
-                self.input, value = node.name, node.meta["value"]
-                self.layouts[node.name] = self._entry(node, tuple(value.shape))
-            case "output":
-                self.output = node.all_input_nodes[0].name
-                self.modes = node.meta.get("refused", {})
-            case "call_module" | "call_function":
-                self._add(node)
-
-    def _entry(self, node: fx.Node, whole: tuple[int, ...]) -> Layout:
-        """Where the first planned layer owns its input, or an even layout."""
-        first = next(iter(node.users), None)
-        if first is not None and first.op == "call_module":
-            name = str(first.target)
-            made = self.ready[name] = self.make(name, self.plain[name], whole)
-            if made is not None and whole == made.given.whole:
-                windows = getattr(made.program, "WINDOWS", {}).values()
-                if all(w.size == n for w, n in zip(windows, whole[2:], strict=False)):
-                    return Layout(whole, made.given.boxes)
-        return even(whole)
-
-    def _add(self, node: fx.Node) -> None:
-        call = self._call(node)
-        place = self.places.get(node.name)
-        step = self._planned(call, str(node.target))
-        step = step or (self._settled(call, node, place) if place else chosen(call))
-        step = (step or self._gathered(call)).to(self.device)
-        self._set_mode(step, node)
-        self.steps[node.name] = step
-        if not node.meta.get("grad", True):
-            self.detached.add(node.name)
-        self.calls.append((node.name, tuple(each.name for each in call.inputs)))
-        self.layouts[node.name] = step.layout
-        keys = {f"{name}": entry(name, call) for name, _ in call.parameters.values()}
-        if call.module is not None:
-            name = str(node.target)
-            keys = {f"{name}.{each}": each for each in call.module.state_dict()}
-            self.owners[name] = node.name
-        for key, held in keys.items():
-            if key in self.entries:
-                raise ValueError(
-                    f"{key} is used by two calls, {self.entries[key][0]} and"
-                    f" {node.name}; give each its own"
-                )
-            self.entries[key] = node.name, held
-
-    def _set_mode(self, step: Step, node: fx.Node) -> None:
-        """Training or evaluation, as the model's module is."""
-        if node.op == "call_module":
-            step.training = self.plain[str(node.target)].training
-        else:
-            step.training = node.meta.get("training", self.training)
-        if not isinstance(step, Gathered):  # which has a copy of the module
-            step.train(step.training)
-
-    def _call(self, node: fx.Node) -> Call:
-        used = node.all_input_nodes
-        called = node.op == "call_module"
-        name = str(node.target) if called else node.name
-        return Call(
-            name=name,
-            module=self.plain[name] if called else None,
-            function=None if called else node.target,  # type: ignore[arg-type]
-            args=tuple(node.args),
-            kwargs=node.kwargs,
-            inputs={n: self.layouts[n.name] for n in used if n.op != "get_attr"},
-            parameters={
-                n: (str(n.target), self.tensors[str(n.target)])
-                for n in used
-                if n.op == "get_attr"
-            },
-            out=tuple(node.meta["value"].shape),
-            count=self._counter(name),
-        )
-
-    def _planned(self, call: Call, name: str) -> Step | None:
-        if call.module is None or len(call.inputs) != 1 or call.parameters:
-            return None
-        made = self.ready.pop(name, None)
-        made = made or self.make(name, call.module, call.source.whole)
-        if made is None:
-            return None
-        given = dict(call.module.named_parameters())
-        values = {n: p.detach() for n, p in given.items()}
-        shapes = {name: each.shape for name, each in values.items()}
-        flat = len(call.source.whole) > 2 and len(call.out) == 2
-        kind = OnMap if flat else Planned
-        step = kind(made, call.source, call.count, shapes)
-        step.load_full_state_dict(values)
-        for each, parameter in given.items():
-            getattr(made, each).requires_grad_(parameter.requires_grad)
-        return step
-
-    def _settled(self, call: Call, node: fx.Node, place: Place) -> Step | None:
-        """A pooling where the plan wants it."""
-        lies = Layout(call.source.whole, place.before)
-        count = self.traffic.counter("halo", 0, node.name)
-        inside = replace(call, inputs={next(iter(call.inputs)): lies}, count=count)
-        step = chosen(inside)
-        if isinstance(step, Pool):
-            step.lay_out(place.after)
-        moves = self._counter(node.name)
-        return None if step is None else Brought(step, call.source, lies, moves)
-
-    def _gathered(self, call: Call) -> Step:
-        what = getattr(call.function, "__name__", call.name)
-        if self.refuse:
-            raise ValueError(f"{what} ({call.name}) cannot be computed from shares")
-        if dist.get_rank() == 0:
-            print(f"{call.name}: gathered, every rank computes it", file=sys.stderr)
-        inputs, out = list(call.inputs.values()), call.out
-        if call.module is not None:
-            return Gathered(_unused, inputs, out, call.count, module=call.module)
-        values = {entry(name, call): v for name, v in call.parameters.values()}
-        lies = {name: everywhere(v.shape) for name, v in values.items()}
-        held = Held(values, lies, call.count)
-        return Gathered(call.filled(), inputs, out, call.count, held)
-
-    def _counter(self, name: str) -> Callable[[int], None]:
-        return self.traffic.counter("move", 0, name)
+        once = {id(each.parameter): each for each in shared}  # replicas have two steps
+        self.buckets = Buckets(once.values(), bucket_bytes)
 
     def _brings(self, ahead: int) -> dict[str, list[Planned]]:
         """Step -> the planned layers of which Ker is brought before it computes."""
@@ -309,12 +168,12 @@ class Network(nn.Module):
 
         Compute the loss from it alike on every rank: its gradient is taken once.
         """
-        count = self._counter(self.output)
+        count = self.traffic.counter("move", 0, self.output)
         whole: torch.Tensor = Whole.apply(share, self.layouts[self.output], count)  # type: ignore[no-untyped-call]
         return whole
 
     def received(self) -> int:
-        """TrafficCounter that this rank received, between layers and in them."""
+        """Words that this rank received, between layers and in them."""
         layers = (m for m in self.modules() if isinstance(m, DistributedLayer))
         inside = sum(layer.traffic.received()["total"] for layer in layers)
         return inside + sum(self.traffic.steps.values())
@@ -334,7 +193,3 @@ class Network(nn.Module):
 def _nowhere(rank: int) -> str:
     """A rank's place on the grid, where there is none."""
     return ""
-
-
-def _unused(*values: Any) -> torch.Tensor:
-    raise AssertionError(values)

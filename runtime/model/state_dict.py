@@ -1,4 +1,4 @@
-"""The state of a whole model, gathered from the steps that hold it or dealt to them."""
+"""Gathers the state of a whole model from its steps, and loads it into them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 import torch
 from torch import nn
 
-Entries = Mapping[str, tuple[str, str]]  # key of the state -> step, entry of its state
-Saved = dict[str, Any]  # key -> its shape, or its value where no step has it
+Entries = Mapping[str, tuple[str, str]]  # key of the model's state -> step, its key
+Saved = dict[str, Any]  # key -> shape, or the value where no step has it
 
 
 def whole_state(
     steps: nn.ModuleDict, entries: Entries, saved: Saved
 ) -> dict[str, torch.Tensor]:
-    """Key -> values, in the order of the model, on every rank."""
+    """Key -> values in the order of the model, the whole state on every rank."""
     held: dict[str, Any] = {}
     for step in dict.fromkeys(step for step, _ in entries.values()):
         of: Any = steps[step]
         held[step] = of.full_state_dict()
     state = {}
-    for key, kept in saved.items():
+    for key, value in saved.items():
         step, entry = entries.get(key, ("", ""))
-        state[key] = held[step][entry] if step else kept
+        state[key] = held[step][entry] if step else value
     return state
 
 
@@ -33,8 +33,11 @@ def load_whole(
     entries: Entries,
     saved: Saved,
 ) -> None:
-    """Give every step its part. Raises `ValueError` for the state of another model."""
-    judge(state, saved)
+    """Load its part into every step.
+
+    Raises `ValueError` for the state of another model.
+    """
+    check_state(state, saved)
     parts: dict[str, dict[str, torch.Tensor]] = {}
     for key, values in state.items():
         if key in entries:
@@ -47,10 +50,10 @@ def load_whole(
         of.load_full_state_dict(part)
 
 
-def judge(state: Mapping[str, torch.Tensor], saved: Saved) -> None:
-    """Raise `ValueError` with the first key in which a state is not of this model."""
-    for key, kept in saved.items():
-        mine = _shape(kept)
+def check_state(state: Mapping[str, torch.Tensor], saved: Saved) -> None:
+    """Raise `ValueError` with the first key that differs from the model's."""
+    for key, value in saved.items():
+        mine = _shape(value)
         if key not in state:
             have = next((each for each in state if each not in saved), None)
             told = "" if have is None else f" but has {have}"
@@ -72,5 +75,5 @@ def judge(state: Mapping[str, torch.Tensor], saved: Saved) -> None:
         )
 
 
-def _shape(kept: Any) -> tuple[int, ...]:
-    return tuple(kept.shape if isinstance(kept, torch.Tensor) else kept)
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(value.shape if isinstance(value, torch.Tensor) else value)

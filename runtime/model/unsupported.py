@@ -1,4 +1,4 @@
-"""What a model does that its graph does not show: refused in a sentence."""
+"""Refuses what a model does that its graph does not show: hooks and tied values."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ OF_PARAMETERS = {
 }
 
 
-def judge(model: nn.Module) -> None:
-    """Raise `ValueError` for what the ranks would leave out: hooks and tied values."""
+def check_supported(model: nn.Module) -> None:
+    """Raise `ValueError` for hooks and tied values, which the ranks would leave out."""
     for name, module in model.named_modules():
         for place, kind in HOOKS.items():
-            _hook(f"the module {name}" if name else "the model", module, place, kind)
+            _refuse_hook(
+                f"the module {name}" if name else "the model", module, place, kind
+            )
         if module.__module__.startswith("torch.nn") and "forward" in vars(module):
             raise ValueError(
                 f"the module {name} has a forward that is not its class's, which the"
@@ -33,11 +35,11 @@ def judge(model: nn.Module) -> None:
             )
     for name, values in model.named_parameters():
         for place, kind in OF_PARAMETERS.items():
-            _hook(f"the parameter {name}", values, place, kind)
-    _tied(model)
+            _refuse_hook(f"the parameter {name}", values, place, kind)
+    _refuse_tied(model)
 
 
-def _hook(what: str, holder: Any, place: str, kind: str) -> None:
+def _refuse_hook(what: str, holder: Any, place: str, kind: str) -> None:
     if getattr(holder, place, None):
         raise ValueError(
             f"{what} has {kind}, which the ranks would not run; remove it, or put what"
@@ -45,8 +47,8 @@ def _hook(what: str, holder: Any, place: str, kind: str) -> None:
         )
 
 
-def _tied(model: nn.Module) -> None:
-    """Two names of one tensor: it would be trained, and saved, as two."""
+def _refuse_tied(model: nn.Module) -> None:
+    """Two names of one tensor would be trained, and saved, as two tensors."""
     names: dict[Any, str] = {}
     for each in (model.named_parameters, model.named_buffers):
         for name, values in each(remove_duplicate=False):
@@ -60,20 +62,20 @@ def _tied(model: nn.Module) -> None:
 
 
 @contextmanager
-def whole_functions(record: Callable[..., Any]) -> Iterator[None]:
-    """Have every `torch.autograd.Function` recorded as one call while a model runs.
+def record_autograd_functions(record: Callable[..., Any]) -> Iterator[None]:
+    """Record every `torch.autograd.Function` as one call while a model runs.
 
-    record: takes a function and its arguments, calls it and gives what it gives. The
-    calls in its forward pass would not show the backward pass that it has of its own.
+    record: takes a function and its arguments, calls it and returns its result. The
+    calls inside its forward pass would not show its own backward pass.
     """
-    right = vars(torch.autograd.Function)["apply"]
-    within = list[Any]()
+    original = vars(torch.autograd.Function)["apply"]
+    active = list[Any]()  # functions that are running
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
-            return right.__func__(cls, *args, **kwargs)
+            return original.__func__(cls, *args, **kwargs)
 
-        if within:
+        if active:
             return run(*args, **kwargs)
         if any(callable(each) for each in args):
             raise ValueError(
@@ -81,14 +83,14 @@ def whole_functions(record: Callable[..., Any]) -> Iterator[None]:
                 " function, as reentrant checkpoints do; call that function itself"
             )
         run.__name__ = f"{cls.__name__}_apply"  # no name of a function of torch
-        within.append(cls)
+        active.append(cls)
         try:
             return record(run, *args, **kwargs)
         finally:
-            within.pop()
+            active.pop()
 
     torch.autograd.Function.apply = classmethod(apply)  # type: ignore
     try:
         yield
     finally:
-        torch.autograd.Function.apply = right  # type: ignore[method-assign]
+        torch.autograd.Function.apply = original  # type: ignore[method-assign]

@@ -19,14 +19,14 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exports the model and writes its layers; what cannot be written is a `UsageError`."""
+    """Traces the model and writes its layers; what cannot be written is a `UsageError`."""
     from synth.network.file import parse_network
-    from synth.network.torch_export import imported
+    from synth.parallel.import_model import import_model
 
     extents = args.input.split(",")
     if not 2 <= len(extents) <= 5 or not all(each.isdecimal() and int(each) > 0 for each in extents):
         raise UsageError(f"--input is {args.input!r}; write 2 to 5 whole numbers, such as 32,3,224,224")
-    text = imported(args.model, [int(each) for each in extents])
+    text = import_model(args.model, [int(each) for each in extents])
     network = parse_network(text, args.output or "network.yaml")  # what is written can be read
     if args.output:
         from synth.base.atomic_write import write_whole

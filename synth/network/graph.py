@@ -23,7 +23,7 @@ CONVS = ("conv1d", "conv2d", "conv3d")
 NORMS = ("batchnorm", "layernorm", "groupnorm", "instancenorm")
 PASSIVE = (*NORMS, "relu", "prelu", "scale", "dropout", "softmax", "flatten")
 WEIGHTLESS = ("pool", "globalpool", "upsample")  # planned, but without weights
-KINDS = (*CONVS, "linear", "matmul", *WEIGHTLESS, "add", "mul", "cat", *PASSIVE)
+KINDS = (*CONVS, "linear", "matmul", *WEIGHTLESS, "add", "mul", "cat", *PASSIVE, "gathered")
 Role = Literal["in", "out"]
 
 
@@ -139,7 +139,7 @@ class Network:
         """Node -> the parts of its output's channels, in order."""
         parts: dict[str, tuple[Part, ...]] = {"input": (Part(None, 0, self.input[1]),)}
         for node in self.nodes.values():
-            if node.kind == "gathered":  # in a traced model: every rank computes it from whole tensors
+            if node.kind == "gathered":  # every rank computes it from whole tensors
                 parts[node.name] = (Part(None, 0, math.prod(node.shape[1:2])),)
             elif node.layer or not node.inputs:
                 parts[node.name] = (Part(node.name, 0, node.shape[1]),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from synth.base.yaml_positions import Listing, Scalar, did_you_mean
@@ -22,8 +22,9 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "pool": (*WINDOW_KEYS, "ceil"),
     "upsample": ("scale", "linear"),
     **dict.fromkeys(("globalpool", "add", "mul", "cat", *PASSIVE), ()),
-    **dict.fromkeys(NORMS, ("affine",)),
-    "prelu": ("parameters",),
+    **dict.fromkeys(NORMS, ("affine", "parameters")),
+    **dict.fromkeys(("prelu", "scale"), ("parameters",)),
+    "gathered": ("shape", "parameters"),
 }
 FLAGS = ("bias", "ceil", "transposed", "linear", "affine")
 MULTI_INPUT = ("add", "mul", "cat")  # kinds that take two inputs or more
@@ -33,6 +34,7 @@ REQUIRED = {
     "matmul": ("n",),
     "pool": ("kernel",),
     "upsample": ("scale",),
+    "gathered": ("shape",),
 }
 
 
@@ -85,6 +87,7 @@ class _NodeBuilder:
             "mul": self.mul,
             "cat": self.cat,
             "flatten": self.flatten,
+            "gathered": self.gathered,
         }
         return builders.get(self.kind, self.passive)()
 
@@ -100,7 +103,12 @@ class _NodeBuilder:
         for key in REQUIRED.get(kind, ()):
             if key not in entry.arguments:
                 raise entry.place.fault(f"{entry.name}: {kind} lacks {key}; write {key}: under it")
-        if kind not in MULTI_INPUT and len(self.shapes) > 1:
+        for source, shape in zip(entry.inputs, self.shapes, strict=True):
+            if kind != "gathered" and not 2 <= len(shape) <= 5:
+                raise entry.place.fault(
+                    f"{entry.name}: {source} is {_by(shape)}, but {kind} needs 2 to 5 dimensions"
+                )
+        if kind not in (*MULTI_INPUT, "gathered") and len(self.shapes) > 1:
             raise entry.place.fault(f"{entry.name}: {kind} takes one input, not {len(self.shapes)}; use add")
         if kind in MULTI_INPUT and len(self.shapes) < 2:
             raise entry.place.fault(f"{entry.name}: {kind} takes two inputs or more; list them in from")
@@ -111,17 +119,30 @@ class _NodeBuilder:
 
     def trained(self) -> int:
         """Trained words of a kind that has no loop nest."""
+        if "parameters" in self.entry.arguments:
+            return int(self.number("parameters"))
         channels = self.shape[1]
         if self.kind in NORMS:
             affine = self.flag("affine") if "affine" in self.entry.arguments else self.kind != "instancenorm"
             return 2 * channels if affine else 0
         if self.kind == "prelu":
-            return int(self.number("parameters")) if "parameters" in self.entry.arguments else 1
+            return 1
         return channels if self.kind == "scale" else 0
 
     def flatten(self) -> Node:
         flat = (self.shape[0], math.prod(self.shape[1:]))
         return Node(self.entry.name, self.kind, self.entry.inputs, flat, self.shape)
+
+    def gathered(self) -> Node:
+        """Computed by every rank from the whole inputs, in a shape of its own."""
+        entry, shape = self.entry, self.number("shape")
+        shape = shape if isinstance(shape, tuple) else (shape,)
+        if min(shape) < 1:
+            raise entry.arguments["shape"].fault(
+                f"{entry.name}: shape is {_by(shape)}; use extents of 1 or more"
+            )
+        trained = self.trained() if "parameters" in entry.arguments else 0
+        return Node(entry.name, self.kind, entry.inputs, shape, self.shape, trained=trained)
 
     def mul(self) -> Node:
         """An element-wise product; inputs but the first may have one position per channel."""
@@ -182,21 +203,12 @@ class _NodeBuilder:
 
     def linear(self) -> Node:
         key = "out_features" if self.kind == "linear" else "n"
-        out, before = self.number(key), self.shape_before_flatten()
+        out, before = self.number(key), shape_before_flatten(self.nodes, self.entry.inputs[0]) or self.shape
         if math.prod(before[2:]) == 1:
             layer = self.layer("matmul", (before[0], out, before[1]), out, (), {})
         else:
             layer = self.layer(f"conv{len(before) - 2}d", before, out, before[2:], {})
         return self.node_of(layer, (before[0], out), before)
-
-    def shape_before_flatten(self) -> Shape:
-        """The shape of the feature map that a flatten before this node reads."""
-        name = self.entry.inputs[0]
-        while name != "input" and self.nodes[name].kind in PASSIVE and self.nodes[name].kind != "flatten":
-            name = self.nodes[name].inputs[0]
-        if name != "input" and self.nodes[name].kind == "flatten":
-            return self.nodes[name].in_shape
-        return self.shape
 
     def pool(self) -> Node:
         rank = len(self.shape) - 2
@@ -253,6 +265,17 @@ class _NodeBuilder:
         if not isinstance(node, Scalar) or node.text not in ("true", "false"):
             raise node.fault(f"{self.entry.name}: {key} is {node}; write true or false")
         return node.text == "true"
+
+
+def shape_before_flatten(nodes: Mapping[str, Node], name: str) -> Shape | None:
+    """The shape of the feature map that a flatten before a node's input reads; None without a flatten.
+
+    name: of the input. Between the two may be kinds that keep the shape.
+    """
+    while name != "input" and nodes[name].kind in PASSIVE and nodes[name].kind != "flatten":
+        name = nodes[name].inputs[0]
+    flat = name != "input" and nodes[name].kind == "flatten"
+    return nodes[name].in_shape if flat else None
 
 
 def _at(value: Any, axis: int) -> int:

@@ -1,249 +1,319 @@
-"""A traced torch model as the planner's network: what it does decides where its activations may lie.
+"""The planner's network of a traced torch model, by the operator table that the ranks use as well.
 
-Names are those of the model: of the module for what has weights, of the call in the graph for the rest.
-Poolings are planned like layers; element-wise calls and normalizations stay where their input lies, a sum
-where its first term lies. What is computed from gathered values starts anew: it has no home.
+Every node of the network has its dimensions in the order (N, C, *spatial). A model may permute them, so a
+value of the model is a node of the network and the order in which the model has its dimensions. Convolutions,
+linear layers, poolings and upsamplings are planned. Other operators stay where their first input lies. What
+cannot be computed from shards is "gathered" and lies nowhere in particular.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from synth.layer.axes import Tensor
 from synth.layer.layer import Layer
-from synth.layer.validate import LayerError
+from synth.layer.validate import MAX_NAME, LayerError, check_name
 from synth.network.graph import Network, Node
-from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
+from synth.network.node_builder import shape_before_flatten
+from synth.parallel.torch_layers import global_pool_layer, layer_of, pool_layer, takes_map, upsample_layer
 
 if TYPE_CHECKING:
-    from torch import fx, nn
+    from torch import fx
 
-Boxed = tuple[tuple[int, int], ...]
+    from synth.runtime.model.calls import Call
+    from synth.runtime.model.operators import Operators
+
+Shape = tuple[int, ...]
+NORMS = ("batchnorm", "groupnorm", "instancenorm", "layernorm")
+ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "true_divide")  # nothing to plan with a number
+LONGEST = MAX_NAME - 12  # a network file adds numbers to the names of repeated blocks
 
 
-def described(name: str, module: nn.Module, shape: tuple[int, ...]) -> Layer | None:
-    """A convolution or linear layer for the planner; None for all else.
+class Value(NamedTuple):
+    """A tensor of the model: a node of the network, and the node's dimension for each of the model's."""
 
-    A linear layer on positions with channels last is a convolution with a kernel of one; one that is given a
-    feature map is the convolution whose kernel covers the map.
+    name: str
+    order: Shape
+
+
+@dataclass
+class NetworkReader:
+    """Reads a graph of `synth.runtime.model.trace.traced` node by node.
+
+    Writes the name of its layer into the metadata "layer" of every planned node of the graph.
     """
-    from torch import nn
 
-    if type(module) is nn.Linear:
-        return _linear(name, module, shape)
-    kinds: dict[type[nn.Module], int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
-    back: dict[type[nn.Module], int]
-    back = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
-    dims, conv = {**kinds, **back}.get(type(module)), _any(module)
-    if dims is None or conv.padding_mode != "zeros" or len(shape) != dims + 2:
-        return None
-    padding = conv.padding
-    if padding == "valid":
-        padding = (0,) * dims
-    if padding == "same":
-        spans = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
-        if any(span % 2 for span in spans):
+    operators: Operators
+    dtype: str
+    parameters: frozenset[str]
+    nodes: dict[str, Node] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)  # layer -> what its kind leaves out
+    values: dict[fx.Node, Value] = field(default_factory=dict)
+    counted: set[str] = field(default_factory=set)  # parameters of the nodes so far
+    input: Shape = ()
+
+    def network(self, graph: fx.Graph, name: str) -> Network:
+        """The network of a graph."""
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self.input = _shape(node)
+                self.values[node] = Value("input", _straight(self.input))
+            elif node.op.startswith("call"):
+                self.values[node] = self._read(self.operators.call(node))
+        return Network(name, self.input, self.nodes, self.dtype)
+
+    # -- operators ------------------------------------------------------------------------------------
+
+    def _read(self, call: Call) -> Value:
+        """Adds the nodes of a call; gives the value that it computes."""
+        operator = self.operators.operator(call)
+        first = self.values[call.inputs[0]]
+        kind = operator.kind if all(2 <= len(each) <= 5 for each in (call.out, *call.shapes)) else "gathered"
+        match kind:
+            case "same":
+                value: Value | None = first
+            case "permute":
+                value = Value(first.name, tuple(first.order[dim] for dim in call.order()))
+            case "layer":
+                value = self._layer(call)
+            case "elementwise":
+                value = self._elementwise(call)
+            case "cat":
+                value = self._cat(call)
+            case "dropout":
+                value = self._add(call, "dropout", [first.name], first.order)
+            case "prelu" | "batchnorm" | "groupnorm" | "instancenorm":
+                value = self._stationary(call, kind, _straight(call.out))
+            case "layernorm":
+                value = self._stationary(call, kind, _channels_last(call.out))
+            case "pool" | "adaptive":
+                layer = pool_layer("pool", operator.module, call.shapes[0], call.out, self.dtype)
+                value = self._weightless(call, "pool", layer)
+            case "resize":
+                layer = upsample_layer("up", operator.module, call.shapes[0], call.out, self.dtype)
+                value = self._weightless(call, "upsample", layer)
+            case "globalpool":
+                value = self._global_pool(call)
+            case "flatten":
+                value = self._flatten(call)
+            case _:
+                value = None
+        return value or self._gathered(call)
+
+    def _layer(self, call: Call) -> Value | None:
+        """A convolution or linear layer."""
+        assert call.module is not None
+        before, after = call.shapes[0], call.out
+        name = self._name(call)
+        layer = layer_of(name, call.module, before)
+        if layer is None:
             return None
-        padding = tuple(span // 2 for span in spans)
-    rest = {"stride": conv.stride, "padding": padding, "dilation": conv.dilation, "groups": conv.groups}
-    if type(module) in back:
-        if any(more >= step for more, step in zip(conv.output_padding, conv.stride, strict=True)):
+        bias = getattr(call.module, "bias", None) is not None
+        on_positions = len(after) > 2 and len(call.module.get_parameter("weight").shape) == 2
+        ordered = _channels_last if on_positions else _straight
+        order = ordered(after)
+        source = self._ordered(self.values[call.inputs[0]], ordered(before), name)
+        in_shape = self._shape_of(source)
+        kind = "linear" if len(after) == 2 else layer.kind
+        if kind == "linear" and not takes_map(call.module, before):
+            flat = shape_before_flatten(self.nodes, source)
+            if flat is not None and math.prod(flat[2:]) > 1:  # a file would mean the map
+                source = self._detached(source, before, name)
+            else:
+                in_shape = flat or in_shape
+        node = Node(name, kind, (source,), _permuted(after, order), in_shape, layer, bias)
+        return self._planned(call, node, order)
+
+    def _weightless(self, call: Call, kind: str, layer: Layer | None) -> Value | None:
+        """A planned layer without weights."""
+        if layer is None:
             return None
-        rest |= {"transposed": True, "output_padding": conv.output_padding}
-    return conv_of(shape, conv.out_channels, conv.kernel_size, **rest, dtype=_word(module), name=name)
+        name, order = self._name(call), _straight(call.out)
+        source = self._ordered(self.values[call.inputs[0]], order, name)
+        layer = _renamed(layer, name)
+        return self._planned(call, Node(name, kind, (source,), call.out, call.shapes[0], layer), order)
+
+    def _global_pool(self, call: Call) -> Value | None:
+        before = call.shapes[0]
+        layer = global_pool_layer("mean", before, self.dtype)
+        first = self.values[call.inputs[0]]
+        if layer is None or first.order != _straight(before):
+            return None
+        name, mean = self._name(call), (*before[:2], *[1] * (len(before) - 2))
+        node = Node(name, "globalpool", (first.name,), mean, before, _renamed(layer, name))
+        value = self._planned(call, node, _straight(mean))
+        if len(call.out) == 2:
+            flat = Node(self._free(f"{name}.flat"), "flatten", (name,), call.out, mean)
+            self.nodes[flat.name] = flat
+            value = Value(flat.name, (0, 1))
+        return value
+
+    def _flatten(self, call: Call) -> Value | None:
+        """Positions of a map that ranks may cut cannot be flattened where they lie."""
+        first, before = self.values[call.inputs[0]], call.shapes[0]
+        if before == call.out:
+            return first
+        if first.order != _straight(before) or math.prod(before[2:]) > 1:
+            return None
+        name = self._name(call)
+        self.nodes[name] = Node(name, "flatten", (first.name,), call.out, before)
+        return Value(name, (0, 1))
+
+    def _cat(self, call: Call) -> Value | None:
+        joined = call.joined()
+        assert joined is not None
+        parts, dim = [self.values[part] for part in joined[0]], joined[1]
+        order = parts[0].order
+        if order[dim] != 1 or len(parts) < 2:
+            return None
+        name = self._name(call)
+        sources = tuple(self._ordered(part, order, name) for part in parts)
+        first, shape = self._shape_of(sources[0]), _permuted(call.out, order)
+        self.nodes[name] = Node(name, "cat", sources, shape, first)
+        return Value(name, order)
+
+    def _elementwise(self, call: Call) -> Value | None:
+        """Stays where its largest operand lies; the other operands are brought there."""
+        base = max(call.inputs, key=lambda node: math.prod(_shape(node)))
+        others = [node for node in call.inputs if node is not base]
+        value = self.values[base]
+        if not others and not call.parameters:
+            return value if call.word in ARITHMETIC else self._add(call, "relu", [value.name], value.order)
+        if others and (call.parameters or any(len(_shape(n)) != len(call.out) for n in others)):
+            return None
+        if not others:
+            return self._with_parameters(call, value)
+        name = self._name(call)
+        sources = [value.name, *(self._ordered(self.values[n], value.order, name) for n in others)]
+        shape = self._shape_of(value.name)
+        gate = (*shape[:2], *[1] * (len(shape) - 2))
+        shapes = {self._shape_of(source) for source in sources}
+        if shapes - {shape, gate} or (len(shapes) > 1 and len(shape) < 3):
+            return None
+        kind = "mul" if len(shapes) > 1 or call.word == "mul" else "add"
+        return self._add(call, kind, sources, value.order)
+
+    def _with_parameters(self, call: Call, value: Value) -> Value:
+        """An operation with parameters or buffers of the model, which are there where they are needed."""
+        trained = self._trained(call)
+        kind = "prelu" if call.word == "prelu" else "scale" if trained else "relu"
+        return self._add(call, kind, [value.name], value.order, trained)
+
+    def _stationary(self, call: Call, kind: str, order: Shape) -> Value:
+        """A normalization or the like: computed where its input lies."""
+        source = self._ordered(self.values[call.inputs[0]], order, self._name(call))
+        return self._add(call, kind, [source], order, self._trained(call))
+
+    def _gathered(self, call: Call) -> Value:
+        """What every rank computes from the whole, or lies as no planned layer does."""
+        name, out = self._name(call), call.out or (1,)
+        sources = tuple(dict.fromkeys(self.values[node].name for node in call.inputs))
+        before = self._shape_of(sources[0])
+        self.nodes[name] = Node(name, "gathered", sources, out, before, trained=self._trained(call))
+        what = type(call.module).__name__ if call.module is not None else call.word
+        shared = call.module is not None and str(call.node.target) in self.operators.shared
+        self.notes[name] = f"{what} of {call.node.target}, which is called again" if shared else what
+        return Value(name, _straight(out))
+
+    # -- nodes ----------------------------------------------------------------------------------------
+
+    def _add(self, call: Call, kind: str, sources: Sequence[str], order: Shape, trained: int = 0) -> Value:
+        """A node that stays where its first source lies, with its shape."""
+        name, shape = self._name(call), self._shape_of(sources[0])
+        self.nodes[name] = Node(name, kind, tuple(sources), shape, shape, trained=trained)
+        what = type(call.module).__name__.lower() if call.module is not None else call.word
+        if kind in ("relu", "scale", "add", "mul") and what != kind:
+            self.notes[name] = what
+        return Value(name, order)
+
+    def _planned(self, call: Call, node: Node, order: Shape) -> Value:
+        self.nodes[node.name] = node
+        call.node.meta["layer"] = node.name
+        return Value(node.name, order)
+
+    def _ordered(self, value: Value, order: Shape, reader: str) -> str:
+        """The node of a value whose dimensions are in some order; where they are not, a new one."""
+        if value.order == order:
+            return value.name
+        shape = self._shape_of(value.name)
+        whole = tuple(shape[dim] for dim in value.order)
+        return self._detached(value.name, _permuted(whole, order), reader)
+
+    def _detached(self, source: str, shape: Shape, reader: str) -> str:
+        """A node with the words of another in some shape, which lie nowhere in particular."""
+        name = self._free(f"{reader}.in")
+        self.nodes[name] = Node(name, "gathered", (source,), shape, self._shape_of(source))
+        self.notes[name] = "other order of dimensions"
+        return name
+
+    def _shape_of(self, name: str) -> Shape:
+        return self.input if name == "input" else self.nodes[name].shape
+
+    def _trained(self, call: Call) -> int:
+        """Trained words of a call that no call before it has."""
+        used = {name: values for name, values in call.parameters.values() if name in self.parameters}
+        if call.module is not None:
+            target = str(call.node.target)
+            used |= {f"{target}.{name}": values for name, values in call.module.named_parameters()}
+        fresh = [values.numel() for name, values in used.items() if name not in self.counted]
+        self.counted |= set(used)
+        return sum(fresh)
+
+    # -- names ----------------------------------------------------------------------------------------
+
+    def _name(self, call: Call) -> str:
+        """The name of the module, of a loose parameter, or of the call in the graph; each once."""
+        node = call.node
+        known: str | None = node.meta.get("name")
+        if known is None:
+            name = node.name
+            if call.module is not None:
+                name = str(node.target) or node.name
+            elif len(call.inputs) == 1:
+                names = [name for name, _ in call.parameters.values()]
+                owners = {name.rpartition(".")[0] for name in names}
+                name = names[0] if len(names) == 1 else owners.pop() if len(owners) == 1 else name
+                name = name or node.name
+            known = node.meta["name"] = self._free(name)
+        return known
+
+    def _free(self, name: str) -> str:
+        """A name that a network file can have and no node has: its end where it is too long."""
+        while len(name) > LONGEST - 4 and "." in name:
+            name = name.partition(".")[2]
+        try:
+            name = check_name(name[-LONGEST:])
+        except LayerError:
+            name = "layer"
+        taken, number, result = {"input", "entry", *self.nodes}, 0, name
+        while result in taken:
+            number += 1
+            result = f"{name}_{number}"
+        return result
 
 
-def _linear(name: str, module: nn.Linear, shape: tuple[int, ...]) -> Layer | None:
-    out, rest = module.out_features, {"dtype": _word(module), "name": name}
-    if len(shape) == 2:
-        return Layer.matmul(shape[0], out, module.in_features, **rest)
-    if not 3 <= len(shape) <= 5:
-        return None
-    if on_map(module, shape):
-        return conv_of(shape, out, shape[2:], **rest)
-    return conv_of((shape[0], shape[-1], *shape[1:-1]), out, (1,) * (len(shape) - 2), **rest)
+def _renamed(layer: Layer, name: str) -> Layer:
+    from dataclasses import replace
+
+    return replace(layer, name=name)
 
 
-def on_map(module: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether a layer is a linear one that takes a whole feature map (b, c, *spatial)."""
-    features = getattr(module, "in_features", None)
-    return len(shape) > 2 and shape[-1] != features and math.prod(shape[1:]) == features
-
-
-def _any(module: nn.Module) -> Any:
-    return module
-
-
-def conv_of(shape: tuple[int, ...], out_channels: int, kernel: tuple[int, ...], **rest: Any) -> Layer:
-    """A convolution with as many dimensions as its input has."""
-    make = (Layer.conv1d, Layer.conv2d, Layer.conv3d)[len(shape) - 3]
-    return make(shape, out_channels, kernel, **rest)
-
-
-def _word(module: Any) -> str:
-    return str(module.weight.dtype).removeprefix("torch.")
-
-
-def network_of(graph: fx.Graph, modules: Mapping[str, nn.Module], name: str, dtype: str) -> Network:
-    """The network of a graph whose nodes know their values; see `synth.runtime.model.trace.traced`.
-
-    Raises `ValueError` where a layer that has a state is called twice.
-    """
-    reader = _Reader(modules, dtype)
-    called = set[str]()
-    for node in graph.nodes:
-        target = str(node.target)
-        if node.op == "call_module" and modules[target].state_dict():
-            if target in called:
-                raise ValueError(f"{target} is called twice; call a layer of its own")
-            called.add(target)
-        reader.read(node)
-    return Network(name, reader.input, reader.nodes, dtype)
-
-
-def onto_maps(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> None:
-    """Give linear layers the feature map itself where the graph flattens it for them.
-
-    So the values of a map that is cut need not be brought together first; see `described`.
-    """
-    from torch import nn
-
-    for node in list(graph.nodes):
-        if node.op != "call_module" or not isinstance(modules[str(node.target)], nn.Linear):
-            continue
-        flat = node.all_input_nodes[0]
-        before = _flattened(flat, modules)
-        if before is not None and math.prod(_shape(before)[2:]) > 1 and len(_shape(before)) <= 5:
-            node.args = (before,)
-            if not flat.users:
-                graph.erase_node(flat)
-
-
-def _flattened(node: fx.Node, modules: Mapping[str, nn.Module]) -> fx.Node | None:
-    """The feature map (b, c, *spatial) that a node gives as (b, c * spatial)."""
-    from torch import nn
-
-    flattens = node.op == "call_module" and isinstance(modules[str(node.target)], nn.Flatten)
-    if not flattens and _called(node) not in ("flatten", "view", "reshape"):
-        return None
-    before = node.all_input_nodes[0]
-    shape = _shape(before)
-    return before if len(shape) > 2 and _shape(node) == (shape[0], math.prod(shape[1:])) else None
-
-
-def _called(node: fx.Node) -> str:
-    """The plain name of a function that a node calls."""
-    return str(getattr(node.target, "__name__", "")).strip("_") if node.op == "call_function" else ""
-
-
-def _shape(node: fx.Node) -> tuple[int, ...]:
+def _shape(node: Any) -> Shape:
     return tuple(getattr(node.meta["value"], "shape", ()))
 
 
-class _Reader:
-    """Walks the graph once."""
-
-    def __init__(self, modules: Mapping[str, nn.Module], dtype: str) -> None:
-        self.modules, self.dtype = modules, dtype
-        self.nodes: dict[str, Node] = {}
-        self.names: dict[fx.Node, str] = {}
-        self.input: tuple[int, ...] = ()
-
-    def read(self, node: fx.Node) -> None:
-        """Adds one node, where it gives a tensor."""
-        import torch
-
-        if node.op == "placeholder":
-            self.names[node], self.input = "input", _shape(node)
-        elif node.op.startswith("call") and isinstance(node.meta["value"], torch.Tensor):
-            sources = [each for each in node.all_input_nodes if each in self.names]
-            if not sources:
-                return
-            made = self.made(node, sources)
-            made = made if made.layer else replace(made, trained=self.trained(node))
-            self.nodes[made.name] = made
-            self.names[node] = made.name
-
-    def made(self, node: fx.Node, sources: list[fx.Node]) -> Node:
-        """The planner's node."""
-        from synth.runtime.layers import pooling
-        from synth.runtime.model import step_choice as choose
-
-        before, after = _shape(sources[0]), _shape(node)
-        inputs = tuple(self.names[each] for each in sources)
-        if node.op == "call_module":
-            module = self.modules[str(node.target)]
-            layer = described(str(node.target), module, before)
-            if layer is not None:
-                bias = getattr(module, "bias", None) is not None
-                kind = "linear" if len(after) == 2 else layer.kind
-                return Node(str(node.target), kind, inputs, after, before, layer, bias)
-            if isinstance(module, (*pooling.MOST, *pooling.MEANS)):
-                layer = self.pooled(node.name, module, before, after)
-                return Node(node.name, "pool" if layer else "relu", inputs, after, before, layer)
-            if isinstance(module, (*choose.ELEMENTWISE, *choose.NORMS, *_inside())):
-                return Node(node.name, "relu", inputs, after, before)
-        if _flattened(node, self.modules) is not None:
-            return Node(node.name, "flatten", inputs, after, before)
-        if self.means(node) and after[:2] == before[:2] and set(after[2:]) <= {1} and 2 < len(before) <= 5:
-            layer = conv_of(before, before[1], before[2:], groups=before[1], dtype=self.dtype, name=node.name)
-            return Node(node.name, "globalpool", inputs, after, before, layer)
-        if all(_shape(each) == after for each in sources) and _called(node) in choose.ALONE:
-            return Node(node.name, "add" if len(inputs) > 1 else "relu", inputs, after, before)
-        return Node(node.name, "gathered", (), after, before)
-
-    def trained(self, node: fx.Node) -> int:
-        """Words of the parameters that a call uses."""
-        used = [each.meta["value"] for each in node.all_input_nodes if each.op == "get_attr"]
-        if node.op == "call_module":
-            used += self.modules[str(node.target)].parameters()
-        return sum(each.numel() for each in used if hasattr(each, "numel"))
-
-    def means(self, node: fx.Node) -> bool:
-        """Whether a call takes means over positions."""
-        from synth.runtime.layers.pooling import ADAPTIVE
-
-        if node.op == "call_module":
-            return isinstance(self.modules[str(node.target)], ADAPTIVE)
-        return _called(node) in ("mean", *(f"adaptive_avg_pool{d}d" for d in (1, 2, 3)))
-
-    def pooled(self, name: str, module: Any, before: tuple[int, ...], after: tuple[int, ...]) -> Layer | None:
-        """A pooling as a convolution with a group per channel; None where it has other windows."""
-        dims = len(before) - 2
-
-        def each(value: Any) -> tuple[int, ...]:
-            return tuple(value) if isinstance(value, tuple | list) else (value,) * dims
-
-        numbers = {key: each(getattr(module, key, 1)) for key in ("stride", "padding", "dilation")}
-        kernel, rest = each(module.kernel_size), {"groups": before[1], "dtype": self.dtype, "name": name}
-        try:
-            layer = conv_of(before, before[1], kernel, **numbers, **rest)
-        except LayerError:
-            return None
-        windows = (layer.nest.windows[axis] for axis in layer.spatial_axes)
-        every = all(window.source(i) == i for window in windows for i in range(window.size))
-        strange = getattr(module, "return_indices", False) or getattr(module, "divisor_override", None)
-        return layer if every and layer.output_shape == after and not strange else None
+def _straight(shape: Shape) -> Shape:
+    """The order of dimensions of the network itself."""
+    return tuple(range(len(shape)))
 
 
-def _inside() -> tuple[type[nn.Module], ...]:
-    """Other layers that act on words where they lie."""
-    from torch import nn
-
-    return nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.PReLU, nn.GroupNorm
+def _channels_last(shape: Shape) -> Shape:
+    """The order with the channels last: (N, *spatial, C)."""
+    return (0, *range(2, len(shape)), 1) if len(shape) > 1 else _straight(shape)
 
 
-def boxes_of(layer: Layer, placed: PlacedGrid, procs: int) -> tuple[tuple[Boxed, ...], tuple[Boxed, ...]]:
-    """What each rank owns of the input and of the output of a pooling, in the model's dimensions."""
-    boxes = OwnedBoxes(layer.nest, [placed], procs)
-    result = []
-    sides: tuple[Tensor, ...] = ("In", "Out")
-    for tensor in sides:
-        low, high, _ = boxes.flat(tensor)
-        dims = [0, 1, *range(7 - len(layer.input), 5)]
-        each = ([(int(low[d, 0, rank]), int(high[d, 0, rank])) for d in dims] for rank in range(procs))
-        result.append(tuple(map(tuple, each)))
-    return result[0], result[1]
+def _permuted(shape: Shape, order: Shape) -> Shape:
+    """The shape of the network's node for a shape of the model."""
+    return tuple(shape[order.index(dim)] for dim in range(len(shape)))

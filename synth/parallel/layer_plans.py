@@ -1,62 +1,93 @@
-"""What a network plan decides about the layers of a model: taken from a plan, or from its file."""
+"""What a network plan, or its file, decides about the layers of a model."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
 
 from synth.base.errors import InputError, UsageError
-from synth.layer.axes import AXES, TENSORS, PerAxis, Tensor, placement
+from synth.layer.axes import AXES, TENSORS, Axis, PerAxis, Tensor, placement
 from synth.layer.layer import Layer
 from synth.layer.passes import GRADIENTS
-from synth.network.graph import Network
-from synth.network.planner.owned_boxes import PlacedGrid
+from synth.network.graph import Network, Node
+from synth.network.planner.layer_class import LayerClass
+from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.plan import NetworkPlan
-from synth.network.planner.plan_json import parse_network_plan, to_json
+from synth.network.planner.plan_json import parse_network_plan
 from synth.planning.plan import Plan
 from synth.planning.plan_file import plan_text
 from synth.schedule.distribution import Distribution
 from synth.search.branch_and_bound import STATIONARY
 from synth.search.training_step import choose_tilings_reusing
 
+Ranks = tuple[tuple[tuple[int, int], ...], ...]  # per rank a box: an interval per dimension
+
 
 @dataclass(frozen=True)
-class Decided:
-    """Layer -> its grid and the order of its axes, the words its working memory may take, its gradients.
+class LayerPlans:
+    """Per layer of a network: its grid with the order of its axes, memory and gradients.
 
-    limited: whether the plan was made for some memory.
+    limit_words: what the working memory of a layer may take; None where nothing limits it.
+    saves: tensors that a pass gathers once and saves for a later pass.
+    limited: whether the plan was made for a memory limit.
     """
 
     placed: dict[str, PlacedGrid]
     limit_words: dict[str, int | None]
     gradients: dict[str, tuple[Tensor, ...]]
-    kept: frozenset[Tensor]
+    saves: frozenset[Tensor]
     limited: bool
 
     @classmethod
-    def of(cls, plan: NetworkPlan) -> Decided:
-        """What a plan says; a plan of the forward pass alone leaves memory and what is kept open."""
+    def of(cls, plan: NetworkPlan) -> LayerPlans:
+        """What a plan decides. A plan of the forward pass alone leaves memory and `saves` open."""
         names = [node.name for node in plan.network.planned]
         limited = plan.request.training and plan.request.limit_bytes is not None
         return cls(
             dict(zip(names, plan.placed_grids, strict=True)),
-            {
-                name: fit.used_words if limited else None
-                for name, fit in zip(names, plan.tilings, strict=True)
-            },
-            {name: kind.gradients for name, kind in zip(names, plan.layer_classes, strict=True)},
+            {n: each.used_words if limited else None for n, each in zip(names, plan.tilings, strict=True)},
+            {n: each.gradients for n, each in zip(names, plan.layer_classes, strict=True)},
             plan.request.saves if plan.request.training else frozenset(TENSORS),
             limited,
         )
 
+    @classmethod
+    def read(cls, data: dict[str, Any]) -> LayerPlans:
+        """What a plan file decides; `data` as `parse_network_plan` gives it."""
+        rows = msgspec.convert(data["layers"], list[_Row])
+        training = data["pass"] == "training"
+        lower = {tensor.lower(): tensor for tensor in TENSORS}
+        return cls(
+            {row.name: PlacedGrid(PerAxis(**row.grid), row.order) for row in rows},
+            {row.name: row.memory_words if training else None for row in rows},
+            {row.name: row.made if training else GRADIENTS for row in rows},
+            frozenset(lower[each] for each in data["kept"]) if training else frozenset(TENSORS),
+            data["memory_limit"] is not None,
+        )
+
+    def renamed(self, pairs: Mapping[str, str]) -> LayerPlans:
+        """The same by other names: new name -> name here."""
+        return LayerPlans(
+            {mine: self.placed[theirs] for mine, theirs in pairs.items()},
+            {mine: self.limit_words[theirs] for mine, theirs in pairs.items()},
+            {mine: self.gradients[theirs] for mine, theirs in pairs.items()},
+            self.saves,
+            self.limited,
+        )
+
     def plan(self, layer: Layer, procs: int) -> Plan:
-        """The training plan of a layer."""
+        """The training plan of a layer. Raises `InputError` where nothing fits the planned memory."""
         placed, limit_words = self.placed[layer.name], self.limit_words[layer.name]
         distribution = Distribution(layer.nest, placed.grid, placed.order)
-        how = self.kept, layer.transposed, self.gradients[layer.name]
-        found, _ = choose_tilings_reusing(distribution, STATIONARY, limit_words, *how)
-        if found is None:  # the planner found one, but what a file says may be of another program
+        training = self.saves, layer.transposed, self.gradients[layer.name]
+        found, _ = choose_tilings_reusing(distribution, STATIONARY, limit_words, *training)
+        if found is None:  # the planner found one, but a file may be of another program
             raise InputError(
                 f"{layer.name}: no program of the planned grid fits the planned {limit_words} words; "
                 "plan anew"
@@ -69,79 +100,100 @@ class Decided:
             layer, procs, placed.grid, first, limit_bytes, exact_procs=exact, later=tuple(later), order=order
         )
 
+    def boxes(self, node: Node, procs: int) -> tuple[Ranks, Ranks] | None:
+        """What each rank owns of the input and of the output of a layer without weights.
 
-def decided_by(plan: NetworkPlan | str | os.PathLike[str], network: Network, procs: int) -> Decided:
-    """What a plan or its file says of the layers of `network`, which are those of the model.
+        None where that is not all of the input: In of a nest has the rows that are read and no others.
+        """
+        assert node.layer is not None
+        boxes = OwnedBoxes(node.layer.nest, [self.placed[node.name]], procs)
+        dims = [0, 1, *range(7 - len(node.in_shape), 5)]
+        result = []
+        kind = LayerClass.of(node)
+        ends = (kind.input_tensor, node.in_shape), (kind.output_tensor, node.shape)
+        for tensor, whole in ends:
+            low, high, _ = boxes.flat(tensor)
+            cuts = [
+                (np.minimum(low[dim, 0], size), np.minimum(high[dim, 0], size))  # a last window may exceed it
+                for dim, size in zip(dims, whole, strict=True)
+            ]
+            words = np.prod([after - before for before, after in cuts], axis=0, dtype=np.int64)
+            if int(words.sum()) != math.prod(whole):
+                return None
+            result.append(tuple(tuple((int(a[r]), int(b[r])) for a, b in cuts) for r in range(procs)))
+        return result[0], result[1]
 
-    Layers with weights are found by their names; those without, where the names are others, by their order.
-    Raises `UsageError` where the plan is of another model or of other processes, `InputError` for a file.
+
+class _Row(msgspec.Struct):
+    """A layer in a plan file."""
+
+    name: str
+    grid: dict[str, int]
+    order: tuple[Axis, ...]
+    memory_words: int | None
+    gradients: list[str]
+
+    @property
+    def made(self) -> tuple[Tensor, ...]:
+        """The gradients that a training step makes."""
+        return tuple(tensor for tensor in GRADIENTS if tensor.lower() in self.gradients)
+
+
+def plans_of_model(plan: NetworkPlan | str | os.PathLike[str], network: Network, procs: int) -> LayerPlans:
+    """What a plan, or its file, decides about the layers of a model's `network`.
+
+    Layers with weights are found by their names. Those without weights are found by their order where the
+    names differ. Raises `UsageError` where the plan is of another model or of other processes, `InputError`
+    for a wrong file.
     """
     if isinstance(plan, NetworkPlan):
-        data, name = to_json(plan), f"the plan of {plan.network.name}"
-        told = Decided.of(plan)
+        name = f"the plan of {plan.network.name}"
+        found, planned_procs = LayerPlans.of(plan), plan.request.procs
     else:
         name = os.fspath(plan)
         data = parse_network_plan(plan_text(plan), name)
-        told = _read(data)
-    if data["procs"] != procs:
-        raise UsageError(f"{name} is for {data['procs']} processes, but {procs} ranks run; start as many")
-    pairs = _matched([node.name for node in network.planned if node.weighted], network, told, name)
-    _makes_what_is_needed(network, told, name)
+        found, planned_procs = LayerPlans.read(data), data["procs"]
+    if planned_procs != procs:
+        raise UsageError(f"{name} is for {planned_procs} processes, but {procs} ranks run; start as many")
+    found = found.renamed(_matched(network, found, name))
     for node in network.planned:
-        grid = told.placed[pairs[node.name]].grid
-        extents = node.layer.nest.extents if node.layer else PerAxis()
-        wrong = [axis for axis, n, p in zip(AXES, extents, grid, strict=True) if p > n]
-        if wrong:
-            raise UsageError(
-                f"{name} cuts {node.name} as {grid.shown()}, but N_{wrong[0]} is "
-                f"{getattr(extents, wrong[0])}; plan this model, with this input"
-            )
-    return Decided(
-        {mine: told.placed[theirs] for mine, theirs in pairs.items()},
-        {mine: told.limit_words[theirs] for mine, theirs in pairs.items()},
-        {mine: told.gradients[theirs] for mine, theirs in pairs.items()},
-        told.kept,
-        told.limited,
-    )
+        _check_gradients(node, network, found, name)
+    for node in network.planned:
+        _check_grid(node, found.placed[node.name].grid, name)
+    return found
 
 
-def _read(data: dict[str, object]) -> Decided:
-    rows: Sequence[dict[str, object]] = data["layers"]  # type: ignore[assignment]
-    training = data["pass"] == "training"
-    lower = {tensor.lower(): tensor for tensor in TENSORS}
-    kept = frozenset(lower[each] for each in data["kept"]) if training else frozenset(TENSORS)  # type: ignore[attr-defined]
-    return Decided(
-        {row["name"]: PlacedGrid(PerAxis(**row["grid"]), tuple(row["order"])) for row in rows},  # type: ignore
-        {row["name"]: row["memory_words"] if training else None for row in rows},  # type: ignore
-        {row["name"]: _gradients(row) if training else GRADIENTS for row in rows},  # type: ignore[misc]
-        kept,
-        data["memory_limit"] is not None,
-    )
+def _check_grid(node: Node, grid: PerAxis, name: str) -> None:
+    """Raises `UsageError` where a grid has more parts along an axis than the layer has indices."""
+    extents = node.layer.nest.extents if node.layer else PerAxis()
+    wrong = [axis for axis, n, p in zip(AXES, extents, grid, strict=True) if p > n]
+    if wrong:
+        raise UsageError(
+            f"{name} cuts {node.name} as {grid.shown()}, but N_{wrong[0]} is "
+            f"{getattr(extents, wrong[0])}; plan this model, with this input"
+        )
 
 
-def _makes_what_is_needed(network: Network, told: Decided, name: str) -> None:
+def _check_gradients(node: Node, network: Network, found: LayerPlans, name: str) -> None:
     """Raises `UsageError` where a layer's plan leaves out a gradient that the model trains by."""
-    for node in (node for node in network.planned if node.weighted):
-        needed = GRADIENTS if network.needs_input_gradient(node) else ("Ker",)
-        missing = [tensor for tensor in needed if tensor not in told.gradients[node.name]]
-        if missing:
-            raise UsageError(
-                f"{name} makes no gradient of {missing[0]} in {node.name}, which the model needs; "
-                "plan this model"
-            )
+    if not node.weighted:
+        return
+    needed = GRADIENTS if network.needs_input_gradient(node) else ("Ker",)
+    missing = [tensor for tensor in needed if tensor not in found.gradients[node.name]]
+    if missing:
+        raise UsageError(
+            f"{name} makes no gradient of {missing[0]} in {node.name}, which the model needs; plan this model"
+        )
 
 
-def _gradients(row: dict[str, object]) -> tuple[Tensor, ...]:
-    return tuple(tensor for tensor in GRADIENTS if tensor.lower() in row["gradients"])  # type: ignore[operator]
-
-
-def _matched(weighted: list[str], network: Network, told: Decided, name: str) -> dict[str, str]:
+def _matched(network: Network, found: LayerPlans, name: str) -> dict[str, str]:
     """Layer of the model -> layer of the plan."""
-    missing = [each for each in weighted if each not in told.placed]
+    weighted = [node.name for node in network.planned if node.weighted]
+    missing = [each for each in weighted if each not in found.placed]
     if missing:
         raise UsageError(f"{name} has no layer {missing[0]}, which the model has; plan this model")
     mine = [node.name for node in network.planned if not node.weighted]
-    theirs = [each for each in told.placed if each not in weighted]
+    theirs = [each for each in found.placed if each not in weighted]
     if set(mine) == set(theirs):
         theirs = mine
     if len(mine) != len(theirs):

@@ -25,25 +25,27 @@ from synth.base.work_balance import BALANCE, MOST_BALANCE
 from synth.layer.axes import TENSORS
 from synth.layer.layer import Layer
 from synth.machine.file import load_machine
-from synth.network.graph import Network as Graph
+from synth.network import graph
 from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
-from synth.parallel.fx_network import boxes_of, described, network_of, onto_maps
-from synth.parallel.layer_plans import Decided, decided_by
+from synth.parallel.front_end import trace_model
+from synth.parallel.layer_plans import LayerPlans, plans_of_model
+from synth.parallel.torch_layers import layer_of
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
 from synth.search.strategies import STRATEGIES
 
 if TYPE_CHECKING:
-    import torch
-    from torch import fx, nn
+    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
+    from synth.parallel.front_end import TracedModel
     from synth.runtime.layers.distributed_layer import DistributedLayer
     from synth.runtime.model.network import Network
 
 T = TypeVar("T")
+Boxes = tuple[tuple[tuple[int, int], ...], ...]  # of every rank: an interval per dimension
 How = Plan | Mapping[str, int] | str  # a plan, parts of a grid, or the name of a strategy
 
 
@@ -93,37 +95,48 @@ def parallelize(
     asked = procs if isinstance(procs, int) or procs is None else procs.size()
     if asked not in (None, ranks):
         raise UsageError(f"the model is asked for {asked} ranks, but {ranks} run; start as many")
-    graph, whole = _graph(model, tuple(input))
-    decided = None
-    if plan is None and whole.planned:
-        asked_for = NetworkRequest(ranks, input_gradient=input_gradient)
-        decided = _from_first(lambda: Decided.of(_planned(whole, asked_for, memory)))
+    traced = trace_model(model, input)
+    network = traced.network
+    plans = None
+    if plan is None and network.planned:
+        request = NetworkRequest(ranks, input_gradient=input_gradient)
+        plans = _from_first(lambda: LayerPlans.of(_planned(network, request, memory)))
     elif isinstance(plan, NetworkPlan | os.PathLike) or str(plan).endswith(".json"):
-        decided = decided_by(plan, whole, ranks)  # type: ignore[arg-type]
-    chosen = {} if decided else _by_name(plan)  # type: ignore[arg-type]
+        plans = plans_of_model(plan, network, ranks)  # type: ignore[arg-type]
+    chosen = {} if plans else _by_name(plan)  # type: ignore[arg-type]
     known = {name for name, _ in model.named_modules()}
     for name in chosen:
         if name not in known:
             raise UsageError(f"plan names the layer {name}, which the model does not have")
-    inner = {node.name for node in whole.planned if input_gradient or whole.needs_input_gradient(node)}
-    planner = _Planner(chosen, ranks, memory, check_finite, decided, inner)
-    places = {}
-    if decided:
-        for node in whole.planned:
-            if not node.weighted and node.layer:
-                places[node.name] = boxes_of(node.layer, decided.placed[node.name], ranks)
-    dtype = _dtype(model)
+    inner = {node.name for node in network.planned if input_gradient or network.needs_input_gradient(node)}
+    planner = _LayerPlanner(chosen, ranks, memory, check_finite, plans, inner, traced.layers)
     if ahead is None:
-        plans = [each for each in chosen.values() if isinstance(each, Plan)]
-        limited = decided.limited if decided else memory is not None or any(p.limit_bytes for p in plans)
+        given = [each for each in chosen.values() if isinstance(each, Plan)]
+        limited = plans.limited if plans else memory is not None or any(p.limit_bytes for p in given)
         ahead = 0 if limited else 1
-    how: dict[str, Any] = {
-        "ahead": ahead,
-        "refuse": refuse,
-        "bucket_bytes": bucket_bytes,
-        "check_finite": check_finite,
-    }
-    return Network(model, tuple(input), planner.layer, dtype, graph=graph, places=places, **how)
+    return Network(
+        model,
+        tuple(input),
+        planner.layer,
+        traced.dtype,
+        graph=traced.graph,
+        places=_places(traced, plans, ranks) if plans else {},
+        refuse=refuse,
+        bucket_bytes=bucket_bytes,
+        check_finite=check_finite,
+        ahead=ahead,
+    )
+
+
+def _places(traced: TracedModel, plans: LayerPlans, ranks: int) -> dict[str, tuple[Boxes, Boxes]]:
+    """Node of the graph -> the boxes of all ranks before and after a layer without weights."""
+    nodes = {str(node.meta["layer"]): node.name for node in traced.graph.nodes if "layer" in node.meta}
+    places = {}
+    for node in traced.network.planned:
+        boxes = None if node.weighted else plans.boxes(node, ranks)
+        if boxes is not None:
+            places[nodes[node.name]] = boxes
+    return places
 
 
 def plan_model(
@@ -151,57 +164,38 @@ def plan_model(
     argument, `InputError` for a wrong machine file.
     """
     where = None if machine is None else load_machine(machine)
-    asked = NetworkRequest(
+    request = NetworkRequest(
         procs, objective, machine=where, axes=axes, strict_axes=False, input_gradient=input_gradient
     )
-    return _planned(_graph(model, tuple(input))[1], asked, memory)
+    return _planned(trace_model(model, input).network, request, memory)
 
 
-def _planned(network: Graph, asked: NetworkRequest, memory: int | str | None) -> NetworkPlan:
+def _planned(network: graph.Network, request: NetworkRequest, memory: int | str | None) -> NetworkPlan:
     from dataclasses import replace
 
     limit = as_bytes(memory)
-    kept = frozenset(TENSORS) if limit is None else asked.saves
-    return plan_network(
-        network, replace(asked, training=True, limit_bytes=limit, exact_procs=True, saves=kept)
-    )
-
-
-def _graph(model: nn.Module, shape: tuple[int, ...]) -> tuple[fx.Graph, Graph]:
-    """What the model calls, and the same as the planner sees it."""
-    from synth.runtime.model.trace import traced
-
-    modules, dtype = dict(model.named_modules()), _dtype(model)
-    graph = traced(model, shape, dtype)
-    onto_maps(graph, modules)
-    word = str(dtype).removeprefix("torch.")
-    return graph, network_of(graph, modules, type(model).__name__, word)
-
-
-def _dtype(model: nn.Module) -> torch.dtype:
-    """That of the parameters, or torch's own where there are none."""
-    import torch
-
-    return next((values.dtype for values in model.parameters()), torch.get_default_dtype())
+    saves = frozenset(TENSORS) if limit is None else request.saves
+    request = replace(request, training=True, limit_bytes=limit, exact_procs=True, saves=saves)
+    return plan_network(network, request)
 
 
 def _from_first(make: Callable[[], T]) -> T:
-    """What rank 0 makes, on every rank; what it raises, too."""
+    """What rank 0 makes, on every rank. What rank 0 raises is raised on every rank."""
     import torch.distributed as dist
 
-    told: list[Any] = [None]
+    result: list[Any] = [None]
     if dist.get_rank() == 0:
         try:
-            told = [make()]
+            result = [make()]
         except SynthError as error:
-            told = [error]
-        except Exception as error:  # a fault of ours; it may hold what cannot be sent
-            told = [RuntimeError(f"rank 0 could not plan the model: {error!r}")]
-            told[0].__cause__ = error
-    dist.broadcast_object_list(told, src=0)
-    if isinstance(told[0], Exception):
-        raise told[0]
-    made: T = told[0]
+            result = [error]
+        except Exception as error:  # an internal error may hold what cannot be sent
+            result = [RuntimeError(f"rank 0 could not plan the model: {error!r}")]
+            result[0].__cause__ = error
+    dist.broadcast_object_list(result, src=0)
+    if isinstance(result[0], Exception):
+        raise result[0]
+    made: T = result[0]
     return made
 
 
@@ -215,11 +209,12 @@ def _by_name(plan: Mapping[str, How] | How | None) -> dict[str, How]:
     return dict(plan)  # type: ignore[arg-type]
 
 
-class _Planner:
-    """Plans every layer once; equal layers are planned alike.
+class _LayerPlanner:
+    """Makes the distributed layers of a model. Equal layers are planned once.
 
-    decided: what a plan of the whole network says of each layer.
-    inner: the layers that make the gradient of what they read.
+    chosen: module -> what the user wants for it; "" for all others.
+    decided: what a plan of the whole network decides about each layer.
+    inner: layers that make the gradient of their input. names: module -> its layer in the network.
     """
 
     def __init__(
@@ -228,18 +223,19 @@ class _Planner:
         ranks: int,
         memory: int | str | None,
         check_finite: bool,
-        decided: Decided | None,
+        decided: LayerPlans | None,
         inner: set[str],
+        names: Mapping[str, str],
     ) -> None:
         self.chosen, self.ranks, self.memory = chosen, ranks, memory
-        self.check_finite, self.decided, self.inner = check_finite, decided, inner
+        self.check_finite, self.decided, self.inner, self.names = check_finite, decided, inner, names
         self.made: dict[tuple[Layer, str, bool], Plan] = {}
 
     def layer(self, name: str, module: nn.Module, shape: tuple[int, ...]) -> DistributedLayer | None:
-        """The distributed layer that stands for a module, None where there is no plan for its kind."""
+        """The distributed layer for a module; None where the planner has no layer for it."""
         from synth.codegen.module import distributed_conv
 
-        layer = described(name, module, shape)
+        layer = layer_of(self.names[name], module, shape) if name in self.names else None
         if layer is None:
             return None
         how = self.chosen.get(name, self.chosen.get(""))
@@ -247,14 +243,14 @@ class _Planner:
             plan = self.decided.plan(layer, self.ranks)
         else:
             plan = how if isinstance(how, Plan) else self.plan(layer, how)
-        if name not in self.chosen and isinstance(how, Plan):
+        if isinstance(how, Plan) and name not in self.chosen:
             raise UsageError("one plan is of one layer; give plans by the names of layers")
         bias = getattr(module, "bias", None) is not None
         device = next(module.parameters()).device
         return distributed_conv(plan, bias=bias, device=device, check_finite=self.check_finite)
 
     def plan(self, layer: Layer, how: Mapping[str, int] | str | None) -> Plan:
-        """The plan of a layer with some way of cutting it."""
+        """The plan of a layer, cut by parts of a grid, by a strategy, or to move the fewest words (None)."""
         key = layer, str(how), layer.name in self.inner
         if key not in self.made:
             self.made[key] = self._plan(layer, how)

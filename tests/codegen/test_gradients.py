@@ -34,7 +34,7 @@ from synth.machine.file import load_machine
 from synth.network.file import load_network
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
-from synth.parallel.parallelize import _graph
+from synth.parallel.front_end import trace_model
 from synth.planning.plan_file import parse_plan
 from synth.prediction.replay import replay
 from synth.simulation.simulate import simulated
@@ -108,11 +108,11 @@ def test_which_layers_of_a_model_need_it() -> None:
     for model, shape, without in (
         (Residual(), (5, 3, 13, 13), ["stem"]),
         (Cosmo(), (2, 2, 8, 8, 8), ["body.0"]),
-        (nn.Sequential(nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(3, 4, 1)), (2, 3, 8, 8), ["_0", "2"]),
+        (nn.Sequential(nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(3, 4, 1)), (2, 3, 8, 8), ["0", "2"]),
         (nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 1)), (2, 3, 8, 8), []),
         (nn.Sequential(nn.PReLU(), nn.Conv2d(3, 4, 1)), (2, 3, 8, 8), []),
     ):
-        _, network = _graph(model, shape)
+        network = trace_model(model, shape).network
         assert [node.name for node in network.planned if not network.needs_input_gradient(node)] == without
 
 
@@ -125,7 +125,7 @@ def test_a_parameter_beside_the_layers_counts() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.conv(x * self.scale)
 
-    _, network = _graph(Scales(), (2, 3, 8, 8))
+    network = trace_model(Scales(), (2, 3, 8, 8)).network
     assert all(network.needs_input_gradient(node) for node in network.planned)
 
 
@@ -192,9 +192,9 @@ def test_a_network_plan_says_so() -> None:
 def test_a_file_that_leaves_out_what_a_model_needs_is_refused() -> None:
     from synth.base.errors import InputError, UsageError
     from synth.network.planner.plan_json import to_json
-    from synth.parallel.layer_plans import decided_by
+    from synth.parallel.layer_plans import plans_of_model
 
-    _, network = _graph(Cosmo(), (2, 2, 8, 8, 8))
+    network = trace_model(Cosmo(), (2, 2, 8, 8, 8)).network
     data = to_json(synth.plan_model(Cosmo(), (2, 2, 8, 8, 8), 4))
     folder = Path(tempfile.mkdtemp())
     second = next(row for row in data["layers"] if row["name"] == "body.3")
@@ -202,7 +202,7 @@ def test_a_file_that_leaves_out_what_a_model_needs_is_refused() -> None:
         second["gradients"] = left
         (folder / "plan.json").write_text(json.dumps(data))
         with pytest.raises(UsageError, match=f"no gradient of {missing} in body.3, which the model needs"):
-            decided_by(folder / "plan.json", network, 4)
+            plans_of_model(folder / "plan.json", network, 4)
     second["gradients"] = ["in", "ker"]
     second["memory_words"] = 1
     data["memory_words"] = data["resident_words"] + max(row["memory_words"] for row in data["layers"])
@@ -210,7 +210,7 @@ def test_a_file_that_leaves_out_what_a_model_needs_is_refused() -> None:
     layer = network.nodes["body.3"].layer
     assert layer is not None
     with pytest.raises(InputError, match="no program of the planned grid fits the planned 1 words"):
-        decided_by(folder / "plan.json", network, 4).plan(layer, 4)
+        plans_of_model(folder / "plan.json", network, 4).plan(layer, 4)
 
 
 def test_a_transposed_layer_is_timed_as_it_runs() -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from synth.network.file import parse_network
 from synth.network.graph import Network
-from synth.network.torch_export import imported
+from synth.parallel.import_model import import_model as imported
 
 pytest.importorskip("transformers")
 pytest.importorskip("monai")

@@ -13,12 +13,12 @@ from torch import nn
 import synth
 from synth.base.errors import InfeasibleError, InputError, UsageError
 from synth.network.planner.plan_json import to_json
-from synth.parallel.layer_plans import Decided, decided_by
-from synth.parallel.parallelize import _graph
+from synth.parallel.front_end import trace_model
+from synth.parallel.layer_plans import LayerPlans, plans_of_model
 
 
 def test_names_kinds_and_edges() -> None:
-    _, network = _graph(Residual(), (5, 3, 13, 13))
+    network = trace_model(Residual(), (5, 3, 13, 13)).network
     kinds = {node.name: node.kind for node in network.nodes.values()}
     assert [name for name, kind in kinds.items() if kind == "conv2d"] == [
         *("stem", "a.one", "a.two", "b.one", "b.two", "b.short"),
@@ -33,7 +33,8 @@ def test_names_kinds_and_edges() -> None:
 
 
 def test_a_linear_layer_takes_the_map_that_was_flattened_for_it() -> None:
-    graph, network = _graph(Cosmo(), (2, 2, 8, 8, 8))
+    traced = trace_model(Cosmo(), (2, 2, 8, 8, 8))
+    graph, network = traced.graph, traced.network
     first, second = network.nodes["tail.1"].layer, network.nodes["tail.3"].layer
     assert first is not None
     assert second is not None
@@ -51,7 +52,7 @@ def test_what_is_gathered_has_no_home() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.two(torch.relu(torch.flip(torch.relu(self.one(x)), (1,))))
 
-    _, network = _graph(Sorts(), (4, 3, 5, 5))
+    network = trace_model(Sorts(), (4, 3, 5, 5)).network
     assert [node.name for node in network.nodes.values() if node.kind == "gathered"] == ["flip"]
     assert network.parts["flip"][0].node is None
     assert network.edges == []
@@ -59,7 +60,7 @@ def test_what_is_gathered_has_no_home() -> None:
 
 
 def test_words_have_the_size_of_the_model() -> None:
-    _, network = _graph(Residual().double(), (5, 3, 13, 13))
+    network = trace_model(Residual().double(), (5, 3, 13, 13)).network
     assert {node.layer.nest.word_bytes for node in network.planned if node.layer} == {8}
 
 
@@ -69,14 +70,14 @@ def test_a_file_decides_what_the_plan_does(memory: int | None, tmp_path: Path) -
     plan = synth.plan_model(model, shape, 4, memory=memory)
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(to_json(plan)))
-    _, network = _graph(model, shape)
-    one, other = decided_by(plan, network, 4), decided_by(file, network, 4)
+    network = trace_model(model, shape).network
+    one, other = plans_of_model(plan, network, 4), plans_of_model(file, network, 4)
     assert one.placed == other.placed
     assert one.limited == other.limited == (memory is not None)
     before = {key: value for key, value in to_json(plan).items() if key != "memory_limit"}
     file.write_text(json.dumps(before))  # as files were before it was said
-    assert decided_by(file, network, 4).limited
-    assert one.kept == other.kept == (frozenset({"Out"}) if memory else frozenset({"In", "Ker", "Out"}))
+    assert plans_of_model(file, network, 4).limited
+    assert one.saves == other.saves == (frozenset({"Out"}) if memory else frozenset({"In", "Ker", "Out"}))
     for node, cost, fit in zip(plan.network.planned, plan.layer_costs, plan.tilings, strict=True):
         if node.weighted and node.layer:
             plans = [each.plan(node.layer, 4) for each in (one, other)]
@@ -93,10 +94,10 @@ def test_a_file_of_an_imported_network_fits_the_model(tmp_path: Path) -> None:
     assert main(command) == 0
     command = ["plan", str(net), "--procs", "4", "--pass", "training", "--json", "-o", str(plan)]
     assert main(command) == 0
-    _, network = _graph(Residual(), (8, 3, 16, 16))
-    decided = decided_by(plan, network, 4)
+    network = trace_model(Residual(), (8, 3, 16, 16)).network
+    decided = plans_of_model(plan, network, 4)
     rows = {row["name"]: row for row in json.loads(plan.read_text())["layers"]}
-    assert decided.kept == frozenset({"Out"})
+    assert decided.saves == frozenset({"Out"})
     for name in ("stem", "a.one", "b.short", "head"):
         assert decided.placed[name].grid._asdict() == rows[name]["grid"]
     assert set(decided.placed) == {node.name for node in network.planned}
@@ -120,14 +121,14 @@ def test_axes_bind_the_layers_that_can_keep_to_them() -> None:
 
 
 def test_a_plan_of_something_else_is_refused(tmp_path: Path) -> None:
-    _, network = _graph(Residual(), (8, 3, 16, 16))
+    network = trace_model(Residual(), (8, 3, 16, 16)).network
     body = synth.plan_model(nn.Sequential(*list(Residual().children())[:2]), (8, 3, 16, 16), 4)
     with pytest.raises(UsageError, match="the plan of Sequential has no layer stem, which the model has"):
-        decided_by(body, network, 4)
+        plans_of_model(body, network, 4)
     file = tmp_path / "plan.json"
     file.write_text("{}")
     with pytest.raises(InputError, match="schema is 'None'"):
-        decided_by(file, network, 4)
+        plans_of_model(file, network, 4)
 
 
 def test_decisions_of_a_forward_plan_leave_what_is_kept_open() -> None:
@@ -135,8 +136,8 @@ def test_decisions_of_a_forward_plan_leave_what_is_kept_open() -> None:
 
     plan = synth.plan_model(Residual(), (8, 3, 16, 16), 4)
     forward = replace(plan, request=replace(plan.request, training=False))
-    decided = Decided.of(forward)
-    assert decided.kept == frozenset({"In", "Ker", "Out"})
+    decided = LayerPlans.of(forward)
+    assert decided.saves == frozenset({"In", "Ker", "Out"})
     assert set(decided.limit_words.values()) == {None}
 
 
@@ -149,6 +150,6 @@ def test_a_model_planned_for_time() -> None:
     assert seconds.request.machine is not None
     assert words.request.objective == "words"
     assert 0 < seconds.cost < 1
-    assert Decided.of(seconds).placed.keys() == Decided.of(words).placed.keys()
+    assert LayerPlans.of(seconds).placed.keys() == LayerPlans.of(words).placed.keys()
     with pytest.raises(UsageError, match="objective time needs a machine"):
         synth.plan_model(Residual(), (8, 3, 13, 13), 4, objective="time")

@@ -55,7 +55,7 @@ def test_layers_states_and_dropout(tmp_path: Path) -> None:
     """Layers train, states move between grids, dropout is the same on all of them; one start for all."""
     said = told(tmp_path, "train=own free", "moves=-", "drops=0.3", "refused=-", "fault=-", "sides=-")
     gathered = {line.partition(":")[0] for line in said.splitlines() if "gathered" in line}
-    assert gathered == {"pad", "flatten", "best", "getitem"}
+    assert gathered == {"pad", "flatten", "best", "getitem", "conv"}
     for sentence in (
         "the state is not of this model: it lacks norm.bias of shape (3,);",
         "its conv.weight has the shape (3, 3, 1, 1), the model's (3, 3, 3, 3);",
@@ -64,7 +64,6 @@ def test_layers_states_and_dropout(tmp_path: Path) -> None:
         "the model gives 2 tensors, not a single one; wrap it in a module that returns the one",
         "the model makes a tensor of (3,) by itself; register it as a buffer",
         "Asks has no graph for an input of (4, 3)",
-        "conv is called twice; call a layer of its own",
         "a batch of (4, 4, 8, 8) may be input or output, which lie differently; add like='input' or",
         "a batch is like input or output, not like 'target'",
         "a batch of (3, 4, 8, 8) is no input of (4, 4, 8, 8) nor output of (4, 4, 8, 8)",

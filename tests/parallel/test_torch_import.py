@@ -12,7 +12,7 @@ from torch import nn
 from synth.base.errors import UsageError
 from synth.cli.main import main
 from synth.network.file import parse_network
-from synth.network.torch_export import imported
+from synth.parallel.import_model import import_model as imported
 
 
 class Next(nn.Module):
@@ -31,10 +31,10 @@ class Next(nn.Module):
 
 
 class Joined(nn.Module):
-    """A concatenation along rows, which a network file does not have."""
+    """A concatenation along rows, and channels in the opposite order: no kinds of a network file."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x, x], 2)
+        return torch.flip(torch.cat([x, x], 2)[:, :, 2:6], (1,))
 
 
 class Twice(nn.Module):
@@ -123,9 +123,10 @@ def test_channels_last_and_groups() -> None:
     assert network.parameters == sum(p.numel() for p in Next().parameters())
 
 
-def test_what_has_no_kind_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"cat \(cat, in the model\) has no kind in a network file"):
-        imported("test_torch_import:joined", (1, 2, 4, 4))
+def test_what_ranks_compute_from_the_whole_is_written_as_gathered() -> None:
+    network = parse_network(imported("test_torch_import:joined", (1, 2, 4, 4)), "net.yaml")
+    assert network.nodes["flip"].kind == "gathered"
+    assert network.nodes["flip"].shape == (1, 2, 4, 4)
 
 
 def test_a_model_of_another_dtype() -> None:
@@ -135,10 +136,15 @@ def test_a_model_of_another_dtype() -> None:
     assert "dtype" not in imported("test_torch_import:factory", (4, 3, 16, 16))
 
 
-def test_weights_that_are_used_twice_are_told() -> None:
-    first, second = imported("test_torch_import:twice", (1, 3, 8, 8)).splitlines()[-2:]
-    assert "#" not in first
-    assert second.endswith("  # in the model with the weights of conv, here a layer with its own")
+def test_a_layer_that_is_called_twice_is_no_planned_layer() -> None:
+    """Its calls share the weights, which two layers of a file would not."""
+    text = imported("test_torch_import:twice", (1, 3, 8, 8))
+    network = parse_network(text, "net.yaml")
+    assert [(node.kind, node.parameters) for node in network.nodes.values()] == [
+        ("gathered", 84),
+        ("gathered", 0),
+    ]
+    assert text.count("  # Conv2d of conv, which is called again") == 2
 
 
 def test_a_failing_export_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +152,7 @@ def test_a_failing_export_is_one_line(capfd: pytest.CaptureFixture[str]) -> None
     told = capfd.readouterr()
     assert told.out == ""
     assert len(told.err.splitlines()) == 1
-    assert "cannot be exported for an input of [1, 3, 8, 8]: Could not guard" in told.err
+    assert "Branch has no graph for an input of (1, 3, 8, 8): Tensor.item() cannot be called" in told.err
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from synth.base.errors import UsageError
 from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
-from synth.parallel.parallelize import _graph
+from synth.parallel.front_end import trace_model
 from synth.runtime.comm.redistribute import Layout
 from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.process_grid import ranks_group
@@ -170,7 +170,7 @@ def ten_steps(name: str, how: str) -> None:
 def some_idle(whole: nn.Module, shape: tuple[int, ...]) -> NetworkPlan:
     """A plan that leaves ranks idle in layers with weights where it need not."""
     procs = dist.get_world_size()
-    _, network = _graph(whole, shape)
+    network = trace_model(whole, shape).network
     found = plan_network(network, NetworkRequest(procs, training=True, balance=0.3))
     assert min(placed.grid.size for placed in found.placed_grids) < procs
     return found

@@ -172,6 +172,17 @@ class Drops(nn.Module):
         return nn.functional.dropout(self.conv(x), 0.5, self.training)
 
 
+class Twice(nn.Module):
+    """A convolution that is called twice: both calls have its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.conv(torch.relu(self.conv(x))))
+
+
 def normed(**how: Any) -> nn.Sequential:
     """A normalization between two convolutions, and one that is computed from the gathered whole."""
     parts = nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6, **how), nn.ReLU(), nn.Conv2d(6, 4, 3, padding=1)
@@ -208,5 +219,6 @@ def own() -> dict[str, Built]:
     return {
         "transposed": (Transposed(), (2, 4, 5, 6)),
         "mixed": (Mixed(), (3, 3, 12, 10)),
+        "twice": (Twice(), (3, 3, 6, 6)),
         "few": (Few(), (3, 3, 3, 3)),
     }

@@ -1,0 +1,249 @@
+"""Builds the steps of a network: one for each call of a traced model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import fx, nn
+
+from synth.runtime.comm.redistribute import Count, Layout, even, everywhere
+from synth.runtime.grid.word_counter import TrafficCounter
+from synth.runtime.layers.distributed_layer import DistributedLayer
+from synth.runtime.layers.placed import Brought, OnMap, Place
+from synth.runtime.layers.planned_layer import Planned
+from synth.runtime.layers.step import Gathered, Step
+from synth.runtime.model.calls import Call, node_shape
+from synth.runtime.model.operators import Kind, Operator, Operators
+from synth.runtime.model.step_choice import choose_step, hold
+
+Make = Callable[[str, nn.Module, tuple[int, ...]], DistributedLayer | None]
+# what keeps the shape of its input and computes it where it lies
+IN_PLACE: tuple[Kind, ...] = (
+    *("elementwise", "same", "prelu", "dropout"),
+    *("batchnorm", "groupnorm", "instancenorm"),
+)
+
+
+class Builder:
+    """The steps of a network, and what connects them.
+
+    make: the planned layer for a name, a module and the shape of its input, or None.
+    refuse: raise `ValueError` for a call that could only be computed from the whole.
+    places: node -> the boxes of all ranks before and after a layer without weights.
+
+    steps: node -> its step. calls: (node, the nodes that it reads), in order.
+    layouts: node -> the layout of its result. detached: nodes without gradients.
+    owners: module of the model -> its node. entries: key of the model's state ->
+    (node, key of the step's state). modes: mode -> why it cannot be entered.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: fx.Graph,
+        make: Make,
+        traffic: TrafficCounter,
+        places: Mapping[str, Place],
+        refuse: bool,
+    ) -> None:
+        self.make, self.traffic, self.places = make, traffic, places
+        self.refuse, self.training = refuse, model.training
+        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.modules = dict(model.named_modules())
+        tensors: dict[str, torch.Tensor] = {
+            **dict(model.named_parameters()),
+            **dict(model.named_buffers()),
+        }
+        self.operators = Operators(graph, self.modules, tensors)
+        self.ready: dict[str, DistributedLayer | None] = {}
+        self.replicas: dict[str, nn.Module] = {}  # of modules that are called again
+        self.steps: dict[str, Step] = {}
+        self.calls: list[tuple[str, tuple[str, ...]]] = []
+        self.layouts: dict[str, Layout] = {}
+        self.detached: set[str] = set()
+        self.owners: dict[str, str] = {}
+        self.entries: dict[str, tuple[str, str]] = {}
+        self.modes: dict[bool, str] = {}
+        self.input = self.output = ""
+        for node in graph.nodes:
+            self._read(node)
+
+    def _read(self, node: fx.Node) -> None:
+        match node.op:
+            case "placeholder":
+                self.input = node.name
+                self.layouts[node.name] = self._input_layout(node)
+            case "output":
+                self.output = node.all_input_nodes[0].name
+                self.modes = node.meta.get("refused", {})
+            case "call_module" | "call_function":
+                self._add(node)
+
+    def _add(self, node: fx.Node) -> None:
+        call = self.operators.call(node)
+        operator = self.operators.operator(call)
+        layouts = {each: self.layouts[each.name] for each in call.inputs}
+        step = self._step(call, operator, layouts).to(self.device)
+        self._set_mode(step, node)
+        self.steps[node.name] = step
+        if not node.meta.get("grad", True):
+            self.detached.add(node.name)
+        self.calls.append((node.name, tuple(each.name for each in call.inputs)))
+        self.layouts[node.name] = step.layout
+        keys = {name: call.state_key(name) for name, _ in call.parameters.values()}
+        if call.module is not None:
+            name = str(node.target)
+            prefix = f"{name}." if name else ""
+            keys = {f"{prefix}{each}": each for each in call.module.state_dict()}
+            self.owners.setdefault(name, node.name)
+        for key, own in keys.items():
+            self.entries.setdefault(key, (node.name, own))
+
+    def _step(
+        self, call: Call, operator: Operator, layouts: Mapping[fx.Node, Layout]
+    ) -> Step:
+        """The planned layer, the step of the operator, or one that gathers."""
+        step: Step | None = None
+        place = self.places.get(call.node.name)
+        if operator.kind == "layer":
+            step = self._planned(call, layouts)
+        elif place is not None:
+            step = self._placed(call, operator, layouts, place)
+        elif operator.kind == "cat":
+            wanted = self._wanted_by_reader(call.node)
+            step = choose_step(call, operator, layouts, self._counter, wanted)
+        else:
+            step = choose_step(call, operator, layouts, self._counter)
+        return step or self._gathered(call, layouts)
+
+    def _planned(self, call: Call, layouts: Mapping[fx.Node, Layout]) -> Step | None:
+        """A planned layer with the parameters of its module."""
+        assert call.module is not None
+        ((_, source),) = layouts.items()
+        made = self._made(call, source.whole)
+        if made is None:
+            return None
+        del self.ready[str(call.node.target)]
+        given = dict(call.module.named_parameters())
+        values = {n: p.detach() for n, p in given.items()}
+        shapes = {name: each.shape for name, each in values.items()}
+        flat = len(source.whole) > 2 and len(call.out) == 2
+        kind = OnMap if flat else Planned
+        step = kind(made, source, self._counter(call.name), shapes)
+        step.load_full_state_dict(values)
+        for each, parameter in given.items():
+            getattr(made, each).requires_grad_(parameter.requires_grad)
+        return step
+
+    def _made(self, call: Call, whole: tuple[int, ...]) -> DistributedLayer | None:
+        """The distributed layer of a call, made once."""
+        name = str(call.node.target)
+        if name not in self.ready:
+            assert call.module is not None
+            self.ready[name] = self.make(name, call.module, whole)
+        return self.ready[name]
+
+    def _placed(
+        self,
+        call: Call,
+        operator: Operator,
+        layouts: Mapping[fx.Node, Layout],
+        place: Place,
+    ) -> Step | None:
+        """A pooling or resizing in the boxes that the plan gives it."""
+        ((node, source),) = layouts.items()
+        wanted = Layout(source.whole, place.before)
+        step = choose_step(call, operator, {node: wanted}, self._halo_counter)
+        if step is None:
+            return None
+        lay_out: Any = getattr(step, "lay_out", None)
+        if lay_out is not None:
+            lay_out(place.after)
+        return Brought(step, source, wanted, self._counter(call.name))
+
+    def _gathered(self, call: Call, layouts: Mapping[fx.Node, Layout]) -> Step:
+        """A step for which every rank computes the whole."""
+        name = call.node.name if call.module is None else str(call.node.target)
+        if self.refuse:
+            what = name if call.module is not None else call.function.__name__
+            raise ValueError(f"{what} ({name}) cannot be computed from shares")
+        if dist.get_rank() == 0:
+            print(f"{name}: gathered, every rank computes it", file=sys.stderr)
+        inputs, count = list(layouts.values()), self._counter(call.name)
+        if call.module is not None:
+            step = Gathered(_unused, inputs, call.out, count, module=call.module)
+            assert step.plain is not None
+            step.plain = step.module = self.replicas.setdefault(name, step.plain)
+            return step
+        whole = {name: everywhere(v.shape) for name, v in call.parameters.values()}
+        held = hold(call, whole, count)
+        return Gathered(call.filled(), inputs, call.out, count, held)
+
+    # -- layouts -------------------------------------------------------------------
+
+    def _input_layout(self, node: fx.Node) -> Layout:
+        """Where the first planned layer owns its input, or an even layout."""
+        whole = node_shape(node)
+        first = next(iter(node.users), None)
+        wanted = None if first is None else self._wanted_by(first, whole)
+        return wanted or even(whole)
+
+    def _wanted_by_reader(self, node: fx.Node) -> Layout | None:
+        """Where the one layer that reads a value wants it.
+
+        Between the two there may be calls that compute a value where it lies. None
+        where there is no such layer.
+        """
+        whole = node_shape(node)
+        while len(node.users) == 1:
+            (node,) = node.users
+            place = self.places.get(node.name)
+            if place is not None:
+                return Layout(whole, place.before)
+            if not node.op.startswith("call") or node_shape(node) != whole:
+                return self._wanted_by(node, whole)
+            call = self.operators.call(node)
+            kind = self.operators.operator(call).kind
+            if kind not in IN_PLACE or len(call.inputs) > 1:
+                return self._wanted_by(node, whole)
+        return None
+
+    def _wanted_by(self, node: fx.Node, whole: tuple[int, ...]) -> Layout | None:
+        """What a planned layer owns of its input; None where that is not all of it."""
+        if node.op != "call_module":
+            return None
+        call = self.operators.call(node)
+        if self.operators.operator(call).kind != "layer":
+            return None
+        made = self._made(call, whole)
+        if made is None or whole != made.given.whole:
+            return None
+        windows = getattr(made.program, "WINDOWS", {}).values()
+        if any(w.size != n for w, n in zip(windows, whole[2:], strict=False)):
+            return None
+        return Layout(whole, made.given.boxes)
+
+    # -- small parts ---------------------------------------------------------------
+
+    def _set_mode(self, step: Step, node: fx.Node) -> None:
+        """Training or evaluation, as the model's module is."""
+        if node.op == "call_module":
+            step.training = self.modules[str(node.target)].training
+        else:
+            step.training = node.meta.get("training", self.training)
+        if not isinstance(step, Gathered):  # which has a copy of the module
+            step.train(step.training)
+
+    def _counter(self, name: str) -> Count:
+        return self.traffic.counter("move", 0, name)
+
+    def _halo_counter(self, name: str) -> Count:
+        return self.traffic.counter("halo", 0, name)
+
+
+def _unused(*values: Any) -> torch.Tensor:
+    raise AssertionError(values)

@@ -1,0 +1,252 @@
+"""The operator table: what a call of a traced model does.
+
+The planner's network and the steps of the ranks are both made from this table, so a
+model is planned as it runs. A call that is not listed, or whose arguments rule it out,
+is "gathered": every rank computes it from the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import fx, nn
+
+from synth.runtime.layers.pooling import (
+    ADAPTIVE,
+    ADAPTIVE_MOST,
+    LINEAR,
+    MEANS,
+    MOST,
+    NEAREST,
+)
+from synth.runtime.model.calls import MODULES, WITH_PARAMETERS, Call
+
+Kind = Literal[
+    "layer",  # a convolution or linear layer, which the planner may plan
+    "elementwise",  # acts on every word by itself; operands are broadcast
+    "same",  # elementwise, and gives the same words
+    "prelu",
+    "dropout",
+    "batchnorm",
+    "groupnorm",
+    "instancenorm",
+    "layernorm",  # over the last dimension
+    "pool",
+    "adaptive",  # pooling whose windows follow from the size of the result
+    "globalpool",  # the mean over all positions
+    "resize",
+    "flatten",  # (b, c, *spatial) as (b, c * spatial)
+    "permute",
+    "cat",
+    "gathered",
+]
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+LAYERS: dict[type[nn.Module], Kind] = {
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear), "layer"),
+    **dict.fromkeys(
+        (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), "layer"
+    ),
+    **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU), "elementwise"),
+    **dict.fromkeys((nn.SiLU, nn.Mish, nn.Sigmoid, nn.LogSigmoid), "elementwise"),
+    **dict.fromkeys((nn.Tanh, nn.Hardswish, nn.Hardsigmoid), "elementwise"),
+    **dict.fromkeys((nn.Hardtanh, nn.Softplus, nn.SELU, nn.CELU), "elementwise"),
+    nn.Softsign: "elementwise",
+    nn.Identity: "same",
+    nn.PReLU: "prelu",
+    **dict.fromkeys(DROPOUTS, "dropout"),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), "batchnorm"),
+    nn.GroupNorm: "groupnorm",
+    **dict.fromkeys(
+        (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), "instancenorm"
+    ),
+    nn.LayerNorm: "layernorm",
+    **dict.fromkeys((*MOST, *MEANS), "pool"),
+    **dict.fromkeys((*ADAPTIVE, *ADAPTIVE_MOST), "adaptive"),
+    nn.Upsample: "resize",
+    nn.Flatten: "flatten",
+}
+# names without the _ of functions that act in place
+ELEMENTWISE = {
+    *("relu", "relu6", "leaky_relu", "elu", "gelu", "silu"),
+    *("mish", "sigmoid", "tanh", "hardswish", "hardsigmoid", "hardtanh"),
+    *("softplus", "logsigmoid", "selu", "celu", "softsign", "clamp"),
+    *("clip", "exp", "log", "sqrt", "rsqrt", "abs"),
+    *("neg", "pow", "square", "prelu", "add", "sub", "rsub"),
+    *("mul", "div", "true_divide", "maximum", "minimum", "where"),
+}
+FUNCTIONS: dict[str, Kind] = {
+    **dict.fromkeys(ELEMENTWISE, "elementwise"),
+    **dict.fromkeys(("contiguous", "clone", "float", "detach", "to"), "same"),
+    **dict.fromkeys(("cat", "concat", "concatenate"), "cat"),
+    **dict.fromkeys(("permute", "transpose", "movedim", "swapaxes"), "permute"),
+    **dict.fromkeys(("flatten", "view", "reshape"), "flatten"),
+    "mean": "globalpool",
+}
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What a call does; `module`, if any, is the layer of torch.nn that does it."""
+
+    kind: Kind
+    module: Any = None
+
+
+GATHERED = Operator("gathered")
+
+
+class Operators:
+    """The operators of one graph.
+
+    Raises `ValueError` where a parameter is used by two different calls.
+    """
+
+    def __init__(
+        self,
+        graph: fx.Graph,
+        modules: Mapping[str, nn.Module],
+        tensors: Mapping[str, torch.Tensor],
+    ) -> None:
+        self.modules, self.tensors = modules, tensors
+        calls = Counter(str(n.target) for n in graph.nodes if n.op == "call_module")
+        # with a state, and called more than once: all calls share one replica
+        self.shared = {
+            name for name, n in calls.items() if n > 1 and modules[name].state_dict()
+        }
+        users: dict[str, str] = {}  # parameter -> module or node
+        for node in graph.nodes:
+            for key, user in self._uses(node):
+                if users.setdefault(key, user) != user:
+                    raise ValueError(
+                        f"{key} is used by two calls, {users[key]} and {user};"
+                        " give each its own"
+                    )
+
+    def _uses(self, node: fx.Node) -> list[tuple[str, str]]:
+        """The parameters and buffers of a call, each with the only user it may have."""
+        if not node.op.startswith("call"):
+            return []
+        used = [n for n in node.all_input_nodes if n.op == "get_attr"]
+        pairs = [(str(n.target), node.name) for n in used]
+        if node.op == "call_module":
+            name = str(node.target)
+            state = self.modules[name].state_dict()
+            pairs += [(f"{name}.{key}" if name else key, name) for key in state]
+        return pairs
+
+    def call(self, node: fx.Node) -> Call:
+        """The call of a node."""
+        return Call.of(node, self.modules, self.tensors)
+
+    def operator(self, call: Call) -> Operator:
+        """What a call does."""
+        if call.module is None:
+            return _of_function(call)
+        if str(call.node.target) in self.shared:
+            return GATHERED
+        if len(call.inputs) != 1 or call.parameters:
+            return GATHERED
+        return _of_module(call, call.module)
+
+
+def _of_function(call: Call) -> Operator:
+    if call.word in MODULES:
+        plain = not call.parameters or call.word in WITH_PARAMETERS
+        module = call.as_module() if plain and len(call.inputs) == 1 else None
+        return GATHERED if module is None else _of_module(call, module)
+    kind = FUNCTIONS.get(call.word, "gathered")
+    if kind in ("elementwise", "same"):
+        fits = _broadcasts(call)
+    elif kind == "cat":
+        joined = call.joined()
+        fits = joined is not None and all(part in call.inputs for part in joined[0])
+    else:
+        fits = len(call.inputs) == 1 and not call.parameters
+        fits = fits and (kind != "flatten" or _is_flat(call))
+        fits = fits and (kind != "globalpool" or _is_spatial(call))
+    return Operator(kind) if fits else GATHERED
+
+
+def _of_module(call: Call, module: Any) -> Operator:
+    classes = type(module).__mro__
+    found = (LAYERS[each] for each in classes if each in LAYERS)
+    kind: Kind = next(found, "gathered")
+    if kind == "adaptive" and isinstance(module, ADAPTIVE) and set(call.out[2:]) == {1}:
+        kind = "globalpool"
+    rule = RULES.get(kind)
+    fits = rule is None or rule(call, module)
+    return Operator(kind, module) if fits else GATHERED
+
+
+def _broadcasts(call: Call) -> bool:
+    """Whether operands are broadcast to the largest one, whose shape the result has."""
+    base = max(call.shapes, key=math.prod)
+    shapes = list(call.shapes)
+    if call.word != "prelu":  # whose weight has one word per channel
+        shapes += [tuple(values.shape) for _, values in call.parameters.values()]
+    return base == call.out and all(
+        len(each) <= len(base)
+        and all(n in (1, m) for n, m in zip(each[::-1], base[::-1], strict=False))
+        for each in shapes
+    )
+
+
+def _is_flat(call: Call) -> bool:
+    before = call.shapes[0]
+    return len(before) > 1 and call.out == (before[0], math.prod(before[1:]))
+
+
+def _is_spatial(call: Call) -> bool:
+    positions = set(range(2, len(call.shapes[0])))
+    return len(positions) > 0 and call.reduced_dims() == positions
+
+
+def _has_batch(call: Call, module: Any) -> bool:
+    """Whether a pooling is given (b, c, *spatial), not (c, *spatial)."""
+    return len(call.shapes[0]) == int(type(module).__name__[-2]) + 2
+
+
+def _pools(call: Call, module: Any) -> bool:
+    average = isinstance(module, MEANS)
+    return (
+        _has_batch(call, module)
+        and not getattr(module, "return_indices", False)
+        and not (average and module.ceil_mode)
+        and getattr(module, "divisor_override", None) is None
+    )
+
+
+def _pools_evenly(call: Call, module: Any) -> bool:
+    """Whether all windows have one size: the input's a multiple of the result's."""
+    pairs = zip(call.shapes[0][2:], call.out[2:], strict=True)
+    return (
+        _has_batch(call, module)
+        and all(size % n == 0 for size, n in pairs)
+        and not getattr(module, "return_indices", False)
+    )
+
+
+def _resizes(call: Call, module: Any) -> bool:
+    return (
+        module.mode in (*NEAREST, *LINEAR)
+        and not getattr(module, "recompute_scale_factor", None)
+        and len(call.out) > 2
+    )
+
+
+RULES: dict[Kind, Callable[[Call, Any], bool]] = {
+    "instancenorm": lambda call, module: (
+        not module.track_running_stats and len(call.shapes[0]) > 2
+    ),
+    "layernorm": lambda call, module: len(module.normalized_shape) == 1,
+    "pool": _pools,
+    "adaptive": _pools_evenly,
+    "globalpool": _has_batch,
+    "resize": _resizes,
+    "flatten": lambda call, module: module.start_dim == 1 and _is_flat(call),
+}

@@ -1,0 +1,95 @@
+"""Writes a network as a network file: `parse_network(network_text(network), ...)` gives the same nodes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from synth.layer.layer import Layer
+from synth.layer.validate import DEFAULTS
+from synth.network.graph import CONVS, NORMS, Network, Node
+
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")  # needs no quotes in YAML
+
+
+def network_text(network: Network, notes: Mapping[str, str] | None = None, title: str = "") -> str:
+    """The text of a network file.
+
+    notes: layer -> a comment on its line. title: a comment on the first line.
+    """
+    head = [f"# {title}"] if title else []
+    head += [f"network: {_quoted(network.name)}", f"input: {list(network.input)}"]
+    head += [] if network.dtype == "float32" else [f"dtype: {network.dtype}"]
+    lines, last = [*head, "layers:"], "input"
+    for node in network.nodes.values():
+        lines.append(_line(node, last, (notes or {}).get(node.name, "")))
+        last = node.name
+    return "\n".join(lines) + "\n"
+
+
+def _line(node: Node, last: str, note: str) -> str:
+    """One layer. What it takes is left out where that is the line above."""
+    body = ", ".join(f"{key}: {_shown(value)}" for key, value in _arguments(node).items())
+    origin = f", from: [{', '.join(map(_quoted, node.inputs))}]" if node.inputs != (last,) else ""
+    comment = f"  # {note}" if note else ""
+    return f"  - {{name: {_quoted(node.name)}, {node.kind}: {{{body}}}{origin}}}{comment}"
+
+
+def _arguments(node: Node) -> dict[str, Any]:
+    """The arguments of a layer's kind, without those that have their default."""
+    layer = node.layer
+    match node.kind:
+        case kind if kind in CONVS:
+            assert layer is not None
+            numbers = {"out_channels": layer.out_channels, **_window(layer)}
+            numbers |= {"transposed": True} if layer.transposed else {}
+            numbers |= {"groups": layer.groups} if layer.groups != 1 else {}
+            return numbers | ({"bias": True} if node.bias else {})
+        case "linear":
+            return {"out_features": node.shape[1], "bias": node.bias}
+        case "matmul":
+            return {"n": node.shape[1], "bias": node.bias}
+        case "pool":
+            assert layer is not None
+            widened = layer.input != node.in_shape  # by a last, partial window
+            return {**_window(layer), "stride": list(layer.stride)} | ({"ceil": True} if widened else {})
+        case "upsample":
+            assert layer is not None
+            linear = layer.kernel != layer.stride
+            return {"scale": list(layer.stride)} | ({"linear": True} if linear else {})
+        case "gathered":
+            return {"shape": list(node.shape)} | ({"parameters": node.trained} if node.trained else {})
+        case kind if kind in (*NORMS, "scale", "prelu"):
+            return _trained(node)
+        case _:
+            return {}
+
+
+def _window(layer: Layer) -> dict[str, Any]:
+    """Kernel, stride, padding and dilation where they are no defaults."""
+    keys = ("stride", "padding", "dilation", "output_padding")
+    numbers = {key: getattr(layer, key) for key in keys}
+    changed = {key: list(value) for key, value in numbers.items() if set(value) - {DEFAULTS[key]}}
+    return {"kernel": list(layer.kernel), **changed}
+
+
+def _trained(node: Node) -> dict[str, Any]:
+    """The parameters of a layer that stays where its input lies."""
+    channels = node.shape[1]
+    if node.kind in NORMS:
+        if node.trained in (0, 2 * channels):
+            affine = node.trained > 0
+            return {} if affine == (node.kind != "instancenorm") else {"affine": affine}
+        return {"parameters": node.trained}
+    usual = channels if node.kind == "scale" else 1
+    return {} if node.trained == usual else {"parameters": node.trained}
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _quoted(name: str) -> str:
+    return name if PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)

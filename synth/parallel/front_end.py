@@ -1,0 +1,67 @@
+"""The front end for torch models: traces a model and reads it as the planner's network.
+
+`synth import`, `plan_model` and `parallelize` all start here, so a model is accepted or refused by all three
+alike, and a plan of its network file fits the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from synth.network.graph import Network
+from synth.network.write import network_text
+from synth.parallel.fx_network import NetworkReader
+from synth.parallel.fx_rewrite import read_maps, split_joins
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx, nn
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """A model as the ranks run it (`graph`) and as the planner sees it (`network`).
+
+    layers: module with weights -> its layer in the network. notes: layer -> what its kind does not say.
+    """
+
+    graph: fx.Graph
+    network: Network
+    dtype: torch.dtype
+    layers: dict[str, str]
+    notes: dict[str, str]
+
+    def file_text(self, title: str = "") -> str:
+        """The network file."""
+        return network_text(self.network, self.notes, title)
+
+
+def trace_model(model: nn.Module, shape: Sequence[int], name: str = "") -> TracedModel:
+    """Traces a model for one input shape, in the mode that it is in; nothing is computed.
+
+    shape: of the whole batch, in elements. name: of the network; by default the model's class.
+    Raises `ValueError`, in one sentence, for a model that the ranks cannot run.
+    """
+    from synth.runtime.model.operators import Operators
+    from synth.runtime.model.trace import traced
+
+    dtype = model_dtype(model)
+    graph = traced(model, tuple(shape), dtype)
+    parameters = dict(model.named_parameters())
+    operators = Operators(graph, dict(model.named_modules()), {**parameters, **dict(model.named_buffers())})
+    read_maps(graph, operators)
+    reader = NetworkReader(operators, str(dtype).removeprefix("torch."), frozenset(parameters))
+    network = reader.network(graph, name or type(model).__name__)
+    calls = [node for node in graph.nodes if node.op == "call_module" and "layer" in node.meta]
+    layers = {str(node.target): str(node.meta["layer"]) for node in calls}
+    split_joins(graph, operators)
+    return TracedModel(graph, network, dtype, layers, reader.notes)
+
+
+def model_dtype(model: nn.Module) -> torch.dtype:
+    """The dtype of the first parameter, or torch's default where there is none."""
+    import torch
+
+    return next((values.dtype for values in model.parameters()), torch.get_default_dtype())

@@ -1,0 +1,101 @@
+"""Rewrites the graph of a model so that ranks move fewer words: the same values, computed elsewhere."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from synth.parallel.torch_layers import takes_map
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from synth.runtime.model.operators import Operators
+
+MOVABLE = ("elementwise", "same", "dropout")  # the same on a feature map and on its flat form
+
+
+def read_maps(graph: fx.Graph, operators: Operators) -> None:
+    """Give linear layers the feature map itself where the graph flattens it for them.
+
+    The ranks need not bring the positions of a map together then. Between the two there may be operators on
+    single words.
+    """
+    from torch import nn
+
+    for node in list(graph.nodes):
+        if node.op != "call_module" or not isinstance(operators.modules[str(node.target)], nn.Linear):
+            continue
+        between, flat = _chain(node, operators)
+        if flat is None:
+            continue
+        (before,) = flat.all_input_nodes
+        shape = tuple(before.meta["value"].shape)
+        if not 2 < len(shape) <= 5 or math.prod(shape[2:]) == 1:
+            continue
+        if not takes_map(operators.modules[str(node.target)], shape):
+            continue
+        (between[-1] if between else node).replace_input_with(flat, before)
+        for each in between:
+            each.meta["value"] = each.meta["value"].reshape(shape)
+        if not flat.users:
+            graph.erase_node(flat)
+
+
+def _chain(node: fx.Node, operators: Operators) -> tuple[list[fx.Node], fx.Node | None]:
+    """The calls between a linear layer and the flattening before it, last one first; None without one."""
+    between: list[fx.Node] = []
+    while True:
+        (node,) = node.all_input_nodes[:1]
+        if not node.op.startswith("call"):
+            return between, None
+        call = operators.call(node)
+        kind = operators.operator(call).kind
+        if kind == "flatten":
+            return between, node
+        if kind not in MOVABLE or len(node.users) > 1 or len(call.inputs) > 1 or call.parameters:
+            return between, None
+        between.append(node)
+
+
+def split_joins(graph: fx.Graph, operators: Operators) -> None:
+    """Give every reader of a concatenation one of its own, of the parts of all that it is joined from.
+
+    Each is then put together where its reader wants it, straight from where the parts lie.
+    """
+    for node in list(graph.nodes):
+        if _joined_dim(node, operators) is None:
+            continue
+        _take_apart(node, operators)
+        for user in list(node.users)[1:]:
+            with graph.inserting_before(user):
+                twin = graph.node_copy(node)
+            twin.meta = dict(node.meta)
+            user.replace_input_with(node, twin)
+    for node in reversed(list(graph.nodes)):
+        if not node.users and _joined_dim(node, operators) is not None:
+            graph.erase_node(node)
+
+
+def _joined_dim(node: fx.Node, operators: Operators) -> int | None:
+    """The dimension along which a node joins tensors; None for any other node."""
+    if node.op != "call_function":
+        return None
+    call = operators.call(node)
+    joined = call.joined() if operators.operator(call).kind == "cat" else None
+    return None if joined is None else joined[1]
+
+
+def _take_apart(node: fx.Node, operators: Operators) -> None:
+    """Puts the parts of a concatenation among the parts of the one that joins it."""
+    joined = operators.call(node).joined()
+    assert joined is not None
+    parts, dim = joined
+    if not any(_joined_dim(part, operators) == dim for part in parts):
+        return
+    flat: list[fx.Node] = []
+    for part in parts:
+        inner = operators.call(part).joined() if _joined_dim(part, operators) == dim else None
+        flat += inner[0] if inner else [part]
+    kwargs = {key: value for key, value in node.kwargs.items() if key not in ("tensors", "dim")}
+    node.args, node.kwargs = (flat, dim), kwargs
