@@ -1,4 +1,4 @@
-"""The gap: its parts add up; on real layers it stays where it was."""
+"""The gap between a plan and its bound: what its parts are; on real layers it stays where it was."""
 
 from __future__ import annotations
 
@@ -8,21 +8,31 @@ import pytest
 
 from benchmarks.gap import study
 from synth.analysis.sweep import Sweep
-from synth.bounds.regimes import split_gap
-from synth.layer.layer import load_layer
-
-
-def test_parts_add_up() -> None:
-    gap = split_gap(10.0, 8.0, 7.0, 5.0)
-    assert (gap.integer, gap.halo, gap.bound, gap.total) == (2.0, 1.0, 2.0, 5.0)
+from synth.bounds.geometric_program import relax_received
+from synth.bounds.universal import universal_bound
+from synth.layer.layer import Layer, load_layer
+from synth.schedule.distribution import Distribution
+from synth.search.branch_and_bound import Request, search
 
 
 def test_parts_of_a_real_layer() -> None:
-    point = Sweep(load_layer("examples/resnet50/conv1_7x7.yaml").nest).point(1024, None).received
-    assert point.gap is not None
-    assert point.plan is not None
-    assert point.gap.total == pytest.approx(point.plan.words - point.bound)
-    assert min(point.gap.integer, point.gap.halo, point.gap.bound) > 0
+    """Each part is the difference between two numbers that are computed on their own."""
+    nest = load_layer("examples/resnet50/conv1_7x7.yaml").nest
+    gap = Sweep(nest).point(1024, None).received.gap
+    assert gap is not None
+    found = search(Request(nest, 1024))
+    bound = universal_bound(nest, 1024, None, Distribution(nest, found.grid).most_real_work).words
+    relaxed = relax_received(nest, found.grid.size).cost
+    assert gap.integer == pytest.approx(found.tiling.words - relaxed, rel=1e-4)
+    assert gap.halo + gap.bound == pytest.approx(relaxed - bound, rel=1e-4)
+    assert min(gap.integer, gap.halo, gap.bound) > 0
+
+
+@pytest.mark.parametrize("layer", [Layer.matmul(64, 64, 64), Layer.conv2d((8, 64, 8, 8), 64, 1)])
+def test_a_layer_without_halo_has_no_gap_by_halos(layer: Layer) -> None:
+    gap = Sweep(layer.nest).point(64, None).received.gap
+    assert gap is not None
+    assert gap.halo == pytest.approx(0, abs=1e-4 * layer.nest.total_words)
 
 
 def test_gap_of_twelve_layers_and_the_table_of_the_documentation() -> None:

@@ -11,20 +11,18 @@ from synth.search.branch_and_bound import Request, search
 CONV = load_layer("examples/conv.yaml").nest
 
 
-def test_chain_and_gap_at_every_point() -> None:
+def test_bound_relaxation_and_plan_stand_in_order_at_every_point() -> None:
     points = Sweep(CONV, Asked(eq3=True)).points([1, 4, 61, 64], [None])
     for point in points:
         r, a = point.received, point.accessed
         assert r.plan is not None
         assert r.relaxation is not None
-        assert r.gap is not None
         slack = 1e-5 * CONV.total_words / point.procs
         assert r.bound <= r.relaxation + slack <= r.plan.words + 2 * slack
         assert a.relaxation is not None
         assert a.bound <= a.relaxation * (1 + 1e-6)
         if a.integer is not None:
             assert a.relaxation <= a.integer * (1 + 1e-6)
-        assert r.gap.total == pytest.approx(r.plan.words - r.bound)
 
 
 def test_a_plan_is_used_again_only_where_it_is_the_optimum() -> None:

@@ -98,9 +98,7 @@ NAMES = [
     "\U0001f600",
     "# coding: latin-1",
 ]
-ARGUMENTS = {
-    "no command": [],
-    "unknown": ["plam"],
+UNREADABLE = {  # files: exit code 3
     "no such file": ["plan", "missing.yaml", "--procs", "4"],
     "a directory": ["plan", ".", "--procs", "4"],
     "a device": ["plan", "/dev/zero", "--procs", "4"],
@@ -110,12 +108,15 @@ ARGUMENTS = {
     "a long path": ["plan", "a" * 5000, "--procs", "4"],
     "a long plan's path": ["emit", "--plan", "a" * 5000],
     "a lone surrogate": ["plan", "a\udcff.yaml", "--procs", "4"],
+}
+MISUSED = {  # arguments: exit code 2; "@" stands for a good layer file
+    "no command": [],
+    "unknown": ["plam"],
     "procs 0": ["plan", "@", "--procs", "0"],
     "procs -1": ["plan", "@", "--procs", "-1"],
     "procs nan": ["plan", "@", "--procs", "nan"],
     "procs huge": ["plan", "@", "--procs", "9" * 400],
     "procs very huge": ["plan", "@", "--procs", "9" * 5000],
-    "procs prime": ["plan", "@", "--procs", "1000003"],
     "procs other digits": ["plan", "@", "--procs", "\u0664"],
     "memory": ["plan", "@", "--procs", "4", "--memory", "1e999GiB"],
     "memory nan": ["plan", "@", "--procs", "4", "--memory", "nanGiB"],
@@ -176,20 +177,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("text", FILES.values(), ids=FILES)
-def test_layer_files(text: str, folder: Path) -> None:
+@pytest.mark.parametrize("name", FILES)
+def test_layer_files(name: str, folder: Path) -> None:
+    """All but two are wrong input (3): a second byte order mark is dropped, and JSON is YAML."""
     path = folder / "layer.yaml"
-    path.write_bytes(text.encode())
-    told("plan", str(path), "--procs", "4")
+    path.write_bytes(FILES[name].encode())
+    code, said = told("plan", str(path), "--procs", "4")
+    assert code == (0 if name in ("bom twice", "json") else 3), said
 
 
-@pytest.mark.parametrize("argv", ARGUMENTS.values(), ids=ARGUMENTS)
-def test_arguments(argv: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("argv", UNREADABLE.values(), ids=UNREADABLE)
+def test_files_that_cannot_be_read(argv: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    told(*[str(folder / "good.yaml") if each == "@" else each for each in argv])
-    assert [
-        path.name for path in folder.iterdir() if "good" not in path.name and "layer" not in path.name
-    ] == []
+    assert told(*argv)[0] == 3
+
+
+@pytest.mark.parametrize("argv", MISUSED.values(), ids=MISUSED)
+def test_arguments(argv: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused as wrong usage (2), and no file is written."""
+    monkeypatch.chdir(folder)
+    before = sorted(path.name for path in folder.iterdir())
+    assert told(*[str(folder / "good.yaml") if each == "@" else each for each in argv])[0] == 2
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_a_large_prime_number_of_processes(folder: Path) -> None:
+    assert told("plan", str(folder / "good.yaml"), "--procs", "1000003")[0] == 0
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 
 import pytest
 from hypothesis import given, settings
@@ -91,13 +90,9 @@ def test_the_id_names_the_decisions_alone() -> None:
     assert dataclasses.replace(made, layer=dataclasses.replace(CONV4, name="other")).id == made.id
 
 
-def test_a_plan_is_frozen_and_made_alike_every_time() -> None:
-    one, other = plan(CONV4, 61), plan(CONV4, 61)
-    assert one == other
-    assert json.dumps(one.to_json()) == json.dumps(other.to_json())
-    assert str(one) == str(other)
+def test_a_plan_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        one.procs = 3  # type: ignore[misc]
+        plan(CONV4, 61).procs = 3  # type: ignore[misc]
 
 
 def test_from_python() -> None:

@@ -83,11 +83,6 @@ def test_swcaffe_forward_rates() -> None:
         assert swcaffe_gflops(channels, filters, size, seconds) == pytest.approx(printed, rel=0.025), name
 
 
-def test_speedups_of_sc19() -> None:
-    for before, after, printed in ((34.1, 19.9, 1.7), (106.9, 45.5, 2.3), (432.3, 105.0, 4.1)):
-        assert round(before / after, 1) == printed
-
-
 def test_vgg_of_the_oracle_paper_has_169_million_parameters() -> None:
     """226-pixel input, ceil pooling: the map before the first fully connected layer is 8x8, not 7x7."""
     text = (NETWORKS / "vgg16.yaml").read_text().replace("224, 224", "226, 226")
@@ -97,6 +92,5 @@ def test_vgg_of_the_oracle_paper_has_169_million_parameters() -> None:
     assert vgg.parameters - biases == 169_801_408  # weights alone
 
 
-def test_resnet_and_mean_accuracy_of_the_oracle_paper() -> None:
-    assert round(load_network(NETWORKS / "resnet50.yaml").parameters / 1e6) in (25, 26)
-    assert round(sum((96.10, 85.56, 73.67, 91.43, 83.46, 90.22)) / 6, 2) == 86.74
+def test_resnet_of_the_oracle_paper_has_25_million_parameters() -> None:
+    assert 25 <= load_network(NETWORKS / "resnet50.yaml").parameters / 1e6 <= 26

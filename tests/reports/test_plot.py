@@ -1,4 +1,4 @@
-"""Pictures: of the format that the name asks for, the same bytes every time."""
+"""Pictures: of the format that the name asks for."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ def test_pictures_of_a_plan(plan: Plan, picture: str, tmp_path: Path) -> None:
         file = tmp_path / f"p.{ending}"
         draw(plan_figure(plan, picture), str(file))
         assert file.read_bytes().startswith(start)
-        draw(plan_figure(plan, picture), str(tmp_path / f"again.{ending}"))
-        assert (tmp_path / f"again.{ending}").read_bytes() == file.read_bytes()
 
 
 @pytest.mark.parametrize("memory", [[None], [2**14, 2**16, 2**18]])

@@ -16,6 +16,8 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.panel_rotation import first_panels, rotated, within_one_panel
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.schedule import Schedule
+from synth.schedule.volume import received
+from synth.simulation.interpreter import simulate
 from synth.simulation.verify import verify
 
 COUNT = st.integers(1, 3)
@@ -32,7 +34,11 @@ def even(draw: st.DrawFn) -> Schedule:
 
 @given(even())
 def test_schedules_are_right_and_words_are_those_of_the_formula(schedule: Schedule) -> None:
-    verify(schedule)
+    d = schedule.distribution
+    assert verify(schedule).steps == schedule.pass_plan.panels  # every iteration once, panels there in time
+    planned, counted = received(d, schedule.pass_plan), simulate(schedule).received
+    for rank in d.ranks:
+        assert {name: words[rank] for name, words in counted.items()} == planned.at(d.at(rank))
 
 
 @given(even())

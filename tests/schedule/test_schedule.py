@@ -124,11 +124,6 @@ def test_sums_of_rows_that_others_own_return_to_their_owners(passes: tuple[Sched
         assert left[rank] == volume(overlap(d.carried("In", at), d.owned("In", at)))
 
 
-@given(schedules())
-def test_the_same_problem_has_the_same_schedule(schedule: Schedule) -> None:
-    assert list(schedule.rounds()) == list(Schedule(schedule.distribution, schedule.pass_plan).rounds())
-
-
 def test_two_processes_by_hand() -> None:
     """Four rows, kernel 3, two rows each: a row from the neighbour, Ker shared, nothing reduced."""
     d = Distribution(Nest(PerAxis(h=4, c=2), Window(1), same_window(4), Window(1)), PerAxis(h=2))
