@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from synth.codegen.line_breaks import WIDTH
 from synth.codegen.program import IndexFunction
 from synth.codegen.roles import roles, suffix
 from synth.layer.axes import AXES, DIMS, KERNEL_OF, LACKS, SPATIAL, TENSORS, Axis, Tensor
 from synth.planning.plan import Plan
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.pass_program import FRAMED
-
-WIDTH = 88
 
 
 def layer_axes(plan: Plan) -> tuple[Axis, ...]:

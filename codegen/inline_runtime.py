@@ -1,7 +1,7 @@
 """The runtime functions that a text uses: imported from the package, or inlined into the text.
 
-Both start from the names that the text reads and does not define, and so does the choice of the program's own
-helper functions.
+The names that a text reads and does not define say which functions these are. The helper functions of the
+program itself are chosen in the same way.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+
+from synth.codegen.line_breaks import WIDTH
 
 MODULES = (
     "grid/boxes",
@@ -45,7 +47,6 @@ COMMON = {  # names of other packages -> how a program imports them
     "dist": "import torch.distributed as dist",
     "F": "import torch.nn.functional as F",
 }
-WIDTH = 88
 RULE = "# What follows is the same in every program: set-up, sample values, checks, reports.\n"
 
 

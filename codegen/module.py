@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def distributed_conv(plan: Plan, **options: Any) -> DistributedLayer:
-    """The layer of a training plan on the ranks of the default process group; all of them must ask.
+    """The layer of a training plan on the ranks of the default process group; every rank must call this.
 
-    The options are those of `DistributedLayer`. Raises `UsageError` where the plan is not of
-    a training step, `ValueError` where the ranks are not those of the plan.
+    The options are those of `DistributedLayer`. Raises `UsageError` if the plan is not of a training step,
+    `ValueError` if the number of ranks is not that of the plan.
     """
     module = imported(render(plan, module=True), f"synth_plan_{plan.id}")
     layer: DistributedLayer = module.layer(**options)
@@ -30,7 +30,7 @@ def distributed_conv(plan: Plan, **options: Any) -> DistributedLayer:
 
 
 def imported(text: str, name: str) -> ModuleType:
-    """An emitted text as a module; tracebacks show its lines."""
+    """The module of an emitted text; tracebacks show its lines."""
     file = f"<{name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     module = ModuleType(name)

@@ -15,9 +15,9 @@ def roles(plan: Plan, tensor: Tensor) -> tuple[str, ...]:
     return tuple(sorted({role_name(pass_, tensor) for pass_ in plan.passes}))
 
 
-def role_names(plan: Plan, tensor: Tensor, between: str = " and ") -> str:
+def role_names(plan: Plan, tensor: Tensor) -> str:
     """The same for people: `In and dIn`."""
-    return between.join(roles(plan, tensor))
+    return " and ".join(roles(plan, tensor))
 
 
 def suffix(plan: Plan, tensor: Tensor) -> str:

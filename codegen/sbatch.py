@@ -23,9 +23,9 @@ def render_sbatch(
     partition: str | None = None,
     account: str | None = None,
 ) -> str:
-    """A script for `sbatch` that starts one rank per process of the grid; its arguments reach the program.
+    """A script for `sbatch` that starts one rank per process of the grid and passes its arguments on.
 
-    `program` is the path of the emitted program, `time` what Slurm calls a time limit. Raises
+    `program` is the path of the emitted program, `time` a time limit as Slurm writes it. Raises
     `UsageError` for numbers that are not positive and for words that Slurm would misread.
     """
     for name, number in (("ntasks-per-node", ntasks_per_node), ("cpus-per-task", cpus_per_task)):
@@ -35,7 +35,7 @@ def render_sbatch(
         raise UsageError(f"gpus-per-task is {gpus_per_task}; take 0 or more")
     if not TIME.fullmatch(time):
         raise UsageError(f"time {time!r} is no time limit; write minutes, hh:mm:ss or d-hh:mm:ss")
-    program = f"./{program}" if program.startswith("-") else program  # python takes no flag for a program
+    program = f"./{program}" if program.startswith("-") else program  # python would read it as a flag
     ranks = plan.used_procs
     per_node = min(ntasks_per_node, ranks)
     requests = [f"--time={time}", f"--cpus-per-task={cpus_per_task}"]
