@@ -142,13 +142,15 @@ def make_plan(
         optimum.grid,
         first,
         limit_bytes=optimum.limit_bytes,
-        balance=float(request.balance),
+        balance=request.balance,
         exact_procs=request.exact_procs,
         least_work=optimum.least_work,
         later=tuple(later),
         order=distribution.order,
         timed=optimum.timed,
-        algorithm=None if free else algorithm_name(layer, distribution, schedule),  # None: 2D or 3D
+        algorithm=None
+        if free
+        else algorithm_name(layer, request.procs, distribution, schedule),  # None: 2D or 3D
     )
 
 
@@ -192,7 +194,7 @@ def search_request(request: PlanRequest, layer: Layer, limit_bytes: int | None) 
     if request.stationary != "auto":
         stationary = tuple(tensor for tensor in STATIONARY if tensor.lower() == request.stationary)
     limit_words = None if limit_bytes is None else limit_bytes // layer.nest.word_bytes
-    balance = float(request.balance)
+    balance = request.balance
     if request.objective == "paper":
         from synth.bounds.paper_cost import distributed_optimum
 

@@ -96,6 +96,16 @@ class PlanRequest:
         self._check_order()
         self._check_objective()
         self._check_strategy()
+        self._normalise()
+
+    def _normalise(self) -> None:
+        """Requests that ask for the same are equal, however they were written."""
+        known = PlanRequest.gradients
+        object.__setattr__(self, "gradients", tuple(name for name in known if name in self.gradients))
+        object.__setattr__(self, "grid", dict(self.grid) if self.grid else None)
+        object.__setattr__(self, "balance", float(self.balance))
+        if self.order is not None:
+            object.__setattr__(self, "order", tuple(self.order))
 
     def _check_source(self) -> None:
         if isinstance(self.layer, str | os.PathLike):
@@ -202,7 +212,7 @@ class PlanRequest:
         words = ["synth", command, portable_path(self.layer), "--procs", str(self.procs)]
         for field in fields(self)[2:]:
             value = getattr(self, field.name)
-            if value != field.default and value != {}:
+            if value != field.default:
                 words += flag_words(field.name, value)
         return words
 
@@ -226,10 +236,14 @@ def flag_words(name: str, value: object) -> list[str]:
 
 
 def portable_path(path: str | os.PathLike[str]) -> str:
-    """A relative path as it is; of an absolute path, or one with `..` or `~`, the file's name alone."""
+    """A relative path as it is; of an absolute path, or one with `..` or `~`, the file's name alone.
+
+    A path that starts with a dash gets `./` before it, so that no command takes it for a flag.
+    """
     given = PurePath(path)
     machine_specific = given.is_absolute() or ".." in given.parts or "~" in given.parts
-    return given.name if machine_specific else os.fspath(path)
+    text = given.name if machine_specific else os.fspath(path)
+    return f"./{text}" if text.startswith("-") else text
 
 
 def _is_whole(value: object, most: int) -> bool:
