@@ -1,1 +1,1 @@
-"""Machines: levels, links and kernel rates, and the seconds that a layer takes on them."""
+"""Machine models: levels of links, kernel rates, and the seconds of a layer on a machine."""

@@ -1,16 +1,16 @@
-"""What collectives cost on nested levels: ring, tree, recursive, hierarchical, round-robin.
+"""Seconds of collectives on nested levels of links, for five algorithms.
 
-`size` is always the whole buffer in bytes: what every rank has after an all-gather or an all-reduce, and
-before a reduce-scatter. A group is described by how many of its members lie in one unit of every level.
+`size` is always the whole buffer in bytes: the buffer of a rank after an all-gather or an all-reduce, and
+before a reduce-scatter. A `Group` says how many members of a group are in one unit of each level.
 
-    ring          (p-1) steps of size/p, each as slow as the slowest level that the ring crosses
-                  (Patarasu and Yuan, 2009)
-    recursive     recursive halving or doubling, neighbours in rank first: the large messages of the last
-                  steps cross the outer levels (Thakur et al., 2005; any p as Bruck et al., 1997)
-    round-robin   the same with ranks dealt over the units in turn, so that small messages cross: Eq. 5 and 6
-                  of Li et al., swCaffe, CLUSTER 2018
-    tree          binomial trees, whole buffer per step
-    hierarchical  a ring per level: inside a unit, then across units with a share per member
+    ring          (p-1) steps with messages of size/p. The slowest level that the ring crosses decides the
+                  time of a step (Patarasu and Yuan, 2009)
+    recursive     recursive halving or doubling, first with the neighbours in rank: the large messages of
+                  the last steps cross the outer levels (Thakur et al., 2005; any p as in Bruck et al., 1997)
+    round-robin   recursive with ranks assigned to the units in turn, so that the small messages cross the
+                  outer levels (Eq. 5 and 6 of Li et al., swCaffe, CLUSTER 2018)
+    tree          binomial trees with the whole buffer in every message
+    hierarchical  a ring per level: inside a unit, then across units with 1/members of the buffer each
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ ALGORITHMS = ("ring", "recursive", "round-robin", "tree", "hierarchical")
 
 @dataclass(frozen=True)
 class Group:
-    """`inside[l]`: members in one unit of level l, innermost first; the last entry is the group's size.
+    """The placement of a group of ranks on the levels of a machine, innermost level first.
 
-    `flows[l]`: messages that leave one unit of the level below l at once when every member sends one.
+    `inside[l]`: members in one unit of level l. The last entry is the size of the group.
+    `flows[l]`: messages that leave one unit of the level below l if all ranks of all groups send at once.
     """
 
     inside: tuple[int, ...]
@@ -39,38 +40,38 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Members."""
+        """Number of members."""
         return self.inside[-1]
 
     def units(self) -> list[tuple[int, int]]:
-        """(level, units of the level below it that the group joins there), where there are several."""
-        below, joined = 1, []
+        """The levels that the group crosses, as (level, units of the level below that have members)."""
+        below, crossed = 1, []
         for level, members in enumerate(self.inside):
             if members > below:
-                joined.append((level, -(-members // below)))
+                crossed.append((level, -(-members // below)))
                 below = members
-        return joined
+        return crossed
 
     def shared(self, level: int) -> float:
-        """Messages that share the links of a unit when all members send at once."""
+        """Messages that share the links of a unit of the level below `level` if all ranks send at once."""
         return self.flows[level] if self.flows else 1.0
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a collective, the algorithm, and bytes that one rank sends per level."""
+    """The seconds of a collective, its algorithm, and the bytes that one rank sends per level."""
 
     seconds: float
     algorithm: str
     bytes_at: tuple[float, ...]
 
 
-Stage = tuple[int, float, float]  # level, bytes of one message, messages at once per unit
-Steps = Iterator[tuple[int, list[Stage]]]  # how often a step is repeated, and its messages
+Stage = tuple[int, float, float]  # level, bytes of one message, concurrent messages per unit
+Steps = Iterator[tuple[int, list[Stage]]]  # (repetitions of a step, its messages)
 
 
 def best(machine: Machine, op: Op, size: float, group: Group) -> Cost:
-    """The cheapest algorithm of those the machine allows. A group of one costs nothing."""
+    """The cost of the fastest algorithm that the machine allows. A group of one costs nothing."""
     if group.size == 1 or size <= 0:
         return Cost(0.0, "none", (0.0,) * len(machine.levels))
     names = machine.algorithms or ALGORITHMS
@@ -79,7 +80,7 @@ def best(machine: Machine, op: Op, size: float, group: Group) -> Cost:
 
 
 def cost(machine: Machine, op: Op, size: float, group: Group, algorithm: str) -> Cost:
-    """Seconds of one algorithm: its messages, the base latency of its outermost level, and local sums."""
+    """The cost of one algorithm: messages, base latency of the outermost level, and local additions."""
     if group.size == 1:
         return Cost(0.0, algorithm, (0.0,) * len(machine.levels))
     gathers, reduces = _PHASES[op]
@@ -104,12 +105,12 @@ _PHASES: dict[str, tuple[int, int]] = {
 
 
 def _summed(algorithm: str, group: Group) -> float:
-    """Parts of the buffer that a rank adds up in a reduction."""
+    """How many times the size of the buffer a rank adds in a reduction."""
     return math.ceil(math.log2(group.size)) if algorithm == "tree" else (group.size - 1) / group.size
 
 
 def _ring(size: float, group: Group, op: Op) -> Steps:
-    """Every member sends to the next; one message per group leaves a unit."""
+    """Every member sends to the next one, and one message per group leaves a unit."""
     del op
     stages: list[Stage] = []
     for level, _ in group.units():
@@ -129,34 +130,34 @@ def _round_robin(size: float, group: Group, op: Op) -> Steps:
 
 
 def _doubling(size: float, group: Group, order: list[tuple[int, int]]) -> Steps:
-    """Message sizes double from step to step; `order` says which level the first steps cross."""
-    share = size / group.size
+    """The size of messages doubles from step to step. `order` lists the crossed levels, first steps first."""
+    part = size / group.size
     for level, units in order:
-        have = 1
-        while have < units:
-            more = min(have, units - have)
-            yield 1, [(level, share * more, group.shared(level))]
-            have += more
-        share *= units
+        gathered = 1
+        while gathered < units:
+            more = min(gathered, units - gathered)
+            yield 1, [(level, part * more, group.shared(level))]
+            gathered += more
+        part *= units
 
 
 def _tree(size: float, group: Group, op: Op) -> Steps:
-    """One message per pair of units and step; the whole buffer in each. A scatter halves it on the way."""
+    """One message with the whole buffer per pair of units and step, then a gather or scatter at the root."""
     scattered = op in ("all_gather", "reduce_scatter")
     for level, units in group.units()[::-1]:
         below = group.inside[level - 1] if level else 1
         yield math.ceil(math.log2(units)), [(level, size, group.shared(level) / below)]
-    if scattered:  # to or from the root, halving
+    if scattered:  # to or from the root, with halved or doubled messages
         yield from _doubling(size, group, group.units())
 
 
 def _hierarchical(size: float, group: Group, op: Op) -> Steps:
-    """Across the outer units with a share per member, then inside."""
+    """A ring on each crossed level. On outer levels each member has an equal part of its unit's buffer."""
     del op
-    share = size
+    part = size
     for level, units in group.units():
-        yield units - 1, [(level, share / units, group.shared(level))]
-        share /= units
+        yield units - 1, [(level, part / units, group.shared(level))]
+        part /= units
 
 
 _STEPS: dict[str, Callable[[float, Group, Op], Steps]] = {
@@ -171,10 +172,10 @@ _STEPS: dict[str, Callable[[float, Group, Op], Steps]] = {
 def swcaffe(
     p: int, q: int, alpha: float, beta1: float, beta2: float, size: float, gamma: float = 0.0
 ) -> dict[str, float]:
-    """Eq. 2 to 6 of swCaffe as printed: seconds of an all-reduce of `size` bytes over p nodes.
+    """Eq. 2 to 6 of swCaffe (CLUSTER 2018) as printed: seconds of collectives on `size` bytes over p nodes.
 
-    q nodes share a supernode; β1 inside, β2 across. The paper prints β2 ≈ β1/4, but its text (a quarter of
-    the bandwidth) means β2 ≈ 4·β1. γ is seconds per byte summed.
+    A supernode has q nodes. β1 (seconds per byte) holds inside it, and β2 across. The paper prints
+    β2 ≈ β1/4, but its text (a quarter of the bandwidth) means β2 ≈ 4·β1. γ is in seconds per added byte.
     """
     log, part, summed = math.log2(p), size / p, (p - 1) / p * size * gamma
     gather = log * alpha + (q - 1) * beta1 * part + (p - q) * beta2 * part  # Eq. 4

@@ -1,12 +1,14 @@
-"""Machine files: YAML with levels, rates and memory; every complaint has its line and column.
+"""Machine files: YAML with levels, rates and memory. Error messages have line and column.
 
-machine: lassen
-source: where the numbers come from
-levels:                       # from the inside out
-  - {name: node, ranks: 4, alpha: 9e-6, beta: 2e-11}
-  - {name: system, alpha: 3e-5, beta: 8e-11, links: 2}
-compute: {rate: 7e12, bandwidth: 7.5e11}
-memory: 16GiB
+    machine: lassen
+    source: where the numbers come from
+    levels:                       # from the inside out
+      - {name: node, ranks: 4, alpha: 9e-6, beta: 2e-11}
+      - {name: system, alpha: 3e-5, beta: 8e-11, links: 2}
+    compute: {rate: 7e12, bandwidth: 7.5e11}
+    memory: 16GiB
+
+Seconds, bytes and floating-point operations per second; `hierarchy` explains the entries.
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ PROFILES = Path(__file__).resolve().parent / "data"
 
 
 def profiles() -> list[str]:
-    """Names of the machines that are shipped."""
+    """The names of the machines that the package contains."""
     return sorted(path.stem for path in PROFILES.glob("*.yaml"))
 
 
 def load_machine(named: str | os.PathLike[str]) -> Machine:
-    """The machine of a file, or a shipped one by its name. Raises `InputError`."""
+    """The machine of a file, or a machine of the package by its name. Raises `InputError`."""
     name = os.fspath(named)
     if not os.path.exists(name) and "/" not in name and not name.endswith((".yaml", ".yml")):
         if name not in profiles():
@@ -62,7 +64,7 @@ def _guess(name: str) -> str:
 
 
 def parse_machine(text: str, filename: str) -> Machine:
-    """The machine in a file's text. Raises `InputError` with the place."""
+    """The machine in the text of a file. Raises `InputError` with line and column."""
     root = parse(text, filename)
     if root is None:
         raise InputError(f"{filename}:1:1: the file holds no machine; write levels: and compute:")
@@ -92,7 +94,7 @@ def parse_machine(text: str, filename: str) -> Machine:
 
 
 def mapping(node: Node, what: str, known: tuple[str, ...]) -> dict[str, Node]:
-    """The entries of a mapping, all keys known."""
+    """The entries of a mapping whose keys are all in `known`. Raises `InputError` otherwise."""
     if not isinstance(node, Mapping):
         raise node.fault(f"{what} is {node}, not a mapping; write {', '.join(known[:3])} under it")
     for key, (place, _) in node.entries.items():
@@ -102,7 +104,7 @@ def mapping(node: Node, what: str, known: tuple[str, ...]) -> dict[str, Node]:
 
 
 def number(node: Node, what: str, positive: bool = False) -> float:
-    """A number that is at least 0 (or more than 0). Raises `InputError` at its place."""
+    """The node as a number >= 0 (`positive`: > 0). Raises `InputError` otherwise."""
     if not isinstance(node, Scalar) or node.quoted or not _NUMBER.fullmatch(node.text):
         raise node.fault(f"{what} is {node}, not a number; write it like 8e-11")
     value = float(node.text)
@@ -113,14 +115,14 @@ def number(node: Node, what: str, positive: bool = False) -> float:
 
 
 def word(node: Node, what: str) -> str:
-    """A text on one line."""
+    """The node as a text on one line. Raises `InputError` otherwise."""
     if not isinstance(node, Scalar) or not node.text.strip():
         raise node.fault(f"{what} is {node}; write one text")
     return shown(node.text, 400)
 
 
 def count(node: Node, what: str) -> int:
-    """A whole number from 1."""
+    """The node as a whole number from 1 to 2**40. Raises `InputError` otherwise."""
     if not isinstance(node, Scalar):
         raise node.fault(f"{what} is {node}; write a whole number")
     value = node.integer(what)
@@ -164,7 +166,7 @@ def _level(place: Node) -> Level:
 
 
 def _nested(place: Node, inner: Level, outer: Level) -> None:
-    """Each unit of a level is made of whole units of the level below."""
+    """Check that a unit of the outer level consists of whole units of the inner level."""
 
     def contradict(why: str) -> NoReturn:
         raise place.fault(f"level {outer.name} {why}; list levels from the inside out")
@@ -180,7 +182,7 @@ def _nested(place: Node, inner: Level, outer: Level) -> None:
 
 
 def _steps(node: Node, key: str, of: str, what: str) -> tuple[tuple[int, float], ...]:
-    """[[bound, value], ...]: below each bound another value."""
+    """A list [[bound, value], ...] with ascending bounds. The value holds below its bound."""
     steps: list[tuple[int, float]] = []
     for item in node.items if isinstance(node, Listing) else ():
         if not isinstance(item, Listing) or len(item.items) != 2:

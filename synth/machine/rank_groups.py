@@ -1,7 +1,7 @@
-"""Where the groups of a process grid lie on a machine: which axes are inside a node, which cross.
+"""The placement of the groups of a process grid on the levels of a machine.
 
-Ranks are dealt to nodes in order. The order of the grid axes, the last one varying fastest, therefore says
-which axes lie inside a node; it is a choice of its own, and costs no words.
+Nodes hold consecutive ranks. So the order of the grid axes, whose last one varies fastest, decides which
+axes are inside a node. The order does not change the received words.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ CHANNELS_SWAPPED: Order = ("b", "g", "d", "h", "w", "k", "c")
 SAMPLES_INSIDE: Order = ("g", "c", "k", "d", "h", "w", "b")
 ROWS_INSIDE: Order = ("b", "g", "c", "k", "d", "h", "w")
 ORDERS: tuple[Order, ...] = (ROW_MAJOR, CHANNELS_SWAPPED, ROWS_INSIDE, SAMPLES_INSIDE)
-SAMPLED = 64  # groups of a kind that are looked at; more are alike
+SAMPLED = 64  # limit of groups along the same axes that are examined; they differ little
 
 
 @lru_cache(maxsize=65536)
 def _distinct(grid: PerAxis, orders: tuple[Order, ...]) -> tuple[Order, ...]:
-    kept: dict[tuple[int, ...], Order] = {}
+    by_strides: dict[tuple[int, ...], Order] = {}
     for order in orders:
         step = strides(grid, order)
-        kept.setdefault(tuple(step[axis] for axis in AXES if getattr(grid, axis) > 1), order)
-    return tuple(kept.values())
+        by_strides.setdefault(tuple(step[axis] for axis in AXES if getattr(grid, axis) > 1), order)
+    return tuple(by_strides.values())
 
 
 def distinct_orders(grid: PerAxis, orders: tuple[Order, ...] = ORDERS) -> list[Order]:
-    """Those of `orders` that place the ranks of a grid differently."""
+    """The orders without those that place the ranks of a grid like an earlier one."""
     return list(_distinct(grid, orders))
 
 
 def group_of(machine: Machine, grid: PerAxis, order: Order, axes: tuple[Axis, ...]) -> Group:
-    """The groups of ranks that differ only along `axes`: the one that touches the most units."""
+    """The worst group of ranks that differ only along `axes`: the one in the most units of each level."""
     step = strides(grid, order)
     varied = tuple((getattr(grid, a), step[a]) for a in axes if getattr(grid, a) > 1)
     rest = tuple((getattr(grid, a), step[a]) for a in AXES if a not in axes and getattr(grid, a) > 1)
@@ -68,7 +68,7 @@ def _group(
 
 
 def _aligned(varied: tuple[tuple[int, int], ...], ranks: int) -> int:
-    """Members per unit where every axis fills units evenly or is filled by them; 0 where one does not."""
+    """Members per unit if every axis divides the units evenly or is divided by them, else 0."""
     inside = 1
     for count, stride in varied:
         if stride % ranks == 0:
@@ -83,6 +83,7 @@ def _aligned(varied: tuple[tuple[int, int], ...], ranks: int) -> int:
 
 
 def _offsets(axes: tuple[tuple[int, int], ...]) -> np.ndarray:
+    """The ranks of all coordinates along some axes, given as (count, stride), relative to the first one."""
     ranks = np.zeros(1, dtype=np.int64)
     for count, stride in axes:
         ranks = (ranks[:, None] + np.arange(count) * stride).ravel()
@@ -90,11 +91,11 @@ def _offsets(axes: tuple[tuple[int, int], ...]) -> np.ndarray:
 
 
 def _inside(members: np.ndarray, bases: np.ndarray, ranks: int) -> int:
-    """Members per unit of the group that touches the most units."""
+    """Members per unit, on average, of the group that is in the most units."""
     units = max(len(np.unique((members + base) // ranks)) for base in bases)
     return -(-len(members) // units)
 
 
 def split_over(machine: Machine, procs: int) -> Group:
-    """All ranks as one group."""
+    """The group of all ranks."""
     return group_of(machine, PerAxis(b=procs), ROW_MAJOR, ("b",))
