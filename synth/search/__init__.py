@@ -1,1 +1,1 @@
-"""The exact search for the grid and the tilings that move the fewest words or take the least time."""
+"""Exact search for the process grid and the tilings that move the fewest words or take the least time."""

@@ -1,7 +1,7 @@
-"""Tile counts that are worth trying: of one axis, and of the composite index x = (b, d, h, w).
+"""Candidate tile counts of one axis and of the composite index x = (b, d, h, w).
 
-Of a short axis every count that gives another tile size is tried. Where that would be too many, some are,
-evenly in ratio; `fit` then coarsens the best plan to the fewest tiles that still fit.
+Every count of a short axis that gives another tile size is a candidate. If these are too many, a subset in
+a geometric progression remains. `tiling_search` then coarsens the best plan to the fewest tiles that fit.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from synth.layer.intervals import cuts, length
 from synth.layer.window import Window
 from synth.schedule.halo_rows import EXACT, plainly_padded, tile_rows
 
-SHORT = 8  # rows of a block up to which every tile count is tried
-FEW = 64  # ways to tile x up to which none is left out by an estimate of its rows
-LONG = 2**20  # extents up to which every tile count is tried
-WAYS = 2**16  # ways to tile x that are looked at
-KEPT = 512  # and that are kept, at most
+SHORT = 8  # every tile count is a candidate up to this many rows of a block
+FEW = 64  # up to this many tilings of x, dominated ones remain candidates
+LONG = 2**20  # every tile size is a candidate up to this extent
+WAYS = 2**16  # the most tilings of x to examine
+KEPT = 512  # the most tilings of x to return
 
 Space = tuple[Window, int, int]  # window, extent and parts of a spatial axis
 
 
 @cache
 def tile_counts(extent: int) -> tuple[int, ...]:
-    """Tile counts that give different tile sizes, ascending: 1, 2, ..., extent without repetitions.
+    """The ascending tile counts 1, 2, ..., extent, one for each tile size.
 
-    Beyond `LONG`, powers of four and the extent only.
+    For an extent above `LONG`, only powers of four and the extent.
     """
     if extent > LONG:
         return (*(4**i for i in range(extent.bit_length()) if 4**i < extent), extent)
@@ -39,51 +39,52 @@ def tile_counts(extent: int) -> tuple[int, ...]:
 
 
 def count_from(extent: int, wanted: int) -> int:
-    """The first of the tile counts of an extent that is `wanted` or more; `wanted` is at most the extent."""
+    """The first tile count of an extent that is at least `wanted`, which is at most the extent."""
     if wanted == 1:
         return 1
-    size = -(-extent // (wanted - 1)) - 1  # the largest tile that is cut into as many
+    size = -(-extent // (wanted - 1)) - 1  # the largest tile size with at least `wanted` tiles
     return -(-extent // size)
 
 
 def thinned(counts: Sequence[int], most: int) -> list[int]:
-    """At most `most` >= 2 of ascending counts, evenly in ratio, the first and the last among them."""
+    """At most `most` >= 2 of the ascending counts, in about a geometric progression, with both ends."""
     if len(counts) <= most:
         return list(counts)
     ratio = (counts[-1] / counts[0]) ** (1 / (most - 1))
-    kept = [counts[0]]
+    chosen = [counts[0]]
     for count in counts[1:-1]:
-        if count >= kept[-1] * ratio:
-            kept.append(count)
-    return [*kept, counts[-1]]
+        if count >= chosen[-1] * ratio:
+            chosen.append(count)
+    return [*chosen, counts[-1]]
 
 
-class Way(NamedTuple):
-    """One axis of a block in tiles: rows read by all tiles, and of the largest tile what it holds."""
+class AxisTiling(NamedTuple):
+    """A tiling of one axis of a block: the rows that its tiles read, and the sizes of the largest tile."""
 
     tiles: int
-    read: int  # rows that the tiles of all blocks read, together
-    rows: int  # rows of In
-    size: int  # positions
-    frame: int  # rows of In with the padding zeros
+    read: int  # rows of In that the tiles of all blocks read, repetitions included
+    rows: int  # rows of In of the largest tile, without padding
+    size: int  # output positions of the largest tile
+    frame: int  # rows of In of the largest tile, with padding
     plain: bool  # whether the local kernel pads by itself
 
 
 @cache
 def x_counts(samples: int, spatial: tuple[Space, ...]) -> tuple[tuple[int, ...], ...]:
-    """Tile counts (b, d, h, w) of a block, fewest rows read first; only those that buy smaller tiles.
+    """Candidate tile counts (b, d, h, w) of a block, those that read the fewest rows first.
 
-    A count is left out when another one reads no more rows in all and has tiles that are no larger.
+    A candidate is omitted if another one reads no more rows and has tiles that are no larger.
     """
     lists = [tile_counts(samples), *(_all_counts(-(-extent // parts)) for _, extent, parts in spatial)]
     while math.prod(map(len, lists)) > WAYS:
         longest = max(range(len(lists)), key=lambda i: len(lists[i]))
         lists[longest] = thinned(lists[longest], len(lists[longest]) * 3 // 4)
     batches = [_batch(samples, count) for count in lists[0]]
-    ways = [
-        [_way(space, count) for count in counts] for space, counts in zip(spatial, lists[1:], strict=True)
+    tilings = [
+        [_axis_tiling(space, count) for count in counts]
+        for space, counts in zip(spatial, lists[1:], strict=True)
     ]
-    candidates = sorted(_candidate(chosen) for chosen in product(batches, *ways))
+    candidates = sorted(_candidate(chosen) for chosen in product(batches, *tilings))
     if len(candidates) <= FEW:
         return tuple(counts for *_, counts in candidates)
     result = [counts for *_, counts in _undominated(candidates)]
@@ -94,53 +95,65 @@ def x_counts(samples: int, spatial: tuple[Space, ...]) -> tuple[tuple[int, ...],
 Candidate = tuple[int, int, tuple[int, int, int], tuple[int, ...]]  # rows read, tiles, sizes, counts
 
 
-def _candidate(ways: tuple[Way, ...]) -> Candidate:
+def _candidate(tilings: tuple[AxisTiling, ...]) -> Candidate:
     read = tiles = rows = size = frame = 1
     plain = True
-    for way in ways:
-        read, tiles, rows, size = read * way.read, tiles * way.tiles, rows * way.rows, size * way.size
-        frame, plain = frame * way.frame, plain and way.plain
-    return read, tiles, (rows, size, 0 if plain else frame), tuple(way.tiles for way in ways)
+    for each in tilings:
+        read, tiles, rows, size = read * each.read, tiles * each.tiles, rows * each.rows, size * each.size
+        frame, plain = frame * each.frame, plain and each.plain
+    return read, tiles, (rows, size, 0 if plain else frame), tuple(each.tiles for each in tilings)
 
 
 def _undominated(candidates: list[Candidate]) -> list[Candidate]:
-    """Those than which no earlier one has tiles that are no larger; the last culprit is looked at first."""
-    kept: list[tuple[int, int, int]] = []
+    """The candidates without those that an earlier one dominates: it has tiles that are no larger.
+
+    The most recent dominating sizes are compared first, which makes the loop fast.
+    """
+    known: list[tuple[int, int, int]] = []
     result = []
-    for each in candidates:
-        rows, size, frame = each[2]
-        for place, known in enumerate(kept):
-            if known[0] <= rows and known[1] <= size and known[2] <= frame:
-                if place:
-                    kept.insert(0, kept.pop(place))
+    for candidate in candidates:
+        rows, size, frame = candidate[2]
+        for position, other in enumerate(known):
+            if other[0] <= rows and other[1] <= size and other[2] <= frame:
+                if position:
+                    known.insert(0, known.pop(position))
                 break
         else:
-            kept.append(each[2])
-            result.append(each)
+            known.append(candidate[2])
+            result.append(candidate)
     return result
 
 
-def _batch(samples: int, count: int) -> Way:
+def _batch(samples: int, count: int) -> AxisTiling:
     size = -(-samples // count)
-    return Way(count, samples, size, size, size, True)
+    return AxisTiling(count, samples, size, size, size, True)
 
 
-def _way(space: Space, count: int) -> Way:
+def _axis_tiling(space: Space, count: int) -> AxisTiling:
     window, extent, parts = space
     block = -(-extent // parts)
     size = -(-block // count)
-    read, rows = _rows_read(window, extent, parts, count), tile_rows(window, extent, parts, count)
-    return Way(count, read, rows, size, window.frame(size), plainly_padded(window, extent, parts, count))
+    return AxisTiling(
+        tiles=count,
+        read=_rows_read(window, extent, parts, count),
+        rows=tile_rows(window, extent, parts, count),
+        size=size,
+        frame=window.frame(size),
+        plain=plainly_padded(window, extent, parts, count),
+    )
 
 
 def _all_counts(block: int) -> Sequence[int]:
-    """Along a short axis every count: where the cuts fall decides how many rows tiles share at the border."""
+    """Every count of a short axis. The positions of the cuts decide how many rows tiles share."""
     return range(1, block + 1) if block <= SHORT else tile_counts(block)
 
 
 @cache
 def _rows_read(window: Window, extent: int, parts: int, tiles: int) -> int:
-    """Rows that the tiles of all blocks read, rows read by two tiles counted twice; from above for many."""
+    """Rows that the tiles of all blocks read. A row that two tiles read counts twice.
+
+    For more than `EXACT` tiles the result is an upper bound.
+    """
     if parts * tiles > EXACT:
         block = -(-extent // parts)
         size, longer = divmod(block, tiles)

@@ -1,11 +1,14 @@
-"""The best plan of a pass on one distribution: which tensor stays, how many panels, inner tiles if need be.
+"""The best tiling of one pass on one distribution: stationary tensor, number of panels, inner tiles.
 
-Without inner tiles nothing is brought in twice, so the words do not depend on the panels (but for halo
-rows that two panels along h share); panels then are few, for latency, and more when memory is short. A
-panel is worth its start-up only where enough words travel while the one before is used. Of numbers of panels
-up to the one wanted the largest is taken with which ranks can begin at different ones (`skew`), and where
-memory asks for more panels the smallest such number, if it is less than twice what would do.
-Inner tiles cost reloads and are considered only where no panel count fits.
+Without inner tiles no word is received twice, so the words do not depend on the number of panels (except
+for halo rows that two panels along x share). Few panels have less latency, and more panels need less
+memory. Another panel pays for its start-up only if enough words are streamed while the previous one is
+used. Two rules choose the number of panels:
+
+    enough memory   the largest number up to the wanted one that allows rotation (`panel_rotation`)
+    limited memory  the smallest number that fits, or up to twice as many if that allows rotation
+
+Inner tiles reload words, so the search tries them only if no number of panels fits.
 """
 
 from __future__ import annotations
@@ -26,9 +29,9 @@ from synth.schedule.pass_program import pass_program
 from synth.schedule.volume import Visits, received, received_by
 from synth.search.tile_counts import FEW, count_from, thinned, tile_counts, x_counts
 
-PANELS = 4  # panels wanted for overlap at most, where memory does not ask for more
-PANEL_BYTES = 2**17  # that travel with each at least: some start-ups of a fast network (2 us, 10 GB/s)
-THINNEST = 16  # channels below which a panel feeds the local kernel badly
+PANELS = 4  # the most panels that overlap asks for; a memory limit may ask for more
+PANEL_BYTES = 2**17  # the least bytes of a panel: several start-ups of a fast network (2 us, 10 GB/s)
+THINNEST = 16  # the least channels of a panel; with fewer the local kernel is slow
 
 
 FORWARD = PassPlan()
@@ -36,11 +39,11 @@ FORWARD = PassPlan()
 
 @dataclass(frozen=True)
 class TilingChoice:
-    """A plan per pass, what the most-receiving process receives and the memory needed (both in words)."""
+    """The tilings of all passes, the words that the most receiving process receives, and the memory used."""
 
-    pass_plans: tuple[PassPlan, ...]
-    words: int
-    used_words: int
+    pass_plans: tuple[PassPlan, ...]  # one per pass
+    words: int  # received, over all passes
+    used_words: int  # memory
 
     @property
     def first(self) -> PassPlan:
@@ -52,18 +55,19 @@ def choose_tiling(
     distribution: Distribution,
     stationary: Sequence[Tensor],
     limit_words: int | None,
-    role: PassPlan = FORWARD,
+    template: PassPlan = FORWARD,
     panels: int | None = None,
 ) -> tuple[TilingChoice | None, int]:
-    """The pass plan with the fewest words within `limit_words`, and the least memory any needs.
+    """Choose the tiling of one pass with the fewest received words.
 
-    Without a limit the least memory is not looked for, and 0.
-
-    `role` says which pass, and which tensors are kept; `panels`, how many are wanted, by default as many as
-    overlap pays for. Ties go to fewer steps (beyond those wanted), then to the order of `stationary`.
+    Returns the choice, or None if none fits `limit_words`, and the least memory in words that any tiling
+    needs (0 without a limit). `stationary`: the tensors that may be stationary. `template` gives the pass
+    and its reused and saved tensors. `panels`: the wanted number of panels; by default the number that
+    overlap pays for. Ties go to fewer steps, if there are more than `panels`, then to the first tensor of
+    `stationary`.
     """
-    search = _TilingSearch(distribution, limit_words, role, panels)
-    least = {tensor: 0 if limit_words is None else search.least(tensor) for tensor in stationary}
+    search = _TilingSearch(distribution, limit_words, template, panels)
+    least = {tensor: 0 if limit_words is None else search.least_memory(tensor) for tensor in stationary}
     for tensor in stationary:
         if limit_words is None or least[tensor] <= limit_words:
             search.try_stationary(tensor)
@@ -72,9 +76,10 @@ def choose_tiling(
 
 class _TilingSearch:
     def __init__(
-        self, distribution: Distribution, limit_words: int | None, role: PassPlan, panels: int | None
+        self, distribution: Distribution, limit_words: int | None, template: PassPlan, panels: int | None
     ) -> None:
-        self.distribution, self.limit_words, self.role, self.panels = distribution, limit_words, role, panels
+        self.distribution, self.limit_words = distribution, limit_words
+        self.template, self.panels = template, panels
         self.most = panels or PANELS
         self.footprints = Footprints(distribution)
         self.work = distribution.most_work
@@ -82,21 +87,21 @@ class _TilingSearch:
         self._words: dict[Visits, int] = {}
 
     def fits(self, pass_plan: PassPlan) -> bool:
-        """Whether a plan stays within the memory limit."""
+        """Whether a plan needs no more memory than the limit."""
         return self.limit_words is None or self.footprints.memory(pass_plan).words <= self.limit_words
 
     def visits(self, pass_plan: PassPlan) -> Visits:
-        """What of a plan decides its words."""
+        """The visits of tiles, which determine the words of a plan."""
         return Visits.of(pass_program(self.distribution, pass_plan))
 
     def words(self, visits: Visits) -> int:
-        """Most words any process receives; plans that visit the same tiles as often share the count."""
+        """The words that the most receiving process receives. Plans with equal visits share the result."""
         if visits not in self._words:
             self._words[visits] = received_by(self.distribution, visits).most_with()
         return self._words[visits]
 
     def try_stationary(self, tensor: Tensor) -> None:
-        """Try the plans for one stationary tensor, and keep the best of all that were tried."""
+        """Compare the plans with one stationary tensor with the best plan so far."""
         for pass_plan in self.candidates(tensor):
             self._keep_if_better(pass_plan)
         if self.best and self.best.first.stationary == tensor:
@@ -112,13 +117,13 @@ class _TilingSearch:
         self.best = TilingChoice((pass_plan,), words, self.footprints.memory(pass_plan).words)
 
     def _beaten(self, words: int) -> bool:
-        """Whether a plan is known that moves fewer words."""
+        """Whether the best plan so far moves fewer words."""
         return self.best is not None and self.best.words < words
 
     def candidates(self, tensor: Tensor) -> Iterator[PassPlan]:
-        """The plans worth comparing for one stationary tensor, level by level of inner tiles.
+        """The plans to compare for one stationary tensor: no inner loop, one inner loop, two inner loops.
 
-        A level is left out when a coarser one moves no more words than the level could.
+        A level is skipped if a plan of an earlier level moves no more words than this level's lower bound.
         """
         untiled = received(self.distribution, self._plan(tensor))
         floor = untiled.most_with()
@@ -136,7 +141,7 @@ class _TilingSearch:
                 words = self.words(self.visits(pass_plan))
                 fewest = min(fewest or words, words)
                 yield pass_plan
-        # with both inner loops, one of the streaming tensors is visited at least twice
+        # with both inner loops, one of the streamed tensors is received at least twice
         twice = min(untiled.most_with(each) for each in PassPlan(tensor).streaming)
         if 0 < fewest <= twice or self._beaten(twice):
             return
@@ -144,7 +149,7 @@ class _TilingSearch:
             yield from self._nested(tensor, swapped)
 
     def _nested(self, tensor: Tensor, swapped: bool) -> Iterator[PassPlan]:
-        """The plans with both inner loops: the outer one coarsest first, as it decides on the reloads."""
+        """The plans with both inner loops, coarsest outer loop first, because that loop causes the reloads."""
         stream, outer, inner = self._plan(tensor, swapped=swapped).order
         for counts in self._that_fit(tensor, outer, ONES, stream + inner):
             least = self._reloaded(tensor, counts, inner, swapped)
@@ -154,7 +159,7 @@ class _TilingSearch:
                 yield from self._inner(tensor, inner, counts, self.words(least), swapped)
 
     def _reloaded(self, tensor: Tensor, counts: PerAxis, inner: str, swapped: bool) -> Visits:
-        """What plans visit at least, with some inner loop below an outer loop of some counts."""
+        """The least visits of plans that have an outer loop with these counts and an inner loop."""
         twice = counts.with_("b" if inner == "x" else inner, 2)
         visits = self.visits(self._plan(tensor, twice, swapped))
         return visits if PassPlan(tensor).stream != "x" and inner != "x" else visits._replace(rows=(1, 1, 1))
@@ -162,10 +167,10 @@ class _TilingSearch:
     def _inner(
         self, tensor: Tensor, composite: str, outer: PerAxis, enough: int, swapped: bool = False
     ) -> Iterator[PassPlan]:
-        """The plans with one more loop in which some panel count fits.
+        """The plans with an additional loop along `composite` with which some number of panels fits.
 
-        Along x, where tiles share rows, those that read the fewest rows come first; none is looked for after
-        one that moves no more than `enough` words.
+        Along x, where tiles share rows, plans that read the fewest rows come first, and the generator ends
+        after a plan that moves at most `enough` words.
         """
         stream = PassPlan(tensor).stream
         for counts in self._that_fit(tensor, composite, outer, stream):
@@ -177,10 +182,10 @@ class _TilingSearch:
     def _panels(
         self, tensor: Tensor, inner: PerAxis, enough: int, swapped: bool = False
     ) -> Iterator[PassPlan]:
-        """The inner tiles with panel counts that fit: from the wanted one on, then coarser ones.
+        """The plans with some inner tiles and a number of panels that fits: the wanted one, more, or fewer.
 
-        Along c and k the first one is as good as any; along x, where panels share rows, some are yielded
-        until one moves no more than `enough` words.
+        Along c and k the words do not depend on the number of panels, so one plan is enough. Along x, where
+        panels share rows, the generator ends after a plan that moves at most `enough` words.
         """
         stream, wanted = PassPlan(tensor).stream, self._wanted(tensor)
 
@@ -196,8 +201,8 @@ class _TilingSearch:
             return
         extent = getattr(self.work, stream)
         wanted = count_from(extent, min(wanted, extent if self.panels else max(1, extent // THINNEST)))
-        free = self.panels is None and inner == ONES and tensor == self.role.written
-        if free:
+        may_rotate = self.panels is None and inner == ONES and tensor == self.template.written
+        if may_rotate:
             wanted = max(self._rotating(tensor, stream, 2, wanted), default=wanted)
         counts = range(wanted, extent + 1)
 
@@ -208,7 +213,7 @@ class _TilingSearch:
             yield planned(PerAxis(**{stream: wanted}))
         elif len(counts) > 1 and fits(extent):  # beyond one step, more panels never need more memory
             count = counts[bisect_left(counts, True, lo=1, key=fits)]
-            if free:
+            if may_rotate:
                 count = min(self._rotating(tensor, stream, count, 2 * count - 1), default=count)
             yield planned(PerAxis(**{stream: count}))
         else:
@@ -216,14 +221,14 @@ class _TilingSearch:
             yield from (planned(PerAxis(**{stream: count})) for count in islice(coarser, 1))
 
     def _rotating(self, tensor: Tensor, stream: str, low: int, high: int) -> list[int]:
-        """The numbers of panels, from `low` to `high`, with which ranks can begin at different ones."""
+        """The numbers of panels from `low` to `high` that allow rotation."""
         shares = self.distribution.shares
-        parts = {dict(shares[t]).get(stream, 1) for t in self.role.reads if t != tensor}
+        parts = {dict(shares[t]).get(stream, 1) for t in self.template.reads if t != tensor}
         counts = {n for each in parts for n in divisors(each) if low <= n <= high}
         return [n for n in counts if rotated(self.distribution, self._plan(tensor, PerAxis(**{stream: n})))]
 
     def _x_panels(self, wanted: int) -> list[PerAxis]:
-        """Panels along x: as many as wanted, finer ones, coarser ones."""
+        """Panels along x in the order of preference: the wanted number, more, fewer."""
         best = PerAxis(b=min(wanted, self.work.b))
         if self.limit_words is None:
             return [best]
@@ -231,17 +236,17 @@ class _TilingSearch:
         return [best, *finer, *(n for n in self._x_counts if n not in set(finer))]
 
     def _that_fit(self, tensor: Tensor, composite: str, outer: PerAxis, rest: str) -> Iterator[PerAxis]:
-        """Tile counts of an inner loop, coarsest first, with which the finest tiles along `rest` fit."""
+        """Tile counts of an inner loop, coarsest first, that fit with the finest tiles along `rest`."""
 
-        def could(counts: PerAxis) -> bool:
-            fine = (_merge(_merge(outer, counts), each) for each in self._finest(rest))
-            return any(self.fits(self._plan(tensor, each)) for each in fine)
+        def can_fit(counts: PerAxis) -> bool:
+            finest = (_merge(_merge(outer, counts), each) for each in self._finest(rest))
+            return any(self.fits(self._plan(tensor, each)) for each in finest)
 
         if composite == "x":
-            ways = [n for n in self._x_counts if n.size > 1]
-            if outer.size == 1 and len(rest) > 1:  # an outer loop: what it reloads counts, not the rows
-                ways.sort(key=lambda n: n.size)
-            yield from filter(could, ways)
+            tilings = [n for n in self._x_counts if n.size > 1]
+            if outer.size == 1 and len(rest) > 1:  # an outer loop, whose reloads matter more than its rows
+                tilings.sort(key=lambda n: n.size)
+            yield from filter(can_fit, tilings)
             return
         extent = getattr(self.work, composite)
         counts = range(2, extent + 1)
@@ -249,13 +254,13 @@ class _TilingSearch:
         def along(count: int) -> PerAxis:
             return PerAxis(**{composite: count})
 
-        if counts and could(along(extent)):
-            first = counts[bisect_left(counts, True, key=lambda count: could(along(count)))]
+        if counts and can_fit(along(extent)):
+            first = counts[bisect_left(counts, True, key=lambda count: can_fit(along(count)))]
             finer = [first, *(count for count in tile_counts(extent) if count > first)]
             yield from map(along, thinned(finer, FEW))
 
     def _coarsened(self, pass_plan: PassPlan) -> Iterator[PassPlan]:
-        """Plans with fewer tiles along x that fit: of a long block not every count was tried."""
+        """Plans with fewer tiles along x that fit. The search does not try every count of a long block."""
         if self.limit_words is None or pass_plan.trips("x") == 1:
             return
         tensor, swapped = pass_plan.stationary, pass_plan.swapped
@@ -278,18 +283,18 @@ class _TilingSearch:
         else:
             yield from self._panels(tensor, inner, 0, swapped)
 
-    def least(self, tensor: Tensor) -> int:
-        """The least memory any plan with this stationary tensor needs.
+    def least_memory(self, tensor: Tensor) -> int:
+        """The least memory in words that any plan with this stationary tensor needs.
 
-        Smaller tiles need less, but for three steps up: a second panel on its way as soon as there is a
-        second step, a padded copy as soon as a padded axis is tiled, and with an inner loop slices that are
-        kept come whole.
+        Smaller tiles need less memory, with three exceptions: a second step needs a buffer for the next
+        panel, tiles along a padded axis need a padded copy, and an inner loop gathers the slices of saved
+        tensors as a whole.
         """
-        thin = [ONES, *self._finest(PassPlan(tensor).stream), *self._finest("xck")]
-        return min(self.footprints.memory(self._plan(tensor, counts)).words for counts in thin)
+        candidates = [ONES, *self._finest(PassPlan(tensor).stream), *self._finest("xck")]
+        return min(self.footprints.memory(self._plan(tensor, counts)).words for counts in candidates)
 
     def _finest(self, composites: str) -> list[PerAxis]:
-        """The most tiles along some composite indices; the least memory is that of one of them."""
+        """The finest tiles along some composite indices. One of them needs the least memory."""
         work = self.work
         c, k = (getattr(work, axis) if axis in composites else 1 for axis in ("c", "k"))
         if "x" not in composites:
@@ -298,23 +303,24 @@ class _TilingSearch:
         return [PerAxis(b=work.b, d=d, h=h, w=w, c=c, k=k) for d, h, w in rows]
 
     def _plan(self, tensor: Tensor, counts: PerAxis = ONES, swapped: bool = False) -> PassPlan:
-        return replace(self.role, stationary=tensor, counts=counts, swapped=swapped)
+        return replace(self.template, stationary=tensor, counts=counts, swapped=swapped)
 
     def _wanted(self, tensor: Tensor) -> int:
-        """Panels, if memory allows: one where nothing travels with them, or little.
+        """The number of panels without a memory limit. It is 1 if few words are streamed.
 
-        What is kept is no reason for panels: its slice takes its memory in any case.
+        Reused and saved tensors do not count, because their slices are in memory in any case.
         """
         if self.panels is not None:
             return self.panels
-        travels = {*self.role.reads, self.role.written} - self.role.reuses - self.role.saves - {tensor}
-        words = sum(self.footprints.slice(t) for t in travels if self.distribution.group_size(t) > 1)
+        template = self.template
+        streamed = {*template.reads, template.written} - template.reuses - template.saves - {tensor}
+        words = sum(self.footprints.slice(t) for t in streamed if self.distribution.group_size(t) > 1)
         size = words * self.distribution.nest.word_bytes
         return max(1, min(PANELS, size // PANEL_BYTES))
 
     @cached_property
     def _x_counts(self) -> list[PerAxis]:
-        """Tile counts along x, fewest rows read first."""
+        """Tile counts along x, those that read the fewest rows first."""
         nest = self.distribution.nest
         spatial = tuple(
             (nest.windows[a], getattr(nest.extents, a), getattr(self.distribution.grid, a)) for a in SPATIAL
