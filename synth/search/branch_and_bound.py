@@ -1,13 +1,14 @@
-"""The exact integer optimum: the grid, stationary tensor and tiles with the fewest received words.
+"""Exact integer search for the grid, stationary tensors and tiles with the fewest received words.
 
-Best first. A candidate enters the queue with a lower bound of its words and is refined when it comes up:
+Best-first branch and bound. The queue is ordered by a lower bound of the words. The search takes the first
+candidate and refines it to the next kind:
 
-    range          a set of grids, bounded by the average process of all of them; halved
-    grid           one grid, bounded in the same way
-    distribution   the same, bounded by a few heavily loaded processes
-    found          a grid with its best pass plan: exact words
+    Range          a set of grids; the bound is that of the average process; split into two halves
+    PerAxis        one grid with the same bound
+    Distribution   the same grid; the bound is that of a few heavily loaded processes
+    Optimum        the grid with its best pass plans and their exact words
 
-The first grid with a pass plan to come up is the optimum. Ties go to the least work, the fewest idle
+The first `Optimum` that the search takes is the result. Ties go to the least work, then to the fewest idle
 processes, then to few parts along c, w, h, d and k, in this order.
 """
 
@@ -16,36 +17,39 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 
 from synth.base.errors import InfeasibleError
 from synth.base.work_balance import BALANCE
-from synth.layer.axes import SPATIAL, Axis, PerAxis, Tensor
-from synth.layer.intervals import overlap, volume
+from synth.layer.axes import PerAxis, Tensor
 from synth.layer.nest import Nest
-from synth.layer.passes import GRADIENTS, WRITES, Passes, Task, moves, reads, sequences
+from synth.layer.passes import GRADIENTS, Passes, Task, moves, sequences
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory_bound import LeastMemory
 from synth.schedule.pass_plan import PassPlan
 from synth.search.grid_ranges import Key, Range, Ranges
 from synth.search.grids import Space, work_cap
+from synth.search.heavy_processes import heavy_words
 from synth.search.tiling_search import TilingChoice, choose_tiling
 from synth.search.training_step import choose_training_tilings
 
 STATIONARY: tuple[Tensor, ...] = ("Out", "In", "Ker")
-WORDS_ROOM, CHEAP = 20_000, 2_000  # grids fit, one more for so many processes, until the best known is taken
-PATIENCE = 20_000  # steps until grids are expected not to fit; after three times as many, all are
-STEPS = 20_000  # ranges of grids looked at for the least memory that would do, a step each
-DIVE = 128  # of which one is followed down to one grid
-FIT_STEPS, TRAINING_STEPS = 20, 200  # that the least memory of one grid takes
+# Limits of the effort. A step is the examination of one range of grids.
+MOST_TILED, PROCS_PER_TILED = 20_000, 2_000  # grids to tile before the search takes the best one so far;
+# a grid counts once, and once more for each `PROCS_PER_TILED` processes
+PATIENCE = (
+    20_000  # steps until the search assumes that similar grids do not fit; it ends after 3 times as many
+)
+STEPS = 20_000  # steps of the search for the least memory
+DIVE = 128  # that search descends from every 128th range directly to one grid
+TILING_STEPS, TRAINING_STEPS = 20, 200  # steps that the tiling of one grid counts as
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for. `limit_words` is per process; `fixed` pins parts of the grid."""
+    """A search request. `limit_words` is the memory per process, `fixed` the pinned axes of the grid."""
 
     nest: Nest
     procs: int
@@ -54,79 +58,81 @@ class Request:
     fixed: dict[str, int] = field(default_factory=dict)
     balance: float = BALANCE
     exact: bool = False
-    most_work: int | None = None  # iterations a process may have; by default balance decides
+    most_work: int | None = None  # the most iterations of a process; by default from `balance`
     pass_: Task = "forward"  # of the nest
-    transposed: bool = False  # training does backward-data first
-    panels: int | None = None  # wanted in the streaming loop; by default as many as overlap pays for
-    gradients: tuple[Tensor, ...] = GRADIENTS  # of the layer, that a training step is to make
+    transposed: bool = False  # a training step does backward-data first
+    panels: int | None = None  # wanted panels; by default the number that overlap pays for
+    gradients: tuple[Tensor, ...] = GRADIENTS  # of the layer, that a training step computes
 
     @property
     def sequences(self) -> tuple[Passes, ...]:
-        """The passes of the nest, in all orders that they may have."""
+        """The passes of the nest, in each possible order."""
         if self.pass_ == "training":
             return sequences(self.transposed, self.gradients)
         return ((self.pass_,),)
 
     @property
     def moves(self) -> dict[Tensor, int]:
-        """How often each tensor moves at least: in training one gather of each is kept."""
+        """How often each tensor is communicated at least, if every reusable tensor is reused."""
         return moves(self.sequences[0])
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """The optimum: a grid and the plans of its passes; `work` is in iterations of the most loaded process."""
+    """The result of a search: a grid and the tilings of its passes."""
 
     grid: PerAxis
     tiling: TilingChoice
-    work: int
-    least_work: int  # w*
+    work: int  # iterations of the most loaded process
+    least_work: int  # w*: the least `work` of all grids
 
 
-# a bound of the words, the key among equals, the order of arrival, and what the bound is about
+# (lower bound of the words, key among equal bounds, order of insertion, state)
 Candidate = tuple[int, Key, int, "Range | PerAxis | Distribution | Optimum"]
 
 
 def search(request: Request) -> Optimum:
     """The optimum of a request.
 
-    Raises `InfeasibleError` when no grid exists, or when no plan fits the memory; the message then says
-    the least memory that would do.
+    Raises `InfeasibleError` if no grid exists or no plan fits the memory. In the second case the message
+    names the least memory that is enough.
     """
-    asked = _Search(request)
-    found = asked.run()
-    if found is None:
-        raise asked.infeasible()
-    return found
+    search_ = _Search(request)
+    optimum = search_.run()
+    if optimum is None:
+        raise search_.infeasible()
+    return optimum
 
 
 def search_or_none(request: Request) -> Optimum | None:
-    """The optimum of a request, or None, which is found sooner than what `search` says would do."""
-    asked = _Search(request, PATIENCE // 8)
-    return asked.run() if asked.space.least_work is not None else None
+    """The optimum of a request, or None. Faster than `search` if no plan fits."""
+    search_ = _Search(request, PATIENCE // 8)
+    return search_.run() if search_.space.least_work is not None else None
 
 
 class _Search:
+    """One run of the search. `patience`: see `PATIENCE`."""
+
     def __init__(self, request: Request, patience: int = PATIENCE) -> None:
         self.patience = patience
         self.request, self.nest, self.procs = request, request.nest, request.procs
         self.space = Space(request.nest, request.procs, request.fixed, request.exact)
         self.least_memory = LeastMemory(request.nest, request.sequences, request.stationary)
-        self.ticket = itertools.count()
-        self.spent = 0  # steps
-        self.fit_steps = TRAINING_STEPS if request.pass_ == "training" else FIT_STEPS
-        self.more = Fraction(1 << 62)  # the least that a grid needed that did not fit, over its bound
+        self.insertions = itertools.count()
+        self.steps = 0
+        self.tiling_steps = TRAINING_STEPS if request.pass_ == "training" else TILING_STEPS
+        self.memory_ratio = Fraction(1 << 62)  # least (needed memory / its bound) of grids that did not fit
 
     @cached_property
     def cap(self) -> int:
-        """Iterations that a process may be loaded with."""
+        """The most iterations of a process."""
         if self.request.most_work is not None:
             return self.request.most_work
         return work_cap(self._least_work(), self.request.balance)
 
     @cached_property
     def ranges(self) -> Ranges:
-        """All grids, in ranges."""
+        """The ranges of all grids."""
         return Ranges(self.space, self.cap)
 
     def _least_work(self) -> int:
@@ -147,75 +153,77 @@ class _Search:
         return least
 
     def run(self) -> Optimum | None:
-        """The optimum, None where no grid fits."""
+        """The optimum, or None if no grid fits the memory."""
         least, ranges, queue = self._least_work(), self.ranges, list[Candidate]()
-        room: float = WORDS_ROOM
+        grids_left: float = MOST_TILED
         best: Optimum | None = None
         if whole := ranges.whole():
             self._push(queue, whole)
         while queue:
             bound, key, _, state = heapq.heappop(queue)
-            if self.spent > 3 * self.patience and best is None:
+            if self.steps > 3 * self.patience and best is None:
                 break
             match state:
-                case Range() if not self._beyond(state):
+                case Range() if not self._over_memory(state):
                     for half in ranges.halves(state):
                         self._push(queue, half)
-                case PerAxis() if not self._beyond(state):
+                case PerAxis() if not self._over_memory(state):
                     distribution = Distribution(self.nest, state)
-                    tighter = max(bound, self._loaded(distribution))
-                    heapq.heappush(queue, (tighter, key, next(self.ticket), distribution))
+                    tighter = max(bound, heavy_words(distribution, self.request.sequences[0]))
+                    heapq.heappush(queue, (tighter, key, next(self.insertions), distribution))
                 case Distribution():
                     tiling, needed = self._choose_tiling(state, self.request.limit_words)
                     if tiling is None:
-                        self._fruitless(state.grid, needed)
+                        self._note_unfit(state.grid, needed)
                         continue
                     found = Optimum(state.grid, tiling, state.most_work.size, least)
                     if best is None or tiling.words < best.tiling.words:
                         best = found
-                    heapq.heappush(queue, (tiling.words, key, next(self.ticket), found))
-                    room -= (1 + state.grid.size / CHEAP) * self.fit_steps / FIT_STEPS
-                    if room < 0:
+                    heapq.heappush(queue, (tiling.words, key, next(self.insertions), found))
+                    effort = self.tiling_steps / TILING_STEPS
+                    grids_left -= (1 + state.grid.size / PROCS_PER_TILED) * effort
+                    if grids_left < 0:
                         return best
                 case Optimum():
                     return state
-        return self._of_the_leanest(least) if self.spent > self.patience else None
+        return self._leanest_optimum(least) if self.steps > self.patience else None
 
-    def _of_the_leanest(self, least: int) -> Optimum | None:
-        """The grid of the least memory, where it fits after all."""
+    def _leanest_optimum(self, least: int) -> Optimum | None:
+        """The grid that needs the least memory, if it fits."""
         best, _ = self.leanest
-        distribution = Distribution(self.nest, best[1]) if best else None
-        tiling = self._choose_tiling(distribution, self.request.limit_words)[0] if distribution else None
-        return (
-            Optimum(distribution.grid, tiling, distribution.most_work.size, least)
-            if tiling and distribution
-            else None
-        )
+        if best is None:
+            return None
+        distribution = Distribution(self.nest, best[1])
+        tiling, _ = self._choose_tiling(distribution, self.request.limit_words)
+        return Optimum(distribution.grid, tiling, distribution.most_work.size, least) if tiling else None
 
     def _push(self, queue: list[Candidate], each: Range) -> None:
-        """Queue a range, unless nothing in it fits the memory; a range of one grid is that grid."""
-        self.spent += 1
-        if self._beyond(each):
+        """Insert a range into the queue, or its grid if it has only one, unless none of its grids fits."""
+        self.steps += 1
+        if self._over_memory(each):
             return
         state = self.ranges.grid(each.first) if each.single else each
         bound = self.ranges.bound(each, self.request.moves)
-        heapq.heappush(queue, (bound, self.ranges.key(each), next(self.ticket), state))
+        heapq.heappush(queue, (bound, self.ranges.key(each), next(self.insertions), state))
 
-    def _beyond(self, grids: Range | PerAxis) -> bool:
-        """Whether no grid fits by the bound of the memory.
+    def _over_memory(self, grids: Range | PerAxis) -> bool:
+        """Whether the lower bound of the memory of some grids is above the limit.
 
-        Where many that should fit did not, as little as they needed beyond their bounds is expected of all.
+        After `patience` steps the bound is raised by the least ratio of needed memory to bound among the
+        grids that did not fit.
         """
         limit = self.request.limit_words
         if limit is None:
             return False
-        return self._memory(grids) * (self.more if self.spent > self.patience else 1) > limit
+        return self._memory_bound(grids) * (self.memory_ratio if self.steps > self.patience else 1) > limit
 
-    def _fruitless(self, grid: PerAxis, needed: int) -> None:
-        self.spent += self.fit_steps
-        self.more = min(self.more, Fraction(needed, self._memory(grid)))
+    def _note_unfit(self, grid: PerAxis, needed: int) -> None:
+        """Count the steps of a grid that needs `needed` words, more than the limit, and update the ratio."""
+        self.steps += self.tiling_steps
+        self.memory_ratio = min(self.memory_ratio, Fraction(needed, self._memory_bound(grid)))
 
-    def _memory(self, grids: Range | PerAxis) -> int:
+    def _memory_bound(self, grids: Range | PerAxis) -> int:
+        """A lower bound of the memory of one grid, or of every grid in a range, in words."""
         if isinstance(grids, PerAxis):
             return self.least_memory(grids, grids, grids.size)
         most = self.ranges.grid(grids.last)
@@ -223,51 +231,60 @@ class _Search:
 
     @cached_property
     def leanest(self) -> tuple[tuple[int, PerAxis] | None, bool]:
-        """The least memory in which any plan fits, in words, with its grid, and whether it is sure.
+        """((least memory of any plan in words, its grid), whether it is certainly the least).
 
-        Best first as well, by a bound of the memory; now and then what comes up is followed down to one grid.
-        Where many grids need about the same, only some are looked at.
+        Best-first search by the lower bound of the memory. Every 128th range is followed down to one grid,
+        for a solution early. The search ends after `STEPS` steps, if many grids need about the same.
         """
-        whole, queue, ticket = self.ranges.whole(), list[tuple[int, int, Range]](), itertools.count()
+        whole, queue, insertions = self.ranges.whole(), list[tuple[int, int, Range]](), itertools.count()
         if whole:
-            queue.append((self._memory(whole), next(ticket), whole))
+            queue.append((self._memory_bound(whole), next(insertions), whole))
         best: tuple[int, PerAxis] | None = None
-        room = STEPS
-        while queue and room > 0:
+        steps_left = STEPS
+        while queue and steps_left > 0:
             bound, number, each = heapq.heappop(queue)
             if best is not None and bound >= best[0]:
                 return best, True
-            known = self._down(each) if each.single or number % DIVE == 0 else None
-            if known is not None:
-                best = known if best is None else min(best, known)
-                room -= self.fit_steps
-            room -= 1
+            found = self._descend(each) if each.single or number % DIVE == 0 else None
+            if found is not None:
+                best = found if best is None else min(best, found)
+                steps_left -= self.tiling_steps
+            steps_left -= 1
             for half in [] if each.single else self.ranges.halves(each):
-                heapq.heappush(queue, (self._memory(half), next(ticket), half))
+                heapq.heappush(queue, (self._memory_bound(half), next(insertions), half))
         return best, not queue
 
-    def _down(self, each: Range) -> tuple[int, PerAxis] | None:
-        """The least memory of the grid that the least bounds lead to; None where they lead nowhere."""
+    def _descend(self, each: Range) -> tuple[int, PerAxis] | None:
+        """(least memory, grid) of a grid in a range, found by descent to the halves with the lower bounds.
+
+        None if the descent ends at an empty range.
+        """
         while not each.single:
             halves = list(self.ranges.halves(each))
             if not halves:
                 return None
-            each = min(halves, key=self._memory)
+            each = min(halves, key=self._memory_bound)
         grid = self.ranges.grid(each.first)
         return self._choose_tiling(Distribution(self.nest, grid), 0)[1], grid
 
     def _choose_tiling(
         self, distribution: Distribution, limit_words: int | None
     ) -> tuple[TilingChoice | None, int]:
-        asked = self.request
-        if asked.pass_ == "training":
-            how = asked.stationary, limit_words, asked.panels, asked.transposed, asked.gradients
-            return choose_training_tilings(distribution, *how)
-        role = PassPlan(pass_=asked.pass_)
-        return choose_tiling(distribution, asked.stationary, limit_words, role, asked.panels)
+        request = self.request
+        if request.pass_ == "training":
+            return choose_training_tilings(
+                distribution,
+                request.stationary,
+                limit_words,
+                panels=request.panels,
+                transposed=request.transposed,
+                gradients=request.gradients,
+            )
+        template = PassPlan(pass_=request.pass_)
+        return choose_tiling(distribution, request.stationary, limit_words, template, request.panels)
 
     def infeasible(self) -> InfeasibleError:
-        """Why no grid fits, and what would do."""
+        """The error that says why no grid fits, and the least memory that is enough."""
         limit_words = self.request.limit_words
         best, sure = self.leanest if limit_words is not None else (None, True)
         if best is None or limit_words is None:
@@ -281,38 +298,3 @@ class _Search:
             f"no plan for {self.procs} processes fits {limit_words * size} bytes per process; "
             f"the least that would do is {most}{needed * size} bytes (--memory {needed * size})"
         )
-
-    # -- lower bounds ---------------------------------------------------------------------------------
-
-    def _loaded(self, distribution: Distribution) -> int:
-        """Words that some heavily loaded processes receive at least, tile by tile or not: the most of them.
-
-        They have the largest block along every axis; the first of them owns the largest shares, the last
-        the smallest. What is gathered for one pass may be kept for another.
-        """
-        passes = self.request.sequences[0]
-        gathered = {tensor for pass_ in passes for tensor in reads(pass_)}
-        summed = [WRITES[pass_] for pass_ in passes]
-        most = 0
-        for at in self._heavy(distribution):
-            words = 0
-            for tensor in gathered:
-                needed = distribution.needed(tensor, at)
-                words += volume(needed) - volume(overlap(needed, distribution.owned(tensor, at)))
-            for tensor in summed:
-                words += (distribution.group_size(tensor) - 1) * volume(distribution.carried(tensor, at))
-            most = max(most, words)
-        return most
-
-    def _heavy(self, distribution: Distribution) -> Iterator[PerAxis]:
-        n, grid = self.nest.extents, distribution.grid
-        last = PerAxis(*((extent - 1) % parts for extent, parts in zip(n, grid, strict=True)))
-        rows = {axis: self._middle(axis, getattr(grid, axis)) for axis in SPATIAL}
-        yield PerAxis(**rows)
-        yield PerAxis(**{axis: int(getattr(grid, axis) > 2) for axis in SPATIAL})  # no padding, if shorter
-        yield last._replace(**rows)
-        yield last
-
-    def _middle(self, axis: Axis, parts: int) -> int:
-        """Where a longest block lies that padding cuts least: the second, if it is as long as the first."""
-        return 1 if parts > 2 and (getattr(self.nest.extents, axis) - 1) % parts > 0 else 0

@@ -1,13 +1,13 @@
-"""The space of process grids, and the work balance that a grid must keep.
+"""The space of process grids, and the work balance that every grid must keep.
 
-A grid is one count per axis with product at most P. Along a long axis only counts that shrink the largest
-block are tried (any other count adds processes that relieve nobody), and the divisors of P, so that a grid
-of exactly P processes is always among them. Along a short axis every count is tried: there, how padding
-and uneven cuts fall out can matter more.
+A grid is one count per axis. The product of the counts is at most P. Along a long axis the candidates are
+the counts that shrink the largest block (other counts add processes without less work for any), and the
+divisors of P, so that grids of exactly P processes are among them. Along a short axis every count is a
+candidate, because padding and uneven blocks can matter more there.
 
-The balance rule: let w* be the least work of the most loaded process over all grids of at most P
-processes; a grid may load a process with at most `(1 + balance)·w*`. Work is counted in iterations of
-the block, `∏ ceil(N_i / P_i)`, each of which costs the same number of multiply-adds.
+The balance rule: w* is the least work of the most loaded process over all grids of at most P processes. A
+process of a grid may have at most `(1 + balance)·w*`. Work is the number of iterations of the largest
+block, `∏ ceil(N_i / P_i)`. Every iteration has the same number of multiply-adds.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from synth.base.arithmetic import divisors
 from synth.layer.axes import AXES, X_AXES, Axis, PerAxis
 from synth.layer.nest import Nest
 
-SHORT = 16  # extents up to which every count of an axis is tried
-FULL = 2048  # counts up to which every useful count of an axis is tried; beyond, smooth ones only
+SHORT = 16  # every count is a candidate up to this extent
+FULL = 2048  # every useful count is a candidate up to this count; above it only smooth counts
 
 
 def useful_counts(extent: int, procs: int) -> list[int]:
-    """Processes along an axis of some extent that shrink the largest block, and divisors of `procs`."""
+    """Candidate counts of an axis: those that shrink its largest block, and the divisors of `procs`."""
     most = min(extent, procs)
     counts = {n for n in divisors(procs) if n <= most}
     if extent <= SHORT:
         return list(range(1, most + 1))
-    root = math.isqrt(extent) + 1  # a count or its block is at most this
+    root = math.isqrt(extent) + 1  # the count or its block is at most this
     counts |= set(range(1, min(most, root, FULL) + 1))
     if most > root:
         sizes = range(1, min(root, FULL) + 1)
@@ -44,7 +44,7 @@ def useful_counts(extent: int, procs: int) -> list[int]:
 
 
 def _smooth(most: int) -> Iterator[int]:
-    """Numbers up to `most` with prime factors 2, 3, 5 and 7 only."""
+    """The numbers up to `most` without prime factors above 7."""
     numbers = [1]
     for prime in (2, 3, 5, 7):
         for number in list(numbers):
@@ -55,7 +55,7 @@ def _smooth(most: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Space:
-    """Grids of at most (or, if `exact`, exactly) `procs` processes; `fixed` pins some axes."""
+    """The grids of at most (if `exact`: exactly) `procs` processes. `fixed`: axis -> its pinned count."""
 
     nest: Nest
     procs: int
@@ -63,14 +63,14 @@ class Space:
     exact: bool = False
 
     def counts(self, axis: Axis) -> list[int]:
-        """Processes that may stand along one axis."""
+        """The candidate counts of one axis, ascending."""
         return self._counts[axis]
 
     @cached_property
     def _counts(self) -> dict[Axis, list[int]]:
-        return {axis: self._admitted(axis) for axis in AXES}
+        return {axis: self._candidates(axis) for axis in AXES}
 
-    def _admitted(self, axis: Axis) -> list[int]:
+    def _candidates(self, axis: Axis) -> list[int]:
         if axis in self.fixed:
             return [self.fixed[axis]]
         extent = getattr(self.nest.extents, axis)
@@ -79,15 +79,15 @@ class Space:
         return useful_counts(extent, self.procs)
 
     def block(self, axis: Axis, parts: int) -> int:
-        """The largest block along an axis."""
+        """The length of the largest block along an axis."""
         return -(-int(getattr(self.nest.extents, axis)) // parts)
 
     @cached_property
     def least_work(self) -> int | None:
-        """w*: iterations of the most loaded process, at best; None when no grid exists.
+        """w*: the least iterations of the most loaded process, or None if no grid exists.
 
-        Axis by axis, the least work for every number of processes; a state is dropped when even an even
-        cut of what is left, over all processes that are left, would not beat a grid that is known.
+        Dynamic programming over the axes: number of processes -> least work so far. A state is dropped if
+        an even split of the remaining iterations over the remaining processes is worse than a known grid.
         """
         known = self._some_work()
         states = {1: 1}
@@ -111,25 +111,25 @@ class Space:
         return min(works, default=None)
 
     def _some_work(self) -> int | None:
-        """The least work among a few grids: one axis is cut as finely as it goes, then the others in turn."""
+        """The least work of a few grids. Each splits one axis as far as possible, then the others in turn."""
         works = []
         for first in AXES:
-            room, work = self.procs, 1
+            procs, work = self.procs, 1
             for axis in (first, *(axis for axis in AXES if axis != first)):
                 counts = self.counts(axis)
-                fitting = [n for n in counts if room % n == 0] if self.exact else counts
-                at = bisect_right(fitting, room)
+                fitting = [n for n in counts if procs % n == 0] if self.exact else counts
+                at = bisect_right(fitting, procs)
                 if at == 0:
                     break
-                room, work = room // fitting[at - 1], work * self.block(axis, fitting[at - 1])
+                procs, work = procs // fitting[at - 1], work * self.block(axis, fitting[at - 1])
             else:
-                if room == 1 or not self.exact:
+                if procs == 1 or not self.exact:
                     works.append(work)
         return min(works, default=None)
 
     @cached_property
     def x_grids(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """All (processes, iterations of the largest block, parts along b, d, h, w); by processes."""
+        """All (processes, iterations of the largest block, counts of b, d, h, w), ascending."""
         grids: list[tuple[int, int, tuple[int, ...]]] = [(1, 1, ())]
         for axis in X_AXES:
             options = [(parts, self.block(axis, parts)) for parts in self.counts(axis)]
@@ -143,7 +143,7 @@ class Space:
         return sorted(grids)
 
     def channel_grids(self) -> Iterator[PerAxis]:
-        """All grids over g, c and k alone."""
+        """All grids that split only g, c and k."""
         for g in self.counts("g"):
             for c in self.counts("c"):
                 for k in self.counts("k"):
@@ -152,27 +152,28 @@ class Space:
 
 
 def work_cap(least_work: int, balance: float) -> int:
-    """The most iterations that a process may be loaded with: (1 + balance)·w*, `balance` as it is written."""
+    """The most iterations of a process: (1 + balance)·w*, with the decimal value of `balance`."""
     return least_work + int(Fraction(str(balance)) * least_work)
 
 
 def all_grids(space: Space, procs: int) -> list[PerAxis]:
-    """Every grid of a space."""
+    """Every grid of a space with at most (if the space is exact: exactly) `procs` processes."""
     grids = []
     for channels in space.channel_grids():
-        room = procs // channels.size
+        most = procs // channels.size
         for count, _, (b, d, h, w) in space.x_grids:
-            if count > room:
+            if count > most:
                 break
-            if count == room or not space.exact:
+            if count == most or not space.exact:
                 grids.append(PerAxis(b, channels.g, d, h, w, channels.c, channels.k))
     return grids
 
 
 def _undominated(states: dict[int, int]) -> dict[int, int]:
-    kept: dict[int, int] = {}
+    """processes -> work, without states that have no less work than one with fewer processes."""
+    result: dict[int, int] = {}
     least = None
     for procs in sorted(states):
         if least is None or states[procs] < least:
-            least = kept[procs] = states[procs]
-    return kept
+            least = result[procs] = states[procs]
+    return result

@@ -149,7 +149,7 @@ class _TilingSearch:
             yield from self._nested(tensor, swapped)
 
     def _nested(self, tensor: Tensor, swapped: bool) -> Iterator[PassPlan]:
-        """The plans with both inner loops, coarsest outer loop first, because that loop causes the reloads."""
+        """The plans with both inner loops, in the order of the outer one, which causes the reloads."""
         stream, outer, inner = self._plan(tensor, swapped=swapped).order
         for counts in self._that_fit(tensor, outer, ONES, stream + inner):
             least = self._reloaded(tensor, counts, inner, swapped)

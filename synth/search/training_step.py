@@ -1,19 +1,20 @@
-"""One training step of a layer: its passes on one grid, and what is kept in memory between them.
+"""One training step of a layer: its passes on one grid, and the slices that passes reuse.
 
-    pass              reads       writes   what it can find kept
+    pass              reads       writes   can reuse
     forward           In, Ker     Out      nothing
-    backward-data     dOut, Ker   dIn      Ker, from the forward pass
-    backward-filter   dOut, In    dKer     In, from the forward pass; dOut, from backward-data
+    backward-data     dOut, Ker   dIn      Ker, saved by the forward pass
+    backward-filter   dOut, In    dKer     In, saved by the forward pass; dOut, saved by backward-data
 
-The two gradients may come either way around (dOut is then found by the other one). The sums of the first
-travel while the second is computed, so the one with more words to sum goes first.
+The two gradients may have either order; the second one can reuse dOut. The reduction of the first gradient
+overlaps with the computation of the second, so the gradient with more words to reduce comes first.
 
-Without keeping, every tensor moves three times (twice gathered, once summed); each kept tensor saves one
-gather, so keeping all three saves a third of the words. It costs memory: a kept slice lives from the pass
-that gathers it to the pass that finds it. Which tensors to keep is part of the search.
+Without reuse every tensor is communicated three times: two gathers and one reduction. Each reused tensor
+saves one gather, so reusing all three saves a third of the words. Reuse costs memory, because a saved slice
+stays in memory from the pass that gathers it to the pass that reuses it. The search also decides which
+tensors to reuse.
 
-A transposed convolution does backward-data first: In and Out change places above. Where a gradient is not
-wanted (dIn of the first layer of a network) there are two passes, and one tensor that both read.
+A transposed convolution does backward-data first, so In and Out are exchanged above. A step without one of
+the gradients (dIn of the first layer of a network) has two passes, which share one tensor.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from synth.schedule.volume import received
 from synth.search.tiling_search import TilingChoice, choose_tiling
 
 
-def pass_templates(kept: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan, ...]:
-    """The passes, each with what it keeps and finds kept when `kept` is kept between passes.
+def pass_templates(reused: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan, ...]:
+    """A `PassPlan` per pass with its saved and reused tensors, and without a tiling.
 
-    Of `kept`, what one pass alone reads is left out.
+    `reused`: the tensors that a later pass reuses. Tensors that only one pass reads are ignored.
     """
-    lives = reuse_intervals(sequence)
-    kept = kept & lives.keys()
+    intervals = reuse_intervals(sequence)
+    reused = reused & intervals.keys()
     return tuple(
         PassPlan(
             pass_=pass_,
-            reuses=frozenset(t for t in kept if lives[t][1] == pass_),
-            saves=frozenset(t for t in kept if lives[t][0] == pass_),
+            reuses=frozenset(t for t in reused if intervals[t][1] == pass_),
+            saves=frozenset(t for t in reused if intervals[t][0] == pass_),
         )
         for pass_ in sequence
     )
@@ -52,53 +53,56 @@ def pass_templates(kept: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[
 def preferred_orders(
     footprints: Footprints, transposed: bool = False, gradients: Collection[Tensor] = GRADIENTS
 ) -> tuple[Passes, ...]:
-    """The orders of the passes, best first: the gradient with more words to sum is computed first."""
+    """The possible orders of the passes, best first: the first gradient has more words to reduce."""
 
-    def arriving(sequence: Passes) -> int:
+    def reduced_words(sequence: Passes) -> int:
         written = WRITES[sequence[1]]
         return (footprints.distribution.group_size(written) - 1) * footprints.carried(written)
 
-    return tuple(sorted(sequences(transposed, gradients), key=arriving, reverse=True))
+    return tuple(sorted(sequences(transposed, gradients), key=reduced_words, reverse=True))
 
 
 def unused_resident_words(
-    footprints: Footprints, kept: frozenset[Tensor], sequence: Passes, pass_: Pass
+    footprints: Footprints, reused: frozenset[Tensor], sequence: Passes, pass_: Pass
 ) -> int:
-    """Words alive during a pass that are none of its business, at most.
+    """Upper bound on resident words that the pass neither reads nor writes.
 
-    A backward pass leaves the tensor alone whose gradient it computes: its share waits, and its slice where
-    that was kept. Beside the last pass stays the gradient that was computed before it.
+    These are the shard of the tensor whose gradient the pass computes, its slice if it is saved, and the
+    gradients of earlier passes.
     """
     if pass_ == sequence[0]:
         return 0
-    waits, before = WRITES[pass_], sequence[1 : sequence.index(pass_)]
-    words = footprints.shares[waits] + (footprints.slice(waits) if waits in kept else 0)
-    return words + sum(footprints.shares[WRITES[earlier]] for earlier in before)
+    unused, earlier = WRITES[pass_], sequence[1 : sequence.index(pass_)]
+    words = footprints.shares[unused] + (footprints.slice(unused) if unused in reused else 0)
+    return words + sum(footprints.shares[WRITES[each]] for each in earlier)
 
 
 def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], overlap: bool = False) -> Memory:
-    """The most words a process holds over the passes, what waits for later ones included.
+    """The memory of a training step: the maximum over its passes, with resident words of other passes.
 
-    overlap: whether the sums of the first gradient travel while the second one is computed.
+    `overlap`: whether the reduction of the first gradient overlaps with the computation of the second.
     """
-    kept = pass_plans[0].saves | pass_plans[1].saves
+    reused = pass_plans[0].saves | pass_plans[1].saves
     sequence = tuple(pass_plan.pass_ for pass_plan in pass_plans)
     passes = [
         footprints.memory(pass_plan).beside(
-            unused_resident_words(footprints, kept, sequence, pass_plan.pass_)
+            unused_resident_words(footprints, reused, sequence, pass_plan.pass_)
         )
         for pass_plan in pass_plans
     ]
     if overlap:
-        more = footprints.travelling(pass_plans[1]) - footprints.shares[WRITES[sequence[1]]]
-        passes[2] = passes[2].beside(more)
+        in_flight = footprints.travelling(pass_plans[1]) - footprints.shares[WRITES[sequence[1]]]
+        passes[2] = passes[2].beside(in_flight)
     return reduce(Memory.most, passes)
 
 
 def reduction_overlaps(
     footprints: Footprints, pass_plans: Sequence[PassPlan], limit_words: int | None
 ) -> bool:
-    """Whether the sums of the first gradient travel under the second: there are both, and memory for it."""
+    """Whether the reduction of the first gradient overlaps with the computation of the second.
+
+    This needs two gradients and enough memory.
+    """
     if len(pass_plans) < len(PASSES) or footprints.distribution.group_size(pass_plans[1].written) == 1:
         return False
     return limit_words is None or training_memory(footprints, pass_plans, True).words <= limit_words
@@ -112,9 +116,11 @@ def choose_training_tilings(
     transposed: bool = False,
     gradients: Collection[Tensor] = GRADIENTS,
 ) -> tuple[TilingChoice | None, int]:
-    """The plans of the passes that move the fewest words in all, and the least memory needed.
+    """Choose the tilings and the reused tensors of a training step that move the fewest words.
 
-    Words are those of the process that receives most over the whole step; `panels` as for `fit`.
+    Returns the choice, or None if none fits `limit_words`, and the least memory in words that any choice
+    needs. The words are those of the process that receives most over the whole step. The other arguments
+    are those of `choose_tiling`.
     """
     footprints = Footprints(distribution)
     best: TilingChoice | None = None
@@ -122,30 +128,32 @@ def choose_training_tilings(
     orders = preferred_orders(footprints, transposed, gradients)
 
     @cache
-    def fewest(kept: frozenset[Tensor]) -> int:
-        """Words in either order, were there memory enough."""
-        return _words(distribution, pass_templates(kept, orders[0]))
+    def fewest(reused: frozenset[Tensor]) -> int:
+        """The words with unlimited memory, which do not depend on the order of the passes."""
+        return _words(distribution, pass_templates(reused, orders[0]))
 
-    for kept in reuse_choices(orders[0], limit_words is None):
-        if best is not None and fewest(kept) >= best.words:
+    for reused in reuse_choices(orders[0], limit_words is None):
+        if best is not None and fewest(reused) >= best.words:
             continue
         for sequence in orders:
-            chosen, needed = choose_pass_tilings(footprints, stationary, limit_words, kept, panels, sequence)
+            chosen, needed = choose_pass_tilings(
+                footprints, stationary, limit_words, reused, panels, sequence
+            )
             least = needed if least is None else min(least, needed)
             if chosen is not None and (best is None or chosen.words < best.words):
                 best = chosen
-            if chosen is not None and chosen.words == fewest(kept):
+            if chosen is not None and chosen.words == fewest(reused):
                 break
     assert least is not None
     return best, least
 
 
 def reuse_choices(sequence: Passes, all_fit: bool) -> Iterator[frozenset[Tensor]]:
-    """What may be kept between passes, most first; with enough memory everything is."""
+    """The sets of tensors that passes may reuse, largest first. `all_fit`: only the set of all of them."""
     tensors = reuse_intervals(sequence)
     for count in range(len(tensors), -1, -1):
-        for kept in combinations(tensors, count):
-            yield frozenset(kept)
+        for reused in combinations(tensors, count):
+            yield frozenset(reused)
         if all_fit:
             return
 
@@ -154,41 +162,41 @@ def choose_tilings_reusing(
     distribution: Distribution,
     stationary: Sequence[Tensor],
     limit_words: int | None,
-    kept: frozenset[Tensor],
+    reused: frozenset[Tensor],
     transposed: bool,
     gradients: Collection[Tensor] = GRADIENTS,
 ) -> tuple[TilingChoice | None, int]:
-    """`choose_pass_tilings` in the preferred order of the passes, as networks plan and run a layer."""
+    """`choose_pass_tilings` in the preferred order of the passes. Network plans and their runs use it."""
     footprints = Footprints(distribution)
     sequence = preferred_orders(footprints, transposed, gradients)[0]
-    reused = kept & reuse_intervals(sequence).keys()
-    return choose_pass_tilings(footprints, stationary, limit_words, reused, sequence=sequence)
+    reusable = reused & reuse_intervals(sequence).keys()
+    return choose_pass_tilings(footprints, stationary, limit_words, reusable, sequence=sequence)
 
 
 def choose_pass_tilings(
     footprints: Footprints,
     stationary: Sequence[Tensor],
     limit_words: int | None,
-    kept: frozenset[Tensor],
+    reused: frozenset[Tensor],
     panels: int | None = None,
     sequence: Passes = PASSES,
 ) -> tuple[TilingChoice | None, int]:
-    """The plans of the passes when exactly `kept` is kept between them; None if over `limit_words`.
+    """Choose the tilings of all passes, if they reuse exactly the tensors `reused`.
 
-    Also the least memory needed, in words.
+    Returns the choice, or None if none fits `limit_words`, and the least memory in words that any needs.
     """
     distribution = footprints.distribution
     pass_plans: list[PassPlan] = []
     used_words = needed = 0
-    for role in pass_templates(kept, sequence):
-        alive = unused_resident_words(footprints, kept, sequence, role.pass_)
-        left = None if limit_words is None else limit_words - alive
-        wanted = 1 if panels is None and _travels_whole(distribution, role, sequence) else panels
-        found, least = choose_tiling(distribution, stationary, left, role, wanted)
-        needed = max(needed, least + alive)
+    for template in pass_templates(reused, sequence):
+        resident = unused_resident_words(footprints, reused, sequence, template.pass_)
+        available = None if limit_words is None else limit_words - resident
+        wanted = 1 if panels is None and _reduces_at_once(distribution, template, sequence) else panels
+        found, least = choose_tiling(distribution, stationary, available, template, wanted)
+        needed = max(needed, least + resident)
         if found is not None:
             pass_plans.append(found.first)
-            used_words = max(used_words, found.used_words + alive)
+            used_words = max(used_words, found.used_words + resident)
     if len(pass_plans) < len(sequence):
         return None, needed
     if reduction_overlaps(footprints, pass_plans, limit_words):
@@ -196,12 +204,13 @@ def choose_pass_tilings(
     return TilingChoice(tuple(pass_plans), _words(distribution, pass_plans), used_words), needed
 
 
-def _travels_whole(distribution: Distribution, role: PassPlan, sequence: Passes) -> bool:
-    """Whether the sums of a pass are all that could stream in it: under the next pass they travel at once."""
-    at_hand = (t in role.reuses or distribution.group_size(t) == 1 for t in role.reads)
-    return sequence[1:-1] == (role.pass_,) and distribution.group_size(role.written) > 1 and all(at_hand)
+def _reduces_at_once(distribution: Distribution, template: PassPlan, sequence: Passes) -> bool:
+    """Whether a pass needs one panel only: it streams nothing but a reduction that overlaps with a pass."""
+    is_first_gradient = sequence[1:-1] == (template.pass_,)
+    local = (t in template.reuses or distribution.group_size(t) == 1 for t in template.reads)
+    return is_first_gradient and distribution.group_size(template.written) > 1 and all(local)
 
 
 def _words(distribution: Distribution, pass_plans: Sequence[PassPlan]) -> int:
-    """Words of the process that receives most over all passes."""
+    """The words of the process that receives most over all passes."""
     return reduce(add, (received(distribution, pass_plan) for pass_plan in pass_plans)).most_with()

@@ -28,6 +28,7 @@ from synth.schedule.volume import received
 from synth.search import branch_and_bound as search_module
 from synth.search.branch_and_bound import Request, search
 from synth.search.grid_ranges import Ranges
+from synth.search.heavy_processes import heavy_words
 from synth.search.training_step import pass_templates
 
 PROCS = st.integers(1, 24)
@@ -174,25 +175,25 @@ def test_awkward_numbers_of_processes(procs: int, used: int, words: int) -> None
 @pytest.mark.parametrize(("procs", "fitted", "ranges"), [(61, 4, 450), (1000, 1, 1700)])
 def test_the_bounds_leave_little_to_look_at(task: Task, procs: int, fitted: int, ranges: int) -> None:
     """Of 2 666 grids, or 82 560, a few are fitted and ten bounded by processes, the rest in ranges."""
-    looked_at: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
 
-    def counted(owner: type, name: str) -> None:
+    def counted(owner: object, name: str) -> None:
         function = getattr(owner, name)
 
         def call(*given: object) -> object:
-            looked_at[name] += 1
+            calls[name] += 1
             return function(*given)
 
         patch.setattr(owner, name, call)
 
     with pytest.MonkeyPatch.context() as patch:
-        counted(search_module._Search, "_fit")
-        counted(search_module._Search, "_loaded")
+        counted(search_module._Search, "_choose_tiling")
+        counted(search_module, "heavy_words")
         counted(Ranges, "bound")
         search(Request(CONV4, procs, pass_=task))
-    assert looked_at["_fit"] <= fitted
-    assert looked_at["_loaded"] <= 10
-    assert looked_at["bound"] <= ranges
+    assert calls["_choose_tiling"] <= fitted
+    assert calls["heavy_words"] <= 10
+    assert calls["bound"] <= ranges
 
 
 def test_a_prime_is_worse_than_an_idle_process() -> None:
@@ -212,12 +213,12 @@ def test_no_balance_is_no_choice() -> None:
 @given(distributions(small_nests()), st.sampled_from(TASKS))
 def test_heavy_processes_receive_no_less_than_their_bound(d: Distribution, task: Task) -> None:
     """No more than the most, and no less than the last of those with the largest block along every axis."""
-    roles_ = pass_templates(frozenset(TENSORS)) if task == "training" else (PassPlan(pass_=task),)
-    words = reduce(add, (received(d, pass_plan) for pass_plan in roles_))
+    pass_plans = pass_templates(frozenset(TENSORS)) if task == "training" else (PassPlan(pass_=task),)
+    words = reduce(add, (received(d, pass_plan) for pass_plan in pass_plans))
     blocks = {at: d.work(at) for at in map(d.at, d.ranks)}
     sizes = {at: tuple(high - low for low, high in block.values()) for at, block in blocks.items()}
     last = max(at for at, size in sizes.items() if size == d.most_work)
-    loaded = search_module._Search(Request(d.nest, d.grid.size, pass_=task))._loaded(d)
+    loaded = heavy_words(d, Request(d.nest, d.grid.size, pass_=task).sequences[0])
     if d.grid.d == d.grid.h == d.grid.w == 1 or task in (
         "forward",
         "backward-filter",
@@ -240,7 +241,7 @@ def test_the_bound_by_heavy_processes_is_exact_far_from_the_padding(
     high, wide = same_window(rows[0], kernel[0]), same_window(columns[0], kernel[1] if columns[0] > 1 else 1)
     nest = Nest(PerAxis(b=2, h=rows[0], w=columns[0], c=4, k=4), Window(1), high, wide)
     d = Distribution(nest, PerAxis(h=rows[1], w=columns[1], k=2))
-    loaded = search_module._Search(Request(nest, d.grid.size))._loaded(d)
+    loaded = heavy_words(d, ("forward",))
     assert loaded == received(d, PassPlan()).most()["total"]
 
 

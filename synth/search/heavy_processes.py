@@ -1,0 +1,50 @@
+"""A lower bound of the received words of a grid, from a few of its most loaded processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from synth.layer.axes import SPATIAL, Axis, PerAxis
+from synth.layer.intervals import overlap, volume
+from synth.layer.nest import Nest
+from synth.layer.passes import WRITES, Passes, reads
+from synth.schedule.distribution import Distribution
+
+
+def heavy_words(distribution: Distribution, passes: Passes) -> int:
+    """Lower bound of the words that the most receiving process of a grid receives in some passes.
+
+    The bound holds for any tiling, and if every reusable tensor is reused. It is the maximum over the
+    processes of `_heavy_coordinates`.
+    """
+    gathered = {tensor for pass_ in passes for tensor in reads(pass_)}
+    reduced = [WRITES[pass_] for pass_ in passes]
+    most = 0
+    for at in _heavy_coordinates(distribution):
+        words = 0
+        for tensor in gathered:
+            needed = distribution.needed(tensor, at)
+            words += volume(needed) - volume(overlap(needed, distribution.owned(tensor, at)))
+        for tensor in reduced:
+            words += (distribution.group_size(tensor) - 1) * volume(distribution.carried(tensor, at))
+        most = max(most, words)
+    return most
+
+
+def _heavy_coordinates(distribution: Distribution) -> Iterator[PerAxis]:
+    """Grid coordinates with the largest block along every axis.
+
+    The first process owns the largest shards, the last one the smallest.
+    """
+    nest, grid = distribution.nest, distribution.grid
+    last = PerAxis(*((extent - 1) % parts for extent, parts in zip(nest.extents, grid, strict=True)))
+    rows = {axis: _unpadded_block(nest, axis, getattr(grid, axis)) for axis in SPATIAL}
+    yield PerAxis(**rows)
+    yield PerAxis(**{axis: int(getattr(grid, axis) > 2) for axis in SPATIAL})  # less padding, maybe shorter
+    yield last._replace(**rows)
+    yield last
+
+
+def _unpadded_block(nest: Nest, axis: Axis, parts: int) -> int:
+    """The index of a longest block with the least padding: the second, if it is as long as the first."""
+    return 1 if parts > 2 and (getattr(nest.extents, axis) - 1) % parts > 0 else 0
