@@ -1,11 +1,11 @@
-"""Who works on what and who owns what: rank -> intervals, for every tensor, before and after the pass.
+"""Work and ownership: rank -> intervals of the nest, and of every tensor before and after the pass.
 
 Three boxes of a tensor matter to a process:
-    needed   what its work block touches (for In: the rows its output rows read)
-    owned    what it alone stores; the owned boxes of all processes partition the tensor
-    carried  its part of the needed slice: what it hands to its group. For Ker and Out this is what it
-             owns; for In it is what it owns widened by the halo rows that neighbours own.
-The carried boxes of a group partition the needed slice of that group.
+    needed   the slice: what the process's work block accesses (of In, the rows that its output rows read)
+    owned    the shard: what the process alone stores. The shards of all processes partition the tensor
+    carried  the part of the slice that the process sends to its group: its shard, for In widened by the
+             halo rows that neighbours own
+The carried boxes of a group partition the slice of that group.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from synth.schedule.slice_shares import WANTED, Share, member_parts, share_of
 class Distribution:
     """Blocks and ownership of one nest on one process grid.
 
-    `order` says how the axes run over the ranks; who owns what at which coordinates does not depend on it.
+    order: how the axes run over the ranks. What the process at some coordinates owns does not depend on it.
     """
 
     nest: Nest

@@ -20,8 +20,8 @@ KINDS = 16  # kinds of blocks along a dimension that are distinguished
 class HaloRows:
     """Rows along one spatial dimension over all blocks and their shares.
 
-    `kinds` has what matters of any of them: rows that are carried, those of them that are owned, and owned
-    rows counted for every block that reads them, the own one included.
+    kinds: per kind of block, its carried rows, the owned rows among them, and its owned rows counted once
+    for every block that reads them, the own block included.
     """
 
     carried: int  # at most
@@ -32,7 +32,7 @@ class HaloRows:
 
 @cache
 def halo_rows(window: Window, out: int, parts: int, members: int = 1) -> HaloRows:
-    """What blocks of rows need beyond the rows they own, where `members` share the rows of each."""
+    """Rows that blocks carry beyond the rows they own; `members` share the rows of each block."""
     if parts * members > EXACT:
         widest = _reach_bound(window, -(-out // parts))
         return HaloRows(widest, 0, True, ((widest, 0, _wanted_bound(window, out, parts, members)),))
@@ -49,9 +49,9 @@ def halo_rows(window: Window, out: int, parts: int, members: int = 1) -> HaloRow
 
 
 def _foremost(rows: Many) -> tuple[tuple[int, int, int], ...]:
-    """Of `HaloRows.kinds` those that move more than others: more carried, fewer kept, more wanted.
+    """The kinds of blocks that no other kind dominates: more carried, fewer kept or more wanted rows.
 
-    One that is none of them, and moves more than all, where they are many.
+    If there are many, one kind that dominates all of them.
     """
     found: list[tuple[int, int, int]] = []
     for carried, kept, wanted in sorted({(c, -k, w) for c, k, w in rows.tolist()}, reverse=True):
@@ -63,9 +63,9 @@ def _foremost(rows: Many) -> tuple[tuple[int, int, int], ...]:
 
 
 def _wanted_bound(window: Window, out: int, parts: int, members: int) -> int:
-    """Owned rows, each counted for every block that reads it, at most.
+    """Upper bound on owned rows, each counted for every block that reads it.
 
-    Of two blocks beside each other both read no more than the frame of a row is longer than the stride.
+    Two neighbouring blocks share at most as many rows as a window is longer than the stride.
     """
     line, both = -(-window.size // parts), max(0, window.frame(1) - window.stride)
     own = -(-line // members)
@@ -74,7 +74,7 @@ def _wanted_bound(window: Window, out: int, parts: int, members: int) -> int:
 
 
 def plainly_padded(window: Window, extent: int, parts: int, tiles: int) -> bool:
-    """Whether the local kernel's own `padding=` serves every tile along a dimension."""
+    """Whether the `padding=` argument of the local kernel can express the padding of every tile."""
     return window.plain(0, extent) if parts * tiles == 1 else window.padding == 0
 
 

@@ -40,7 +40,7 @@ from synth.schedule.pass_program import (
 
 @dataclass(frozen=True)
 class Memory:
-    """Words a process holds at most, per phase. `words` is the largest phase."""
+    """The most words that a process holds, per phase; `words` is the maximum."""
 
     shares: int
     halo: int
@@ -49,7 +49,7 @@ class Memory:
     reduce: int
 
     def beside(self, words: int) -> Memory:
-        """The same with `words` more alive all the time."""
+        """The same with `words` more, live all the time."""
         phases = (self.halo, self.expand, self.loop, self.reduce)
         return Memory(self.shares + words, *(phase + words if phase else 0 for phase in phases))
 
@@ -66,14 +66,14 @@ class Memory:
 
 
 class Footprints:
-    """The largest shares, slices and tiles of one distribution; shared by all plans of a pass on it."""
+    """The largest shards, slices and panels of one distribution, in words."""
 
     def __init__(self, distribution: Distribution) -> None:
         self.distribution, self.nest, self.grid = distribution, distribution.nest, distribution.grid
         self.work = distribution.most_work
 
     def share(self, tensor: Tensor) -> int:
-        """The most words that a process owns of a tensor."""
+        """Words of the largest shard of a tensor."""
         parts = dict(self.distribution.shares[tensor])
         sizes = zip(DIMS[tensor], self.nest.shapes[tensor], strict=True)
         lines = ((dim, -(-n // getattr(self.grid, dim, 1))) for dim, n in sizes)
@@ -86,7 +86,7 @@ class Footprints:
 
     @cached_property
     def halo(self) -> tuple[int, int]:
-        """(words of the widened share of In, words that strips add to them); zeros without a halo."""
+        """(words of the widened shard of In, words that strips add to it); zeros without a halo."""
         nest, parts = self.nest, dict(self.distribution.shares["In"])
         flat = math.prod(-(-getattr(self.work, d) // parts.get(d, 1)) for d in ("b", "g", "c"))
         rows = [
@@ -103,7 +103,7 @@ class Footprints:
         return flat * widened, flat * (most - widened)
 
     def tile(self, tensor: Tensor, pass_plan: PassPlan) -> int:
-        """The most words of a tensor that one tile touches."""
+        """The most words of a tensor that one tile accesses: its largest panel."""
         t = pass_plan.sizes(self.work)
         match tensor:
             case "Ker":
@@ -118,7 +118,7 @@ class Footprints:
         return tile_rows(self.nest.windows[axis], extent, parts, getattr(pass_plan.counts, axis))
 
     def padded(self, pass_plan: PassPlan) -> int:
-        """Words of the padded copy of an In tile, where padding is not the same on both sides."""
+        """Words of the padded copy of an In tile; 0 if the kernel's own padding suffices."""
         t, words, plain = pass_plan.sizes(self.work), 1, True
         for axis in SPATIAL:
             window, extent = self.nest.windows[axis], getattr(self.nest.extents, axis)
@@ -127,7 +127,7 @@ class Footprints:
         return 0 if plain else t.b * t.g * t.c * words
 
     def in_transit(self, pass_plan: PassPlan) -> int:
-        """Words of partial sums sent, kept and received when one tile of the written tensor is reduced."""
+        """Words of partial sums sent, kept and received while one panel of the result is reduced."""
         written = pass_plan.written
         members = self.distribution.group_size(written)
         if members == 1:
@@ -136,7 +136,7 @@ class Footprints:
         return tile + (members - 1) * min(tile, self.carried(written))
 
     def travelling(self, pass_plan: PassPlan) -> int:
-        """The most words that the result of a pass takes from its last step to the finished share."""
+        """The most words of a result between the last step of a pass and its finished shard."""
         written = pass_plan.written
         away = pass_plan.stationary != written and pass_plan.steps > 1  # earlier panels are in their place
         tile = pass_plan if away else replace(pass_plan, counts=PerAxis())
@@ -146,11 +146,11 @@ class Footprints:
         return max(waiting, self.carried("In") + self.shares["In"] + sum(self.halo))
 
     def carried(self, tensor: Tensor) -> int:
-        """The most words that a process hands to, or sums for, its group."""
+        """The most words of a tensor that a process carries: sends to its group, or sums for it."""
         return self.halo[0] or self.shares["In"] if tensor == "In" else self.shares[tensor]
 
     def slice(self, tensor: Tensor) -> int:
-        """The most words that a work block touches of a tensor."""
+        """Words of the largest slice of a tensor."""
         return self.tile(tensor, PassPlan())
 
     def memory(self, pass_plan: PassPlan) -> Memory:

@@ -1,76 +1,72 @@
-"""Memory that no schedule of some grids can do without: what a range of grids is held against a limit by.
+"""Lower bound on the memory of every grid in a range, in words, for the branch and bound.
 
-Of what `memory` counts, these are always there: the shares of the tensors that are read, the sums for the
-share of the one that is written or its slice, the halo where rows are shared, and the stationary slice where
-several processes need it, twice while it is gathered or summed. All of it shrinks with the number of parts,
-so a range is bounded by its grid of the most parts; what several share, by its grid of the fewest.
+Of what `memory` counts, a process always holds: the shards of the tensors that are read, the sums of the
+result's shard or slice, the halo if blocks share rows, and the stationary slice if a group shares it, twice
+while it is gathered or summed. All of these shrink with the number of parts, so the grid with the most parts
+bounds a range. Whether a group shares a slice follows from the grid with the fewest parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from synth.layer.axes import LACKS, SPATIAL, TENSORS, PerAxis, Tensor
+from synth.layer.axes import LACKS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
-from synth.layer.passes import WRITES, Pass, Passes, reads, reuse_intervals
+from synth.layer.passes import WRITES, Passes, reuse_intervals
 from synth.layer.window import Window
+from synth.schedule.pass_plan import Structure
+from synth.schedule.pass_program import FRAMED, lowered
 
 Words = dict[Tensor, int]
 
 
 class LeastMemory:
-    """Lower bounds of the memory of grids, in words, for some stationary tensors.
+    """Lower bounds on the memory of grids, in words, over some stationary tensors.
 
-    sequences: the passes, in all orders that they may have.
+    sequences: the possible orders of the passes.
     """
 
     def __init__(self, nest: Nest, sequences: Sequence[Passes], stationary: Sequence[Tensor]) -> None:
         self.nest, self.sequences, self.stationary = nest, sequences, stationary
 
     def __call__(self, least: PerAxis, most: PerAxis, size: int) -> int:
-        """Words that a process holds at some time, on any grid between two, of `size` processes at most."""
+        """Words that a process holds on any grid from `least` to `most` of at most `size` processes."""
         shares = {tensor: -(-self.nest.words[tensor] // size) for tensor in TENSORS}
         slices = self._slices(most)
         return min(self._step(each, least, most, shares, slices) for each in self.sequences)
 
     def _step(self, sequence: Passes, least: PerAxis, most: PerAxis, shares: Words, slices: Words) -> int:
-        """One pass alone, or a training step: beside a backward pass wait shares of what it leaves alone."""
+        """One pass, or a training step: a backward pass also holds the shard of the tensor it ignores."""
         needed = waiting = 0
         for number, pass_ in enumerate(sequence):
             waiting += shares[WRITES[pass_]] if number else 0
-            found = [tensor for tensor, (_, finds) in reuse_intervals(sequence).items() if finds == pass_]
-            needed = max(needed, self._pass(pass_, found, least, most, shares, slices) + waiting)
+            intervals = reuse_intervals(sequence).items()
+            reuses = frozenset(tensor for tensor, (_, last) in intervals if last == pass_)
+            plans = (Structure(pass_, each, (), reuses, frozenset()) for each in self.stationary)
+            words = min(self._pass(plan, least, most, shares, slices) for plan in plans)
+            needed = max(needed, words + waiting)
         return needed
 
-    def _pass(
-        self,
-        pass_: Pass,
-        found: Sequence[Tensor],
-        least: PerAxis,
-        most: PerAxis,
-        shares: Words,
-        slices: Words,
-    ) -> int:
-        """One pass, in which the slices of some tensors may be found."""
-        written = WRITES[pass_]
-        base = sum(shares[tensor] for tensor in reads(pass_))
-        if written != "In" and "In" not in found and self._halo(least):
-            base += -(-slices["In"] // most.k)
-        carried = 0 if written == "In" and most.of(SPATIAL) > 1 else shares[written]
-        needs = []
-        for stays in self.stationary:
-            members = least.of(LACKS[stays])
-            if stays == written:  # summed whole: the slice, its copy that is sent, and what others send
-                sums = slices[stays] + (members - 1) * carried if members > 1 else 0
-                needs.append(slices[stays] + sums)
-            else:  # gathered whole: the slice, and its pieces on their way
-                copies = 0 if members == 1 else 1 if stays in found else 2
-                needs.append(carried + copies * slices[stays])
-        return base + min(needs)
+    def _pass(self, plan: Structure, least: PerAxis, most: PerAxis, shares: Words, slices: Words) -> int:
+        """One pass with one stationary tensor, whose reused slices may or may not be in memory."""
+        groups = tuple(tuple(a for a in LACKS[t] if getattr(least, a) > 1) for t in TENSORS)
+        fetches, gathers, _, reduces, _ = lowered(plan, groups, self._row_axes(least), ())
+        stationary, written = plan.stationary, plan.written
+        words = sum(shares[tensor] for tensor in plan.reads)
+        words += sum(-(-slices[rows.tensor] // most.k) for rows in fetches)
+        carried = 0 if written == FRAMED and most.of(SPATIAL) > 1 else shares[written]
+        if stationary != written:  # gathered whole: the slice, and its pieces in flight
+            alone = least.of(LACKS[stationary]) == 1
+            return words + carried + (0 if alone else 1 + len(gathers)) * slices[stationary]
+        words += slices[stationary]
+        for _ in reduces:  # reduced whole: the copy that is sent, and what others send
+            words += slices[stationary] + (least.of(LACKS[stationary]) - 1) * carried
+        return words
 
-    def _halo(self, least: PerAxis) -> bool:
-        """Whether neighbours share rows."""
-        return any(getattr(least, axis) > 1 and self.nest.windows[axis].overlap > 0 for axis in SPATIAL)
+    def _row_axes(self, least: PerAxis) -> tuple[Axis, ...]:
+        """The axes along which neighbours share rows on every grid of the range."""
+        windows = self.nest.windows
+        return tuple(a for a in SPATIAL if getattr(least, a) > 1 and windows[a].overlap > 0)
 
     def _slices(self, parts: PerAxis) -> Words:
         n = PerAxis(*(-(-extent // p) for extent, p in zip(self.nest.extents, parts, strict=True)))
@@ -85,6 +81,6 @@ class LeastMemory:
 
 
 def _rows_read(window: Window, size: int) -> int:
-    """Rows that a block of some positions reads at least, wherever the padding cuts it."""
+    """The fewest rows that a block of `size` positions reads, wherever the padding clips them."""
     beyond = window.stride * (window.out - 1) + window.dilation * (window.kernel - 1) + 1 - window.padding
     return max(0, window.frame(size) - window.padding - max(0, beyond - window.size))

@@ -1,9 +1,9 @@
-"""The plan of one pass: all that is decided besides the grid. Which tensor stays, how the block is tiled.
+"""The plan of one pass: every decision besides the grid, that is, the stationary tensor and the tiling.
 
-The stationary tensor's slice lives whole in every process. The other two stream through panels along the
-composite index that the stationary tensor lacks; that loop is outermost. When memory forces it, the two
-other composite indices are tiled as well, by two inner loops. A tile of a tensor is brought in (or reduced
-away) whenever it changes from one step to the next, exactly as `nest.Access.loads` counts it.
+Every process holds its whole slice of the stationary tensor. The other two tensors stream in panels along the
+composite index that the stationary tensor lacks; that loop is outermost. If memory requires it, two inner
+loops tile the other two composite indices. A panel of a tensor is gathered, or reduced, whenever it changes
+from one step to the next, as `nest.Access.loads` counts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""How a slice that several processes need is cut among them, so that every word has one owner.
+"""How a slice that a group shares is cut into shards, so that every word has one owner.
 
-The processes that differ only along a tensor's lacking index need the same slice of it (SPAA'21,
-"Initial Data Distribution"). Each of them owns a share. The paper cuts In and Ker along c; the best grids
-often have fewer channels than processes in the group, so any dimensions may be cut: balance matters,
-the dimension does not.
+Processes that differ only along a tensor's lacking index need the same slice of it (SPAA'21, "Initial Data
+Distribution"). Each of them owns a shard. The paper cuts In and Ker along c. The best grids often have fewer
+channels than processes in the group, so shards may be cut along any dimensions: only the balance matters.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from synth.layer.axes import Tensor
 
 Share = tuple[tuple[str, int], ...]  # (dimension, parts), the first varies slowest over the group
 
-# tensor -> the dimensions along which shares are cut, most wanted first
+# tensor -> the dimensions along which its shards are cut, in order of preference
 WANTED: dict[Tensor, tuple[str, ...]] = {
     "In": ("c", "g", "b", "h", "w", "d"),
     "Ker": ("c", "k", "g", "r", "s", "t"),
@@ -28,17 +27,17 @@ WANTED: dict[Tensor, tuple[str, ...]] = {
 
 @lru_cache(maxsize=65536)
 def share_of(members: int, extents: tuple[tuple[str, int], ...]) -> Share:
-    """The cut of a slice among `members` that leaves the least-served member the most words.
+    """The cut of a slice among `members` whose smallest shard is largest.
 
-    `extents` are the dimensions of the smallest slice, most wanted first. A single dimension that
-    divides evenly is taken at once; otherwise up to three dimensions are cut, fewest first.
+    extents: the dimensions of the smallest slice, in order of preference. One dimension is cut if it divides
+    evenly; otherwise up to three dimensions are cut, as few as possible.
     """
     if members == 1:
         return ()
     for dim, extent in extents:
         if extent % members == 0:
             return ((dim, members),)
-    # cutting one dimension of extent 1 does what cutting any of them does, and the first is most wanted
+    # dimensions of extent 1 are interchangeable: keep the preferred one
     flat = [dim for dim, extent in extents if extent == 1][1:]
     extents = tuple((dim, extent) for dim, extent in extents if dim not in flat)
     words = math.prod(extent for _, extent in extents)

@@ -1,12 +1,12 @@
-"""Received words: what every process gets that it did not own, exactly, for all processes at once.
+"""Received volume: the words that every process receives and did not own, exactly, for all processes at once.
 
 A process receives, per tensor,
-    read      Σ over tile visits (words of the tile - words it carries itself), and once, before, the
-              halo: words it carries for its group but does not own; nothing if the tensor was kept;
-    written   (g - 1) partial sums for each word it carries, per visit, where g processes share the slice;
-              and once, after, the halo: sums for its words that neighbours carry.
-All boxes are products of intervals, so the counts are products of per-dimension counts; they are computed
-as arrays over the process grid. The simulator and the running programs count the same words one by one.
+    read      Σ over its panels (words of the panel - words that it carries itself). Before the pass also the
+              halo: words that it carries for its group and does not own. Nothing if the slice is reused.
+    written   (g - 1) partial sums per panel for each word that it carries, if g processes share the slice.
+              After the pass also the halo: sums of its own words that neighbours carry.
+All boxes are products of intervals, so the counts are products of per-dimension counts. They are computed as
+arrays over the process grid. The simulator and the running programs count the same words one by one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ EVERY = 4096  # processes up to which every one is a class of its own
 class Received:
     """Words received by each process.
 
-    On a large grid most processes along an axis receive alike; words are held once per class of them.
+    On a large grid, most processes along an axis receive equally many words. Words are stored once per class
+    of such processes.
     """
 
     words: dict[str, Array]  # "In", "Ker", "Out" and "halo" -> words over the classes, axes as in `AXES`
@@ -120,7 +121,7 @@ def received(distribution: Distribution, pass_plan: PassPlan) -> Received:
 
 @lru_cache(maxsize=2)  # what a fit asks for again and again; more would hold much memory for nothing
 def received_by(distribution: Distribution, visits: Visits) -> Received:
-    """Words that each process receives by what it visits."""
+    """Words that each process receives with some visits."""
     counter = _Counter(distribution, visits)
     inputs, halo = counter.inputs()
     words = {"In": inputs, "Ker": counter.flat("Ker"), "Out": counter.flat("Out"), "halo": halo}
@@ -129,7 +130,7 @@ def received_by(distribution: Distribution, visits: Visits) -> Received:
 
 
 class _Lines:
-    """What no pass plan changes: where blocks, slices and shares lie along every dimension, over the grid.
+    """Blocks, slices and shards along every dimension, over the grid: equal for all pass plans.
 
     `classes` sorts the processes along every axis by their lengths of Ker and Out.
     """
@@ -182,7 +183,7 @@ def _lines(distribution: Distribution) -> _Lines:
 
 
 def _alike(parts: int, axis: int, factors: Factors, classes: Array | None = None) -> Array:
-    """Classes of the coordinates along an axis: alike in `classes` and in all lengths."""
+    """Classes of the coordinates along an axis: equal in `classes` and in all lengths."""
     columns = [
         np.moveaxis(each, axis, 0).reshape(parts, -1)
         for lines in factors.values()
@@ -218,7 +219,7 @@ class _Counter:
         self.first, self.classes = zip(*classes, strict=True)  # class -> a coordinate of it, and back
 
     def _classes(self, axis: int, inputs: Factors) -> tuple[Array, Array]:
-        """A coordinate of every class of processes along an axis, and coordinate -> its class."""
+        """One coordinate per class of processes along an axis, and coordinate -> class."""
         if self.grid.size <= EVERY:
             return np.arange(self.grid[axis]), np.arange(self.grid[axis])
         classes = _alike(self.grid[axis], axis, inputs, self.lines.classes[axis])
@@ -234,7 +235,7 @@ class _Counter:
         return (self.product(f"{tensor} slice") - self.product(f"{tensor} share")) * self.loads[tensor]
 
     def product(self, name: str) -> Array:
-        """Words of a box for every class: its lengths along all dimensions, multiplied."""
+        """Words of a box for every class: the product of its lengths."""
         words: Array = np.ones([1] * len(AXES), self.integer)
         for factor in self.factors[name]:
             picked = (

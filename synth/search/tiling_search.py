@@ -312,9 +312,8 @@ class _TilingSearch:
         """
         if self.panels is not None:
             return self.panels
-        template = self.template
-        streamed = {*template.reads, template.written} - template.reuses - template.saves - {tensor}
-        words = sum(self.footprints.slice(t) for t in streamed if self.distribution.group_size(t) > 1)
+        loop = pass_program(self.distribution, self._plan(tensor)).loop
+        words = sum(self.footprints.slice(node.tensor) for node in (*loop.gathers, *loop.reduces))
         size = words * self.distribution.nest.word_bytes
         return max(1, min(PANELS, size // PANEL_BYTES))
 

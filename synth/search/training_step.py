@@ -29,6 +29,7 @@ from synth.layer.passes import GRADIENTS, PASSES, WRITES, Pass, Passes, reuse_in
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints, Memory
 from synth.schedule.pass_plan import PassPlan
+from synth.schedule.pass_program import Reduce, pass_program
 from synth.schedule.volume import received
 from synth.search.tiling_search import TilingChoice, choose_tiling
 
@@ -205,10 +206,9 @@ def choose_pass_tilings(
 
 
 def _reduces_at_once(distribution: Distribution, template: PassPlan, sequence: Passes) -> bool:
-    """Whether a pass needs one panel only: it streams nothing but a reduction that overlaps with a pass."""
-    is_first_gradient = sequence[1:-1] == (template.pass_,)
-    local = (t in template.reuses or distribution.group_size(t) == 1 for t in template.reads)
-    return is_first_gradient and distribution.group_size(template.written) > 1 and all(local)
+    """Whether a pass needs one panel only: it moves nothing but a reduction that overlaps with a pass."""
+    moves = list(pass_program(distribution, template).collectives())
+    return sequence[1:-1] == (template.pass_,) and [type(node) for node in moves] == [Reduce]
 
 
 def _words(distribution: Distribution, pass_plans: Sequence[PassPlan]) -> int:

@@ -1,8 +1,8 @@
 """`synth simulate`: one process interprets the schedule of all ranks, with values or counting only.
 
-Every rank has its own store of boxes. A move is refused unless its source holds the words; a tile is
-refused unless its rank holds what it touches. What comes out: the assembled result, the words every rank
-received per tensor, and the most words it ever held. None of it uses the planner's formulas.
+Every rank has its own store of boxes. A move is refused unless its source holds the words; a tile is refused
+unless its rank holds the boxes that it accesses. The outcome is the assembled result, the words that every
+rank received per tensor, and the most words that it held at once. Nothing here uses the planner's formulas.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from types import MappingProxyType
 
 import numpy as np
 
-from synth.layer.axes import TENSORS, PerAxis, Tensor
+from synth.layer.axes import TENSORS, Tensor
 from synth.layer.intervals import Block, Box, contains, overlap, shape, volume, within
 from synth.schedule.schedule import Compute, Move, Round, Schedule
 from synth.simulation.numpy_kernels import Values
 from synth.simulation.numpy_kernels import run as run_kernel
 from synth.simulation.rank_state import (
     Held,
-    IncompleteResult,
     PanelMissing,
     RankState,
     add_box,
+    assembled,
     halo_is_filled,
     slices_are_filled,
+    start,
     sums_are_sent_once,
 )
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """Outcome: `out` in storage order (None when only counting), words received and held per rank."""
+    """The outcome: `out` in storage order (None when only counting), words received and held per rank."""
 
     out: Values | None
     received: dict[str, list[int]]  # "in", "ker", "out", "halo", "total" -> words by rank
@@ -40,12 +41,12 @@ class Simulation:
     steps: dict[tuple[str, int, Tensor], list[int]]  # (phase, step, tensor) -> words received by rank
 
     def most(self) -> dict[str, int]:
-        """The most words any rank received, as `words.Received.most`."""
+        """The most words that any rank received, as `volume.Received.most`."""
         return {name: max(words) for name, words in self.received.items()}
 
 
 def simulate(schedule: Schedule, one: Values | None = None, other: Values | None = None) -> Simulation:
-    """Interpret a schedule. With the two tensors that its pass reads, values are computed too.
+    """Interpret a schedule; with the two tensors that its pass reads, compute values, too.
 
     Both are whole, in storage order, with reduced input rows, and in the order of `passes.reads`: In and
     Ker for the forward pass. Raises `PanelMissing` and `IncompleteResult` when the schedule is wrong.
@@ -69,37 +70,11 @@ class _Interpreter:
         self.steps: dict[tuple[str, int, Tensor], Values] = {}
         self.now = Round("halo", 0)
         self.leaving = np.zeros(len(self.distribution.ranks), np.int64)  # sums on their way, by rank
-        self.ranks = [RankState() for _ in self.distribution.ranks]
-        for rank, state in enumerate(self.ranks):
-            self._start(state, self.distribution.at(rank), (one, other))
+        coordinates = map(self.distribution.at, self.distribution.ranks)
+        self.ranks = [start(self.distribution, self.program, at, (one, other)) for at in coordinates]
 
-    def _all(self, tensor: Tensor) -> Box:
+    def _whole(self, tensor: Tensor) -> Box:
         return tuple((0, n) for n in self.nest.shapes[tensor])
-
-    def _start(self, state: RankState, at: PerAxis, given: tuple[Values | None, Values | None]) -> None:
-        """Own shares, kept slices, and zeros for what the pass writes."""
-        d, written, pass_plan = self.distribution, self.written, self.pass_plan
-        for tensor, values in zip(pass_plan.reads, given, strict=True):
-            state.own[tensor] = self._part(tensor, d.owned(tensor, at), values)
-            state.live += volume(state.own[tensor].box)
-            if tensor in pass_plan.reuses:
-                state.tile[tensor] = self._part(tensor, d.needed(tensor, at), values)
-                apart = state.tile[tensor].box != state.own[tensor].box
-                state.live += volume(state.tile[tensor].box) if apart else 0
-            elif tensor in self.program.fills:
-                state.unfilled[tensor] = volume(d.needed(tensor, at))
-                state.live += state.unfilled[tensor]
-        carried = d.carried(written, at)
-        state.sums = Held(carried, self._zeros(carried))
-        if pass_plan.stationary == written:
-            whole = d.needed(written, at)
-            state.tile[written] = Held(whole, self._zeros(whole))
-            state.live += volume(whole)
-        else:
-            state.live += volume(carried)
-
-    def _part(self, tensor: Tensor, box: Box, values: Values | None) -> Held:
-        return Held(box, None if values is None else values[within(box, self._all(tensor))])
 
     def _zeros(self, box: Box) -> Values | None:
         return None if self.counting else np.zeros(shape(box), self.dtype)
@@ -117,7 +92,8 @@ class _Interpreter:
         total = self.received["in"] + self.received["ker"] + self.received["out"]
         received = {name: words.tolist() for name, words in {**self.received, "total": total}.items()}
         steps = {key: words.tolist() for key, words in self.steps.items()}
-        return Simulation(self._assemble(), received, [state.peak for state in self.ranks], steps)
+        out = None if self.counting else assembled(self.ranks, self.written, self._whole(self.written))
+        return Simulation(out, received, [state.peak for state in self.ranks], steps)
 
     def _round(self, now: Round, following: Round | None) -> None:
         self.now = now
@@ -140,13 +116,13 @@ class _Interpreter:
 
     @property
     def _alone(self) -> bool:
-        """Whether nobody shares the slices of the written tensor."""
+        """Whether the groups of the written tensor are single ranks."""
         return self.distribution.group_size(self.written) == 1
 
     # -- moves ----------------------------------------------------------------------------------------
 
     def _take(self, move: Move) -> Values | None:
-        """The words of a move, from its source; refused when the source does not hold them."""
+        """The values of a move, from its source. Raises `PanelMissing` if the source does not hold them."""
         state = self.ranks[move.source]
         if move.kind == "halo":
             held = state.own[move.tensor]
@@ -222,7 +198,7 @@ class _Interpreter:
                 self._bring(gather.tensor, rank, arriving.get((gather.tensor, rank), []))
 
     def _bring(self, tensor: Tensor, rank: int, pieces: Pieces) -> None:
-        """A rank gets the region that it needs now: what it carries of it, and the pieces that arrive.
+        """A rank assembles the region that it needs now from the part that it carries and from pieces.
 
         Members of a group carry disjoint boxes (and `_take` sees that they do): distinct sources, pieces
         inside the region and the right sum mean that they tile it.
@@ -246,7 +222,7 @@ class _Interpreter:
         state.touch(volume(region) if len(pieces) > 1 else 0)
 
     def _together(self, tensor: Tensor, region: Box, pieces: Pieces) -> Values | None:
-        """The values of a region; ranks that put the same pieces together share them."""
+        """The values of a region; ranks that assemble the same pieces share one array."""
         if self.counting:
             return None
         key = tensor, region, tuple(sorted((source, piece.box) for source, piece in pieces))
@@ -258,13 +234,13 @@ class _Interpreter:
         return self.made[key]
 
     def _region(self, tensor: Tensor, rank: int) -> Box:
-        """What a rank needs of a tensor in this round: for its tile, or for its whole block."""
+        """The box of a tensor that a rank needs in this round: of its tile, or of its whole block."""
         if self.now.phase == "expand":
             return self.distribution.needed(tensor, self.distribution.at(rank))
         return self.distribution.touched(tensor, self.now.computes[rank].tile)
 
     def _in_flight(self, following: Round) -> dict[int, int]:
-        """rank -> words of the next panels, which travel while this step computes, its own part copied."""
+        """rank -> words of the next panels, in flight while this step computes; the own part is copied."""
         words: dict[int, int] = {}
         for move in following.moves:
             for rank in move.targets:
@@ -298,7 +274,7 @@ class _Interpreter:
         state.touch(flight + int(self.leaving[compute.rank]) + volume(boxes[written]) + padded)
 
     def _add(self, tile: Block, boxes: dict[Tensor, Box], held: dict[Tensor, Held]) -> None:
-        """The local kernel's result is added to the tile of the written tensor."""
+        """Add the local kernel's result to the tile of the written tensor."""
         sums = held[self.written]
         one, other = (self._seen(held[t], boxes[t]) for t in self.pass_plan.reads)
         if sums.values is None or one is None or other is None or volume(boxes["In"]) == 0:
@@ -313,7 +289,7 @@ class _Interpreter:
     # -- results --------------------------------------------------------------------------------------
 
     def _reduce(self, moves: Iterable[Move], flight: Mapping[int, int] = MappingProxyType({})) -> None:
-        """Partial sums of the written panel go to their owners; every rank then drops the panel."""
+        """Send the partial sums of the written panel to their owners; then drop the panel on every rank."""
         moves = tuple(moves)
         sums_are_sent_once(self.ranks, self.written, moves)
         transit = np.zeros(len(self.ranks), np.int64)
@@ -339,7 +315,7 @@ class _Interpreter:
             state.live -= volume(panel.box) if panel else 0
 
     def _into_share(self, state: RankState) -> int:
-        """Add the own terms to the share; their words, of which a copy waits for those of the others."""
+        """Add a rank's own terms to its shard; returns their words, copied until the others' arrive."""
         panel = state.tile.get(self.written)
         if panel is None:
             return 0
@@ -349,7 +325,7 @@ class _Interpreter:
         return 0 if self._alone else volume(mine)
 
     def _finish(self, moves: Iterable[Move]) -> None:
-        """The stationary tensor was written: reduce it; the finished shares are new words."""
+        """Reduce a stationary result; the finished shards are new words."""
         for tensor in self.pass_plan.reads:
             self._drop(tensor)
         self._reduce(moves)
@@ -357,7 +333,7 @@ class _Interpreter:
             state.live += volume(state.sums.box)  # where nobody shares the slice, it is the slice itself
 
     def _return(self, moves: Iterable[Move]) -> None:
-        """Halo rows of dIn go back to their owners, who add them; then each keeps what it owns."""
+        """Send halo rows of dIn to their owners, who add them; then keep the owned rows only."""
         strips = np.zeros(len(self.ranks), np.int64)
         arriving: list[tuple[int, Box, Values | None]] = []
         for move in moves:
@@ -375,21 +351,6 @@ class _Interpreter:
             state.sums = mine
         for target, box, values in arriving:
             add_box(self.ranks[target].sums, box, values)
-
-    def _assemble(self) -> Values | None:
-        if self.counting:
-            return None
-        whole = self._all(self.written)
-        out = np.full(shape(whole), np.nan, self.dtype)
-        for state in self.ranks:
-            own = state.sums
-            if volume(own.box) and own.values is not None:
-                out[within(own.box, whole)] = own.values
-        if np.isnan(out).any():
-            raise IncompleteResult(
-                f"some words of {self.written} are owned by no rank, or were computed from NaN"
-            )
-        return out
 
 
 _NAMES = ("in", "ker", "out", "halo")

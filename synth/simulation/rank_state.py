@@ -1,23 +1,27 @@
-"""The memory of the ranks that `simulate` interprets a schedule for, and what must be true of their moves."""
+"""The memory of the simulated ranks, and the conditions that their moves must satisfy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from synth.base.errors import CheckError
-from synth.layer.axes import Tensor
-from synth.layer.intervals import Box, contains, overlap, volume, within
+from synth.layer.axes import PerAxis, Tensor
+from synth.layer.intervals import Box, contains, overlap, shape, volume, within
+from synth.schedule.distribution import Distribution
+from synth.schedule.pass_program import PassProgram
 from synth.schedule.schedule import Move
 from synth.simulation.numpy_kernels import Values
 
 
 class PanelMissing(CheckError):
-    """A rank computes with, or sends, words that are not there."""
+    """A rank computes with, or sends, words that it does not hold."""
 
 
 class IncompleteResult(CheckError):
-    """Some words of Out were never finished, or were finished twice."""
+    """Some words of the result were never completed, or were completed twice."""
 
 
 @dataclass
@@ -41,8 +45,53 @@ class RankState:
     peak: int = 0
 
     def touch(self, transient: int = 0) -> None:
-        """Note a moment at which `transient` more words are alive."""
+        """Record a moment at which `transient` more words are live."""
         self.peak = max(self.peak, self.live + transient)
+
+
+def start(
+    distribution: Distribution, program: PassProgram, at: PerAxis, given: tuple[Values | None, Values | None]
+) -> RankState:
+    """A rank's memory before a pass: shards and reused slices of what it reads, zeros for the result.
+
+    given: the two tensors that the pass reads, whole; None when only counting.
+    """
+    state, plan = RankState(), program.pass_plan
+    dtype = None if given[0] is None or given[1] is None else given[0].dtype
+    for tensor, values in zip(plan.reads, given, strict=True):
+        state.own[tensor] = _part(distribution, tensor, distribution.owned(tensor, at), values)
+        state.live += volume(state.own[tensor].box)
+        if tensor in plan.reuses:
+            state.tile[tensor] = _part(distribution, tensor, distribution.needed(tensor, at), values)
+            apart = state.tile[tensor].box != state.own[tensor].box
+            state.live += volume(state.tile[tensor].box) if apart else 0
+        elif tensor in program.fills:
+            state.unfilled[tensor] = volume(distribution.needed(tensor, at))
+            state.live += state.unfilled[tensor]
+    written = plan.written
+    carried, whole = distribution.carried(written, at), distribution.needed(written, at)
+    state.sums = Held(carried, None if dtype is None else np.zeros(shape(carried), dtype))
+    if program.loop.compute.stationary:
+        state.tile[written] = Held(whole, None if dtype is None else np.zeros(shape(whole), dtype))
+    state.live += volume(whole if program.loop.compute.stationary else carried)
+    return state
+
+
+def _part(distribution: Distribution, tensor: Tensor, box: Box, values: Values | None) -> Held:
+    whole = tuple((0, n) for n in distribution.nest.shapes[tensor])
+    return Held(box, None if values is None else values[within(box, whole)])
+
+
+def assembled(ranks: list[RankState], written: Tensor, whole: Box) -> Values:
+    """The result from the shards of all ranks. Raises `IncompleteResult` if a word has no owner."""
+    shards = ((state.sums.box, state.sums.values) for state in ranks if volume(state.sums.box))
+    sums = [(box, values) for box, values in shards if values is not None]
+    out = np.full(shape(whole), np.nan, next((own.dtype for _, own in sums), np.dtype("float64")))
+    for box, own in sums:
+        out[within(box, whole)] = own
+    if np.isnan(out).any():
+        raise IncompleteResult(f"some words of {written} are owned by no rank, or were computed from NaN")
+    return out
 
 
 def add_box(into: Held, box: Box, values: Values | None) -> None:
@@ -51,7 +100,7 @@ def add_box(into: Held, box: Box, values: Values | None) -> None:
 
 
 def halo_is_filled(ranks: list[RankState], moves: Iterable[Move]) -> None:
-    """What a rank carries is what it owns of it and one strip from each of some other owners.
+    """Check that a rank's carried box is its owned part and one strip from each of some other owners.
 
     Owners hold disjoint boxes (and `_take` sees that they do), so distinct sources and the right sum
     mean that no row is missing.
@@ -74,7 +123,7 @@ def halo_is_filled(ranks: list[RankState], moves: Iterable[Move]) -> None:
 
 
 def slices_are_filled(ranks: list[RankState]) -> None:
-    """The panels of a tensor that is kept had as many words as its slice; no two share any."""
+    """Check that the panels of a saved tensor have as many words as its slice."""
     for rank, state in enumerate(ranks):
         for tensor, words in state.unfilled.items():
             if words:
@@ -85,7 +134,7 @@ def slices_are_filled(ranks: list[RankState]) -> None:
 
 
 def sums_are_sent_once(ranks: list[RankState], written: Tensor, moves: Iterable[Move]) -> None:
-    """Every rank sends each word of its panel to the one rank that carries it, or carries it itself."""
+    """Check that every rank sends each word of its panel to the one rank that carries it."""
     sent = [[rank] for rank in range(len(ranks))]
     words = [0] * len(ranks)
     for move in moves:

@@ -1,4 +1,4 @@
-"""Is a schedule right, for all ranks at once? One error class per kind of fault.
+"""Checks that a schedule is right, for all ranks at once; one error class per kind of fault.
 
     IterationFault   some iteration of the nest is computed by no rank, or twice
     OwnershipFault   some word of a tensor has no owner, or two
@@ -25,11 +25,11 @@ from synth.simulation.interpreter import simulate
 
 
 class IterationFault(CheckError):
-    """An iteration is computed never, or more than once."""
+    """An iteration is never computed, or computed more than once."""
 
 
 class OwnershipFault(CheckError):
-    """A word is owned by nobody, or by several."""
+    """A word has no owner, or several."""
 
 
 class MemoryFault(CheckError):
@@ -105,7 +105,7 @@ def computed_once(schedule: Schedule) -> None:
 
 
 def _not_once(boxes: Iterable[Box], extents: tuple[int, ...]) -> tuple[tuple[int, ...], int] | None:
-    """A position that the boxes do not cover exactly once, and how often they cover it."""
+    """A position that the boxes do not cover exactly once, and how many boxes cover it."""
     filled = [box for box in boxes if all(low < high for low, high in box)]
     edges = []
     for dim, extent in enumerate(extents):

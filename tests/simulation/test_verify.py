@@ -20,8 +20,9 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.schedule import Move, Round, Schedule
 from synth.schedule.slice_shares import Share
-from synth.simulation.interpreter import IncompleteResult, PanelMissing, simulate
+from synth.simulation.interpreter import simulate
 from synth.simulation.numpy_kernels import reference
+from synth.simulation.rank_state import IncompleteResult, PanelMissing
 from synth.simulation.verify import (
     IterationFault,
     MemoryFault,
