@@ -62,7 +62,7 @@ REMEDY = "if this is meant: pytest --update-golden, then read the diff"
 
 def named(plan: Plan) -> Plan:
     """The plan with the name that planning gives its algorithm."""
-    return replace(plan, algorithm=algorithm_name(plan.layer, plan.distribution, plan.pass_plans))
+    return replace(plan, algorithm=algorithm_name(plan.layer, plan.procs, plan.distribution, plan.pass_plans))
 
 
 @pytest.fixture(scope="module")
