@@ -2,7 +2,7 @@
 
     python benchmarks/allreduce.py [ranks]
 
-One machine has no slow links, so this shows the overhead of messages from Python, not the gain across units.
+One machine has no slow links. So this shows the overhead of messages from Python, not the gain between units.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """bound <= geometric program <= integer optimum on random layers: `python benchmarks/chain.py --count 5000`.
 
-Three independent computations per problem, in both accountings, with and without a memory limit. Prints
-how many problems were tried and every violation; exit code 5 if there is one.
+Three independent computations per problem, in received and accessed words, with and without a memory limit.
+Prints the number of problems and every violation. Exit code 5 if there is one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def random_layer(rng: random.Random) -> Layer:
 
 
 def violations(layer: Layer, procs: int, scale: float | None) -> Iterator[str]:
-    """What is wrong on one problem; `scale`: memory in shares of the tensors, None for any amount."""
+    """The violations of one problem. scale: memory as a multiple of the tensors; None for any amount."""
     nest = layer.nest
     memory = None if scale is None else int(scale * nest.total_words / procs) + 8
     family = Family(nest)
@@ -74,7 +74,7 @@ def violations(layer: Layer, procs: int, scale: float | None) -> Iterator[str]:
     yield from ordered("received, balanced bound <= relaxation", balanced, family.received(procs, memory))
 
     if memory is not None:
-        return  # Eq. 3's memory is another one, and its integer search slow where it is short
+        return  # Eq. 3 limits another memory, and its integer search is slow if memory is short
     relaxed = family.accessed(procs)
     try:
         integer = float(accessed_optimum(nest, procs).cost)
@@ -100,7 +100,7 @@ def problems(count: int, seed: int = 0) -> Iterator[tuple[Layer, int, float | No
 
 
 def main() -> int:
-    """Runs the problems that are asked for."""
+    """Runs the requested problems."""
     flags = argparse.ArgumentParser(description=__doc__)
     flags.add_argument("--count", type=int, default=200)
     flags.add_argument("--seed", type=int, default=0)

@@ -1,9 +1,9 @@
 """How far twelve real layers are from their lower bounds: `python benchmarks/gap.py`.
 
-Twelve convolutions of ResNet-50 and VGG-16 (batch 32), P = 4, 16, 64, 256, 1024, ample memory. Two
-ratios: the integer optimum of Eq. 3 of SPAA'21 over the bound on accessed words, and the plan's received
-words over the bound on received words. As the layers are, and without padding (the input is then as large
-as the kernel needs): Eq. 3 charges for padding zeros and the bound does not.
+Twelve convolutions of ResNet-50 and VGG-16 (batch 32), P = 4, 16, 64, 256, 1024, ample memory. Two ratios:
+the integer optimum of Eq. 3 of SPAA'21 over the bound on accessed words, and the plan's received words over
+the bound on received words. Both are computed for the layers as they are, and without padding (with an
+input that is as large as the kernel needs), since Eq. 3 charges padding zeros and the bound does not.
 """
 
 from __future__ import annotations

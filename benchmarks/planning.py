@@ -1,4 +1,4 @@
-"""How long planning takes, from a cold start: whole processes, seconds and peak memory, medians.
+"""Planning time from a cold start: medians of seconds and peak memory of whole processes.
 
 python benchmarks/planning.py [--runs 5] [-o benchmarks/results/planning.md]
 """
@@ -40,7 +40,7 @@ def timed(arguments: list[str]) -> tuple[float, float]:
 
 def median_of(runs: int, arguments: list[str]) -> tuple[float, float, float]:
     """Median seconds, worst seconds, worst MiB."""
-    measured = [timed(arguments) for _ in range(runs + 1)][1:]  # the first warms the file cache
+    measured = [timed(arguments) for _ in range(runs + 1)][1:]  # the first run fills the file cache
     seconds = [each[0] for each in measured]
     return statistics.median(seconds), max(seconds), max(each[1] for each in measured)
 

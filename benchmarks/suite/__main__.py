@@ -22,7 +22,7 @@ from rich.console import Console
 from benchmarks.machine import describe
 from benchmarks.suite.hosts import Hosts, HostsError, add_options, asked
 from benchmarks.suite.kernels import write_whole
-from benchmarks.suite.launch import Asked, MeasuringError, lines, torchrun
+from benchmarks.suite.launch import BenchmarkRequest, MeasuringError, lines, torchrun
 from benchmarks.suite.lines import LAYERS, PROCS, QUICK, ROOT, WORKS
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.results import page
@@ -32,7 +32,7 @@ from synth.layer.layer import load_layer
 
 
 def arguments() -> argparse.Namespace:
-    """What is asked for."""
+    """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.suite",
         description=__doc__,
@@ -72,9 +72,9 @@ def arguments() -> argparse.Namespace:
 
 
 def calibrated(hosts: Hosts, procs: list[int], output: Path, layer: str, console: Console) -> str:
-    """The machine as it is before a layer, with each number of ranks: the pattern of the files.
+    """Measures the machine before a layer, with each number of ranks; returns the pattern of the files.
 
-    A machine that others use, too, is another one after half an hour.
+    The speed of a shared machine changes within half an hour.
     """
     folder = output.with_name(f"{output.name}-machines")
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def calibrated(hosts: Hosts, procs: list[int], output: Path, layer: str, console
 
 
 def main() -> int:
-    """Measure, print, write after every layer. Exit code 1 where some line could not be measured."""
+    """Measure, print, write after every layer. Exit code 1 if some line could not be measured."""
     args, console = arguments(), Console(width=None if sys.stdout.isatty() else 150)
     try:
         with asked(args) as hosts:
@@ -98,8 +98,8 @@ def main() -> int:
 
 
 def measured(args: argparse.Namespace, hosts: Hosts, console: Console) -> int:
-    """The exit code, once everything is measured."""
-    given = Asked(
+    """Measures everything; returns the exit code."""
+    given = BenchmarkRequest(
         tuple(args.work),
         tuple(args.peers),
         args.seconds,

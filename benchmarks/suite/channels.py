@@ -1,7 +1,7 @@
-"""Filter and channel parallelism by hand: activations cut along channels, before and after.
+"""Filter and channel parallelism by hand: activations are split along channels, before and after.
 
-Filter: a rank has some filters; In is gathered, Out comes out cut, dIn is summed and scattered.
-Channel: a rank has some input channels of all filters; Out is summed and scattered, dOut is gathered.
+Filter: a rank has some filters; In is gathered, Out is split, dIn is reduce-scattered.
+Channel: a rank has some input channels of all filters; Out is reduce-scattered, dOut is gathered.
 Both are given In cut along C and leave Out cut along K, so that either can follow either.
 """
 
@@ -22,7 +22,7 @@ from synth.runtime.grid.boxes import Box, within
 
 
 class FilterConv(torch.autograd.Function):
-    """Out of the own filters, from all of In."""
+    """Out of the rank's filters, from all of In."""
 
     @staticmethod
     def forward(ctx: Any, share: torch.Tensor, weight: torch.Tensor, kernel: Kernel) -> torch.Tensor:
@@ -44,7 +44,7 @@ class FilterConv(torch.autograd.Function):
 
 
 class ChannelConv(torch.autograd.Function):
-    """What the own channels add to Out, summed over the ranks."""
+    """Partial sums of Out from the rank's channels, reduced over the ranks."""
 
     @staticmethod
     def forward(ctx: Any, share: torch.Tensor, weight: torch.Tensor, kernel: Kernel) -> torch.Tensor:
@@ -62,14 +62,14 @@ class ChannelConv(torch.autograd.Function):
 
 
 class ByHand(nn.Module):
-    """A layer whose passes are an autograd function and whose weight is a share."""
+    """A layer whose passes are an autograd function and whose weight is a shard."""
 
     def __init__(self, function: Any, weight: torch.Tensor, *rest: Any) -> None:
         super().__init__()
         self.function, self.weight, self.rest = function, nn.Parameter(weight), rest
 
     def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """This rank's share of Out."""
+        """This rank's shard of Out."""
         out: torch.Tensor = self.function.apply(share, self.weight, *self.rest)
         return out
 
@@ -85,12 +85,12 @@ def _cut_channels(layer: Layer, weight_dim: int) -> dict[str, Box]:
 
 
 def by_hand(name: str, function: Any, boxes: dict[str, Box], whole: Whole, *rest: Any) -> Contender:
-    """A contender out of an autograd function."""
-    all_of_it = frame(whole["Ker"].shape)
-    if boxes["Ker"] == all_of_it:
+    """A contender made from an autograd function."""
+    whole_box = frame(whole["Ker"].shape)
+    if boxes["Ker"] == whole_box:
         weight = copied_weight(whole)
     else:
-        weight = whole["Ker"][within(boxes["Ker"], all_of_it)].clone()
+        weight = whole["Ker"][within(boxes["Ker"], whole_box)].clone()
     return Contender(name, ByHand(function, weight, *rest), boxes)
 
 

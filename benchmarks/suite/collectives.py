@@ -1,7 +1,7 @@
-"""The two collectives that tensor parallelism is made of, along any dimension, in equal parts.
+"""The two collectives of tensor parallelism, along any dimension, in equal parts.
 
-On gloo a reduce-scatter moves as much as an all-reduce; an all-to-all and a local sum move half of that and
-are faster, so the hand-written peers use these.
+On gloo, a reduce-scatter moves as much as an all-reduce. An all-to-all and a local sum move half of that and
+are faster, so the hand-written peers use them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_in
 
 
 def gathering(share: torch.Tensor, dim: int, group: Any = None) -> Finish:
-    """Start to gather equal parts along a dimension; call what is returned for the whole."""
+    """Start to gather equal parts along a dimension; the returned function waits and gives the whole."""
     parts = dist.get_world_size(group)
     if parts == 1:
         return lambda: share
@@ -33,7 +33,7 @@ def gathering(share: torch.Tensor, dim: int, group: Any = None) -> Finish:
 
 
 def scattering(terms: torch.Tensor, dim: int, group: Any = None) -> Finish:
-    """Start to sum over the ranks, each keeping its part along a dimension; call for that part."""
+    """Start a reduce-scatter along a dimension; the returned function waits and gives this rank's part."""
     parts = dist.get_world_size(group)
     if parts == 1:
         return lambda: terms

@@ -1,7 +1,7 @@
-"""What all contenders have in common: shares of the whole tensors, a module, and a step that is timed.
+"""Common parts of all contenders: shards of the whole tensors, a module, and a timed step.
 
-A step begins with this rank's shares of In, Ker and (training) dOut in memory, and ends when this rank holds
-its shares of Out and (training) dIn and dKer. The optimizer is not part of it.
+A step begins with this rank's shards of In, Ker and (training) dOut in memory. It ends when this rank holds
+its shards of Out and (training) dIn and dKer. The optimizer is not part of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLOSE = 1e-4  # of the largest value
 
 
 class NotApplicableError(Exception):
-    """A contender cannot run a line; the message says why."""
+    """A contender cannot run a line; the message gives the reason."""
 
 
 def frame(shape: tuple[int, ...]) -> Box:
@@ -33,12 +33,12 @@ def frame(shape: tuple[int, ...]) -> Box:
 
 
 def copied_weight(whole: Whole) -> torch.Tensor:
-    """All of Ker in this rank's memory, once for all contenders that start from copies of it."""
+    """A copy of Ker in this rank's memory, shared by all contenders that start from one."""
     return whole.setdefault("copy of Ker", whole["Ker"].clone())
 
 
 def split(shape: tuple[int, ...], parts: dict[int, tuple[int, int]]) -> Box:
-    """The box of a tensor that is cut along some dimensions: dimension -> (parts, index)."""
+    """The box of a tensor that is split along some dimensions: dimension -> (parts, index)."""
     box = list(frame(shape))
     for dim, (count, index) in parts.items():
         if shape[dim] < count:
@@ -48,27 +48,27 @@ def split(shape: tuple[int, ...], parts: dict[int, tuple[int, int]]) -> Box:
 
 
 def even(shape: tuple[int, ...], dim: int, parts: int) -> None:
-    """Refuse a dimension whose parts are not equal: the plain collectives want equal messages."""
+    """Raises `NotApplicableError` for unequal parts: the plain collectives need equal messages."""
     if shape[dim] % parts:
         raise NotApplicableError(f"{shape[dim]} along dimension {dim} are not a multiple of {parts}")
 
 
 def same(tensor: torch.Tensor, _: str = "") -> torch.Tensor:
-    """The tensor."""
+    """The same tensor."""
     return tensor
 
 
 def as_local(tensor: Any) -> torch.Tensor:
-    """This rank's part of a DTensor, or a plain tensor itself."""
+    """This rank's part of a DTensor; a plain tensor unchanged."""
     local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local
 
 
 @dataclass
 class Contender:
-    """A layer on the ranks. `boxes`: what this rank holds of In, Ker and Out.
+    """A layer on the ranks. boxes: this rank's boxes of In, Ker and Out.
 
-    copied: tensors of which ranks hold copies at the start, at no cost to the contender.
+    copied: tensors that every rank holds a copy of at the start, at no cost.
     mean: whether dKer is the mean over the ranks instead of the sum.
     enter: a local share of "In" or "Out" as the module takes it.
     finish: a gradient of the weight as it is to be held.
@@ -86,7 +86,7 @@ class Contender:
 
 
 class Run:
-    """A contender with its shares, ready to be stepped."""
+    """A contender with its shards, ready to run steps."""
 
     def __init__(self, contender: Contender, whole: Whole, training: bool) -> None:
         self.contender, self.training, self.name = contender, training, contender.name
@@ -99,12 +99,12 @@ class Run:
             self.dout = contender.enter(self.share(whole, "dOut"), "Out")
 
     def share(self, whole: Whole, name: str) -> torch.Tensor:
-        """This rank's share of a whole tensor, in memory of its own."""
+        """This rank's shard of a whole tensor, in its own memory."""
         held = whole[name]
         return held[within(self.contender.boxes[OWNER[name]], frame(held.shape))].clone()
 
     def step(self) -> dict[str, Any]:
-        """What is timed: the results by name."""
+        """The timed step; returns the results by name."""
         tune(self.contender.tuned)
         module = self.contender.module
         if not self.training:
@@ -116,12 +116,12 @@ class Run:
         return {"Out": out.detach(), "dIn": self.inputs.grad, "dKer": self.contender.finish(self.weight.grad)}
 
     def forget(self) -> None:
-        """Free the gradients between steps: every contender has the memory to itself."""
+        """Free the gradients between steps, so that every contender has all memory."""
         if self.training:
             self.inputs.grad = self.weight.grad = None
 
     def wrong(self, whole: Whole) -> str:
-        """What this rank's results have wrong; empty if nothing. A collective call."""
+        """The error in this rank's results; empty if there is none. A collective call."""
         for name, result in self.step().items():
             held, right = as_local(result), self.share(whole, name)
             if self.contender.mean and name == "dKer":

@@ -1,4 +1,4 @@
-"""Data parallelism as torch ships it: DistributedDataParallel, fully_shard, DTensor with samples sharded."""
+"""Data parallelism of torch: DistributedDataParallel, fully_shard, DTensor with sharded samples."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def plain(layer: Layer, weight: torch.Tensor) -> nn.Module:
 
 
 def samples(layer: Layer) -> dict[str, Box]:
-    """Samples are cut, weights are whole."""
+    """Samples are split, weights are whole."""
     sizes, mine = shapes(layer), {0: (dist.get_world_size(), dist.get_rank())}
     return {"In": split(sizes["In"], mine), "Ker": frame(sizes["Ker"]), "Out": split(sizes["Out"], mine)}
 
 
 def ddp(layer: Layer, whole: Whole, training: bool) -> Contender:
-    """Weights whole on every rank, gradients averaged by an all-reduce into the bucket they lie in."""
+    """Whole weights on every rank; gradients are averaged by an all-reduce in their bucket."""
     module = DistributedDataParallel(plain(layer, copied_weight(whole)), gradient_as_bucket_view=True)
     return Contender("DDP", module, samples(layer), ("Ker",), mean=True)
 
 
 def fsdp2(layer: Layer, whole: Whole, training: bool) -> Contender:
-    """Weights cut along their first dimension, gathered to be used, gradients reduce-scattered.
+    """Weights sharded along their first dimension and gathered for use; gradients reduce-scattered.
 
-    In training the gathered weights stay for the backward pass, which spares a second gathering.
+    In training, the gathered weights are saved for the backward pass, which avoids a second gather.
     """
     module: Any = fully_shard(plain(layer, copied_weight(whole)), reshard_after_forward=not training)
     mine = {0: (dist.get_world_size(), dist.get_rank())}
@@ -57,7 +57,7 @@ def fsdp2(layer: Layer, whole: Whole, training: bool) -> Contender:
 
 
 class OnMesh(nn.Module):
-    """torch's operation on DTensors; what is given and made may be redistributed."""
+    """torch's operation on DTensors; its input and output may be redistributed."""
 
     def __init__(self, layer: Layer, weight: DTensor, given: Any = None, made: Any = None) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class OnMesh(nn.Module):
 
 
 def dtensor(layer: Layer, whole: Whole, training: bool) -> Contender:
-    """In a DTensor cut along samples, the weight a replicated one; its gradient is summed at the end."""
+    """In is sharded along samples, the weight is replicated; its gradient is summed at the end."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     boxes = samples(layer)
     module = OnMesh(layer, DTensor.from_local(copied_weight(whole), mesh, [Replicate()], run_check=False))

@@ -1,8 +1,8 @@
-"""Where the ranks of a line run: on this machine as it is, or on hosts of a network made for them.
+"""Where the ranks of a line run: on this machine, or on hosts of an emulated network.
 
-Hosts are network namespaces on one switch. Whatever two of them send one another passes two links, each of
-a set bandwidth in either direction (a token bucket), so that words take the time they take on a cluster,
-and no core; ranks of one host reach each other at the speed of memory. Needs root, Linux and iproute2.
+Hosts are network namespaces on one switch. Words between two hosts pass two links, each with a set
+bandwidth in either direction (a token bucket). So they take as much time as on a cluster, and no core.
+Ranks of one host communicate at the speed of memory. Needs root, Linux and iproute2.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _RATE = re.compile(r"[1-9][0-9]*(\.[0-9]+)?(k|m|g)bit")
 
 
 class HostsError(Exception):
-    """The network cannot be made here; the message says why."""
+    """The network cannot be made here; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """A command prefix per host, and what the ranks need in their environment."""
+    """A command prefix per host, and environment variables of the ranks."""
 
     enter: tuple[tuple[str, ...], ...] = ((),)
     environment: tuple[tuple[str, str], ...] = ()
@@ -38,9 +38,9 @@ class Hosts:
         return f"{len(self.enter)} hosts on links of {self.link}" if self.link else "one host"
 
     def torchrun(self, python: str, procs: int) -> list[list[str]]:
-        """The command of every host that starts its share of the ranks, but for what they run.
+        """Per host, the command that starts its ranks, without the program that they run.
 
-        Raises `HostsError` where hosts would have different numbers of ranks.
+        Raises `HostsError` if hosts would have different numbers of ranks.
         """
         count = len(self.enter)
         start = [python, "-m", "torch.distributed.run", "--nproc-per-node", str(procs // count)]
@@ -62,9 +62,9 @@ def address(host: int) -> str:
 
 @contextmanager
 def network(count: int, rate: str) -> Iterator[Hosts]:
-    """Some hosts on one switch, as long as this is open. rate: of a link, as `tc` writes it ("1gbit").
+    """Hosts on one switch while the context is open. rate: bandwidth of a link in the notation of `tc`.
 
-    Raises `HostsError` where the system refuses.
+    Raises `HostsError` if the system refuses.
     """
     if not 2 <= count <= 200:
         raise HostsError(f"{count} hosts: a network has 2 to 200")
@@ -103,7 +103,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def asked(args: Namespace) -> AbstractContextManager[Hosts]:
-    """Where those options want the ranks. Raises `HostsError` when it is entered."""
+    """The hosts that the options request. Raises `HostsError` when it is entered."""
     return nullcontext(HERE) if args.hosts == 1 else network(args.hosts, args.link)
 
 

@@ -1,6 +1,6 @@
-"""torch's own operation of a layer and its gradients, on whatever block a contender holds.
+"""torch's own operation of a layer and its gradients, on the block of a contender.
 
-Shapes as torch has them: In [N, C, *rows], Ker [K, C, *taps], Out [N, K, *rows]; of a matrix product
+Shapes are those of torch: In [N, C, *rows], Ker [K, C, *taps], Out [N, K, *rows]; of a matrix product
 In [m, k], Ker [n, k] and Out [m, n], as `torch.nn.Linear` has them.
 """
 
@@ -24,7 +24,7 @@ CONVOLUTIONS: dict[str, Callable[..., torch.Tensor]] = {
 
 
 class Kernel:
-    """The operation of a layer; `padding` where the block brings its own rows instead of zeros."""
+    """The operation of a layer; `padding` if the block contains rows of neighbours instead of zeros."""
 
     def __init__(self, layer: Layer, padding: tuple[int, ...] | None = None) -> None:
         self.product = layer.kind == "matmul"
@@ -42,7 +42,7 @@ class Kernel:
     def gradients(
         self, dout: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, wanted: str = "In Ker"
     ) -> tuple[Any, Any]:
-        """(dIn, dKer) of a block; None for the one that is not wanted."""
+        """(dIn, dKer) of a block; None for a gradient that is not in `wanted`."""
         mask = "In" in wanted, "Ker" in wanted
         if self.product:
             return (dout @ weight if mask[0] else None), (dout.t() @ inputs if mask[1] else None)

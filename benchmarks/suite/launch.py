@@ -1,4 +1,4 @@
-"""One torchrun per host, layer and number of ranks; all lines of those are measured in its processes."""
+"""One torchrun per host, layer and number of ranks. Its processes measure all lines of that layer."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ PATIENCE = 1800  # seconds that one torchrun may take
 
 
 class MeasuringError(Exception):
-    """The ranks of a line failed; the message holds the end of what they said."""
+    """The ranks of a line failed; the message contains the end of their output."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is to be measured. machine: a machine file, "{procs}" in it standing for the number of ranks.
+class BenchmarkRequest:
+    """What to measure. machine: a machine file; "{procs}" in its name stands for the number of ranks.
 
-    objective: of our plans; "both" takes the grid with the fewest words, and the schedule on it (which tensor
-    stays, how many panels) that is the fastest on the machine.
+    objective: of our plans; "both" takes the grid with the fewest words, and on it the schedule (stationary
+    tensor, number of panels) that is the fastest on the machine.
     """
 
     works: tuple[str, ...]
@@ -54,12 +54,12 @@ class Asked:
         return None if self.machine is None else self.machine.replace("{procs}", str(procs))
 
 
-def planned(layer: Layer, procs: int, work: str, asked: Asked) -> Plan:
-    """Our plan of a line; no rank is idle, for the peers use all."""
-    machine, grid = asked.machine_for(procs), None
-    if asked.objective != "time":
+def planned(layer: Layer, procs: int, work: str, request: BenchmarkRequest) -> Plan:
+    """Our plan of a line. No rank is idle, since the peers use all ranks."""
+    machine, grid = request.machine_for(procs), None
+    if request.objective != "time":
         found = synth.plan(layer, procs, pass_=work, exact_procs=True)
-        if asked.objective == "words":
+        if request.objective == "words":
             return found
         grid = found.grid._asdict()
     return synth.plan(
@@ -67,18 +67,18 @@ def planned(layer: Layer, procs: int, work: str, asked: Asked) -> Plan:
     )
 
 
-def lines(layer: Layer, whole: Path, procs: int, asked: Asked, folder: Path) -> list[Line]:
+def lines(layer: Layer, whole: Path, procs: int, request: BenchmarkRequest, folder: Path) -> list[Line]:
     """The measured lines of a layer on some ranks. Raises `MeasuringError`."""
-    plans = {work: planned(layer, procs, work, asked) for work in asked.works}
+    plans = {work: planned(layer, procs, work, request) for work in request.works}
     sent = {work: dict.fromkeys((OURS, TUNED), replace(plan, timed=None)) for work, plan in plans.items()}
-    job = Job(layer, str(whole), sent, list(asked.peers), asked.seconds, asked.rounds, asked.profiled)
-    measured = measure(job, procs, folder, asked.hosts)
-    where = asked.machine_for(procs)
+    job = Job(layer, str(whole), sent, list(request.peers), request.seconds, request.rounds, request.profiled)
+    measured = measure(job, procs, folder, request.hosts)
+    where = request.machine_for(procs)
     machine = None if where is None else load_machine(where)
     found = []
     for work, plan in plans.items():
         flops = operations(layer) * (3 if work == "training" else 1)
-        found.append(summarised(plan, flops, asked.objective, machine, measured[work]))
+        found.append(summarised(plan, flops, request.objective, machine, measured[work]))
     return found
 
 
@@ -108,7 +108,7 @@ def torchrun(hosts: Hosts, procs: int, module: str, *argv: str) -> None:
             codes = [process.wait(max(0.0, end - time.monotonic())) for process in running]
         except subprocess.TimeoutExpired as error:
             raise MeasuringError(f"{module} on {procs} ranks took more than {PATIENCE} s") from error
-        finally:  # torchrun ends its ranks when it is asked to end
+        finally:  # torchrun ends its ranks when it is request to end
             for process in running:
                 process.terminate()
             for process in running:
@@ -119,5 +119,5 @@ def torchrun(hosts: Hosts, procs: int, module: str, *argv: str) -> None:
 
 
 def _words(said: str) -> str:
-    """What the ranks said before torchrun's own report."""
+    """The output of the ranks before the report of torchrun."""
     return said.partition("torch/distributed/elastic")[0][-3000:]

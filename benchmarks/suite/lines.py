@@ -1,4 +1,4 @@
-"""What is measured: layers by file, ranks, and the subset that takes a few minutes."""
+"""The measured layers and numbers of ranks, and the subset that takes a few minutes."""
 
 from __future__ import annotations
 

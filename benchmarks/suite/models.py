@@ -2,10 +2,11 @@
 
     python -m benchmarks.suite.models [NAME ...] [--procs 4] [--hosts 4 --link 1gbit]
 
-A step is forward pass, backward pass and SGD with momentum, on a batch that lies where it is needed. Ours is
-`synth.parallelize` with the plan of its own choice. Batch normalizations of DDP and FSDP2 have the statistics
-of a rank's own samples, which takes no exchange; ours have those of the whole batch. DDP broadcasts no
-buffers. Bytes are counted at the sockets, as in `suite.md`; held are parameters, gradients and momenta.
+A step is forward pass, backward pass and SGD with momentum, on a batch that is already in the layout of its
+input. Ours is `synth.parallelize` with the plan of its own choice. Batch normalizations of DDP and FSDP2
+have the statistics of a rank's own samples, which takes no exchange; ours have those of the whole batch.
+DDP broadcasts no buffers. Bytes are counted at the sockets, as in `suite.md`; held are parameters,
+gradients and momenta.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ class Trained:
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-4, momentum=0.9)
 
     def loss(self) -> torch.Tensor:
-        """This rank's part of it."""
+        """This rank's part of the loss."""
         out: torch.Tensor = self.net(self.batch)
         return out.square().sum() / self.words
 
     def step(self) -> None:
-        """What is timed."""
+        """The timed step."""
         self.optimizer.zero_grad()
         torch.autograd.backward(self.loss())
         self.optimizer.step()
@@ -73,7 +74,7 @@ class Trained:
 
 
 def contenders(name: str) -> tuple[list[Trained], float]:
-    """All that can train the network on these ranks, ours first, and the loss on one process."""
+    """All contenders that can train the network, ours first, and the loss on one process."""
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
@@ -99,7 +100,7 @@ def contenders(name: str) -> tuple[list[Trained], float]:
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """What FSDP2 gathers at once, one ahead: the children of the model's sequences."""
+    """The units that FSDP2 gathers and prefetches: the children of the model's sequences."""
     chains = [child for child in model.children() if isinstance(child, nn.Sequential)]
     links = [link for chain in chains for link in chain]
     nested = [each for link in links for each in (link if isinstance(link, nn.Sequential) else [link])]
@@ -107,7 +108,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def measure(name: str, seconds: float, rounds: tuple[int, int]) -> dict[str, Any]:
-    """Everything that this rank measures of a network. Raises `SystemExit` where our loss is wrong."""
+    """Everything that this rank measures of a network. Raises `SystemExit` if our loss is wrong."""
     made, loss = contenders(name)
     total = made[0].loss().detach()
     dist.all_reduce(total)
@@ -126,12 +127,12 @@ def measure(name: str, seconds: float, rounds: tuple[int, int]) -> dict[str, Any
 
 def rows(name: str, ranks: list[dict[str, Any]]) -> list[list[str]]:
     """One row per contender."""
-    told, mine = [], makespans(ranks, "ours")
+    table_rows, mine = [], makespans(ranks, "ours")
     for who in ranks[0]["times"]:
         theirs = makespans(ranks, who)
         spans, against = Spread.of(theirs), Spread.of(ratios(theirs, mine))
         first = who == "ours"
-        told.append(
+        table_rows.append(
             [
                 name if first else "",
                 str(len(ranks)) if first else "",
@@ -144,11 +145,11 @@ def rows(name: str, ranks: list[dict[str, Any]]) -> list[list[str]]:
                 f"{max(rank['held'][who] for rank in ranks) / 1e6:.1f}",
             ]
         )
-    return told
+    return table_rows
 
 
 def on_ranks(args: argparse.Namespace) -> None:
-    """What a rank does; rank 0 writes a list over the ranks."""
+    """The program of a rank; rank 0 writes a list over the ranks."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     found: list[Any] = [None] * dist.get_world_size()
@@ -161,7 +162,7 @@ def on_ranks(args: argparse.Namespace) -> None:
 
 def measured(args: argparse.Namespace, hosts: Hosts) -> None:
     """All networks on all numbers of ranks. Raises `MeasuringError`."""
-    console, told = Console(width=150), list[list[str]]()
+    console, table_rows = Console(width=150), list[list[str]]()
     for name in args.networks or MODELS:
         for procs in args.procs:
             with tempfile.TemporaryDirectory() as folder:
@@ -170,13 +171,13 @@ def measured(args: argparse.Namespace, hosts: Hosts) -> None:
                 torchrun(hosts, procs, "benchmarks.suite.models", name, *how, "--into", str(into))
                 found = rows(name, json.loads(into.read_text()))
             console.print("\n".join(markdown(HEADS, found)), markup=False)
-            told += found
+            table_rows += found
     if args.no_write:
         return
     library = torch.__version__.partition("+")[0]
     machine = f"{describe()}, torch {library}, gloo, one thread per rank; {hosts}."
     about = str(__doc__).partition("\n\n    ")[0], str(__doc__).rpartition("1gbit]\n\n")[2].strip()
-    text = ["# Whole networks beside the alternatives", "", machine, *about, "", *markdown(HEADS, told)]
+    text = ["# Whole networks beside the alternatives", "", machine, *about, "", *markdown(HEADS, table_rows)]
     args.output.write_text("\n".join(text) + "\n")
 
 

@@ -30,7 +30,7 @@ class Block(NamedTuple):
     dout: torch.Tensor
 
     def step(self, training: bool) -> Any:
-        """The local computation of a step, with nothing sent."""
+        """The local computation of a step, without communication."""
         with torch.no_grad():
             out = self.kernel.forward(self.inputs, self.weight)
             if training:
@@ -39,7 +39,7 @@ class Block(NamedTuple):
 
 
 class Forward:
-    """A forward plan's emitted program on this rank's share of the weight."""
+    """The emitted program of a forward plan, with this rank's shard of the weight."""
 
     def __init__(self, program: Any, weight: torch.Tensor) -> None:
         self.program, self.weight, self.traffic = program, weight, TrafficCounter()
@@ -47,14 +47,14 @@ class Forward:
         self.groups = make_groups(self.at, program.GRID, program.GROUP_AXES)
 
     def __call__(self, share: torch.Tensor) -> Any:
-        """This rank's share of Out."""
+        """This rank's shard of Out."""
         return self.program.run(share, self.weight, self.at, self.groups, self.traffic)
 
 
 def ours(layer: Layer, whole: Whole, plan: Plan, label: str) -> tuple[Contender, Block]:
     """The contender, and the local work of the same plan on this rank.
 
-    Raises `NotApplicableError` for layers that it stores in another shape than torch does.
+    Raises `NotApplicableError` for layers that it stores in another shape than torch.
     """
     training = plan.pass_ == "training"
     name = f"synth_bench_{plan.id}"
@@ -74,12 +74,12 @@ def ours(layer: Layer, whole: Whole, plan: Plan, label: str) -> tuple[Contender,
 
 
 def pick(tensor: torch.Tensor, box: Box) -> torch.Tensor:
-    """A box of a whole tensor, in memory of its own."""
+    """A copy of a box of a whole tensor."""
     return tensor[tuple(slice(*interval) for interval in box)].clone()
 
 
 def local_block(layer: Layer, whole: Whole, plan: Plan) -> Block:
-    """What this rank works on; zeros of the border are in In where the two sides differ, else padding."""
+    """This rank's block. Zeros of the border are part of In if the two sides differ, else padding."""
     work = plan.distribution.work(plan.distribution.at(dist.get_rank()))
     rows, reads, zeros = [], [], []
     for dim, axis in enumerate(layer.spatial_axes):

@@ -1,4 +1,4 @@
-"""When do panels pay? The same plan with its streams in 1, 2, 4, ... panels, the next travelling meanwhile.
+"""When panels pay: the same plan with 1, 2, 4, ... panels; the next panel travels meanwhile.
 
     python -m benchmarks.suite.overlap [--procs 2 4] [-o benchmarks/results/overlap.md]
 
@@ -39,17 +39,17 @@ PANELS = (1, 2, 4, 8, 16)
 HEADS = ["layer", "grid", "panels", "s", "quartiles", "/ one panel", "MB received", "MiB held"]
 HEADS += ["kernel", "copies", "waiting", "rest"]
 ABOUT = """\
-Forward passes, Out stationary, In and Ker in panels along c, the next panel on its way while one is used;
-every number of panels in the same processes, in alternating order; medians. {cores}
-How a step is timed and where its shares come from: `suite.md`."""
-ONE_HOST = """The threads that move the words
-need a core like those that compute: where ranks are as many as cores or more, overlap has little to hide."""
-NETWORK = """Between hosts words
-wait for the links, and take no core meanwhile."""
+Forward passes with Out stationary. In and Ker stream in panels along c; the next panel travels while one is
+used. All numbers of panels run in the same processes, in alternating order; medians. {cores}
+`suite.md` describes how a step is timed and profiled."""
+ONE_HOST = """The threads that move words
+need a core as well. So if there are as many ranks as cores, or more, overlap can hide little."""
+NETWORK = """Between hosts, words
+wait for the links and take no core."""
 
 
 def plans(layer: Layer, procs: int) -> dict[str, Plan]:
-    """Label -> plan, by the number of panels."""
+    """Label -> plan, for every number of panels."""
     grid = GRIDS[procs]
     made = {}
     for panels in PANELS:
@@ -69,9 +69,9 @@ def study(layer: Layer, procs: int, made: dict[str, Plan], seconds: float, whole
 
 def rows(line: Line, made: dict[str, Plan]) -> list[list[str]]:
     """One row per number of panels."""
-    told = []
+    table_rows = []
     for row in line.rows:
-        told.append(
+        table_rows.append(
             [
                 line.layer,
                 line.grid,
@@ -84,7 +84,7 @@ def rows(line: Line, made: dict[str, Plan]) -> list[list[str]]:
                 *(f"{share:.0%}" for share in row.profile.values()),
             ]
         )
-    return told
+    return table_rows
 
 
 def main() -> None:
@@ -111,7 +111,7 @@ def main() -> None:
 
 def measured(args: argparse.Namespace, hosts: Hosts) -> None:
     """All layers on all grids. Raises `MeasuringError`."""
-    console, told = Console(width=150), list[list[str]]()
+    console, table_rows = Console(width=150), list[list[str]]()
     for file in args.layers or [str(ROOT / name) for name in LAYERS]:
         layer = load_layer(file)
         with tempfile.TemporaryDirectory() as folder:
@@ -121,12 +121,12 @@ def measured(args: argparse.Namespace, hosts: Hosts) -> None:
                 made = plans(layer, procs)
                 found = rows(study(layer, procs, made, args.seconds, whole, hosts), made)
                 console.print("\n".join(markdown(HEADS, found)), markup=False)
-                told += found
+                table_rows += found
     library = torch.__version__.partition("+")[0]
     machine = f"{describe()}, torch {library}, gloo, one thread per rank; {hosts}."
     text = ["# Panels that travel while the one before is used", "", machine]
     text += [ABOUT.format(cores=NETWORK if hosts.link else ONE_HOST), ""]
-    text += markdown(HEADS, told)
+    text += markdown(HEADS, table_rows)
     args.output.write_text("\n".join(text) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""All peers by name; `conventions.md` says what each is given and what it holds."""
+"""All peers by name; `conventions.md` lists what each starts with and what it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers of matrix products: DTensor by columns and by rows, as in torch's tensor parallelism, and SUMMA."""
+"""Peers of matrix products: DTensor by columns and by rows (torch's tensor parallelism), and SUMMA."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _product(layer: Layer) -> dict[str, tuple[int, ...]]:
 
 
 def _on_mesh(layer: Layer, whole: Whole, name: str, dims: dict[str, int]) -> Contender:
-    """A product on DTensors. dims: along which In, Ker and Out are cut."""
+    """A product on DTensors. dims: the split dimensions of In, Ker and Out."""
     sizes, procs = _product(layer), dist.get_world_size()
     for tensor, dim in dims.items():
         even(sizes[tensor], dim, procs)
@@ -41,27 +41,27 @@ def _on_mesh(layer: Layer, whole: Whole, name: str, dims: dict[str, int]) -> Con
 
 
 def columns(layer: Layer, whole: Whole, training: bool) -> Contender:
-    """Weights cut by output features; In, cut by rows, is gathered, Out is left cut by columns."""
+    """Weights are split by output features; In, split by rows, is gathered; Out is split by columns."""
     return _on_mesh(layer, whole, "DTensor column", {"In": 0, "Ker": 0, "Out": 1})
 
 
 def rows(layer: Layer, whole: Whole, training: bool) -> Contender:
-    """Weights and In cut by input features; Out is reduce-scattered by rows."""
+    """Weights and In are split by input features; Out is reduce-scattered by rows."""
     return _on_mesh(layer, whole, "DTensor row", {"In": 1, "Ker": 1, "Out": 0})
 
 
 class Summa(torch.autograd.Function):
     """Out[i,j] = In[i,:] Ker[j,:]' on a grid: In is gathered along rows of ranks, Ker along columns.
 
-    All panels travel at once, in two collectives that run side by side, and are kept for the backward pass,
-    which then only sums and scatters: dIn along the rows, dKer along the columns.
+    All panels travel at once, in two concurrent collectives, and are saved for the backward pass.
+    The backward pass only reduce-scatters: dIn along the rows, dKer along the columns.
     """
 
     @staticmethod
     def forward(ctx: Any, share: torch.Tensor, weight: torch.Tensor, row: Any, column: Any) -> torch.Tensor:
         """[m/r, k/c] and [n/c, k/r] to [m/r, n/c] on r x c ranks."""
-        coming = gathering(share, 1, row), gathering(weight, 1, column)
-        inputs, weights = coming[0](), coming[1]()
+        pending = gathering(share, 1, row), gathering(weight, 1, column)
+        inputs, weights = pending[0](), pending[1]()
         ctx.groups = row, column
         ctx.save_for_backward(inputs, weights)
         return inputs @ weights.t()

@@ -1,4 +1,4 @@
-"""Where the time of a step goes on this rank: local kernels, copies and sums, waiting, and the rest."""
+"""Where this rank spends the time of a step: local kernels, copies and sums, waiting, and the rest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PARTS = ("kernel", "copies", "waiting", "rest")
 
 @contextlib.contextmanager
 def waits_named() -> Iterator[None]:
-    """Every wait for a collective that Python makes shows up in profiles, as an event named wait."""
+    """Makes every wait of Python for a collective an event named wait in profiles."""
     work: Any = torch._C._distributed_c10d.Work
     plain = work.wait
 
@@ -33,7 +33,7 @@ def waits_named() -> Iterator[None]:
 
 
 def part_of(event: str) -> str:
-    """The part that an event of the profiler belongs to."""
+    """The part of a step to which an event of the profiler belongs."""
     if any(event.startswith(name) for name in WAITS):
         return "waiting"
     if event.startswith("aten::"):
@@ -42,9 +42,9 @@ def part_of(event: str) -> str:
 
 
 def shares(step: Callable[[], object]) -> dict[str, float]:
-    """Part -> share of the wall time of one step.
+    """Part -> fraction of the wall time of one step.
 
-    Waits that torch makes inside C++ (DDP's reducer) are in the rest, as is Python itself. Time for which the
+    Waits of torch inside C++ (DDP's reducer) and Python itself are in the rest. Time in which the
     machine ran another rank counts where it happened.
     """
     with waits_named(), profile(activities=[ProfilerActivity.CPU], acc_events=True) as found:

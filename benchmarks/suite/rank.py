@@ -1,9 +1,9 @@
 """One rank of a line: torchrun starts it with a job file and a folder for the results.
 
-Values are compared first, bytes are counted in a step of their own, then rounds are timed: in each round
-every contender makes one step, in an order that rotates and turns round. A step lasts from the first rank's
-start to the last rank's end on the clock that all processes of a machine share. Peers that are far behind
-after the first rounds are left out of the others, so that those which may be the fastest get more of them.
+First, values are compared, and bytes are counted in a separate step. Then rounds are timed. In each round
+every contender runs one step, in an order that rotates and reverses. A step lasts from the first rank's
+start to the last rank's end, on the clock that all processes of a machine share. Peers that are much slower
+in the first rounds do not run in the others, so that the possibly fastest peers run in more rounds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Job:
 
 
 def entered(job: Job, work: str, whole: Whole) -> tuple[dict[str, Run], dict[str, str], Block]:
-    """Contenders ready to run, those that cannot with the reason, and the local work of our first plan."""
+    """Contenders ready to run, the reasons of those that cannot, and the local work of our first plan."""
     training, blocks = work == "training", list[Block]()
     runs, refused = dict[str, Run](), dict[str, str]()
     for label, plan in job.plans[work].items():
@@ -68,18 +68,18 @@ def entered(job: Job, work: str, whole: Whole) -> tuple[dict[str, Run], dict[str
 
 
 def compare(runs: dict[str, Run], whole: Whole) -> None:
-    """All contenders hold torch's values. Raises `SystemExit` with what is wrong, on every rank."""
+    """Checks that all contenders hold torch's values. Raises `SystemExit` with the error, on every rank."""
     for run in runs.values():
         wrong: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(wrong, run.wrong(whole))
         run.forget()
-        told = [f"rank {rank}: {what}" for rank, what in enumerate(wrong) if what]
-        if told:
-            raise SystemExit("; ".join(told))
+        errors = [f"rank {rank}: {what}" for rank, what in enumerate(wrong) if what]
+        if errors:
+            raise SystemExit("; ".join(errors))
 
 
 def tune(runs: dict[str, Run]) -> None:
-    """Step until all forms of the tuned kernels are timed, every rank on its own block."""
+    """Run steps until all variants of the tuned kernels are timed, every rank on its own block."""
     for run in runs.values():
         for _ in range(TRIALS if run.contender.tuned else 0):
             run.step()
@@ -87,7 +87,7 @@ def tune(runs: dict[str, Run]) -> None:
 
 
 def counted(step: Step) -> tuple[int, int]:
-    """Bytes (sent, received) of one step of this rank, less those of the barriers around it."""
+    """Bytes (sent, received) of one step of this rank, without those of the barriers around it."""
     readings = []
     for job in (lambda: None, step):
         dist.barrier()
@@ -100,14 +100,14 @@ def counted(step: Step) -> tuple[int, int]:
 
 
 def rounds_for(least: int, most: int, seconds: float, spent: float) -> int:
-    """How many rounds of `spent` seconds each fit some seconds; the same on every rank."""
+    """How many rounds of `spent` seconds fit into `seconds`; the same on every rank."""
     rounds = torch.tensor(max(least, min(most, int(seconds / max(spent, 1e-6)))))
     dist.broadcast(rounds, 0)
     return int(rounds)
 
 
 def profiled(run: Run, times: int) -> dict[str, float]:
-    """Shares of the time, the mean of some steps."""
+    """Fractions of the time, averaged over some steps."""
     taken = []
     for _ in range(times):
         dist.barrier()
@@ -120,7 +120,7 @@ Times = dict[str, list[tuple[float, float]]]  # name -> (start, end) on this ran
 
 
 def timed(steps: dict[str, Step], runs: dict[str, Run], rounds: int) -> Times:
-    """Rounds of some steps. Gradients are freed in between, outside the times."""
+    """Timed rounds of some steps. Gradients are freed in between, outside the times."""
     names = list(steps)
     times: Times = {name: [] for name in names}
     for turn in range(rounds):
@@ -145,7 +145,7 @@ def seconds_of(times: Times) -> dict[str, float]:
 
 
 def all_rounds(job: Job, work: str, steps: dict[str, Step], runs: dict[str, Run]) -> Times:
-    """The first rounds of all contenders, then those of ours and of the peers that may be the fastest."""
+    """The first rounds of all contenders, then rounds of ours and of the possibly fastest peers."""
     times = timed(steps, runs, FIRST)
     seconds = seconds_of(times)
     peers = [name for name in runs if name not in job.plans[work]]
@@ -162,8 +162,8 @@ def all_rounds(job: Job, work: str, steps: dict[str, Step], runs: dict[str, Run]
 def wire() -> Step:
     """All ranks send to all others at once."""
     size = PROBE // 4 // dist.get_world_size() * dist.get_world_size()
-    leaving, arriving = torch.ones(size), torch.empty(size)
-    return lambda: dist.all_to_all_single(arriving, leaving)
+    sent, received = torch.ones(size), torch.empty(size)
+    return lambda: dist.all_to_all_single(received, sent)
 
 
 def measure(job: Job, work: str, whole: Whole) -> dict[str, Any]:

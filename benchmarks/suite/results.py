@@ -1,4 +1,4 @@
-"""The page of results: conventions, overview, all contenders, and why a line falls short."""
+"""The page of results: conventions, overview, all contenders, and the reasons for slow lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.suite.contender import CLOSE
-from benchmarks.suite.launch import Asked
+from benchmarks.suite.launch import BenchmarkRequest
 from benchmarks.suite.rank import FAR, FIRST, PROBE
 from benchmarks.suite.summary import Line
 from benchmarks.suite.table import HEADS, cells, markdown, overview, totals, why
@@ -19,24 +19,24 @@ NETWORK = (
 CONVENTIONS = Path(__file__).with_name("conventions.md")
 
 
-def page(lines: list[Line], machine: str, asked: Asked, failed: Sequence[str] = ()) -> str:
-    """Markdown. failed: what could not be measured, and why."""
+def page(lines: list[Line], machine: str, request: BenchmarkRequest, failed: Sequence[str] = ()) -> str:
+    """Markdown. failed: the lines that could not be measured, with the reason."""
     how = {
         "words": "the fewest words",
         "time": "the least time on the measured machine",
         "both": "the grid with the fewest words, and on it the fastest schedule on the measured machine",
     }
-    objective = f"Our plans: {how[asked.objective]}. Machine files: {asked.machine or '-'}."
+    objective = f"Our plans: {how[request.objective]}. Machine files: {request.machine or '-'}."
     refused = [
         f"* {line.layer}, P = {line.procs}, {line.work}: {name}: {reason}"
         for line in lines
         for name, reason in line.refused.items()
         if not (reason.startswith("it is for matrix") or reason.startswith("a matrix product"))
     ]
-    told = CONVENTIONS.read_text().format(
+    conventions = CONVENTIONS.read_text().format(
         close=CLOSE,
         probe=f"{PROBE / 1e6:.1f}",
-        network=NETWORK if asked.hosts.link else "",
+        network=NETWORK if request.hosts.link else "",
         far=FAR,
         first=FIRST,
     )
@@ -45,7 +45,7 @@ def page(lines: list[Line], machine: str, asked: Asked, failed: Sequence[str] = 
         ["# Ours beside the alternatives", "", machine + ".", objective],
         ["", "## Overview", "", *overview(lines), "", *totals(lines)],
         ["", "## Where a line falls short", "", *(why(lines) or ["Nowhere."])],
-        ["", *told.splitlines()],
+        ["", *conventions.splitlines()],
         ["", "## All contenders", "", "The best peer of a line is in bold.", "", *markdown(HEADS, rows)],
         ["", "## Left out", "", *(refused or ["Nothing."]), *(f"* failed: {each}" for each in failed)],
     ]

@@ -1,7 +1,7 @@
 """Bytes that a process sent and received over TCP, as the kernel counts them on its sockets.
 
-This lies below torch's interface: what gloo adds to the planned words (headers, copies, whole all-reduces in
-place of reduce-scatters) is in the numbers, what other processes do on the machine is not.
+The count is below torch's interface. It includes what gloo adds to the planned words (headers, copies, whole
+all-reduces instead of reduce-scatters), and excludes other processes of the machine.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Traffic(NamedTuple):
     received: int
 
     def since(self, before: Traffic) -> Traffic:
-        """What was added since an earlier reading."""
+        """The difference to an earlier reading."""
         return Traffic(self.sent - before.sent, self.received - before.received)
 
 
 def traffic() -> Traffic:
     """Bytes over all TCP sockets that this process holds open.
 
-    Raises `OSError` where the kernel does not tell (other systems than Linux, or an old one).
+    Raises `OSError` if the kernel does not provide the count (systems other than Linux, or an old one).
     """
     sent = received = 0
     for descriptor in os.listdir("/proc/self/fd"):

@@ -1,7 +1,7 @@
-"""Spatial parallelism by hand: rows are cut, neighbours exchange halos, weights are whole on every rank.
+"""Spatial parallelism by hand: rows are split, neighbours exchange halos, weights are whole on every rank.
 
-The cut is the one of all grids over the spatial dimensions whose halo has the fewest words. For layers with
-stride and dilation 1 and "same" padding: the halo is as wide as the padding, zeros at the border.
+The grid over the spatial dimensions is the one with the fewest halo words. It works for layers with stride
+and dilation 1 and "same" padding: the halo is as wide as the padding, with zeros at the border.
 """
 
 from __future__ import annotations
@@ -40,50 +40,50 @@ class Halo:
             self.neighbours[dim] = low, high
 
     def inner(self, wide: torch.Tensor, dims: list[int]) -> torch.Tensor:
-        """Without the halos along some spatial dimensions."""
+        """The tensor without the halos along some spatial dimensions."""
         for dim in dims:
             rows = wide.shape[dim + 2] - 2 * self.halo[dim]
             wide = wide.narrow(dim + 2, self.halo[dim], rows)
         return wide
 
     def widen(self, own: torch.Tensor) -> torch.Tensor:
-        """The own rows with those around them, zeros at the border; corners travel by way of neighbours."""
+        """The own rows with the halo, zeros at the border; corners travel through neighbours."""
         sizes = [n + 2 * self.halo[dim] * (dim in self.cut) for dim, n in enumerate(own.shape[2:])]
         wide = own.new_empty(*own.shape[:2], *sizes)
         self.inner(wide, self.cut).copy_(own)
         for place, dim in enumerate(self.cut):
             region = self.inner(wide, self.cut[place + 1 :])
             rows, n = self.halo[dim], region.shape[dim + 2]
-            leaving = [region.narrow(dim + 2, start, rows) for start in (rows, n - 2 * rows)]
-            arriving = self.swap(dim, leaving)
-            for start, strip in zip((0, n - rows), arriving, strict=True):
+            strips = [region.narrow(dim + 2, start, rows) for start in (rows, n - 2 * rows)]
+            received = self.swap(dim, strips)
+            for start, strip in zip((0, n - rows), received, strict=True):
                 edge = region.narrow(dim + 2, start, rows)
                 edge.zero_() if strip is None else edge.copy_(strip)
         return wide
 
     def fold(self, wide: torch.Tensor) -> torch.Tensor:
-        """The adjoint: what was computed for a neighbour's rows is sent back and added there."""
+        """The adjoint: gradients of a neighbour's rows are returned and added there."""
         for place, dim in reversed(list(enumerate(self.cut))):
             region = self.inner(wide, self.cut[place + 1 :])
             rows, n = self.halo[dim], region.shape[dim + 2]
-            arriving = self.swap(dim, [region.narrow(dim + 2, start, rows) for start in (0, n - rows)])
-            for start, strip in zip((rows, n - 2 * rows), arriving, strict=True):
+            received = self.swap(dim, [region.narrow(dim + 2, start, rows) for start in (0, n - rows)])
+            for start, strip in zip((rows, n - 2 * rows), received, strict=True):
                 if strip is not None:
                     region.narrow(dim + 2, start, rows).add_(strip)
         return self.inner(wide, self.cut)
 
-    def swap(self, dim: int, leaving: list[torch.Tensor]) -> list[torch.Tensor | None]:
-        """Strips from the lower and the upper neighbour, None where there is none."""
-        operations, arriving = [], list[torch.Tensor | None]()
-        for peer, strip in zip(self.neighbours[dim], leaving, strict=True):
+    def swap(self, dim: int, strips: list[torch.Tensor]) -> list[torch.Tensor | None]:
+        """Strips from the lower and the upper neighbour; None for a missing neighbour."""
+        operations, received = [], list[torch.Tensor | None]()
+        for peer, strip in zip(self.neighbours[dim], strips, strict=True):
             buffer = None if peer is None else strip.new_empty(strip.shape)
-            arriving.append(buffer)
+            received.append(buffer)
             if buffer is not None:
                 operations.append(dist.P2POp(dist.isend, strip.contiguous(), peer))
                 operations.append(dist.P2POp(dist.irecv, buffer, peer))
         for request in dist.batch_isend_irecv(operations) if operations else ():
             request.wait()
-        return arriving
+        return received
 
 
 class SpatialConv(torch.autograd.Function):
@@ -93,7 +93,7 @@ class SpatialConv(torch.autograd.Function):
     def forward(
         ctx: Any, share: torch.Tensor, weight: torch.Tensor, kernel: Kernel, halo: Halo
     ) -> torch.Tensor:
-        """The halo is kept for the backward pass."""
+        """The halo is saved for the backward pass."""
         wide = halo.widen(share)
         ctx.kernel, ctx.halo = kernel, halo
         ctx.save_for_backward(wide, weight)
@@ -113,7 +113,7 @@ class SpatialConv(torch.autograd.Function):
 
 
 def best_parts(layer: Layer, procs: int) -> Parts:
-    """The cut with the fewest halo words, of those whose parts are at least as wide as the halo."""
+    """The grid with the fewest halo words whose parts are at least as wide as the halo."""
     rows, halo = layer.input[2:], layer.padding
     found: list[tuple[int, Parts]] = []
     divisors = [d for d in range(1, procs + 1) if procs % d == 0]

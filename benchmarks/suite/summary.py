@@ -1,4 +1,4 @@
-"""From what the ranks measured to the numbers of a line."""
+"""From the measurements of the ranks to the numbers of a line."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class Line:
 
     @property
     def rivals(self) -> list[Row]:
-        """The peers that are given no more than ours: in a forward pass, no copies of the weights.
+        """The peers that start with no more than ours: in a forward pass, without copies of the weights.
 
-        In a training step those who hold copies have to sum their gradients, so all compare.
+        In a training step, peers with copies must sum their gradients, so all peers count.
         """
         others = [row for row in self.rows[1:] if row.name != TUNED]
         return [row for row in others if self.work == "training" or not row.copied]
@@ -91,25 +91,27 @@ class Line:
         return self.predicted / self.rows[0].seconds.median - 1
 
     def short(self) -> list[str]:
-        """What falls short of the aims, one sentence each."""
-        told, mine = list[str](), self.rows[0]
+        """The goals that the line misses, one sentence each."""
+        sentences, mine = list[str](), self.rows[0]
         best = self.best
         if best and best.ratio.median < ENOUGH["ratio"]:
             tuned = "" if math.isnan(best.tuned) else f", {best.tuned:.2f} with tuned kernels"
-            told.append(f"{best.name} takes {best.ratio.median:.2f} of our time{tuned}")
+            sentences.append(f"{best.name} takes {best.ratio.median:.2f} of our time{tuned}")
         if mine.received > self.planned * 1.02 + 10_000:  # headers, and the messages of a barrier
-            told.append(f"{mine.received / max(self.planned, 1):.2f} of the planned bytes are received")
+            sentences.append(f"{mine.received / max(self.planned, 1):.2f} of the planned bytes are received")
         for row in self.rivals:
             if row.sent_received < mine.sent_received * 0.99:
-                told.append(f"{row.name} moves {row.sent_received / mine.sent_received:.2f} of our bytes")
+                sentences.append(
+                    f"{row.name} moves {row.sent_received / mine.sent_received:.2f} of our bytes"
+                )
         if self.efficiency < ENOUGH["efficiency"]:
             wire = self.planned / self.bandwidth
             bound = "the local kernels" if self.local > wire else "the wire"
             both = (self.local + wire) / mine.seconds.median
-            told.append(
+            sentences.append(
                 f"{bound} alone would take {self.efficiency:.2f} of our time, one after the other {both:.2f}"
             )
-        return told
+        return sentences
 
 
 def predicted(plan: Plan, machine: Machine | None) -> float | None:
@@ -130,14 +132,14 @@ def makespans(ranks: list[dict[str, Any]], name: str) -> list[float]:
 
 
 def ratios(theirs: list[float], ours: list[float]) -> list[float]:
-    """Their seconds over ours, for the rounds that both took part in."""
+    """Their seconds over ours, for the rounds in which both ran."""
     return [other / own for other, own in zip(theirs, ours, strict=False)]
 
 
 def summarised(
     plan: Plan, operations: int, objective: str, machine: Machine | None, ranks: list[dict[str, Any]]
 ) -> Line:
-    """The line of a plan, from the list over the ranks that `rank` writes."""
+    """The line of a plan, from the list over ranks that `rank` writes."""
     first = ranks[0]
     mine = makespans(ranks, next(iter(first["traffic"])))
     local, wire = makespans(ranks, LOCAL), makespans(ranks, WIRE)

@@ -67,7 +67,7 @@ def markdown(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
 
 
 def overview(lines: list[Line]) -> list[str]:
-    """One row per line: ours against the best peer and against what the machine allows."""
+    """One row per line: ours against the best peer and against the limit of the machine."""
     heads = [
         "layer",
         "P",
@@ -98,17 +98,17 @@ def overview(lines: list[Line]) -> list[str]:
 
 def totals(lines: list[Line]) -> list[str]:
     """Sentences over all lines of a kind of work."""
-    told = []
+    text = []
     for work in dict.fromkeys(line.work for line in lines):
         best = [line.best for line in lines if line.work == work and line.best]
-        told += summed(work, [row.ratio.median for row in best])
-        told += summed(f"{work}, tuned", [row.tuned for row in best if not math.isnan(row.tuned)])
+        text += summed(work, [row.ratio.median for row in best])
+        text += summed(f"{work}, tuned", [row.tuned for row in best if not math.isnan(row.tuned)])
     errors = [abs(line.error) for line in lines if line.error is not None]
     if errors:
-        told.append(
+        text.append(
             f"The time model is off by {statistics.fmean(errors):.0%} of the measured time on average."
         )
-    return told
+    return text
 
 
 def summed(what: str, ratios: list[float]) -> list[str]:
@@ -129,24 +129,24 @@ def spent(row: Row) -> dict[str, float]:
 
 
 def why(lines: list[Line]) -> list[str]:
-    """Where a line falls short: the numbers, and where the time of ours and of the best peer goes."""
-    told = []
+    """Lines that miss a goal: the numbers, and the time of ours and of the best peer by part."""
+    text = []
     for line in lines:
         short = line.short()
         if not short:
             continue
-        told.append(f"* **{line.layer}, P = {line.procs}, {line.work}**: {'; '.join(short)}.")
+        text.append(f"* **{line.layer}, P = {line.procs}, {line.work}**: {'; '.join(short)}.")
         profiled = [row for row in (line.rows[0], line.best) if row and row.profile]
         for row in profiled:
             parts = ", ".join(f"{part} {seconds:.3f} s" for part, seconds in spent(row).items())
-            told.append(f"  {row.name}: {parts}.")
+            text.append(f"  {row.name}: {parts}.")
         if len(profiled) == 2:
             mine, theirs = map(spent, profiled)
             part = max(mine, key=lambda name: mine[name] - theirs[name])
-            told.append(f"  Ours loses most in {part}: {mine[part] - theirs[part]:+.3f} s.")
-    return told
+            text.append(f"  Ours loses most in {part}: {mine[part] - theirs[part]:+.3f} s.")
+    return text
 
 
 def as_json(lines: list[Line], machine: str) -> str:
-    """Everything as JSON: seconds, bytes, shares."""
+    """Everything as JSON: seconds, bytes, fractions."""
     return json.dumps({"machine": machine, "lines": [asdict(line) for line in lines]}, indent=1) + "\n"

@@ -18,7 +18,7 @@ from ranks import run_ranks
 from benchmarks.suite.contender import NotApplicableError
 from benchmarks.suite.hosts import HERE, Hosts, HostsError, network
 from benchmarks.suite.kernels import operations, write_whole
-from benchmarks.suite.launch import Asked, planned
+from benchmarks.suite.launch import BenchmarkRequest, planned
 from benchmarks.suite.ours import OURS, TUNED
 from benchmarks.suite.overlap import plans as overlap_plans
 from benchmarks.suite.peers import PEERS
@@ -40,7 +40,7 @@ VOLUME = Layer.conv3d((1, 8, 8, 9, 8), 16, 3, padding=1, name="volume")
 MATRIX = Layer.matmul(64, 32, 48, name="matrix")
 PRODUCTS = {"DTensor column", "DTensor row", "SUMMA"}
 SAMPLES = {"DDP", "FSDP2", "DTensor batch"}
-ASKED = Asked(("training", "forward"), tuple(PEERS), 0.1, (2, 2), profiled=1, objective="words")
+ASKED = BenchmarkRequest(("training", "forward"), tuple(PEERS), 0.1, (2, 2), profiled=1, objective="words")
 SENT = 8_000_000  # bytes
 TALK = f"""
 import socket, sys, time
