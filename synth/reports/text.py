@@ -13,17 +13,22 @@ from synth.base.text_table import indented, table, wrapped
 from synth.base.units import show_words
 from synth.layer.axes import AXES, DIMS, LACKED_INDEX, LACKS, ROW_MAJOR, TENSORS, PerAxis, Tensor
 from synth.layer.passes import role_name
+from synth.planning.plan import Plan
 from synth.planning.summary import heading
 from synth.reports.text_costs import certificates, costs, strategy_lines, time_lines
 from synth.schedule.pass_program import Gather, Loop, PassProgram, Reduce, Rows
 from synth.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from synth.planning.plan import Plan
+    from synth.network.planner.plan import NetworkPlan
 
 
-def report(plan: Plan) -> str:
-    """The whole report, plain text of at most `text_table.WIDTH` columns."""
+def report(plan: Plan | NetworkPlan) -> str:
+    """The whole report of a layer's or a network's plan; a layer's has `text_table.WIDTH` columns at most."""
+    if not isinstance(plan, Plan):
+        from synth.network.planner.report import report as network_report
+
+        return network_report(plan)
     fastest = "each at its fastest; " if plan.timed else ""
     sections = [
         heading(plan),

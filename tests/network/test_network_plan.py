@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import synth
 from synth.base.errors import InfeasibleError, UsageError
+from synth.base.units import show_bytes, show_words
 from synth.cli.main import main
 from synth.layer.axes import AXES, DIMS, PerAxis, Tensor, strides
 from synth.layer.nest import Nest
@@ -154,6 +156,19 @@ def test_solvers_agree_on_residual_edges() -> None:
         for m in ("elimination", "mip")
     }
     assert costs["mip"] == pytest.approx(costs["elimination"])
+
+
+def test_a_plan_prints_as_a_summary_and_reports_in_full() -> None:
+    plan = plan_network(parse_network(SMALL, "small.yaml"), NetworkRequest(4))
+    (summary,) = str(plan).splitlines()
+    assert summary.startswith("small on 4 processes, forward pass: 7 layers, ")
+    assert show_words(plan.cost) in summary
+    assert show_bytes(plan.used_bytes) in summary
+    lines = synth.report(plan).splitlines()
+    assert [line.split()[0] for line in lines if " Out " in line or " Ker " in line or " In " in line] == [
+        node.name for node in plan.network.planned
+    ]
+    assert sum("proven gap" in line for line in lines) == 1
 
 
 def test_training_counts_three_passes() -> None:
