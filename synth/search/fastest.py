@@ -1,9 +1,9 @@
-"""The objective `time` for one layer: the grid, stationary tensor and panels with the fewest seconds.
+"""The objective `time` for one layer: the grid, stationary tensors and panels with the fewest seconds.
 
-Ranks are placed row-major, as the emitted programs place them, so the choice of the grid is also the choice
-of which axes lie inside a node. What is kept between the passes of a training step is part of the choice;
-with memory unlimited everything is. Best first: a grid is timed only while a
-lower bound of its time (its computing, or all it moves at the fastest level) is below the best so far.
+Ranks are placed in row-major order, as in the emitted programs, so the grid decides which axes are inside a
+node. The search also chooses the tensors that the passes of a training step reuse; with unlimited memory it
+is all of them. The search is best first: it computes the time of a grid only if a lower bound, computing or
+all communication at the fastest level, is below the best time so far.
 """
 
 from __future__ import annotations
@@ -25,46 +25,46 @@ from synth.search.branch_and_bound import Request
 from synth.search.grids import Space, all_grids
 from synth.search.training_step import pass_templates, preferred_orders, reuse_choices, unused_resident_words
 
-SLACK = 0.02  # more panels have to be faster by this share: the model is no better than that
-Timed = list[tuple[PassPlan, PassTime]]  # per pass
+SLACK = 0.02  # more panels must be faster by this fraction, which is the accuracy of the time model
+TimedPasses = list[tuple[PassPlan, PassTime]]  # one per pass
 
 
 @dataclass(frozen=True)
 class Fastest:
-    """The fastest plan of a layer; `order` is a placement of the same grid that may be faster still."""
+    """The fastest plan of a layer with row-major ranks, and the fastest placement of its ranks."""
 
     grid: PerAxis
     pass_plans: tuple[PassPlan, ...]  # one per pass
-    times: tuple[PassTime, ...]
-    least_work: int
-    order: Order
-    order_seconds: float
+    times: tuple[PassTime, ...]  # one per pass
+    least_work: int  # w*, in iterations
+    order: Order  # the fastest order of the axes for this grid
+    order_seconds: float  # the time with that order
 
     @property
     def seconds(self) -> float:
-        """All passes together."""
+        """Seconds of all passes with row-major ranks."""
         return sum(time.total for time in self.times)
 
 
 def fastest(request: Request, machine: Machine) -> Fastest:
-    """The plan of a request with the least time on a machine; work balance is left to time itself.
+    """The plan of a request with the least time on a machine. There is no limit of the work balance.
 
-    The family is every grid of P processes and, unless the request is exact, of P/2, P/4, ...: where start-up
-    costs dominate, idle processes are faster.
-    Raises `InfeasibleError` where no grid exists or none fits the memory.
+    The search covers every grid of P processes and, unless the request is exact, of P/2, P/4, ...: if
+    start-up costs dominate, fewer processes are faster. Raises `InfeasibleError` if no grid exists or no
+    plan without inner tiles fits the memory.
     """
     nest, space = request.nest, Space(request.nest, request.procs, request.fixed, request.exact)
-    grids = sorted((bound(request, machine, grid), grid) for grid in _family(request))
+    grids = sorted((bound(request, machine, grid), grid) for grid in _grids(request))
     if not grids:
         raise InfeasibleError(
             f"no grid of exactly {request.procs} processes exists for {nest}; allow idle ones"
         )
-    best: tuple[float, Footprints, Timed] | None = None
+    best: tuple[float, Footprints, TimedPasses] | None = None
     for least, grid in grids:
         if best and least >= best[0]:
             break
         footprints = Footprints(Distribution(nest, grid))
-        timed = _timed(request, machine, footprints, best[0] if best else None)
+        timed = _fastest_passes(request, machine, footprints, best[0] if best else None)
         if timed is None:
             continue
         seconds = sum(time.total for _, time in timed)
@@ -77,44 +77,44 @@ def fastest(request: Request, machine: Machine) -> Fastest:
         )
     _, footprints, timed = best
     orders = distinct_orders(footprints.grid, ORDERS)
-    seconds, order = min((_placed(request, machine, footprints, o), i) for i, o in enumerate(orders))
+    seconds, order = min((_seconds(request, machine, footprints, o), i) for i, o in enumerate(orders))
     pass_plans, times = tuple(zip(*timed, strict=True))
     return Fastest(footprints.grid, pass_plans, times, space.least_work or 1, orders[order], seconds)
 
 
-def _placed(request: Request, machine: Machine, footprints: Footprints, order: Order) -> float:
-    timer = _timer(request, machine, footprints, order, next(_kept(request)))
+def _seconds(request: Request, machine: Machine, footprints: Footprints, order: Order) -> float:
+    """The seconds of a grid whose ranks have the given axis order, if passes reuse all they can."""
+    timer = _timer(request, machine, footprints, order, next(_reuse_choices(request)))
     return sum(timer.least(pass_) for pass_ in timer.sequence)
 
 
 def _timer(
-    request: Request, machine: Machine, footprints: Footprints, order: Order, kept: frozenset[Tensor]
+    request: Request, machine: Machine, footprints: Footprints, order: Order, reused: frozenset[Tensor]
 ) -> LayerTimer:
     sequence = request.sequences[0]
     if request.pass_ == "training":
         sequence = preferred_orders(footprints, request.transposed, request.gradients)[0]
-    return LayerTimer(machine, footprints, order, kept=kept, sequence=sequence)
+    return LayerTimer(machine, footprints, order, kept=reused, sequence=sequence)
 
 
-def _kept(request: Request) -> Iterator[frozenset[Tensor]]:
-    """What may be kept between passes, most first."""
+def _reuse_choices(request: Request) -> Iterator[frozenset[Tensor]]:
+    """The sets of tensors that passes may reuse, largest first."""
     return reuse_choices(request.sequences[0], request.limit_words is None)
 
 
-def _family(request: Request) -> list[PerAxis]:
+def _grids(request: Request) -> list[PerAxis]:
+    """The grids of exactly P, P/2, P/4, ... processes, or all grids if there are none."""
     procs, grids = request.procs, list[PerAxis]()
     while procs >= 1:
         grids += all_grids(Space(request.nest, procs, request.fixed, True), procs)
         procs = 0 if request.exact else procs // 2
-    return grids or ([] if request.exact else all_grids(_loose(request), request.procs))
-
-
-def _loose(request: Request) -> Space:
-    return Space(request.nest, request.procs, request.fixed, False)
+    if grids or request.exact:
+        return grids
+    return all_grids(Space(request.nest, request.procs, request.fixed, False), request.procs)
 
 
 def bound(request: Request, machine: Machine, grid: PerAxis) -> float:
-    """Seconds that no schedule of a grid can beat: computing, or all it moves over the fastest level."""
+    """Lower bound of the seconds of a grid: computing, or all communication at the fastest level."""
     nest, words, parts = request.nest, request.nest.words, grid.size
     alpha = min(level.alpha + level.staging_alpha for level in machine.levels)
     beta = min(min([level.beta, *(b for _, b in level.small)]) for level in machine.levels)
@@ -134,14 +134,16 @@ def bound(request: Request, machine: Machine, grid: PerAxis) -> float:
     return max(passes * compute_seconds(machine, nest, work, True), seconds)
 
 
-def _timed(request: Request, machine: Machine, footprints: Footprints, below: float | None) -> Timed | None:
-    """The fastest plan of every pass that fits the memory; None when none fits or none is fast enough."""
-    best: Timed | None = None
-    for kept in _kept(request):
-        timer = _timer(request, machine, footprints, ROW_MAJOR, kept)
+def _fastest_passes(
+    request: Request, machine: Machine, footprints: Footprints, below: float | None
+) -> TimedPasses | None:
+    """The fastest plans of all passes that fit the memory, or None if they take `below` seconds or more."""
+    best: TimedPasses | None = None
+    for reused in _reuse_choices(request):
+        timer = _timer(request, machine, footprints, ROW_MAJOR, reused)
         if sum(timer.least(pass_) for pass_ in timer.sequence) >= (math.inf if below is None else below):
             continue
-        found = [_fastest_pass(request, timer, role) for role in pass_templates(kept, timer.sequence)]
+        found = [_fastest_pass(request, timer, each) for each in pass_templates(reused, timer.sequence)]
         timed = [each for each in found if each is not None]
         seconds = sum(time.total for _, time in timed)
         if len(timed) == len(found) and (below is None or seconds < below):
@@ -149,30 +151,35 @@ def _timed(request: Request, machine: Machine, footprints: Footprints, below: fl
     return best
 
 
-def _fastest_pass(request: Request, timer: LayerTimer, role: PassPlan) -> tuple[PassPlan, PassTime] | None:
-    """The fastest plan of one pass within the memory, beside what waits for other passes."""
+def _fastest_pass(
+    request: Request, timer: LayerTimer, template: PassPlan
+) -> tuple[PassPlan, PassTime] | None:
+    """The fastest plan of one pass that fits the memory beside the resident words of other passes."""
     limit_words: float = math.inf
     if request.limit_words is not None:
         limit_words = request.limit_words - unused_resident_words(
-            timer.footprints, timer.kept, timer.sequence, role.pass_
+            timer.footprints, timer.kept, timer.sequence, template.pass_
         )
     best: tuple[PassPlan, PassTime] | None = None
     enough = math.inf
-    for time in sorted(_choices(request, timer, role.pass_), key=lambda t: (t.total, t.panels, t.stationary)):
+    for time in sorted(
+        _pass_times(request, timer, template.pass_), key=lambda t: (t.total, t.panels, t.stationary)
+    ):
         if best and (time.total > enough or time.panels >= best[1].panels):
             continue
         counts = ONES.with_(along(time.stationary), time.panels)
-        pass_plan = replace(role, stationary=time.stationary, counts=counts)
+        pass_plan = replace(template, stationary=time.stationary, counts=counts)
         if limit_words == math.inf or timer.footprints.memory(pass_plan).words <= limit_words:
             best, enough = (pass_plan, time), min(enough, (1 + SLACK) * time.total)
     return best
 
 
-def _choices(request: Request, timer: LayerTimer, pass_: Pass) -> list[PassTime]:
+def _pass_times(request: Request, timer: LayerTimer, pass_: Pass) -> list[PassTime]:
+    """The times of a pass, for each stationary tensor and each number of panels."""
     return [
-        timer.passed(pass_, stays, min(panels, most))
-        for stays in request.stationary
-        for most in [timer.most_panels(stays) if request.panels else timer.streams(stays)]
-        for panels in ((request.panels,) if request.panels else timer.counts(stays))
+        timer.passed(pass_, tensor, min(panels, most))
+        for tensor in request.stationary
+        for most in [timer.most_panels(tensor) if request.panels else timer.streams(tensor)]
+        for panels in ((request.panels,) if request.panels else timer.counts(tensor))
         if panels <= most or request.panels
     ]

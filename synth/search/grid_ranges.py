@@ -1,8 +1,8 @@
-"""Ranges of grids: whole sets of process grids, and what none of their members can beat.
+"""Ranges of process grids, and lower bounds of the words of all grids in a range.
 
-A range holds, per axis, a run of the counts that `space` admits. The search halves ranges until single
-grids are left, and only where the bound of a range says that an optimum may be inside; so grids are never
-listed, and a million processes over axes of any extent cost no more than a few thousand ranges.
+A range has, per axis, a contiguous part of the candidate counts of a `Space`. The search splits ranges into
+halves down to single grids, but only if the bound of a range admits an optimum. So it never lists all
+grids, and a million processes take no more than a few thousand ranges.
 """
 
 from __future__ import annotations
@@ -17,33 +17,36 @@ from synth.layer.axes import AXES, SPATIAL, TENSORS, PerAxis, Tensor
 from synth.layer.window import Window
 from synth.search.grids import Space
 
-EDGES = 4096  # positions near the edges up to which clipped overlaps are summed up
+EDGES = 4096  # the most cuts near the edges whose overlaps are computed one by one
 ONCE: Mapping[Tensor, int] = dict.fromkeys(TENSORS, 1)
 
-Key = tuple[int, int, tuple[int, ...]]  # work, idle processes, fixed order
+Key = tuple[int, int, tuple[int, ...]]  # (work, idle processes, counts in a fixed order)
 
 
 def key_of(work: int, idle: int, parts: PerAxis) -> Key:
-    """What decides between grids that receive as many words: the smallest key wins."""
+    """The order among grids with equal received words. The smallest key is the best."""
     order = (parts.c, parts.w, parts.h, parts.d, parts.k, parts.g, parts.b)
     return work, idle, order
 
 
 def shared_rows(window: Window, parts: int) -> int:
-    """Rows at least that blocks read together beyond every row once, one count for every further block."""
+    """Lower bound of the rows that several blocks read, if `parts` blocks cover a dimension.
+
+    A row that n blocks read counts n - 1 times.
+    """
     cuts = parts - 1
-    full = window.dilation * (window.kernel - 1) + 1 - window.stride  # of a cut far from the edges
+    full = window.dilation * (window.kernel - 1) + 1 - window.stride  # overlap at a cut far from the edges
     return max(cuts * window.overlap, cuts * full - _clipped(window))
 
 
 @cache
 def _clipped(window: Window) -> int:
-    """Rows that all cuts near the edges share less than a cut far from them."""
+    """How many fewer rows than elsewhere blocks share at cuts near the edges, summed over these cuts."""
     full = window.dilation * (window.kernel - 1) + 1 - window.stride
     low = window.padding // window.stride + 1
     high = (window.size + window.padding - full - window.stride) // window.stride
     if low + window.out - high > EDGES:
-        return full * window.out  # leaves nothing
+        return full * window.out  # so that `shared_rows` uses the other bound
     edges = {*range(1, min(low, window.out - 1) + 1), *range(max(1, high), window.out)}
     clipped = 0
     for cut in edges:
@@ -55,19 +58,19 @@ def _clipped(window: Window) -> int:
 
 @dataclass(frozen=True)
 class Range:
-    """Per axis of `AXES` the first and the last index into its counts, both inside."""
+    """Per axis of `AXES`, the first and the last index into its counts, both inclusive."""
 
     first: tuple[int, ...]
     last: tuple[int, ...]
 
     @property
     def single(self) -> bool:
-        """Whether one grid is left."""
+        """Whether the range has one grid."""
         return self.first == self.last
 
 
 class Ranges:
-    """The ranges of one space under a work cap (iterations of the most loaded process)."""
+    """The ranges of one space. `cap`: the most iterations of a process."""
 
     def __init__(self, space: Space, cap: int) -> None:
         self.procs, self.exact, self.cap, nest = space.procs, space.exact, cap, space.nest
@@ -79,17 +82,20 @@ class Ranges:
         self._windows = [(AXES.index(a), nest.windows[a]) for a in SPATIAL]
 
     def whole(self) -> Range | None:
-        """All grids of the space; None where none is admitted."""
+        """The range of all grids of the space, or None if there are none."""
         if not all(self.counts):
             return None
         return self.narrowed([0] * len(AXES), [len(each) - 1 for each in self.counts])
 
     def grid(self, at: tuple[int, ...]) -> PerAxis:
-        """The counts at some indices."""
+        """The grid with the counts at these indices."""
         return PerAxis(*(counts[i] for counts, i in zip(self.counts, at, strict=True)))
 
     def halves(self, whole: Range) -> Iterator[Range]:
-        """Two ranges, narrowed, that hold what a range holds, cut along its widest axis in ratio."""
+        """Two ranges that together have the grids of a range, narrowed and without empty ranges.
+
+        The cut is along the axis whose counts have the largest ratio.
+        """
         axis = max(
             range(len(AXES)), key=lambda a: self.counts[a][whole.last[a]] / self.counts[a][whole.first[a]]
         )
@@ -103,7 +109,10 @@ class Ranges:
                 yield narrowed
 
     def narrowed(self, first: list[int], last: list[int]) -> Range | None:
-        """Without the counts that no grid of at most P processes within the work cap can have."""
+        """The range without counts that no grid of at most P processes within the work cap can have.
+
+        None if no grid remains. Changes its arguments.
+        """
         least = [counts[i] for counts, i in zip(self.counts, first, strict=True)]
         most = [counts[i] for counts, i in zip(self.counts, last, strict=True)]
         blocks = [-(-n // parts) for n, parts in zip(self.extents, most, strict=True)]
@@ -118,9 +127,9 @@ class Ranges:
                 wanted = max(wanted, -(-self.procs // (largest // most[axis])))
             if counts[low] < wanted:
                 low = bisect_left(counts, wanted, low, high + 1)
-            room = self.procs // (fewest // least[axis])
-            if counts[high] > room:
-                high = bisect_right(counts, room, low, high + 1) - 1
+            allowed = self.procs // (fewest // least[axis])
+            if counts[high] > allowed:
+                high = bisect_right(counts, allowed, low, high + 1) - 1
             if low > high:
                 return None
             if low != first[axis]:
@@ -133,11 +142,12 @@ class Ranges:
         return Range(tuple(first), tuple(last))
 
     def bound(self, within: Range, moves: Mapping[Tensor, int] = ONCE) -> int:
-        """Words that the average process receives at least, on any grid of a range, if tensors move so often.
+        """Lower bound of the words that the average process receives, over all grids of a range.
 
-        Where each moves once, that is on one grid of S processes (In·H·k + Ker·x + Out·c - all words) / S,
-        where H grows by the rows that neighbours share; clipped footprints are taken from below. The
-        numerator grows with every count, so it is taken at the fewest parts, and S at the most.
+        `moves`: how often each tensor is communicated. If each is communicated once, the average on a grid
+        of S processes is (|In|·H·k + |Ker|·x + |Out|·c - total words) / S, with the counts k, x, c of the
+        grid. The factor H accounts for the rows that neighbours share. The numerator grows with every
+        count, so the bound uses the least counts in the numerator and the greatest S.
         """
         least = self.grid(within.first)
         inputs = self._flat * math.prod(w.size + shared_rows(w, least[axis]) for axis, w in self._windows)
@@ -147,7 +157,7 @@ class Ranges:
         return max(0, -(-sums // min(self.procs, self.grid(within.last).size)))
 
     def key(self, within: Range) -> Key:
-        """A key that no grid of a range undercuts."""
+        """A lower bound of the keys of all grids of a range."""
         most = self.grid(within.last)
         work = math.prod(-(-n // parts) for n, parts in zip(self.extents, most, strict=True))
         return key_of(work, max(0, self.procs - most.size), self.grid(within.first))

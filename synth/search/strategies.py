@@ -1,8 +1,7 @@
-"""The named strategies of the literature, as points of the one space: which axes each may split.
+"""The named strategies of the literature, each as the set of axes that it may split.
 
-A strategy is searched like a plan, over the axes it names, so its row is the best that it can do on this
-layer. A strategy that loads a process beyond the work balance, or does not fit the memory, is shown with
-what it would cost and marked as not feasible.
+The search finds the best plan of a strategy on a layer, like any plan, but over these axes only. A strategy
+that exceeds the work balance or the memory limit is reported with its cost and marked as not feasible.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from synth.search.grids import work_cap
 
 @dataclass(frozen=True)
 class Strategy:
-    """A name, the axes that it splits, the tensor that stays (None: any), and where it comes from."""
+    """A named strategy: the axes it may split, the stationary tensor (None: any), and its source."""
 
     name: str
     axes: str
@@ -26,15 +25,15 @@ class Strategy:
 
 
 STRATEGIES: tuple[Strategy, ...] = (
-    Strategy("data", "b", None, "every process has its samples; the kernel is gathered, as FSDP does"),
-    Strategy("spatial", "dhw", None, "every process has its rows; halos are exchanged"),
+    Strategy("data", "b", None, "samples are split; the kernel is gathered, as in FSDP"),
+    Strategy("spatial", "dhw", None, "rows are split; halos are exchanged"),
     Strategy("channel", "gc", None, "input channels are split; partial sums are reduced"),
     Strategy("filter", "gk", None, "output channels are split; the input is gathered"),
     Strategy("data+filter", "bgk", None, "Kahira et al., HPDC'21"),
     Strategy("data+spatial", "bdhw", None, "Kahira et al., HPDC'21"),
-    Strategy("stationary-x", "bgdhwc", "In", "Dryden et al., SC'19: x stays, so k is not split"),
-    Strategy("stationary-y", "bgdhwk", "Out", "Dryden et al., SC'19: y stays, so c is not split"),
-    Strategy("stationary-w", "bgdhwck", "Ker", "Dryden et al., SC'19: w stays"),
+    Strategy("stationary-x", "bgdhwc", "In", "Dryden et al., SC'19: x is stationary, so k is not split"),
+    Strategy("stationary-y", "bgdhwk", "Out", "Dryden et al., SC'19: y is stationary, so c is not split"),
+    Strategy("stationary-w", "bgdhwck", "Ker", "Dryden et al., SC'19: w is stationary"),
     Strategy("2D", "bgdhwk", "Out", "Li et al., SPAA'21: SUMMA, c is not split"),
     Strategy("2.5D", "bgdhwck", "Out", "Li et al., SPAA'21: c is split as far as memory allows"),
     Strategy("3D", "bgdhwck", "Out", "Li et al., SPAA'21: c is split freely"),
@@ -43,7 +42,7 @@ STRATEGIES: tuple[Strategy, ...] = (
 
 @dataclass(frozen=True)
 class Alternative:
-    """What a strategy costs on a layer: words of the most-receiving process, memory in bytes, seconds."""
+    """The best plan of a strategy on a layer, or the reason why there is none."""
 
     name: str
     grid: PerAxis | None
@@ -51,13 +50,13 @@ class Alternative:
     used_bytes: int | None
     feasible: bool
     why: str = ""  # why it is not feasible
-    seconds: float | None = None  # on the machine that the plan was made for, with objective time
+    seconds: float | None = None  # on the plan's machine, for objective time only
 
 
 def alternatives(request: Request, least_work: int) -> list[Alternative]:
-    """All named strategies for the same layer, processes, memory and work balance.
+    """The rows of all named strategies for the layer, processes, memory and work balance of a request.
 
-    `least_work` is w* over all grids, in iterations: what the balance of every strategy is held against.
+    `least_work`: w* over all grids, in iterations. It defines the work balance of every strategy.
     """
     cap = work_cap(least_work, request.balance)
     unpinned = replace(request, fixed={}, most_work=cap, exact=False)
@@ -66,21 +65,24 @@ def alternatives(request: Request, least_work: int) -> list[Alternative]:
 
 
 class _Known:
-    """What was searched before: strategies that may split the same axes of a layer share their grids."""
+    """A cache of search results. Strategies that may split the same axes of a layer share them."""
 
     def __init__(self) -> None:
         self.within_memory: dict[tuple[str, tuple[Tensor, ...]], Optimum | None] = {}
         self.grids: dict[tuple[str, int | None], PerAxis] = {}
 
     def limited(self, request: Request) -> Optimum | None:
-        """The best grid within the memory limit."""
+        """The optimum within the memory limit, or None."""
         key = free_axes(request), request.stationary
         if key not in self.within_memory:
             self.within_memory[key] = search_or_none(request)
         return self.within_memory[key]
 
     def freely(self, request: Request) -> Optimum | None:
-        """Without a memory limit the words of a grid are the same whichever tensor stays: search once."""
+        """The optimum without a memory limit, or None.
+
+        The words of a grid then do not depend on the stationary tensor, so one search is enough.
+        """
         key = free_axes(request), request.most_work
         if key in self.grids:
             return search_or_none(replace(request, fixed=self.grids[key]._asdict()))
@@ -91,7 +93,7 @@ class _Known:
 
 
 def free_axes(request: Request) -> str:
-    """The axes that a request may split, of those that have an extent."""
+    """The axes with extent > 1 that a request may split."""
     sizes = request.nest.extents._asdict()
     return "".join(axis for axis in AXES if axis not in request.fixed and sizes[axis] > 1)
 
