@@ -1,0 +1,162 @@
+"""Real gloo ranks that stay: a test calls functions on all of them and looks at what each returns.
+
+    with RankPool(Path(__file__).with_name("model_ranks.py"), 4, folder) as ranks:
+        for result in ranks.call("train", "residual", None):
+            assert result["error"] < 1e-4
+
+The functions stand in a module beside the test. The module is imported once, then the ranks are forked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from ranks import free_port
+
+SUPPORT = Path(__file__).parent
+REPOSITORY = SUPPORT.parents[1]
+
+
+class RankPool:
+    """Some ranks of one process group. They start with the first call, and anew after a failed one."""
+
+    def __init__(self, module: Path, size: int, folder: Path) -> None:
+        self.module, self.size, self.folder = module, size, folder
+        self.process: subprocess.Popen[bytes] | None = None
+        self.pipes: list[Connection] = []
+        self.read = 0  # characters of rank 0's output that `said` has given
+
+    def __enter__(self) -> RankPool:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self.stop()
+
+    def call(self, function: str, *args: Any, seconds: float = 280) -> list[Any]:
+        """What a function of the module returns, by rank. Fails with all output where a rank does."""
+        if self.process is None:
+            self._start()
+        for pipe in self.pipes:
+            pipe.send((function, args))
+        end, results = time.monotonic() + seconds, []
+        for rank, pipe in enumerate(self.pipes):
+            done, result = False, f"no answer after {seconds} s"
+            if pipe.poll(max(0.0, end - time.monotonic())):
+                try:
+                    done, result = pipe.recv()
+                except EOFError:
+                    result = "the rank ended"
+            if not done:
+                self.stop()
+                logs = [path.read_text() for path in sorted(self.folder.glob("log-*"))]
+                raise AssertionError("\n".join([f"rank {rank}: {result}", *logs]))
+            results.append(result)
+        return results
+
+    def said(self) -> str:
+        """What rank 0 printed since this was last asked."""
+        text = (self.folder / "log-0").read_text()
+        fresh, self.read = text[self.read :], len(text)
+        return fresh
+
+    def stop(self) -> None:
+        """End the ranks."""
+        for pipe in self.pipes:
+            pipe.close()  # which ends the ranks that wait for a call
+        self.pipes, process, self.process = [], self.process, None
+        if process is None:
+            return
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _start(self) -> None:
+        pairs = [socket.socketpair() for _ in range(self.size)]
+        self.pipes, self.read = [Connection(mine.detach()) for mine, _ in pairs], 0
+        theirs = [other.fileno() for _, other in pairs]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, SUPPORT, self.module.parent))),
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, __file__, self.module.stem, str(free_port()), str(self.folder)]
+        self.process = subprocess.Popen(
+            [*command, *map(str, theirs)], env=environment, pass_fds=theirs, start_new_session=True
+        )
+        for _, other in pairs:
+            other.close()
+
+
+def serve(module: Any, rank: int, size: int, port: str, folder: str, pipe: Connection) -> None:
+    """Be one rank: run what is called until the pipe closes."""
+    with open(Path(folder, f"log-{rank}"), "w", encoding="utf-8") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    while True:
+        try:
+            function, args = pipe.recv()
+        except EOFError:
+            break
+        try:
+            answer = True, getattr(module, function)(*args)
+            dist.barrier()
+        except BaseException:
+            answer = False, traceback.format_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pipe.send(answer)
+    os._exit(0)  # without waiting for the other ranks
+
+
+def main() -> None:
+    """argv: the module, a free port, a folder for the output, and a file descriptor for every rank."""
+    name, port, folder, *files = sys.argv[1:]
+    warnings.simplefilter("ignore")
+    module = importlib.import_module(name)
+    if hasattr(module, "preload"):
+        module.preload()
+    context = multiprocessing.get_context("fork")
+    pipes = [Connection(int(file)) for file in files]
+    ranks = [
+        context.Process(target=serve_one, args=(module, rank, pipes, port, folder))
+        for rank in range(len(files))
+    ]
+    for each in ranks:
+        each.start()
+    for pipe in pipes:
+        pipe.close()
+    for each in ranks:
+        each.join()
+
+
+def serve_one(module: Any, rank: int, pipes: list[Connection], port: str, folder: str) -> None:
+    """The same with the pipes of the other ranks closed, so that each sees its own one close."""
+    for other, pipe in enumerate(pipes):
+        if other != rank:
+            pipe.close()
+    serve(module, rank, len(pipes), port, folder, pipes[rank])
+
+
+if __name__ == "__main__":
+    main()
