@@ -1,4 +1,4 @@
-"""The gap between a plan and its bound: what its parts are; on real layers it stays where it was."""
+"""The gap between a plan and its bound: its parts, and its size on real layers."""
 
 from __future__ import annotations
 

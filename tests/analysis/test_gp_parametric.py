@@ -1,4 +1,4 @@
-"""One program solved many times has the optima of a program built anew each time."""
+"""The parametrised geometric program has the same optima as one that is built for each point."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_bound_relaxation_and_plan_stand_in_order_at_every_point() -> None:
             assert a.relaxation <= a.integer * (1 + 1e-6)
 
 
-def test_a_plan_is_used_again_only_where_it_is_the_optimum() -> None:
+def test_a_plan_is_reused_only_where_it_is_the_optimum() -> None:
     sizes = [2**n for n in range(17, 23)]
     for point in Sweep(CONV, Asked(relaxations=False)).points([64], sizes):
         assert point.limit_bytes is not None
@@ -55,7 +55,7 @@ def test_printed_table_lacks_case_1b() -> None:
     assert accessed.table1_printed[1] < accessed.table1_corrected[1]
 
 
-def test_what_does_not_fit_says_what_would() -> None:
+def test_refusals_name_the_memory_that_is_enough() -> None:
     fault = nothing_fits(CONV, 64, 1024, Asked())
     assert fault is not None
     least = int(str(fault).rsplit("--memory ", 1)[1].rstrip(")"))

@@ -30,7 +30,7 @@ def _umask() -> int:
     return mask
 
 
-def test_what_was_there_stays_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "plan.json"
     path.write_text("old")
 
@@ -46,7 +46,7 @@ def test_what_was_there_stays_when_writing_fails(tmp_path: Path, monkeypatch: py
     assert os.listdir(tmp_path) == ["plan.json"]
 
 
-def test_nothing_is_left_behind_by_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(source: str, target: str) -> None:
         raise KeyboardInterrupt
 
@@ -83,7 +83,7 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_a_file_beside_oneself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_whole("here.txt", "text")
     assert Path("here.txt").read_text() == "text"
@@ -97,7 +97,7 @@ for turn in range(60):
 """
 
 
-def test_writers_of_one_file_at_a_time_leave_it_whole_at_every_moment(tmp_path: Path) -> None:
+def test_concurrent_writers_leave_the_file_whole_at_every_moment(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text("0")
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), each]) for each in "abc"]
@@ -112,7 +112,7 @@ def test_writers_of_one_file_at_a_time_leave_it_whole_at_every_moment(tmp_path: 
     assert os.listdir(tmp_path) == ["plan.json"]
 
 
-def test_plans_made_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+def test_concurrent_plans_do_not_disturb_each_other(tmp_path: Path) -> None:
     """Each of three processes plans another layer, into a file of its own and into one that all share."""
     program = (
         "import sys\nfrom synth.cli.main import main\n"

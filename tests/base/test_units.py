@@ -34,7 +34,7 @@ def test_sizes(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "GiB", "-1", "1e-9", "1.5e0", "1e9K", "1,5G", "1_000", "16 GB GB", "0x10", "1.G", "١", "inf"]
 )
-def test_what_is_no_size(text: str) -> None:
+def test_texts_that_are_no_size(text: str) -> None:
     with pytest.raises(UsageError) as fault:
         parse_bytes(text)
     assert str(fault.value) == (
@@ -58,7 +58,7 @@ def test_whole_numbers(text: str, number: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "four", "1.5", "1e-3", "1.25e1", "1_000", "inf", "١", "1e999", "9" * 21]
 )
-def test_what_is_no_whole_number(text: str) -> None:
+def test_texts_that_are_no_whole_number(text: str) -> None:
     with pytest.raises(UsageError) as fault:
         parse_whole(text)
     assert str(fault.value) == f"{text!r} is no whole number; write one like 1000 or 1e3"

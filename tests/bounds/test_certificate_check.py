@@ -1,4 +1,4 @@
-"""Certificates: they prove the bound of the plan; whatever is touched, nothing false is proved."""
+"""Certificates prove the bound of the plan; a certificate that was changed proves nothing false."""
 
 from __future__ import annotations
 

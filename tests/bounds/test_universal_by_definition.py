@@ -77,7 +77,7 @@ def touched(window: Window, out: int) -> tuple[int, int, int]:
 
 
 @given(layers())
-def test_what_takes_part_is_counted_one_by_one(layer: Layer) -> None:
+def test_operands_that_take_part_are_counted_one_by_one(layer: Layer) -> None:
     nest, n = layer.nest, layer.nest.extents
     each = {axis: touched(nest.windows[axis], getattr(n, axis)) for axis in SPATIAL}
     for axis in SPATIAL:

@@ -1,6 +1,6 @@
-"""Random hostile files and command lines, and all that ever failed: see `fuzz`.
+"""Random hostile files and command lines, and all past failures (see `fuzz`).
 
-The fuzzer runs in a process of its own, so that what blows up or hangs is a failed test and no more.
+The fuzzer runs in a process of its own, so that a blow-up or a hang fails a test and does no more.
 """
 
 from __future__ import annotations

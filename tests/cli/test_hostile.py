@@ -1,6 +1,6 @@
-"""Hostile input: whatever a layer file, a plan file or the command line holds, one sentence and an exit code.
+"""Hostile layer files, plan files and command lines: one sentence and an exit code for each.
 
-No traceback, no hang, no memory blow-up; and no name, however nasty, becomes code of an emitted program.
+No traceback, no hang, no memory blow-up; and no name becomes code of an emitted program.
 docs/faults.md lists the classes of input that are tried here.
 """
 
@@ -147,7 +147,7 @@ MISUSED = {  # arguments: exit code 2; "@" stands for a good layer file
 
 @contextlib.contextmanager
 def bounded() -> Iterator[None]:
-    """What is done within takes little time and memory."""
+    """Checks that the block takes little time and memory."""
     begin, peak = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
     assert time.monotonic() - begin < SECONDS
@@ -227,7 +227,7 @@ PLAN: dict[str, Any] = plan(Layer.conv2d((2, 4, 6, 6), 4, 3, padding=1), 4).to_j
 
 
 def edit_a_plan(folder: Path, data: st.DataObject) -> None:
-    """One value somewhere in a plan file becomes another: it is refused, or changes nothing that counts."""
+    """Change one value in a plan file: the file is refused, or emits a program."""
     made: Any = copy.deepcopy(PLAN)
     place: Any = made
     key = data.draw(st.sampled_from(sorted(place)))

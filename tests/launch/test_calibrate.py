@@ -1,4 +1,4 @@
-"""`synth calibrate --procs`: the fits, the machine file, and what a broken calibration leaves."""
+"""`synth calibrate --procs`: the fits, the machine file, and an interrupted calibration."""
 
 from __future__ import annotations
 
@@ -126,6 +126,6 @@ def test_an_interrupted_calibration_leaves_the_old_file(tmp_path: Path, processe
         (["--procs", "2", "net.yaml"], "leave one of them out"),
     ],
 )
-def test_what_is_refused(flags: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_flags_are_refused(flags: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate", *flags]) == 2
     assert why in capsys.readouterr().err

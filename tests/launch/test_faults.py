@@ -1,4 +1,4 @@
-"""Whatever befalls a rank: all ranks end in time, none with 0, and the one to blame is named.
+"""Faults of a rank: all ranks end in time, none with code 0, and the messages name the faulty rank.
 
 docs/faults.md is the table of these faults. Most run on ranks of the fork server; how torchrun, a signal to
 `synth run` and the death of the launcher behave is tried with the real ones.
@@ -32,7 +32,7 @@ LOST = f"; rank {RANK} ({AT}) is lost, last seen at {STARTED}"
 
 
 def suffered(statement: str, folder: Path, *flags: str, hook: str = HOOK) -> Outcome:
-    """What is left of a run in which rank 2 ran a statement; it is over in time."""
+    """The outcome of a run in which rank 2 runs a statement; checks that all ranks end in time."""
     mark = folder / "mark"
     for _ in range(3):  # on a busy machine the ranks may not meet in time, and the fault never comes
         outcome = run_ranks(broken(statement, mark, hook), 4, folder, *flags, timeout=TIMEOUT)
@@ -115,7 +115,7 @@ def test_a_rank_with_other_data_is_named(statement: str, said: str, tmp_path: Pa
 
 
 def named_by_all(outcome: Outcome) -> str:
-    """What rank 2 said, when all ranks ended with 6 and somebody else named it as the first to fail."""
+    """The output of rank 2, after all ranks ended with 6 and another one named it as the first to fail."""
     assert set(outcome.codes) == {6}, outcome.output
     told = outcome.output[RANK]
     assert told.startswith(f"rank {RANK} ({AT}): failed, last started "), told
@@ -144,7 +144,7 @@ def test_another_plan_and_another_world_are_refused(tmp_path: Path) -> None:
 
 
 def run_broken(statement: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The complaint of `synth run` about a program that breaks; it comes in time and nothing is left."""
+    """The error of `synth run` about a faulty program; it comes in time, and no process is left."""
     mark = folder / "mark"
     monkeypatch.setattr(driver, "render", lambda *_, **__: broken(statement, mark))
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -183,7 +183,7 @@ def test_synth_run_ends_a_rank_that_hangs(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def run_and_disturb(folder: Path, number: int, of: str, processes: Processes) -> tuple[int, str]:
-    """`synth run` of a program that hangs, a signal sent to one of its processes; its code and complaint."""
+    """Exit code and error of `synth run` on a program that hangs, after a signal to one process."""
     mark = folder / "mark"
     text = broken("time.sleep(300)", mark)
     (folder / "plan.json").write_text(json.dumps(to_json(PLAN)))

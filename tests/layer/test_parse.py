@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (tables of whole messages)
-"""Layer files: what they say in Python, and what a wrong one is told."""
+"""Layer files: the layers that they describe, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_matmul_is_written_in_two_ways() -> None:
         ("matmul: {input: [1, 2, 3], stride: 1}", "1:28: unknown key stride of matmul; known are input, m, n, k, dtype"),
     ],
 )  # fmt: skip
-def test_a_wrong_file_is_told_where_what_and_the_remedy(text: str, message: str) -> None:
+def test_errors_give_place_fault_and_remedy(text: str, message: str) -> None:
     assert complaint(text) == "conv.yaml:" + message
 
 

@@ -65,7 +65,7 @@ def test_words_of_every_rank_are_the_formula(schedules: tuple[Schedule, ...]) ->
 @given(layers())
 @settings(max_examples=60)
 def test_local_kernels_are_torchs_gradients(layer: Layer) -> None:
-    """Values and shapes, whatever stride, padding, dilation and groups; In counts rows that are read."""
+    """Values and shapes for any stride, padding, dilation and groups; In holds only rows that are read."""
     whole = dict(zip(TENSORS, shapes(layer).values(), strict=True))
     device = torch.device("cpu")
     inputs, ker, dout = (

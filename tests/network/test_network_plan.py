@@ -188,7 +188,7 @@ def test_memory_is_respected_or_refused() -> None:
 
 
 @pytest.mark.parametrize(("name", "training"), [("vgg16", False), ("cosmoflow", True)])
-def test_the_memory_that_would_do_does(name: str, training: bool) -> None:
+def test_the_memory_that_a_refusal_names_is_enough(name: str, training: bool) -> None:
     network = load_network(NETWORKS / f"{name}.yaml")
     with pytest.raises(InfeasibleError) as fault:
         plan_network(network, NetworkRequest(16, limit_bytes=10 << 10, training=training))

@@ -86,7 +86,7 @@ def test_pipeline_is_gpipe() -> None:
     assert made.total.comm == pytest.approx(2 * (p + S - 2) * (ALPHA + 64 / S * Y[2] * 4 * BETA))
 
 
-def test_groups_that_nobody_asked_for_have_a_sample_each() -> None:
+def test_default_groups_have_a_sample_each() -> None:
     nodes = replace(FLAT, levels=(replace(FLAT.levels[0], ranks=4), *FLAT.levels))
     assert predict(ask(16, nodes), "data+filter").detail == " (4 groups of 4)"
     few = predict(ask(16, nodes, batch=2), "data+filter")
@@ -145,7 +145,7 @@ def test_json_fields_of_a_layer() -> None:
     assert first["memory"] == row.used_bytes
 
 
-def test_memory_is_the_plan_s_and_marked_beyond_the_machine_s() -> None:
+def test_memory_is_that_of_the_plan_and_marked_beyond_the_machine() -> None:
     made = plan_network(NET, NetworkRequest(8, "time", True, machine=FLAT))
     own = predict(ask(8), "plan")
     assert (

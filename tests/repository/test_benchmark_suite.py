@@ -128,7 +128,7 @@ def test_panels_move_the_same_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks
-def test_wrong_values_are_told(tmp_path: Path) -> None:
+def test_wrong_values_are_reported(tmp_path: Path) -> None:
     """A contender that computes something else ends the run, with its name."""
     import torch
 

@@ -1,4 +1,4 @@
-"""The same request gives the same bytes in every process, whatever the order of Python's sets."""
+"""The same request gives the same bytes in every process, whatever the order of Python sets."""
 
 from __future__ import annotations
 

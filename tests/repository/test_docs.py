@@ -69,7 +69,7 @@ def tables_are_whole(text: str) -> bool:
     return all(len(each) == 1 for each in widths)
 
 
-def test_the_tests_that_are_named_exist() -> None:
+def test_tests_named_in_the_documentation_exist() -> None:
     sources = {path.name: path.read_text(encoding="utf-8") for path in Path("tests").rglob("test_*.py")}
     for name in re.findall(r"`(test_\w+)`", Path("docs/faults.md").read_text(encoding="utf-8")):
         assert any(f"def {name}(" in text for text in sources.values()), name

@@ -44,7 +44,7 @@ def test_shell_scripts_are_clean(tmp_path: Path) -> None:
         assert "python --help" not in text
         script.write_text(text)
         scripts.append(script)
-    # SC2016: what looks like an expression in a name stays as it is written
+    # SC2016: quoted names may look like expressions
     done = subprocess.run(
         [str(SHELLCHECK), "--severity=style", "--exclude=SC2016", *map(str, scripts)],
         text=True,

@@ -1,4 +1,4 @@
-"""The wheel: built alike twice, one package name, and at work beside folders that are called as ours are."""
+"""The wheel: reproducible, one package name, and at work beside folders named `runtime` and `codegen`."""
 
 from __future__ import annotations
 

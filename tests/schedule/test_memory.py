@@ -1,4 +1,4 @@
-"""Planned memory is never less than the simulator's high-water mark, and not absurdly more."""
+"""Planned memory is at least the interpreter's high-water mark, and at most a few times as much."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ EDGES = Nest(PerAxis(b=3, h=4, k=2), ONE, Window(4, padding=1, size=2), ONE)  # 
         (ROWS, PerAxis(h=2, c=2), PassPlan("Ker", pass_=FILTER, reuses=IN | OUT), "loop"),
     ],
 )
-def test_where_cuts_are_even_no_word_too_many_is_planned(
+def test_planned_memory_is_exact_where_cuts_are_even(
     nest: Nest, grid: PerAxis, pass_plan: PassPlan, phase: str
 ) -> None:
     d = Distribution(nest, grid)
@@ -108,7 +108,7 @@ def test_where_cuts_are_even_no_word_too_many_is_planned(
         (EDGES, PerAxis(h=4), PassPlan("Out", PerAxis(b=2), pass_=BACK), "reduce"),
     ],
 )
-def test_phases_of_which_little_is_to_spare(
+def test_the_phase_with_the_peak_is_planned_for(
     nest: Nest, grid: PerAxis, pass_plan: PassPlan, phase: str
 ) -> None:
     d = Distribution(nest, grid)
@@ -119,7 +119,7 @@ def test_phases_of_which_little_is_to_spare(
 
 
 @given(distributions())
-def test_largest_shares_and_slices(d: Distribution) -> None:
+def test_shares_are_exact_and_slices_are_upper_bounds(d: Distribution) -> None:
     footprints = Footprints(d)
     for tensor in TENSORS:
         assert footprints.shares[tensor] == max(volume(d.owned(tensor, d.at(r))) for r in d.ranks)
@@ -127,7 +127,7 @@ def test_largest_shares_and_slices(d: Distribution) -> None:
 
 
 @given(distributions())
-def test_what_a_halo_takes_is_exact(d: Distribution) -> None:
+def test_halo_memory_is_exact(d: Distribution) -> None:
     """Also where cuts are uneven, and where the processes along k share rows."""
     carried = [volume(d.carried("In", d.at(rank))) for rank in d.ranks]
     first = next(Schedule(d, PassPlan()).rounds())
@@ -156,14 +156,14 @@ def test_what_a_halo_takes_is_exact(d: Distribution) -> None:
         (Layer.matmul(8, 8, 8), {"k": 4}, "backward-data", 54),
     ],
 )
-def test_a_limit_that_just_does(layer: Layer, grid: dict[str, int], pass_: Task, words: int) -> None:
+def test_the_least_sufficient_limit(layer: Layer, grid: dict[str, int], pass_: Task, words: int) -> None:
     made = synth.plan(layer, 4, 4 * words, grid=grid, pass_=pass_)
     assert max(simulated(made).peak) == made.used_words == words
     with pytest.raises(InfeasibleError, match=f"the least that would do is {4 * words} bytes"):
         synth.plan(layer, 4, 4 * words - 4, grid=grid, pass_=pass_)
 
 
-def test_a_limit_that_just_does_in_training() -> None:
+def test_the_least_sufficient_limit_of_a_training_step() -> None:
     """Beside what a pass holds wait shares that it leaves alone."""
     layer = Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1)
     made = synth.plan(layer, 4, 4 * 968, grid={"h": 4}, pass_="training")
@@ -186,7 +186,7 @@ def test_huge_shares_are_exact() -> None:
 
 
 @given(schedules())
-def test_largest_tiles(schedule: Schedule) -> None:
+def test_tile_memory_bounds_every_tile(schedule: Schedule) -> None:
     d, pass_plan = schedule.distribution, schedule.pass_plan
     footprints = Footprints(d)
     for tensor in TENSORS:
@@ -198,7 +198,7 @@ def test_largest_tiles(schedule: Schedule) -> None:
 
 
 @given(nests(), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3))
-def test_long_grids_are_bounded_from_above(nest: Nest, parts: int, tiles: int, members: int) -> None:
+def test_halo_memory_of_long_grids_is_a_bound(nest: Nest, parts: int, tiles: int, members: int) -> None:
     window, out = nest.w, nest.extents.w
     parts = min(parts, out)
     exact, rows = halo_rows(window, out, parts, members), tile_rows(window, out, parts, tiles)
@@ -214,7 +214,7 @@ def test_long_grids_are_bounded_from_above(nest: Nest, parts: int, tiles: int, m
     assert loose.moves
 
 
-def test_what_many_blocks_want_of_the_same_rows() -> None:
+def test_rows_that_many_blocks_read_are_bounded() -> None:
     """One row of In that some thousand blocks read."""
     window = Window.reduced(4100, 4100, 1, 1, 4099)
     blocks = [window.reach(*cut((0, window.out), 4099, index)) for index in range(4099)]
@@ -227,7 +227,7 @@ def test_what_many_blocks_want_of_the_same_rows() -> None:
     assert wanted <= most <= bound
 
 
-def test_where_blocks_differ_much_they_are_bounded_together() -> None:
+def test_blocks_of_many_kinds_share_one_bound() -> None:
     window = Window.reduced(101, 3, 2, 1, 1)
     exact = halo_rows(window, window.out, 17)
     with pytest.MonkeyPatch.context() as patch:
@@ -242,7 +242,7 @@ def test_phases_of_a_matrix_product_by_hand() -> None:
     nest = Nest(PerAxis(b=8, c=8, k=8), Window(1), Window(1), Window(1))
     d = Distribution(nest, PerAxis(b=2, k=2))
     one = Footprints(d).memory(PassPlan("Out"))
-    assert (one.shares, one.halo, one.reduce) == (32, 0, 0)  # a product has no rows; nobody shares Out
+    assert (one.shares, one.halo, one.reduce) == (32, 0, 0)  # a product has no rows; no two ranks share Out
     assert Footprints(d).memory(PassPlan("Ker")).shares == 32 + 16  # the sums of Out
     # shares + Out slice + both slices + their pieces, which arrive before the slices are complete
     assert one.loop == 32 + 16 + 64 + 64
@@ -253,7 +253,7 @@ def test_phases_of_a_matrix_product_by_hand() -> None:
     assert replace(two, reduce=10**6).words == 10**6
 
 
-def test_what_a_result_takes_on_its_way() -> None:
+def test_memory_of_partial_sums_in_flight() -> None:
     """8x8x8 on four processes that all sum the same 64 words, of which each owns 16."""
     nest = Nest(PerAxis(b=8, c=8, k=8), ONE, ONE, ONE)
 
@@ -266,20 +266,20 @@ def test_what_a_result_takes_on_its_way() -> None:
     # the last of some panels, and the share of them all
     assert words(four, PassPlan("Ker", PerAxis(b=2))) == 32 + 3 * 16 + 16
     assert words(four, PassPlan("Ker", PerAxis(b=4))) == 16 + 3 * 16 + 16
-    assert words(PerAxis(b=2), PassPlan("Out")) == 32  # nobody else sums
+    assert words(PerAxis(b=2), PassPlan("Out")) == 32  # no other rank holds partial sums
     assert words(PerAxis(k=4), PassPlan("In", pass_=BACK)) == whole
     assert words(PerAxis(b=2), PassPlan("In", pass_=BACK)) == 32 + 32  # the sums, and then the share
     footprints = Footprints(Distribution(ROWS, PerAxis(h=2)))
     assert footprints.travelling(PassPlan("In", pass_=BACK)) == 2 * 6 * 2 + 2 * 4 * 2 + sum(footprints.halo)
 
 
-def test_phases_side_by_side() -> None:
+def test_memory_of_passes_is_combined_phase_by_phase() -> None:
     assert Memory(1, 2, 3, 4, 0).beside(10) == Memory(11, 12, 13, 14, 0)  # there is no last phase
     assert Memory(1, 5, 3, 4, 0).most(Memory(2, 4, 6, 1, 0)) == Memory(2, 5, 6, 4, 0)
 
 
 @given(schedules())
-def test_thinner_panels_never_need_more_once_there_are_two(schedule: Schedule) -> None:
+def test_more_panels_never_need_more_memory(schedule: Schedule) -> None:
     d, pass_plan = schedule.distribution, schedule.pass_plan
     if pass_plan.steps == 1 or pass_plan.stream == "x":
         return

@@ -1,4 +1,4 @@
-"""Ranks that begin with panels of their own: who sends what when, and that the words stay the same."""
+"""Panel rotation: each rank starts at a panel of its own. Sends per step, and words that do not change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def even(draw: st.DrawFn) -> Schedule:
 
 
 @given(even())
-def test_schedules_are_right_and_words_are_those_of_the_formula(schedule: Schedule) -> None:
+def test_rotated_schedules_are_right_and_move_the_planned_words(schedule: Schedule) -> None:
     d = schedule.distribution
     assert verify(schedule).steps == schedule.pass_plan.panels  # every iteration once, panels there in time
     planned, counted = received(d, schedule.pass_plan), simulate(schedule).received
@@ -42,7 +42,7 @@ def test_schedules_are_right_and_words_are_those_of_the_formula(schedule: Schedu
 
 
 @given(even())
-def test_a_tensor_that_alone_is_skewed_begins_at_hand(schedule: Schedule) -> None:
+def test_a_rank_starts_with_its_own_panel_if_one_tensor_rotates(schedule: Schedule) -> None:
     d, plan = schedule.distribution, schedule.pass_plan
     tensors = rotated(d, plan)
     firsts = first_panels(d, plan)
@@ -56,8 +56,8 @@ def test_a_tensor_that_alone_is_skewed_begins_at_hand(schedule: Schedule) -> Non
 
 
 @given(even())
-def test_every_rank_sends_as_often_as_it_hears(schedule: Schedule) -> None:
-    """Per step and tensor: to `ranks ÷ panels` ranks or to one fewer, where its own panel is among them."""
+def test_every_rank_sends_as_often_as_it_receives(schedule: Schedule) -> None:
+    """Per step and tensor: to `ranks ÷ panels` ranks, or one fewer if the sender uses the panel itself."""
     d, plan = schedule.distribution, schedule.pass_plan
     for tensor in rotated(d, plan):
         several = dict(d.shares[tensor])["c"] // plan.panels
@@ -93,14 +93,14 @@ def test_two_data_parallel_ranks_by_hand() -> None:
         (PassPlan("Out"), "one panel"),
     ],
 )
-def test_where_ranks_do_not_begin_apart(plan: PassPlan, why: str) -> None:
+def test_schedules_without_rotation(plan: PassPlan, why: str) -> None:
     d = Distribution(Layer.matmul(24, 24, 24).nest, PerAxis(b=4, k=4))
     assert rotated(d, PassPlan("Out", PerAxis(c=2))) == ("In", "Ker")
     assert rotated(d, plan) == (), why
 
 
-def test_slices_that_two_ranks_share_go_with_the_others() -> None:
-    """Beside a larger group such a slice is not skewed; of two of them the larger one is."""
+def test_the_tensor_of_the_larger_group_rotates() -> None:
+    """A slice of two ranks does not rotate beside a larger group; of two such slices the larger does."""
     nest, twice, four = Layer.matmul(32, 16, 16).nest, PassPlan("Out", PerAxis(c=2)), PerAxis(b=4, k=2)
     assert rotated(Distribution(nest, four), twice) == ("Ker",)
     assert rotated(Distribution(nest, PerAxis(b=2, k=4)), twice) == ("In",)
@@ -109,7 +109,7 @@ def test_slices_that_two_ranks_share_go_with_the_others() -> None:
 
 
 def test_shares_of_other_sizes_do_not_fit() -> None:
-    """Ten channels over four ranks: 3, 3, 2, 2; the second of two panels begins at 5."""
+    """Ten channels over four ranks are 3, 3, 2 and 2; the second of two panels starts at channel 5."""
     d = Distribution(Layer.matmul(4, 4, 10).nest, PerAxis(b=4))
     assert not within_one_panel(d, "Ker", "c", 2)
     assert within_one_panel(Distribution(Layer.matmul(4, 4, 12).nest, PerAxis(b=4)), "Ker", "c", 2)

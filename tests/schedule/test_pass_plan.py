@@ -75,7 +75,7 @@ def loads(pass_plan: PassPlan) -> dict[str, int]:
     return {move.tensor: program.loads(move) for move in program.collectives()}
 
 
-def test_said_in_words() -> None:
+def test_text_of_a_pass_plan() -> None:
     pass_plan = PassPlan("Out", PerAxis(b=2, c=5, k=7))
     assert str(pass_plan) == "stationary Out, 5 panel(s) along c, c:5 > b:2 > k:7"
     assert loads(pass_plan) == {"Ker": 2, "In": 1, "Out": 1}

@@ -52,7 +52,7 @@ def test_rounds_of_a_phase_are_numbered_and_phases_come_once(passes: tuple[Sched
 
 
 @given(schedules())
-def test_moves_carry_words_from_those_who_have_them_to_others(schedule: Schedule) -> None:
+def test_a_move_goes_from_a_rank_that_holds_the_words_to_ranks_that_lack_them(schedule: Schedule) -> None:
     d = schedule.distribution
     for each in schedule.rounds():
         for move in (*each.moves, *each.reductions):
@@ -79,7 +79,7 @@ def test_moves_carry_words_from_those_who_have_them_to_others(schedule: Schedule
 
 
 @given(schedules())
-def test_tensors_that_nobody_shares_do_not_move(schedule: Schedule) -> None:
+def test_tensors_that_no_ranks_share_do_not_move(schedule: Schedule) -> None:
     d = schedule.distribution
     moved = {m.tensor for each in schedule.rounds() for m in each.moves if m.kind == "broadcast"}
     moved |= {m.tensor for each in schedule.rounds() for m in each.reductions}

@@ -42,7 +42,7 @@ def test_planned_words_are_simulated_words_for_every_rank_and_tensor(schedule: S
 @settings(max_examples=60)
 @given(training_steps(), st.sampled_from([0, words.EVERY]))
 def test_words_of_a_training_step_are_those_of_its_passes(passes: tuple[Schedule, ...], every: int) -> None:
-    """Pass by pass and in sum, with any tensors kept between the passes, by classes or one by one."""
+    """For each pass and their sum, whichever tensors are saved, by classes of ranks and rank by rank."""
     d = passes[0].distribution
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "EVERY", every)
@@ -118,7 +118,7 @@ def test_words_beyond_64_bits_are_exact() -> None:
     assert most["ker"] == n * (n // 2) // 2
 
 
-def test_words_that_are_beyond_64_bits_only_as_often_as_they_move() -> None:
+def test_repeated_moves_beyond_64_bits_are_exact() -> None:
     """Sums arrive from 15 others, tiles are visited 32 times, and rows read by up to 2^9 + 1 tiles."""
     nest = Nest(PerAxis(b=2**32, c=2**32, k=2**32), Window(1), Window(1), Window(1))
     assert received(Distribution(nest, PerAxis(c=16)), PassPlan()).most()["out"] == 15 * 2**60
@@ -133,7 +133,7 @@ def test_words_that_are_beyond_64_bits_only_as_often_as_they_move() -> None:
 
 
 @pytest.mark.parametrize("kept", ["In", "Ker"])
-def test_words_beside_a_kept_tensor_are_exact(kept: Tensor) -> None:
+def test_words_beside_a_reused_tensor_are_exact(kept: Tensor) -> None:
     """Floats end at 2^53; 2^27 + 1 rows of the other tensor arrive."""
     n = 2**29 + 1
     nest = Nest(PerAxis(b=n, c=n, k=n), Window(1), Window(1), Window(1))

@@ -57,9 +57,7 @@ def brute_force(request: Request) -> Rank | None:
 
 
 def fewest_words(d: Distribution, request: Request) -> int | None:
-    if (
-        request.limit_words is None
-    ):  # nothing needs to be visited twice, and all that a later pass needs is kept
+    if request.limit_words is None:  # one tile a step, and all tensors that a later pass reads are saved
         all_kept = pass_templates(frozenset(TENSORS), sequences(request.transposed)[0])
         passes = all_kept if request.pass_ == "training" else (PassPlan(pass_=request.pass_),)
         return reduce(add, (received(d, pass_plan) for pass_plan in passes)).most()["total"]
@@ -165,7 +163,7 @@ CONV4 = Layer.conv2d([32, 256, 14, 14], 256, 3, padding=1).nest
 @pytest.mark.parametrize(
     ("procs", "used", "words"), [(61, 60, 193492), (127, 120, 116870), (1000, 960, 33407), (64, 64, 164864)]
 )
-def test_awkward_numbers_of_processes(procs: int, used: int, words: int) -> None:
+def test_process_counts_that_leave_ranks_idle(procs: int, used: int, words: int) -> None:
     found = search(Request(CONV4, procs))
     assert (found.grid.size, found.tiling.words) == (used, words)
     assert found.work <= 1.1 * found.least_work
@@ -173,7 +171,7 @@ def test_awkward_numbers_of_processes(procs: int, used: int, words: int) -> None
 
 @pytest.mark.parametrize("task", ["forward", "backward-filter", "training"])
 @pytest.mark.parametrize(("procs", "fitted", "ranges"), [(61, 4, 450), (1000, 1, 1700)])
-def test_the_bounds_leave_little_to_look_at(task: Task, procs: int, fitted: int, ranges: int) -> None:
+def test_bounds_prune_all_but_a_few_grids(task: Task, procs: int, fitted: int, ranges: int) -> None:
     """Of 2 666 grids, or 82 560, a few are fitted and ten bounded by processes, the rest in ranges."""
     calls: Counter[str] = Counter()
 
@@ -196,14 +194,14 @@ def test_the_bounds_leave_little_to_look_at(task: Task, procs: int, fitted: int,
     assert calls["bound"] <= ranges
 
 
-def test_a_prime_is_worse_than_an_idle_process() -> None:
+def test_exactly_61_processes_move_more_words_than_60() -> None:
     exact = search(Request(CONV4, 61, exact=True))
     free = search(Request(CONV4, 61))
     assert exact.grid.size == 61
     assert exact.tiling.words > 5 * free.tiling.words
 
 
-def test_no_balance_is_no_choice() -> None:
+def test_balance_0_admits_grids_of_the_least_work_only() -> None:
     """With balance 0 only grids with the least work remain."""
     found = search(Request(CONV4, 1000, balance=0.0))
     assert found.work == found.least_work
@@ -211,7 +209,7 @@ def test_no_balance_is_no_choice() -> None:
 
 @settings(max_examples=60)
 @given(distributions(small_nests()), st.sampled_from(TASKS))
-def test_heavy_processes_receive_no_less_than_their_bound(d: Distribution, task: Task) -> None:
+def test_the_bound_by_heavy_processes_is_a_bound(d: Distribution, task: Task) -> None:
     """No more than the most, and no less than the last of those with the largest block along every axis."""
     pass_plans = pass_templates(frozenset(TENSORS)) if task == "training" else (PassPlan(pass_=task),)
     words = reduce(add, (received(d, pass_plan) for pass_plan in pass_plans))
@@ -246,7 +244,7 @@ def test_the_bound_by_heavy_processes_is_exact_far_from_the_padding(
 
 
 @pytest.mark.parametrize("task", ["forward", "training"])
-def test_panels_that_are_asked_for(task: Task) -> None:
+def test_requested_panels(task: Task) -> None:
     nest = Nest(PerAxis(b=64, c=256, k=256), *[Window(1)] * 3)
     for panels in (2, 8):
         request = Request(nest, 4, stationary=("Out",), fixed={"b": 2, "k": 2}, pass_=task, panels=panels)

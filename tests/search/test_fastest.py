@@ -32,7 +32,7 @@ LASSEN = load_machine("lassen")
 
 @pytest.mark.parametrize("name", ["conv.yaml", "matmul.yaml", "resnet50/conv1_7x7.yaml"])
 @pytest.mark.parametrize("machine", ["lassen", "abci-mpi", "h100"])
-def test_exact_over_the_family_and_bounds_hold(name: str, machine: str) -> None:
+def test_the_fastest_grid_is_found_and_bounds_hold(name: str, machine: str) -> None:
     nest, where = load_layer(EXAMPLES / name).nest, load_machine(machine)
     request = Request(nest, 16)
     least = float("inf")
@@ -46,7 +46,7 @@ def test_exact_over_the_family_and_bounds_hold(name: str, machine: str) -> None:
 
 
 def test_few_panels_unless_more_are_clearly_faster() -> None:
-    """A machine whose memory is slow beside its network: what stays is read again by every panel."""
+    """With slow memory few panels are faster: each panel reads the stationary tensor again."""
     layer = Layer.matmul(4096, 4096, 4096)
     slow = replace(LASSEN.compute, bandwidth=1e9)
     chosen = fastest(Request(layer.nest, 16), Machine("slow memory", LASSEN.levels, slow, overlap=1.0))
@@ -69,7 +69,7 @@ def test_panels_hide_communication_where_it_pays() -> None:
     assert chosen.total < timer.passed("forward", chosen.stationary, 1).total
 
 
-def test_panels_that_few_ranks_carry_take_longer() -> None:
+def test_panels_owned_by_few_ranks_take_longer() -> None:
     """In[b, c] is owned by c: panels along c come from one rank each, unless ranks are at different ones."""
     footprints = Footprints(Distribution(Layer.matmul(512, 512, 512).nest, PerAxis(k=4)))
     link = Machine("link", (Level("system", None, 0.0, 1e-9),), LASSEN.compute, algorithms=("ring",))
@@ -84,7 +84,7 @@ def test_panels_that_few_ranks_carry_take_longer() -> None:
     assert sums.passed("backward-data", "Out", 8).comm == pytest.approx(4 * whole)  # all to one
 
 
-def test_a_tensor_that_streams_alone_and_skewed_hides_all_its_words() -> None:
+def test_a_single_rotating_tensor_hides_all_its_words() -> None:
     """Four panels of 3/4 the words in all, under three quarters of the computing: the first is at hand."""
     layer, link = Layer.matmul(65536, 64, 512), Level("system", None, 0.0, 1e-9)
     machine = Machine("link", (link,), replace(LASSEN.compute, bandwidth=None), overlap=1.0)
@@ -143,7 +143,7 @@ def test_a_layer_plan_imports_nothing_heavy(tmp_path: Path) -> None:
     assert run.stdout.strip().endswith("[]")
 
 
-def test_a_training_step_keeps_what_memory_allows() -> None:
+def test_a_training_step_saves_what_memory_allows() -> None:
     nest = load_layer(EXAMPLES / "conv.yaml").nest
     free = fastest(Request(nest, 16, pass_="training"), LASSEN)
     assert free.pass_plans[0].saves | free.pass_plans[1].saves == set(TENSORS)
@@ -162,7 +162,7 @@ def test_a_training_step_keeps_what_memory_allows() -> None:
     assert tight.seconds > free.seconds
 
 
-def test_panels_as_asked_for() -> None:
+def test_requested_panels_are_used() -> None:
     nest = load_layer(EXAMPLES / "conv.yaml").nest
     for panels in (1, 3, 10**6):
         found = fastest(Request(nest, 16, stationary=("Out",), panels=panels), LASSEN)

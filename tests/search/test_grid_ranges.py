@@ -38,7 +38,7 @@ def read_again(window: Window, parts: int) -> int:
 
 
 @given(windows(), st.integers(1, 30))
-def test_shared_rows_are_never_more_than_are_read_again(window: Window, parts: int) -> None:
+def test_shared_rows_are_a_lower_bound(window: Window, parts: int) -> None:
     parts = min(parts, window.out)
     assert 0 <= shared_rows(window, parts) <= read_again(window, parts)
 
@@ -55,7 +55,7 @@ def test_shared_rows_are_exact_without_padding(window: Window, parts: int) -> No
 
 
 @given(windows(), st.integers(0, 6), st.integers(1, 30))
-def test_shared_rows_of_wide_edges_are_a_bound_too(window: Window, edges: int, parts: int) -> None:
+def test_shared_rows_are_a_lower_bound_for_any_edges(window: Window, edges: int, parts: int) -> None:
     parts = min(parts, window.out)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid_ranges, "EDGES", edges)
@@ -87,7 +87,7 @@ def by_hand(nest: Nest, procs: int, grid: PerAxis) -> Key:
 
 
 @given(small_nests(5), PROCS, st.booleans(), st.integers(1, 60), st.data())
-def test_every_grid_is_in_one_half_and_none_undercuts_its_range(
+def test_halves_partition_the_grids_and_their_bounds_hold(
     nest: Nest, procs: int, exact: bool, cap: int, data: st.DataObject
 ) -> None:
     ranges = Ranges(Space(nest, procs, {}, exact), cap)

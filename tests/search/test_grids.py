@@ -86,7 +86,7 @@ def test_least_work_over_all_grids(nest: Nest, procs: int, exact: bool) -> None:
 
 @given(small_nests(), PROCS, st.booleans())
 def test_channels_and_x_together_hold_a_grid_for_every_block(nest: Nest, procs: int, exact: bool) -> None:
-    """Every block size of every grid is there on no more processes; with `exact`, every grid is."""
+    """Each grid has one with the same blocks on at most as many processes; with `exact`, itself."""
     made_of = Space(nest, procs, {}, exact)
     made = {
         channels._replace(**dict(zip(X_AXES, grid, strict=True)))
@@ -118,7 +118,7 @@ def test_least_work_with_a_fixed_axis(nest: Nest, procs: int, axis: str) -> None
 
 
 @given(nests(), PROCS, st.booleans())
-def test_what_prunes_is_the_work_of_some_grid(nest: Nest, procs: int, exact: bool) -> None:
+def test_the_pruning_work_is_attained_by_a_grid(nest: Nest, procs: int, exact: bool) -> None:
     works = {Distribution(nest, grid).most_work.size for grid in all_grids(nest.extents, procs, exact)}
     assert Space(nest, procs, {}, exact)._some_work() in {*works, *([None] if exact else [])}
 
@@ -133,7 +133,7 @@ def test_what_prunes_is_the_work_of_some_grid(nest: Nest, procs: int, exact: boo
         ((2, 2, 2), 100, {}, False, 1),
     ],
 )
-def test_what_prunes_is_near_the_best(
+def test_the_pruning_work_is_near_the_least(
     extents: tuple[int, ...], procs: int, fixed: dict[str, int], exact: bool, work: int
 ) -> None:
     b, c, k = extents

@@ -33,7 +33,7 @@ from synth.search.grid_ranges import Ranges, shared_rows
 from synth.search.grids import Space, work_cap
 
 HUGE = 2**40
-GUARD = 40  # seconds of a processor, whatever else runs; a plan takes three or four
+GUARD = 40  # seconds of processor time; a plan takes three or four
 MEMORY = 4 * 2**30
 
 
@@ -54,7 +54,7 @@ LAYERS = {
 @pytest.mark.parametrize(
     ("name", "procs"), [("all", 10**6), ("all", 999_983), ("rows", 720_720), ("matmul", 2**20)]
 )
-def test_plans_end(name: str, procs: int, tmp_path: Path) -> None:
+def test_plans_of_huge_layers_are_made_in_time(name: str, procs: int, tmp_path: Path) -> None:
     layer = tmp_path / "layer.yaml"
     layer.write_text(LAYERS[name])
     command = [sys.executable, "-m", "synth", "plan", str(layer), "--procs", str(procs), "--json"]
@@ -85,7 +85,7 @@ SLOW = [
     ("name", "procs", "memory", "flags", "code"),
     [*LIMITS, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
 )
-def test_plans_within_a_memory_limit_end(
+def test_plans_of_huge_layers_within_a_memory_limit(
     name: str, procs: int, memory: int, flags: list[str], code: int, tmp_path: Path
 ) -> None:
     layer = tmp_path / "layer.yaml"
@@ -109,7 +109,7 @@ def test_plans_within_a_memory_limit_end(
     assert made["bounds"]["universal"] <= made["words"]["total"]
 
 
-def test_the_memory_that_a_refusal_names_does(tmp_path: Path) -> None:
+def test_the_memory_that_a_refusal_names_is_enough(tmp_path: Path) -> None:
     """Where the least is not known for sure, what is named is enough."""
     nest = Layer.conv2d((5000, 3000, 4999, 4001), 2777, 3, padding=1).nest
     with pytest.raises(InfeasibleError, match="the least that would do is at most") as fault:
@@ -185,7 +185,7 @@ def test_words_of_a_million_processes_are_those_of_big_integers(grid: PerAxis) -
     assert at_hand(d, heaviest)["total"] == most["total"]
 
 
-def test_rows_wanted_by_many_blocks_are_counted_without_looking_at_every_pair() -> None:
+def test_rows_read_by_many_blocks_are_counted_without_enumerating_pairs() -> None:
     """A pass that writes In, on 2^18 blocks of rows: 2^36 pairs of blocks."""
     window = Window.reduced(HUGE, 3, 1, 1, 1)
     nest = Nest(PerAxis(h=HUGE), Window(1), window, Window(1))
@@ -229,8 +229,8 @@ def test_cuts_far_from_the_edges_share_all_rows() -> None:
     assert shared_rows(window, 11) == 10 * 4 - 2  # one clipped cut at either end
 
 
-def test_a_range_never_promises_more_than_its_grids_hold() -> None:
-    """Bound and key of every range are those of no grid inside, or lower; halves lose no grid."""
+def test_bounds_of_grid_ranges_hold_for_every_grid() -> None:
+    """Bound and key of a range are at most those of each grid in it; halving loses no grid."""
     window = Window.reduced(9, 3, 1, 1, 1)
     nest = Nest(PerAxis(b=3, h=9, c=4, k=5), Window(1), window, Window(1))
     ranges = Ranges(Space(nest, 12, {}), 80)

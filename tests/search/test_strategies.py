@@ -72,7 +72,7 @@ def test_a_layer_of_a_network() -> None:
 
 
 def test_what_memory_forbids_is_shown_and_marked() -> None:
-    """The 3D row stays: it says what the limit costs."""
+    """The table keeps the 3D row: it shows what the limit costs."""
     free = by_name(plan(CONV4, 64))
     tight = plan(CONV4, 64, memory=630_000)
     rows = by_name(tight)

@@ -81,7 +81,7 @@ def test_panels_for_overlap_where_memory_is_ample() -> None:
 
 
 @pytest.mark.parametrize(("grid", "panels"), [(PerAxis(b=2, k=2), 2), (PerAxis(b=16), 4), (PerAxis(k=2), 2)])
-def test_panels_by_which_ranks_can_begin_apart(grid: PerAxis, panels: int) -> None:
+def test_panel_counts_that_allow_rotation(grid: PerAxis, panels: int) -> None:
     nest = Nest(PerAxis(b=2048, c=256, k=2048), *[Window(1)] * 3)
     found, _ = choose_tiling(Distribution(nest, grid), ["Out"], None)
     assert found is not None
@@ -92,7 +92,7 @@ def test_panels_by_which_ranks_can_begin_apart(grid: PerAxis, panels: int) -> No
     assert asked.first.panels == 3
 
 
-def test_memory_that_asks_for_more_panels_gets_as_many_as_ranks_can_begin_apart_with() -> None:
+def test_panel_counts_under_a_memory_limit_allow_rotation() -> None:
     """Five would do; eight are fewer than twice as many, and divide the sixteen shares of Ker."""
     d = Distribution(Nest(PerAxis(b=2048, c=256, k=2048), *[Window(1)] * 3), PerAxis(b=16))
     limit = Footprints(d).memory(PassPlan("Out", PerAxis(c=5))).words
@@ -128,7 +128,7 @@ def test_tiles_that_padding_cuts_short() -> None:
         assert found.words == min(words for words, memory in points.values() if memory <= limit)
 
 
-def test_blocks_of_which_the_padding_takes_most() -> None:
+def test_blocks_with_more_padding_than_rows() -> None:
     """With more padding than rows, the tiles that read the fewest rows are not the same in every block."""
     h, w = Window.reduced(3, 2, 1, 1, 2), Window.reduced(2, 2, 1, 1, 2)
     d = Distribution(Nest(PerAxis(b=2, h=6, w=5, c=3, k=6), Window(1), h, w), PerAxis(b=2, h=2, k=2))
@@ -156,7 +156,7 @@ def test_inner_loops_where_rows_are_shared(
 
 
 @pytest.mark.parametrize(("extent", "panels"), [(4, 2), (16, 2), (16, 4), (16, 8), (16, 16)])
-def test_panels_along_x_are_no_more_than_memory_asks_for(extent: int, panels: int) -> None:
+def test_panels_along_x_are_as_few_as_memory_allows(extent: int, panels: int) -> None:
     d = Distribution(Nest(PerAxis(b=extent, c=2), *[Window(1)] * 3), PerAxis(c=2))
     pass_plan = PassPlan("Ker", PerAxis(b=panels))
     found, _ = choose_tiling(d, ["Ker"], Footprints(d).memory(pass_plan).words)
@@ -171,7 +171,7 @@ def test_panels_along_x_are_no_more_than_memory_asks_for(extent: int, panels: in
     st.sampled_from([*((t,) for t in TENSORS), TENSORS]),
     st.sampled_from([GRADIENTS, *((t,) for t in GRADIENTS)]),
 )
-def test_the_bound_of_the_memory_is_below_the_least(
+def test_the_memory_bound_is_below_the_least_memory(
     d: Distribution,
     task: Task,
     transposed: bool,

@@ -1,4 +1,4 @@
-"""Training plans: three passes on one grid, what they keep for each other, and what that costs."""
+"""Training plans: three passes on one grid, the tensors that they save for each other, and the cost."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SETS = [frozenset(kept) for count in range(4) for kept in combinations(TENSORS, 
         for each in sequences(turned, made)
     ],
 )
-def test_roles_hand_over_what_is_kept(sequence: Passes, kept: frozenset[Tensor]) -> None:
+def test_pass_templates_save_and_reuse_the_same_tensors(sequence: Passes, kept: frozenset[Tensor]) -> None:
     passes = {pass_plan.pass_: pass_plan for pass_plan in pass_templates(kept, sequence)}
     assert tuple(passes) == sequence
     for tensor, (gathers, finds) in reuse_intervals(sequence).items():
@@ -57,7 +57,7 @@ def test_roles_hand_over_what_is_kept(sequence: Passes, kept: frozenset[Tensor])
 @given(training_steps())
 @settings(max_examples=60)
 def test_schedules_are_right_and_fit_the_planned_memory(schedules: tuple[Schedule, ...]) -> None:
-    """For every pass and every set of kept tensors; `verify` looks at all words and all ranks."""
+    """For every pass and every set of saved tensors; `verify` checks all words of all ranks."""
     footprints = Footprints(schedules[0].distribution)
     for schedule in schedules:
         verify(schedule, None)
@@ -67,8 +67,8 @@ def test_schedules_are_right_and_fit_the_planned_memory(schedules: tuple[Schedul
 
 @given(distributions(small_nests()))
 @settings(max_examples=40)
-def test_each_kept_tensor_saves_one_gather(distribution: Distribution) -> None:
-    """With one tile a step: keeping everything moves each tensor twice, keeping nothing three times."""
+def test_each_saved_tensor_spares_one_gather(distribution: Distribution) -> None:
+    """With one tile a step: each tensor moves twice if everything is saved, and three times if nothing is."""
     for sequence in sequences():
         words = {
             k: reduce(add, (received(distribution, t) for t in pass_templates(k, sequence))) for k in SETS
@@ -84,7 +84,7 @@ def test_each_kept_tensor_saves_one_gather(distribution: Distribution) -> None:
 
 @given(distributions(small_nests()))
 @settings(max_examples=12)
-def test_less_memory_keeps_less_and_moves_more(distribution: Distribution) -> None:
+def test_less_memory_saves_less_and_moves_more(distribution: Distribution) -> None:
     best, _ = choose_training_tilings(distribution, TENSORS, None)
     assert best is not None
     none, least = choose_training_tilings(distribution, TENSORS, 1)
@@ -129,7 +129,7 @@ def test_the_gradient_with_more_sums_comes_first(grid: PerAxis, first: str) -> N
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("training")])
-def test_cases_simulate(name: str) -> None:
+def test_interpreted_cases_move_the_planned_words(name: str) -> None:
     outcome = simulated(CASES[name])
     assert outcome.values
     assert max(outcome.received["total"]) == CASES[name].words["total"]
@@ -145,7 +145,7 @@ def test_a_training_plan_is_read_back() -> None:
     assert [pass_plan.pass_ for pass_plan in plan.pass_plans] in map(list, sequences())
 
 
-def test_without_memory_for_it_nothing_travels_between_the_gradients() -> None:
+def test_sums_do_not_overlap_without_memory_for_it() -> None:
     import json
 
     from synth.planning.plan_file import parse_plan

@@ -1,6 +1,6 @@
-"""Random problems against torch, see `differential`: a slice in every run, the nightly size with --slow.
+"""Random problems against torch (see `differential`): 600 in every run, the nightly number with --slow.
 
-SYNTH_DIFFERENTIAL is the number of problems of the nightly size, a hundredth of it on real ranks.
+SYNTH_DIFFERENTIAL sets the nightly number; a hundredth of the problems runs on real ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def faults(found: list[Verdict]) -> list[Verdict]:
 
 
 @pytest.mark.parametrize("line", CORPUS.read_text(encoding="utf-8").splitlines())
-def test_what_failed_once(line: str) -> None:
+def test_past_failures_of_the_planner(line: str) -> None:
     checked(Problem(**json.loads(line)).planned())
 
 

@@ -38,7 +38,7 @@ Edit = Callable[[Round], Round]
 
 @dataclass(frozen=True)
 class Tampered(Schedule):
-    """A schedule whose rounds somebody changed."""
+    """A schedule with edited rounds."""
 
     edit: Edit = lambda each: each
 
@@ -241,7 +241,7 @@ def test_a_shrunken_strip() -> None:
 
 
 def test_a_forgotten_target() -> None:
-    """The pieces are all there, but one rank is told of one piece fewer."""
+    """All pieces are sent, but one piece skips one of its receivers."""
 
     def edit(each: Round) -> Round:
         if each.phase != "loop":
@@ -256,7 +256,7 @@ def test_a_forgotten_target() -> None:
         verify(tampered(right, edit))
 
 
-def test_a_part_of_a_share_where_shares_travel_whole() -> None:
+def test_a_partial_share_in_a_rotated_schedule() -> None:
     schedule = Schedule(Distribution(Layer.matmul(4, 4, 8).nest, PerAxis(b=2)), PassPlan("Out", PerAxis(c=2)))
     verify(schedule)
 

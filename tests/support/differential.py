@@ -99,7 +99,7 @@ def judged(seed: int, number: int) -> Verdict:
         checked(problem.planned())
     except InfeasibleError:
         return Verdict(number, "refused: no such grid")
-    except Exception as fault:  # whatever it is, the problem must come back
+    except Exception as fault:  # of any kind: the problem is reported and tried again later
         return Verdict(number, kind, f"{type(fault).__name__}: {fault}")
     return Verdict(number, kind)
 

@@ -1,4 +1,4 @@
-"""Programs that break in one way on one rank, at one step or before any, and who is left of a run."""
+"""Emitted programs in which one rank runs a given statement, before the schedule or at one of its steps."""
 
 from __future__ import annotations
 

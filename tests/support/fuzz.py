@@ -46,7 +46,7 @@ class Slow(BaseException):
 
 
 def limited() -> None:
-    """Limit this process: what blows up in it fails, and hurts nobody else."""
+    """Limit the memory of this process, so that a blow-up fails here and harms no other process."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPROF, _slow)

@@ -175,7 +175,7 @@ def certified() -> Any:
 
 
 def flag(name: str, *values: str) -> st.SearchStrategy[list[str]]:
-    """A flag with one of some values, or with whatever number or text."""
+    """A flag with one of some values, or with any number or text."""
     wild = st.sampled_from(NUMBERS) | st.sampled_from(TEXTS) | st.text(max_size=5) | whole().map(str)
     given = st.one_of(st.sampled_from(values), st.sampled_from(values), wild)
     return given.map(lambda value: [name, value])

@@ -1,4 +1,4 @@
-"""How many words the tensors of a rank hold while it computes: what planned memory is compared with."""
+"""Counts the words that the tensors of a rank hold while it computes, for comparison with planned memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Held(TorchDispatchMode):
         self.most = 0
 
     def note(self, tensor: Any) -> None:
-        """Count a tensor's memory, once, until nobody has it."""
+        """Count the memory of a tensor once, until it is freed."""
         if type(tensor) is not torch.Tensor or not tensor.is_floating_point():
             return
         memory = tensor.untyped_storage()

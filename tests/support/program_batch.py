@@ -1,6 +1,6 @@
 """Many emitted programs on one set of gloo ranks, started once: their `main` runs as it is, again and again.
 
-Only what joins the world is replaced: the ranks have met already, and stay for the next program.
+Only the function that joins the world is replaced: the ranks have met and run program after program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from synth.simulation.interpreter import simulate
 
 
 def run_programs(plans: list[Plan], procs: int, folder: Path, seconds: float = 900) -> list[str]:
-    """What is wrong with each plan's program on `procs` ranks, "" where nothing is.
+    """The fault of each plan's program on `procs` ranks; "" if there is none.
 
     Values are compared with torch by the program's own `--check`, words by step with the simulator's here.
     """
@@ -48,7 +48,7 @@ def _rank(folder: str, count: int, rank: int, size: int, port: int) -> None:
     store = dist.TCPStore("127.0.0.1", port, size, rank == 0)
 
     def start(plan: str, grid: dict[str, int], procs: int, *rest: object) -> World:
-        """Join the others in a world of its own, in which the names of groups begin anew."""
+        """Join the other ranks in a new world, so that the names of groups start at 0 again."""
         dist.init_process_group(
             "gloo", store=dist.PrefixStore(f"{number}", store), rank=rank, world_size=size
         )
@@ -67,7 +67,7 @@ def _rank(folder: str, count: int, rank: int, size: int, port: int) -> None:
         if code == 6:
             os._exit(6)
     store.set(f"rank {rank} is done", "")
-    if rank == 0:  # who keeps the store
+    if rank == 0:  # the store lives in this process
         store.wait([f"rank {peer} is done" for peer in range(size)])
 
 

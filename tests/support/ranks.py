@@ -1,4 +1,4 @@
-"""Real gloo ranks without the price of starting torch for each: a fork server that has it loaded."""
+"""Starts real gloo ranks quickly: a fork server has torch loaded already."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Outcome:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A TCP port of this machine that is not in use."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         return int(server.getsockname()[1])

@@ -44,7 +44,7 @@ def random_layer(rng: random.Random, least: int, most: int) -> Layer:
             continue
 
 
-# -- plans that nobody would make -----------------------------------------------------------------------
+# -- plans, good or bad ---------------------------------------------------------------------------------
 
 
 def random_plan(rng: random.Random, task: Task = "forward") -> Plan:
