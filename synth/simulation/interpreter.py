@@ -8,7 +8,6 @@ rank received per tensor, and the most words that it held at once. Nothing here 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -29,20 +28,7 @@ from synth.simulation.rank_state import (
     start,
     sums_are_sent_once,
 )
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """The outcome: `out` in storage order (None when only counting), words received and held per rank."""
-
-    out: Values | None
-    received: dict[str, list[int]]  # "in", "ker", "out", "halo", "total" -> words by rank
-    peak: list[int]
-    steps: dict[tuple[str, int, Tensor], list[int]]  # (phase, step, tensor) -> words received by rank
-
-    def most(self) -> dict[str, int]:
-        """The most words that any rank received, as `volume.Received.most`."""
-        return {name: max(words) for name, words in self.received.items()}
+from synth.simulation.traffic import Simulation, Traffic
 
 
 def simulate(schedule: Schedule, one: Values | None = None, other: Values | None = None) -> Simulation:
@@ -66,8 +52,7 @@ class _Interpreter:
         self.rotation = self.program.loop.rotation
         self.counting = one is None or other is None
         self.dtype = one.dtype if one is not None else np.dtype("float64")
-        self.received = {name: np.zeros(len(self.distribution.ranks), np.int64) for name in _NAMES}
-        self.steps: dict[tuple[str, int, Tensor], Values] = {}
+        self.traffic = Traffic(len(self.distribution.ranks))
         self.now = Round("halo", 0)
         self.leaving = np.zeros(len(self.distribution.ranks), np.int64)  # sums on their way, by rank
         coordinates = map(self.distribution.at, self.distribution.ranks)
@@ -89,11 +74,9 @@ class _Interpreter:
                 break
             now = following
         slices_are_filled(self.ranks)
-        total = self.received["in"] + self.received["ker"] + self.received["out"]
-        received = {name: words.tolist() for name, words in {**self.received, "total": total}.items()}
-        steps = {key: words.tolist() for key, words in self.steps.items()}
         out = None if self.counting else assembled(self.ranks, self.written, self._whole(self.written))
-        return Simulation(out, received, [state.peak for state in self.ranks], steps)
+        peak = [state.peak for state in self.ranks]
+        return Simulation(out, self.traffic.received, peak, self.traffic.steps)
 
     def _round(self, now: Round, following: Round | None) -> None:
         self.now = now
@@ -148,14 +131,6 @@ class _Interpreter:
     def _share(state: RankState, tensor: Tensor) -> Held:
         return state.carried if tensor == "In" and state.carried else state.own[tensor]
 
-    def _count(self, move: Move) -> None:
-        targets, words = list(move.targets), volume(move.box)
-        self.received[move.tensor.lower()][targets] += words
-        if move.kind in ("halo", "return"):
-            self.received["halo"][targets] += words
-        key = self.now.phase, self.now.step, move.tensor
-        self.steps.setdefault(key, np.zeros(len(self.ranks), np.int64))[targets] += words
-
     def _halo(self, moves: Iterable[Move]) -> None:
         strips = np.zeros(len(self.ranks), np.int64)
         for rank, state in enumerate(self.ranks):
@@ -173,7 +148,7 @@ class _Interpreter:
         halo_is_filled(self.ranks, moves)
         for move in moves:
             values = self._take(move)
-            self._count(move)
+            self.traffic.count(move, self.now)
             for rank in (move.source, *move.targets):
                 strips[rank] += volume(move.box)
             for target in move.targets:
@@ -188,7 +163,7 @@ class _Interpreter:
         self.made: dict[tuple[Tensor, Box, tuple[tuple[int, Box], ...]], Values | None] = {}
         for move in moves:
             piece = Held(move.box, self._take(move))
-            self._count(move)
+            self.traffic.count(move, self.now)
             for rank in move.targets:
                 arriving.setdefault((move.tensor, rank), []).append((move.source, piece))
         whole = self.now.phase == "expand"
@@ -296,7 +271,7 @@ class _Interpreter:
         arriving: list[tuple[int, Box, Values | None]] = []
         for move in moves:
             values = self._take(move)
-            self._count(move)
+            self.traffic.count(move, self.now)
             transit[[move.source, *move.targets]] += volume(move.box)
             arriving += [(target, move.box, values) for target in move.targets]
         for rank, state in enumerate(self.ranks):
@@ -338,7 +313,7 @@ class _Interpreter:
         arriving: list[tuple[int, Box, Values | None]] = []
         for move in moves:
             values = self._take(move)
-            self._count(move)
+            self.traffic.count(move, self.now)
             strips[[move.source, *move.targets]] += volume(move.box)
             arriving += [(target, move.box, values) for target in move.targets]
         for rank, state in enumerate(self.ranks):
@@ -351,6 +326,3 @@ class _Interpreter:
             state.sums = mine
         for target, box, values in arriving:
             add_box(self.ranks[target].sums, box, values)
-
-
-_NAMES = ("in", "ker", "out", "halo")

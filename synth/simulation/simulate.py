@@ -11,8 +11,9 @@ from synth.base.errors import CheckError
 from synth.base.units import show_bytes, show_words
 from synth.planning.plan import Plan
 from synth.schedule.schedule import Schedule
-from synth.simulation.interpreter import Simulation, simulate
+from synth.simulation.interpreter import simulate
 from synth.simulation.numpy_kernels import reference
+from synth.simulation.traffic import Simulation
 from synth.simulation.verify import Verified, verify
 
 LARGEST = 2**33  # multiply-adds beyond which values take minutes in one process
