@@ -13,7 +13,6 @@ from synth.planning.plan import Plan
 from synth.schedule.pass_plan import PassPlan
 
 LISTED = 64  # entries up to which the words of all ranks are listed
-SHAPES = "SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE"
 
 
 def plan_constants(plan: Plan) -> tuple[str, ...]:
@@ -31,11 +30,16 @@ def plan_constants(plan: Plan) -> tuple[str, ...]:
     )
 
 
+def layer_constants(plan: Plan) -> tuple[str, ...]:
+    """What a module declares of its layer, line by line."""
+    return (*_shapes(plan), *_transposed(plan), *_gradients(plan))
+
+
 def check_constants(plan: Plan) -> tuple[str, ...]:
     """What sample values, the check and the timing read, line by line."""
     return (
         *_shapes(plan),
-        *_gradients(plan),
+        *_torch_call(plan),
         f"FLOPS = {2 * plan.nest.work * len(plan.pass_plans):_}  # of the whole layer",
         "",
         *_words(plan),
@@ -137,28 +141,42 @@ def _counts(pass_plan: PassPlan) -> str:
 
 
 def _shapes(plan: Plan) -> list[str]:
+    """The shapes of all tensors that the program is given, as torch has them."""
     layer, gradients = plan.layer.conv, plan.task != "forward"
     if layer.kind == "matmul":
         lines = ["IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it"]
-        return lines + ["OUT_SHAPE = (N_b, N_k)", SHAPES] * gradients
+        return [*lines, *["OUT_SHAPE = (N_b, N_k)"] * gradients]
     group = "N_g, " if layer.groups > 1 else ""
     rows = ", ".join(str(size) for size in layer.input[2:])
-    transposed = plan.layer.transposed
     taps = ", ".join(f"N_{KERNEL_OF[axis]}" for axis in layer.spatial_axes)
     positions = ", ".join(f"N_{axis}" for axis in layer.spatial_axes)
-
-    def numbers(values: tuple[int, ...]) -> str:
-        return f"({', '.join(map(str, values))}{',' * (len(values) == 1)})"
-
     return [
-        f"# The {'convolution' if transposed else 'layer'} as torch has it: for sample values and the check.",
+        f"# The {'convolution' if plan.layer.transposed else 'layer'} as torch has it.",
         f"IN_SHAPE = (N_b, {group}N_c, {rows})",
         f"KER_SHAPE = ({group}N_k, N_c, {taps})",
-        *([f"OUT_SHAPE = (N_b, {group}N_k, {positions})", SHAPES] if gradients else []),
-        f"STRIDE, PADDING, DILATION = {numbers(layer.stride)}, {numbers(layer.padding)}, "
-        f"{numbers(layer.dilation)}",
-        *([f"TRANSPOSED = {numbers(layer.input[2:])}  # rows of In, read or not"] if transposed else []),
+        *[f"OUT_SHAPE = (N_b, {group}N_k, {positions})"] * gradients,
     ]
+
+
+def _torch_call(plan: Plan) -> list[str]:
+    """What the torch call takes that the results are compared with."""
+    layer = plan.layer.conv
+    lines = ["SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE"] if plan.task != "forward" else []
+    if layer.kind == "matmul":
+        return lines
+    numbers = ", ".join(map(_tuple, (layer.stride, layer.padding, layer.dilation)))
+    return [*lines, f"STRIDE, PADDING, DILATION = {numbers}"]
+
+
+def _tuple(values: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, values))}{',' * (len(values) == 1)})"
+
+
+def _transposed(plan: Plan) -> list[str]:
+    """The output extents of a transposed convolution."""
+    if not plan.layer.transposed:
+        return []
+    return [f"TRANSPOSED = {_tuple(plan.layer.conv.input[2:])}  # rows of In, read or not"]
 
 
 def _gradients(plan: Plan) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from synth.base.errors import UsageError
-from synth.codegen.constants import check_constants, plan_constants
+from synth.codegen.constants import check_constants, layer_constants, plan_constants
 from synth.codegen.header import header, title
 from synth.codegen.index_functions import first_panel, tensor_functions, work_intervals
 from synth.codegen.pass_body import PassBody, rotated_tile
@@ -50,7 +50,7 @@ def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.p
         loop_axis=loops[0] if loops else "",
         rotated=tuple(_rotated(names) for names in signatures if names.program.loop.rotation),
         index_functions=tensor_functions(plan),
-        check_constants=check_constants(plan),
+        check_constants=layer_constants(plan) if module else check_constants(plan),
         operands=operands,
         results=tuple(_result(plan, pass_) for pass_ in sorted(plan.passes, key="backward-filter".__eq__)),
         windows=any(operand.role == "In" and operand.windows for operand in operands),

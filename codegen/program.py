@@ -260,7 +260,7 @@ class Program:
     loop_axis: str
     rotated: tuple[RotatedTile, ...]
     index_functions: tuple[IndexFunction, ...]
-    check_constants: tuple[str, ...]  # that the self-check reads
+    check_constants: tuple[str, ...]  # that the self-check reads, or the runtime in a module
     operands: tuple[Operand, ...]
     results: tuple[Result, ...]
     windows: bool  # some operand has rows that only a window reads

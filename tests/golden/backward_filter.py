@@ -219,7 +219,7 @@ def touched_dout(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-# The layer as torch has it: for sample values and the check.
+# The layer as torch has it.
 IN_SHAPE = (N_b, N_c, 11, 9)
 KER_SHAPE = (N_k, N_c, N_r, N_s)
 OUT_SHAPE = (N_b, N_k, N_h, N_w)

@@ -226,7 +226,7 @@ def touched_out(block):
     return block["b"], block["k"], block["d"], block["h"], block["w"]
 
 
-# The layer as torch has it: for sample values and the check.
+# The layer as torch has it.
 IN_SHAPE = (N_b, N_c, 6, 7, 5)
 KER_SHAPE = (N_k, N_c, N_t, N_r, N_s)
 STRIDE, PADDING, DILATION = (1, 2, 1), (1, 1, 1), (1, 1, 1)

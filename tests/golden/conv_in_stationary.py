@@ -207,7 +207,7 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-# The layer as torch has it: for sample values and the check.
+# The layer as torch has it.
 IN_SHAPE = (N_b, N_c, 8, 8)
 KER_SHAPE = (N_k, N_c, N_r, N_s)
 STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)

@@ -132,7 +132,7 @@ def owned_out(at):
     return (0, N_b), (0, N_k), cut((0, N_h), P_h, at["h"]), (0, N_w)
 
 
-# The layer as torch has it: for sample values and the check.
+# The layer as torch has it.
 IN_SHAPE = (N_b, N_c, 12, 6)
 KER_SHAPE = (N_k, N_c, N_r, N_s)
 STRIDE, PADDING, DILATION = (1, 1), (3, 3), (1, 1)

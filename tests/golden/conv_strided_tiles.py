@@ -195,7 +195,7 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-# The layer as torch has it: for sample values and the check.
+# The layer as torch has it.
 IN_SHAPE = (N_b, N_c, 15, 13)
 KER_SHAPE = (N_k, N_c, N_r, N_s)
 STRIDE, PADDING, DILATION = (2, 3), (1, 2), (2, 1)

@@ -300,28 +300,10 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-# The layer as torch has it: for sample values and the check.
+# The layer as torch has it.
 IN_SHAPE = (N_b, N_c, 11, 9)
 KER_SHAPE = (N_k, N_c, N_r, N_s)
 OUT_SHAPE = (N_b, N_k, N_h, N_w)
-SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE
-STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
-FLOPS = 561_330  # of the whole layer
-
-# Words received, as planned: by the rank that receives most, and by each rank.
-# A gradient counts as its tensor: dIn as In.
-MOST = {"In": 876, "Ker": 108, "Out": 486, "halo": 120, "total": 1470}
-# An entry of WORDS holds for the rank that it names and for all before the next entry.
-WORDS = {
-    0: {"In": 876, "Ker": 108, "Out": 486, "halo": 120, "total": 1470},
-    1: {"In": 852, "Ker": 72, "Out": 324, "halo": 96, "total": 1248},
-    2: {"In": 657, "Ker": 81, "Out": 486, "halo": 90, "total": 1224},
-    3: {"In": 639, "Ker": 54, "Out": 324, "halo": 72, "total": 1017},
-    4: {"In": 768, "Ker": 108, "Out": 405, "halo": 120, "total": 1281},
-    5: {"In": 744, "Ker": 72, "Out": 270, "halo": 96, "total": 1086},
-    6: {"In": 576, "Ker": 81, "Out": 405, "halo": 90, "total": 1062},
-    7: {"In": 558, "Ker": 54, "Out": 270, "halo": 72, "total": 882},
-}
 
 
 def layer(**options):

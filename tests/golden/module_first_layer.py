@@ -260,29 +260,11 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-# The layer as torch has it: for sample values and the check.
+# The layer as torch has it.
 IN_SHAPE = (N_b, N_c, 11, 9)
 KER_SHAPE = (N_k, N_c, N_r, N_s)
 OUT_SHAPE = (N_b, N_k, N_h, N_w)
-SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE
-STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
 GRADIENTS = ("Ker",)  # that a step makes
-FLOPS = 374_220  # of the whole layer
-
-# Words received, as planned: by the rank that receives most, and by each rank.
-# A gradient counts as its tensor: dIn as In.
-MOST = {"In": 468, "Ker": 108, "Out": 486, "halo": 60, "total": 990}
-# An entry of WORDS holds for the rank that it names and for all before the next entry.
-WORDS = {
-    0: {"In": 396, "Ker": 108, "Out": 486, "halo": 60, "total": 990},
-    1: {"In": 468, "Ker": 72, "Out": 324, "halo": 48, "total": 864},
-    2: {"In": 297, "Ker": 81, "Out": 486, "halo": 45, "total": 864},
-    3: {"In": 351, "Ker": 54, "Out": 324, "halo": 36, "total": 729},
-    4: {"In": 348, "Ker": 108, "Out": 405, "halo": 60, "total": 861},
-    5: {"In": 408, "Ker": 72, "Out": 270, "halo": 48, "total": 750},
-    6: {"In": 261, "Ker": 81, "Out": 405, "halo": 45, "total": 747},
-    7: {"In": 306, "Ker": 54, "Out": 270, "halo": 36, "total": 630},
-}
 
 
 def layer(**options):

@@ -265,13 +265,12 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-# The layer as torch has it: for sample values and the check.
+# The layer as torch has it.
 IN_SHAPE = (N_b, N_c, 11, 9)
 KER_SHAPE = (N_k, N_c, N_r, N_s)
 OUT_SHAPE = (N_b, N_k, N_h, N_w)
 SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE
 STRIDE, PADDING, DILATION = (1, 1), (1, 1), (1, 1)
-GRADIENTS = ("Ker",)  # that a step makes
 FLOPS = 374_220  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.

@@ -293,13 +293,12 @@ def touched_out(block):
     return block["b"], block["k"], block["h"], block["w"]
 
 
-# The convolution as torch has it: for sample values and the check.
+# The convolution as torch has it.
 IN_SHAPE = (N_b, N_c, 10, 12)
 KER_SHAPE = (N_k, N_c, N_r, N_s)
 OUT_SHAPE = (N_b, N_k, N_h, N_w)
 SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE
 STRIDE, PADDING, DILATION = (2, 2), (1, 1), (1, 1)
-TRANSPOSED = (10, 12)  # rows of In, read or not
 FLOPS = 155_520  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
