@@ -31,14 +31,14 @@ class Strategy:
     hybrid: bool = False
 
 
-def _rows(s: OracleSetting, share: float, update: float, memory: Callable[[Node], float]) -> list[LayerCost]:
-    """Compute and memory of a rank that does the fractions `share` of work and `update` of updates."""
+def _rows(s: OracleSetting, work: float, updates: float, memory: Callable[[Node], float]) -> list[LayerCost]:
+    """Compute and memory of a rank with the fractions `work` of the computing and `updates` of the updates."""
     return [
         LayerCost(
             node.name,
-            s.batch * share * t.forward,
-            s.batch * share * t.backward,
-            update * t.update,
+            s.batch * work * t.forward,
+            s.batch * work * t.backward,
+            updates * t.update,
             used_bytes=s.reuse * s.word_bytes * memory(node),
         )
         for node, t in zip(s.nodes, s.times, strict=True)

@@ -58,14 +58,14 @@ class Replay:
         return tuple(loads)
 
     @property
-    def link_shares(self) -> tuple[float, ...]:
+    def link_busy(self) -> tuple[float, ...]:
         """Per level, the fraction of the replay for which the busiest link is busy at its nominal rate."""
         levels = zip(self.link_bytes, self.machine.levels, strict=True)
         return tuple(load * level.beta / self.seconds if self.seconds else 0.0 for load, level in levels)
 
     def __str__(self) -> str:
         rows = [["level", "bytes on the busiest link", "busy"]]
-        for level, load, share in zip(self.machine.levels, self.link_bytes, self.link_shares, strict=True):
+        for level, load, share in zip(self.machine.levels, self.link_bytes, self.link_busy, strict=True):
             rows.append([level.name, f"{load:.4g}", f"{share:.1%}"])
         asked = self.plan.request
         return "\n".join(
@@ -89,7 +89,7 @@ class Replay:
             "computing": self.computing,
             "exposed": self.exposed,
             "link_bytes": dict(zip(names, self.link_bytes, strict=True)),
-            "link_busy": dict(zip(names, self.link_shares, strict=True)),
+            "link_busy": dict(zip(names, self.link_busy, strict=True)),
             "tasks": len(self.tasks),
         }
 

@@ -48,15 +48,21 @@ def test_a_plan_for_time_prices_redistribution_in_bytes(dtype: str, training: bo
 
 
 @pytest.mark.parametrize("dtype", BYTES)
-@pytest.mark.parametrize("training", [False, True])
-def test_a_replay_of_a_plan_for_words_sends_bytes(dtype: str, training: bool) -> None:
-    plan = planned(dtype, "words", training)
+def test_a_replay_of_a_plan_for_words_sends_bytes(dtype: str) -> None:
+    plan = planned(dtype, "words", training=False)
     tasks = {task.name: task for task in replay(plan).tasks if " -> " in task.name}
     assert tasks
     for edge, words in plan.edge_words.items():
         task = tasks[f"{edge.source} -> {edge.target}"]
         assert task.sent == (words * BYTES[dtype],)
         assert task.seconds == pytest.approx((words * BYTES[dtype] * BETA,) * 2)
+
+
+def test_a_replay_of_a_training_step_scales_with_the_dtype() -> None:
+    replays = {dtype: replay(planned(dtype, "words", training=True)) for dtype in BYTES}
+    (link,) = replays["float32"].link_bytes
+    for dtype, word_bytes in BYTES.items():
+        assert replays[dtype].link_bytes == (link * word_bytes / 4,)
 
 
 @pytest.mark.parametrize("strategy", ["data", "spatial", "filter", "channel", "data+filter"])
