@@ -32,7 +32,7 @@ class Strategy:
 
 
 def _rows(s: OracleSetting, work: float, updates: float, memory: Callable[[Node], float]) -> list[LayerCost]:
-    """Compute and memory of a rank with the fractions `work` of the computing and `updates` of the updates."""
+    """Compute and memory of a rank that has a fraction of the work, and a fraction of the updates."""
     return [
         LayerCost(
             node.name,
