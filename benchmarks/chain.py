@@ -11,7 +11,7 @@ import random
 import sys
 from collections.abc import Iterator
 
-from synth.analysis.gp_parametric import Family
+from synth.analysis.gp_parametric import ProgramFamily
 from synth.base.errors import InfeasibleError
 from synth.bounds.closed_form import paper_bound
 from synth.bounds.paper_cost import accessed_optimum
@@ -50,7 +50,7 @@ def violations(layer: Layer, procs: int, scale: float | None) -> Iterator[str]:
     """The violations of one problem. scale: memory as a multiple of the tensors; None for any amount."""
     nest = layer.nest
     memory = None if scale is None else int(scale * nest.total_words / procs) + 8
-    family = Family(nest)
+    family = ProgramFamily(nest)
     where = f"{layer}, P = {procs}, memory {memory}: "
     slack = SOLVER * nest.total_words / procs
 

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from synth.analysis.sweep import Asked, Sweep
+from synth.analysis.sweep import Sweep, SweepOptions
 from synth.bounds.paper_cost import accessed_optimum
 from synth.layer.layer import Layer, load_layer
 
@@ -49,7 +49,7 @@ def without_padding(layer: Layer) -> Layer:
 
 def ratios(layer: Layer, procs: int) -> tuple[float, float | None]:
     """(integer optimum of Eq. 3 / bound on accessed words, received words of the plan / their bound)."""
-    point = Sweep(layer.nest, Asked(relaxations=False)).point(procs, None)
+    point = Sweep(layer.nest, SweepOptions(relaxations=False)).point(procs, None)
     return float(accessed_optimum(layer.nest, procs).cost) / point.accessed.bound, point.received.ratio
 
 

@@ -1,4 +1,4 @@
-"""`synth errata`: where the printed formulas of SPAA'21 err, each with a counterexample computed here.
+"""`synth errata`: errors in the printed formulas of SPAA'21, each with a computed counterexample.
 
 Li, Xu, Sukumaran-Rajam, Rountev, Sadayappan, "Efficient Distributed Algorithms for Convolutional Neural
 Networks", SPAA'21. Words are accessed words of one process.
@@ -33,7 +33,7 @@ THIN = Layer.conv2d((32, 1, 256, 256), 1, 1, name="one channel")
 
 @dataclass(frozen=True)
 class Erratum:
-    """What is printed, what is right, and an example on which they differ."""
+    """An erratum: the printed statement, the correct one, and an example on which they differ."""
 
     where: str
     fault: str
@@ -49,7 +49,7 @@ class Erratum:
 
 
 def errata() -> list[Erratum]:
-    """All of them, in the order of the paper."""
+    """All errata, in the order of the paper."""
     return [
         footprint(),
         orders(),
@@ -64,7 +64,7 @@ def errata() -> list[Erratum]:
 
 
 def footprint() -> Erratum:
-    """The rows of In that a tile touches."""
+    """Eq. 1 and 3: the number of rows of In that a tile touches."""
     rows = Window.reduced(15, 3, 2, 1, 0).frame(7)
     sparse = Window.reduced(13, 1, 2, 1, 0)
     return Erratum(
@@ -77,7 +77,7 @@ def footprint() -> Erratum:
 
 
 def orders() -> Erratum:
-    """How many distinct costs the 120 orders of the tile loops have."""
+    """The remark on loop orders: the number of distinct costs of the 120 orders of the tile loops."""
     block = {"b": 32, "c": 27, "h": 20, "w": 28, "k": 22, "r": 3, "s": 3, "g": 1, "d": 1, "t": 1}
     tile = {"b": 4, "c": 3, "h": 4, "w": 7, "k": 11, "r": 3, "s": 3, "g": 1, "d": 1, "t": 1}
     found = {
@@ -94,7 +94,7 @@ def orders() -> Erratum:
 
 
 def missing_case(layer: Layer, procs: int) -> Erratum:
-    """Case 1b, which the text derives (Eq. 7) and the table leaves out."""
+    """Table 1: case 1b, which the text derives (Eq. 7), is missing."""
     problem = Eq4.of(layer.nest, procs)
     form = solve(problem, "Out")
     (case, words), (name, right) = table1_printed(problem), table1_corrected(problem)
@@ -108,7 +108,7 @@ def missing_case(layer: Layer, procs: int) -> Erratum:
 
 
 def share_without_procs() -> Erratum:
-    """The conditions of cases 2a and 2b."""
+    """Cases 2a and 2b: their conditions lack a division by P."""
     nest, procs = CONV4.nest, 64
     problem = Eq4.of(nest, procs)
     whole = nest.extents.k * nest.extents.x
@@ -122,7 +122,7 @@ def share_without_procs() -> Erratum:
 
 
 def tile_bounds() -> Erratum:
-    """Tiles larger than the layer."""
+    """Eq. 5 to 9: tiles may be larger than the layer."""
     problem = Eq4.of(CONV2.nest, 4)
     form = solve(problem, "Out")
     return Erratum(
@@ -135,7 +135,7 @@ def tile_bounds() -> Erratum:
 
 
 def table2_row1() -> Erratum:
-    """The smallest share of the three."""
+    """Table 2, row 1: the smallest of the three shards."""
     problem = Eq4.of(CONV4.nest, 16, 32768)
     return Erratum(
         "Table 2, row 1",
@@ -147,7 +147,7 @@ def table2_row1() -> Erratum:
 
 
 def halo_memory() -> Erratum:
-    """M_L from M."""
+    """The remark on M_L as a function of M: large halos."""
     layer = Layer.conv2d((32, 64, 62, 62), 64, 7, name="7x7")
     nest, procs, memory = layer.nest, 16, 600
     words = tile_memory(memory, Eq4.of(nest, procs).K)
@@ -170,7 +170,7 @@ def halo_memory() -> Erratum:
 
 
 def memory_difference() -> Erratum:
-    """g_D - g."""
+    """After Eq. 11: g_D - g is not a constant."""
     grid = PerAxis(b=8, c=2, k=4)
     tiles = (PerAxis(b=4, h=14, w=14, k=64), PerAxis(b=1, h=14, w=14, k=32))
     first, second = (
@@ -187,5 +187,5 @@ def memory_difference() -> Erratum:
 
 
 def text() -> str:
-    """The list, numbered."""
+    """The numbered errata as text."""
     return "\n\n".join(f"{number}. {each}" for number, each in enumerate(errata(), 1)) + "\n"

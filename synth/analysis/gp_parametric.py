@@ -1,7 +1,7 @@
-"""One geometric program per layer, solved again and again as processes and memory vary.
+"""The geometric programs of one layer with processes and memory as parameters, for sweeps.
 
-Canonicalising a program costs ten times as much as solving it, so a sweep builds each program once with
-P and M as parameters. The programs are those of `relaxation`; a test compares the two.
+To canonicalize a program takes ten times as long as to solve it. So a sweep builds each program once and
+solves it for many P and M. The programs are those of `bounds.geometric_program`; a test compares them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from synth.layer.nest import Nest
 
 @dataclass(frozen=True)
 class Program:
-    """A canonicalised program and its two parameters. Without a `problem` its value is `constant`."""
+    """A canonicalized program and its two parameters. If `problem` is None, its value is `constant`."""
 
     problem: Any  # cvxpy.Problem
     work: Any  # parameter: iterations per process, at least
@@ -27,7 +27,7 @@ class Program:
     floor: float = 0.0  # words that `limit_words` must have, where no variable decides it
 
     def solve(self, work: float, limit_words: float | None) -> float | None:
-        """Optimal value in words, or None if no solution exists."""
+        """The optimal value in words, or None if no solution exists."""
         import cvxpy as cp
 
         if limit_words is not None and limit_words < self.floor:
@@ -44,17 +44,17 @@ class Program:
         return float(self.problem.value) if solved else None
 
 
-class Family:
-    """The relaxations of one layer for any number of processes and any memory limit."""
+class ProgramFamily:
+    """The relaxations of one layer for any number of processes and any memory limit in words."""
 
     def __init__(self, nest: Nest) -> None:
         self.nest = nest
         self._built = cache(self._build)
 
     def received(self, procs: int, limit_words: float | None = None, halos: bool = True) -> float | None:
-        """`relaxation.relax_received(...).cost`; None where no stationary slice fits.
+        """`relax_received(...).cost` in words, or None if no stationary slice fits.
 
-        Without `halos` In costs no row twice: what the layer would receive if blocks had no halo.
+        Without `halos`, a row that several blocks read counts once.
         """
         nest, work = self.nest, max(1.0, self.nest.extents.size / procs)
         if limit_words is None:
@@ -109,5 +109,5 @@ class Family:
 
 
 def _moves(axis: str, tensor: Tensor, stationary: Tensor) -> bool:
-    """Whether a tensor's tile is brought in again as the tile loop over `axis` advances."""
+    """Whether a tensor's tile is loaded again when the tile loop over `axis` advances."""
     return tensor != stationary or axis not in LACKS[tensor]

@@ -1,9 +1,10 @@
-"""`synth bounds`: everything known about one layer at every point of a range of processes and memory.
+"""`synth bounds`: all bounds of one layer at every point of a range of processes and memory.
 
-Two accountings side by side, never mixed (docs/bounds.md):
-    received   universal bound ≤ relaxation ≤ best integer plan; memory is all of a process's memory
-    accessed   universal bound, sequential bound, the paper's tables as printed and as corrected, Eq. 4 with
-               all its bounds, relaxation of Eq. 3, and on request its integer optimum; memory is for tiles
+There are two accountings, which must not be mixed (docs/bounds.md):
+    received   universal bound ≤ relaxation ≤ best integer plan. The limit is for all memory of a process.
+    accessed   universal bound, sequential bound, the tables of the paper as printed and as corrected, Eq. 4
+               with all its bounds, relaxation of Eq. 3 and, on request, its integer optimum. The limit is
+               for the tiles.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from synth.analysis.gp_parametric import Family
+from synth.analysis.gp_parametric import ProgramFamily
 from synth.base.errors import InfeasibleError
 from synth.base.work_balance import BALANCE
 from synth.bounds.closed_form import (
@@ -34,8 +35,8 @@ from synth.search.branch_and_bound import Optimum, Request, search, search_or_no
 
 
 @dataclass(frozen=True)
-class Planned:
-    """The best integer plan at a point, in received words of the most-receiving process."""
+class BestPlan:
+    """The best integer plan at a point. `words` are those of the most receiving process."""
 
     words: int
     grid: PerAxis
@@ -50,16 +51,16 @@ class Received:
 
     bound: float
     segments: int
-    most_work: int  # multiply-adds of the most-loaded process that the bound admits
+    most_work: int  # the most multiply-adds of one process that the bound assumes
     regime: Regime
     relaxation: float | None
-    plan: Planned | None  # None: no plan fits
+    plan: BestPlan | None  # None: no plan fits
     gap: Gap | None
-    matmul: float | None  # Al Daas et al.; None where the layer is no matrix product
+    matmul: float | None  # bound of Al Daas et al.; None if the layer is not a matrix product
 
     @property
     def ratio(self) -> float | None:
-        """Plan over bound; None where there is no plan, or the bound is 0 and words are moved."""
+        """Words of the plan / bound. None if there is no plan, or if the bound is 0 and the words are not."""
         if self.plan is None:
             return None
         if self.bound > 0:
@@ -72,20 +73,20 @@ class Accessed:
     """Accessed words per process, in a global virtual memory. Tables are (case, words)."""
 
     bound: float
-    sequential: float | None  # 2·F·κ₂/(P·RS·√M) - 2M; None without a memory
+    sequential: float | None  # 2·F·κ₂/(P·RS·√M) - 2M; None without a memory limit
     table1_printed: tuple[str, float]
     table1_corrected: tuple[str, float]
     table2_printed: float
     table2_corrected: float
-    closed_form: tuple[str, float] | None  # Eq. 4 with all its bounds; None where no tile fits
+    closed_form: tuple[str, float] | None  # Eq. 4 with all its bounds; None if no tile fits
     stationary: Tensor | None
     relaxation: float | None
-    integer: float | None  # None: not asked for, or no grid of exactly P processes
+    integer: float | None  # None if not requested, or without a grid of exactly P processes
 
 
 @dataclass(frozen=True)
 class Point:
-    """All numbers at some processes and memory."""
+    """All bounds for one number of processes and one memory limit."""
 
     procs: int
     limit_bytes: int | None  # per process
@@ -94,8 +95,8 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a sweep computes besides bounds and closed forms."""
+class SweepOptions:
+    """The values that a sweep computes in addition to bounds and closed forms."""
 
     plans: bool = True
     relaxations: bool = True
@@ -110,11 +111,11 @@ def is_matmul(nest: Nest) -> bool:
 
 
 class Sweep:
-    """The points of one layer; programs and plans are kept and used again."""
+    """Computes the points of one layer. It caches programs and plans."""
 
-    def __init__(self, nest: Nest, asked: Asked | None = None) -> None:
-        self.nest, self.asked = nest, asked or Asked()
-        self.family = Family(nest) if self.asked.relaxations else None
+    def __init__(self, nest: Nest, options: SweepOptions | None = None) -> None:
+        self.nest, self.options = nest, options or SweepOptions()
+        self.family = ProgramFamily(nest) if self.options.relaxations else None
         self._found: dict[int, list[tuple[float, Optimum | None]]] = {}
 
     def points(
@@ -123,7 +124,10 @@ class Sweep:
         limits_bytes: Iterable[int | None],
         tick: Callable[[], None] = lambda: None,
     ) -> list[Point]:
-        """All points, P by P, each with the limit falling. `tick` is called after every point."""
+        """All points, ordered by P in the given order, then by falling limit.
+
+        Calls `tick` after every point.
+        """
         sizes = sorted(limits_bytes, key=lambda size: math.inf if size is None else size, reverse=True)
         made = []
         for p in procs:
@@ -133,7 +137,7 @@ class Sweep:
         return made
 
     def point(self, procs: int, limit_bytes: int | None) -> Point:
-        """One point; `limit_bytes` per process."""
+        """The point of `procs` processes with `limit_bytes` of memory each."""
         limit_words = None if limit_bytes is None else limit_bytes // self.nest.word_bytes
         return Point(
             procs, limit_bytes, self._received(procs, limit_words), self._accessed(procs, limit_words)
@@ -147,9 +151,9 @@ class Sweep:
         if self.family:
             used = plan.grid.size if plan else procs  # idle processes neither own nor receive
             relaxed = self.family.received(used, words)
-            smooth = self.family.received(used, words, halos=False)
-            if plan and relaxed is not None and smooth is not None:
-                gap = split_gap(plan.words, relaxed, smooth, bound.words)
+            without_halos = self.family.received(used, words, halos=False)
+            if plan and relaxed is not None and without_halos is not None:
+                gap = split_gap(plan.words, relaxed, without_halos, bound.words)
         matmul = None
         if is_matmul(nest):
             matmul = matmul_memory_independent(nest.extents.x, nest.extents.k, nest.extents.c, procs)
@@ -175,7 +179,7 @@ class Sweep:
             (form.case, form.cost) if form else None,
             form.stationary if form else None,
             self.family.accessed(procs, words) if self.family else None,
-            self._eq3(procs, words) if self.asked.eq3 else None,
+            self._eq3(procs, words) if self.options.eq3 else None,
         )
 
     def _eq3(self, procs: int, words: int | None) -> float | None:
@@ -186,8 +190,8 @@ class Sweep:
 
     # -- plans ------------------------------------------------------------------------------------------
 
-    def _plan(self, procs: int, words: int | None) -> Planned | None:
-        if not self.asked.plans:
+    def _plan(self, procs: int, words: int | None) -> BestPlan | None:
+        if not self.options.plans:
             return None
         found = self._search(procs, words)
         if found is None:
@@ -196,29 +200,40 @@ class Sweep:
         binds = free is not None and free.tiling.words < found.tiling.words
         regime = regime_of_grid(found.grid, binds)
         tiling = found.tiling
-        return Planned(tiling.words, found.grid, tiling.first.stationary, regime, tiling.used_words)
+        return BestPlan(tiling.words, found.grid, tiling.first.stationary, regime, tiling.used_words)
 
     def _search(self, procs: int, words: int | None) -> Optimum | None:
-        """The optimum. One that needs m words is the optimum for every limit from its own down to m."""
-        kept = self._found.setdefault(procs, [])
+        """The optimum, or None if no plan fits.
+
+        An optimum that was found for a limit and uses m words is the optimum for every limit from m on up
+        to that limit.
+        """
+        cached = self._found.setdefault(procs, [])
         limit: float = math.inf if words is None else words
-        for asked, found in kept:
-            if found is not None and found.tiling.used_words <= limit <= asked:
+        for earlier_limit, found in cached:
+            if found is not None and found.tiling.used_words <= limit <= earlier_limit:
                 return found
-            if found is None and limit <= asked:
+            if found is None and limit <= earlier_limit:
                 return None
-        request = Request(self.nest, procs, words, balance=self.asked.balance, exact=self.asked.exact_procs)
+        request = Request(
+            self.nest, procs, words, balance=self.options.balance, exact=self.options.exact_procs
+        )
         result = None
-        if limit >= self.nest.total_words / procs:  # else the shares alone do not fit
+        if limit >= self.nest.total_words / procs:  # otherwise the shards do not fit
             result = search_or_none(request)
-        kept.append((limit, result))
+        cached.append((limit, result))
         return result
 
 
-def nothing_fits(nest: Nest, procs: int, limit_bytes: int, asked: Asked) -> InfeasibleError | None:
-    """Why no plan fits `limit_bytes` per process, with the least that would do; None where one does."""
+def why_nothing_fits(
+    nest: Nest, procs: int, limit_bytes: int, options: SweepOptions
+) -> InfeasibleError | None:
+    """The error that says why no plan fits `limit_bytes` per process, or None if one fits.
+
+    Its message names the least memory that is enough.
+    """
     request = Request(
-        nest, procs, limit_bytes // nest.word_bytes, balance=asked.balance, exact=asked.exact_procs
+        nest, procs, limit_bytes // nest.word_bytes, balance=options.balance, exact=options.exact_procs
     )
     try:
         search(request)

@@ -1,4 +1,4 @@
-"""The points of a sweep as text, CSV and JSON: one row per number of processes and memory."""
+"""The points of a sweep as text, CSV and JSON: one row per number of processes and memory limit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Study:
 
     @classmethod
     def of(cls, layer: Layer, points: Sequence[Point]) -> Study:
-        """Finds the changes of regime along processes and along memory."""
+        """A study with the changes of the bound's regime along processes and along memory."""
         procs = sorted({p.procs for p in points})
         sizes = sorted({p.limit_bytes for p in points if p.limit_bytes is not None})
         found: list[Change] = []
@@ -45,7 +45,7 @@ class Study:
         return text(self)
 
     def to_json(self) -> dict[str, Any]:
-        """All numbers as JSON data; words, and bytes where the key says so."""
+        """All numbers as JSON data. The unit is words, or bytes if the key says so."""
         return {
             "schema": SCHEMA,
             "name": self.layer.name,
@@ -56,7 +56,7 @@ class Study:
 
 
 def fits(layer: Layer, point: Point) -> bool:
-    """Whether the processes together can hold the three tensors."""
+    """Whether the memory of all processes together holds the three tensors."""
     if point.limit_bytes is None:
         return True
     return point.procs * (point.limit_bytes // layer.nest.word_bytes) >= layer.nest.total_words
@@ -109,7 +109,7 @@ def _point_json(layer: Layer, point: Point) -> dict[str, Any]:
 
 
 def to_csv(study: Study) -> str:
-    """One line per point; nested keys joined by dots, nothing where there is no number."""
+    """CSV text with one line per point. Nested keys are joined by dots. Missing numbers are empty."""
     rows = [dict(_flat(point, "")) for point in study.to_json()["points"]]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     out = io.StringIO()
@@ -133,7 +133,7 @@ def _flat(value: dict[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
 
 
 def text(study: Study) -> str:
-    """Two tables, one per accounting, and the changes of regime."""
+    """Text with one table per accounting and the changes of the regime."""
     lines = [f"{study.layer.name}: {study.layer}", ""]
     lines += ["received words per process  (what is owned is free; memory is all that a process has)", ""]
     lines += _received(study)

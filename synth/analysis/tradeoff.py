@@ -1,4 +1,4 @@
-"""Words against memory for a plan's layer and processes: the bound a curve, the best plans a staircase."""
+"""The tradeoff between memory and received words, for the layer and processes of a plan."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from synth.search.branch_and_bound import Request, search_or_none
 
 
 @dataclass(frozen=True)
-class Trade:
-    """At a memory limit of `limit_words`: the bound, and the best plan's words (None: none fits)."""
+class TradeoffPoint:
+    """The bound and the best known plan at one memory limit. All numbers are in words per process."""
 
     limit_words: int
     bound: float
@@ -21,11 +21,11 @@ class Trade:
     words: int | None
 
 
-def memory_curve(plan: Plan, points: int = 48, searches: int = 6) -> list[Trade]:
-    """Received words per process at `points` memory sizes, around what the plan needs and what it must hold.
+def memory_curve(plan: Plan, points: int = 48, searches: int = 6) -> list[TradeoffPoint]:
+    """Received words per process at about `points` memory limits, from less than the shards to ample memory.
 
-    At most `searches` plans are sought, for limits that fall at least 2.5-fold each; `words` is the least
-    of those that fit, hence attained, and the optimum at the limits that were tried.
+    The function searches at most `searches` plans, each with at most 1/2.5 of the previous limit. `words`
+    is the least of the plans that fit. So a plan attains it, and it is the optimum at the searched limits.
     """
     nest, procs, cap = plan.nest, plan.procs, plan.distribution.most_real_work
     least = max(4, -(-nest.total_words // procs))
@@ -36,17 +36,17 @@ def memory_curve(plan: Plan, points: int = 48, searches: int = 6) -> list[Trade]
     for size in sizes:
         bound = universal_bound(nest, procs, size, cap)
         words = min((words for memory, words in steps if memory <= size), default=None)
-        curve.append(Trade(size, bound.words, regime_of(bound, nest), words))
+        curve.append(TradeoffPoint(size, bound.words, regime_of(bound, nest), words))
     return curve
 
 
 def _plans(plan: Plan, highest: int, searches: int) -> list[tuple[int, int]]:
-    """(memory, words) of plans, both in words, memory falling."""
+    """(memory, received words) of plans with falling memory limits from `highest` words, and of `plan`."""
     found = [(plan.used_words, plan.words["total"])]
     limit = highest
     for _ in range(searches):
         if limit < plan.nest.total_words / plan.procs:
-            break  # the shares alone do not fit
+            break  # the shards do not fit
         request = Request(
             plan.nest,
             plan.procs,

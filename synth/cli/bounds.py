@@ -73,23 +73,23 @@ def study(args: argparse.Namespace) -> Study:
         from synth.reports.plot import picture_format
 
         picture_format(args.plot)  # complain before the work, not after it
-    from synth.analysis.sweep import Asked, Sweep, nothing_fits
+    from synth.analysis.sweep import Sweep, SweepOptions, why_nothing_fits
     from synth.analysis.sweep_table import Study
     from synth.cli.progress import bar
     from synth.layer.layer import load_layer
 
     layer = load_layer(args.layer)
     more = not args.bounds_only
-    asked = Asked(more, more, args.eq3, args.balance, args.exact_procs)
+    options = SweepOptions(more, more, args.eq3, args.balance, args.exact_procs)
     largest = memory[-1]
     if largest is not None and largest < layer.nest.word_bytes:
         raise UsageError(f"memory is {largest} bytes; it must hold at least one {layer.dtype} word")
     if largest is not None and more:
         # the largest of both ranges is the last hope: if nothing fits there, nothing fits anywhere
-        fault = nothing_fits(layer.nest, procs[-1], largest, asked)
+        fault = why_nothing_fits(layer.nest, procs[-1], largest, options)
         if fault is not None:
             raise fault
     memory = [m for m in memory if m is None or m >= layer.nest.word_bytes]
     with bar("points", len(procs) * len(memory), LONG) as tick:
-        points = Sweep(layer.nest, asked).points(procs, memory, tick)
+        points = Sweep(layer.nest, options).points(procs, memory, tick)
     return Study.of(layer, points)

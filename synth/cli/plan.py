@@ -44,9 +44,9 @@ def run(args: argparse.Namespace) -> int:
             return _run_network(args)
     plan = plan_of(args)
     if args.certify:
-        from synth.analysis.certificate import certificate
+        from synth.analysis.certificate import plan_certificate
 
-        put(json_text(certificate(plan)), args.output)
+        put(json_text(plan_certificate(plan)), args.output)
         return 0
     if args.explain:
         from synth.reports.derivation import explain

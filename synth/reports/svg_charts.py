@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from synth.analysis.tradeoff import Trade
+from synth.analysis.tradeoff import TradeoffPoint
 from synth.base.units import show_bytes, show_words
 from synth.layer.axes import TENSORS
 from synth.planning.plan import Plan
@@ -73,7 +73,7 @@ def _svg(parts: Iterable[str], label: str, name: str, high: int = HIGH) -> str:
 # --- words against memory --------------------------------------------------------------------------------
 
 
-def tradeoff_chart(plan: Plan, curve: Sequence[Trade]) -> str:
+def tradeoff_chart(plan: Plan, curve: Sequence[TradeoffPoint]) -> str:
     """Words against memory, log-log: regimes as bands, the bound, plans as a staircase, this plan."""
     size = plan.nest.word_bytes
     known = [plan.words["total"], *(v for p in curve for v in (p.bound, p.words))]
@@ -101,7 +101,7 @@ def tradeoff_chart(plan: Plan, curve: Sequence[Trade]) -> str:
     return _svg(parts, "Received words against memory per process", "tradeoff")
 
 
-def _bands(plan: Plan, curve: Sequence[Trade], x: Scale) -> Iterable[str]:
+def _bands(plan: Plan, curve: Sequence[TradeoffPoint], x: Scale) -> Iterable[str]:
     """The regimes of the bound as bands; shaded where the shares alone do not fit."""
     size, high = plan.nest.word_bytes, HIGH - BOTTOM - TOP
     starts = [i for i, p in enumerate(curve) if i == 0 or p.regime != curve[i - 1].regime]
@@ -117,7 +117,7 @@ def _bands(plan: Plan, curve: Sequence[Trade], x: Scale) -> Iterable[str]:
         yield _text((x.start + least) / 2, HIGH - BOTTOM - 8, "shares do not fit", "tick")
 
 
-def _staircase(curve: Sequence[Trade], x: Scale, y: Scale, size: int) -> str:
+def _staircase(curve: Sequence[TradeoffPoint], x: Scale, y: Scale, size: int) -> str:
     path, last = "", None
     for point in curve:
         if not point.words:

@@ -52,4 +52,4 @@ def test_gap_of_twelve_layers_and_the_table_of_the_documentation() -> None:
 def test_multiply_adds_on_padding() -> None:
     nest = load_layer("examples/resnet50/conv5_x_3x3.yaml").nest
     share = round(100 * (1 - nest.real_work / nest.work))
-    assert f"7×7 images with 3×3 kernels: {share} % of" in Path("docs/gap.md").read_text(encoding="utf-8")
+    assert f"for 7×7 images and 3×3 kernels, {share} % of" in Path("docs/gap.md").read_text(encoding="utf-8")

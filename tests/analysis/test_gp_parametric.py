@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_problems import image_nests
 
-from synth.analysis.gp_parametric import Family
+from synth.analysis.gp_parametric import ProgramFamily
 from synth.base.errors import InfeasibleError
 from synth.bounds.geometric_program import relax_accessed, relax_received
 from synth.layer.nest import Nest
@@ -27,7 +27,7 @@ def anew(nest: Nest, procs: int, memory: float | None) -> float | None:
     image_nests(groups=3), st.lists(st.tuples(st.integers(1, 300), st.floats(0.5, 9)), min_size=2, max_size=3)
 )
 def test_same_optima(nest: Nest, asked: list[tuple[int, float]]) -> None:
-    family = Family(nest)
+    family = ProgramFamily(nest)
     for procs, scale in asked:
         for memory in (None, scale * nest.total_words / procs + 30):
             close = 1e-5 * (nest.total_words / procs + 1)

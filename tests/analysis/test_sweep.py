@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from synth.analysis.sweep import Asked, Sweep, nothing_fits
+from synth.analysis.sweep import Sweep, SweepOptions, why_nothing_fits
 from synth.layer.layer import load_layer
 from synth.search.branch_and_bound import Request, search
 
@@ -12,7 +12,7 @@ CONV = load_layer("examples/conv.yaml").nest
 
 
 def test_bound_relaxation_and_plan_stand_in_order_at_every_point() -> None:
-    points = Sweep(CONV, Asked(eq3=True)).points([1, 4, 61, 64], [None])
+    points = Sweep(CONV, SweepOptions(eq3=True)).points([1, 4, 61, 64], [None])
     for point in points:
         r, a = point.received, point.accessed
         assert r.plan is not None
@@ -27,7 +27,7 @@ def test_bound_relaxation_and_plan_stand_in_order_at_every_point() -> None:
 
 def test_a_plan_is_reused_only_where_it_is_the_optimum() -> None:
     sizes = [2**n for n in range(17, 23)]
-    for point in Sweep(CONV, Asked(relaxations=False)).points([64], sizes):
+    for point in Sweep(CONV, SweepOptions(relaxations=False)).points([64], sizes):
         assert point.limit_bytes is not None
         if point.received.plan is None:
             continue
@@ -36,27 +36,27 @@ def test_a_plan_is_reused_only_where_it_is_the_optimum() -> None:
 
 
 def test_words_rise_as_memory_falls() -> None:
-    points = Sweep(CONV, Asked(relaxations=False)).points([64], [2**n for n in range(17, 23)])
+    points = Sweep(CONV, SweepOptions(relaxations=False)).points([64], [2**n for n in range(17, 23)])
     words = [p.received.plan.words for p in points if p.received.plan]
     assert words == sorted(words)
     assert next(p.received.plan.regime for p in points if p.received.plan) == "3D"
 
 
 def test_matrix_product_column() -> None:
-    product = Sweep(load_layer("examples/matmul.yaml").nest, Asked(False, False)).point(64, None)
+    product = Sweep(load_layer("examples/matmul.yaml").nest, SweepOptions(False, False)).point(64, None)
     assert product.received.matmul == pytest.approx(product.received.bound)
-    assert Sweep(CONV, Asked(False, False)).point(64, None).received.matmul is None
+    assert Sweep(CONV, SweepOptions(False, False)).point(64, None).received.matmul is None
 
 
 def test_printed_table_lacks_case_1b() -> None:
-    accessed = Sweep(CONV, Asked(False, False)).point(1, None).accessed
+    accessed = Sweep(CONV, SweepOptions(False, False)).point(1, None).accessed
     assert accessed.table1_printed[0] == "2a"
     assert accessed.table1_corrected[0] == "1b"
     assert accessed.table1_printed[1] < accessed.table1_corrected[1]
 
 
 def test_refusals_name_the_memory_that_is_enough() -> None:
-    fault = nothing_fits(CONV, 64, 1024, Asked())
+    fault = why_nothing_fits(CONV, 64, 1024, SweepOptions())
     assert fault is not None
     least = int(str(fault).rsplit("--memory ", 1)[1].rstrip(")"))
-    assert nothing_fits(CONV, 64, least, Asked()) is None
+    assert why_nothing_fits(CONV, 64, least, SweepOptions()) is None

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from synth.analysis.sweep import Asked, Sweep
+from synth.analysis.sweep import Sweep, SweepOptions
 from synth.analysis.sweep_table import Study, to_csv
 from synth.layer.layer import load_layer
 
@@ -52,7 +52,9 @@ def test_changes_are_named() -> None:
 
 def test_memory_that_cannot_hold_the_tensors_is_marked() -> None:
     small = load_layer("examples/small.yaml")
-    points = Sweep(small.nest, Asked(plans=False, relaxations=False)).points([1, 256, 4096], [1024, None])
+    points = Sweep(small.nest, SweepOptions(plans=False, relaxations=False)).points(
+        [1, 256, 4096], [1024, None]
+    )
     study = Study.of(small, points)
     assert small.nest.total_words == 79872
     told = [(p["procs"], p["memory_bytes"], p["fits"]) for p in study.to_json()["points"]]

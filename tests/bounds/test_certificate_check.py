@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from seeded_problems import random_plan
 
-from synth.analysis.certificate import certificate
+from synth.analysis.certificate import plan_certificate
 from synth.base.errors import CheckError, InfeasibleError, InputError
 from synth.bounds.certificate_check import check, check_file, facts, proved
 from synth.bounds.holder_brascamp_lieb import hbl_constant
@@ -39,7 +39,7 @@ def plan() -> Plan:
 )
 def test_certificates_prove_what_plans_print(layer: str, procs: int) -> None:
     made = plan_layer(layer, procs)
-    data = certificate(made)
+    data = plan_certificate(made)
     assert check(data)[-1].endswith("as claimed")
     assert data["words_decimal"] == pytest.approx(made.bound.words, rel=1e-6, abs=2e-3)
 
@@ -48,7 +48,7 @@ def test_certificates_of_random_plans() -> None:
     rng = random.Random(7)
     for _ in range(60):
         made = random_plan(rng)
-        data = certificate(made)
+        data = plan_certificate(made)
         check(data)
         assert float(Fraction(data["words"])) >= made.bound.words * (1 - 1e-6) - 2e-3
 
@@ -64,9 +64,9 @@ def test_facts_agree_with_the_nest() -> None:
 
 
 def test_several_segments(plan: Plan) -> None:
-    data = certificate(plan)
+    data = plan_certificate(plan)
     tight = Plan(plan.layer, 64, plan.grid, plan.first, limit_bytes=32 * 1024)
-    several = certificate(tight)
+    several = plan_certificate(tight)
     assert several["segments"] > 1
     assert several["words_decimal"] > data["words_decimal"]
     assert several["words_decimal"] == pytest.approx(tight.bound.words, rel=1e-6)
@@ -87,11 +87,11 @@ def test_several_segments(plan: Plan) -> None:
 )
 def test_false_steps_are_found(plan: Plan, change: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckError, match=message.replace("(", r"\(")):
-        check({**certificate(plan), **change})
+        check({**plan_certificate(plan), **change})
 
 
 def test_false_constants_are_found(plan: Plan) -> None:
-    data = certificate(plan)
+    data = plan_certificate(plan)
     wrong = copy.deepcopy(data)
     wrong["constants"][0]["square"] = "2917/1000"
     with pytest.raises(CheckError, match="C\\(14,3\\)"):
@@ -123,7 +123,7 @@ def test_not_a_certificate(tmp_path: Path, plan: Plan) -> None:
         with pytest.raises(InputError, match=message):
             check_file(str(file))
     for key, value in (("procs", 64.0), ("nu", "1e9"), ("x", None), ("segments", True), ("constants", [])):
-        file.write_text(json.dumps({**certificate(plan), key: value}))
+        file.write_text(json.dumps({**plan_certificate(plan), key: value}))
         with pytest.raises(InputError, match="no whole certificate"):
             check_file(str(file))
     with pytest.raises(InputError, match="cannot be read"):
@@ -150,4 +150,4 @@ def test_the_checker_needs_no_arithmetic_but_its_own() -> None:
 
 def test_training_is_refused() -> None:
     with pytest.raises(InfeasibleError, match="one pass"):
-        certificate(plan_layer("examples/small.yaml", 4, pass_="training"))
+        plan_certificate(plan_layer("examples/small.yaml", 4, pass_="training"))

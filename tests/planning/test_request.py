@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import synth
-from synth.analysis.sweep import Asked
+from synth.analysis.sweep import SweepOptions
 from synth.base.errors import UsageError
 from synth.base.work_balance import BALANCE
 from synth.cli.arguments import request_of
@@ -52,7 +52,7 @@ def test_the_default_balance_is_one_number() -> None:
     bounds = arguments("bounds", "conv.yaml", "--procs", "4")
     replay = arguments("replay", "net.yaml", "--procs", "4", "--machine", "lassen")
     given = [bounds.balance, replay.balance, PlanRequest.balance, Plan.balance, NetworkRequest.balance]
-    assert {*given, Request.balance, Asked.balance} == {BALANCE}
+    assert {*given, Request.balance, SweepOptions.balance} == {BALANCE}
 
 
 def test_the_default_balance_is_written_once() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.analysis.sweep import Asked, Sweep
+from synth.analysis.sweep import Sweep, SweepOptions
 from synth.analysis.sweep_table import Study
 from synth.base.errors import UsageError
 from synth.cli.plot import PICTURES
@@ -32,7 +32,7 @@ def test_pictures_of_a_plan(plan: Plan, picture: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("memory", [[None], [2**14, 2**16, 2**18]])
 def test_pictures_of_a_sweep(plan: Plan, memory: list[int | None], tmp_path: Path) -> None:
-    points = Sweep(plan.nest, Asked(relaxations=False)).points([1, 4, 16], memory)
+    points = Sweep(plan.nest, SweepOptions(relaxations=False)).points([1, 4, 16], memory)
     draw(sweep_figure(Study.of(plan.layer, points)), str(tmp_path / "s.svg"))
     assert (tmp_path / "s.svg").read_text(encoding="utf-8").count("<path") > 5
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.analysis.certificate import certificate
+from synth.analysis.certificate import plan_certificate
 from synth.bounds.certificate_check import check
 from synth.cli.main import main
 from synth.planning.derive import plan
@@ -41,7 +41,7 @@ def split(text: str) -> tuple[list[str], list[float]]:
 
 
 def test_certificate_of_the_documentation() -> None:
-    lines = check(certificate(plan("examples/conv.yaml", 64)))
+    lines = check(plan_certificate(plan("examples/conv.yaml", 64)))
     assert "\n".join(lines) in Path("docs/laboratory.md").read_text(encoding="utf-8")
 
 
