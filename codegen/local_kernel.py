@@ -10,9 +10,9 @@ from synth.layer.passes import Pass
 from synth.schedule.pass_program import Gather
 
 KERNELS: dict[Pass, str] = {  # on what a pass reads
-    "forward": "convolve(F.{conv}, {one}, {other}, block, WINDOWS)",
-    "backward-data": "input_gradient({one}, {other}, block, WINDOWS)",
-    "backward-filter": "kernel_gradient({one}, {other}, block, WINDOWS)",
+    "forward": "convolve(F.{conv}, {one}, {other}, block, WINDOWS, context)",
+    "backward-data": "input_gradient({one}, {other}, block, WINDOWS, context)",
+    "backward-filter": "kernel_gradient({one}, {other}, block, WINDOWS, context)",
 }
 PRODUCTS: dict[Pass, str] = {  # the same where the layer is Out[b,k] = In[b,c] Ker[k,c]
     "forward": "{one} @ {other}.mT",

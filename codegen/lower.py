@@ -14,10 +14,11 @@ from synth.codegen.quoting import in_docstring
 from synth.codegen.roles import suffix
 from synth.codegen.signature import Signature
 from synth.layer.axes import TENSORS, Tensor
-from synth.layer.passes import WRITES, Pass, role_name
+from synth.layer.passes import GRADIENTS, WRITES, Pass, role_name
 from synth.planning.plan import Plan
 from synth.schedule.pass_program import pass_program
 
+PROTOCOL = 1  # the version of `synth.runtime.layers.layer_program` that modules are emitted for
 CLASSES = {
     "conv1d": "DistributedConv1d",
     "conv2d": "DistributedConv2d",
@@ -56,6 +57,7 @@ def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.p
         windows=any(operand.role == "In" and operand.windows for operand in operands),
         idle=plan.procs > plan.used_procs,
         module=CLASSES[plan.layer.kind] if module else "",
+        protocol=_protocol(plan, signatures[0].prefetched) if module else (),
     )
 
 
@@ -154,6 +156,31 @@ def _call(names: Signature, module: bool = False) -> Call:
         result = "finish_ker" if by_network else "finish"
     pass_ = names.program.pass_plan.pass_
     return Call(pass_, names.name, ", ".join([result, *names.saved]), ", ".join(names.parameters), then)
+
+
+def _protocol(plan: Plan, prefetches: bool) -> tuple[tuple[str, str], ...]:
+    """What a module declares to the runtime: the fields of `LayerProgram`, after the protocol's version."""
+    both = plan.gradients == GRADIENTS
+    return (
+        ("protocol", str(PROTOCOL)),
+        ("name", "NAME"),
+        ("plan", "PLAN"),
+        ("dtype", "DTYPE"),
+        ("grid", "GRID"),
+        ("procs", "PROCS"),
+        ("group_axes", "GROUP_AXES"),
+        ("in_shape", "IN_SHAPE"),
+        ("ker_shape", "KER_SHAPE"),
+        ("out_shape", "OUT_SHAPE"),
+        ("windows", "WINDOWS" if plan.layer.spatial_axes else "{}"),
+        ("transposed_rows", "TRANSPOSED" if plan.layer.transposed else "None"),
+        ("gradients", '("In", "Ker")' if both else "GRADIENTS"),
+        ("owned_in", "owned_in"),
+        ("owned_ker", "owned_ker"),
+        ("owned_out", "owned_out"),
+        ("function", "Layer"),
+        ("prefetch_ker", "prefetch_ker" if prefetches else "None"),
+    )
 
 
 # -- the self-check ---------------------------------------------------------------------------------------

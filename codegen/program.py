@@ -266,3 +266,4 @@ class Program:
     windows: bool  # some operand has rows that only a window reads
     idle: bool
     module: str  # the class of `distributed_layer` that the program becomes; empty: it becomes a command
+    protocol: tuple[tuple[str, str], ...]  # what a module declares: field of `LayerProgram`, expression

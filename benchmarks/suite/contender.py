@@ -16,7 +16,6 @@ from torch import nn
 
 from synth.layer.layer import Layer
 from synth.runtime.grid.boxes import Box, cut, within
-from synth.runtime.kernels.autotune import tune
 
 Whole = dict[str, torch.Tensor]  # In, Ker, dOut, Out, dIn, dKer
 OWNER = {"Out": "Out", "dOut": "Out", "In": "In", "dIn": "In", "Ker": "Ker", "dKer": "Ker"}
@@ -105,7 +104,6 @@ class Run:
 
     def step(self) -> dict[str, Any]:
         """The timed step; returns the results by name."""
-        tune(self.contender.tuned)
         module = self.contender.module
         if not self.training:
             with torch.no_grad():

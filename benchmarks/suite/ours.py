@@ -15,8 +15,8 @@ from synth.codegen.render import render
 from synth.layer.layer import Layer
 from synth.planning.plan import Plan
 from synth.runtime.grid.boxes import Box
-from synth.runtime.grid.process_grid import coordinates, make_groups
-from synth.runtime.grid.word_counter import TrafficCounter
+from synth.runtime.grid.process_grid import coordinates
+from synth.runtime.kernels.context import Context
 
 OURS, TUNED = "ours", "ours, tuned"  # as emitted; with --tune
 
@@ -42,13 +42,13 @@ class Forward:
     """The emitted program of a forward plan, with this rank's shard of the weight."""
 
     def __init__(self, program: Any, weight: torch.Tensor) -> None:
-        self.program, self.weight, self.traffic = program, weight, TrafficCounter()
+        self.program, self.weight, self.context = program, weight, Context()
         self.at = coordinates(dist.get_rank(), program.GRID)
-        self.groups = make_groups(self.at, program.GRID, program.GROUP_AXES)
+        self.groups = self.context.make_groups(self.at, program.GRID, program.GROUP_AXES)
 
     def __call__(self, share: torch.Tensor) -> Any:
         """This rank's shard of Out."""
-        return self.program.run(share, self.weight, self.at, self.groups, self.traffic)
+        return self.program.run(share, self.weight, self.at, self.groups, self.context)
 
 
 def ours(layer: Layer, whole: Whole, plan: Plan, label: str) -> tuple[Contender, Block]:
@@ -59,7 +59,7 @@ def ours(layer: Layer, whole: Whole, plan: Plan, label: str) -> tuple[Contender,
     training = plan.pass_ == "training"
     name = f"synth_bench_{plan.id}"
     module: Any = distributed_conv(plan, bias=False) if training else None
-    program = module.program if training else imported(render(plan), name)
+    program = imported(render(plan), name)
     stored = {"In": program.IN_SHAPE, "Ker": program.KER_SHAPE}
     if any(tuple(whole[tensor].shape) != sizes for tensor, sizes in stored.items()):
         raise NotApplicableError(f"{layer.name} has groups, or rows that its stride never reads")
@@ -69,7 +69,9 @@ def ours(layer: Layer, whole: Whole, plan: Plan, label: str) -> tuple[Contender,
     if training:
         with torch.no_grad():
             module.weight.copy_(weight)
-    made = Contender(label, module or Forward(program, weight), boxes, tuned=label == TUNED)
+    module = module or Forward(program, weight)
+    module.context.tuner.enabled = label == TUNED
+    made = Contender(label, module, boxes, tuned=label == TUNED)
     return made, local_block(layer, whole, plan)
 
 

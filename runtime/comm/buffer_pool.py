@@ -1,44 +1,46 @@
-"""Memory that is used again: for words on their way, and between transforms.
+"""Buffer pool: memory that messages and kernel transforms use again.
 
-Fresh memory comes page by page from the system; for a message or a transform that costs
-about as much as the copy or the sums that it is for.
+The system hands out fresh memory page by page. For a message or a transform that costs
+about as much as the copy or the sums that the memory is for.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
 
 import torch
 
 
-class Room:
-    """Buffers that were left, for whoever takes one next.
+class BufferPool:
+    """Free buffers by (dtype, device); the next caller takes one of them.
 
-    They are as many as were ever in use at a time, and only grow.
+    The pool holds as many buffers as were ever in use at once, and never shrinks.
     """
 
-    free: ClassVar[dict[Any, list[torch.Tensor]]] = {}
+    def __init__(self) -> None:
+        self.free: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
 
-    @classmethod
-    def take(cls, like: torch.Tensor, *sizes: int) -> torch.Tensor:
-        """A tensor of some sizes, with whatever its memory held before."""
+    def take(self, like: torch.Tensor, *sizes: int) -> torch.Tensor:
+        """An uninitialized tensor of these sizes, with the dtype and device of `like`.
+
+        It is a view of the smallest free buffer that fits. If none fits, a new buffer
+        replaces the largest one.
+        """
         words = math.prod(sizes)
-        free = cls.free.setdefault((like.dtype, like.device), [])
+        free = self.free.setdefault((like.dtype, like.device), [])
         free.sort(key=torch.Tensor.numel)
         fits = [place for place, each in enumerate(free) if each.numel() >= words]
         if fits:
             flat = free.pop(fits[0])
         else:
             if free:
-                free.pop()  # a larger one takes its place
-            with torch.inference_mode(False):  # for later calls in any mode
+                free.pop()  # the larger one takes its place
+            with torch.inference_mode(False):  # later calls may be in another mode
                 flat = torch.empty(words, dtype=like.dtype, device=like.device)
         return flat[:words].view(sizes)
 
-    @classmethod
-    def leave(cls, *taken: torch.Tensor) -> None:
-        """Give back what was taken, or views of it, once nobody reads or writes it."""
+    def release(self, *taken: torch.Tensor) -> None:
+        """Return taken tensors, or views of them, that nothing reads or writes."""
         for tensor in taken:
             flat = tensor.view(-1) if tensor._base is None else tensor._base
-            cls.free[flat.dtype, flat.device].append(flat)
+            self.free[flat.dtype, flat.device].append(flat)

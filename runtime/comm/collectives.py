@@ -1,13 +1,14 @@
-"""Bringing panels in and sums together, by what the backend at hand does best.
+"""All-gather and reduce-scatter of panels, by the fastest means of the backend.
 
-gloo's own all-gather runs around a ring and its reduce-scatter moves what an all-reduce
-moves. So words travel there from the rank that has them to the one that needs them, and
-terms of a sum are added where they arrive; pieces may be uneven, no word travels twice.
-Small pieces go by one all-to-all, which wakes a rank once. Large ones, and shares that
-few ranks want, go as messages of their own, all receives posted before the first send:
-the notice that a receive is ready queues behind what leaves on the same connection,
-which would then carry words one way at a time (gloo's all-to-all does). On nccl even
-pieces of one panel go by its all-gather and reduce-scatter.
+gloo's own all-gather is a ring, and its reduce-scatter moves as much as an all-reduce.
+Here every word travels once, from the rank that has it to the ranks that need it, and
+partial sums are added where they arrive. Pieces may be uneven.
+
+Small pieces go in one all-to-all, which wakes a rank once. Large pieces, and pieces
+that few ranks need, go as messages of their own. All receives are posted before the
+first send: the notice that a receive is ready queues behind the words that leave on the
+same connection, which would then carry words in one direction at a time (gloo's
+all-to-all does). On nccl, even pieces of one panel go by nccl's own collectives.
 """
 
 from __future__ import annotations
@@ -18,47 +19,49 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from synth.runtime.comm.buffer_pool import Room
+from synth.runtime.comm.process_groups import Group, through_host
 from synth.runtime.grid.boxes import Box, consecutive, shape, volume, within
-from synth.runtime.grid.process_grid import Group, through_host
 
-LARGE = 2**18  # bytes of a piece that goes as a message of its own
+LARGE = 2**18  # bytes from which a piece is a message of its own
 
 
 class PendingGather(NamedTuple):
-    """A panel on its way: the parts that ranks of a group carry, and their values."""
+    """A panel whose gather has started. `wait_gather` leaves it empty."""
 
     panel: Box
-    parts: Sequence[Box]
-    pieces: list[torch.Tensor]
-    whole: list[torch.Tensor]  # what all pieces are parts of, where they fit together
+    parts: Sequence[Box]  # the box that each rank of the group carries
+    pieces: list[torch.Tensor]  # the values of those boxes
+    whole: list[torch.Tensor]  # the panel, if the pieces are views of one tensor
     requests: list[Any]
-    taken: list[torch.Tensor]  # those pieces of which the room is free afterwards
+    taken: list[torch.Tensor]  # pieces that come from the group's buffer pool
+    group: Group
 
 
 class PendingReduce(NamedTuple):
-    """Partial sums on their way: what this rank sums, its own and the others' terms."""
+    """A panel whose reduce-scatter has started."""
 
-    box: Box
-    own: torch.Tensor
-    terms: torch.Tensor  # the first dimension is the rank that they come from
+    box: Box  # the part that this rank sums
+    own: torch.Tensor  # this rank's terms
+    terms: torch.Tensor  # the others' terms; the first dimension is the sender
     requests: Sequence[Any]
     sent: torch.Tensor  # read until the requests are done
+    group: Group
 
 
 def all_gather(
     panel: Box, parts: Sequence[Box], own: torch.Tensor, group: Group
 ) -> PendingGather:
-    """Start to bring a panel together on all ranks of a group.
+    """Start to gather a panel on all ranks of a group.
 
-    parts: for each rank of the group the box that it carries of the panel, maybe empty.
+    parts: for each rank of the group the part of the panel that it carries, maybe
+        empty.
     own: the values of this rank's part.
     """
     carriers = [rank for rank, part in enumerate(parts) if volume(part)]
     whole, fits = list[torch.Tensor](), all(consecutive(part, panel) for part in parts)
     taken: list[torch.Tensor] = []
     if len(carriers) == 1 or through_host(own):  # gloo broadcasts from a GPU, too
-        pieces = _places(parts, own, group, taken)
+        pieces = _separate_pieces(parts, own, group, taken)
         requests = [
             dist.broadcast(
                 pieces[source], group=group.handle, group_src=source, async_op=True
@@ -69,125 +72,52 @@ def all_gather(
         flat = own.new_empty(len(parts) * own.numel())
         call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
         requests = [call(flat, own.view(-1), group=group.handle, async_op=True)]
-        pieces, whole = _rows(flat, panel, parts, fits)
+        pieces, whole = _split_pieces(flat, panel, parts, fits)
     elif native(group) or large(own, parts):
-        pieces, whole = _room(panel, parts, own, group, taken)
-        requests = _to_each_other([own] * len(parts), pieces, group)
+        pieces, whole = _pieces(panel, parts, own, group, taken)
+        requests = _send_and_receive([own] * len(parts), pieces, group)
     else:
         words = [volume(part) for part in parts]
-        flat, leave = own.new_empty(sum(words)), [own.numel()] * len(parts)
+        flat, outgoing = own.new_empty(sum(words)), [own.numel()] * len(parts)
         sent = own.flatten().repeat(len(parts))
-        requests = [_at_once(flat, sent, words, leave, group)]
-        pieces, whole = _rows(flat, panel, parts, fits)
-    return PendingGather(panel, parts, pieces, whole, requests, taken)
+        requests = [_all_to_all(flat, sent, words, outgoing, group)]
+        pieces, whole = _split_pieces(flat, panel, parts, fits)
+    return PendingGather(panel, parts, pieces, whole, requests, taken, group)
 
 
 def all_gather_rotated(
     panel: Box,
     parts: Sequence[Box],
     own: torch.Tensor,
-    wanted: Sequence[bool],
+    needed: Sequence[bool],
     group: Group,
 ) -> PendingGather:
-    """Start to bring each rank of a group a panel of its own.
+    """Start to gather on each rank of a group a panel of its own.
 
-    parts: for each rank the box that it carries of this rank's panel, maybe empty.
-    own: this rank's part of a panel; `wanted` says for each rank whether it uses that.
+    parts: for each rank the part of this rank's panel that it carries, maybe empty.
+    own: what this rank carries, a part of one panel. `needed` says for each rank
+        whether its panel contains that part.
     """
     own = own.contiguous()
     none = own.new_empty(0)
-    leave = [own if used else none for used in wanted]
+    outgoing = [own if need else none for need in needed]
     mine = own if volume(parts[group.me]) else none.view(shape(parts[group.me]))
     taken = list[torch.Tensor]()
     if through_host(own):
-        words = [volume(part) for part in parts]
-        flat, sent = own.new_empty(sum(words)), torch.cat([p.flatten() for p in leave])
-        sizes = [piece.numel() for piece in leave]
-        requests = [_at_once(flat, sent, words, sizes, group)]
-        pieces, whole = _rows(flat, panel, parts, fits=False)
+        words, sizes = [volume(part) for part in parts], [p.numel() for p in outgoing]
+        flat = own.new_empty(sum(words))
+        sent = torch.cat([piece.flatten() for piece in outgoing])
+        requests = [_all_to_all(flat, sent, words, sizes, group)]
+        pieces, whole = _split_pieces(flat, panel, parts, fits=False)
     else:
-        pieces, whole = _room(panel, parts, mine, group, taken)
-        requests = _to_each_other(leave, pieces, group)
-    return PendingGather(panel, parts, pieces, whole, requests, taken)
+        pieces, whole = _pieces(panel, parts, mine, group, taken)
+        requests = _send_and_receive(outgoing, pieces, group)
+    return PendingGather(panel, parts, pieces, whole, requests, taken, group)
 
 
-def _room(
-    panel: Box,
-    parts: Sequence[Box],
-    own: torch.Tensor,
-    group: Group,
-    taken: list[torch.Tensor],
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Where the parts of a panel arrive, in their places if they fit; the own is there.
-
-    A single part is the panel. Room that is free afterwards is noted in `taken`.
-    """
-    filled = [part for part in parts if volume(part)]
-    if len(filled) < 2 or not all(consecutive(part, panel) for part in filled):
-        return _places(parts, own, group, taken), []
-    whole = own.new_empty(shape(panel))
-    pieces = [whole[within(part, panel)] for part in parts]
-    pieces[group.me].copy_(own)
-    return pieces, [whole]
-
-
-def _rows(
-    flat: torch.Tensor, panel: Box, parts: Sequence[Box], fits: bool
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The parts, one behind the other in a buffer, and the panel if they are it."""
-    rows = torch.split(flat, [volume(part) for part in parts])
-    pieces = [row.view(shape(part)) for row, part in zip(rows, parts, strict=True)]
-    in_order = fits and list(parts) == sorted(parts)
-    return pieces, [flat.view(shape(panel))] if in_order else []
-
-
-def large(values: torch.Tensor, parts: Sequence[Box]) -> bool:
-    """Whether pieces go as messages of their own; the same on all ranks of a group."""
-    return max(map(volume, parts)) * values.element_size() >= LARGE
-
-
-def _places(
-    parts: Sequence[Box], own: torch.Tensor, group: Group, taken: list[torch.Tensor]
-) -> list[torch.Tensor]:
-    """The own piece, and room for those of the others, which is noted in `taken`."""
-    pieces = []
-    for rank, part in enumerate(parts):
-        pieces.append(own if rank == group.me else Room.take(own, *shape(part)))
-        if rank != group.me:
-            taken.append(pieces[-1])
-    return pieces
-
-
-def _at_once(
-    arriving: torch.Tensor,
-    sent: torch.Tensor,
-    come: Sequence[int],
-    leave: Sequence[int],
-    group: Group,
-) -> Any:
-    """One all-to-all of so many words from, and to, each rank of the group."""
-    ends = {"group": group.handle, "async_op": True}
-    return dist.all_to_all_single(arriving, sent, come, leave, **ends)
-
-
-def _to_each_other(
-    leave: Sequence[torch.Tensor], come: Sequence[torch.Tensor], group: Group
-) -> list[Any]:
-    """Send every other rank of the group its piece, get one from each."""
-    ranks = len(come)
-    calls = [
-        dist.P2POp(call, pieces[rank], group=group.handle, group_peer=rank)
-        for call, pieces, way in ((dist.irecv, come, -1), (dist.isend, leave, 1))
-        for step in range(1, ranks)  # all start with another partner
-        for rank in [(group.me + way * step) % ranks]
-        if pieces[rank].numel()
-    ]
-    return dist.batch_isend_irecv(calls) if calls else []
-
-
-def wait_gather(coming: PendingGather) -> torch.Tensor:
-    """Wait for the pieces of a panel and put them together; `coming` is then empty."""
-    panel, parts, pieces, wholes, requests, _ = coming
+def wait_gather(pending: PendingGather) -> torch.Tensor:
+    """Wait for the pieces of a panel and join them."""
+    panel, parts, pieces, wholes, requests, taken, group = pending
     for request in requests:
         request.wait()
     requests.clear()
@@ -198,84 +128,168 @@ def wait_gather(coming: PendingGather) -> torch.Tensor:
         whole = pieces[0].new_empty(shape(panel))
         for part, values in zip(parts, pieces, strict=True):
             whole[within(part, panel)] = values
-    Room.leave(*(piece for piece in coming.taken if piece is not whole))
+    group.buffers.release(*(piece for piece in taken if piece is not whole))
     pieces.clear()
-    coming.taken.clear()
+    taken.clear()
     return whole
 
 
 def wait_gathers(
-    coming: dict[str, PendingGather], panels: dict[str, torch.Tensor]
+    pending: dict[str, PendingGather], panels: dict[str, torch.Tensor]
 ) -> None:
-    """Wait for the panels on their way; each takes the place of the one before."""
-    while coming:
-        tensor, panel = coming.popitem()
+    """Wait for all pending panels; each replaces the former panel of its tensor."""
+    while pending:
+        tensor, gather = pending.popitem()
         panels.pop(tensor, None)
-        panels[tensor] = wait_gather(panel)
+        panels[tensor] = wait_gather(gather)
 
 
 def reduce_scatter(
-    sums: torch.Tensor, panel: Box, shares: Sequence[Box], group: Group
+    sums: torch.Tensor, panel: Box, parts: Sequence[Box], group: Group
 ) -> PendingReduce:
-    """Start to sum a panel over a group; each of its ranks gets the total of its share.
+    """Start to sum a panel over a group; each rank gets the totals of its part.
 
     sums: this rank's terms of the panel.
-    shares: for each rank of the group the box that it sums, maybe empty.
+    parts: for each rank of the group the part that it sums, maybe empty.
     """
-    mine = shares[group.me]
-    words = [volume(share) for share in shares]
+    mine = parts[group.me]
+    words = [volume(part) for part in parts]
     if len(set(words)) == 1 and native(group):
-        sent = _behind_each_other(sums, panel, shares)
+        sent = _concatenated(sums, panel, parts, group)
         total = sums.new_empty(shape(mine))
         call = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
         request = call(total.view(-1), sent, group=group.handle, async_op=True)
-        return PendingReduce(mine, total, Room.take(sums, 0), [request], sent)
+        no_terms = group.buffers.take(sums, 0)
+        return PendingReduce(mine, total, no_terms, [request], sent, group)
     own = sums[within(mine, panel)].clone()
-    others = [share for rank, share in enumerate(shares) if rank != group.me]
-    sent = _behind_each_other(sums, panel, others)
-    terms = Room.take(sums, len(others), *shape(mine))
-    leave, come = list(words), [words[group.me]] * len(words)
-    leave[group.me] = come[group.me] = 0  # the own terms stay
-    if through_host(own) or native(group) or not large(own, shares):
-        requests = [_at_once(terms.view(-1), sent, come, leave, group)]
+    others = [part for rank, part in enumerate(parts) if rank != group.me]
+    sent = _concatenated(sums, panel, others, group)
+    terms = group.buffers.take(sums, len(others), *shape(mine))
+    outgoing, incoming = list(words), [words[group.me]] * len(words)
+    outgoing[group.me] = incoming[group.me] = 0  # this rank's terms stay here
+    if through_host(own) or native(group) or not large(own, parts):
+        requests = [_all_to_all(terms.view(-1), sent, incoming, outgoing, group)]
     else:
-        requests = _to_each_other(
-            torch.split(sent, leave), torch.split(terms.view(-1), come), group
+        requests = _send_and_receive(
+            torch.split(sent, outgoing), torch.split(terms.view(-1), incoming), group
         )
-    return PendingReduce(mine, own, terms, requests, sent)
+    return PendingReduce(mine, own, terms, requests, sent, group)
 
 
-def _behind_each_other(
-    sums: torch.Tensor, panel: Box, shares: Sequence[Box]
-) -> torch.Tensor:
-    """The words of some boxes of a panel, one box after the other."""
-    flat = Room.take(sums, sum(volume(share) for share in shares))
-    begin = 0
-    for share in shares:
-        part = flat[begin : begin + volume(share)]
-        part.view(shape(share)).copy_(sums[within(share, panel)])
-        begin += volume(share)
-    return flat
-
-
-def wait_reduce(leaving: PendingReduce) -> torch.Tensor:
-    """Wait for the terms of the others; the total of this rank's share."""
-    for request in leaving.requests:
+def wait_reduce(pending: PendingReduce) -> torch.Tensor:
+    """Wait for the terms of the other ranks; the totals of this rank's part."""
+    for request in pending.requests:
         request.wait()
-    total = leaving.own
-    for term in leaving.terms:
+    total = pending.own
+    for term in pending.terms:
         total += term
-    Room.leave(leaving.terms, leaving.sent)
+    pending.group.buffers.release(pending.terms, pending.sent)
     return total
 
 
-def wait_reduces(leaving: list[PendingReduce], sums: torch.Tensor, frame: Box) -> None:
-    """Add the totals of panels on their way to `sums`, which holds the box `frame`."""
-    while leaving:
-        panel = leaving.pop()
+def wait_reduces(pending: list[PendingReduce], sums: torch.Tensor, frame: Box) -> None:
+    """Wait for all pending panels; add their totals to `sums`, which holds `frame`."""
+    while pending:
+        panel = pending.pop()
         sums[within(panel.box, frame)] += wait_reduce(panel)
 
 
 def native(group: Group) -> bool:
     """Whether even pieces go by the backend's own collectives."""
     return bool(dist.get_backend(group.handle) == "nccl")
+
+
+def large(values: torch.Tensor, parts: Sequence[Box]) -> bool:
+    """Whether pieces go as messages of their own; the same on all ranks of a group."""
+    return max(map(volume, parts)) * values.element_size() >= LARGE
+
+
+# -- memory for the pieces of a panel --------------------------------------------------
+
+
+def _pieces(
+    panel: Box,
+    parts: Sequence[Box],
+    own: torch.Tensor,
+    group: Group,
+    taken: list[torch.Tensor],
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Memory for all pieces, the own piece filled in; and the panel, if it is joint.
+
+    The pieces are views of the panel if every part is consecutive in it, or if one part
+    is the whole panel. Pieces from the buffer pool are added to `taken`.
+    """
+    filled = [part for part in parts if volume(part)]
+    if len(filled) < 2 or not all(consecutive(part, panel) for part in filled):
+        return _separate_pieces(parts, own, group, taken), []
+    whole = own.new_empty(shape(panel))
+    pieces = [whole[within(part, panel)] for part in parts]
+    pieces[group.me].copy_(own)
+    return pieces, [whole]
+
+
+def _separate_pieces(
+    parts: Sequence[Box], own: torch.Tensor, group: Group, taken: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The own piece, and buffers for the others, which are added to `taken`."""
+    pieces = []
+    for rank, part in enumerate(parts):
+        piece = own
+        if rank != group.me:
+            piece = group.buffers.take(own, *shape(part))
+            taken.append(piece)
+        pieces.append(piece)
+    return pieces
+
+
+def _split_pieces(
+    flat: torch.Tensor, panel: Box, parts: Sequence[Box], fits: bool
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Views of a buffer with one part after the other; and the panel, if it is that."""
+    rows = torch.split(flat, [volume(part) for part in parts])
+    pieces = [row.view(shape(part)) for row, part in zip(rows, parts, strict=True)]
+    in_order = fits and list(parts) == sorted(parts)
+    return pieces, [flat.view(shape(panel))] if in_order else []
+
+
+def _concatenated(
+    sums: torch.Tensor, panel: Box, parts: Sequence[Box], group: Group
+) -> torch.Tensor:
+    """The words of some parts of a panel, one part after the other, in a buffer."""
+    flat = group.buffers.take(sums, sum(volume(part) for part in parts))
+    begin = 0
+    for part in parts:
+        piece = flat[begin : begin + volume(part)]
+        piece.view(shape(part)).copy_(sums[within(part, panel)])
+        begin += volume(part)
+    return flat
+
+
+# -- messages --------------------------------------------------------------------------
+
+
+def _all_to_all(
+    incoming: torch.Tensor,
+    outgoing: torch.Tensor,
+    words_in: Sequence[int],
+    words_out: Sequence[int],
+    group: Group,
+) -> Any:
+    """One all-to-all with so many words from, and to, each rank of the group."""
+    ends = {"group": group.handle, "async_op": True}
+    return dist.all_to_all_single(incoming, outgoing, words_in, words_out, **ends)
+
+
+def _send_and_receive(
+    outgoing: Sequence[torch.Tensor], incoming: Sequence[torch.Tensor], group: Group
+) -> list[Any]:
+    """Send every other rank of the group its piece, and receive one from each."""
+    ranks = len(incoming)
+    calls = [
+        dist.P2POp(call, pieces[rank], group=group.handle, group_peer=rank)
+        for call, pieces, way in ((dist.irecv, incoming, -1), (dist.isend, outgoing, 1))
+        for step in range(1, ranks)  # every rank starts with another partner
+        for rank in [(group.me + way * step) % ranks]
+        if pieces[rank].numel()
+    ]
+    return dist.batch_isend_irecv(calls) if calls else []

@@ -1,11 +1,10 @@
-"""Gradients of parameters that several ranks hold alike: summed in few, large messages.
+"""Gradients of replicated parameters: summed in few, large messages.
 
-A weight has one owner, whom backward-filter gives its gradient. Biases and parameters
-of gathered layers are held by all ranks that use them; every one of these has a part of
-the gradient. The parts are written into flat buckets, all layers packed, one sequence
-of buckets for each set of ranks. A bucket is sent when its last part is there, while
-the backward pass goes on; the end of the pass waits for all of them and adds the sums
-to `grad`.
+A weight has one owner, which gets the whole gradient from backward-filter. Biases and
+parameters of gathered layers are replicated, and every copy has a part of the gradient.
+The parts of all layers are packed into flat buckets, one sequence of buckets for each
+set of ranks. A bucket is all-reduced when its last part is there, while the backward
+pass continues. The end of the pass waits for all buckets and adds the sums to `grad`.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from synth.runtime.grid.process_grid import ranks_group
+from synth.runtime.comm.process_groups import ProcessGroups
 
 BYTES = 25 * 2**20
 
 
 class Shared(NamedTuple):
-    """A parameter and the ranks that hold the same one."""
+    """A parameter and the ranks that hold a copy of it."""
 
     parameter: nn.Parameter
     ranks: tuple[int, ...]
 
     @property
     def words(self) -> int:
-        """Of its gradient."""
+        """Words of its gradient."""
         return self.parameter.numel()
 
 
 class Bucket:
-    """Parts of gradients that are summed over the same ranks in one message."""
+    """Parts of gradients that one message sums over a set of ranks."""
 
     def __init__(self, group: Any) -> None:
         self.group, self.shared = group, list[Shared]()
@@ -45,12 +44,12 @@ class Bucket:
         self.missing, self.request = set[int](), None
 
     def used(self) -> bool:
-        """Whether there are gradients, or will be: not where all of it is frozen."""
+        """Whether any parameter is trained, or was when gradients arrived."""
         trained = any(each.parameter.requires_grad for each in self.shared)
         return trained or self.flat is not None
 
     def views(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Parameters and where in the bucket their words are."""
+        """Each parameter with the part of the bucket that is its gradient."""
         assert self.flat is not None
         start = 0
         for each in self.shared:
@@ -59,27 +58,35 @@ class Bucket:
 
 
 class Buckets:
-    """Sums the gradients of shared parameters; all ranks of a set list them alike.
+    """Sums the gradients of shared parameters. All ranks of a set list them alike.
 
     shared: in the order in which the forward pass uses them.
+    process_groups: those of the network.
     size: bytes after which a bucket is full; 0 for a message per parameter.
+
+    Raises `ValueError` for a negative size.
     """
 
-    def __init__(self, shared: Iterable[Shared], size: int = BYTES) -> None:
+    def __init__(
+        self,
+        shared: Iterable[Shared],
+        process_groups: ProcessGroups,
+        size: int = BYTES,
+    ) -> None:
         if size < 0:
             raise ValueError(f"buckets have {size} bytes; give 0 or more")
         self.messages = self.words = 0  # sent so far; words of all buckets sent
         self.sums, self.unfinished, self.next = True, False, 0
         self.task = -1
         wanted = [each for each in shared if len(each.ranks) > 1]
-        self.buckets = _packed(wanted[::-1], size)
+        self.buckets = _packed(wanted[::-1], process_groups, size)
         for number, bucket in enumerate(self.buckets):
             for index, each in enumerate(bucket.shared):
                 _hook(each.parameter, self._taker(number, index))
 
     @contextmanager
     def later(self) -> Iterator[None]:
-        """Backward passes in here only collect; the next one outside sums for all."""
+        """Backward passes in here only accumulate; the next one outside sums all."""
         before, self.sums = self.sums, False
         try:
             yield
@@ -98,17 +105,17 @@ class Buckets:
             bucket.missing.discard(index)
             if self.sums:
                 self._send(everything=False)
-            return torch.zeros_like(gradient)  # the sum is added at the end
+            return torch.zeros_like(gradient)  # `_finish` adds the sum
 
         return take
 
     def _begin(self) -> None:
-        """At the first gradient of a backward pass."""
+        """Reset the buckets at the first gradient of a backward pass."""
         task = torch._C._current_graph_task_id()
         if task == self.task:
             return
-        if self.unfinished:  # the pass before broke off: its gradients are no use
-            self._forget()
+        if self.unfinished:  # the last pass raised: drop its gradients
+            self._drop()
         self.task, self.next, self.unfinished = task, 0, self.sums
         for bucket in self.buckets:
             bucket.missing = {
@@ -120,7 +127,7 @@ class Buckets:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _send(self, everything: bool) -> None:
-        """Send buckets that are complete, in their order: it is that of all ranks."""
+        """All-reduce the complete buckets in their order, the same on all ranks."""
         while self.next < len(self.buckets):
             bucket = self.buckets[self.next]
             if bucket.missing and not everything:
@@ -128,7 +135,7 @@ class Buckets:
             self.next += 1
             if not bucket.used():
                 continue
-            if bucket.flat is None:  # no gradient yet, on no rank
+            if bucket.flat is None:  # no rank has a gradient yet
                 first = bucket.shared[0].parameter
                 bucket.flat = first.detach().new_zeros(bucket.words)
             bucket.request = dist.all_reduce(
@@ -137,10 +144,10 @@ class Buckets:
             self.messages, self.words = self.messages + 1, self.words + bucket.words
 
     def _finish(self) -> None:
-        """The end of a backward pass: all sums are there and added."""
+        """At the end of a backward pass, wait for all sums and add them to `grad`."""
         self._send(everything=True)
         for bucket in self.buckets:
-            if bucket.request is None:  # all of it is frozen
+            if bucket.request is None:  # all its parameters are frozen
                 continue
             assert bucket.flat is not None
             bucket.request.wait()
@@ -151,7 +158,7 @@ class Buckets:
             bucket.flat.zero_()
         self.unfinished = False
 
-    def _forget(self) -> None:
+    def _drop(self) -> None:
         for bucket in self.buckets:
             if bucket.request is not None:
                 bucket.request.wait()
@@ -161,7 +168,7 @@ class Buckets:
 
 
 def _hook(parameter: nn.Parameter, take: Callable[..., torch.Tensor]) -> None:
-    """A hook that also works where a frozen parameter is trained later."""
+    """Register a hook that also works if a frozen parameter is trained later."""
     if not (parameter.is_floating_point() or parameter.is_complex()):
         return  # never trained
     trained = parameter.requires_grad
@@ -169,7 +176,9 @@ def _hook(parameter: nn.Parameter, take: Callable[..., torch.Tensor]) -> None:
     parameter.requires_grad_(trained)
 
 
-def _packed(shared: Sequence[Shared], size: int) -> list[Bucket]:
+def _packed(
+    shared: Sequence[Shared], process_groups: ProcessGroups, size: int
+) -> list[Bucket]:
     """Buckets in the order in which they become complete."""
     open_: dict[tuple[Any, ...], Bucket] = {}
     buckets = []
@@ -178,7 +187,8 @@ def _packed(shared: Sequence[Shared], size: int) -> list[Bucket]:
         bucket = open_.get(key)
         held = 0 if bucket is None else bucket.words
         if bucket is None or (held + each.words) * each.parameter.itemsize > size:
-            bucket = open_[key] = Bucket(ranks_group(each.ranks, purpose="gradients"))
+            group = process_groups.of(each.ranks, purpose="gradients")
+            bucket = open_[key] = Bucket(group)
             buckets.append(bucket)
         bucket.shared.append(each)
         bucket.words += each.words

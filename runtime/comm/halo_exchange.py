@@ -1,53 +1,104 @@
-"""Redistribution: every rank gets the words of a box that other ranks own."""
+"""Halo exchange: fetch rows of other ranks, or return rows to be added at their owners.
+
+Both functions take any boxes, so redistribution uses them as well.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from synth.runtime.comm.process_groups import through_host
 from synth.runtime.grid.boxes import Box, overlap, shape, volume, within
-from synth.runtime.grid.process_grid import At, Neighbours, rank_of, through_host
+from synth.runtime.grid.process_grid import At, peers_along, rank_of
+
+Boxes = Callable[[At], Box]  # coordinates of a rank -> its box
+
+
+class Neighbours(NamedTuple):
+    """The ranks with which a rank exchanges rows."""
+
+    at: At
+    peers: list[At]  # the rank itself is one of them
+    grid: dict[str, int]
+    record: Callable[[int], None]  # is called with the words received
+
+
+def neighbours_along(
+    at: At, grid: dict[str, int], axes: tuple[str, ...], record: Callable[[int], None]
+) -> Neighbours:
+    """The ranks that differ from `at` only along `axes`."""
+    return Neighbours(at, peers_along(at, grid, axes), grid, record)
 
 
 def fetch_rows(
     own: torch.Tensor,
-    owned: Callable[[At], Box],
-    wanted: Callable[[At], Box],
+    owned: Boxes,
+    wanted: Boxes,
     neighbours: Neighbours,
-    around: Sequence[int] = (),
+    zeros: Sequence[int] = (),
 ) -> torch.Tensor:
-    """The words that this rank wants: those in `own` are copied, peers send the others.
+    """The words that this rank wants: some are in `own`, neighbours send the others.
 
-    Both sides intersect the same intervals, so nobody has to ask. A halo is the case in
-    which the rows wanted are a little more than those owned; it may be wider than the
-    part of a neighbour, and nothing is assumed about strides or even parts.
-    around: zeros to lay around them, as `F.pad` takes them.
+    Sender and receiver intersect the same boxes, so they need no messages about sizes.
+    The halo may be wider than a neighbour's block. Strides and uneven blocks are
+    allowed.
+
+    own: the words of `owned(at)` of this rank.
+    zeros: zeros to put around the result, as `F.pad` takes them.
     """
     here, there = owned(neighbours.at), wanted(neighbours.at)
-    kept = overlap(here, there)
-    whole = own.new_empty(padded(shape(there), around))
-    result = clear_around(whole, around)
-    if volume(kept):
-        result[within(kept, there)] = own[within(kept, here)]
-    for box, piece in exchange(own, owned, wanted, neighbours):
+    common = overlap(here, there)
+    whole = own.new_empty(padded(shape(there), zeros))
+    result = clear_around(whole, zeros)
+    if volume(common):
+        result[within(common, there)] = own[within(common, here)]
+    for box, piece in _exchange(own, owned, wanted, neighbours):
         result[within(box, there)] = piece
     return whole
 
 
-def padded(sizes: Sequence[int], around: Sequence[int]) -> list[int]:
-    """Extents with some zeros around, which are as `F.pad` takes them."""
+def return_rows(
+    sums: torch.Tensor,
+    carried: Boxes,
+    owned: Boxes,
+    neighbours: Neighbours,
+) -> torch.Tensor:
+    """The words that this rank owns: the sums that it and its neighbours have.
+
+    The adjoint of `fetch_rows` from `owned` to `carried`: the same words travel in the
+    other direction, and are added instead of copied.
+
+    sums: the sums of this rank, for the words of its `carried(at)`.
+    """
+    here, there = carried(neighbours.at), owned(neighbours.at)
+    common = overlap(here, there)
+    if common == there:
+        result = sums[within(common, here)].clone(memory_format=torch.contiguous_format)
+    else:  # nothing reads some of the owned rows
+        result = sums.new_zeros(shape(there))
+        if volume(common):
+            result[within(common, there)] = sums[within(common, here)]
+    for box, piece in _exchange(sums, carried, owned, neighbours):
+        result[within(box, there)] += piece
+    return result
+
+
+def padded(sizes: Sequence[int], zeros: Sequence[int]) -> list[int]:
+    """Extents with zeros around, which are as `F.pad` takes them."""
     extents = list(sizes)
-    for place, zeros in enumerate(around):
-        extents[-1 - place // 2] += zeros
+    for place, each in enumerate(zeros):
+        extents[-1 - place // 2] += each
     return extents
 
 
-def clear_around(whole: torch.Tensor, around: Sequence[int]) -> torch.Tensor:
-    """Write those zeros into a tensor; what they are around is returned."""
+def clear_around(whole: torch.Tensor, zeros: Sequence[int]) -> torch.Tensor:
+    """Write zeros around the inner part of a tensor; returns a view of that part."""
     inner = whole
-    for place, (low, high) in enumerate(zip(around[::2], around[1::2], strict=True)):
+    for place, (low, high) in enumerate(zip(zeros[::2], zeros[1::2], strict=True)):
         dim = whole.dim() - 1 - place
         inner.narrow(dim, 0, low).zero_()
         inner.narrow(dim, inner.shape[dim] - high, high).zero_()
@@ -55,54 +106,30 @@ def clear_around(whole: torch.Tensor, around: Sequence[int]) -> torch.Tensor:
     return inner
 
 
-def return_rows(
-    sums: torch.Tensor,
-    carried: Callable[[At], Box],
-    owned: Callable[[At], Box],
-    neighbours: Neighbours,
-) -> torch.Tensor:
-    """The words that this rank owns: the sums that it and its peers hold of them.
-
-    The adjoint of `fetch_rows` from `owned` to `carried`: the same words travel the
-    other way, and where they were copied they are added.
-    """
-    here, there = carried(neighbours.at), owned(neighbours.at)
-    kept = overlap(here, there)
-    if kept == there:
-        result = sums[within(kept, here)].clone(memory_format=torch.contiguous_format)
-    else:  # of rows that nothing reads
-        result = sums.new_zeros(shape(there))
-        if volume(kept):
-            result[within(kept, there)] = sums[within(kept, here)]
-    for box, piece in exchange(sums, carried, owned, neighbours):
-        result[within(box, there)] += piece
-    return result
-
-
-def exchange(
+def _exchange(
     values: torch.Tensor,
-    held: Callable[[At], Box],
-    wanted: Callable[[At], Box],
+    held: Boxes,
+    wanted: Boxes,
     neighbours: Neighbours,
 ) -> list[tuple[Box, torch.Tensor]]:
-    """Send peers what they want of the words held here, get what this rank wants."""
+    """Send neighbours what they want of this rank's words; return what they send."""
     here, there = held(neighbours.at), wanted(neighbours.at)
-    leaving, receiving, arriving = [], [], []
+    sends, receives, arriving = [], [], []
     near = torch.device("cpu") if through_host(values) else values.device
     for peer in neighbours.peers:
         if peer == neighbours.at:
             continue
         rank = rank_of(peer, neighbours.grid)
-        leaves, comes = overlap(here, wanted(peer)), overlap(there, held(peer))
-        if volume(leaves):
-            piece = values[within(leaves, here)].contiguous().to(near)
-            leaving.append(dist.P2POp(dist.isend, piece, rank))
-        if volume(comes):
-            piece = values.new_empty(shape(comes), device=near)
-            receiving.append(dist.P2POp(dist.irecv, piece, rank))
-            arriving.append((comes, piece))
-    neighbours.record(sum(volume(comes) for comes, _ in arriving))
-    calls = receiving + leaving  # in this order words go both ways at once
+        outgoing, incoming = overlap(here, wanted(peer)), overlap(there, held(peer))
+        if volume(outgoing):
+            piece = values[within(outgoing, here)].contiguous().to(near)
+            sends.append(dist.P2POp(dist.isend, piece, rank))
+        if volume(incoming):
+            piece = values.new_empty(shape(incoming), device=near)
+            receives.append(dist.P2POp(dist.irecv, piece, rank))
+            arriving.append((incoming, piece))
+    neighbours.record(sum(volume(box) for box, _ in arriving))
+    calls = receives + sends  # in this order words travel in both directions at once
     for request in dist.batch_isend_irecv(calls) if calls else ():
         request.wait()
     return [(box, piece.to(values.device)) for box, piece in arriving]

@@ -20,25 +20,28 @@ from synth.runtime.comm.collectives import PendingGather, wait_gather
 class Prefetch:
     """Ker of a layer for one forward and one backward pass.
 
-    pending: the gather of its slice, if that has started.
+    in_flight: the list of what its network must wait for; see `Context.pending`.
+    gather: the gather of the slice of Ker, if that has started.
     placeholder: stands for dKer until `PrefetchedWeight` replaces it by the sums; None
         if the sums are not deferred.
     """
 
-    def __init__(self, pending: PendingGather | None = None) -> None:
-        self.pending = pending
+    def __init__(
+        self, in_flight: list[Any], gather: PendingGather | None = None
+    ) -> None:
+        self.in_flight, self.gather = in_flight, gather
         self.finish: Callable[[], torch.Tensor] | None = None
         self.total: torch.Tensor | None = None
         self.placeholder: torch.Tensor | None = None
-        if pending is not None:
+        if gather is not None:
             in_flight.append(self)
 
     def take(self) -> PendingGather | None:
         """Hand the pending gather to the caller, who waits for it."""
-        pending, self.pending = self.pending, None
-        if pending is not None:
-            in_flight.remove(self)
-        return pending
+        gather, self.gather = self.gather, None
+        if gather is not None:
+            self.in_flight.remove(self)
+        return gather
 
     def defer(self, finish: Callable[[], torch.Tensor]) -> torch.Tensor:
         """The gradient that `finish` waits for, or the placeholder for it."""
@@ -46,28 +49,19 @@ class Prefetch:
             return finish()
         self.wait()  # for an earlier backward pass over the same graph
         self.finish = finish
-        in_flight.append(self)
+        self.in_flight.append(self)
         # The sums arrive before the pass ends, even if nothing uses this gradient.
         torch.autograd.Variable._execution_engine.queue_callback(self.wait)
         return self.placeholder
 
     def wait(self) -> None:
         """Wait for everything pending: keep the sums, drop a gathered slice."""
-        pending = self.take()
-        if pending is not None:
-            wait_gather(pending)
+        gather = self.take()
+        if gather is not None:
+            wait_gather(gather)
         if self.finish is not None:
-            in_flight.remove(self)
+            self.in_flight.remove(self)
             self.total, self.finish = self.finish(), None
-
-
-in_flight = list[Prefetch]()  # also after a step that raised
-
-
-def wait_prefetches() -> None:
-    """Wait for every prefetch and every deferred sum."""
-    for prefetch in tuple(in_flight):
-        prefetch.wait()
 
 
 class PrefetchedWeight(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Who holds which box of an activation; differentiable moves from one to another."""
+"""Layouts of activations, and differentiable redistribution from one to another."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
-from synth.runtime.comm.halo_exchange import fetch_rows, return_rows
+from synth.runtime.comm.halo_exchange import Neighbours, fetch_rows, return_rows
 from synth.runtime.grid.boxes import Box, cut, overlap, shape, volume, within
-from synth.runtime.grid.process_grid import At, Neighbours
+from synth.runtime.grid.process_grid import At
 
-Count = Callable[[int], None]
+Count = Callable[[int], None]  # is called with received words
 
 
 class Layout(NamedTuple):
-    """The extents of a whole tensor and the box of every rank."""
+    """The shape of a whole tensor and the box of every rank."""
 
     whole: tuple[int, ...]
     boxes: tuple[Box, ...]
@@ -28,24 +28,27 @@ class Layout(NamedTuple):
         return self.boxes[dist.get_rank()]
 
     def box(self, at: At) -> Box:
-        """The box of a rank, as `fetch_rows` asks for it."""
+        """The box of the rank `at["rank"]`, as `fetch_rows` asks for it."""
         return self.boxes[at["rank"]]
 
 
-def everywhere(whole: Sequence[int]) -> Layout:
-    """All ranks hold all."""
+# -- layouts ---------------------------------------------------------------------------
+
+
+def replicated(whole: Sequence[int]) -> Layout:
+    """Every rank holds the whole tensor."""
     frame = tuple((0, extent) for extent in whole)
     return Layout(tuple(whole), (frame,) * dist.get_world_size())
 
 
 def even(whole: Sequence[int]) -> Layout:
-    """Samples are cut over as many ranks as go, the second dimension over the others.
+    """Dimension 0 is cut over as many ranks as possible, dimension 1 over the others.
 
-    Parts are empty where there are fewer words than ranks. A single number cannot be
-    cut: all ranks have it, each with a part of its gradient.
+    Parts are empty where there are fewer words than ranks. A scalar cannot be cut: all
+    ranks have it, each with a part of its gradient.
     """
     if not whole:
-        return everywhere(whole)
+        return replicated(whole)
     ranks = dist.get_world_size()
     first = max(d for d in range(1, ranks + 1) if ranks % d == 0 and d <= whole[0])
     first = ranks if len(whole) == 1 else first
@@ -59,7 +62,7 @@ def even(whole: Sequence[int]) -> Layout:
     return Layout(tuple(whole), tuple(boxes))
 
 
-def apart(boxes: Sequence[Box]) -> bool:
+def disjoint(boxes: Sequence[Box]) -> bool:
     """Whether any two boxes are equal or share no word."""
     kinds = list(dict.fromkeys(boxes))
     return all(
@@ -69,10 +72,10 @@ def apart(boxes: Sequence[Box]) -> bool:
     )
 
 
-def dealt(held: Layout) -> Layout:
-    """Each word that several ranks hold gets one owner among them.
+def split_copies(held: Layout) -> Layout:
+    """One owner for each word: ranks with equal boxes cut them along the longest dim.
 
-    Ranks that hold equal boxes cut them along the longest dimension; see `apart`.
+    Boxes that are not equal must be disjoint.
     """
     boxes = []
     for rank, box in enumerate(held.boxes):
@@ -85,17 +88,17 @@ def dealt(held: Layout) -> Layout:
 
 
 def one_owner(held: Layout) -> Layout:
-    """An owner for each word that several ranks may hold, one of them where it goes."""
-    if not held.whole:  # a single number cannot be cut: all of them
+    """A layout with one owner for each word, a rank that holds the word if possible."""
+    if not held.whole:  # a scalar cannot be cut: all ranks own it
         return held
-    return dealt(held) if apart(held.boxes) else even(held.whole)
+    return split_copies(held) if disjoint(held.boxes) else even(held.whole)
 
 
-def broadcast(base: Layout, whole: Sequence[int]) -> Layout:
+def broadcast_layout(base: Layout, whole: Sequence[int]) -> Layout:
     """What every rank needs of an operand to combine it with its box of `base`.
 
-    Dimensions count from the last one, as torch broadcasts; those of extent 1 are held
-    by all.
+    Dimensions align at the last one, as torch broadcasts. All ranks hold the dimensions
+    of extent 1.
     """
     if tuple(whole) == base.whole:
         return base
@@ -110,33 +113,36 @@ def broadcast(base: Layout, whole: Sequence[int]) -> Layout:
     return Layout(tuple(whole), boxes)
 
 
-def move(
-    share: torch.Tensor, source: Layout, target: Layout, count: Count
-) -> torch.Tensor:
-    """The words of `target` from the ranks that own them; its gradient is sent back.
+# -- redistribution --------------------------------------------------------------------
 
-    Every word has one owner in `source`; in `target` several ranks may want it, and the
+
+def redistribute(
+    shard: torch.Tensor, source: Layout, target: Layout, count: Count
+) -> torch.Tensor:
+    """The words of `target` from the ranks that own them; differentiable.
+
+    Every word has one owner in `source`. Several ranks may want it in `target`; the
     owner gets the sum of their gradients.
     """
     if source.boxes == target.boxes:
-        return share
-    moved: torch.Tensor = Move.apply(share, source, target, count)  # type: ignore[no-untyped-call]
+        return shard
+    moved: torch.Tensor = Redistribute.apply(shard, source, target, count)  # type: ignore[no-untyped-call]
     return moved
 
 
-def collect(
-    share: torch.Tensor, held: Layout, owned: Layout, count: Count
+def sum_to_owners(
+    partial: torch.Tensor, held: Layout, owned: Layout, count: Count
 ) -> torch.Tensor:
-    """Sum what several ranks hold of a word at its one owner; the adjoint of `move`."""
+    """Add the partial sums of each word at its owner; the adjoint of `redistribute`."""
     if held.boxes == owned.boxes:
-        return share
-    summed: torch.Tensor = Collect.apply(share, held, owned, count)  # type: ignore[no-untyped-call]
+        return partial
+    summed: torch.Tensor = SumToOwners.apply(partial, held, owned, count)  # type: ignore[no-untyped-call]
     return summed
 
 
-def _sent(
-    how: Callable[..., torch.Tensor],
-    share: torch.Tensor,
+def _exchanged(
+    exchange: Callable[..., torch.Tensor],
+    values: torch.Tensor,
     source: Layout,
     target: Layout,
     count: Count,
@@ -144,68 +150,72 @@ def _sent(
     ranks = dist.get_world_size()
     peers = [{"rank": rank} for rank in range(ranks)]
     at, grid = {"rank": dist.get_rank()}, {"rank": ranks}
-    return how(share, source.box, target.box, Neighbours(at, peers, grid, count))
+    neighbours = Neighbours(at, peers, grid, count)
+    return exchange(values, source.box, target.box, neighbours)
 
 
-class Move(torch.autograd.Function):
-    """Owned boxes to wanted ones, and gradients back."""
+class Redistribute(torch.autograd.Function):
+    """From owned boxes to wanted boxes; gradients travel back and are added."""
 
     @staticmethod
     def forward(
-        ctx: Any, share: torch.Tensor, source: Layout, target: Layout, count: Count
+        ctx: Any, shard: torch.Tensor, source: Layout, target: Layout, count: Count
     ) -> torch.Tensor:
         """The words of the target's box."""
         ctx.place = source, target, count
-        return _sent(fetch_rows, share, source, target, count)
+        return _exchanged(fetch_rows, shard, source, target, count)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        """Sums of the gradients of all copies."""
+        """The sum of the gradients of all copies."""
         source, target, count = ctx.place
-        return _sent(return_rows, gradient, target, source, count), None, None, None
+        shard = _exchanged(return_rows, gradient, target, source, count)
+        return shard, None, None, None
 
 
-class Collect(torch.autograd.Function):
-    """Partial sums to their owner, and its gradient to all that held one."""
+class SumToOwners(torch.autograd.Function):
+    """Partial sums to the owner of each word; its gradient to all that held one."""
 
     @staticmethod
     def forward(
-        ctx: Any, share: torch.Tensor, held: Layout, owned: Layout, count: Count
+        ctx: Any, partial: torch.Tensor, held: Layout, owned: Layout, count: Count
     ) -> torch.Tensor:
-        """The sums of the words owned."""
+        """The sums of the owned words."""
         ctx.place = held, owned, count
-        return _sent(return_rows, share, held, owned, count)
+        return _exchanged(return_rows, partial, held, owned, count)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        """The gradient of every word to each rank that held a part of it."""
+        """The gradient of every word, on each rank that held a partial sum of it."""
         held, owned, count = ctx.place
-        return _sent(fetch_rows, gradient, owned, held, count), None, None, None
+        partial = _exchanged(fetch_rows, gradient, owned, held, count)
+        return partial, None, None, None
 
 
-class Whole(torch.autograd.Function):
-    """The whole on every rank, for what all of them compute alike from it."""
+class GatherWhole(torch.autograd.Function):
+    """The whole tensor on every rank, for what all ranks then compute alike."""
 
     @staticmethod
     def forward(
-        ctx: Any, share: torch.Tensor, source: Layout, count: Count
+        ctx: Any, shard: torch.Tensor, source: Layout, count: Count
     ) -> torch.Tensor:
         """All words."""
         ctx.source = source
-        return _sent(fetch_rows, share, source, everywhere(source.whole), count)
+        target = replicated(source.whole)
+        return _exchanged(fetch_rows, shard, source, target, count)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        """The own part of a gradient that every rank has alike."""
-        frame = everywhere(ctx.source.whole).mine
+        """The own part of the gradient, which is the same on every rank."""
+        frame = replicated(ctx.source.whole).mine
         return gradient[within(ctx.source.mine, frame)].contiguous(), None, None
 
 
-class SumBack(torch.autograd.Function):
-    """A parameter that several ranks hold alike: its gradient is the sum of theirs."""
+class SumGradient(torch.autograd.Function):
+    """A replicated parameter: its gradient is all-reduced over a group."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, group: Any) -> torch.Tensor:
@@ -216,14 +226,14 @@ class SumBack(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Summed over the ranks of the group."""
+        """The sum over the ranks of the group."""
         total = gradient.contiguous().clone()
         dist.all_reduce(total, group=ctx.group)
         return total, None
 
 
-class Agree(torch.autograd.Function):
-    """Words that several ranks hold alike: their gradient is the sum of all theirs."""
+class SumCopies(torch.autograd.Function):
+    """Words that several ranks hold alike: the gradient is the sum over the copies."""
 
     @staticmethod
     def forward(
@@ -236,7 +246,7 @@ class Agree(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        """Summed at the owners and sent to all that hold the words."""
+        """Sums at the owners, sent to every rank that holds the word."""
         held, owned, count = ctx.place
-        total = _sent(return_rows, gradient, held, owned, count)
-        return _sent(fetch_rows, total, owned, held, count), None, None, None
+        total = _exchanged(return_rows, gradient, held, owned, count)
+        return _exchanged(fetch_rows, total, owned, held, count), None, None, None

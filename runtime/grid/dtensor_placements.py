@@ -1,4 +1,4 @@
-"""Ownership as DTensor placements: Shard, in an order of the mesh that fits."""
+"""Ownership as DTensor placements: Shard or Replicate along the axes of a mesh."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def boxes_of(
     return boxes
 
 
-def expressed(
+def placements_of(
     name: str,
     tensor: str,
     owned: Callable[[At], Box],
@@ -39,13 +39,13 @@ def expressed(
     grid: dict[str, int],
     device: str,
 ) -> tuple[DeviceMesh, list[Placement]]:
-    """A mesh over all ranks and the placements that give each rank what it owns.
+    """A mesh over all ranks, and placements that give each rank the box that it owns.
 
-    Raises `ValueError` where there are none. All ranks of the mesh must ask.
+    Raises `ValueError` if there are none. All ranks of the mesh must call this.
     """
     ranks = grid_size(grid)
     wanted = [owned(coordinates(rank, grid)) for rank in range(ranks)]
-    cut: dict[str, list[int]] = {}
+    cut: dict[str, list[int]] = {}  # axis -> the dimensions that it cuts
     for axis in grid:
         ends = [owned({**dict.fromkeys(grid, 0), axis: i}) for i in (0, grid[axis] - 1)]
         cut[axis] = [
@@ -65,14 +65,14 @@ def expressed(
     raise ValueError(
         f"{name}: no DTensor placements say who owns {tensor} of shape {tuple(whole)}:"
         f" rank 0 owns {wanted[0]}, rank {ranks - 1} {wanted[-1]};"
-        " give and take local shares"
+        " give and take local shards"
     )
 
 
-def refused(
+def require_placements(
     name: str, whole: DTensor, owned: Callable[[At], Box], grid: dict[str, int]
 ) -> None:
-    """Raise `ValueError` on all ranks unless a DTensor lies where In is owned."""
+    """Raise `ValueError` on all ranks unless a DTensor has In where it is owned."""
     ranks = grid_size(grid)
     have = boxes_of(whole.device_mesh.mesh.cpu(), whole.placements, whole.shape)
     wanted = [owned(coordinates(rank, grid)) for rank in range(ranks)]

@@ -1,4 +1,4 @@
-"""Whole tensors and the shares that ranks own of them."""
+"""Whole tensors and the shards that ranks own of them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from synth.runtime.grid.boxes import Box, Window, shape, source_rows, volume, wi
 from synth.runtime.grid.process_grid import At, coordinates
 
 
-def share_of(
+def shard_of(
     whole: torch.Tensor, box: Box, windows: Sequence[Window] = ()
 ) -> torch.Tensor:
-    """A box of a whole tensor whose last dimensions count only what `windows` read."""
+    """A box of a whole tensor; its last dimensions count only rows that are read."""
     plain = len(box) - len(windows)
     frame = tuple((0, extent) for extent in whole.shape[:plain])
-    share = whole[within(box[:plain], frame)]
+    shard = whole[within(box[:plain], frame)]
     for dim, window in enumerate(windows, plain):
         rows = torch.tensor(source_rows(box[dim], window), dtype=torch.int64)
-        share = share.index_select(dim, rows.to(share.device))
-    return share.contiguous()
+        shard = shard.index_select(dim, rows.to(shard.device))
+    return shard.contiguous()
 
 
-def gather_shares(
-    share: torch.Tensor,
+def gather_shards(
+    shard: torch.Tensor,
     owned: Callable[[At], Box],
     whole: Sequence[int],
     grid: dict[str, int],
@@ -33,11 +33,11 @@ def gather_shares(
     """The whole tensor on every rank, from the boxes that the ranks own."""
     boxes = [owned(coordinates(rank, grid)) for rank in range(dist.get_world_size())]
     most = max(map(volume, boxes))
-    mine = share.new_zeros(most)
-    mine[: share.numel()] = share.flatten()
+    mine = shard.new_zeros(most)
+    mine[: shard.numel()] = shard.flatten()
     parts = [torch.empty_like(mine) for _ in boxes]
     dist.all_gather(parts, mine)
-    result = share.new_empty(tuple(whole))
+    result = shard.new_empty(tuple(whole))
     frame = tuple((0, extent) for extent in whole)
     for box, part in zip(boxes, parts, strict=True):
         result[within(box, frame)] = part[: volume(box)].reshape(shape(box))

@@ -1,7 +1,8 @@
 """The local kernels: torch's own convolution and its gradients, on one block.
 
-Shapes: In [b, c, *rows], Ker [k, c, *taps] and Out [b, k, *rows]; with groups In
-[b, g, c, *rows], Ker [g, k, c, *taps] and Out [b, g, k, *rows].
+Shapes: In [b, c, *rows], Ker [k, c, *taps] and Out [b, k, *rows]. With groups: In
+[b, g, c, *rows], Ker [g, k, c, *taps] and Out [b, g, k, *rows]. The context holds the
+scratch memory and the autotuner.
 """
 
 from __future__ import annotations
@@ -11,21 +12,20 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from synth.runtime.comm.buffer_pool import Room
+from synth.runtime.comm.buffer_pool import BufferPool
 from synth.runtime.comm.halo_exchange import clear_around, padded
 from synth.runtime.grid.boxes import Interval, Window, input_rows, zeros_around
 from synth.runtime.kernels.autotune import (
-    LAST,
-    Fit,
-    Form,
-    Tuning,
-    fastest,
-    filter_product,
+    CHANNELS_LAST,
+    Frame,
+    Variant,
+    channels_last,
     fits_in_memory,
-    overlooked,
-    product,
-    reordered,
+    misses_onednn,
+    unfold_filter,
+    unfold_forward,
 )
+from synth.runtime.kernels.context import Context
 from synth.runtime.kernels.winograd import (
     suits_winograd,
     winograd,
@@ -40,61 +40,69 @@ def convolve(
     ker_tile: torch.Tensor,
     block: dict[str, Interval],
     windows: dict[str, Window],
+    context: Context,
 ) -> torch.Tensor:
-    """Out of one block, from exactly the input rows that it reads.
+    """Out of one block, from exactly the input rows that the block reads.
 
-    `conv` is torch's conv1d, conv2d or conv3d. The rows may have the zeros of
-    `explicit_zeros` around them.
+    `conv` is torch's conv1d, conv2d or conv3d. `in_tile` may already have the zeros of
+    `explicit_zeros` around its rows.
     """
     dims = len(windows)
     rows = (high - low for low, high in (block[axis] for axis in windows))
     out_shape = (*in_tile.shape[: -dims - 1], ker_tile.shape[-dims - 2], *rows)
     if not (in_tile.numel() and ker_tile.numel() and all(out_shape)):
         return in_tile.new_zeros(out_shape)
-    fit = fitted(block, windows)
-    wide, copied = surrounded(flat(in_tile, dims), block, windows, fit.zeros)
-    out = output(conv, wide, ker_tile, fit)
-    Room.leave(*copied)
+    frame = frame_of(block, windows)
+    wide, taken = surrounded(
+        flat(in_tile, dims), block, windows, frame.zeros, context.buffers
+    )
+    out = forward_kernel(conv, wide, ker_tile, frame, context)
+    context.buffers.release(*taken)
     return out.reshape(out_shape)
 
 
-def output(
+def forward_kernel(
     conv: Callable[..., torch.Tensor],
     wide: torch.Tensor,
     ker: torch.Tensor,
-    fit: Fit,
+    frame: Frame,
+    context: Context,
 ) -> torch.Tensor:
-    """torch's convolution, or the form of it that was the fastest."""
-    dims, groups = len(fit.stride), 1
+    """torch's convolution, or its fastest variant where the context autotunes."""
+    dims, groups = len(frame.stride), 1
     if ker.dim() == dims + 3:
         groups, ker = ker.shape[0], ker.flatten(0, 1)
 
     def direct() -> torch.Tensor:
-        steps = fit.padding, fit.stride, fit.dilation, groups
-        if overlooked(wide, groups):
-            return torch.mkldnn_convolution(wide, ker, None, *steps)
-        padding, stride, *rest = steps
-        return conv(wide, ker, None, stride, padding, *rest)
+        if misses_onednn(wide, groups):
+            return torch.mkldnn_convolution(
+                wide, ker, None, frame.padding, frame.stride, frame.dilation, groups
+            )
+        return conv(
+            wide, ker, None, frame.stride, frame.padding, frame.dilation, groups
+        )
 
-    if not Tuning.on:
+    if not context.tuner.enabled:
         return direct()
-    forms: dict[str, Form] = {"direct": direct}
-    if dims in LAST:
-        forms["channels-last"] = lambda: conv(
-            reordered(wide),
-            reordered(ker),
+    variants: dict[str, Variant] = {"direct": direct}
+    if dims in CHANNELS_LAST:
+        variants["channels-last"] = lambda: conv(
+            channels_last(wide),
+            channels_last(ker),
             None,
-            fit.stride,
-            fit.padding,
-            fit.dilation,
+            frame.stride,
+            frame.padding,
+            frame.dilation,
             groups,
         ).contiguous()
     if groups == 1 and fits_in_memory(wide, tuple(ker.shape[2:])):
-        forms["unfold"] = lambda: product(wide, ker, fit)
-    if suits_winograd(wide, ker.shape, fit, groups):
-        forms["winograd"] = lambda: winograd(wide, ker, fit.padding)
+        variants["unfold"] = lambda: unfold_forward(wide, ker, frame)
+    if suits_winograd(wide, ker.shape, frame, groups):
+        variants["winograd"] = lambda: winograd(
+            wide, ker, frame.padding, context.buffers
+        )
     key = "forward", tuple(wide.shape), tuple(ker.shape), wide.dtype
-    return fastest(key, forms, wide.device)
+    return context.tuner.run(key, variants, wide.device)
 
 
 def input_gradient(
@@ -102,21 +110,22 @@ def input_gradient(
     dout_tile: torch.Tensor,
     block: dict[str, Interval],
     windows: dict[str, Window],
+    context: Context,
 ) -> torch.Tensor:
-    """What one block adds to dIn, on exactly the input rows that it reads."""
+    """What one block adds to dIn, on exactly the input rows that the block reads."""
     dims = len(windows)
     reads = [input_rows(block[axis], window) for axis, window in windows.items()]
     rows = [high - low for low, high in reads]
     in_shape = (*dout_tile.shape[: -dims - 1], ker_tile.shape[-dims - 1], *rows)
     if not (dout_tile.numel() and ker_tile.numel() and all(in_shape)):
         return dout_tile.new_zeros(in_shape)
-    fit = fitted(block, windows)
+    frame = frame_of(block, windows)
     rows_shape = flat(dout_tile.new_empty(1).expand(in_shape), dims).shape
-    wide_shape = padded(rows_shape, fit.zeros)
-    shape_only = Room.take(dout_tile, *wide_shape)  # torch would copy a view
-    din = gradients(shape_only, ker_tile, dout_tile, fit, 0)
-    Room.leave(shape_only)
-    return inside(din, fit.zeros).reshape(in_shape)
+    # torch reads only the shape of In here, but it would copy an expanded tensor.
+    shape_only = context.buffers.take(dout_tile, *padded(rows_shape, frame.zeros))
+    din = gradient_kernel(shape_only, ker_tile, dout_tile, frame, "dIn", context)
+    context.buffers.release(shape_only)
+    return inside(din, frame.zeros).reshape(in_shape)
 
 
 def kernel_gradient(
@@ -124,6 +133,7 @@ def kernel_gradient(
     dout_tile: torch.Tensor,
     block: dict[str, Interval],
     windows: dict[str, Window],
+    context: Context,
 ) -> torch.Tensor:
     """What one block adds to dKer."""
     dims = len(windows)
@@ -131,16 +141,70 @@ def kernel_gradient(
     ker_shape = (*dout_tile.shape[1:-dims], in_tile.shape[-dims - 1], *taps)
     if not (in_tile.numel() and dout_tile.numel() and all(ker_shape)):
         return in_tile.new_zeros(ker_shape)
-    fit = fitted(block, windows)
-    wide, copied = surrounded(flat(in_tile, dims), block, windows, fit.zeros)
-    shape_only = Room.take(in_tile, *ker_shape)
-    dker = gradients(wide, shape_only, dout_tile, fit, 1)
-    Room.leave(shape_only, *copied)
+    frame = frame_of(block, windows)
+    wide, taken = surrounded(
+        flat(in_tile, dims), block, windows, frame.zeros, context.buffers
+    )
+    shape_only = context.buffers.take(in_tile, *ker_shape)
+    dker = gradient_kernel(wide, shape_only, dout_tile, frame, "dKer", context)
+    context.buffers.release(shape_only, *taken)
     return dker.reshape(ker_shape)
 
 
-def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
-    """The zeros around a block; written out along axes where `padding=` cannot."""
+def gradient_kernel(
+    wide: torch.Tensor,
+    ker: torch.Tensor,
+    dout: torch.Tensor,
+    frame: Frame,
+    of: str,
+    context: Context,
+) -> torch.Tensor:
+    """torch's gradient of one convolution, "dIn" or "dKer", or its fastest variant."""
+    dims, groups, index = len(frame.stride), 1, ("dIn", "dKer").index(of)
+    if ker.dim() == dims + 3:
+        groups, ker = ker.shape[0], ker.flatten(0, 1)
+    no_bias, transposed, more_rows = None, False, [0] * dims
+    mask = [of == "dIn", of == "dKer", False]
+    steps = frame.stride, frame.padding, frame.dilation, transposed, more_rows, groups
+    backward, out = torch.ops.aten.convolution_backward, flat(dout, dims)
+
+    def direct() -> torch.Tensor:
+        values = wide
+        if misses_onednn(wide, groups):  # the layout of In selects the kernel
+            layout = torch._mkldnn  # type: ignore[attr-defined]
+            shape_only = torch.empty(wide.shape, layout=layout)
+            values = wide.to_mkldnn() if of == "dKer" else shape_only
+        found: torch.Tensor = backward(out, values, ker, no_bias, *steps, mask)[index]
+        return found
+
+    if not context.tuner.enabled:
+        return direct()
+    variants: dict[str, Variant] = {"direct": direct}
+    if dims in CHANNELS_LAST:
+        variants["channels-last"] = lambda: backward(
+            *(channels_last(out), channels_last(wide), channels_last(ker)),
+            *(no_bias, *steps, mask),
+        )[index].contiguous()
+    taps, buffers = tuple(ker.shape[2:]), context.buffers
+    if of == "dKer" and groups == 1 and fits_in_memory(wide, taps):
+        variants["unfold"] = lambda: unfold_filter(wide, out, frame, taps)
+    if suits_winograd(wide, ker.shape, frame, groups):
+        variants["winograd"] = lambda: (
+            winograd_filter(wide, out, frame.padding, buffers)
+            if of == "dKer"
+            else winograd_input(out, ker, frame.padding, buffers)
+        )
+    name = "backward-filter" if of == "dKer" else "backward-data"
+    key = name, tuple(wide.shape), tuple(ker.shape), wide.dtype
+    return context.tuner.run(key, variants, wide.device)
+
+
+def frame_of(block: dict[str, Interval], windows: dict[str, Window]) -> Frame:
+    """How torch is called for a block.
+
+    torch's padding is the same at both ends. Along axes where a block sees different
+    numbers of zeros at its two ends, the zeros are explicit.
+    """
     around = [zeros_around(block[axis], window) for axis, window in windows.items()]
     stride = [window.stride for window in windows.values()]
     dilation = [window.dilation for window in windows.values()]
@@ -149,17 +213,17 @@ def fitted(block: dict[str, Interval], windows: dict[str, Window]) -> Fit:
         even = 0 <= before - after < step
         padding.append(before if even else 0)
         zeros.append((0, 0) if even else (before, after))
-    written = [n for pair in reversed(zeros) for n in pair]
-    return Fit(written if any(written) else [], padding, stride, dilation)
+    explicit = [n for pair in reversed(zeros) for n in pair]
+    return Frame(explicit if any(explicit) else [], padding, stride, dilation)
 
 
 def explicit_zeros(block: dict[str, Interval], windows: dict[str, Window]) -> list[int]:
-    """The zeros that a block sees and `padding=` cannot add, as `F.pad` takes them.
+    """The zeros of a block that torch's padding cannot add, as `F.pad` takes them.
 
-    Laid around the rows of a block once, they need not be for every pass.
+    A block that gets them once, when its rows are fetched, needs no copy in any pass.
     """
-    zeros = fitted(block, windows).zeros
-    return zeros if min(zeros, default=0) >= 0 else []  # rows are cut off instead
+    zeros = frame_of(block, windows).zeros
+    return zeros if min(zeros, default=0) >= 0 else []  # negative: rows are cut off
 
 
 def surrounded(
@@ -167,10 +231,11 @@ def surrounded(
     block: dict[str, Interval],
     windows: dict[str, Window],
     zeros: list[int],
+    buffers: BufferPool,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """A block's rows with zeros around them; what of that is in `Room`, for a while.
+    """A block's rows with zeros around them, and what the caller must release.
 
-    A copy, unless there are none or they are there already.
+    It is a copy unless there are no zeros or `values` has them already.
     """
     reads = [input_rows(block[axis], window) for axis, window in windows.items()]
     rows = [high - low for low, high in reads]
@@ -178,13 +243,13 @@ def surrounded(
         return F.pad(values, zeros), []
     if not zeros or list(values.shape[-len(rows) :]) == padded(rows, zeros):
         return values, []
-    wide = Room.take(values, *padded(values.shape, zeros))
+    wide = buffers.take(values, *padded(values.shape, zeros))
     clear_around(wide, zeros).copy_(values)
     return wide, [wide]
 
 
 def inside(values: torch.Tensor, zeros: list[int]) -> torch.Tensor:
-    """What has zeros around it: a view, where nothing had been cut off."""
+    """The inverse of `surrounded`: a view, except where rows had been cut off."""
     if any(n < 0 for n in zeros):
         return F.pad(values, [-n for n in zeros])
     for place, (low, high) in enumerate(zip(zeros[::2], zeros[1::2], strict=True)):
@@ -196,45 +261,3 @@ def inside(values: torch.Tensor, zeros: list[int]) -> torch.Tensor:
 def flat(tile: torch.Tensor, dims: int) -> torch.Tensor:
     """In or Out as torch has it: groups and their channels are one dimension."""
     return tile.flatten(1, 2) if tile.dim() == dims + 3 else tile
-
-
-def gradients(
-    wide: torch.Tensor, ker: torch.Tensor, dout: torch.Tensor, fit: Fit, of: int
-) -> torch.Tensor:
-    """torch's gradient of one convolution: of its input (0) or of its kernel (1)."""
-    dims, groups = len(fit.stride), 1
-    if ker.dim() == dims + 3:
-        groups, ker = ker.shape[0], ker.flatten(0, 1)
-    no_bias, transposed, more_rows = None, False, [0] * dims
-    wanted = [of == 0, of == 1, False]
-    steps = fit.stride, fit.padding, fit.dilation, transposed, more_rows, groups
-    backward, out = torch.ops.aten.convolution_backward, flat(dout, dims)
-
-    def direct() -> torch.Tensor:
-        values = wide
-        if overlooked(wide, groups):  # its layout decides; dIn reads no more of it
-            layout = torch._mkldnn  # type: ignore[attr-defined]
-            stand_in = torch.empty(wide.shape, layout=layout)
-            values = wide.to_mkldnn() if of == 1 else stand_in
-        found: torch.Tensor = backward(out, values, ker, no_bias, *steps, wanted)[of]
-        return found
-
-    if not Tuning.on:
-        return direct()
-    forms: dict[str, Form] = {"direct": direct}
-    if dims in LAST:
-        forms["channels-last"] = lambda: backward(
-            reordered(out), reordered(wide), reordered(ker), no_bias, *steps, wanted
-        )[of].contiguous()
-    taps = tuple(ker.shape[2:])
-    if of == 1 and groups == 1 and fits_in_memory(wide, taps):
-        forms["unfold"] = lambda: filter_product(wide, out, fit, taps)
-    if suits_winograd(wide, ker.shape, fit, groups):
-        forms["winograd"] = lambda: (
-            winograd_filter(wide, out, fit.padding)
-            if of == 1
-            else winograd_input(out, ker, fit.padding)
-        )
-    name = "backward-filter" if of == 1 else "backward-data"
-    key = name, tuple(wide.shape), tuple(ker.shape), wide.dtype
-    return fastest(key, forms, wide.device)

@@ -1,4 +1,4 @@
-"""Batch normalization of shares, with the statistics of the whole batch."""
+"""Batch normalization of shards, with the statistics of the whole batch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Layout
 from synth.runtime.grid.boxes import Box, intersect, shape
-from synth.runtime.grid.process_grid import ranks_group
 
 HALF = torch.float16, torch.bfloat16
-SMALL = 2**20  # bytes that a rank sends to all others at once
+SMALL = 2**20  # bytes that a rank sends to all others in one all-to-all
 
 
 class BatchNorm(nn.Module):
-    """`torch.nn.BatchNorm1d/2d/3d` on shares of (b, c, *spatial), however they are cut.
+    """`torch.nn.BatchNorm1d/2d/3d` on shards of (b, c, *spatial) with any layout.
 
     A rank holds scale, shift and running statistics of the channels in its box. Ranks
-    that hold words of the same channels tell each other two values per channel, once
-    forward and once back; those of the way back are the whole gradients of scale and
-    shift, too.
+    that hold words of the same channels exchange two values per channel in the forward
+    pass and two in the backward pass. The latter are also the whole gradients of scale
+    and shift.
     """
 
     weight: nn.Parameter | None
@@ -32,19 +32,22 @@ class BatchNorm(nn.Module):
     running_mean: torch.Tensor | None
     running_var: torch.Tensor | None
     num_batches_tracked: torch.Tensor | None
-    parts: torch.Tensor
+    fractions: torch.Tensor
 
-    def __init__(self, plain: Any, layout: Layout) -> None:
+    def __init__(
+        self, plain: Any, layout: Layout, process_groups: ProcessGroups
+    ) -> None:
         super().__init__()
         self.eps, self.momentum = plain.eps, plain.momentum
         self.layout, self.channels = layout, layout.mine[1]
         self.span, ranks = _sharing(layout.boxes, dist.get_rank())
-        self.group = ranks_group(ranks) if len(ranks) > 1 else None
+        self.group = process_groups.of(ranks) if len(ranks) > 1 else None
         self.words = math.prod(layout.whole) // layout.whole[1]  # per channel
         low, high = self.channels
         counts = [self._counts(layout.boxes[rank]) for rank in ranks]
-        parts = torch.tensor(counts, dtype=torch.float64) / self.words
-        self.register_buffer("parts", parts, persistent=False)  # of the words, by rank
+        # (rank, channel of the span) -> the fraction of the channel's words there
+        fractions = torch.tensor(counts, dtype=torch.float64) / self.words
+        self.register_buffer("fractions", fractions, persistent=False)
         for name in ("weight", "bias"):
             given = getattr(plain, name)
             own = None if given is None else _part(given, low, high)
@@ -59,14 +62,14 @@ class BatchNorm(nn.Module):
         )
 
     def _counts(self, box: Box) -> list[int]:
-        """Words of each channel of the span that a rank with this box holds."""
+        """How many words of each channel of the span a rank with this box holds."""
         low, high = box[1]
         words = math.prod(shape(box)) // max(1, high - low)
         return [words if low <= channel < high else 0 for channel in range(*self.span)]
 
-    def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """The normalized share."""
-        given = share.float() if share.dtype in HALF else share
+    def forward(self, shard: torch.Tensor) -> torch.Tensor:
+        """The normalized shard. Raises `ValueError` for one value per channel."""
+        given = shard.float() if shard.dtype in HALF else shard
         mean, variance = self.running_mean, self.running_var
         batch = False
         if self.training and self.words == 1:
@@ -78,8 +81,8 @@ class BatchNorm(nn.Module):
             batch = True
             mean, variance = self._statistics(given.detach())
             if self.training:
-                self._follow(mean, variance)
-        elif torch.is_grad_enabled():  # they may change before the way back
+                self._update_running(mean, variance)
+        elif torch.is_grad_enabled():  # they may change before the backward pass
             mean, variance = mean.clone(), variance.clone()
         mean, variance, weight, bias = (
             values if values is None else values.to(given.dtype)
@@ -88,43 +91,46 @@ class BatchNorm(nn.Module):
         out: torch.Tensor = Normalize.apply(  # type: ignore[no-untyped-call]
             given, weight, bias, mean, variance, self, batch
         )
-        return out.to(share.dtype)
+        return out.to(shard.dtype)
 
-    def _statistics(self, share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and variance of the own channels over the whole batch."""
-        dims = [0, *range(2, share.dim())]
-        own = share.new_zeros(2, share.shape[1])
-        if share.numel():
-            mean = share.mean(dims)
-            centered = share - along(mean, share)
+    def _statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance of the own channels over the whole batch.
+
+        The parts of the ranks are combined as in Chan, Golub and LeVeque (1983).
+        """
+        dims = [0, *range(2, shard.dim())]
+        own = shard.new_zeros(2, shard.shape[1])
+        if shard.numel():
+            mean = shard.mean(dims)
+            centered = shard - per_channel(mean, shard)
             rounding = centered.mean(dims)  # of a mean far from zero
             own[0] = mean + rounding
             own[1] = centered.square().mean(dims) - rounding.square()
         if self.group is None:
             return own[0], own[1]
-        means, variances = self.told(own).unbind(1)
-        weights = self.parts.to(own)
+        means, variances = self.gathered(own).unbind(1)
+        weights = self.fractions.to(own)
         mean = (weights * means).sum(0)
-        spread = (means - mean).square()  # Chan, Golub and LeVeque (1983)
+        spread = (means - mean).square()
         variance = (weights * (variances + spread)).sum(0)
         return self.own(mean), self.own(variance)
 
-    def told(self, own: torch.Tensor) -> torch.Tensor:
-        """What each rank of the group says of the span; nothing where it has no words.
+    def gathered(self, own: torch.Tensor) -> torch.Tensor:
+        """The values of all ranks of the group for the span; 0 where one has no words.
 
-        All of them add it up in the same way, so that they get the same bits.
+        All ranks add them in the same order, so they get the same bits.
         """
         (low, high), (first, last) = self.channels, self.span
         spread = nn.functional.pad(own, (low - first, last - high))
-        return everyones(spread, len(self.parts), self.group)
+        return gather_small(spread, len(self.fractions), self.group)
 
     def own(self, values: torch.Tensor) -> torch.Tensor:
-        """The values of the own channels out of those of the span."""
+        """The values of the own channels, from those of the span."""
         (low, high), first = self.channels, self.span[0]
         return values[..., low - first : high - first]
 
-    def _follow(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Running statistics, with the unbiased variance, as torch has them."""
+    def _update_running(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        """Update running statistics, with the unbiased variance, as torch does."""
         if self.running_mean is None or self.running_var is None:
             return
         assert self.num_batches_tracked is not None
@@ -153,7 +159,7 @@ class BatchNorm(nn.Module):
         return state
 
     def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Take the own channels of what torch's own layer saved."""
+        """Copy the own channels of what torch's own layer saved."""
         own = {
             name: values if values.dim() == 0 else values[slice(*self.channels)]
             for name, values in state.items()
@@ -162,15 +168,15 @@ class BatchNorm(nn.Module):
 
 
 class Normalize(torch.autograd.Function):
-    """Scale and shift of normalized words; its backward sums over the whole batch.
+    """Normalize, scale and shift; the backward pass sums over the whole batch.
 
-    batch: whether mean and variance are those of the batch, and change with it.
+    batch: whether mean and variance are those of the batch, and so depend on it.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
-        share: torch.Tensor,
+        shard: torch.Tensor,
         weight: torch.Tensor | None,
         bias: torch.Tensor | None,
         mean: torch.Tensor,
@@ -178,70 +184,70 @@ class Normalize(torch.autograd.Function):
         norm: BatchNorm,
         batch: bool,
     ) -> torch.Tensor:
-        """The share, normalized."""
+        """The normalized shard."""
         ctx.norm, ctx.batch = norm, batch
-        ctx.save_for_backward(share, weight, mean, variance)
-        return scaled(share, weight, bias, mean, variance, norm.eps)
+        ctx.save_for_backward(shard, weight, mean, variance)
+        return normalized(shard, weight, bias, mean, variance, norm.eps)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of share, weight and bias, whose sums are whole on every rank."""
-        share, weight, mean, variance = ctx.saved_tensors
+        """Gradients of shard, weight and bias; sums are over the whole batch."""
+        shard, weight, mean, variance = ctx.saved_tensors
         norm, asked = ctx.norm, ctx.needs_input_grad
         scale = torch.ones_like(mean) if weight is None else weight
-        sums = share.new_zeros(2, len(mean))
+        sums = shard.new_zeros(2, len(mean))
         wanted = any(asked[1:3]) or ctx.batch
-        if wanted and share.numel():
+        if wanted and shard.numel():
             _, by_scale, by_shift = torch.ops.aten.native_batch_norm_backward(
-                *(dout.contiguous(), share, scale, mean, variance),
+                *(dout.contiguous(), shard, scale, mean, variance),
                 *(None, None, False, norm.eps, [False, True, True]),
             )
             sums = torch.stack([by_shift, by_scale])
         if wanted and norm.group is not None:
-            sums = norm.own(norm.told(sums).sum(0))
+            sums = norm.own(norm.gathered(sums).sum(0))
         dshift, dscale = sums
-        dshare = None
+        dshard = None
         if asked[0]:
             inverse = torch.rsqrt(variance + norm.eps)
             each = scale * inverse
             if ctx.batch:
                 slope = each * inverse * dscale / -norm.words
                 zero, one = torch.zeros_like(mean), torch.ones_like(mean)
-                # torch's kernel of an evaluation, here for share * slope + offset
+                # torch's evaluation kernel computes shard * slope + offset
                 offset = each * dshift / -norm.words - slope * mean
-                dshare = scaled(share, slope, offset, zero, one, 0.0)
-                dshare = dshare.addcmul_(dout, along(each, share))
+                dshard = normalized(shard, slope, offset, zero, one, 0.0)
+                dshard = dshard.addcmul_(dout, per_channel(each, shard))
             else:
-                dshare = dout * along(each, share)
+                dshard = dout * per_channel(each, shard)
         dweight = dscale if asked[1] else None
-        return dshare, dweight, dshift if asked[2] else None, None, None, None, None
+        return dshard, dweight, dshift if asked[2] else None, None, None, None, None
 
 
-def scaled(
-    share: torch.Tensor,
+def normalized(
+    shard: torch.Tensor,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
     mean: torch.Tensor,
     variance: torch.Tensor,
     eps: float,
 ) -> torch.Tensor:
-    """(share - mean) / sqrt(variance + eps) * weight + bias, channel by channel."""
-    if not share.numel():
-        return share.clone()
-    return nn.functional.batch_norm(share, mean, variance, weight, bias, False, 0, eps)
+    """(shard - mean) / sqrt(variance + eps) * weight + bias, channel by channel."""
+    if not shard.numel():
+        return shard.clone()
+    return nn.functional.batch_norm(shard, mean, variance, weight, bias, False, 0, eps)
 
 
-def along(values: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-    """A value per channel as it is broadcast over a share (b, c, *spatial)."""
-    return values.reshape(1, -1, *[1] * (share.dim() - 2))
+def per_channel(values: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
+    """A value per channel, with the shape that broadcasts to (b, c, *spatial)."""
+    return values.reshape(1, -1, *[1] * (shard.dim() - 2))
 
 
-def everyones(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:
-    """What each of so many ranks of a group has, by rank; few words of one shape.
+def gather_small(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:
+    """The values of each rank of a group, by rank; few words of one shape.
 
-    Over gloo one exchange of all with all, as long as it is small: a ring, or a sum on
-    the way round it, takes as many steps as there are ranks.
+    Over gloo one all-to-all, if it is small: a ring takes as many steps as there are
+    ranks.
     """
     own = own.contiguous()
     rows = own.new_empty(ranks, *own.shape)
@@ -260,7 +266,7 @@ def _part(whole: nn.Parameter, low: int, high: int) -> nn.Parameter:
 
 
 def _sharing(boxes: tuple[Box, ...], rank: int) -> tuple[tuple[int, int], list[int]]:
-    """The channels and the ranks that hang together with those of one rank."""
+    """The channels and the ranks that share channels with one rank, transitively."""
     low, high = boxes[rank][1]
     ranks: list[int] = []
     while True:

@@ -1,107 +1,129 @@
-"""Layers of training plans as `torch.nn.Module`s: weight, input, output are shares.
+"""Layers of training plans as `torch.nn.Module`s: weight, input and output are shards.
 
-The passes are those of an emitted program, which builds its layer by `layer()`. A rank
-gives its share of In, the words of `given.mine`, and gets its share of Out; DTensors go
-in and out where their placements say the same. The weight is the own box of Ker, the
-bias the own channels of Out, held alike by the ranks that own the same ones. Ranks that
-the plan leaves idle take part with shares that are empty.
+The passes are those of an emitted module, which creates its layer by `layer()`. The
+input is the words of the box `input.mine`, the output those of `output.mine`. DTensors
+are accepted and returned where their placements describe these boxes. The weight is the
+own box of Ker. The bias is that of the own channels of Out; the ranks that own the same
+channels hold copies of it. Ranks that the plan leaves idle take part with empty shards.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import weakref
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
 from synth.runtime.comm.gradient_buckets import Shared
 from synth.runtime.comm.prefetch import Prefetch, PrefetchedWeight
 from synth.runtime.grid.boxes import Box, shape
-from synth.runtime.grid.dtensor_placements import expressed, refused
 from synth.runtime.grid.process_grid import (
     At,
     coordinates,
     grid_size,
-    know_world,
-    make_groups,
     place_at,
     rank_of,
-    ranks_group,
 )
-from synth.runtime.grid.scatter_gather import gather_shares, share_of
+from synth.runtime.grid.scatter_gather import gather_shards, shard_of
 from synth.runtime.grid.word_counter import TrafficCounter
-from synth.runtime.layers.finite_check import all_finite, watch
-from synth.runtime.layers.layer_io import by_rank, sides, spread
-from synth.runtime.layers.layer_state import take_parameters, whole_parameters
+from synth.runtime.kernels.autotune import default_tuner
+from synth.runtime.kernels.context import Context, Pending
+from synth.runtime.layers.finite_check import check_gradient, require_finite
+from synth.runtime.layers.layer_io import (
+    boxes_by_rank,
+    forward_dtensor,
+    insert_unread_rows,
+    layer_layouts,
+    layer_placements,
+)
+from synth.runtime.layers.layer_parameters import (
+    AddBias,
+    draw_parameters,
+    load_parameters,
+    whole_parameters,
+)
+from synth.runtime.layers.layer_program import LayerProgram, require_program
 
 
 class DistributedLayer(nn.Module):
     """One layer on all ranks of the default process group; see its subclasses.
 
-    program: what was emitted for a training plan, as an imported module.
-    bias: whether the layer adds one number to each output channel.
-    check_finite: look for NaN and infinity in all that goes in and out; a
-        `FloatingPointError` then names layer, tensor and ranks, on every rank.
+    program: what an emitted module declares for a training plan.
+    bias: whether the layer adds a number to each output channel.
+    device: of weight and bias.
+    check_finite: check all inputs, outputs and gradients for NaN and infinity. A
+        `FloatingPointError` on every rank then names layer, tensor and ranks.
+    context: of the network that the layer is part of; None for one of its own. Layers
+        with one context share buffers and process groups.
 
-    Raises `ValueError` where the ranks are not as many as the plan's grid has.
+    Raises `ValueError` if the program has another protocol or other dimensions, or if
+    the number of ranks is not that of the plan.
     """
 
     kernel_dims: int
 
     def __init__(
         self,
-        program: Any,
+        program: LayerProgram,
         *,
         bias: bool = True,
         device: torch.device | str | None = None,
         check_finite: bool = False,
+        context: Context | None = None,
     ) -> None:
         super().__init__()
-        self.program, self.name, self.check_finite = program, program.NAME, check_finite
-        if len(program.KER_SHAPE) - self.kernel_dims not in (2, 3):
+        require_program(program)
+        self.program, self.name, self.check_finite = program, program.name, check_finite
+        if len(program.ker_shape) - self.kernel_dims not in (2, 3):
             raise ValueError(f"{self.name} is no layer for a {type(self).__name__}")
-        ranks = grid_size(program.GRID)
-        know_world()
-        if dist.get_world_size() not in (ranks, program.PROCS):
+        ranks, mine = grid_size(program.grid), dist.get_rank()
+        if dist.get_world_size() not in (ranks, program.procs):
             raise ValueError(
                 f"{self.name} is planned for {ranks} ranks, but"
                 f" {dist.get_world_size()} run; plan it for as many, with exact_procs"
             )
-        self.idle = dist.get_rank() >= ranks  # the grid has no place for this rank
+        self.traffic = TrafficCounter()  # since the layer was created
+        self.context = (context or Context(tuner=default_tuner())).counting(
+            self.traffic
+        )
+        # Peers may still send to what was prefetched when the layer is deleted.
+        weakref.finalize(self, _wait, self.context.pending).atexit = False
+        self.idle = mine >= ranks  # the grid has no place for this rank
         self.at: At = {}
         self.groups: dict[str, Any] = {}
         if not self.idle:
-            self.at = coordinates(dist.get_rank(), program.GRID)
-            self.groups = make_groups(self.at, program.GRID, program.GROUP_AXES)
-        self.given, self.result = sides(program)
-        self.kernels = by_rank(program.owned_ker, program.GRID)
-        self.traffic = TrafficCounter()  # received since the layer was made
-        like = {"dtype": program.DTYPE, "device": device}
-        mine = dist.get_rank()
-        # for the next call
+            self.at = coordinates(mine, program.grid)
+            self.groups = self.context.make_groups(
+                self.at, program.grid, program.group_axes
+            )
+        self.input, self.output = layer_layouts(program)
+        self.kernels = boxes_by_rank(program.owned_ker, program.grid)
+        # the weight for the next call, with the gather of its slice
         self.prefetched: tuple[torch.Tensor, Prefetch] | None = None
-        self.made = getattr(program, "GRADIENTS", ("In", "Ker"))
-        weight = torch.empty(shape(self.kernels[mine]), **like)
-        self.weight = nn.Parameter(weight, requires_grad="Ker" in self.made)
+        self._make_parameters(bias, {"dtype": program.dtype, "device": device})
+
+    def _make_parameters(self, bias: bool, options: dict[str, Any]) -> None:
+        weight = torch.empty(shape(self.kernels[dist.get_rank()]), **options)
+        trained = "Ker" in self.program.gradients
+        self.weight = nn.Parameter(weight, requires_grad=trained)
         self.bias: nn.Parameter | None = None
         if bias:
-            own = self.channels_of(self.result.mine)
-            self.bias = nn.Parameter(torch.empty(shape(own), **like))
+            own = self.channels_of(self.output.mine)
+            self.bias = nn.Parameter(torch.empty(shape(own), **options))
         self.bias_ranks = self._bias_ranks()
-        self.bias_group = ranks_group(self.bias_ranks) if bias else None
+        groups = self.context.process_groups
+        self.bias_group = groups.of(self.bias_ranks) if bias else None
         self.reset_parameters()
-        if check_finite:
+        if self.check_finite:
             for role, tensor in (("dKer", self.weight), ("dBias", self.bias)):
-                self._watch(tensor, role)
+                self._check_gradient(tensor, role)
 
     def channels(self, at: At) -> Box:
         """The output channels (groups and channels) that the rank at `at` owns."""
-        return self.channels_of(self.result.boxes[rank_of(at, self.program.GRID)])
+        return self.channels_of(self.output.boxes[rank_of(at, self.program.grid)])
 
     def channels_of(self, box: Box) -> Box:
         """The channels in a box of Out."""
@@ -109,173 +131,143 @@ class DistributedLayer(nn.Module):
 
     def _bias_ranks(self) -> tuple[int, ...]:
         """The ranks that own the same output channels, of other samples or rows."""
-        mine = self.channels_of(self.result.mine)
-        boxes = enumerate(self.result.boxes)
+        mine = self.channels_of(self.output.mine)
+        boxes = enumerate(self.output.boxes)
         return tuple(rank for rank, box in boxes if self.channels_of(box) == mine)
 
-    def hand_over(self) -> list[Shared]:
-        """The parameters whose gradients the caller sums from now on; see `Buckets`."""
+    def release_shared(self) -> list[Shared]:
+        """The replicated parameters, whose gradients the caller sums from now on."""
         self.bias_group = None
         if self.bias is None or self.bias.numel() == 0:
             return []
         return [Shared(self.bias, self.bias_ranks)]
 
     def reset_parameters(self) -> None:
-        """Values as torch's own layers begin with: uniform, from rank 0's generator."""
-        seed = [int(torch.randint(2**31, ()))]
-        dist.broadcast_object_list(seed, src=0)
-        bound = 1 / math.sqrt(
-            math.prod(self.program.KER_SHAPE[-self.kernel_dims - 1 :])
-        )
-        own = self.channels_of(self.result.mine)
-        first = sum(low * 2**i for i, (low, _) in enumerate(own))
-        seeds = (self.weight, dist.get_rank()), (self.bias, 2**20 + first)
-        for parameter, offset in seeds:
-            if parameter is not None:
-                generator = torch.Generator().manual_seed(seed[0] + offset)
-                values = torch.rand(parameter.shape, generator=generator) * 2 - 1
-                with torch.no_grad():
-                    parameter.copy_(values * bound)
+        """Initial values as in torch's layers: uniform, from rank 0's generator."""
+        draw_parameters(self)
 
     # -- one step -------------------------------------------------------------------
 
-    def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """This rank's share of Out, from its share of In."""
-        if isinstance(share, DTensor):
-            return self._between_dtensors(share)
-        wanted = shape(self.given.mine)
-        if share.shape != wanted or share.dtype != self.weight.dtype:
-            place = place_at(None if self.idle else self.at)
-            raise ValueError(
-                f"{self.name}: rank {dist.get_rank()} ({place}) owns In of"
-                f" shape {wanted} and {self.weight.dtype}, but was given"
-                f" {tuple(share.shape)} of {share.dtype}; `layer.share(whole)` cuts it"
-            )
-        for tensor, values in (("In", share), ("Ker", self.weight)):
-            asks = values.requires_grad and torch.is_grad_enabled()
-            if asks and tensor not in self.made:
-                raise ValueError(
-                    f"{self.name}: {tensor} asks for a gradient, but the plan makes"
-                    f" that of {self.made[0]} alone; plan gradients of both"
-                    " (`input_gradient=True` of a network)"
-                )
-        self._look("In", share)
-        if self.check_finite and share.requires_grad:
-            share = share.view_as(share)
-            self._watch(share, "dIn")
-        out = self._computed(share)
+    def forward(self, shard: torch.Tensor) -> torch.Tensor:
+        """This rank's shard of the output, from its shard of the input.
+
+        Raises `ValueError` for a shard of another shape or dtype, and for a gradient
+        that the plan does not make.
+        """
+        if isinstance(shard, DTensor):
+            return forward_dtensor(self, shard)
+        self._check_input(shard)
+        self._check_values("In", shard)
+        if self.check_finite and shard.requires_grad:
+            shard = shard.view_as(shard)
+            self._check_gradient(shard, "dIn")
+        out = self._without_bias(shard)
         if self.bias is not None:
             out = AddBias.apply(  # type: ignore[no-untyped-call]
                 out, self.bias, self.kernel_dims, self.bias_group
             )
-        self._look("Out", out)
+        self._check_values("Out", out)
         if self.check_finite and out.requires_grad:
-            self._watch(out, "dOut")
+            self._check_gradient(out, "dOut")
         return out
 
-    def _computed(self, share: torch.Tensor) -> torch.Tensor:
-        """Out without bias."""
+    def _check_input(self, shard: torch.Tensor) -> None:
+        wanted = shape(self.input.mine)
+        if shard.shape != wanted or shard.dtype != self.weight.dtype:
+            place = place_at(None if self.idle else self.at)
+            raise ValueError(
+                f"{self.name}: rank {dist.get_rank()} ({place}) owns In of"
+                f" shape {wanted} and {self.weight.dtype}, but was given"
+                f" {tuple(shard.shape)} of {shard.dtype}; `layer.scatter(whole)` cuts"
+                " it"
+            )
+        made = self.program.gradients
+        for tensor, values in (("In", shard), ("Ker", self.weight)):
+            asks = values.requires_grad and torch.is_grad_enabled()
+            if asks and tensor not in made:
+                raise ValueError(
+                    f"{self.name}: {tensor} asks for a gradient, but the plan makes"
+                    f" that of {made[0]} alone; plan gradients of both"
+                    " (`input_gradient=True` of a network)"
+                )
+
+    def _without_bias(self, shard: torch.Tensor) -> torch.Tensor:
         prefetched, self.prefetched = self.prefetched, None
-        weight, prefetch = prefetched or (self.weight, Prefetch())
-        if self.idle:  # nothing, of which the gradient is nothing
-            nothing = share.new_zeros(shape(self.result.mine))
-            return nothing + 0 * share.sum() + 0 * weight.sum()
-        out: torch.Tensor = self.program.Layer.apply(
-            share, weight, self.at, self.groups, self.traffic, prefetch
+        weight, prefetch = prefetched or (self.weight, Prefetch(self.context.pending))
+        if self.idle:  # an empty output, with an empty gradient
+            nothing = shard.new_zeros(shape(self.output.mine))
+            return nothing + 0 * shard.sum() + 0 * weight.sum()
+        program = self.program
+        out: torch.Tensor = program.function.apply(  # type: ignore[no-untyped-call]
+            shard, weight, self.at, self.groups, self.context, prefetch
         )
-        if not getattr(self.program, "TRANSPOSED", False):
+        if program.transposed_rows is None:
             return out
-        windows = tuple(self.program.WINDOWS.values())
-        return spread(out, self.program.owned_in(self.at), self.result.mine, windows)
+        windows = tuple(program.windows.values())
+        return insert_unread_rows(
+            out, program.owned_in(self.at), self.output.mine, windows
+        )
 
     def prefetch(self) -> None:
-        """Start to bring Ker for the next `forward`, which else does so in its turn.
+        """Start to gather Ker for the next `forward`, before the layer's turn.
 
-        The weight must not change in between; where a hook may change it, nothing is
-        brought. On the way back sums of dKer then travel until autograd asks for them:
-        after the layers that are called between this and that `forward`.
+        The weight must not change in between, so a layer with forward hooks, which may
+        change it, prefetches nothing. In the backward pass the sums of dKer are
+        deferred: they travel until the backward passes of the layers that are called
+        between this and the next `forward` have run.
         """
         self.prefetched = None
         if self._forward_pre_hooks:
             return
-        weight, pending = self.weight, None
-        start = getattr(self.program, "prefetch_ker", None)
+        weight, gather = self.weight, None
+        start = self.program.prefetch_ker
         if start is not None and not self.idle:
-            pending = start(weight.detach(), self.at, self.groups, self.traffic)
-        prefetch = Prefetch(pending)
-        gathered: torch.Tensor = PrefetchedWeight.apply(weight, prefetch)  # type: ignore[no-untyped-call]
-        self.prefetched = gathered, prefetch
+            gather = start(weight.detach(), self.at, self.groups, self.context)
+        prefetch = Prefetch(self.context.pending, gather)
+        shard: torch.Tensor = PrefetchedWeight.apply(weight, prefetch)  # type: ignore[no-untyped-call]
+        self.prefetched = shard, prefetch
 
-    def _between_dtensors(self, whole: DTensor) -> torch.Tensor:
-        refused(self.name, whole, self._owner("In"), self.program.GRID)
-        device = whole.device.type
-        mesh, places = self.placements("Out", device)
-        out = self.forward(whole.to_local())
-        extents = self.result.whole
-        strides = torch.empty(extents, device="meta").stride()
-        return DTensor.from_local(
-            out,
-            mesh,
-            places,
-            run_check=False,
-            shape=torch.Size(extents),
-            stride=strides,
-        )
+    # -- whole tensors and DTensors ---------------------------------------------------
 
-    def placements(self, tensor: str, device: str = "cpu") -> tuple[Any, list[Any]]:
-        """(mesh, placements) of the shares of "In" or "Out" as a DTensor has them.
+    def scatter(self, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's shard of a whole input, which has the shape of torch's layer."""
+        whole = whole.reshape(self.input.whole)
+        transposed = self.program.transposed_rows is not None  # it reads every row
+        windows = () if transposed else tuple(self.program.windows.values())
+        return shard_of(whole, self.input.mine, windows)
 
-        Raises `ValueError` where no placements say who owns what. All ranks must ask.
-        """
-        whole = self.given.whole if tensor == "In" else self.result.whole
-        grid = self.program.GRID
-        return expressed(self.name, tensor, self._owner(tensor), whole, grid, device)
-
-    def _owner(self, tensor: str) -> Callable[[At], Box]:
-        """Who owns what of "In" or "Out"; DTensors know of no idle ranks."""
-        if dist.get_world_size() > grid_size(self.program.GRID):
-            raise ValueError(
-                f"{self.name}: the plan leaves ranks idle, which no DTensor says;"
-                " give and take local shares"
-            )
-        boxes = (self.given if tensor == "In" else self.result).boxes
-        return lambda at: boxes[rank_of(at, self.program.GRID)]
-
-    def share(self, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's share of a whole In, given as torch's own layers have it."""
-        whole = whole.reshape(self.given.whole)
-        windows = getattr(self.program, "WINDOWS", {})
-        if getattr(self.program, "TRANSPOSED", False):
-            windows = {}  # every row is read
-        return share_of(whole, self.given.mine, tuple(windows.values()))
-
-    def gather(self, share: torch.Tensor) -> torch.Tensor:
-        """The whole Out from the shares of all ranks, as torch's own layers have it."""
-        whole = gather_shares(share, self.result.box, self.result.whole, self._ranks)
+    def gather(self, shard: torch.Tensor) -> torch.Tensor:
+        """The whole output, with the shape of torch's layer, from all ranks' shards."""
+        ranks = {"rank": dist.get_world_size()}
+        whole = gather_shards(shard, self.output.box, self.output.whole, ranks)
         return whole.flatten(1, 2) if self.grouped else whole
-
-    @property
-    def _ranks(self) -> dict[str, int]:
-        return {"rank": dist.get_world_size()}
 
     @property
     def grouped(self) -> bool:
         """Whether groups are a dimension of their own."""
-        return len(self.program.KER_SHAPE) == self.kernel_dims + 3
+        return len(self.program.ker_shape) == self.kernel_dims + 3
 
-    # -- NaN ------------------------------------------------------------------------
+    def placements(self, tensor: str, device: str = "cpu") -> tuple[Any, list[Any]]:
+        """(mesh, placements) of the DTensor whose shards are those of "In" or "Out".
+
+        Raises `ValueError` if no placements describe the ownership. All ranks must
+        call this.
+        """
+        return layer_placements(self, tensor, device)
+
+    # -- NaN and infinity -------------------------------------------------------------
 
     def _place(self, rank: int) -> str:
-        grid = self.program.GRID
+        grid = self.program.grid
         at = coordinates(rank, grid) if rank < grid_size(grid) else None
         return f" ({place_at(at)})"
 
-    def _watch(self, tensor: torch.Tensor | None, role: str) -> None:
-        watch(f"{self.name}: {role}", tensor, self._place)
+    def _check_gradient(self, tensor: torch.Tensor | None, role: str) -> None:
+        check_gradient(f"{self.name}: {role}", tensor, self._place)
 
-    def _look(self, role: str, values: torch.Tensor) -> None:
+    def _check_values(self, role: str, values: torch.Tensor) -> None:
         if self.check_finite:
-            all_finite(f"{self.name}: {role}", values, self._place)
+            require_finite(f"{self.name}: {role}", values, self._place)
 
     # -- state ----------------------------------------------------------------------
 
@@ -284,30 +276,30 @@ class DistributedLayer(nn.Module):
         return whole_parameters(self)
 
     def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Take the own shares of a whole weight and bias, saved from any grid.
+        """Copy the own shards of a whole weight and bias, saved from any grid.
 
-        Raises `ValueError` with the names where the state is of another layer.
+        Raises `ValueError` with the names if the state is of another layer.
         """
-        take_parameters(self, state)
+        load_parameters(self, state)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """What a state of shares belongs to; part of `state_dict()`."""
-        return {"layer": self.name, "plan": self.program.PLAN, "rank": dist.get_rank()}
+        """What a state of shards belongs to; part of `state_dict()`."""
+        return {"layer": self.name, "plan": self.program.plan, "rank": dist.get_rank()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Refuse the shares of another plan or rank."""
+        """Raise `ValueError` for the shards of another plan or rank."""
         mine = self.get_extra_state()
         if state != mine:
             raise ValueError(
-                f"the state holds shares of {state}, not of {mine};"
+                f"the state holds shards of {state}, not of {mine};"
                 " move it by full_state_dict and load_full_state_dict"
             )
 
     def extra_repr(self) -> str:
-        """Name, plan and shares."""
-        grid = " x ".join(f"{axis}={n}" for axis, n in self.program.GRID.items()) or "1"
-        share = tuple(self.weight.shape)
-        return f"{self.name}, plan={self.program.PLAN}, grid={grid}, weight={share}"
+        """Name, plan, grid and the shape of the own weight."""
+        grid = " x ".join(f"{axis}={n}" for axis, n in self.program.grid.items()) or "1"
+        shard = tuple(self.weight.shape)
+        return f"{self.name}, plan={self.program.plan}, grid={grid}, weight={shard}"
 
 
 class DistributedConv1d(DistributedLayer):
@@ -334,30 +326,8 @@ class DistributedLinear(DistributedLayer):
     kernel_dims = 0
 
 
-class AddBias(torch.autograd.Function):
-    """Add a number to each channel; its gradient is summed over those that share it.
-
-    Without a group it is only this rank's part of the sum.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, out: torch.Tensor, bias: torch.Tensor, dims: int, group: Any
-    ) -> torch.Tensor:
-        """Out plus bias."""
-        ctx.dims, ctx.group = dims, group
-        return out + bias.reshape(*bias.shape, *[1] * dims)
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, dout: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
-        """dOut passes; every number of the bias gets the sum of its channel."""
-        if not ctx.needs_input_grad[1]:  # the bias is frozen
-            return dout, None, None, None
-        dims = [0, *range(dout.dim() - ctx.dims, dout.dim())]
-        dbias = dout.sum(dims).contiguous()
-        if ctx.group is not None:
-            dist.all_reduce(dbias, group=ctx.group)
-        return dout, dbias, None, None
+def _wait(pending: list[Pending]) -> None:
+    """Wait for what a deleted layer's network has started."""
+    if dist.is_initialized():
+        for each in tuple(pending):
+            each.wait()

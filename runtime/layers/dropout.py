@@ -1,8 +1,8 @@
-"""Dropout that is the same on every grid: what is dropped is a function of its place.
+"""Dropout that is the same on every grid: a word's mask is a function of its place.
 
-The mask of a word depends on a seed, on how often the layer ran, and on the place of
-the word in the whole tensor, so P ranks drop what one rank would. The mask is not the
-one that torch would draw.
+The mask depends on a seed, on how often the layer ran, and on the place of the word in
+the whole tensor. So P ranks drop what one rank would drop. The mask is not the one that
+torch would draw.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ MIXES = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
 
 class Dropout(nn.Module):
-    """`torch.nn.Dropout` on shares; with `dims` 2 whole channels, as `Dropout1d/2d/3d`.
+    """`torch.nn.Dropout` on shards; with `dims` 2 whole channels, as `Dropout1d/2d/3d`.
 
-    The seed is drawn from rank 0's generator when the layer is made.
+    The seed is drawn from rank 0's generator when the layer is created.
     """
 
     def __init__(self, p: float, layout: Layout, dims: int | None = None) -> None:
@@ -34,23 +34,23 @@ class Dropout(nn.Module):
         dist.broadcast_object_list(seed, src=0)
         self.seed = seed[0]
 
-    def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """The share without what is dropped, scaled up by what is kept on average."""
+    def forward(self, shard: torch.Tensor) -> torch.Tensor:
+        """The shard with words dropped, scaled so that the mean stays."""
         if not self.training or self.p == 0:
-            return share
+            return shard
         self.calls += 1
         if self.p == 1:
-            return share * 0
+            return shard * 0
         drawn = draws(self.seed * 2**20 + self.calls, self.whole, self.box)
         keep = drawn >= int(self.p * 2**53)
-        mask = keep.reshape(self.each).to(share.device, share.dtype)
-        return share * (mask / (1 - self.p))
+        mask = keep.reshape(self.each).to(shard.device, shard.dtype)
+        return shard * (mask / (1 - self.p))
 
 
 def draws(
     seed: int, whole: tuple[int, ...], box: tuple[tuple[int, int], ...]
 ) -> torch.Tensor:
-    """Numbers from 0 to 2**53 for the words of a box: splitmix64 of seed and place."""
+    """A number from 0 to 2**53 for each word of a box: splitmix64 of seed and place."""
     place = torch.zeros((), dtype=torch.int64)
     for extent, (low, high) in zip(whole, box, strict=True):
         place = place.unsqueeze(-1) * extent + torch.arange(low, high)
@@ -59,6 +59,6 @@ def draws(
 
 def _mixed(numbers: torch.Tensor) -> torch.Tensor:
     numbers = numbers + GOLDEN
-    for bits, factor in MIXES:  # shifts are arithmetic: clear what they fill in
+    for bits, factor in MIXES:  # `>>` is arithmetic, so clear the bits that it fills in
         numbers = (numbers ^ ((numbers >> bits) & (2 ** (64 - bits) - 1))) * factor
     return numbers ^ ((numbers >> 31) & (2**33 - 1))

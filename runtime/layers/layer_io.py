@@ -1,65 +1,52 @@
-"""What a layer is given and what it gives, as boxes of the ranks.
+"""The layouts of a planned layer's input and output, and their DTensors.
 
-A convolution is given In and gives Out. A transposed one is planned as the pass
-backward-data of a convolution: it is given that one's Out and gives its In, where the
-rows that no kernel meets are zero. Ranks beyond the grid own nothing.
+A convolution reads In and writes Out. A transposed convolution is planned as the
+backward-data pass of a convolution: it reads Out and writes In, where the rows that no
+kernel window reads are zero. Ranks beyond the grid own nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
+from synth.runtime.comm.redistribute import Layout
 from synth.runtime.grid.boxes import Box, Interval, Window, source_rows
-from synth.runtime.grid.process_grid import At, coordinates, grid_size
+from synth.runtime.grid.dtensor_placements import placements_of, require_placements
+from synth.runtime.grid.process_grid import At, coordinates, grid_size, rank_of
+from synth.runtime.layers.layer_program import LayerProgram
 
 
-class Side(NamedTuple):
-    """One end of a layer."""
-
-    name: str  # "In" or "Out", as the user sees the layer
-    whole: tuple[int, ...]
-    boxes: tuple[Box, ...]  # by rank
-
-    @property
-    def mine(self) -> Box:
-        """The box of this rank."""
-        return self.boxes[dist.get_rank()]
-
-    def box(self, at: At) -> Box:
-        """The box of a rank, where that alone is its coordinate."""
-        return self.boxes[at["rank"]]
-
-
-def by_rank(owned: Callable[[At], Box], grid: dict[str, int]) -> tuple[Box, ...]:
-    """The boxes of all ranks; those without a place on the grid own nothing."""
+def boxes_by_rank(owned: Callable[[At], Box], grid: dict[str, int]) -> tuple[Box, ...]:
+    """The boxes of all ranks; those beyond the grid own nothing."""
     used, ranks = grid_size(grid), dist.get_world_size()
     boxes = [owned(coordinates(rank, grid)) for rank in range(used)]
     nothing = tuple((0, 0) for _ in boxes[0])
     return tuple(boxes) + (nothing,) * (ranks - used)
 
 
-def sides(program: Any) -> tuple[Side, Side]:
-    """What an emitted layer is given, and what it gives."""
+def layer_layouts(program: LayerProgram) -> tuple[Layout, Layout]:
+    """The layouts of a layer's input and output, as the user sees the layer."""
     ins, outs = (
-        by_rank(owned, program.GRID) for owned in (program.owned_in, program.owned_out)
+        boxes_by_rank(owned, program.grid)
+        for owned in (program.owned_in, program.owned_out)
     )
-    rows: tuple[int, ...] | None = getattr(program, "TRANSPOSED", None)
+    rows = program.transposed_rows
     if rows is None:
-        given = Side("In", tuple(program.IN_SHAPE), ins)
-        return given, Side("Out", tuple(program.OUT_SHAPE), outs)
-    plain = len(program.IN_SHAPE) - len(rows)
-    windows = tuple(program.WINDOWS.values())
-    wide = tuple((*box[:plain], *_wide(box[plain:], windows, rows)) for box in ins)
-    whole = (*program.IN_SHAPE[:plain], *rows)
-    return Side("In", tuple(program.OUT_SHAPE), outs), Side("Out", whole, wide)
+        return Layout(program.in_shape, ins), Layout(program.out_shape, outs)
+    plain = len(program.in_shape) - len(rows)
+    windows = tuple(program.windows.values())
+    wide = tuple((*box[:plain], *_all_rows(box[plain:], windows, rows)) for box in ins)
+    whole = (*program.in_shape[:plain], *rows)
+    return Layout(program.out_shape, outs), Layout(whole, wide)
 
 
-def _wide(box: Box, windows: Sequence[Window], rows: Sequence[int]) -> Box:
-    """Intervals of rows that kernels meet as intervals of all rows."""
+def _all_rows(box: Box, windows: Sequence[Window], rows: Sequence[int]) -> Box:
+    """Intervals of rows that windows read, as intervals of all rows."""
 
     def end(row: int, window: Window, extent: int) -> int:
         if row in (0, window.size):
@@ -70,18 +57,57 @@ def _wide(box: Box, windows: Sequence[Window], rows: Sequence[int]) -> Box:
     return tuple((end(low, w, n), end(high, w, n)) for (low, high), w, n in trios)
 
 
-def spread(
-    share: torch.Tensor, met: Box, box: Box, windows: Sequence[Window]
+def insert_unread_rows(
+    shard: torch.Tensor, read: Box, box: Box, windows: Sequence[Window]
 ) -> torch.Tensor:
-    """The rows that kernels meet among all rows of a box, the others zero."""
+    """The rows that windows read (`read`) among all rows of a box; the rest is 0."""
     plain = len(box) - len(windows)
     for dim, window in enumerate(windows, plain):
-        rows: Interval = met[dim]
+        rows: Interval = read[dim]
         low, high = box[dim]
         if high - low == rows[1] - rows[0]:
             continue
-        sizes = (*share.shape[:dim], high - low, *share.shape[dim + 1 :])
+        sizes = (*shard.shape[:dim], high - low, *shard.shape[dim + 1 :])
         index = torch.tensor(source_rows(rows, window), dtype=torch.int64) - low
-        index = index.to(share.device)
-        share = share.new_zeros(sizes).index_copy(dim, index, share)
-    return share
+        index = index.to(shard.device)
+        shard = shard.new_zeros(sizes).index_copy(dim, index, shard)
+    return shard
+
+
+# -- DTensors --------------------------------------------------------------------------
+
+
+def forward_dtensor(layer: Any, whole: DTensor) -> torch.Tensor:
+    """The output of a layer as a DTensor, from its input as a DTensor."""
+    owned = _owner(layer, "In")
+    require_placements(layer.name, whole, owned, layer.program.grid)
+    mesh, places = layer_placements(layer, "Out", whole.device.type)
+    out = layer.forward(whole.to_local())
+    extents = layer.output.whole
+    return DTensor.from_local(
+        out,
+        mesh,
+        places,
+        run_check=False,
+        shape=torch.Size(extents),
+        stride=torch.empty(extents, device="meta").stride(),
+    )
+
+
+def layer_placements(layer: Any, tensor: str, device: str) -> tuple[Any, list[Any]]:
+    """(mesh, placements) of a layer's "In" or "Out"; see `DistributedLayer`."""
+    whole = (layer.input if tensor == "In" else layer.output).whole
+    owned, grid = _owner(layer, tensor), layer.program.grid
+    return placements_of(layer.name, tensor, owned, whole, grid, device)
+
+
+def _owner(layer: Any, tensor: str) -> Callable[[At], Box]:
+    """Who owns what of "In" or "Out". A DTensor has no idle ranks."""
+    grid = layer.program.grid
+    if dist.get_world_size() > grid_size(grid):
+        raise ValueError(
+            f"{layer.name}: the plan leaves ranks idle, which no DTensor says;"
+            " give and take local shards"
+        )
+    boxes: tuple[Box, ...] = (layer.input if tensor == "In" else layer.output).boxes
+    return lambda at: boxes[rank_of(at, grid)]

@@ -1,24 +1,52 @@
-"""A planned layer in a network, with the moves into its ownership."""
+"""Planned layers and pooling in a network, with the redistribution of their inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from synth.runtime.comm.redistribute import Count, Layout, even, move
+from synth.runtime.comm.redistribute import Count, Layout, even, redistribute
 from synth.runtime.grid.boxes import Box, cut, shape, source_rows
 from synth.runtime.layers.distributed_layer import DistributedLayer
-from synth.runtime.layers.step import Step, turned
+from synth.runtime.layers.step import Step, permuted
 
 
-class Planned(Step):
-    """A planned layer, with the moves into its ownership.
+class PlannedBoxes(NamedTuple):
+    """What every rank owns before and after a pooling, as a network plan says."""
+
+    before: tuple[Box, ...]
+    after: tuple[Box, ...]
+
+
+class RedistributedStep(Step):
+    """A step whose input is first redistributed to the layout that the step wants."""
+
+    def __init__(
+        self, step: Step, source: Layout, wanted: Layout, count: Count
+    ) -> None:
+        super().__init__()
+        self.step, self.source, self.wanted, self.count = step, source, wanted, count
+        self.layout = step.layout
+
+    def forward(self, shard: torch.Tensor) -> torch.Tensor:
+        """The shard of the result."""
+        shard = redistribute(shard, self.source, self.wanted, self.count)
+        result: torch.Tensor = self.step(shard)
+        return result
+
+
+class PlannedLayer(Step):
+    """A planned layer, with the redistributions before and after it.
 
     shapes: parameter -> its shape in the user's model. A linear layer on more than
-    samples and features is planned as a convolution with a kernel of one, so `source`
-    then has its channels last.
+        samples and features is planned as a convolution with a kernel of one. Then the
+        channels of `source` are the last dimension.
+
+    The input is redistributed to `aligned`, loses the rows that no window reads, gets
+    (group, channel) as two dimensions, and is redistributed to the layer's own layout.
     """
 
     def __init__(
@@ -31,50 +59,47 @@ class Planned(Step):
         super().__init__()
         self.module, self.count, self.shapes = module, count, dict(shapes)
         dims = len(source.whole)
-        self.last = module.kernel_dims > 0 and len(shapes["weight"]) == 2
-        self.first = (0, dims - 1, *range(1, dims - 1))  # the order with channels first
-        self.source = turned(source, self.first) if self.last else source
-        source = self.source
+        self.channels_last = module.kernel_dims > 0 and len(shapes["weight"]) == 2
+        self.to_first = (0, dims - 1, *range(1, dims - 1))
+        self.source = permuted(source, self.to_first) if self.channels_last else source
         program = module.program
-        self.windows = tuple(getattr(program, "WINDOWS", {}).values())
-        self.grouped = len(program.KER_SHAPE) == module.kernel_dims + 3
-        if hasattr(program, "TRANSPOSED"):
-            self.windows = ()  # every row of the input is read
-        given, whole = module.given, module.result.whole
-        self.wanted = Layout(given.whole, given.boxes)
+        transposed = program.transposed_rows is not None  # it reads every row
+        self.windows = () if transposed else tuple(program.windows.values())
+        self.grouped = module.grouped
+        self.wanted, whole = module.input, module.output.whole
         self.flat = self._flat() if self.grouped else None
         straight = self.flat is not None or not self.grouped
-        self.aligned = source if straight else split(source, given.whole[1])
-        self.inner = Layout(whole, module.result.boxes)
+        groups = self.wanted.whole[1]
+        self.aligned = self.source if straight else group_aligned(self.source, groups)
+        self.inner = module.output
         self.layout = self.inner
         if self.grouped:
-            self.joint = joined(self.inner)
+            self.joint = channel_runs(self.inner)
             self.layout = Layout(
                 (whole[0], whole[1] * whole[2], *whole[3:]),
-                tuple(_join(box, whole[2]) for box in self.joint.boxes),
+                tuple(_merged(box, whole[2]) for box in self.joint.boxes),
             )
-        if self.last:
-            self.layout = turned(self.layout, _back(self.first))
+        if self.channels_last:
+            self.layout = permuted(self.layout, _inverse(self.to_first))
 
-    def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """This rank's share of Out, from the share of In as it lay before."""
-        share = share.permute(self.first) if self.last else share
-        share = move(share, self.source, self.aligned, self.count)
-        lies = self.aligned
+    def forward(self, shard: torch.Tensor) -> torch.Tensor:
+        """This rank's shard of Out, from its shard of In in the layout `source`."""
+        shard = shard.permute(self.to_first) if self.channels_last else shard
+        shard = redistribute(shard, self.source, self.aligned, self.count)
+        layout = self.aligned
         if self.grouped and self.flat is None:
-            groups = self.module.given.whole[1]
-            lies = _split_boxes(lies, groups)
-            share = share.reshape(shape(lies.mine))
-        share, lies = self.rows_read(share, lies)
-        share = move(share, lies, self.flat or self.wanted, self.count)
-        out: torch.Tensor = self.module(share.reshape(shape(self.wanted.mine)))
+            layout = _with_groups(layout, self.wanted.whole[1])
+            shard = shard.reshape(shape(layout.mine))
+        shard, layout = self.without_unread_rows(shard, layout)
+        shard = redistribute(shard, layout, self.flat or self.wanted, self.count)
+        out: torch.Tensor = self.module(shard.reshape(shape(self.wanted.mine)))
         if self.grouped:
-            out = move(out, self.inner, self.joint, self.count)
+            out = redistribute(out, self.inner, self.joint, self.count)
             out = out.reshape(shape(self.layout.mine))
-        return out.permute(_back(self.first)) if self.last else out
+        return out.permute(_inverse(self.to_first)) if self.channels_last else out
 
     def prefetch(self) -> None:
-        """Start to gather Ker before the next `forward`; see `DistributedLayer`."""
+        """Start to gather Ker for the next `forward`; see `DistributedLayer`."""
         if not self._forward_pre_hooks:
             self.module.prefetch()
 
@@ -84,8 +109,8 @@ class Planned(Step):
         return {n: values.reshape(self.shapes[n]) for n, values in state.items()}
 
     def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Take the own shares of what the user's layer saved."""
-        ones = [1] * self.module.kernel_dims if self.last else []
+        """Copy the own shards of what the user's layer saved."""
+        ones = [1] * self.module.kernel_dims if self.channels_last else []
         self.module.load_full_state_dict(
             {
                 n: values.reshape(*values.shape, *ones) if n == "weight" else values
@@ -94,56 +119,72 @@ class Planned(Step):
         )
 
     def _flat(self) -> Layout | None:
-        """Where In is wanted, if (group, channel) are runs of channels everywhere."""
+        """The wanted In with merged channels, if these are runs of channels."""
         whole, boxes = self.wanted.whole, self.wanted.boxes
         if not all(b[1][1] - b[1][0] <= 1 or b[2] == (0, whole[2]) for b in boxes):
             return None
         flat = (whole[0], whole[1] * whole[2], *whole[3:])
-        return Layout(flat, tuple(_join(box, whole[2]) for box in boxes))
+        return Layout(flat, tuple(_merged(box, whole[2]) for box in boxes))
 
-    def rows_read(
-        self, share: torch.Tensor, lies: Layout
+    def without_unread_rows(
+        self, shard: torch.Tensor, layout: Layout
     ) -> tuple[torch.Tensor, Layout]:
-        """Leave out the rows that no kernel reads: In does not count them."""
-        boxes = [list(box) for box in lies.boxes]
-        plain = len(lies.whole) - len(self.windows)
+        """Drop the rows that no window reads: the layer's In does not count them."""
+        boxes = [list(box) for box in layout.boxes]
+        plain = len(layout.whole) - len(self.windows)
         for dim, window in enumerate(self.windows, plain):
             rows = source_rows((0, window.size), window)
-            if rows == list(range(lies.whole[dim])):
+            if rows == list(range(layout.whole[dim])):
                 continue
-            low, high = lies.mine[dim]
+            low, high = layout.mine[dim]
             mine = [row - low for row in rows if low <= row < high]
-            index = torch.tensor(mine, dtype=torch.int64, device=share.device)
-            share = share.index_select(dim, index)
+            index = torch.tensor(mine, dtype=torch.int64, device=shard.device)
+            shard = shard.index_select(dim, index)
             for box in boxes:
                 low, high = (sum(row < end for row in rows) for end in box[dim])
                 box[dim] = (low, high)
-        return share, Layout(lies.whole, tuple(map(tuple, boxes)))
+        return shard, Layout(layout.whole, tuple(map(tuple, boxes)))
 
 
-def _back(order: Sequence[int]) -> list[int]:
-    """The order that undoes an order."""
-    return [order.index(dim) for dim in range(len(order))]
+class PlannedLinearOnMap(PlannedLayer):
+    """A linear layer of a feature map, planned as a convolution that covers the map.
+
+    Its output is (samples, features), and its weight is flat in the user's model.
+    """
+
+    def __init__(
+        self,
+        layer: DistributedLayer,
+        source: Layout,
+        count: Count,
+        shapes: Mapping[str, Sequence[int]],
+    ) -> None:
+        whole = tuple(layer.program.ker_shape)
+        super().__init__(layer, source, count, {**shapes, "weight": whole})
+        self.layout = Layout(
+            self.inner.whole[:2], tuple(box[:2] for box in self.inner.boxes)
+        )
+
+    def forward(self, shard: torch.Tensor) -> torch.Tensor:
+        """This rank's shard of the features."""
+        return super().forward(shard).reshape(shape(self.layout.mine))
+
+    def full_state_dict(self) -> dict[str, torch.Tensor]:
+        """What torch's own linear layer would save, on every rank."""
+        state = super().full_state_dict()
+        return {**state, "weight": state["weight"].flatten(1)}
+
+    def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Copy the own shards of what torch's own linear layer saved."""
+        weight = state["weight"].reshape(tuple(self.shapes["weight"]))
+        super().load_full_state_dict({**state, "weight": weight})
 
 
-def _split_boxes(lies: Layout, groups: int) -> Layout:
-    """Channels as (group, channel of the group), where boxes are so aligned."""
-    size = lies.whole[1] // groups
-
-    def box(one: Box) -> Box:
-        low, high = one[1]
-        if low // size == (high - 1) // size and high > low:
-            first = low // size
-            inside = (low - first * size, high - first * size)
-            return (one[0], (first, first + 1), inside, *one[2:])
-        return (one[0], (low // size, high // size), (0, size), *one[2:])
-
-    whole = (lies.whole[0], groups, size, *lies.whole[2:])
-    return Layout(whole, tuple(map(box, lies.boxes)))
+# -- channels and groups ---------------------------------------------------------------
 
 
-def split(source: Layout, groups: int) -> Layout:
-    """The same layout if channels are boxes of (group, channel), else cut samples."""
+def group_aligned(source: Layout, groups: int) -> Layout:
+    """`source` if its channels are boxes of (group, channel), else a cut of samples."""
     size = source.whole[1] // groups
 
     def fits(box: Box) -> bool:
@@ -159,15 +200,37 @@ def split(source: Layout, groups: int) -> Layout:
     return Layout(source.whole, tuple((low_high, *rest) for low_high in samples))
 
 
-def joined(inner: Layout) -> Layout:
-    """The same layout if (group, channel) are runs of channels, else an even one."""
+def channel_runs(inner: Layout) -> Layout:
+    """`inner` if its (group, channel) boxes are runs of channels, else an even one."""
     size = inner.whole[2]
     if all(b[1][1] - b[1][0] <= 1 or b[2] == (0, size) for b in inner.boxes):
         return inner
     return even(inner.whole)
 
 
-def _join(box: Box, size: int) -> Box:
+def _inverse(order: Sequence[int]) -> list[int]:
+    """The permutation that undoes another."""
+    return [order.index(dim) for dim in range(len(order))]
+
+
+def _with_groups(layout: Layout, groups: int) -> Layout:
+    """Channels as (group, channel of the group), for aligned boxes."""
+    size = layout.whole[1] // groups
+
+    def box(one: Box) -> Box:
+        low, high = one[1]
+        if low // size == (high - 1) // size and high > low:
+            first = low // size
+            inside = (low - first * size, high - first * size)
+            return (one[0], (first, first + 1), inside, *one[2:])
+        return (one[0], (low // size, high // size), (0, size), *one[2:])
+
+    whole = (layout.whole[0], groups, size, *layout.whole[2:])
+    return Layout(whole, tuple(map(box, layout.boxes)))
+
+
+def _merged(box: Box, size: int) -> Box:
+    """A box of (group, channel of `size`) as a box of channels."""
     (low, high), (first, last) = box[1], box[2]
     run = (low * size + first, max(low, high - 1) * size + last)
     return (box[0], run if high > low else (low * size, low * size), *box[3:])

@@ -1,6 +1,6 @@
-"""What a network does between its planned layers, on shares: sums, joins, reshaping.
+"""Steps of a network between its planned layers, on shards: sums, joins, reshaping.
 
-Each step is made for the layouts of its inputs and tells that of its output.
+Each step is created for the layouts of its inputs and has the layout of its output.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from synth.runtime.comm.gradient_buckets import Shared
 from synth.runtime.comm.redistribute import (
     Count,
     Layout,
-    SumBack,
-    broadcast,
+    SumGradient,
+    broadcast_layout,
     even,
-    everywhere,
-    move,
+    redistribute,
+    replicated,
 )
 from synth.runtime.grid.boxes import Box, Interval, shape
-from synth.runtime.layers.replicated_params import Held
+from synth.runtime.layers.replicated_params import ReplicatedParams
 
 
 class Step(nn.Module):
-    """A part of a network: shares in, a share of `layout` out."""
+    """A part of a network: takes shards, returns a shard of `layout`."""
 
     layout: Layout
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """Entry -> what the module that this stands for would save, on every rank."""
+        """Entry -> what the module that this replaces would save, on every rank."""
         held: Any = getattr(self, "module", None)
         if held is None:
             return {}
@@ -46,7 +46,7 @@ class Step(nn.Module):
         return state
 
     def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Take the own parts of what that module saved."""
+        """Copy the own parts of what that module saved."""
         held: Any = getattr(self, "module", None)
         if hasattr(held, "load_full_state_dict"):
             held.load_full_state_dict(state)
@@ -54,11 +54,11 @@ class Step(nn.Module):
             held.load_state_dict(state)
 
 
-class Local(Step):
-    """Something done to every word by itself; other operands come to the first.
+class Elementwise(Step):
+    """A function of every word by itself; other operands come to the largest one.
 
-    call: takes shares of `layouts`, then the parameters of `module`. Operands may be
-    broadcast, so that ranks with the same samples and channels get the same words.
+    call: takes shards of `layouts`, then the parameters of `module`. Operands may be
+        broadcast, so that ranks with the same samples and channels get the same words.
     """
 
     def __init__(
@@ -66,67 +66,69 @@ class Local(Step):
         call: Callable[..., Any],
         layouts: Sequence[Layout],
         count: Count,
-        module: Held | None = None,
+        module: ReplicatedParams | None = None,
     ) -> None:
         super().__init__()
         self.call, self.layouts, self.count = call, layouts, count
         self.layout = largest(layouts)
-        self.wanted = [broadcast(self.layout, lies.whole) for lies in layouts]
+        self.wanted = [broadcast_layout(self.layout, each.whole) for each in layouts]
         self.module = module
 
-    def forward(self, *shares: torch.Tensor) -> torch.Tensor:
-        """The share of the result."""
-        trios = zip(shares, self.layouts, self.wanted, strict=True)
-        here = [move(share, lies, to, self.count) for share, lies, to in trios]
-        own = [] if self.module is None else self.module.all()
-        result: torch.Tensor = self.call(*here, *own)
+    def forward(self, *shards: torch.Tensor) -> torch.Tensor:
+        """The shard of the result."""
+        trios = zip(shards, self.layouts, self.wanted, strict=True)
+        here = [redistribute(each, own, to, self.count) for each, own, to in trios]
+        params = [] if self.module is None else self.module.all()
+        result: torch.Tensor = self.call(*here, *params)
         return result
 
 
 def largest(layouts: Sequence[Layout]) -> Layout:
     """The layout with the most words, the first of them."""
-    return max(layouts, key=lambda lies: math.prod(lies.whole))
+    return max(layouts, key=lambda layout: math.prod(layout.whole))
 
 
-class Inside(Step):
-    """A module that acts on shares where they lie."""
+class OnShards(Step):
+    """A module that takes and returns shards of one layout."""
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         super().__init__()
         self.module, self.layout = module, layout
 
-    def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """The share of the result."""
-        result: torch.Tensor = self.module(share)
+    def forward(self, shard: torch.Tensor) -> torch.Tensor:
+        """The shard of the result."""
+        result: torch.Tensor = self.module(shard)
         return result
 
 
-class Turned(Step):
-    """Dimensions in another order; nothing moves."""
+class Permute(Step):
+    """Dimensions in another order; no words move."""
 
     def __init__(self, source: Layout, order: Sequence[int]) -> None:
         super().__init__()
         self.order = tuple(order)
-        self.layout = turned(source, order)
+        self.layout = permuted(source, order)
 
-    def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """The share of the result."""
-        return share.permute(self.order)
+    def forward(self, shard: torch.Tensor) -> torch.Tensor:
+        """The shard of the result."""
+        return shard.permute(self.order)
 
 
-def turned(lies: Layout, order: Sequence[int]) -> Layout:
+def permuted(layout: Layout, order: Sequence[int]) -> Layout:
     """The same words with their dimensions in another order."""
-    whole = tuple(lies.whole[dim] for dim in order)
-    return Layout(whole, tuple(tuple(box[dim] for dim in order) for box in lies.boxes))
+    whole = tuple(layout.whole[dim] for dim in order)
+    boxes = tuple(tuple(box[dim] for dim in order) for box in layout.boxes)
+    return Layout(whole, boxes)
 
 
-class Joined(Step):
-    """A concatenation along a dimension.
+class Concat(Step):
+    """Tensors concatenated along a dimension.
 
-    counts: of the words that are received of each part. places: of each part among the
-    arguments of `forward`. wanted: the layout of the result. By default ranks hold what
-    they hold of the first part, and along the dimension as large a fraction of the
-    whole: where that part is not cut along it, nothing of it moves.
+    counts: of the words that are received of each part.
+    places: of each part among the arguments of `forward`.
+    wanted: the layout of the result. By default a rank holds its box of the first part
+        along the other dimensions, and along `dim` the same fraction of the whole. If
+        the first part is not cut along `dim`, no words of it move.
     """
 
     def __init__(
@@ -143,23 +145,23 @@ class Joined(Step):
         self.layout = wanted or _like_first(layouts, dim)
         self.wanted: list[Layout] = []
         start = 0
-        for lies in layouts:
-            size, boxes = lies.whole[dim], self.layout.boxes
+        for layout in layouts:
+            size, boxes = layout.whole[dim], self.layout.boxes
             parts = tuple(_with(b, dim, _inside(b[dim], start, size)) for b in boxes)
-            self.wanted.append(Layout(lies.whole, parts))
+            self.wanted.append(Layout(layout.whole, parts))
             start += size
 
-    def forward(self, *shares: torch.Tensor) -> torch.Tensor:
-        """The share of the result."""
-        given = [shares[place] for place in self.places]
+    def forward(self, *shards: torch.Tensor) -> torch.Tensor:
+        """The shard of the result."""
+        given = [shards[place] for place in self.places]
         parts = zip(given, self.layouts, self.wanted, self.counts, strict=True)
-        return torch.cat([move(*part) for part in parts], self.dim)
+        return torch.cat([redistribute(*part) for part in parts], self.dim)
 
 
 def _like_first(layouts: Sequence[Layout], dim: int) -> Layout:
     """The layout of the first part, scaled along a dimension to all parts."""
     first = layouts[0]
-    total = sum(lies.whole[dim] for lies in layouts)
+    total = sum(layout.whole[dim] for layout in layouts)
     boxes = (
         _with(box, dim, _scaled(box[dim], first.whole[dim], total))
         for box in first.boxes
@@ -178,37 +180,38 @@ def _scaled(interval: Interval, size: int, total: int) -> Interval:
 
 
 def _inside(interval: Interval, start: int, size: int) -> Interval:
-    """What an interval of the joined has of one of the parts."""
+    """The part of an interval of the result that comes from one of the tensors."""
     low, high = (min(max(end - start, 0), size) for end in interval)
     return low, high
 
 
 class Flatten(Step):
-    """(b, c, *spatial) as (b, c·spatial), once no rank holds a part of a position's."""
+    """(b, c, *spatial) as (b, c·spatial). Cut spatial dimensions are joined before."""
 
     def __init__(self, source: Layout, count: Count) -> None:
         super().__init__()
         self.source, self.count = source, count
         frame = tuple((0, extent) for extent in source.whole[2:])
         straight = all(box[2:] == frame for box in source.boxes)
-        self.lies = source if straight else even(source.whole)
+        self.wanted = source if straight else even(source.whole)
         size = math.prod(source.whole[2:])
         self.layout = Layout(
             (source.whole[0], source.whole[1] * size),
-            tuple((b[0], (b[1][0] * size, b[1][1] * size)) for b in self.lies.boxes),
+            tuple((b[0], (b[1][0] * size, b[1][1] * size)) for b in self.wanted.boxes),
         )
 
-    def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """The share of the flat."""
-        share = move(share, self.source, self.lies, self.count)
-        return share.reshape(shape(self.layout.mine))
+    def forward(self, shard: torch.Tensor) -> torch.Tensor:
+        """The shard of the result."""
+        shard = redistribute(shard, self.source, self.wanted, self.count)
+        return shard.reshape(shape(self.layout.mine))
 
 
-class Gathered(Step):
-    """Something that every rank does to the whole, keeping a part of the result.
+class GatheredStep(Step):
+    """A function that every rank computes from the whole inputs; it keeps a part.
 
-    For what cannot be cut. `call` takes the whole tensors, then the parameters of
-    `held`; a `module` is called instead. Gradients of either are summed over the ranks.
+    For functions that cannot be cut. `call` takes the whole tensors, then the
+    parameters of `params`. If there is a `module`, that is called instead. Gradients of
+    the parameters of either are summed over the ranks.
     """
 
     def __init__(
@@ -217,38 +220,42 @@ class Gathered(Step):
         layouts: Sequence[Layout],
         out: Sequence[int],
         count: Count,
-        held: Held | None = None,
+        params: ReplicatedParams | None = None,
         module: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.call, self.layouts, self.count = call, layouts, count
-        self.plain = copy.deepcopy(module)  # the user's stays as it is
-        self.module = held if module is None else self.plain
+        self.plain = copy.deepcopy(module)  # the user's module does not change
+        self.module = params if module is None else self.plain
         self.sums_gradients = True
         self.layout = even(out)
 
-    def hand_over(self) -> list[Shared]:
-        """The parameters whose gradients the caller sums from now on; see `Buckets`."""
+    def release_shared(self) -> list[Shared]:
+        """The replicated parameters, whose gradients the caller sums from now on."""
         self.sums_gradients = False
-        held = () if self.plain is None else self.plain.parameters()
+        params = () if self.plain is None else self.plain.parameters()
         everyone = tuple(range(dist.get_world_size()))
-        return [Shared(each, everyone) for each in held]
+        return [Shared(each, everyone) for each in params]
 
-    def forward(self, *shares: torch.Tensor) -> torch.Tensor:
-        """The own part of what the whole gives."""
-        pairs = zip(shares, self.layouts, strict=True)
-        whole = [move(s, lies, everywhere(lies.whole), self.count) for s, lies in pairs]
+    def forward(self, *shards: torch.Tensor) -> torch.Tensor:
+        """The own part of the result."""
+        pairs = zip(shards, self.layouts, strict=True)
+        whole = [
+            redistribute(shard, layout, replicated(layout.whole), self.count)
+            for shard, layout in pairs
+        ]
         if self.plain is not None and not self.sums_gradients:
             result = self.plain(*whole)
         elif self.plain is not None:
             summed = {
-                name: SumBack.apply(values, None)  # type: ignore[no-untyped-call]
+                name: SumGradient.apply(values, None)  # type: ignore[no-untyped-call]
                 for name, values in self.plain.named_parameters()
             }
             result = torch.func.functional_call(self.plain, summed, tuple(whole))
         else:
-            own = self.module.all() if isinstance(self.module, Held) else []
-            result = self.call(*whole, *own)
-        low_high = tuple(slice(*interval) for interval in self.layout.mine)
-        part: torch.Tensor = result[low_high].contiguous()
+            held = self.module
+            params = held.all() if isinstance(held, ReplicatedParams) else []
+            result = self.call(*whole, *params)
+        mine = tuple(slice(*interval) for interval in self.layout.mine)
+        part: torch.Tensor = result[mine].contiguous()
         return part

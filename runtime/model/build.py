@@ -10,17 +10,21 @@ import torch
 import torch.distributed as dist
 from torch import fx, nn
 
-from synth.runtime.comm.redistribute import Count, Layout, even, everywhere
-from synth.runtime.grid.word_counter import TrafficCounter
+from synth.runtime.comm.redistribute import Count, Layout, even, replicated
+from synth.runtime.kernels.context import Context
 from synth.runtime.layers.distributed_layer import DistributedLayer
-from synth.runtime.layers.placed import Brought, OnMap, Place
-from synth.runtime.layers.planned_layer import Planned
-from synth.runtime.layers.step import Gathered, Step
+from synth.runtime.layers.planned_layer import (
+    PlannedBoxes,
+    PlannedLayer,
+    PlannedLinearOnMap,
+    RedistributedStep,
+)
+from synth.runtime.layers.step import GatheredStep, Step
 from synth.runtime.model.calls import Call, node_shape
 from synth.runtime.model.operators import Kind, Operator, Operators
 from synth.runtime.model.step_choice import choose_step, hold
 
-Make = Callable[[str, nn.Module, tuple[int, ...]], DistributedLayer | None]
+Make = Callable[[str, nn.Module, tuple[int, ...], Context], DistributedLayer | None]
 # what keeps the shape of its input and computes it where it lies
 IN_PLACE: tuple[Kind, ...] = (
     *("elementwise", "same", "prelu", "dropout"),
@@ -31,7 +35,8 @@ IN_PLACE: tuple[Kind, ...] = (
 class Builder:
     """The steps of a network, and what connects them.
 
-    make: the planned layer for a name, a module and the shape of its input, or None.
+    make: the planned layer for a name, a module, the shape of its input and the
+        context of the network, or None.
     refuse: raise `ValueError` for a call that could only be computed from the whole.
     places: node -> the boxes of all ranks before and after a layer without weights.
 
@@ -46,11 +51,11 @@ class Builder:
         model: nn.Module,
         graph: fx.Graph,
         make: Make,
-        traffic: TrafficCounter,
-        places: Mapping[str, Place],
+        context: Context,
+        places: Mapping[str, PlannedBoxes],
         refuse: bool,
     ) -> None:
-        self.make, self.traffic, self.places = make, traffic, places
+        self.make, self.context, self.places = make, context, places
         self.refuse, self.training = refuse, model.training
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.modules = dict(model.named_modules())
@@ -115,9 +120,18 @@ class Builder:
             step = self._placed(call, operator, layouts, place)
         elif operator.kind == "cat":
             wanted = self._wanted_by_reader(call.node)
-            step = choose_step(call, operator, layouts, self._counter, wanted)
+            step = choose_step(
+                call,
+                operator,
+                layouts,
+                self._counter,
+                self.context.process_groups,
+                wanted,
+            )
         else:
-            step = choose_step(call, operator, layouts, self._counter)
+            step = choose_step(
+                call, operator, layouts, self._counter, self.context.process_groups
+            )
         return step or self._gathered(call, layouts)
 
     def _planned(self, call: Call, layouts: Mapping[fx.Node, Layout]) -> Step | None:
@@ -132,7 +146,7 @@ class Builder:
         values = {n: p.detach() for n, p in given.items()}
         shapes = {name: each.shape for name, each in values.items()}
         flat = len(source.whole) > 2 and len(call.out) == 2
-        kind = OnMap if flat else Planned
+        kind = PlannedLinearOnMap if flat else PlannedLayer
         step = kind(made, source, self._counter(call.name), shapes)
         step.load_full_state_dict(values)
         for each, parameter in given.items():
@@ -144,7 +158,7 @@ class Builder:
         name = str(call.node.target)
         if name not in self.ready:
             assert call.module is not None
-            self.ready[name] = self.make(name, call.module, whole)
+            self.ready[name] = self.make(name, call.module, whole, self.context)
         return self.ready[name]
 
     def _placed(
@@ -152,18 +166,24 @@ class Builder:
         call: Call,
         operator: Operator,
         layouts: Mapping[fx.Node, Layout],
-        place: Place,
+        place: PlannedBoxes,
     ) -> Step | None:
         """A pooling or resizing in the boxes that the plan gives it."""
         ((node, source),) = layouts.items()
         wanted = Layout(source.whole, place.before)
-        step = choose_step(call, operator, {node: wanted}, self._halo_counter)
+        step = choose_step(
+            call,
+            operator,
+            {node: wanted},
+            self._halo_counter,
+            self.context.process_groups,
+        )
         if step is None:
             return None
-        lay_out: Any = getattr(step, "lay_out", None)
-        if lay_out is not None:
-            lay_out(place.after)
-        return Brought(step, source, wanted, self._counter(call.name))
+        set_boxes: Any = getattr(step, "set_boxes", None)
+        if set_boxes is not None:
+            set_boxes(place.after)
+        return RedistributedStep(step, source, wanted, self._counter(call.name))
 
     def _gathered(self, call: Call, layouts: Mapping[fx.Node, Layout]) -> Step:
         """A step for which every rank computes the whole."""
@@ -175,13 +195,13 @@ class Builder:
             print(f"{name}: gathered, every rank computes it", file=sys.stderr)
         inputs, count = list(layouts.values()), self._counter(call.name)
         if call.module is not None:
-            step = Gathered(_unused, inputs, call.out, count, module=call.module)
+            step = GatheredStep(_unused, inputs, call.out, count, module=call.module)
             assert step.plain is not None
             step.plain = step.module = self.replicas.setdefault(name, step.plain)
             return step
-        whole = {name: everywhere(v.shape) for name, v in call.parameters.values()}
+        whole = {name: replicated(v.shape) for name, v in call.parameters.values()}
         held = hold(call, whole, count)
-        return Gathered(call.filled(), inputs, call.out, count, held)
+        return GatheredStep(call.filled(), inputs, call.out, count, held)
 
     # -- layouts -------------------------------------------------------------------
 
@@ -220,12 +240,12 @@ class Builder:
         if self.operators.operator(call).kind != "layer":
             return None
         made = self._made(call, whole)
-        if made is None or whole != made.given.whole:
+        if made is None or whole != made.input.whole:
             return None
-        windows = getattr(made.program, "WINDOWS", {}).values()
+        windows = made.program.windows.values()
         if any(w.size != n for w, n in zip(windows, whole[2:], strict=False)):
             return None
-        return Layout(whole, made.given.boxes)
+        return Layout(whole, made.input.boxes)
 
     # -- small parts ---------------------------------------------------------------
 
@@ -235,14 +255,14 @@ class Builder:
             step.training = self.modules[str(node.target)].training
         else:
             step.training = node.meta.get("training", self.training)
-        if not isinstance(step, Gathered):  # which has a copy of the module
+        if not isinstance(step, GatheredStep):  # which has a copy of the module
             step.train(step.training)
 
     def _counter(self, name: str) -> Count:
-        return self.traffic.counter("move", 0, name)
+        return self.context.counter("move", 0, name)
 
     def _halo_counter(self, name: str) -> Count:
-        return self.traffic.counter("halo", 0, name)
+        return self.context.counter("halo", 0, name)
 
 
 def _unused(*values: Any) -> torch.Tensor:

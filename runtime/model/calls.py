@@ -9,7 +9,12 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from synth.runtime.layers.pooling import ADAPTIVE, ADAPTIVE_MOST, MEANS, MOST
+from synth.runtime.layers.pooling import (
+    ADAPTIVE_AVG,
+    ADAPTIVE_MAX,
+    AVG_POOLS,
+    MAX_POOLS,
+)
 
 # functions that are layers of torch.nn, too
 MODULES: dict[str, Callable[..., nn.Module]] = {
@@ -17,10 +22,10 @@ MODULES: dict[str, Callable[..., nn.Module]] = {
     "dropout1d": nn.Dropout1d,
     "dropout2d": nn.Dropout2d,
     "dropout3d": nn.Dropout3d,
-    **{f"max_pool{d}d": each for d, each in enumerate(MOST, 1)},
-    **{f"avg_pool{d}d": each for d, each in enumerate(MEANS, 1)},
-    **{f"adaptive_avg_pool{d}d": each for d, each in enumerate(ADAPTIVE, 1)},
-    **{f"adaptive_max_pool{d}d": each for d, each in enumerate(ADAPTIVE_MOST, 1)},
+    **{f"max_pool{d}d": each for d, each in enumerate(MAX_POOLS, 1)},
+    **{f"avg_pool{d}d": each for d, each in enumerate(AVG_POOLS, 1)},
+    **{f"adaptive_avg_pool{d}d": each for d, each in enumerate(ADAPTIVE_AVG, 1)},
+    **{f"adaptive_max_pool{d}d": each for d, each in enumerate(ADAPTIVE_MAX, 1)},
     "interpolate": nn.Upsample,
     "layer_norm": nn.LayerNorm,
     "group_norm": nn.GroupNorm,

@@ -11,15 +11,14 @@ import torch.distributed as dist
 from torch import fx, nn
 
 from synth.runtime.comm.gradient_buckets import BYTES, Buckets
-from synth.runtime.comm.prefetch import wait_prefetches
-from synth.runtime.comm.redistribute import Whole
+from synth.runtime.comm.redistribute import GatherWhole
 from synth.runtime.grid.boxes import Box, shape
-from synth.runtime.grid.scatter_gather import share_of
-from synth.runtime.grid.word_counter import TrafficCounter
+from synth.runtime.grid.scatter_gather import shard_of
+from synth.runtime.kernels.autotune import default_tuner
+from synth.runtime.kernels.context import Context
 from synth.runtime.layers.distributed_layer import DistributedLayer
-from synth.runtime.layers.finite_check import all_finite, watch
-from synth.runtime.layers.placed import Place
-from synth.runtime.layers.planned_layer import Planned
+from synth.runtime.layers.finite_check import check_gradient, require_finite
+from synth.runtime.layers.planned_layer import PlannedBoxes, PlannedLayer
 from synth.runtime.model.build import Builder, Make
 from synth.runtime.model.state_dict import load_whole, whole_state
 from synth.runtime.model.trace import traced
@@ -54,13 +53,15 @@ class Network(nn.Module):
         ahead: int = 1,
     ) -> None:
         super().__init__()
-        self.training, self.traffic = model.training, TrafficCounter()
+        self.training = model.training
+        self.context = Context(tuner=default_tuner())
+        self.traffic = self.context.traffic  # of redistributions
         self.dtype, self.check_finite = dtype, check_finite
         for values in (*model.parameters(), *model.buffers()):
             dist.broadcast(values.detach(), src=0)
         graph = graph or traced(model, whole, dtype)
-        placed = {name: Place(*boxes) for name, boxes in (places or {}).items()}
-        made = Builder(model, graph, make, self.traffic, placed, refuse)
+        placed = {name: PlannedBoxes(*boxes) for name, boxes in (places or {}).items()}
+        made = Builder(model, graph, make, self.context, placed, refuse)
         self.steps = nn.ModuleDict(made.steps)
         self.calls, self.layouts = made.calls, made.layouts
         self.detached, self.modes = made.detached, made.modes
@@ -74,15 +75,15 @@ class Network(nn.Module):
         self.brings = self._brings(ahead)
         if check_finite:  # before buckets take the gradients
             self._watch_parameters()
-        holders: list[Any] = [m for m in self.modules() if hasattr(m, "hand_over")]
-        shared = [each for holder in holders for each in holder.hand_over()]
+        holders: list[Any] = [m for m in self.modules() if hasattr(m, "release_shared")]
+        shared = [each for holder in holders for each in holder.release_shared()]
         once = {id(each.parameter): each for each in shared}  # replicas have two steps
-        self.buckets = Buckets(once.values(), bucket_bytes)
+        self.buckets = Buckets(once.values(), self.context.process_groups, bucket_bytes)
 
-    def _brings(self, ahead: int) -> dict[str, list[Planned]]:
+    def _brings(self, ahead: int) -> dict[str, list[PlannedLayer]]:
         """Step -> the planned layers of which Ker is brought before it computes."""
-        planned = [s for s, _ in self.calls if isinstance(self.steps[s], Planned)]
-        brings = dict[str, list[Planned]]()
+        planned = [s for s, _ in self.calls if isinstance(self.steps[s], PlannedLayer)]
+        brings = dict[str, list[PlannedLayer]]()
         for place, step in enumerate(planned if ahead else []):
             before = planned[max(0, place - ahead)]
             brings.setdefault(before, []).append(self.steps[step])  # type: ignore[arg-type]
@@ -98,7 +99,7 @@ class Network(nn.Module):
                 f" {shape(self.layouts[self.input].mine)}, but was given"
                 f" {tuple(share.shape)}; `scatter(batch)` cuts it"
             )
-        wait_prefetches()  # what a step that broke off left on its way
+        self.context.wait_pending()  # what a step that broke off left on its way
         grads = torch.is_grad_enabled()
         values = {self.input: self._looked(self.input, share)}
         for step, sources in self.calls:
@@ -131,17 +132,17 @@ class Network(nn.Module):
         """What a step made, looked at with its gradient to come where that is asked."""
         if self.check_finite:
             name = self.names.get(step, step)
-            all_finite(f"{name}: Out", values, _nowhere)
-            watch(f"{name}: dOut", values, _nowhere)
+            require_finite(f"{name}: Out", values, _nowhere)
+            check_gradient(f"{name}: dOut", values, _nowhere)
         return values
 
     def _watch_parameters(self) -> None:
         """Look at the gradients of what is not planned; planned layers do so."""
         for key, step in self.steps.items():
-            if not isinstance(step, Planned):
+            if not isinstance(step, PlannedLayer):
                 for name, parameter in step.named_parameters():
                     what = f"{self.names.get(key, key)}: d{name.rpartition('.')[2]}"
-                    watch(what, parameter, _nowhere)
+                    check_gradient(what, parameter, _nowhere)
 
     def scatter(self, batch: torch.Tensor, like: str | None = None) -> torch.Tensor:
         """This rank's share of a whole batch, or of whole targets like the output.
@@ -161,7 +162,7 @@ class Network(nn.Module):
                 f"a batch of {tuple(batch.shape)} may be input or output, which lie"
                 " differently; add like='input' or like='output'"
             )
-        return share_of(batch, fits[0].mine)
+        return shard_of(batch, fits[0].mine)
 
     def gather(self, share: torch.Tensor) -> torch.Tensor:
         """The whole output on every rank, from the shares of all.
@@ -169,7 +170,7 @@ class Network(nn.Module):
         Compute the loss from it alike on every rank: its gradient is taken once.
         """
         count = self.traffic.counter("move", 0, self.output)
-        whole: torch.Tensor = Whole.apply(share, self.layouts[self.output], count)  # type: ignore[no-untyped-call]
+        whole: torch.Tensor = GatherWhole.apply(share, self.layouts[self.output], count)  # type: ignore[no-untyped-call]
         return whole
 
     def received(self) -> int:

@@ -17,11 +17,11 @@ import torch
 from torch import fx, nn
 
 from synth.runtime.layers.pooling import (
-    ADAPTIVE,
-    ADAPTIVE_MOST,
+    ADAPTIVE_AVG,
+    ADAPTIVE_MAX,
+    AVG_POOLS,
     LINEAR,
-    MEANS,
-    MOST,
+    MAX_POOLS,
     NEAREST,
 )
 from synth.runtime.model.calls import MODULES, WITH_PARAMETERS, Call
@@ -65,8 +65,8 @@ LAYERS: dict[type[nn.Module], Kind] = {
         (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), "instancenorm"
     ),
     nn.LayerNorm: "layernorm",
-    **dict.fromkeys((*MOST, *MEANS), "pool"),
-    **dict.fromkeys((*ADAPTIVE, *ADAPTIVE_MOST), "adaptive"),
+    **dict.fromkeys((*MAX_POOLS, *AVG_POOLS), "pool"),
+    **dict.fromkeys((*ADAPTIVE_AVG, *ADAPTIVE_MAX), "adaptive"),
     nn.Upsample: "resize",
     nn.Flatten: "flatten",
 }
@@ -176,7 +176,11 @@ def _of_module(call: Call, module: Any) -> Operator:
     classes = type(module).__mro__
     found = (LAYERS[each] for each in classes if each in LAYERS)
     kind: Kind = next(found, "gathered")
-    if kind == "adaptive" and isinstance(module, ADAPTIVE) and set(call.out[2:]) == {1}:
+    if (
+        kind == "adaptive"
+        and isinstance(module, ADAPTIVE_AVG)
+        and set(call.out[2:]) == {1}
+    ):
         kind = "globalpool"
     rule = RULES.get(kind)
     fits = rule is None or rule(call, module)
@@ -212,7 +216,7 @@ def _has_batch(call: Call, module: Any) -> bool:
 
 
 def _pools(call: Call, module: Any) -> bool:
-    average = isinstance(module, MEANS)
+    average = isinstance(module, AVG_POOLS)
     return (
         _has_batch(call, module)
         and not getattr(module, "return_indices", False)

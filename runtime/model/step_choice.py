@@ -9,19 +9,25 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from synth.runtime.comm.redistribute import Count, Layout, broadcast
+from synth.runtime.comm.process_groups import ProcessGroups
+from synth.runtime.comm.redistribute import Count, Layout, broadcast_layout
 from synth.runtime.layers.batch_norm import BatchNorm
 from synth.runtime.layers.dropout import Dropout
 from synth.runtime.layers.group_norm import GroupNorm, LayerNorm
-from synth.runtime.layers.pooling import GlobalPool, adaptive, pooled, resized
-from synth.runtime.layers.replicated_params import Held
+from synth.runtime.layers.pooling import (
+    GlobalPool,
+    adaptive_pool_step,
+    pool_step,
+    resize_step,
+)
+from synth.runtime.layers.replicated_params import ReplicatedParams
 from synth.runtime.layers.step import (
+    Concat,
+    Elementwise,
     Flatten,
-    Inside,
-    Joined,
-    Local,
+    OnShards,
+    Permute,
     Step,
-    Turned,
     largest,
 )
 from synth.runtime.model.calls import Call
@@ -33,12 +39,14 @@ def choose_step(
     operator: Operator,
     inputs: Mapping[fx.Node, Layout],
     counter: Callable[[str], Count],
+    process_groups: ProcessGroups,
     wanted: Layout | None = None,
 ) -> Step | None:
     """The step for a call; None where every rank has to compute it from the whole.
 
     inputs: the layout of each computed tensor among the arguments.
     counter: makes the counter of received words for a name.
+    process_groups: those of the network.
     wanted: the layout of a concatenation; by default that of its first part.
     """
     source, module = next(iter(inputs.values())), operator.module
@@ -50,34 +58,34 @@ def choose_step(
             module = copy.copy(module)  # the user's stays as it is
             if hasattr(module, "inplace"):
                 module.inplace = False
-            return Inside(module, source)
+            return OnShards(module, source)
         case "prelu":
             boxes = broadcast_channels(source, module.weight.shape)
-            held = Held({"weight": module.weight}, {"weight": boxes}, count)
-            return Local(functional.prelu, [source], count, held)
+            held = ReplicatedParams({"weight": module.weight}, {"weight": boxes}, count)
+            return Elementwise(functional.prelu, [source], count, held)
         case "dropout":
             dims = None if isinstance(module, nn.Dropout) else 2
-            return Inside(Dropout(module.p, source, dims), source)
+            return OnShards(Dropout(module.p, source, dims), source)
         case "batchnorm":
-            return Inside(BatchNorm(module, source), source)
+            return OnShards(BatchNorm(module, source, process_groups), source)
         case "groupnorm":
-            return Inside(GroupNorm(module, module.num_groups, source, count), source)
+            return OnShards(GroupNorm(module, module.num_groups, source, count), source)
         case "instancenorm":
-            return Inside(GroupNorm(module, source.whole[1], source, count), source)
+            return OnShards(GroupNorm(module, source.whole[1], source, count), source)
         case "layernorm":
-            return Inside(LayerNorm(module, source, count), source)
+            return OnShards(LayerNorm(module, source, count), source)
         case "pool":
-            return pooled(module, source, call.out, count)
+            return pool_step(module, source, call.out, count)
         case "adaptive":
-            return adaptive(module, source, call.out, count)
+            return adaptive_pool_step(module, source, call.out, count)
         case "globalpool":
             return GlobalPool(source, len(call.out) > 2, count)
         case "resize":
-            return resized(module, source, call.out, count)
+            return resize_step(module, source, call.out, count)
         case "flatten":
             return Flatten(source, count)
         case "permute":
-            return Turned(source, call.order())
+            return Permute(source, call.order())
         case "cat":
             joined = call.joined()
             assert joined is not None
@@ -85,7 +93,7 @@ def choose_step(
             counts = [counter(f"{call.name} <- {part.name}") for part in parts]
             places = [call.inputs.index(part) for part in parts]
             layouts = [inputs[part] for part in parts]
-            return Joined(layouts, dim, counts, places, wanted)
+            return Concat(layouts, dim, counts, places, wanted)
         case _:
             return None
 
@@ -99,20 +107,22 @@ def broadcast_channels(source: Layout, shape: Sequence[int]) -> Layout:
 
 def _elementwise(call: Call, layouts: list[Layout], count: Count) -> Step:
     base = largest(layouts)
-    place = broadcast_channels if call.word == "prelu" else broadcast
+    place = broadcast_channels if call.word == "prelu" else broadcast_layout
     held = hold(
         call,
         {name: place(base, tuple(v.shape)) for name, v in call.parameters.values()},
         count,
     )
-    return Local(call.filled(in_place=False), layouts, count, held)
+    return Elementwise(call.filled(in_place=False), layouts, count, held)
 
 
-def hold(call: Call, boxes: Mapping[str, Layout], count: Count) -> Held | None:
+def hold(
+    call: Call, boxes: Mapping[str, Layout], count: Count
+) -> ReplicatedParams | None:
     """The parameters of a call in the given layouts; None where it has none."""
     if not boxes:
         return None
     values: dict[str, torch.Tensor]
     values = {call.state_key(name): v for name, v in call.parameters.values()}
     layouts = {call.state_key(name): layout for name, layout in boxes.items()}
-    return Held(values, layouts, count)
+    return ReplicatedParams(values, layouts, count)

@@ -25,20 +25,19 @@ from synth.runtime.comm.collectives import (
     wait_gather,
     wait_reduce,
 )
+from synth.runtime.comm.process_groups import Group
 from synth.runtime.grid.boxes import Box, Window
-from synth.runtime.grid.process_grid import (
-    Group,
+from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
+from synth.runtime.program.report import write_part
+from synth.runtime.program.world import (
     World,
     launched,
-    make_groups,
     ranks_here,
     refuse,
     start,
     stop,
     wait_for_all,
 )
-from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
-from synth.runtime.program.report import write_part
 
 Kernel = tuple[int, int, int, int, tuple[int, ...]]
 SERIES = 0.1  # seconds of jobs in a row
@@ -85,7 +84,7 @@ def measured(repeat: int, timeout: float) -> dict[str, Any] | None:
     assert world.at is not None
     levels: dict[str, tuple[str, ...]] = {"node": ("rank",), "system": ("node",)}
     lines = {name: axes for name, axes in levels.items() if grid[axes[0]] > 1}
-    groups = make_groups(world.at, grid, lines, timeout)
+    groups = world.context.make_groups(world.at, grid, lines, timeout)
     found: dict[str, Any] = {
         "ranks": size,
         "local": local,
@@ -197,10 +196,15 @@ def kernels(layer: Kernel, world: World, repeat: int) -> list[dict[str, Any]]:
     in_tile = torch.rand(samples, c, *rows, device=world.device)
     ker_tile = torch.rand(k, c, *[taps] * len(rows), device=world.device)
     dout = torch.rand(samples, k, *rows, device=world.device)
+    context = world.context
     jobs: dict[str, Callable[[], object]] = {
-        "forward": lambda: convolve(conv, in_tile, ker_tile, block, windows),
-        "backward-data": lambda: input_gradient(ker_tile, dout, block, windows),
-        "backward-filter": lambda: kernel_gradient(in_tile, dout, block, windows),
+        "forward": lambda: convolve(conv, in_tile, ker_tile, block, windows, context),
+        "backward-data": lambda: input_gradient(
+            ker_tile, dout, block, windows, context
+        ),
+        "backward-filter": lambda: kernel_gradient(
+            in_tile, dout, block, windows, context
+        ),
     }
     return [
         {

@@ -1,4 +1,4 @@
-"""The command line of an emitted program: run once, check, time, report."""
+"""The command line of an emitted program: run it, check it, time it, write a report."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ import torch.distributed as dist
 
 from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.liveness import reason_of, say
-from synth.runtime.grid.process_grid import World, place_at, stop, wait_for_all
+from synth.runtime.grid.process_grid import place_at
 from synth.runtime.grid.word_counter import TrafficCounter
-from synth.runtime.kernels.autotune import TRIALS, chosen, tune
+from synth.runtime.kernels.autotune import TRIALS
+from synth.runtime.kernels.context import Context
 from synth.runtime.program.check import expected_words, value_fault, word_faults
-from synth.runtime.program.report import save_shares, write_report
+from synth.runtime.program.report import save_shards, write_report
+from synth.runtime.program.world import World, stop, wait_for_all
 
 Tensors = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -30,9 +32,9 @@ class PlanSummary(NamedTuple):
     name: str
     plan: str
     dtype: torch.dtype
-    flops: int  # of the whole layer; a multiply-add is two
-    most: dict[str, int]  # predicted words received by the rank that receives most
-    words: dict[int, dict[str, int]]  # the same by rank, see `expected_words`
+    flops: int  # of the whole layer; a multiply-add counts as two
+    most: dict[str, int]  # planned words received, of the rank that receives most
+    words: dict[int, dict[str, int]]  # the same by rank; see `expected_words`
 
 
 class Result(NamedTuple):
@@ -46,7 +48,7 @@ class Result(NamedTuple):
 class RankJob(NamedTuple):
     """What a rank computes: `run(context)` returns its box of every result."""
 
-    run: Callable[[TrafficCounter], Tensors]
+    run: Callable[[Context], Tensors]
     results: list[Result]
 
 
@@ -70,7 +72,7 @@ def parse_arguments(
         default="auto",
         help="cuda: ranks may share GPUs, over gloo; auto: one GPU per rank, or none",
     )
-    add("--tune", action="store_true", help="time forms of the local kernel first")
+    add("--tune", action="store_true", help="time variants of the local kernel first")
     add("--report", metavar="DIR", help="write rank-00000.json and so on into DIR")
     add("--save", action="store_true", help="with --report: the results, too")
     add(
@@ -78,7 +80,7 @@ def parse_arguments(
         type=float,
         default=60,
         metavar="S",
-        help="patience with other ranks",
+        help="seconds to wait for other ranks",
     )
     args = parser.parse_args(argv)
     if args.bench < 0 or not 0 < args.timeout < 1e9:
@@ -94,59 +96,74 @@ def run_program(
     summary: PlanSummary,
     job: RankJob | None = None,
 ) -> int:
-    """Run the job of this rank (None: it has none) as the flags say, and stop.
+    """Run the job of this rank (None: it has none) as the flags say, then leave.
 
-    Returns the exit code: 0, or 5 where any rank found a fault. A run that breaks off
-    ends the process with code 6.
+    Returns the exit code: 0, or 5 if any rank found a fault. An exception ends the
+    process with code 6.
     """
-    context = TrafficCounter(finite=args.check)
-    tune(args.tune)
+    world.context.tuner.enabled = args.tune
+    context = world.context.counting(TrafficCounter(finite=args.check))
     try:
-        for _ in range(TRIALS if args.tune and args.bench else 0):
-            timed(job, TrafficCounter(), world)  # check what is timed
-        values, seconds = timed(job, context, world)
-        for each, value in zip(job.results if job else [], values, strict=True):
-            context.require_finite(each.name, value, "at the end")
-        context.enter("the check")
-        faults = check(world, summary, job, values, context) if args.check else []
-        times = bench(args.bench, job, world)
-        follow(world, context, "the gathering of the outcomes")
-        outcome = {
-            "words": context.received(),
-            "seconds": seconds,
-            "times": times,
-            "faults": faults,
-        }
-        outcomes: list[Any] = [None] * world.size
-        dist.all_gather_object(outcomes, outcome)
-        most = {name: max(o["words"][name] for o in outcomes) for name in summary.most}
-        most_wrong = args.check and most != summary.most
-        context.enter("the writing of the report")
-        if args.report:
-            leave_report(args, world, summary, outcome, context)
-        if args.save and job is not None:
-            pairs = zip(job.results, values, strict=True)
-            made = {each.name: (each.box, value) for each, value in pairs}
-            save_shares(args.report, world.rank, made)
-        for fault in faults:
-            say(f"rank {world.rank} ({place_at(world.at)}): {fault}", sys.stderr)
-        context.enter("the barrier at the end")
-        wait_for_all(world)
-        bad = sum(bool(o["faults"]) for o in outcomes)
-        if world.rank == 0:
-            slowest = max(o["seconds"] for o in outcomes)
-            tell(args, world, summary, most, slowest, times, bad)
+        code = _run(args, world, context, summary, job)
         stop(world)
     except Exception as error:
         break_off(world, context, error)
-    return 5 if bad or most_wrong else 0
+    return code
+
+
+def _run(
+    args: argparse.Namespace,
+    world: World,
+    context: Context,
+    summary: PlanSummary,
+    job: RankJob | None,
+) -> int:
+    traffic = context.traffic
+    for _ in range(TRIALS if args.tune and args.bench else 0):
+        timed(job, world)  # so that the check is of the kernels that are timed
+    values, seconds = timed(job, world, context)
+    for each, value in zip(job.results if job else [], values, strict=True):
+        traffic.require_finite(each.name, value, "at the end")
+    traffic.enter("the check")
+    faults = check(world, summary, job, values, traffic) if args.check else []
+    times = bench(args.bench, job, world)
+    follow(world, traffic, "the gathering of the outcomes")
+    outcome = {
+        "words": traffic.received(),
+        "seconds": seconds,
+        "times": times,
+        "faults": faults,
+    }
+    outcomes: list[Any] = [None] * world.size
+    dist.all_gather_object(outcomes, outcome)
+    most = {name: max(o["words"][name] for o in outcomes) for name in summary.most}
+    traffic.enter("the writing of the report")
+    if args.report:
+        leave_report(args, world, summary, outcome, traffic)
+    if args.save and job is not None:
+        pairs = zip(job.results, values, strict=True)
+        made = {each.name: (each.box, value) for each, value in pairs}
+        save_shards(args.report, world.rank, made)
+    for fault in faults:
+        say(f"rank {world.rank} ({place_at(world.at)}): {fault}", sys.stderr)
+    traffic.enter("the barrier at the end")
+    wait_for_all(world)
+    bad = sum(bool(o["faults"]) for o in outcomes)
+    if world.rank == 0:
+        slowest = max(o["seconds"] for o in outcomes)
+        print_summary(args, world, summary, most, slowest, times, bad)
+    return 5 if bad or (args.check and most != summary.most) else 0
 
 
 def timed(
-    job: RankJob | None, context: TrafficCounter, world: World
+    job: RankJob | None, world: World, context: Context | None = None
 ) -> tuple[tuple[torch.Tensor, ...], float]:
-    """This rank's results and the seconds they took; all ranks begin together."""
-    follow(world, context, "the barrier before a run")
+    """This rank's results and the seconds they took; all ranks begin together.
+
+    context: counts what arrives; None for a counter that nobody reads.
+    """
+    context = context or world.context.counting(TrafficCounter())
+    follow(world, context.traffic, "the barrier before a run")
     wait_for_all(world)
     begin = time.perf_counter()
     made = () if job is None else job.run(context)
@@ -156,17 +173,17 @@ def timed(
     return (made,) if isinstance(made, torch.Tensor) else made, seconds
 
 
-def follow(world: World, context: TrafficCounter, stage: str) -> None:
-    """A stage begins; from now on the other ranks hear of these words."""
-    context.enter(stage)
+def follow(world: World, traffic: TrafficCounter, stage: str) -> None:
+    """Begin a stage; from now on the failure detector reports this counter."""
+    traffic.enter(stage)
     if world.watch:
-        context.started = max(context.started, world.watch.traffic.started + 1)
-        world.watch.traffic = context
+        traffic.started = max(traffic.started, world.watch.traffic.started + 1)
+        world.watch.traffic = traffic
 
 
 def bench(runs: int, job: RankJob | None, world: World) -> list[float]:
     """Seconds of the slowest rank in each of some runs."""
-    times = [timed(job, TrafficCounter(), world)[1] for _ in range(runs)]
+    times = [timed(job, world)[1] for _ in range(runs)]
     if times:
         slowest = torch.tensor(times, dtype=torch.float64, device=world.device)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
@@ -179,19 +196,17 @@ def check(
     summary: PlanSummary,
     job: RankJob | None,
     values: tuple[torch.Tensor, ...],
-    context: TrafficCounter,
+    traffic: TrafficCounter,
 ) -> list[str]:
-    """What is wrong with the values and the words of this rank, one sentence each."""
+    """What is wrong with the values and the words of this rank, a sentence each."""
     if job is None:
         return []
     faults = [
         value_fault(each.name, value, each.expected(), each.box)
         for each, value in zip(job.results, values, strict=True)
     ]
-    wrong_words = word_faults(
-        context.received(), expected_words(summary.words, world.rank)
-    )
-    return [*filter(None, faults), *wrong_words]
+    planned = expected_words(summary.words, world.rank)
+    return [*filter(None, faults), *word_faults(traffic.received(), planned)]
 
 
 def leave_report(
@@ -199,16 +214,16 @@ def leave_report(
     world: World,
     summary: PlanSummary,
     outcome: dict[str, Any],
-    context: TrafficCounter,
+    traffic: TrafficCounter,
 ) -> None:
     """Write this rank's JSON report: what it did, what it received and when."""
-    steps = [[*key, received] for key, received in sorted(context.steps.items())]
+    steps = [[*key, received] for key, received in sorted(traffic.steps.items())]
     checked = None if not args.check else not outcome["faults"]
     report = {"plan": summary.plan, "rank": world.rank, "at": world.at, **outcome}
     write_report(args.report, world.rank, {**report, "check": checked, "steps": steps})
 
 
-def tell(
+def print_summary(
     args: argparse.Namespace,
     world: World,
     summary: PlanSummary,
@@ -217,7 +232,7 @@ def tell(
     times: list[float],
     bad: int,
 ) -> None:
-    """The lines of rank 0."""
+    """Print the lines of rank 0. `most` are the measured words, `bad` the bad ranks."""
     shown = " ".join(f"{name} {words}" for name, words in most.items())
     say(
         f"{summary.name}: {world.size} ranks, {seconds:.4f} s;"
@@ -232,7 +247,7 @@ def tell(
             f" {most['total']} words, {most['total'] * summary.dtype.itemsize} bytes"
             " received per rank and run"
         )
-    for line in chosen():
+    for line in world.context.tuner.report():
         say(f"kernel on rank 0: {line}")
     if not args.check:
         return
@@ -244,13 +259,11 @@ def tell(
         say("check: every share and every word count is as it should be")
 
 
-def break_off(world: World, context: TrafficCounter, error: Exception) -> NoReturn:
-    """Say which rank failed, where it was and who is lost, and end at once."""
+def break_off(world: World, context: Context, error: Exception) -> NoReturn:
+    """Print which rank failed, where it was and who is lost, and exit at once."""
     if world.watch:
         world.watch.end(reason_of(error))
     where = f"rank {world.rank} ({place_at(world.at)})"
-    say(
-        f"{where}: failed, last started {context.latest}: {reason_of(error)}",
-        sys.stderr,
-    )
+    what = f"failed, last started {context.traffic.latest}: {reason_of(error)}"
+    say(f"{where}: {what}", sys.stderr)
     os._exit(6)

@@ -1,4 +1,4 @@
-"""What a rank leaves behind: a JSON report and, on request, its shares of results."""
+"""The files that a rank writes: a JSON report and, on request, its results."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from synth.runtime.grid.boxes import Box
 
 
 def write_report(folder: str, rank: int, facts: dict[str, Any]) -> None:
-    """Write `rank-00003.json`; readers see all of it or nothing."""
+    """Write `rank-00003.json` atomically: readers see all of it or nothing."""
     text = json.dumps(facts) + "\n"
     write_part(folder, f"rank-{rank:05d}.json", text.encode())
 
 
-def save_shares(
-    folder: str, rank: int, shares: dict[str, tuple[Box, torch.Tensor]]
+def save_shards(
+    folder: str, rank: int, shards: dict[str, tuple[Box, torch.Tensor]]
 ) -> None:
-    """Write `rank-00003.pt`: tensor -> the box of it that a rank made, its values."""
+    """Write `rank-00003.pt`: tensor -> the box that a rank computed, and its values."""
     saved = {
         name: {"box": box, "values": values.cpu()}
-        for name, (box, values) in shares.items()
+        for name, (box, values) in shards.items()
     }
-    data = io.BytesIO()  # torch's own writer does not say why a file cannot be written
+    data = io.BytesIO()  # torch's writer hides why a file cannot be written
     torch.save(saved, data)
     write_part(folder, f"rank-{rank:05d}.pt", data.getbuffer())
 
 
 def write_part(folder: str, name: str, data: bytes | memoryview) -> None:
-    """Write a file through a neighbour; a full disk leaves nothing and no change."""
+    """Write a file atomically: if the disk is full, the old file stays."""
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, name)
     try:

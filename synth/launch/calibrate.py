@@ -122,7 +122,7 @@ def calibrate_machine(procs: int | None, name: str, repeat: int, timeout: float)
     With `procs` as many ranks are started here; without, this process is one rank of a run that torchrun or
     srun started. Raises `UsageError` for a single rank and `RunError` where a rank fails.
     """
-    from synth.runtime.grid.process_grid import launched
+    from synth.runtime.program.world import launched
 
     if procs is None:
         if launched()[1] < 2:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from synth.parallel.front_end import TracedModel
+    from synth.runtime.kernels.context import Context
     from synth.runtime.layers.distributed_layer import DistributedLayer
     from synth.runtime.model.network import Network
 
@@ -231,7 +232,9 @@ class _LayerPlanner:
         self.check_finite, self.decided, self.inner, self.names = check_finite, decided, inner, names
         self.made: dict[tuple[Layer, str, bool], Plan] = {}
 
-    def layer(self, name: str, module: nn.Module, shape: tuple[int, ...]) -> DistributedLayer | None:
+    def layer(
+        self, name: str, module: nn.Module, shape: tuple[int, ...], context: Context
+    ) -> DistributedLayer | None:
         """The distributed layer for a module; None where the planner has no layer for it."""
         from synth.codegen.module import distributed_conv
 
@@ -247,7 +250,9 @@ class _LayerPlanner:
             raise UsageError("one plan is of one layer; give plans by the names of layers")
         bias = getattr(module, "bias", None) is not None
         device = next(module.parameters()).device
-        return distributed_conv(plan, bias=bias, device=device, check_finite=self.check_finite)
+        return distributed_conv(
+            plan, bias=bias, device=device, check_finite=self.check_finite, context=context
+        )
 
     def plan(self, layer: Layer, how: Mapping[str, int] | str | None) -> Plan:
         """The plan of a layer, cut by parts of a grid, by a strategy, or to move the fewest words (None)."""

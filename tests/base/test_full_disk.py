@@ -22,7 +22,7 @@ SCRIPT = r"""
 import json, os, resource, sys
 from pathlib import Path
 import torch
-from synth.runtime.program.report import save_shares, write_report
+from synth.runtime.program.report import save_shards, write_report
 from synth.cli.main import main
 
 disk, kind, commands = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
@@ -42,7 +42,7 @@ else:
 codes = [main(words) for _, *words in commands]
 for write in (
     lambda: write_report(str(disk), 0, {"words": [1] * 9999}),
-    lambda: save_shares(str(disk), 0, {"Out": (((0, 999),), torch.ones(999))}),
+    lambda: save_shards(str(disk), 0, {"Out": (((0, 999),), torch.ones(999))}),
 ):
     try:
         write()

@@ -26,7 +26,7 @@ from synth.runtime.comm.collectives import (
     wait_gathers,
     wait_reduce,
 )
-from synth.runtime.comm.halo_exchange import fetch_rows
+from synth.runtime.comm.halo_exchange import fetch_rows, neighbours_along
 from synth.runtime.grid.boxes import (
     Window,
     cut,
@@ -37,7 +37,6 @@ from synth.runtime.grid.boxes import (
     widen,
     within,
 )
-from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
 from synth.runtime.kernels.conv import kernel_gradient
 from synth.runtime.program.check import gradient
 from synth.runtime.program.cli import (
@@ -48,6 +47,7 @@ from synth.runtime.program.cli import (
     run_program,
 )
 from synth.runtime.program.sample_data import sample_box
+from synth.runtime.program.world import start
 
 NAME = "uneven"
 PLAN = "dcab91b60d12"
@@ -112,7 +112,7 @@ def run(in_own, dout_own, at, groups, context):
         wait_gathers(pending, panels)
         if step + 1 < STEPS:
             pending = fetch(step + 1)  # travels while this step computes
-        dker += kernel_gradient(panels["In"], panels["dOut"], block, WINDOWS)
+        dker += kernel_gradient(panels["In"], panels["dOut"], block, WINDOWS, context)
         context.check_finite("dKer", step, dker)
 
     del panels  # frees memory for what follows
@@ -257,7 +257,7 @@ def main():
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
+    groups = world.context.make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     dout_own = sample_box("dOut", OUT_SHAPE, owned_dout(at), DTYPE, device)

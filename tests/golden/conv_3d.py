@@ -35,7 +35,6 @@ from synth.runtime.grid.boxes import (
     volume,
     within,
 )
-from synth.runtime.grid.process_grid import make_groups, start
 from synth.runtime.kernels.conv import convolve
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
@@ -46,6 +45,7 @@ from synth.runtime.program.cli import (
     run_program,
 )
 from synth.runtime.program.sample_data import sample_box
+from synth.runtime.program.world import start
 
 NAME = "small"
 PLAN = "b0179d8c27cb"
@@ -104,7 +104,7 @@ def run(in_own, ker_own, at, groups, context):
         wait_gathers(pending, panels)
         if step + 1 < STEPS:
             pending = fetch(step + 1)  # travels while this step computes
-        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
+        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS, context)
         context.check_finite("Out", step, out)
 
     del panels  # frees memory for what follows
@@ -227,7 +227,7 @@ def main():
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
+    groups = world.context.make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)

@@ -37,7 +37,6 @@ from synth.runtime.grid.boxes import (
     volume,
     within,
 )
-from synth.runtime.grid.process_grid import make_groups, start
 from synth.runtime.kernels.conv import convolve
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
@@ -48,6 +47,7 @@ from synth.runtime.program.cli import (
     run_program,
 )
 from synth.runtime.program.sample_data import sample_box
+from synth.runtime.program.world import start
 
 NAME = "uneven"
 PLAN = "a72003cc962b"
@@ -101,7 +101,7 @@ def run(in_own, ker_own, at, groups, context):
             sums = 0  # another panel of Out begins
         in_tile = in_own[within(touched_in(block), owned_in(at))]
         ker_tile = ker_slice[within(touched_ker(block), ker_box)]
-        sums += convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
+        sums += convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS, context)
         context.check_finite("Out", step, sums)
         if changes(step + 1, "h"):
             wait_reduces(pending_sums, out, out_box)  # of the panel before
@@ -223,7 +223,7 @@ def main():
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
+    groups = world.context.make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)

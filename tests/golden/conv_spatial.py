@@ -21,9 +21,8 @@ import torch
 import torch.nn.functional as F
 
 from synth.runtime.comm.collectives import all_gather, wait_gather
-from synth.runtime.comm.halo_exchange import fetch_rows
+from synth.runtime.comm.halo_exchange import fetch_rows, neighbours_along
 from synth.runtime.grid.boxes import Window, cut, input_rows, overlap, volume, within
-from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
 from synth.runtime.kernels.conv import convolve, explicit_zeros
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
@@ -34,6 +33,7 @@ from synth.runtime.program.cli import (
     run_program,
 )
 from synth.runtime.program.sample_data import sample_box
+from synth.runtime.program.world import start
 
 NAME = "wide"
 PLAN = "1e0a8ea314ef"
@@ -79,7 +79,7 @@ def run(in_own, ker_own, at, groups, context):
     ker_slice = wait_gather(ker_pending)
 
     block = work(at)
-    return convolve(F.conv2d, in_wide, ker_slice, block, WINDOWS)
+    return convolve(F.conv2d, in_wide, ker_slice, block, WINDOWS, context)
 
 
 def gather(panel, own, carried, group, step=0):
@@ -162,7 +162,7 @@ def main():
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
+    groups = world.context.make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from synth.runtime.comm.collectives import all_gather, wait_gathers
-from synth.runtime.comm.halo_exchange import fetch_rows
+from synth.runtime.comm.halo_exchange import fetch_rows, neighbours_along
 from synth.runtime.grid.boxes import (
     Window,
     cut,
@@ -33,7 +33,6 @@ from synth.runtime.grid.boxes import (
     widen,
     within,
 )
-from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
 from synth.runtime.kernels.conv import convolve
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
@@ -44,6 +43,7 @@ from synth.runtime.program.cli import (
     run_program,
 )
 from synth.runtime.program.sample_data import sample_box
+from synth.runtime.program.world import start
 
 NAME = "strided"
 PLAN = "ef1fd7159a70"
@@ -110,7 +110,9 @@ def run(in_own, ker_own, at, groups, context):
         if step + 1 < STEPS:
             pending = fetch(step + 1)  # travels while this step computes
         place = within(touched_out(block), out_box)
-        out[place] += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
+        out[place] += convolve(
+            F.conv2d, panels["In"], panels["Ker"], block, WINDOWS, context
+        )
         context.check_finite("Out", step, out)
 
     return out
@@ -227,7 +229,7 @@ def main():
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
+    groups = world.context.make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)

@@ -22,7 +22,6 @@ import torch
 
 from synth.runtime.comm.collectives import all_gather, all_gather_rotated, wait_gathers
 from synth.runtime.grid.boxes import cut, overlap, shape, volume, within
-from synth.runtime.grid.process_grid import make_groups, start
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
     PlanSummary,
@@ -32,6 +31,7 @@ from synth.runtime.program.cli import (
     run_program,
 )
 from synth.runtime.program.sample_data import sample_box
+from synth.runtime.program.world import start
 
 NAME = "matrix"
 PLAN = "b0dc543b7b4c"
@@ -186,7 +186,7 @@ def main():
     at, device = world.at, world.device
     if at is None:  # the grid has no place for this rank: it only waits for the others
         return run_program(args, world, summary)
-    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
+    groups = world.context.make_groups(at, GRID, GROUP_AXES, args.timeout)
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
     job = partial(run, in_own, ker_own, at, groups)

@@ -21,7 +21,6 @@ import torch
 
 from synth.runtime.comm.collectives import all_gather_rotated, wait_gathers
 from synth.runtime.grid.boxes import cut, overlap, shape, volume
-from synth.runtime.grid.process_grid import make_groups, start
 from synth.runtime.program.check import reference
 from synth.runtime.program.cli import (
     PlanSummary,
@@ -31,6 +30,7 @@ from synth.runtime.program.cli import (
     run_program,
 )
 from synth.runtime.program.sample_data import sample_box
+from synth.runtime.program.world import start
 
 NAME = "nine"
 PLAN = "5b02e8fee36c"
@@ -172,7 +172,7 @@ def main():
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
+    groups = world.context.make_groups(at, GRID, GROUP_AXES, args.timeout)
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
     job = partial(run, in_own, ker_own, at, groups)

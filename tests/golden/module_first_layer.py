@@ -21,8 +21,6 @@ Moves  forward: In 468 (halo 60), Ker 72, Out 324
 Memory at most 3744 words of 4 bytes per rank
 """
 
-import sys
-
 import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
@@ -33,7 +31,7 @@ from synth.runtime.comm.collectives import (
     wait_gather,
     wait_reduce,
 )
-from synth.runtime.comm.halo_exchange import fetch_rows
+from synth.runtime.comm.halo_exchange import fetch_rows, neighbours_along
 from synth.runtime.grid.boxes import (
     Window,
     cut,
@@ -43,9 +41,9 @@ from synth.runtime.grid.boxes import (
     widen,
     within,
 )
-from synth.runtime.grid.process_grid import neighbours_along
 from synth.runtime.kernels.conv import convolve, kernel_gradient
 from synth.runtime.layers.distributed_layer import DistributedConv2d
+from synth.runtime.layers.layer_program import layer_program
 
 NAME = "uneven"
 PLAN = "84377bc6bff7"
@@ -100,7 +98,7 @@ def forward(in_own, ker_pending, at, groups, context):
 
     out_box = touched_out(work(at))
     block = work(at)
-    out = convolve(F.conv2d, in_slice, ker_slice, block, WINDOWS)
+    out = convolve(F.conv2d, in_slice, ker_slice, block, WINDOWS, context)
     context.check_finite("Out", 0, out)
 
     del ker_slice, ker_pending  # frees memory for what follows
@@ -128,7 +126,7 @@ def backward_filter(in_slice, dout_own, at, groups, context):
 
     dker_box = touched_ker(work(at))
     block = work(at)
-    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
+    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS, context)
     context.check_finite("dKer", 0, dker)
 
     pending_sum = reduce(dker, dker_box, owned_ker, dker_group)
@@ -267,6 +265,28 @@ OUT_SHAPE = (N_b, N_k, N_h, N_w)
 GRADIENTS = ("Ker",)  # that a step makes
 
 
+PROGRAM = layer_program(
+    protocol=1,
+    name=NAME,
+    plan=PLAN,
+    dtype=DTYPE,
+    grid=GRID,
+    procs=PROCS,
+    group_axes=GROUP_AXES,
+    in_shape=IN_SHAPE,
+    ker_shape=KER_SHAPE,
+    out_shape=OUT_SHAPE,
+    windows=WINDOWS,
+    transposed_rows=None,
+    gradients=GRADIENTS,
+    owned_in=owned_in,
+    owned_ker=owned_ker,
+    owned_out=owned_out,
+    function=Layer,
+    prefetch_ker=prefetch_ker,
+)
+
+
 def layer(**options):
     """This layer as a `torch.nn.Module`; see DistributedConv2d for the options."""
-    return DistributedConv2d(sys.modules[__name__], **options)
+    return DistributedConv2d(PROGRAM, **options)

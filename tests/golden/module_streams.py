@@ -27,8 +27,6 @@ Moves  forward: In 468 (halo 60), Ker 72, Out 324
 Memory at most 5322 words of 4 bytes per rank
 """
 
-import sys
-
 import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
@@ -39,7 +37,7 @@ from synth.runtime.comm.collectives import (
     wait_gathers,
     wait_reduce,
 )
-from synth.runtime.comm.halo_exchange import fetch_rows, return_rows
+from synth.runtime.comm.halo_exchange import fetch_rows, neighbours_along, return_rows
 from synth.runtime.grid.boxes import (
     Window,
     cut,
@@ -51,9 +49,9 @@ from synth.runtime.grid.boxes import (
     widen,
     within,
 )
-from synth.runtime.grid.process_grid import neighbours_along
 from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.layers.distributed_layer import DistributedConv2d
+from synth.runtime.layers.layer_program import layer_program
 
 NAME = "uneven"
 PLAN = "93a558babd3c"
@@ -126,7 +124,7 @@ def forward(in_own, ker_own, at, groups, context):
         # saved for later passes
         in_slice[within(touched_in(block), in_box)] = panels["In"]
         ker_slice[within(touched_ker(block), ker_box)] = panels["Ker"]
-        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
+        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS, context)
         context.check_finite("Out", step, out)
 
     del panels  # frees memory for what follows
@@ -173,7 +171,7 @@ def backward_data(ker_slice, dout_own, at, groups, context):
         # saved for later passes
         dout_slice[within(touched_out(block), dout_box)] = panels["dOut"]
         ker_tile = ker_slice[within(touched_ker(block), touched_ker(work(at)))]
-        din += input_gradient(ker_tile, panels["dOut"], block, WINDOWS)
+        din += input_gradient(ker_tile, panels["dOut"], block, WINDOWS, context)
         context.check_finite("dIn", step, din)
 
     del panels  # frees memory for what follows
@@ -205,7 +203,7 @@ def backward_filter(in_slice, dout_slice, at, groups, context):
 
     dker_box = touched_ker(work(at))
     block = work(at)
-    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
+    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS, context)
     context.check_finite("dKer", 0, dker)
 
     pending_sum = reduce(dker, dker_box, owned_ker, dker_group)
@@ -354,6 +352,28 @@ KER_SHAPE = (N_k, N_c, N_r, N_s)
 OUT_SHAPE = (N_b, N_k, N_h, N_w)
 
 
+PROGRAM = layer_program(
+    protocol=1,
+    name=NAME,
+    plan=PLAN,
+    dtype=DTYPE,
+    grid=GRID,
+    procs=PROCS,
+    group_axes=GROUP_AXES,
+    in_shape=IN_SHAPE,
+    ker_shape=KER_SHAPE,
+    out_shape=OUT_SHAPE,
+    windows=WINDOWS,
+    transposed_rows=None,
+    gradients=("In", "Ker"),
+    owned_in=owned_in,
+    owned_ker=owned_ker,
+    owned_out=owned_out,
+    function=Layer,
+    prefetch_ker=None,
+)
+
+
 def layer(**options):
     """This layer as a `torch.nn.Module`; see DistributedConv2d for the options."""
-    return DistributedConv2d(sys.modules[__name__], **options)
+    return DistributedConv2d(PROGRAM, **options)

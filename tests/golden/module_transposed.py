@@ -27,8 +27,6 @@ Moves  backward-data: dIn 216 (halo 36), Ker 54, dOut 72
 Memory at most 2040 words of 4 bytes per rank
 """
 
-import sys
-
 import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
@@ -39,11 +37,11 @@ from synth.runtime.comm.collectives import (
     wait_gather,
     wait_reduce,
 )
-from synth.runtime.comm.halo_exchange import fetch_rows, return_rows
+from synth.runtime.comm.halo_exchange import fetch_rows, neighbours_along, return_rows
 from synth.runtime.grid.boxes import Window, cut, input_rows, overlap, volume, within
-from synth.runtime.grid.process_grid import neighbours_along
 from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.layers.distributed_layer import DistributedConv2d
+from synth.runtime.layers.layer_program import layer_program
 
 NAME = "up"
 PLAN = "a05499f0363a"
@@ -94,7 +92,7 @@ def backward_data(ker_pending, dout_own, at, groups, context):
 
     din_box = touched_in(work(at))
     block = work(at)
-    din = input_gradient(ker_slice, dout_slice, block, WINDOWS)
+    din = input_gradient(ker_slice, dout_slice, block, WINDOWS, context)
     context.check_finite("dIn", 0, din)
 
     pending_sum = reduce(din, din_box, carried_in, din_group)
@@ -132,7 +130,7 @@ def forward(in_own, ker_slice, at, groups, context):
 
     out_box = touched_out(work(at))
     block = work(at)
-    out = convolve(F.conv2d, in_slice, ker_slice, block, WINDOWS)
+    out = convolve(F.conv2d, in_slice, ker_slice, block, WINDOWS, context)
     context.check_finite("Out", 0, out)
 
     pending_sum = reduce(out, out_box, owned_out, out_group)
@@ -157,7 +155,7 @@ def backward_filter(in_slice, dout_slice, at, groups, context):
 
     dker_box = touched_ker(work(at))
     block = work(at)
-    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
+    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS, context)
     context.check_finite("dKer", 0, dker)
 
     pending_sum = reduce(dker, dker_box, owned_ker, dker_group)
@@ -295,6 +293,28 @@ OUT_SHAPE = (N_b, N_k, N_h, N_w)
 TRANSPOSED = (10, 12)  # rows of In, read or not
 
 
+PROGRAM = layer_program(
+    protocol=1,
+    name=NAME,
+    plan=PLAN,
+    dtype=DTYPE,
+    grid=GRID,
+    procs=PROCS,
+    group_axes=GROUP_AXES,
+    in_shape=IN_SHAPE,
+    ker_shape=KER_SHAPE,
+    out_shape=OUT_SHAPE,
+    windows=WINDOWS,
+    transposed_rows=TRANSPOSED,
+    gradients=("In", "Ker"),
+    owned_in=owned_in,
+    owned_ker=owned_ker,
+    owned_out=owned_out,
+    function=Layer,
+    prefetch_ker=prefetch_ker,
+)
+
+
 def layer(**options):
     """This layer as a `torch.nn.Module`; see DistributedConv2d for the options."""
-    return DistributedConv2d(sys.modules[__name__], **options)
+    return DistributedConv2d(PROGRAM, **options)

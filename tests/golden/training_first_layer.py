@@ -34,7 +34,7 @@ from synth.runtime.comm.collectives import (
     wait_gather,
     wait_reduce,
 )
-from synth.runtime.comm.halo_exchange import fetch_rows
+from synth.runtime.comm.halo_exchange import fetch_rows, neighbours_along
 from synth.runtime.grid.boxes import (
     Window,
     cut,
@@ -44,7 +44,6 @@ from synth.runtime.grid.boxes import (
     widen,
     within,
 )
-from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
 from synth.runtime.kernels.conv import convolve, kernel_gradient
 from synth.runtime.program.check import gradient, reference
 from synth.runtime.program.cli import (
@@ -55,6 +54,7 @@ from synth.runtime.program.cli import (
     run_program,
 )
 from synth.runtime.program.sample_data import sample_box
+from synth.runtime.program.world import start
 
 NAME = "uneven"
 PLAN = "84377bc6bff7"
@@ -105,7 +105,7 @@ def forward(in_own, ker_own, at, groups, context):
 
     out_box = touched_out(work(at))
     block = work(at)
-    out = convolve(F.conv2d, in_slice, ker_slice, block, WINDOWS)
+    out = convolve(F.conv2d, in_slice, ker_slice, block, WINDOWS, context)
     context.check_finite("Out", 0, out)
 
     del ker_slice, ker_pending  # frees memory for what follows
@@ -133,7 +133,7 @@ def backward_filter(in_slice, dout_own, at, groups, context):
 
     dker_box = touched_ker(work(at))
     block = work(at)
-    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
+    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS, context)
     context.check_finite("dKer", 0, dker)
 
     pending_sum = reduce(dker, dker_box, owned_ker, dker_group)
@@ -311,7 +311,7 @@ def main():
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
+    groups = world.context.make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)

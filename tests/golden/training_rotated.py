@@ -40,7 +40,7 @@ from synth.runtime.comm.collectives import (
     wait_gathers,
     wait_reduce,
 )
-from synth.runtime.comm.halo_exchange import fetch_rows, return_rows
+from synth.runtime.comm.halo_exchange import fetch_rows, neighbours_along, return_rows
 from synth.runtime.grid.boxes import (
     Window,
     cut,
@@ -51,7 +51,6 @@ from synth.runtime.grid.boxes import (
     volume,
     within,
 )
-from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
 from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.program.check import gradient, reference
 from synth.runtime.program.cli import (
@@ -62,6 +61,7 @@ from synth.runtime.program.cli import (
     run_program,
 )
 from synth.runtime.program.sample_data import sample_box
+from synth.runtime.program.world import start
 
 NAME = "small"
 PLAN = "587b275a0075"
@@ -135,7 +135,7 @@ def forward(in_own, ker_own, at, groups, context):
         # saved for later passes
         in_slice[within(touched_in(block), in_box)] = panels["In"]
         ker_slice[within(touched_ker(block), ker_box)] = panels["Ker"]
-        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS)
+        out += convolve(F.conv2d, panels["In"], panels["Ker"], block, WINDOWS, context)
         context.check_finite("Out", step, out)
 
     del panels  # frees memory for what follows
@@ -183,7 +183,7 @@ def backward_data(ker_slice, dout_own, at, groups, context):
         # saved for later passes
         dout_slice[within(touched_out(block), dout_box)] = panels["dOut"]
         ker_tile = ker_slice[within(touched_ker(block), touched_ker(work(at)))]
-        din += input_gradient(ker_tile, panels["dOut"], block, WINDOWS)
+        din += input_gradient(ker_tile, panels["dOut"], block, WINDOWS, context)
         context.check_finite("dIn", step, din)
 
     del panels  # frees memory for what follows
@@ -214,7 +214,7 @@ def backward_filter(in_slice, dout_slice, at, groups, context):
 
     dker_box = touched_ker(work(at))
     block = work(at)
-    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
+    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS, context)
     context.check_finite("dKer", 0, dker)
 
     pending_sum = reduce(dker, dker_box, owned_ker, dker_group)
@@ -431,7 +431,7 @@ def main():
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
+    groups = world.context.make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)

@@ -40,7 +40,7 @@ from synth.runtime.comm.collectives import (
     wait_gathers,
     wait_reduces,
 )
-from synth.runtime.comm.halo_exchange import fetch_rows, return_rows
+from synth.runtime.comm.halo_exchange import fetch_rows, neighbours_along, return_rows
 from synth.runtime.grid.boxes import (
     Window,
     cut,
@@ -52,7 +52,6 @@ from synth.runtime.grid.boxes import (
     widen,
     within,
 )
-from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
 from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.program.check import gradient, reference
 from synth.runtime.program.cli import (
@@ -63,6 +62,7 @@ from synth.runtime.program.cli import (
     run_program,
 )
 from synth.runtime.program.sample_data import sample_box
+from synth.runtime.program.world import start
 
 NAME = "strided"
 PLAN = "1bd7c76b2d18"
@@ -125,7 +125,7 @@ def forward(in_own, ker_own, at, groups, context):
         in_tile = in_slice[within(touched_in(block), in_box)]
         ker_tile = ker_slice[within(touched_ker(block), ker_box)]
         place = within(touched_out(block), out_box)
-        out[place] += convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS)
+        out[place] += convolve(F.conv2d, in_tile, ker_tile, block, WINDOWS, context)
         context.check_finite("Out", step, out)
 
     return out, in_slice
@@ -161,7 +161,7 @@ def backward_data(ker_own, dout_own, at, groups, context):
         wait_gathers(pending, panels)
         if step + 1 < steps:
             pending = fetch(step + 1)  # travels while this step computes
-        sums = input_gradient(panels["Ker"], dout_own, block, WINDOWS)
+        sums = input_gradient(panels["Ker"], dout_own, block, WINDOWS, context)
         context.check_finite("dIn", step, sums)
         wait_reduces(pending_sums, din, din_box)  # of the panel before
         pending_sums.append(
@@ -200,7 +200,7 @@ def backward_filter(in_slice, dout_own, at, groups, context):
         block = tile(at, step, tiles)
         in_tile = in_slice[within(touched_in(block), touched_in(work(at)))]
         dout_tile = dout_own[within(touched_out(block), owned_out(at))]
-        sums = kernel_gradient(in_tile, dout_tile, block, WINDOWS)
+        sums = kernel_gradient(in_tile, dout_tile, block, WINDOWS, context)
         context.check_finite("dKer", step, sums)
         wait_reduces(pending_sums, dker, dker_box)  # of the panel before
         pending_sums.append(
@@ -379,7 +379,7 @@ def main():
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
+    groups = world.context.make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)

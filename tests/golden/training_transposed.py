@@ -40,9 +40,8 @@ from synth.runtime.comm.collectives import (
     wait_gather,
     wait_reduce,
 )
-from synth.runtime.comm.halo_exchange import fetch_rows, return_rows
+from synth.runtime.comm.halo_exchange import fetch_rows, neighbours_along, return_rows
 from synth.runtime.grid.boxes import Window, cut, input_rows, overlap, volume, within
-from synth.runtime.grid.process_grid import make_groups, neighbours_along, start
 from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.program.check import gradient, reference
 from synth.runtime.program.cli import (
@@ -53,6 +52,7 @@ from synth.runtime.program.cli import (
     run_program,
 )
 from synth.runtime.program.sample_data import sample_box
+from synth.runtime.program.world import start
 
 NAME = "up"
 PLAN = "a05499f0363a"
@@ -100,7 +100,7 @@ def backward_data(ker_own, dout_own, at, groups, context):
 
     din_box = touched_in(work(at))
     block = work(at)
-    din = input_gradient(ker_slice, dout_slice, block, WINDOWS)
+    din = input_gradient(ker_slice, dout_slice, block, WINDOWS, context)
     context.check_finite("dIn", 0, din)
 
     pending_sum = reduce(din, din_box, carried_in, din_group)
@@ -138,7 +138,7 @@ def forward(in_own, ker_slice, at, groups, context):
 
     out_box = touched_out(work(at))
     block = work(at)
-    out = convolve(F.conv2d, in_slice, ker_slice, block, WINDOWS)
+    out = convolve(F.conv2d, in_slice, ker_slice, block, WINDOWS, context)
     context.check_finite("Out", 0, out)
 
     pending_sum = reduce(out, out_box, owned_out, out_group)
@@ -162,7 +162,7 @@ def backward_filter(in_slice, dout_slice, at, groups, context):
 
     dker_box = touched_ker(work(at))
     block = work(at)
-    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS)
+    dker = kernel_gradient(in_slice, dout_slice, block, WINDOWS, context)
     context.check_finite("dKer", 0, dker)
 
     pending_sum = reduce(dker, dker_box, owned_ker, dker_group)
@@ -341,7 +341,7 @@ def main():
     summary = PlanSummary(NAME, PLAN, DTYPE, FLOPS, MOST, WORDS)
     world = start(PLAN, GRID, PROCS, args.timeout, args.device)
     at, device = world.at, world.device
-    groups = make_groups(at, GRID, GROUP_AXES, args.timeout)
+    groups = world.context.make_groups(at, GRID, GROUP_AXES, args.timeout)
     windows = tuple(WINDOWS.values())
     in_own = sample_box("In", IN_SHAPE, owned_in(at), DTYPE, device, windows)
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)

@@ -12,6 +12,7 @@ from example_nests import Values, whole_numbers
 from hypothesis import given, settings
 from hypothesis_problems import layers, training_steps
 from ranks import run_ranks
+from torch_layer import torch_output
 
 from synth.codegen.render import render
 from synth.launch.reference import shapes
@@ -72,7 +73,7 @@ def test_local_kernels_are_torchs_gradients(layer: Layer) -> None:
         sample(name, whole[tensor], [range(n) for n in whole[tensor]], torch.float64, device)
         for name, tensor in zip(("In", "Ker", "dOut"), TENSORS, strict=True)
     )
-    out = _torch(layer, inputs.requires_grad_(), ker.requires_grad_()).reshape(dout.shape)
+    out = torch_output(layer, inputs.requires_grad_(), ker.requires_grad_()).reshape(dout.shape)
     din, dker = torch.autograd.grad(out, (inputs, ker), dout)
     assert din.shape == inputs.shape
     assert dker.shape == ker.shape
@@ -83,16 +84,6 @@ def test_local_kernels_are_torchs_gradients(layer: Layer) -> None:
         one, other = (stored[tensor] for tensor in reads(pass_))
         made = reference(nest, one, other, pass_)
         np.testing.assert_array_equal(made, right.reshape(nest.shapes[WRITES[pass_]]))
-
-
-def _torch(layer: Layer, inputs: torch.Tensor, ker: torch.Tensor) -> torch.Tensor:
-    if layer.kind == "matmul":
-        return inputs @ ker.T
-    if layer.groups > 1:
-        inputs, ker = inputs.flatten(1, 2), ker.flatten(0, 1)
-    conv = getattr(torch.nn.functional, layer.kind)
-    made: torch.Tensor = conv(inputs, ker, None, layer.stride, layer.padding, layer.dilation, layer.groups)
-    return made
 
 
 def _rows(layer: Layer, values: torch.Tensor) -> Values:

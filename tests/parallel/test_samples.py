@@ -16,7 +16,7 @@ from synth.layer.axes import PerAxis
 from synth.layer.intervals import volume
 from synth.parallel.sharded_input import Samples, of_plan, open_samples
 from synth.planning.plan import Plan
-from synth.runtime.grid.scatter_gather import share_of
+from synth.runtime.grid.scatter_gather import shard_of
 
 PLANS = {
     "data": CASES["data"],
@@ -53,7 +53,7 @@ def user_share(plan: Plan, whole: torch.Tensor, rank: int, halo: bool) -> torch.
     windows = [plan.nest.windows[axis] for axis in layer.spatial_axes]
     shaped = whole.reshape(layer.input[0], n.g, n.c, *layer.input[2:])
     spatial = box[6 - len(layer.spatial_axes) :]
-    return share_of(shaped, (*box[:3], *spatial), windows).flatten(1, 2)  # type: ignore[arg-type]
+    return shard_of(shaped, (*box[:3], *spatial), windows).flatten(1, 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["npy", "raw", "h5"])

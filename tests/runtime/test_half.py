@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_problems import layers
 from ranks import run_ranks
-from test_passes import _torch
+from torch_layer import torch_output
 
 from synth.base.errors import CheckError
 from synth.codegen.render import render
@@ -42,7 +42,7 @@ def largest_sums(layer: Layer, dtype: torch.dtype) -> tuple[float, ...]:
         sample(name, whole, [range(n) for n in whole], dtype, CPU, dims).abs().double().requires_grad_()
         for name, whole in zip(("In", "Ker", "dOut"), shapes(layer).values(), strict=True)
     )
-    out = _torch(layer, inputs, ker).reshape(dout.shape)
+    out = torch_output(layer, inputs, ker).reshape(dout.shape)
     gradients = torch.autograd.grad(out, (inputs, ker), dout)
     return tuple(float(each.max()) for each in (out.detach(), *gradients))
 

@@ -275,12 +275,12 @@ def test_a_standalone_program_needs_torch_alone(tmp_path: Path) -> None:
 def test_run_can_be_imported() -> None:
     import torch
 
-    from synth.runtime.grid.word_counter import TrafficCounter
+    from synth.runtime.kernels.context import Context
 
     names: dict[str, Any] = {"__name__": "program"}
     exec(compile(render(CASES["alone"]), "program.py", "exec"), names)
     inputs, ker = torch.randn(4, 16, 8, 8), torch.randn(16, 16, 3, 3)
-    out = names["run"](inputs, ker, {}, {}, TrafficCounter())
+    out = names["run"](inputs, ker, {}, {}, Context())
     torch.testing.assert_close(out, torch.nn.functional.conv2d(inputs, ker, padding=1))
 
 

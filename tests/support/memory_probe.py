@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from synth.runtime.comm.buffer_pool import Room
+from synth.runtime.comm.buffer_pool import BufferPool
 
 
 class Held(TorchDispatchMode):
-    """Counts the words of all tensors that are alive, but for room that was left for whoever needs some."""
+    """Counts the words of all live tensors, except free buffers of a pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: BufferPool) -> None:
         super().__init__()
+        self.pool = pool
         self.live: dict[int, int] = {}
         self.most = 0
 
@@ -37,7 +38,7 @@ class Held(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         for each in result if isinstance(result, (tuple, list)) else (result, *args):
             self.note(each)
-        left = sum(len(buffer) for buffers in Room.free.values() for buffer in buffers)
+        left = sum(len(buffer) for buffers in self.pool.free.values() for buffer in buffers)
         self.most = max(self.most, sum(self.live.values()) - left)
         return result
 
@@ -60,8 +61,9 @@ def telling(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _held(run: Callable[..., Any], args: tuple[Any, ...]) -> int:
-    Room.free.clear()
-    with Held() as held:
+    pool = args[-1].buffers  # of the context, the last argument of `run`
+    pool.free.clear()
+    with Held(pool) as held:
         for each in args:
             held.note(each)
         run(*args)

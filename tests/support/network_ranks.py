@@ -18,9 +18,9 @@ from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
 from synth.parallel.front_end import trace_model
+from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Layout
 from synth.runtime.grid.boxes import Box
-from synth.runtime.grid.process_grid import ranks_group
 from synth.runtime.layers.batch_norm import BatchNorm
 
 STEPS = 10
@@ -178,10 +178,10 @@ def some_idle(whole: nn.Module, shape: tuple[int, ...]) -> NetworkPlan:
 
 def groups(_: str) -> None:
     """Ranks that are in different numbers of groups make one together, for each purpose one."""
-    me = dist.get_rank()
+    me, groups = dist.get_rank(), ProcessGroups()
     for ranks in ((0, 1), (1, 2), (0, 1, 2), (0, 2)):
         if me in ranks:
-            made = [ranks_group(ranks, purpose=purpose) for purpose in ("", "other", "")]
+            made = [groups.of(ranks, purpose=purpose) for purpose in ("", "other", "")]
             assert made[0] is made[2] is not made[1]
             total = torch.ones(())
             dist.all_reduce(total, group=made[1])
@@ -237,8 +237,9 @@ def nan_is_named(case: str) -> None:
     program = getattr(net.steps[key].module, "program", None)
     (user,) = [step for step, sources in net.calls if key in sources]
     if dist.get_rank() == 2 and program:
-        right = program.backward_filter
-        program.backward_filter = lambda *given: right(*given) * torch.nan
+        emitted = program.function.forward.__globals__  # names of the emitted module
+        right = emitted["backward_filter"]
+        emitted["backward_filter"] = lambda *given: right(*given) * torch.nan
     elif dist.get_rank() == 2:
         net.steps[user].register_forward_pre_hook(lambda _, given: (Poison.apply(*given),))
     out = net.gather(net(net.scatter(torch.randn(shape))))
@@ -271,7 +272,7 @@ def norms(name: str) -> None:
         if whole.affine:
             nn.init.uniform_(whole.weight, 0.5, 2)
             nn.init.uniform_(whole.bias)
-        made = BatchNorm(whole, lies)
+        made = BatchNorm(whole, lies, ProcessGroups())
         for training in (True, True, False):
             whole.train(training)
             made.train(training)
@@ -289,7 +290,11 @@ def norms(name: str) -> None:
                 near(made.weight.grad, whole.weight.grad[mine[1]])
                 near(made.bias.grad, whole.bias.grad[mine[1]])
             made.load_full_state_dict(whole.state_dict())
-    one = BatchNorm(nn.BatchNorm1d(8), Layout((1, 8), tuple(((0, 1), box[1]) for box in LAYOUTS["channels"])))
+    one = BatchNorm(
+        nn.BatchNorm1d(8),
+        Layout((1, 8), tuple(((0, 1), box[1]) for box in LAYOUTS["channels"])),
+        ProcessGroups(),
+    )
     with pytest.raises(ValueError, match="one value per channel"):
         one(torch.zeros(1, 2))
 

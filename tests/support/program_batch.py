@@ -42,7 +42,8 @@ def _rank(folder: str, count: int, rank: int, size: int, port: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from synth.runtime.grid.process_grid import World, coordinates, grid_size
+    from synth.runtime.grid.process_grid import coordinates, grid_size
+    from synth.runtime.program.world import World
 
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, size, rank == 0)

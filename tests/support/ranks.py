@@ -21,7 +21,7 @@ PRELOAD = [
     "synth.runtime.kernels.conv",
     "synth.runtime.layers.distributed_layer",
     "synth.runtime.model.network",
-    "synth.runtime.layers.placed",
+    "synth.runtime.layers.planned_layer",
     "synth.codegen.module",
     "synth.parallel.parallelize",
     "torch.fx",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ranks import run_ranks
 
-PROGRAM = "from early_ranks import main\n\nmain()\n"
+PROGRAM = "from prefetch_ranks import main\n\nmain()\n"
 
 
 @pytest.mark.ranks
@@ -25,6 +25,6 @@ PROGRAM = "from early_ranks import main\n\nmain()\n"
         ("slices", "", 4),
     ],
 )
-def test_early(function: str, argument: str, ranks: int, tmp_path: Path) -> None:
+def test_prefetch(function: str, argument: str, ranks: int, tmp_path: Path) -> None:
     outcome = run_ranks(PROGRAM, ranks, tmp_path, function, argument)
     assert set(outcome.codes) == {0}, "\n".join(outcome.output)

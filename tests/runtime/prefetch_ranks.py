@@ -67,7 +67,7 @@ def values(case: str) -> None:
             net, _ = made(name, how, ahead)
             same(stepped(net, share), wanted)
             assert net.received() == plain.received()
-            assert not prefetching.in_flight
+            assert not net.context.pending
             assert not any(each.prefetched for each in layers(net))
         with torch.no_grad():
             same(net(share), plain(share))
@@ -108,8 +108,8 @@ def happens(ahead: int) -> list[str]:
     def prefetches(self: DistributedLayer) -> None:
         start(self)
         assert self.prefetched
-        assert self.prefetched[1].pending
-        assert self.prefetched[1].pending.requests
+        assert self.prefetched[1].gather
+        assert self.prefetched[1].gather.requests
         names[self.prefetched[1]] = layers(net).index(self)
         events.append(f"prefetches {layers(net).index(self)}")
 
@@ -155,7 +155,7 @@ def together(_: str) -> None:
     some = torch.autograd.grad(net(share).square().sum(), weights[2:3])
     key = next(name for name, each in net.named_parameters() if each is weights[2])
     same(some[0], alone[1][key])
-    assert not prefetching.in_flight
+    assert not net.context.pending
     same(stepped(net, share), alone)
 
 
@@ -179,7 +179,7 @@ def broken(_: str) -> None:
                 expect(net, share, layers(net)[place].weight.register_hook(breaks))
                 net = made("biases", "data", 2)[0] if gone else net
                 same(stepped(net, share), wanted)
-                assert not prefetching.in_flight
+                assert not net.context.pending
 
 
 def breaks(*_: Any) -> None:
@@ -232,8 +232,8 @@ def slices(_: str) -> None:
     """A slice of Ker that no later pass needs is gone before Out is summed, as plans count on."""
     make, shape = MODELS["biases"]
     net = synth.parallelize(make().double(), shape, plan={"b": 2, "c": 2}, ahead=1)
-    program = layers(net)[0].program
-    wait_gather, reduce = program.wait_gather, program.reduce
+    emitted = layers(net)[0].program.function.forward.__globals__  # names of the emitted module
+    wait_gather, reduce = emitted["wait_gather"], emitted["reduce"]
     kernels, gone = list[Any](), list[bool]()
 
     def waits(pending: Any) -> torch.Tensor:
@@ -246,7 +246,7 @@ def slices(_: str) -> None:
         gone.extend(kernel() is None for kernel in kernels)
         return reduce(*given)
 
-    program.wait_gather, program.reduce = waits, reduces
+    emitted["wait_gather"], emitted["reduce"] = waits, reduces
     with torch.no_grad():
         net(net.scatter(torch.ones(shape, dtype=torch.float64)))
     assert gone == [True]

@@ -1,8 +1,7 @@
-"""The forms of the local kernel give the same values, and the fastest is the one that is used."""
+"""The variants of the local kernel compute the same values, and the fastest one is used."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,13 @@ from ranks import run_ranks
 from torch.nn import functional
 
 from synth.codegen.render import render
+from synth.runtime.comm.buffer_pool import BufferPool
 from synth.runtime.grid.boxes import Interval, Window, cut, input_rows
-from synth.runtime.kernels import autotune as forms
+from synth.runtime.kernels import autotune
+from synth.runtime.kernels.autotune import Tuner
+from synth.runtime.kernels.context import Context
 from synth.runtime.kernels.conv import convolve, explicit_zeros, input_gradient, kernel_gradient
 from synth.runtime.kernels.winograd import winograd, winograd_filter, winograd_input
-
-
-@pytest.fixture(autouse=True)
-def untuned() -> Iterator[None]:
-    forms.Tuning.times.clear()
-    yield
-    forms.Tuning.on = False
-    forms.Tuning.times.clear()
 
 
 def whole_numbers(*shape: int) -> torch.Tensor:
@@ -59,11 +53,12 @@ def test_zeros_that_are_there_already_are_not_written_again(
     zeros = explicit_zeros(block, windows)
     framed = functional.pad(tile, zeros)
     conv: Any = getattr(functional, f"conv{dims}d")
+    context = Context()
     for given_tile in (tile, framed):
         assert torch.equal(
-            convolve(conv, given_tile, ker, block, windows), _summed(tile, ker, block, windows)
+            convolve(conv, given_tile, ker, block, windows, context), _summed(tile, ker, block, windows)
         )
-    one, other = (kernel_gradient(each, dout, block, windows) for each in (tile, framed))
+    one, other = (kernel_gradient(each, dout, block, windows, context) for each in (tile, framed))
     assert torch.equal(one, other)
 
 
@@ -93,7 +88,7 @@ def _summed(
     groups=st.integers(1, 2),
     seed=st.integers(0, 9),
 )
-def test_all_forms_agree(
+def test_all_variants_agree(
     dims: int, taps: int, stride: int, dilation: int, padding: int, groups: int, seed: int
 ) -> None:
     """Whole numbers: sums are exact in any order, so the results are equal bit by bit.
@@ -101,7 +96,6 @@ def test_all_forms_agree(
     Except where products are saved (Winograd), whose transforms round.
     """
     torch.manual_seed(seed)
-    forms.Tuning.times.clear()
     rows = 7
     out = (rows + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
     window = Window(rows, taps, stride, dilation, padding)
@@ -111,21 +105,20 @@ def test_all_forms_agree(
     in_tile = whole_numbers(2, *group, 3, *[rows] * dims)
     ker, dout = whole_numbers(*group, 2, 3, *[taps] * dims), whole_numbers(2, *group, 2, *[out] * dims)
     conv: Any = getattr(functional, f"conv{dims}d")
-    forms.Tuning.on = False
+    context = Context()
     kernels = (
-        lambda: convolve(conv, in_tile, ker, block, windows),
-        lambda: input_gradient(ker, dout, block, windows),
-        lambda: kernel_gradient(in_tile, dout, block, windows),
+        lambda: convolve(conv, in_tile, ker, block, windows, context),
+        lambda: input_gradient(ker, dout, block, windows, context),
+        lambda: kernel_gradient(in_tile, dout, block, windows, context),
     )
     direct = [kernel() for kernel in kernels]
-    forms.Tuning.on = True
+    context.tuner.enabled = True
     exact = (taps, stride, dilation, groups) != (3, 1, 1, 1)
-    for _ in range(forms.TRIALS + 1):
+    for _ in range(autotune.TRIALS + 1):
         for kernel, expected in zip(kernels, direct, strict=True):
             found = kernel()
             assert torch.equal(found, expected) if exact else torch.allclose(found, expected, 0, 1e-9)
-    assert all(("winograd" in times) != exact for times in forms.Tuning.times.values())
-    forms.Tuning.on = False
+    assert all(("winograd" in times) != exact for times in context.tuner.times.values())
 
 
 @given(
@@ -147,11 +140,12 @@ def test_fewer_products(
     out = conv(inputs, ker, padding=padding[:dims])
     dout = torch.randn_like(out)
     din, dker = torch.autograd.grad(out, (inputs, ker), dout)
+    buffers = BufferPool()
     with torch.no_grad():
         found = (
-            winograd(inputs, ker, padding[:dims]),
-            winograd_input(dout, ker, padding[:dims]),
-            winograd_filter(inputs, dout, padding[:dims]),
+            winograd(inputs, ker, padding[:dims], buffers),
+            winograd_input(dout, ker, padding[:dims], buffers),
+            winograd_filter(inputs, dout, padding[:dims], buffers),
         )
     for values, expected in zip(found, (out, din, dker), strict=True):
         assert values.is_contiguous()
@@ -167,24 +161,25 @@ def test_one_small_volume(stride: int, dilation: int, padding: int) -> None:
     rows, taps = (7, 7, 9), 3  # all of them are read
     inputs = torch.randint(-3, 4, (1, 4, *rows)).float().requires_grad_()
     ker = torch.randint(-3, 4, (5, 4, taps, taps, taps)).float().requires_grad_()
-    assert forms.overlooked(inputs, 1)
+    assert autotune.misses_onednn(inputs, 1)
     out = functional.conv3d(inputs, ker, None, stride, padding, dilation)
     dout = torch.randint(-3, 4, out.shape).float()
     din, dker = torch.autograd.grad(out, (inputs, ker), dout)
     windows = {axis: Window(n, taps, stride, dilation, padding) for axis, n in zip("dhw", rows, strict=True)}
     extents = dict(zip("dhw", out.shape[2:], strict=True)) | {"b": 1, "c": 4, "k": 5}
     block = {axis: (0, n) for axis, n in extents.items()}
+    context = Context()
     with torch.no_grad():
-        assert torch.equal(convolve(functional.conv3d, inputs, ker, block, windows), out)
-        assert torch.equal(input_gradient(ker, dout, block, windows), din)
-        assert torch.equal(kernel_gradient(inputs, dout, block, windows), dker)
+        assert torch.equal(convolve(functional.conv3d, inputs, ker, block, windows, context), out)
+        assert torch.equal(input_gradient(ker, dout, block, windows, context), din)
+        assert torch.equal(kernel_gradient(inputs, dout, block, windows, context), dker)
 
 
-def test_the_fastest_form_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_variant_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, calls = [0.0], list[str]()
-    monkeypatch.setattr(forms, "clock", lambda _: clock[0])
+    monkeypatch.setattr(autotune, "clock", lambda _: clock[0])
 
-    def form(name: str, seconds: float) -> forms.Form:
+    def variant(name: str, seconds: float) -> autotune.Variant:
         def run() -> torch.Tensor:
             clock[0] += seconds
             calls.append(name)
@@ -192,13 +187,14 @@ def test_the_fastest_form_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return run
 
-    choice = {"direct": form("direct", 3.0), "channels-last": form("channels-last", 2.0)}
+    choice = {"direct": variant("direct", 3.0), "channels-last": variant("channels-last", 2.0)}
     key = "forward", (1, 1, 1, 1), (1, 1, 1, 1), torch.float32
-    for _ in range(2 * forms.TRIES + 4):
-        forms.fastest(key, choice, torch.device("cpu"))
-    assert calls[: 2 * forms.TRIES].count("direct") == forms.TRIES
-    assert calls[2 * forms.TRIES :] == ["channels-last"] * 4
-    assert forms.chosen() == [
+    tuner = Tuner(enabled=True)
+    for _ in range(2 * autotune.TRIES + 4):
+        tuner.run(key, choice, torch.device("cpu"))
+    assert calls[: 2 * autotune.TRIES].count("direct") == autotune.TRIES
+    assert calls[2 * autotune.TRIES :] == ["channels-last"] * 4
+    assert tuner.report() == [
         "forward [1, 1, 1, 1] * [1, 1, 1, 1] torch.float32: channels-last 2000.00 ms, direct 3000.00 ms"
     ]
 
@@ -215,11 +211,12 @@ def test_a_program_tunes_its_kernels(standalone: bool, tmp_path: Path) -> None:
     assert "winograd" in outcome.output[0]
 
 
-def test_tuning_is_asked_for_by_name() -> None:
+def test_tune_holds_for_networks_that_are_created_later() -> None:
     import synth
 
-    assert forms.Tuning.on is False
+    before = autotune.default_tuner()
     synth.tune()
-    assert forms.Tuning.on is True
+    assert autotune.default_tuner().enabled
+    assert not before.enabled
     synth.tune(False)
-    assert forms.Tuning.on is False
+    assert not autotune.default_tuner().enabled

@@ -48,14 +48,14 @@ def steps_as_torch(name: str) -> None:
     shape = plan.layer.input if plan.layer.kernel else (plan.nest.extents.b, plan.nest.extents.c)
     inputs = torch.randn(shape)
     for step in range(3):
-        share = model.share(inputs).requires_grad_("In" in plan.gradients)
+        share = model.scatter(inputs).requires_grad_("In" in plan.gradients)
         given = inputs.clone().requires_grad_()
         out, right = model(share), whole(given)
         near(model.gather(out.detach()).reshape(right.shape), right.detach())
         for made in (out, right):  # the gradient of a plain sum is one word, expanded
             ((made if step == 1 else made.square()).sum() / right.numel()).backward()
         if "In" in plan.gradients:
-            near(share.grad, model.share(given.grad))
+            near(share.grad, model.scatter(given.grad))
         if "Ker" not in plan.gradients:
             whole.weight.grad = None
         for optimizer in optimizers:
@@ -64,7 +64,7 @@ def steps_as_torch(name: str) -> None:
     for key, values in model.full_state_dict().items():
         near(values, whole.state_dict()[key])
     planned = plan.received.at(plan.distribution.at(dist.get_rank()))
-    counted = model.words.received()
+    counted = model.traffic.received()
     assert counted["total"] == 3 * planned["total"]
 
 
@@ -73,7 +73,7 @@ def one_gradient(names: str) -> None:
     for name in names.split():
         plan = CASES[name]
         model = distributed_conv(plan)
-        share = torch.zeros(tuple(high - low for low, high in model.given.mine)).requires_grad_()
+        share = torch.zeros(tuple(high - low for low, high in model.input.mine)).requires_grad_()
         model.weight.requires_grad_()
         try:
             model(share)
@@ -108,7 +108,7 @@ def nan_is_named(name: str) -> None:
     """A NaN in one rank's gradient is told on every rank."""
     plan = CASES[name]
     model = distributed_conv(plan, check_finite=True)
-    share = torch.zeros(model.share(torch.zeros(plan.layer.input)).shape, requires_grad=True)
+    share = torch.zeros(model.scatter(torch.zeros(plan.layer.input)).shape, requires_grad=True)
     out = model(share)
     gradient = torch.ones_like(out)
     if dist.get_rank() == 1:
@@ -162,7 +162,7 @@ def one_wrong_share(name: str) -> None:
     """One rank gives values of another dtype; no rank goes on."""
     plan = CASES[name]
     model = distributed_conv(plan)
-    share = model.share(torch.zeros(plan.layer.input))
+    share = model.scatter(torch.zeros(plan.layer.input))
     out = model(share.double() if dist.get_rank() == 1 else share)
     out.sum().backward()
     print("went on")

@@ -12,11 +12,11 @@ from synth.base.errors import UsageError
 from synth.codegen.module import distributed_conv, imported
 from synth.codegen.render import render
 
-PROGRAM = "from module_ranks import main\n\nmain()\n"
+PROGRAM = "from layer_ranks import main\n\nmain()\n"
 
 
 def told(folder: Path, function: str, argument: str, size: int) -> Outcome:
-    """All ranks ran a function of `module_ranks` to its end."""
+    """All ranks ran a function of `layer_ranks` to its end."""
     outcome = run_ranks(PROGRAM, size, folder, function, argument, str(folder))
     assert set(outcome.codes) == {0}, "\n".join(outcome.output)
     return outcome

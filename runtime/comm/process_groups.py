@@ -1,0 +1,109 @@
+"""Process groups: the ranks that communicate with each other, as torch knows them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+
+from synth.runtime.comm.buffer_pool import BufferPool
+from synth.runtime.grid.process_grid import At, peers_along, rank_of
+
+
+class Counter(Protocol):
+    """What counts received words: a context or its traffic counter."""
+
+    def count(self, phase: str, tensor: str, words: int, step: int) -> None:
+        """Record that a step of a phase starts, and add the words that it receives."""
+
+
+def uncounted(words: int, step: int) -> None:
+    """Count nothing."""
+
+
+class Group(NamedTuple):
+    """The ranks that differ only along some axes of the grid."""
+
+    handle: Any  # torch's process group
+    peers: list[At]  # coordinates of its ranks, in the order of the process group
+    me: int  # index of this rank among them
+    buffers: BufferPool  # memory for messages
+    record: Callable[[int, int], None] = uncounted  # received words, and their step
+
+    def counted(self, context: Counter, phase: str, tensor: str) -> Group:
+        """The same group; words received in it count for a phase and a tensor."""
+        return self._replace(record=partial(context.count, phase, tensor))
+
+
+class ProcessGroups:
+    """The process groups of one network or program, each created once."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[tuple[int, ...], float | None, str], Any] = {}
+
+    def of(
+        self, ranks: Sequence[int], timeout: float | None = None, purpose: str = ""
+    ) -> Any:
+        """torch's process group of some ranks, for one purpose.
+
+        All its members must call this in the same order. Other ranks do not take part,
+        so the cost does not grow with the number of groups. `timeout` in seconds bounds
+        every wait in the group (None: torch's own limit).
+        """
+        key = tuple(sorted(ranks)), timeout, purpose
+        if key not in self._groups:
+            self._groups[key] = _created(key[0], timeout)
+        return self._groups[key]
+
+    def along(
+        self,
+        at: At,
+        grid: dict[str, int],
+        group_axes: dict[str, tuple[str, ...]],
+        buffers: BufferPool,
+        timeout: float | None = None,
+    ) -> dict[str, Group]:
+        """Name -> the group of the rank at `at` along the axes of that name."""
+        groups = {}
+        for name, axes in group_axes.items():
+            # torch numbers the members of a group by their ranks
+            peers = peers_along(at, grid, axes)
+            peers.sort(key=lambda peer: rank_of(peer, grid))
+            handle = self.of([rank_of(peer, grid) for peer in peers], timeout)
+            groups[name] = Group(handle, peers, peers.index(at), buffers)
+        return groups
+
+    def clear(self) -> None:
+        """Forget all groups, before torch destroys them."""
+        self._groups.clear()
+
+
+def _created(ranks: tuple[int, ...], timeout: float | None) -> Any:
+    """A new process group of some ranks.
+
+    torch names a group after its ranks and after how many groups a member has created.
+    Members that have created different numbers would wait for each other for ever. So
+    every member first creates groups of itself alone until it has as many as the
+    others.
+    """
+    torch_own: Any = dist.distributed_c10d
+    store, me = torch_own._get_default_store(), dist.get_rank()
+    name = f"synth/groups/{'-'.join(map(str, ranks))}"
+    # No member is here for the next group before all have been here for this one.
+    turn = (store.add(f"{name}/calls", 1) - 1) // len(ranks)
+    created = torch_own._world.pg_names
+    store.set(f"{name}/{turn}/{me}", str(len(created)))
+    most = max(int(store.get(f"{name}/{turn}/{rank}")) for rank in ranks)
+    while len(created) < most:
+        dist.new_group([me], use_local_synchronization=True)
+    limit = None if timeout is None else datetime.timedelta(seconds=timeout)
+    return dist.new_group(list(ranks), limit, use_local_synchronization=True)
+
+
+def through_host(values: torch.Tensor) -> bool:
+    """Whether messages pass through host memory: gloo sends none from a GPU."""
+    return bool(values.is_cuda and dist.get_backend() != "nccl")

@@ -1,0 +1,107 @@
+"""Weight and bias of a planned layer: initial values, whole states, the bias's sum."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd.function import once_differentiable
+
+from synth.runtime.grid.boxes import Box, within
+from synth.runtime.grid.scatter_gather import gather_shards
+
+
+def draw_parameters(layer: Any) -> None:
+    """Initial values as in torch's layers: uniform, from rank 0's generator."""
+    seed = [int(torch.randint(2**31, ()))]
+    dist.broadcast_object_list(seed, src=0)
+    fan_in = math.prod(layer.program.ker_shape[-layer.kernel_dims - 1 :])
+    bound = 1 / math.sqrt(fan_in)
+    own = layer.channels_of(layer.output.mine)
+    first = sum(low * 2**i for i, (low, _) in enumerate(own))
+    seeds = (layer.weight, dist.get_rank()), (layer.bias, 2**20 + first)
+    for parameter, offset in seeds:
+        if parameter is not None:
+            generator = torch.Generator().manual_seed(seed[0] + offset)
+            values = torch.rand(parameter.shape, generator=generator) * 2 - 1
+            with torch.no_grad():
+                parameter.copy_(values * bound)
+
+
+def whole_parameters(layer: Any) -> dict[str, torch.Tensor]:
+    """Weight and bias whole, on every rank, with the shapes of torch's layer."""
+    ranks = {"rank": dist.get_world_size()}
+    kernels, outs = layer.kernels, layer.output
+    weight = gather_shards(
+        layer.weight.detach(),
+        lambda at: kernels[at["rank"]],
+        layer.program.ker_shape,
+        ranks,
+    )
+    state = {"weight": weight.flatten(0, 1) if layer.grouped else weight}
+    if layer.bias is not None:
+        state["bias"] = gather_shards(
+            layer.bias.detach(),
+            lambda at: layer.channels_of(outs.box(at)),
+            outs.whole[1 : len(outs.whole) - layer.kernel_dims],
+            ranks,
+        ).flatten()
+    return state
+
+
+def load_parameters(layer: Any, state: dict[str, torch.Tensor]) -> None:
+    """Copy the own shards of a whole state.
+
+    Raises `ValueError` for the state of another layer.
+    """
+    boxes: dict[str, Box] = {"weight": layer.kernels[dist.get_rank()]}
+    whole = {"weight": tuple(layer.program.ker_shape)}
+    if layer.bias is not None:
+        boxes["bias"] = layer.channels_of(layer.output.mine)
+        whole["bias"] = layer.output.whole[1 : 1 + len(boxes["bias"])]
+    flat = {
+        name: (math.prod(sizes[:2]), *sizes[2:]) if layer.grouped else sizes
+        for name, sizes in whole.items()
+    }
+    given = {name: tuple(values.shape) for name, values in state.items()}
+    if given != flat:
+        raise ValueError(
+            f"the state is not of layer {layer.name}: it has {given}, the layer {flat}"
+        )
+    own = {"weight": layer.weight, "bias": layer.bias}
+    with torch.no_grad():
+        for name, box in boxes.items():
+            values = state[name].reshape(whole[name])
+            frame = tuple((0, extent) for extent in whole[name])
+            own[name].copy_(values[within(box, frame)])
+
+
+class AddBias(torch.autograd.Function):
+    """Add the bias of each channel; all-reduce its gradient over the ranks of a group.
+
+    Without a group the gradient is only this rank's part of the sum.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, out: torch.Tensor, bias: torch.Tensor, dims: int, group: Any
+    ) -> torch.Tensor:
+        """Out plus bias."""
+        ctx.dims, ctx.group = dims, group
+        return out + bias.reshape(*bias.shape, *[1] * dims)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, dout: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
+        """dOut as it is, and the sum of each channel."""
+        if not ctx.needs_input_grad[1]:  # the bias is frozen
+            return dout, None, None, None
+        dims = [0, *range(dout.dim() - ctx.dims, dout.dim())]
+        dbias = dout.sum(dims).contiguous()
+        if ctx.group is not None:
+            dist.all_reduce(dbias, group=ctx.group)
+        return dout, dbias, None, None

@@ -1,0 +1,86 @@
+"""The protocol between an emitted layer and the runtime: typed and versioned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from synth.runtime.grid.boxes import Box, Window
+from synth.runtime.grid.process_grid import At
+
+PROTOCOL = 1  # the version that this runtime reads
+ANEW = "it was emitted by another version of synth; emit it anew"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerProgram:
+    """What an emitted module declares about its layer.
+
+    name, plan: the layer's name and the plan's id, for messages and saved states.
+    dtype: of all tensors.
+    grid: axis -> parts. procs: ranks that may run; those beyond the grid are idle.
+    group_axes: group -> the axes along which its ranks differ.
+    in_shape, ker_shape, out_shape: of the whole tensors, in the layer's own numbers.
+    windows: spatial axis -> how output rows read input rows; empty for a matrix
+        product.
+    transposed_rows: of a transposed convolution, the rows of its output per spatial
+        axis. It runs as backward-data, so Out is its input and In its output.
+    gradients: tensors of which a training step makes the gradient, of "In" and "Ker".
+    owned_in, owned_ker, owned_out: coordinates of a rank -> the box that it owns.
+    function: the layer for autograd, called as `function.apply(shard of the input,
+        shard of Ker, at, groups, context, prefetch)`.
+    prefetch_ker: starts to gather Ker before the layer's turn, called with (shard of
+        Ker, at, groups, context); None if Ker is not gathered whole.
+    """
+
+    name: str
+    plan: str
+    dtype: torch.dtype
+    grid: dict[str, int]
+    procs: int
+    group_axes: dict[str, tuple[str, ...]]
+    in_shape: tuple[int, ...]
+    ker_shape: tuple[int, ...]
+    out_shape: tuple[int, ...]
+    windows: dict[str, Window]
+    transposed_rows: tuple[int, ...] | None
+    gradients: tuple[str, ...]
+    owned_in: Callable[[At], Box]
+    owned_ker: Callable[[At], Box]
+    owned_out: Callable[[At], Box]
+    function: type[torch.autograd.Function]
+    prefetch_ker: Callable[..., Any] | None
+
+
+def layer_program(protocol: int, **declared: Any) -> LayerProgram:
+    """The declaration of an emitted module, checked.
+
+    Raises `ValueError` if the module was emitted for another version of the protocol,
+    or declares other fields than those of `LayerProgram`.
+    """
+    name = declared.get("name", "a layer")
+    if protocol != PROTOCOL:
+        raise ValueError(
+            f"{name} has protocol {protocol}, this runtime reads {PROTOCOL}: {ANEW}"
+        )
+    wanted = [field.name for field in fields(LayerProgram)]
+    lacks = [field for field in wanted if field not in declared]
+    unknown = [field for field in declared if field not in wanted]
+    if lacks:
+        raise ValueError(f"{name} does not declare {', '.join(lacks)}: {ANEW}")
+    if unknown:
+        raise ValueError(f"{name} declares {', '.join(unknown)}: {ANEW}")
+    return LayerProgram(**declared)
+
+
+def require_program(program: object) -> None:
+    """Raise `ValueError` unless `program` is a declared layer.
+
+    Modules emitted before the protocol passed themselves instead of a declaration.
+    """
+    if not isinstance(program, LayerProgram):
+        name = getattr(program, "NAME", type(program).__name__)
+        raise ValueError(f"{name} does not declare a LayerProgram: {ANEW}")

@@ -1,0 +1,163 @@
+"""Ranks join each other at the start of a program and leave together at its end."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from synth.runtime.grid.liveness import Watch
+from synth.runtime.grid.process_grid import At, coordinates, grid_size, place_at
+from synth.runtime.kernels.context import Context
+
+
+@dataclass(frozen=True)
+class World:
+    """What one rank of a program knows of all ranks, and the program's state."""
+
+    rank: int
+    size: int
+    device: torch.device
+    at: At | None  # None: the grid has no place for this rank
+    watch: Watch | None  # None: there is only one rank
+    context: Context = field(default_factory=Context)
+
+
+def launched() -> tuple[int, int, int]:
+    """(rank, world size, local rank) from torchrun or srun; (0, 1, 0) without them."""
+    for names in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ):
+        if names[0] in os.environ and names[1] in os.environ:
+            rank, size = int(os.environ[names[0]]), int(os.environ[names[1]])
+            return rank, size, int(os.environ.get(names[2], "0"))
+    return 0, 1, 0
+
+
+def refuse(rank: int, sentence: str, code: int = 2) -> NoReturn:
+    """Exit on every rank; rank 0 prints why, in one line."""
+    if rank == 0:
+        print(sentence, file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def ranks_here(local: int) -> int:
+    """Ranks on this machine as torchrun or srun says, else `local` + 1."""
+    said = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_TASKS_PER_NODE")
+    digits = (said or "").partition("(")[0].partition(",")[0]
+    return int(digits) if digits.isdecimal() else local + 1
+
+
+def start(
+    plan: str, grid: dict[str, int], procs: int, timeout: float, device: str = "auto"
+) -> World:
+    """Join the other ranks of a program for `grid`, which may run on `procs` ranks.
+
+    device: "auto" uses GPUs if every rank has one of its own, "cpu" uses none, "cuda"
+        lets ranks share GPUs. The backend is nccl if no two ranks share a GPU, else
+        gloo.
+    timeout: bounds every wait, in seconds.
+
+    Exits with code 2 if the world has another size, the ranks run different plans or a
+    rank has no GPU to share, and with code 6 if the ranks do not find each other.
+    """
+    rank, size, local = launched()
+    used = grid_size(grid)
+    if size not in (used, procs):
+        shown = " x ".join(f"{axis}={parts}" for axis, parts in grid.items()) or "1"
+        wanted = f"{used}" if used == procs else f"{used} or {procs}"
+        refuse(
+            rank,
+            f"this program is for {wanted} ranks, a grid {shown}, but was started with"
+            f" {size}; use torchrun --nproc-per-node={used}",
+        )
+    if size > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        refuse(rank, "set MASTER_ADDR and MASTER_PORT, as torchrun does")
+    at = coordinates(rank, grid) if rank < used else None
+    watch = None
+    # A single rank meets nobody: any port will do.
+    url = "env://" if size > 1 else "tcp://127.0.0.1:0"
+    limit = datetime.timedelta(seconds=timeout)
+    try:
+        store, _, _ = next(rendezvous(url, rank, size, timeout=limit))
+        if size > 1:
+            who = f"rank {rank} ({place_at(at)})"
+            watch = Watch(rank, size, who, at is None, timeout)
+        gpus = device != "cpu" and torch.cuda.device_count() >= ranks_here(local)
+        nccl = agree(store, rank, size, plan, gpus)
+        here = device_of(rank, local, device, nccl)
+        # A group bound to a device would be split off the world, in which all ranks
+        # take part. Idle ranks create no groups.
+        dist.init_process_group(
+            "nccl" if nccl else "gloo",
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=limit,
+        )
+    except RuntimeError as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        print(f"rank {rank}: did not find the others: {reason}", file=sys.stderr)
+        sys.exit(6)
+    if watch:
+        watch.begin()
+    return World(rank, size, here, at, watch)
+
+
+def device_of(rank: int, local: int, device: str, nccl: bool) -> torch.device:
+    """The device that a rank computes on. Exits with code 2 if it has no GPU."""
+    gpus = torch.cuda.device_count()
+    if device == "cuda" and not gpus:
+        text = f"rank {rank} has no GPU, but --device is cuda; use --device cpu"
+        print(text, file=sys.stderr, flush=True)
+        sys.exit(2)
+    if not nccl and device != "cuda":
+        return torch.device("cpu")
+    here = torch.device("cuda", local % gpus)
+    torch.cuda.set_device(here)
+    return here
+
+
+def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
+    """Whether all ranks have a GPU of their own. Exits unless all run the same plan."""
+    store.set(f"plan of rank {rank}", f"{plan} {int(gpu)}")
+    if rank == 0:
+        texts = [store.get(f"plan of rank {peer}").decode() for peer in range(size)]
+        other = [peer for peer in range(size) if texts[peer].split()[0] != plan]
+        all_gpu = all(text.endswith("1") for text in texts)
+        verdict = f"no {other[0]}" if other else "gpu" if all_gpu else "cpu"
+        store.set("agreed", verdict)
+    agreed = store.get("agreed").decode()
+    if agreed.startswith("no"):
+        store.set(f"rank {rank} heard", "")
+        if rank == 0:  # rank 0 may host the store, so it leaves last
+            store.wait([f"rank {peer} heard" for peer in range(size)])
+        other_rank = agreed.partition(" ")[2]
+        refuse(
+            rank,
+            f"rank {other_rank} runs another plan than rank 0;"
+            " start all ranks with one program",
+        )
+    return bool(agreed == "gpu")
+
+
+def wait_for_all(world: World) -> None:
+    """A barrier of all ranks."""
+    gpu = world.device.index if dist.get_backend() == "nccl" else None
+    dist.barrier(device_ids=None if gpu is None else [gpu])
+
+
+def stop(world: World) -> None:
+    """Leave together. The failure detector stops first: only the exit remains."""
+    if world.watch:
+        world.watch.close()
+    wait_for_all(world)
+    world.context.process_groups.clear()  # a group must not outlive its threads
+    dist.destroy_process_group()
