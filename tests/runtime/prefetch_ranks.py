@@ -103,7 +103,7 @@ def happens(ahead: int) -> list[str]:
     net, share = made("biases", "data", ahead)
     events, names = list[str](), dict[prefetching.Prefetch, int]()
     start, defer = DistributedLayer.prefetch, prefetching.Prefetch.defer
-    computed = DistributedLayer._computed
+    computed = DistributedLayer._without_bias
 
     def prefetches(self: DistributedLayer) -> None:
         start(self)
@@ -127,7 +127,7 @@ def happens(ahead: int) -> list[str]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(DistributedLayer, "prefetch", prefetches)
-        patched.setattr(DistributedLayer, "_computed", computes)
+        patched.setattr(DistributedLayer, "_without_bias", computes)
         patched.setattr(prefetching.Prefetch, "defer", sends)
         stepped(net, share)
     return events
