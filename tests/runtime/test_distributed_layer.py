@@ -54,7 +54,7 @@ def test_grouped_steps_as_torch(tmp_path: Path) -> None:
 def test_state_moves_between_grids(tmp_path: Path) -> None:
     outcome = told(tmp_path, "state_moves", "training_3d training_3d_b training_line", 8)
     assert "the state is not of layer line: it has {'weight': (5, 7, 3, 3)" in outcome.output[0]
-    assert "the state holds shares of {'layer': 'uneven'" in outcome.output[0]
+    assert "the state holds shards of {'layer': 'uneven'" in outcome.output[0]
 
 
 @pytest.mark.ranks
