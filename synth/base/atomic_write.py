@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 
 from synth.base.errors import UsageError
 
@@ -28,6 +27,8 @@ def write_bytes(path: str, data: bytes) -> None:
 
     Raises `UsageError` if the file cannot be written. An earlier file at `path` is then unchanged.
     """
+    import tempfile  # takes 10 ms that `synth --help` does not need
+
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         _write_in_place(path, data)  # a device or pipe must not be replaced by a file
         return

@@ -1,4 +1,4 @@
-"""`synth bounds`: what a layer must move, what it does move, and why they differ, over ranges."""
+"""`synth bounds`: lower bounds, closed forms, relaxation and best plan of a layer over ranges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from synth.cli.arguments import add_balance, json_text
 if TYPE_CHECKING:
     from synth.analysis.sweep_table import Study
 
-LONG = 12  # points from which a progress bar is worth its lines
+LONG = 12  # a progress bar is shown from this many points on
 
 
 def register(subparsers: Any) -> None:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def study(args: argparse.Namespace) -> Study:
-    """The sweep that the flags ask for. Raises `UsageError`, `InputError` or `InfeasibleError`."""
+    """The sweep that the arguments describe. Raises `UsageError`, `InputError` or `InfeasibleError`."""
     from synth.base.ranges import MOST_POINTS, parse_memory, parse_procs
 
     procs = parse_procs(args.procs, args.points)
@@ -72,7 +72,7 @@ def study(args: argparse.Namespace) -> Study:
     if args.plot:
         from synth.reports.plot import picture_format
 
-        picture_format(args.plot)  # complain before the work, not after it
+        picture_format(args.plot)  # before the work, which may take long
     from synth.analysis.sweep import Sweep, SweepOptions, why_nothing_fits
     from synth.analysis.sweep_table import Study
     from synth.cli.progress import bar
@@ -85,7 +85,7 @@ def study(args: argparse.Namespace) -> Study:
     if largest is not None and largest < layer.nest.word_bytes:
         raise UsageError(f"memory is {largest} bytes; it must hold at least one {layer.dtype} word")
     if largest is not None and more:
-        # the largest of both ranges is the last hope: if nothing fits there, nothing fits anywhere
+        # if nothing fits at the end of both ranges, nothing fits anywhere
         fault = why_nothing_fits(layer.nest, procs[-1], largest, options)
         if fault is not None:
             raise fault

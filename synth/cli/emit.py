@@ -29,7 +29,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the program, and the sbatch file if one is asked for."""
+    """Writes the program, and the sbatch file with `--sbatch`."""
     plan = plan_of(args)
     from synth.codegen.render import render
 

@@ -1,4 +1,4 @@
-"""`synth errata`: the faults of the printed formulas, with counterexamples."""
+"""`synth errata`: errors of the printed formulas, with counterexamples."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the plan in the form that is asked for: report, stage, JSON, certificate or derivation."""
+    """Writes the plan in the chosen form: report, stage, JSON, certificate or derivation."""
     if str(args.layer).endswith((".yaml", ".yml")):
         from synth.cli.network_arguments import is_network_file
 

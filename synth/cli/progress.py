@@ -1,4 +1,4 @@
-"""A progress bar on stderr, where a person looks at it; silent where a program does."""
+"""A progress bar on stderr if that is a terminal; nothing otherwise."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def bar(what: str, total: int, worth: int = 1) -> Iterator[Callable[[], None]]:
-    """Yields a function to call after each of `total` steps; draws only on a terminal."""
-    if total < worth or not sys.stderr.isatty():
+def bar(what: str, total: int, least: int = 1) -> Iterator[Callable[[], None]]:
+    """Yields a function to call after each of `total` steps; draws on a terminal, from `least` steps on."""
+    if total < least or not sys.stderr.isatty():
         yield lambda: None
         return
     from rich.console import Console

@@ -19,7 +19,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Renders the file. Raises `InputError` where the plan is no plan, or was edited."""
+    """Renders the plan file. Raises `InputError` for a file that is no plan, or that was edited."""
     from synth.network.planner.plan_json import is_network_plan, parse_network_plan
     from synth.planning.plan_file import parse_plan, plan_text
 

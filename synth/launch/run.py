@@ -1,9 +1,9 @@
-"""`synth run`: emit the program of a plan, start it under torchrun on this machine, and judge the outcome.
+"""`synth run`: emits the program of a plan, runs it under torchrun on this machine, and checks the outcome.
 
-Three judges: the program compares its own shares and words on every rank (`--check`); here the shares are
-put together and compared with one-process torch, and the words counted on every rank with the plan's, to
-the word. A disagreement is a `CheckError` that names rank, tensor and step; a run that does not end by
-itself with a result is a `RunError`. Whatever happens, no process and no file is left behind.
+Three checks. The program compares its own shards and words on every rank (`--check`). This module compares
+the assembled shards with one-process torch, and the words that every rank counted with the plan. A
+difference is a `CheckError` that names rank, tensor and step. A run that does not end by itself with a result
+is a `RunError`. No process and no file is left behind in any case.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from synth.layer.axes import AXES
 from synth.planning.plan import Plan
 from synth.simulation.interpreter import simulate
 
-STARTUP = 60.0  # seconds that starting all ranks may take, beside the timeout
-PER_RANK = 5.0  # and for each rank more
-# glibc gives buffers above 32 MiB back to the system at once, and then gets new pages one by one, zeroed:
-# convolutions of large activations take up to 1.7 times as long. Not so with this in the environment; the
-# process then stays as large as it ever was, and holes between buffers can make it larger.
+STARTUP = 60.0  # seconds that starting the ranks may take, in addition to the timeout
+PER_RANK = 5.0  # seconds more for each rank
+# glibc returns freed buffers above 32 MiB to the system at once, and the next buffer gets new, zeroed pages:
+# convolutions of large activations take up to 1.7 times as long. These variables turn that off. The process
+# then never shrinks, and fragmentation can make it larger.
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run that agreed with its plan. Seconds are those of the slowest rank."""
+    """The result of a run that agreed with its plan. Seconds are those of the slowest rank."""
 
     plan: Plan
     seconds: float
     times: list[float]  # of the timed repetitions
-    words: list[dict[str, int]]  # by rank: words received per tensor, as halo, in total
-    difference: float = 0.0  # the largest between a value and one-process torch's
+    words: list[dict[str, int]]  # rank -> words received: in, ker, out, halo, total
+    difference: float = 0.0  # the largest from a value of one-process torch
 
     @property
     def median(self) -> float:
@@ -64,7 +64,7 @@ class Outcome:
     def _values(self) -> str:
         if not self.difference:
             return "equal to one-process torch, word for word"
-        near = f"at most {self.difference:.1g} from them, 0.5 is allowed"
+        near = f"at most {self.difference:.1g} away, less than 0.5 is allowed"
         return f"equal to one-process torch once rounded to whole numbers ({near})"
 
     @property
@@ -73,8 +73,8 @@ class Outcome:
         if not runs:
             return f"{self.seconds:.4f} s on the slowest rank, in one untimed run"
         rate = 2 * self.plan.nest.work * len(self.plan.pass_plans) / self.median / 1e9
-        told = f"median {self.median:.4f} s of {runs} run{'s' * (runs > 1)}"
-        return f"{told} on the slowest rank, {rate:.2f} GFlop/s"
+        text = f"median {self.median:.4f} s of {runs} run{'s' * (runs > 1)}"
+        return f"{text} on the slowest rank, {rate:.2f} GFlop/s"
 
     def to_json(self) -> dict[str, Any]:
         """The outcome as JSON data."""
@@ -94,10 +94,12 @@ class Outcome:
 
 
 def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3, tune: bool = False) -> Outcome:
-    """Emit, start and judge the program of a plan.
+    """Emits, runs and checks the program of a plan.
 
-    timeout: seconds that a rank may wait for another. tune: time the forms of the local kernel, use the best;
-    ranks then keep the memory that they free (`KEEP_FREED`).
+    timeout: seconds that a rank may wait for another.
+    repetitions: timed runs after the checked one.
+    tune: whether to time the forms of the local kernel and use the best; ranks then keep the memory that they
+        free (`KEEP_FREED`).
     Raises `RunError` when the run fails or hangs and `CheckError` when values or words disagree.
     """
     with tempfile.TemporaryDirectory(prefix="synth-run-") as folder:
@@ -108,15 +110,15 @@ def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3, tune: bool = Fa
         flags += ["--bench", str(repetitions)] if repetitions else []
         flags += ["--tune"] if tune else []
         limit = timeout + STARTUP + PER_RANK * plan.procs
-        code, told = started(program, plan.procs, flags, limit, KEEP_FREED if tune else None)
+        code, output = started(program, plan.procs, flags, limit, KEEP_FREED if tune else None)
         found = [_report(reports, rank) for rank in range(plan.used_procs)]
         if any(report is None for report in found):
-            raise RunError(_failure(plan, code, told, found))
+            raise RunError(_failure(plan, code, output, found))
         done = [report for report in found if report is not None]
-        _judge_words(plan, [report["words"] for report in done])
-        difference = _judge_values(plan, reports)
+        _check_words(plan, [report["words"] for report in done])
+        difference = _check_values(plan, reports)
         if code != 0:
-            raise CheckError(_failure(plan, code, told, found))
+            raise CheckError(_failure(plan, code, output, found))
     names = {"In": "in", "Ker": "ker", "Out": "out", "halo": "halo", "total": "total"}
     words = [{names[name]: count for name, count in report["words"].items()} for report in done]
     return Outcome(plan, max(report["seconds"] for report in done), done[0]["times"], words, difference)
@@ -137,23 +139,23 @@ def _report(folder: Path, rank: int) -> dict[str, Any] | None:
     return report
 
 
-def _failure(plan: Plan, code: int, told: str, found: list[dict[str, Any] | None]) -> str:
-    """One sentence about a run that failed."""
+def _failure(plan: Plan, code: int, output: str, found: list[dict[str, Any] | None]) -> str:
+    """One sentence that names the ranks without a result and quotes the output."""
     missing = [rank for rank, report in enumerate(found) if report is None]
     ranks = ", ".join(f"{rank} ({_place(plan, rank)})" for rank in missing[:4])
     who = f"ranks {ranks} left no result" if missing else "a check failed"
     who = "no rank left a result" if len(missing) == len(found) else who
-    return f"the run of plan {plan.id} ended with code {code}: {who}; it said: {last_lines(told)}"
+    return f"the run of plan {plan.id} ended with code {code}: {who}; it said: {last_lines(output)}"
 
 
 def _place(plan: Plan, rank: int) -> str:
-    """The coordinates of a rank along the axes that are cut, as programs print them."""
+    """The grid coordinate of a rank along the split axes, as programs print it."""
     at = plan.distribution.at(rank)
     return " ".join(f"{axis}={getattr(at, axis)}" for axis in AXES if getattr(plan.grid, axis) > 1)
 
 
-def _judge_words(plan: Plan, counted: list[dict[str, int]]) -> None:
-    """Words of every rank and tensor against the plan's formula."""
+def _check_words(plan: Plan, counted: list[dict[str, int]]) -> None:
+    """Compares the counted words of every rank and tensor with the plan. Raises `CheckError`."""
     planned = plan.received
     for rank, words in enumerate(counted):
         at = plan.distribution.at(rank)
@@ -167,21 +169,22 @@ def _judge_words(plan: Plan, counted: list[dict[str, int]]) -> None:
 
 
 def _first_step(plan: Plan, rank: int, tensor: str) -> str:
-    """Where the plan has a rank receive words of a tensor, for the reader of a disagreement."""
-    told = [
+    """The steps in which the plan has a rank receive words of a tensor."""
+    steps = [
         f"{schedule.pass_plan.pass_} {phase} step {step}: {words[rank]}"
         for schedule in plan.schedules
         for (phase, step, name), words in simulate(schedule).steps.items()
         if name == tensor and words[rank]
     ]
-    return f" (by step: {'; '.join(told[:8])})" if told else ""
+    return f" (by step: {'; '.join(steps[:8])})" if steps else ""
 
 
-def _judge_values(plan: Plan, folder: Path) -> float:
-    """Put the shares together and compare with the layer in one process, element by element.
+def _check_values(plan: Plan, folder: Path) -> float:
+    """Compares the shards of all ranks with the layer in one process, element by element.
 
-    Half types must be equal: their sample values are made so. Others may be rounded (Winograd, a vendor's
-    kernels), by less than one half, as exact results are whole numbers. Gives the largest difference.
+    Half types must be equal, because their sample values have exact results. Other types may be rounded by
+    less than one half (Winograd, vendor kernels), because exact results are whole numbers. Returns the
+    largest difference; raises `CheckError`.
     """
     import torch
 
@@ -210,11 +213,11 @@ def _judge_values(plan: Plan, folder: Path) -> float:
     for name, times in seen.items():
         if not bool((times == 1).all()):
             raise CheckError(
-                f"the shares of {name} cover some words {int(times.max())} times and some not at all"
+                f"the shards of {name} cover some words {int(times.max())} times, or miss some words"
             )
     return largest
 
 
 def _wrong(values: Any, right: Any, rounded: bool) -> Any:
-    """Where values are wrong, NaN too. Exact results are whole numbers, `rounded` ones are near them."""
+    """Where values are wrong, NaN included; `rounded` values may be near the exact whole numbers."""
     return ~((values - right).abs() < 0.5) if rounded else values != right

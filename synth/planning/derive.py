@@ -166,27 +166,27 @@ def _is_unrestricted(request: PlanRequest, optimum: Decision) -> bool:
 def _optimum_within(
     request: PlanRequest, layer: Layer, machine: Machine | None, limit_bytes: int | None
 ) -> Decision:
-    question = search_request(request, layer, limit_bytes)
+    query = search_request(request, layer, limit_bytes)
     if request.objective == "time":
         assert machine is not None  # `PlanRequest` checks it
-        return _fastest(question, machine, limit_bytes)
-    found = search(question)
+        return _fastest(query, machine, limit_bytes)
+    found = search(query)
     return Decision(found.grid, found.tiling.pass_plans, found.least_work, limit_bytes)
 
 
-def _fastest(question: Request, machine: Machine, limit_bytes: int | None) -> Decision:
+def _fastest(query: Request, machine: Machine, limit_bytes: int | None) -> Decision:
     from synth.search.fastest import fastest
 
-    if machine.most_ranks is not None and question.procs > machine.most_ranks:
+    if machine.most_ranks is not None and query.procs > machine.most_ranks:
         raise UsageError(
-            f"{machine.name} has {machine.most_ranks} ranks, fewer than --procs {question.procs}; take fewer"
+            f"{machine.name} has {machine.most_ranks} ranks, fewer than --procs {query.procs}; take fewer"
         )
-    found = fastest(question, machine)
+    found = fastest(query, machine)
     return Decision(found.grid, found.pass_plans, found.least_work, limit_bytes, (machine, found))
 
 
 def search_request(request: PlanRequest, layer: Layer, limit_bytes: int | None) -> Request:
-    """What the search is asked: the request in words, and in terms of the nest."""
+    """The request as the search understands it: memory in words, the passes of the nest."""
     strategy = request.named_strategy
     fixed = {axis: 1 for axis in AXES if strategy and axis not in strategy.axes} | dict(request.grid or {})
     own = strategy.stationary if strategy else None

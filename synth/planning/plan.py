@@ -192,10 +192,10 @@ class Plan:
     @cached_property
     def paper_cost(self) -> dict[str, float]:
         """Eq. 3 and Eq. 10 of SPAA'21, accessed words, at the chosen integers."""
-        stays, at = self.first.stationary, (self.grid, self.tile)
+        stationary = self.first.stationary
         return {
-            "eq3": float(cost_at(self.nest, stays, *at)),
-            "eq10": float(cost_at(self.nest, stays, *at, distributed=True)),
+            "eq3": float(cost_at(self.nest, stationary, self.grid, self.tile)),
+            "eq10": float(cost_at(self.nest, stationary, self.grid, self.tile, distributed=True)),
         }
 
     @property

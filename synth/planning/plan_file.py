@@ -125,12 +125,12 @@ def parse_plan(text: str, name: str) -> Plan:
     if not isinstance(layer_name, str):
         raise InputError(f"{name}: name is not text; {REMEDY}")
     layer = Layer.from_json(data.get("problem"), name, layer_name)
-    data.setdefault("order", list(ROW_MAJOR))  # files from before there were others
+    data.setdefault("order", list(ROW_MAJOR))  # missing in files of earlier versions
     plan = _decisions(data, layer, name)
     for key, derived in exact_json(plan).items():
         if _canonical(data.get(key)) != _canonical(derived):
-            said = f"{str(data.get(key))[:80]}, but the plan makes it {str(derived)[:80]}"
-            raise InputError(f"{name}: {key} is {said}; {REMEDY}")
+            difference = f"{str(data.get(key))[:80]}, but the plan makes it {str(derived)[:80]}"
+            raise InputError(f"{name}: {key} is {difference}; {REMEDY}")
     return plan
 
 

@@ -1,7 +1,7 @@
-"""`synth plan --explain`: the derivation for one layer, in symbols and with its numbers, as text or LaTeX.
+"""`synth plan --explain`: the derivation for one layer, in symbols and numbers, as text or LaTeX.
 
-Footprints and costs are those that the planner computes with, evaluated over sympy symbols instead of
-integers (`nest.Access`, `paper_cost.accessed_cost`); nothing is retyped. Accessed words (Eq. 3 and 4 of
+Footprints and costs come from the functions that the planner uses (`nest.Access`,
+`paper_cost.accessed_cost`), evaluated over sympy symbols instead of integers. Accessed words (Eq. 3 and 4 of
 Li et al., SPAA'21) lead to the closed form; the plan itself is the optimum in received words.
 """
 
@@ -47,7 +47,7 @@ def explain(plan: Plan, style: Style = "text") -> str:
 
 
 def sections(plan: Plan) -> Iterator[Section]:
-    """The derivation, step by step."""
+    """The sections of the derivation, in order."""
     symbols = Symbols(plan)
     yield _nest(plan)
     yield _footprints(plan, symbols)
@@ -84,7 +84,7 @@ class Symbols:
         dilation: dict[str, Any] = {}
         for axis in SPATIAL:
             window = nest.windows[axis]
-            # a step that is 1, or that never counts, is written as the number
+            # a stride or dilation that is 1, or has no effect, is written as the number
             stride[axis] = self._step("sigma", axis, window.stride if sizes[axis] > 1 else 1)
             dilation[axis] = self._step("delta", axis, window.dilation if window.kernel > 1 else 1)
         self.accesses = accesses(stride, dilation, dict.fromkeys(SPATIAL, 0))
@@ -101,7 +101,7 @@ class Symbols:
         return symbol
 
     def number(self, expression: Any) -> Any:
-        """The expression with the plan's numbers put in."""
+        """The expression with the numbers of the plan in place of the symbols."""
         import sympy
 
         return sympy.sympify(expression).subs(self.values)
@@ -136,15 +136,16 @@ def _footprints(plan: Plan, symbols: Symbols) -> Section:
 
 
 def _order(plan: Plan, symbols: Symbols) -> Section:
-    stays = plan.first.stationary
-    cost = accessed_cost(symbols.accesses, stays, symbols.block, symbols.tile)
-    order = " > ".join(axis for axis in ORDER[stays] if plan.nest.loop_extents()[axis] > 1)
-    inner = {"Out": "c", "Ker": "x", "In": "k"}[stays]
+    stationary = plan.first.stationary
+    cost = accessed_cost(symbols.accesses, stationary, symbols.block, symbols.tile)
+    order = " > ".join(axis for axis in ORDER[stationary] if plan.nest.loop_extents()[axis] > 1)
+    inner = {"Out": "c", "Ker": "x", "In": "k"}[stationary]
     return Section(
         "Cost of the chosen loop order (Eq. 3)",
         [
-            f"{stays} is stationary: the tile loops run {order}; the innermost, {inner}, leaves it alone.",
-            "Every other tensor is brought in once per trip of the loops around it.",
+            f"{stationary} is stationary: the tile loops run {order}; "
+            f"the innermost, {inner}, does not change it.",
+            "Every other tensor is loaded once per iteration of the loops around it.",
             *_role(plan),
         ],
         [Equation("cost", cost, symbols.number(cost))],
@@ -227,7 +228,7 @@ def _kkt(plan: Plan) -> Section:
 def _role(plan: Plan) -> list[str]:
     if plan.pass_ == "forward":
         return []
-    return [f"The pass is {plan.pass_}: the nest is the same, what is read and what is written trade places."]
+    return [f"The pass is {plan.pass_}: the nest is the same, but other tensors are read and written."]
 
 
 def _integers(plan: Plan, symbols: Symbols) -> Section:

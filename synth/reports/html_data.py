@@ -1,7 +1,7 @@
-"""What the script of the HTML report knows: the decisions of a plan, from which it cuts blocks by itself.
+"""The data of the HTML report's script: the decisions of a plan, from which the script derives blocks.
 
-Blocks, groups and words of a rank follow from grid, shares and windows by the rules of `distribution`, so
-4096 ranks cost no more bytes than one; only the received words are listed, as runs of equal ranks.
+Blocks, groups and words of a rank follow from grid, shards and windows by the rules of `distribution`, so
+4096 ranks take no more bytes than one. Only the received words are listed, as runs of equal ranks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from synth.planning.plan import Plan
 from synth.schedule.pass_program import Gather, Loop, Reduce, Rows
 from synth.schedule.schedule import Schedule
 
-MOST_STEPS = 240  # steps of the timeline that are listed
+MOST_STEPS = 240  # the timeline lists this many steps
 
 
 def report_data(plan: Plan) -> dict[str, Any]:
-    """JSON data for the script; words and intervals in elements."""
+    """The JSON data; intervals and words in elements."""
     nest, d = plan.nest, plan.distribution
     windows = {axis: nest.windows[axis] for axis in SPATIAL}
     steps = list(itertools.islice(timeline(plan), MOST_STEPS))
@@ -43,7 +43,7 @@ def report_data(plan: Plan) -> dict[str, Any]:
 
 
 def received_runs(plan: Plan) -> list[list[int]]:
-    """Runs of ranks that receive alike: [ranks, In, Ker, Out, halo]."""
+    """Runs of ranks that receive equal volumes, in words: [ranks, In, Ker, Out, halo]."""
     received = plan.received
     arrays = [received.by_tensor[t].reshape(-1).tolist() for t in TENSORS]
     rows = zip(*arrays, received.halo.reshape(-1).tolist(), strict=True)
@@ -51,7 +51,7 @@ def received_runs(plan: Plan) -> list[list[int]]:
 
 
 def columns(plan: Plan) -> int:
-    """Columns of the picture of the grid: whole axes where that looks well, somewhat wider than high."""
+    """Columns of the picture of the grid: a product of whole axes if possible, a little wider than high."""
     procs = plan.used_procs
     best, score = 1, float("inf")
     boundaries = set(itertools.accumulate(reversed(plan.grid), lambda a, b: a * b))
@@ -69,7 +69,7 @@ def columns(plan: Plan) -> int:
 
 
 def timeline(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Steps of all passes: what moves (tensor, kind), which tile it concerns, and a sentence."""
+    """The steps of all passes: the moves (tensor, kind), the tile, and a sentence."""
     for index, schedule in enumerate(plan.schedules):
         for step in _steps(plan, schedule):
             yield {"pass": index, **step}

@@ -1,7 +1,7 @@
-"""`synth report`: a plan as one HTML file that needs no network: pictures, a little script, both themes.
+"""`synth report` of a layer plan: one self-contained HTML file with pictures, a script and two themes.
 
-All text and numbers are decided here; the template only places them.
-A network has its own page (`html_network`), of the same frame.
+All text and numbers are decided here; the template only places them. `html_network` makes the page of a
+network plan; `html_page` is the frame of both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from synth.reports.text_costs import memory_stages
 
 
 def html_report(plan: Plan) -> str:
-    """The page of a plan: self-contained, the same bytes for the same plan."""
+    """The HTML page of a plan. The same plan gives the same bytes."""
     from markupsafe import Markup
 
     return render(
@@ -44,7 +44,7 @@ def html_report(plan: Plan) -> str:
 
 
 def tiles(plan: Plan) -> list[tuple[str, str, str]]:
-    """The numbers at the top: (value, what it is, remark)."""
+    """The tiles at the top of the page: (value, name, remark)."""
     idle = plan.procs - plan.used_procs
     total = plan.words["total"]
     limit = f"of {show_bytes(plan.limit_bytes)}" if plan.limit_bytes else "no limit was set"
@@ -59,13 +59,13 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
             f"at most, by any rank: {show_bytes(total * plan.nest.word_bytes)}",
         ),
         (show_words(plan.bound.words), "lower bound", "no schedule receives fewer on average"),
-        (ratio, "words / bound", "1 would be optimal beyond doubt"),
+        (ratio, "words / bound", "1 is proven optimal"),
         (show_bytes(plan.used_bytes), "memory", f"per process, at most; {limit}"),
     ]
 
 
 def axes_table(plan: Plan) -> dict[str, Any]:
-    """Extents, grid, work and tile per axis."""
+    """The table of extents, grid, work block and tile per axis."""
     shown = {"b", "c", "k", *plan.layer.spatial_axes, *(("g",) if plan.layer.groups > 1 else ())}
     axes = [axis for axis in AXES if axis in shown]
 
@@ -77,7 +77,7 @@ def axes_table(plan: Plan) -> dict[str, Any]:
 
 
 def strategies(plan: Plan) -> list[dict[str, Any]]:
-    """Rows of the comparison, fewest words first; `from` and `to` place a line on a log scale, in percent."""
+    """The rows of the comparison, fewest words first; `to` is a length in percent, on a log scale."""
     rows: list[tuple[str, int | None, str, str, bool]] = [
         ("this plan", plan.words["total"], plan.grid.shown(), "", True)
     ]
@@ -112,7 +112,7 @@ def strategies(plan: Plan) -> list[dict[str, Any]]:
 
 
 def memory_bars(plan: Plan) -> list[dict[str, Any]]:
-    """Memory by phase; `percent` of the largest."""
+    """The memory of each stage; `percent` is relative to the largest."""
     phases = memory_stages(plan)
     size = plan.nest.word_bytes
     most = max([*phases.values(), 1])

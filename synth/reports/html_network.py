@@ -10,7 +10,7 @@ from synth.layer.axes import AXES
 from synth.reports.html_page import render
 
 ROW, TOP, LANE = 26, 30, 120  # pixels: height of a layer's row, of the heads, width of the lane of edges
-NAME, GRID, GRID_WIDE, STAYS, WORDS, WORDS_WIDE, MOVED, WIDE = 134, 290, 190, 496, 548, 110, 790, 800
+NAME, GRID, GRID_WIDE, STATIONARY, WORDS, WORDS_WIDE, MOVED, WIDE = 134, 290, 190, 496, 548, 110, 790, 800
 
 
 def html_network(data: dict[str, Any]) -> str:
@@ -33,7 +33,7 @@ def html_network(data: dict[str, Any]) -> str:
             "row": ROW,
             "name": NAME,
             "grid": GRID,
-            "stays": STAYS,
+            "stationary": STATIONARY,
             "words": WORDS,
             "moved": MOVED,
             "wide": WIDE,
@@ -49,7 +49,7 @@ def shown(data: dict[str, Any], cost: float) -> str:
 
 
 def tiles(data: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """The numbers at the top: (value, what it is, remark)."""
+    """The tiles at the top of the page: (value, name, remark)."""
     moved = sum(edge["cost"] for edge in data["redistributions"])
     free = sum(edge["words"] == 0 for edge in data["redistributions"])
     size, ratio = data["word_bytes"], data["ratio"]
@@ -57,7 +57,7 @@ def tiles(data: dict[str, Any]) -> list[tuple[str, str, str]]:
     words = "words in all" if data["objective"] == "words" else "time in all"
     return [
         (str(data["procs"]), "processes", f"{len(data['layers'])} planned layers"),
-        (shown(data, data["cost"]), words, "per process, at most: layers and what moves between"),
+        (shown(data, data["cost"]), words, "per process, at most: layers and redistributions"),
         (
             shown(data, moved),
             "redistribution",
@@ -78,7 +78,7 @@ def tiles(data: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def rows(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row per layer; `parts` are segments of the grid's bar, as wide as the axis has of the logarithm."""
+    """One row per layer; `parts` are the segments of the grid's bar, as wide as log(axis)."""
     most = max([layer["cost"] for layer in data["layers"]]) or 1
     result = []
     for i, layer in enumerate(data["layers"]):
@@ -110,7 +110,7 @@ def rows(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def edges(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """One arc per redistribution, the wider the more words; a layer's next one is joined by a short line."""
+    """One arc per redistribution, its width by words; a short line joins a layer to the next one."""
     place = {layer["name"]: i for i, layer in enumerate(data["layers"])}
     most = max([edge["words"] for edge in data["redistributions"]], default=0) or 1
     result = []
@@ -137,7 +137,7 @@ def edges(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def singles(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """This plan and the single strategies, cheapest first; `to` is the length of a bar on a log scale."""
+    """This plan and the single strategies, cheapest first; `to` is a length in percent, on a log scale."""
     found = [("this plan", data["cost"], ""), *((s["name"], s["cost"], s["why"]) for s in data["singles"])]
     known = [cost for _, cost, _ in found if cost]
     low, high = min(known, default=1) / 2, max(known, default=1)

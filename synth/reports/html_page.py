@@ -1,4 +1,4 @@
-"""The frame that all HTML reports share: one file, its style and script inside, nothing from a network."""
+"""The frame of all HTML reports: one file that contains its style and script and loads nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def render(name: str, data: object, **values: Any) -> str:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    # inside <script>, "<" must not start a tag, whatever the layer is called
+    # the name of a layer must not start a tag inside <script>
     shown = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     return environment.get_template(f"{name}.html.j2").render(
         style=files("report.css", *([] if name == "report" else [f"{name}.css"])),

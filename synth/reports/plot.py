@@ -1,4 +1,4 @@
-"""Pictures for papers, by matplotlib: sweeps and single views of a plan. Imported only where one is drawn."""
+"""Pictures for papers with matplotlib: sweeps of bounds, and single views of a plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OF_TENSOR = {"In": BLUE, "Ker": ORANGE, "Out": GREEN}
 
 
 def picture_format(path: str) -> str:
-    """The format that a file name asks for. Raises `UsageError`."""
+    """The format that the ending of a file name means. Raises `UsageError`."""
     ending = os.path.splitext(path)[1].lstrip(".").lower()
     if ending not in FORMATS:
         raise UsageError(f"{path}: a picture is a .svg, .png or .pdf file; choose one of these endings")

@@ -1,4 +1,4 @@
-"""The still pictures of the HTML report as SVG text; colours are CSS variables of the page."""
+"""The static pictures of the HTML report as SVG text; colours are CSS variables of the page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _short(words: float) -> str:
 
 
 def _nice(low: float, high: float) -> list[float]:
-    """Round ticks between two positive numbers on a log scale: as dense as eight of them allow."""
+    """At most eight round ticks between two positive numbers on a log scale."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     inside: list[float] = []
     for leads in (
@@ -74,7 +74,7 @@ def _svg(parts: Iterable[str], label: str, name: str, high: int = HIGH) -> str:
 
 
 def tradeoff_chart(plan: Plan, curve: Sequence[TradeoffPoint]) -> str:
-    """Words against memory, log-log: regimes as bands, the bound, plans as a staircase, this plan."""
+    """Received words over memory, log-log: regimes as bands, the bound, best plans, this plan."""
     size = plan.nest.word_bytes
     known = [plan.words["total"], *(v for p in curve for v in (p.bound, p.words))]
     words = [v for v in known if v and v > 0] or [1.0]
@@ -102,7 +102,7 @@ def tradeoff_chart(plan: Plan, curve: Sequence[TradeoffPoint]) -> str:
 
 
 def _bands(plan: Plan, curve: Sequence[TradeoffPoint], x: Scale) -> Iterable[str]:
-    """The regimes of the bound as bands; shaded where the shares alone do not fit."""
+    """The regimes of the bound as bands; a shaded band where the shards alone do not fit."""
     size, high = plan.nest.word_bytes, HIGH - BOTTOM - TOP
     starts = [i for i, p in enumerate(curve) if i == 0 or p.regime != curve[i - 1].regime]
     for number, start in enumerate(starts):
@@ -135,7 +135,7 @@ def _staircase(curve: Sequence[TradeoffPoint], x: Scale, y: Scale, size: int) ->
 
 
 def words_chart(plan: Plan) -> str:
-    """Words that every rank receives, stacked by tensor, against the bound."""
+    """The words that every rank receives, stacked by tensor, and the bound."""
     runs = _fewer(received_runs(plan), plan.used_procs)
     most = max((sum(run[1:4]) for run in runs), default=1) or 1
     y = Scale(0, max(most, plan.bound.words) * 1.08, HIGH - BOTTOM, TOP, False)
@@ -165,7 +165,7 @@ def words_chart(plan: Plan) -> str:
 
 
 def _fewer(runs: list[list[int]], procs: int) -> list[list[int]]:
-    """At most `MOST_RUNS` runs: neighbours are merged, each shown with the most of them."""
+    """At most `MOST_RUNS` runs: neighbouring runs are merged, each with the maximum of its words."""
     if len(runs) <= MOST_RUNS:
         return runs
     merged: list[list[int]] = []

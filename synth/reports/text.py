@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def report(plan: Plan | NetworkPlan) -> str:
-    """The whole report of a layer's or a network's plan; a layer's has `text_table.WIDTH` columns at most."""
+    """The full report of the plan of a layer or a network as plain text.
+
+    That of a layer is at most `text_table.WIDTH` columns wide.
+    """
     if not isinstance(plan, Plan):
         from synth.network.planner.report import report as network_report
 
@@ -53,7 +56,7 @@ def _axes_of(plan: Plan) -> list[str]:
 
 
 def decided(plan: Plan) -> list[str]:
-    """Extents, grid, work block and tile, one row each, one column per axis."""
+    """The table of extents, grid, work block and tile: a row each, a column per axis."""
     axes = _axes_of(plan)
 
     def row(name: str, values: PerAxis, remark: str) -> list[str]:
@@ -76,7 +79,7 @@ def decided(plan: Plan) -> list[str]:
 
 
 def ranks_run(plan: Plan) -> str:
-    """How the axes run over the ranks."""
+    """How the grid axes run over the ranks."""
     if plan.order == ROW_MAJOR:
         return "ranks are row-major, the last axis varies fastest"
     split = [axis for axis in plan.order if getattr(plan.grid, axis) > 1]
@@ -84,7 +87,7 @@ def ranks_run(plan: Plan) -> str:
 
 
 def ownership(plan: Plan) -> list[str]:
-    """Per tensor: which grid axes cut which dimension, and the largest share."""
+    """A line per tensor: the grid axes that cut each dimension, and the words of the largest shard."""
     from synth.schedule.memory import Footprints
 
     shares = Footprints(plan.distribution).shares
@@ -114,19 +117,19 @@ def _group_name(plan: Plan, tensor: Tensor) -> str:
 
 
 def schedule_lines(plan: Plan) -> list[str]:
-    """The schedule in a few lines, pass by pass."""
+    """The schedule, pass by pass, a line per step."""
     if not plan.later:
         return _pass_lines(plan, plan.schedule)
     lines = []
     for schedule in plan.schedules:
         pass_plan = schedule.pass_plan
-        stays = role_name(pass_plan.pass_, pass_plan.stationary)
-        kept = ", ".join(role_name(pass_plan.pass_, tensor) for tensor in sorted(pass_plan.reuses))
-        keeps = ", ".join(role_name(pass_plan.pass_, tensor) for tensor in sorted(pass_plan.saves))
+        stationary = role_name(pass_plan.pass_, pass_plan.stationary)
+        reused = ", ".join(role_name(pass_plan.pass_, tensor) for tensor in sorted(pass_plan.reuses))
+        saved = ", ".join(role_name(pass_plan.pass_, tensor) for tensor in sorted(pass_plan.saves))
         notes = [
-            f"{stays} stationary",
-            *([f"finds {kept}"] if kept else []),
-            *([f"keeps {keeps}"] if keeps else []),
+            f"{stationary} stationary",
+            *([f"reuses {reused}"] if reused else []),
+            *([f"saves {saved}"] if saved else []),
         ]
         lines += [f"{pass_plan.pass_}: {'; '.join(notes)}", *indented(_pass_lines(plan, schedule))]
     return lines
@@ -179,25 +182,25 @@ def _move(plan: Plan, program: PassProgram, node: Gather | Reduce) -> str:
     return f"{node.role} {verb} over groups of {size} along {group}{again}: {node.why(group)}"
 
 
-def stage_text(made: Plan, stage: str) -> str:
-    """What one stage of the derivation produced, for people: `--stop-after`."""
+def stage_text(plan: Plan, stage: str) -> str:
+    """The result of one stage of the derivation as text: `synth plan --stop-after`."""
     match stage:
         case "layer":
-            return str(made.layer)
+            return str(plan.layer)
         case "nest":
             lines = [
                 f"{access.tensor}[{', '.join(map(str, access.dims))}]"
-                for access in made.nest.accesses.values()
+                for access in plan.nest.accesses.values()
             ]
-            return "\n".join([str(made.nest), *lines])
+            return "\n".join([str(plan.nest), *lines])
         case "optimum":
-            return str(made.closed_form)
+            return str(plan.closed_form)
         case "grid":
-            run = "" if made.order == ROW_MAJOR else f"{ranks_run(made)}, "
-            return f"{made.grid.shown()}: {made.used_procs} of {made.procs} processes, {run}{made.first}"
+            run = "" if plan.order == ROW_MAJOR else f"{ranks_run(plan)}, "
+            return f"{plan.grid.shown()}: {plan.used_procs} of {plan.procs} processes, {run}{plan.first}"
         case "distribution":
-            return "\n".join(ownership(made))
+            return "\n".join(ownership(plan))
         case "schedule":
-            return "\n".join(schedule_lines(made))
+            return "\n".join(schedule_lines(plan))
         case _:
-            return report(made)
+            return report(plan)

@@ -1,4 +1,4 @@
-"""The second half of the text report: what a plan costs, what is proven, its time, the named strategies."""
+"""The second half of the text report: costs, certificates, time and the named strategies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def costs(plan: Plan) -> list[str]:
-    """Words received and memory held by the most loaded process."""
+    """The words that the most loaded process receives and holds."""
     words, size = plan.words, plan.nest.word_bytes
     halo = f" (of which halo {show_words(words['halo'])})" if words["halo"] else ""
     memory = plan.memory
@@ -37,7 +37,7 @@ def costs(plan: Plan) -> list[str]:
 
 
 def memory_stages(plan: Plan) -> dict[str, int]:
-    """Words that a process holds at most, stage by stage; nothing to gather, no such stage."""
+    """Stage -> the most words that any process holds in it; stages that hold nothing are left out."""
     memory = plan.memory
     gathers = any(schedule.program.gathers for schedule in plan.schedules)
     kinds = {
@@ -47,13 +47,13 @@ def memory_stages(plan: Plan) -> dict[str, int]:
         "loop": memory.loop,
         "reduce": memory.reduce,
     }
-    if max(kinds.values()) < memory.words:  # nothing but shares and the result
+    if max(kinds.values()) < memory.words:  # the maximum is none of the stages: the shards and the result
         kinds["shares and result"] = memory.words
     return {name: words for name, words in kinds.items() if words}
 
 
 def certificates(plan: Plan) -> list[str]:
-    """Lower bound, ratio, closed form."""
+    """The lower bound, its ratio to the plan, and the closed form."""
     ratio = "none: the bound is 0" if plan.ratio is None else f"{plan.ratio:.3f}"
     form = plan.closed_form
     binding = ", ".join(form.binding) or "none"
@@ -69,7 +69,7 @@ def certificates(plan: Plan) -> list[str]:
 
 
 def strategy_lines(plan: Plan) -> list[str]:
-    """The named strategies beside the plan."""
+    """A table of the plan and the named strategies."""
     total = plan.words["total"]
     seconds = plan.timed[1].seconds if plan.timed else None
 
@@ -83,13 +83,16 @@ def strategy_lines(plan: Plan) -> list[str]:
         return [*cells, each.why]
 
     time = [] if seconds is None else ["time", "time / plan"]
-    mine = Alternative("this plan", plan.grid, total, plan.used_bytes, True, "", seconds)
-    rows = [["strategy", "grid", "words", "/ plan", "memory", *time, ""], row(mine)]
+    own = Alternative("this plan", plan.grid, total, plan.used_bytes, True, "", seconds)
+    rows = [["strategy", "grid", "words", "/ plan", "memory", *time, ""], row(own)]
     return table([*rows, *map(row, compare(plan))], right=[2, 3, 4, 5, 6] if time else [2, 3, 4])
 
 
 def time_lines(plan: Plan, machine: Machine, found: Fastest) -> list[str]:
-    """Seconds, what each tensor's communication costs and where it runs, and a faster placement."""
+    """Seconds per pass, and per tensor the cost, algorithm and place of its communication.
+
+    A rank order that would be faster is named last.
+    """
     lines = [f"time on {machine}"]
     for time in found.times:
         lines.append(
