@@ -179,7 +179,7 @@ def memory_difference() -> Erratum:
     )
     return Erratum(
         "After Eq. 11",
-        "g_D - g is no constant: it contains W_b*W_k*W_w*W_h - T_b*T_k*T_w*T_h",
+        "g_D - g is not a constant: it contains W_b*W_k*W_w*W_h - T_b*T_k*T_w*T_h",
         f"{CONV4.name}, grid {grid.shown()}, tiles {tiles[0].shown()} and {tiles[1].shown()}",
         "the same difference",
         f"{show_words(float(first))} and {show_words(float(second))} words",

@@ -33,7 +33,7 @@ def write_bytes(path: str, data: bytes) -> None:
         _write_in_place(path, data)  # a device or pipe must not be replaced by a file
         return
     if "\0" in path:
-        raise UsageError(f"{path!r} is no file name; name a file")
+        raise UsageError(f"{path!r} is not a file name; name a file")
     folder = os.path.dirname(path) or "."
     try:
         handle, temporary = tempfile.mkstemp(dir=folder, prefix=".synth-", suffix=".part")

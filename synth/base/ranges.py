@@ -28,7 +28,7 @@ def _count(text: str) -> int:
         count = 0
     if not 1 <= count <= MOST_PROCS:
         raise UsageError(
-            f"{text[:40]!r} is no number of processes; write a whole number from 1 to {MOST_PROCS}"
+            f"{text[:40]!r} is not a number of processes; write a whole number from 1 to {MOST_PROCS}"
         )
     return count
 

@@ -34,7 +34,8 @@ def parse_bytes(text: str) -> int:
         size = int(Decimal(number + suffix))
     elif suffix not in SUFFIXES:
         raise UsageError(
-            f"{text!r} is no size in bytes; write a number with K, M, G, T, KiB, MiB, GiB or TiB, e.g. 16GiB"
+            f"{text!r} is not a size in bytes; "
+            f"write a number with K, M, G, T, KiB, MiB, GiB or TiB, e.g. 16GiB"
         )
     else:
         size = int(float(number) * SUFFIXES[suffix]) if "." in number else int(number) * SUFFIXES[suffix]
@@ -59,7 +60,7 @@ def parse_whole(text: str) -> int:
     match = re.fullmatch(r"\s*[+-]?[0-9]{1,20}(\.[0-9]{1,9})?([eE]\+?[0-9]{1,2})?\s*", text)
     number = Decimal(text.strip()) if match else Decimal("0.5")
     if number != number.to_integral_value():
-        raise UsageError(f"{text[:40]!r} is no whole number; write one like 1000 or 1e3")
+        raise UsageError(f"{text[:40]!r} is not a whole number; write one like 1000 or 1e3")
     return int(number)
 
 

@@ -130,7 +130,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
     except OSError as error:
         raise InputError(f"{name}: cannot be read ({error.strerror}); name a readable YAML file") from error
     except ValueError as error:  # a NUL or a lone surrogate in the name
-        raise InputError(f"{name}: is no file name; name a YAML file") from error
+        raise InputError(f"{name}: is not a file name; name a YAML file") from error
     if len(data) > MAX_BYTES:
         raise InputError(f"{name}: has more than {MAX_BYTES} bytes; an input file is a few lines of YAML")
     try:
@@ -178,7 +178,7 @@ def _syntax_fault(filename: str, text: str, error: Any) -> InputError:
         return Node(filename, mark.line + 1, tab.end()).fault("a tab cannot indent in YAML; use spaces")
     problem = shown(error.problem or error.context or "syntax error", 100)
     place = Node(filename, mark.line + 1, mark.column + 1)
-    return place.fault(f"not valid YAML ({problem}); mend the quotes, brackets, colons or indentation here")
+    return place.fault(f"not valid YAML ({problem}); fix the quotes, brackets, colons or indentation here")
 
 
 class _Builder:

@@ -251,13 +251,13 @@ def _must(true: bool, what: str) -> None:
 
 def _whole(value: object) -> int:
     if type(value) is not int or value < 1:
-        raise ValueError(f"{value!r} is no whole number from 1")
+        raise ValueError(f"{value!r} is not a whole number from 1")
     return value
 
 
 def _fraction(text: object) -> Fraction:
     if not isinstance(text, str) or not re.fullmatch(r"\d{1,4000}(/\d{1,4000})?", text):
-        raise ValueError(f"{str(text)[:40]!r} is no fraction p/q")
+        raise ValueError(f"{str(text)[:40]!r} is not a fraction p/q")
     return Fraction(text)
 
 
@@ -270,9 +270,9 @@ def check_file(path: str) -> list[str]:
     except (ValueError, RecursionError) as fault:
         raise InputError(f"{path}: is not JSON; write it with `synth plan --certify`") from fault
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise InputError(f"{path}: is no certificate ({SCHEMA}); write one with `synth plan --certify`")
+        raise InputError(f"{path}: is not a certificate ({SCHEMA}); write one with `synth plan --certify`")
     Layer.from_json(data.get("problem"), path)
     try:
         return check(data)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as fault:
-        raise InputError(f"{path}: is no whole certificate ({fault!r}); write it anew") from fault
+        raise InputError(f"{path}: is not a complete certificate ({fault!r}); write it again") from fault

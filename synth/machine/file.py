@@ -178,7 +178,7 @@ def _nested(place: Node, inner: Level, outer: Level) -> None:
     if outer.ranks <= inner.ranks:
         contradict(f"has {outer.ranks} ranks, not more than the {inner.ranks} of {inner.name} inside it")
     if outer.ranks % inner.ranks:
-        contradict(f"has {outer.ranks} ranks, which is no multiple of the {inner.ranks} of {inner.name}")
+        contradict(f"has {outer.ranks} ranks, which is not a multiple of the {inner.ranks} of {inner.name}")
 
 
 def _steps(node: Node, key: str, of: str, what: str) -> tuple[tuple[int, float], ...]:

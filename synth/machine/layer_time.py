@@ -1,12 +1,12 @@
-"""Seconds of one layer on a machine: computing, and the communication that computing does not hide.
+"""Seconds of one layer on a machine: computing, and the communication that does not overlap with it.
 
-The words of a placed grid do not depend on which tensor stays or on the number of panels; the time does.
-The stationary tensor and the halo travel before (or after) everything else; the other two tensors stream in
-n panels, one collective per panel, while the previous panel is used:
+The words of a placed grid depend on neither the stationary tensor nor the number of panels, but the time
+does. The stationary tensor and the halo are communicated before or after the loop. The other two tensors
+are streamed in n panels, one collective per panel, while the previous panel is used:
 
     time = exposed + (C + S)/n + max(C, S)·(n-1)/n        C computing, S streaming
 
-and `machine.overlap` says how much of the hidden part really hides.
+`machine.overlap` is the fraction of the overlap that the machine achieves.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from synth.schedule.pass_plan import ONES, PassPlan, Structure
 from synth.schedule.pass_program import Gather, Groups, PassProgram, Reduce, lowered, pass_program
 
 OPS: dict[type[Gather] | type[Reduce], Op] = {Gather: "all_gather", Reduce: "reduce_scatter"}
-THINNEST = 16  # channels below which a panel feeds the local kernel badly
+THINNEST = 16  # the least channels of a panel; with fewer the local kernel is slow
 PANELS = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True)
 class PassTime:
-    """Seconds of one pass. `comm` is all communication, `exposed` what computing does not hide."""
+    """Seconds of one pass. `comm` is all communication, `exposed` the part that does not overlap."""
 
     pass_: Pass
     stationary: Tensor
@@ -63,7 +63,7 @@ class Candidate(NamedTuple):
     rotation: tuple[Tensor, ...]
 
     def pieces(self, node: Gather | Reduce) -> int:
-        """Messages of a move: one per panel, or one."""
+        """The number of collectives of a move: one per panel, or one."""
         return self.panels if node.scope == "panel" else 1
 
 
@@ -71,7 +71,7 @@ class Candidate(NamedTuple):
 def _walked(
     plan: Structure, groups: Groups, row_axes: tuple[Axis, ...]
 ) -> tuple[int, tuple[Gather | Reduce, ...]]:
-    """A walk over a schedule tree: its halo exchanges, and its moves within groups by tensor."""
+    """(number of halo exchanges, gathers and reductions ordered by tensor) of a schedule tree."""
     fetches, gathers, loop, reduces, returns = lowered(plan, groups, row_axes, ())
     moves: tuple[Gather | Reduce, ...] = (*gathers, *loop.gathers, *loop.reduces, *reduces)
     return len((*fetches, *returns)), tuple(sorted(moves, key=lambda node: TENSORS.index(node.tensor)))
@@ -79,14 +79,14 @@ def _walked(
 
 @lru_cache(maxsize=1 << 17)
 def collective(machine: Machine, op: Op, size: float, group: Group) -> Cost:
-    """`collectives.best`, remembered."""
+    """`collectives.best` with a cache."""
     return best(machine, op, size, group)
 
 
 def compute_seconds(machine: Machine, nest: Nest, work: PerAxis, weighted: bool) -> float:
-    """Seconds that the most loaded rank computes in one pass: 2 operations per multiply-add.
+    """Compute seconds of the most loaded rank in one pass: 2 operations per multiply-add.
 
-    A pooling is bound by memory: it reads its input and writes its output once.
+    A layer without weights (pooling) is bound by memory: it reads its input and writes its output once.
     """
     if weighted:
         rate = machine.compute.rate_of(min(work.c, work.k))
@@ -97,13 +97,13 @@ def compute_seconds(machine: Machine, nest: Nest, work: PerAxis, weighted: bool)
 
 
 class LayerTimer:
-    """The times of one placed grid of a layer; `footprints` are those of the grid, however it is placed.
+    """Computes the times of one placed grid of a layer.
 
-    `kept`: what stays from the pass that gathers it to the pass that finds it. By default dOut alone does,
-    the oracle's convention.
-    `sequence`: the passes in order of execution; where they are those of a training step, the last sums of
-    the second one travel while the third one computes. By default nothing of one pass hides in another.
-    `steps`: without a sequence, the passes of a training step; the first one runs forward.
+    `footprints`: of the grid, for any placement. `order`: the order of the grid axes over the ranks.
+    `kept`: the tensors that passes reuse; by default only dOut, the convention of the oracle.
+    `sequence`: the passes in order of execution. In a training step, the last reduction of the second pass
+    overlaps with the third. By default no communication of one pass overlaps with another.
+    `steps`: the passes of a training step if there is no `sequence`; the first one is forward.
     """
 
     def __init__(
@@ -139,12 +139,12 @@ class LayerTimer:
 
     @cached_property
     def compute(self) -> float:
-        """Seconds that the most loaded rank computes in one pass."""
+        """Compute seconds of the most loaded rank in one pass."""
         return compute_seconds(self.machine, self.nest, self.work, self.weighted)
 
     @cached_property
     def halo_seconds(self) -> float:
-        """Strips from two neighbours per split axis, on the outermost level that such neighbours cross."""
+        """Seconds of one halo exchange: two neighbours per split axis, on the outermost level they cross."""
         words = self.halo_words()
         if words == 0:
             return 0.0
@@ -158,7 +158,7 @@ class LayerTimer:
         return whole + one * (2 * len(split) - 1)
 
     def halo_words(self) -> int:
-        """Words of the widest strips that a rank receives from its neighbours."""
+        """The most words that a rank receives from its neighbours in one halo exchange."""
         nest, parts = self.nest, dict(self.footprints.distribution.shares["In"])
         flat: int = math.prod(-(-getattr(self.work, d) // parts.get(d, 1)) for d in ("b", "g", "c"))
         rows = [halo_rows(nest.windows[a], getattr(nest.extents, a), getattr(self.grid, a)) for a in SPATIAL]
@@ -168,46 +168,46 @@ class LayerTimer:
         return flat * int(carried - math.prod(row.kept for row in rows))
 
     def program(self, pass_: Pass, stationary: Tensor, panels: int = 1) -> PassProgram:
-        """The schedule tree of a pass with some stationary tensor and number of panels."""
+        """The schedule tree of a pass with this stationary tensor and number of panels."""
         counts = ONES.with_(along(stationary), panels)
         reuses, saves = self.reused_by[pass_], self.saved_by[pass_]
         plan = PassPlan(stationary, counts, pass_=pass_, reuses=reuses, saves=saves)
         return pass_program(self.footprints.distribution, plan)
 
     def travels(self, tensor: Tensor) -> bool:
-        """Whether the words of a tensor travel at all: a pooling has no Ker and, per channel, no sums."""
+        """Whether a tensor is communicated. A pooling has no Ker and, for each channel, no reductions."""
         return self.weighted or not (tensor == "Ker" or (tensor == "Out" and self.nest.extents.c == 1))
 
     def _candidate(self, pass_: Pass, stationary: Tensor, panels: int) -> Candidate:
-        """A choice for a pass; all numbers of panels from two on have one tree."""
+        """A candidate for a pass. All numbers of panels from two on have the same tree."""
         distribution = self.footprints.distribution
         loops = (along(stationary),) if panels > 1 else ()
         plan = Structure(pass_, stationary, loops, self.reused_by[pass_], self.saved_by[pass_])
         rows, moves = _walked(plan, distribution.groups, distribution.row_axes)
         rotation: tuple[Tensor, ...] = ()
-        if self.sequence:  # the oracle's convention knows of no rotation
+        if self.sequence:  # the convention of the oracle has no rotation
             rotation = rotated_at(distribution, plan, panels)
         if not self.weighted:
             moves = tuple(node for node in moves if self.travels(node.tensor))
         return Candidate(pass_, stationary, panels, rows, moves, rotation)
 
     def most_panels(self, stationary: Tensor) -> int:
-        """Positions along which panels can be cut."""
+        """The most panels that the block of a process admits."""
         return int(getattr(self.work, along(stationary)))
 
     def streams(self, stationary: Tensor) -> int:
-        """Panels that feed the local kernel well, at most."""
+        """The most panels with which the local kernel is fast."""
         most = self.most_panels(stationary)
         return most if LACKED_INDEX[stationary] == "x" else max(1, most // THINNEST)
 
     def counts(self, stationary: Tensor) -> list[int]:
-        """Numbers of panels to compare: powers of two, and as many as shares are cut into along them."""
+        """The numbers of panels to compare: powers of two, and the numbers of shards along the panels."""
         shares = self.footprints.distribution.shares.values() if self.sequence else ()
         parts = (dict(share).get(along(stationary), 1) for share in shares)
         return sorted({*PANELS, *parts})
 
     def passed(self, pass_: Pass, stationary: Tensor | None = None, panels: int | None = None) -> PassTime:
-        """The best stationary tensor and number of panels of a pass, unless they are given."""
+        """The time of a pass with the best stationary tensor and number of panels, or with the given ones."""
         times: list[tuple[float, int, int]] = []
         for index, tensor in enumerate(TENSORS):
             if stationary in (None, tensor):
@@ -219,18 +219,18 @@ class LayerTimer:
         return self._described(self._candidate(pass_, TENSORS[index], chosen))
 
     def _cost(self, choice: Candidate, node: Gather | Reduce) -> Cost:
-        """What the whole slice, or one panel, of a move costs."""
+        """The cost of one collective of a move: of a whole slice, or of one panel."""
         pieces = choice.pieces(node)
         crowd = 1.0 if node.tensor in choice.rotation else self._crowd(choice, node, pieces)
         size = self.sizes[node.tensor] / pieces * crowd
         return collective(self.machine, OPS[type(node)], size, self.groups[node.tensor])
 
     def _crowd(self, choice: Candidate, node: Gather | Reduce, pieces: int) -> float:
-        """How many times as long a panel takes because few ranks of its group carry its words.
+        """The factor on the time of a panel if few ranks of its group send or receive its words.
 
-        If shards are cut along the same dimension as panels, a panel comes from (or goes to) few ranks: their
-        links carry it alone, unless ranks use different panels. A panel of a single rank is broadcast by a
-        tree. The oracle's convention has no such factor.
+        If shards and panels are cut along the same dimension, few ranks own a panel, and only their links
+        carry it, unless ranks use different panels. A panel of a single rank is broadcast with a tree. The
+        convention of the oracle has no such factor.
         """
         if not self.sequence or pieces == 1:
             return 1.0
@@ -244,7 +244,7 @@ class LayerTimer:
         return min(pieces, parts)
 
     def _exposed(self, choice: Candidate) -> tuple[float, float]:
-        """(seconds that computing does not hide, seconds of all communication)."""
+        """(seconds of communication that does not overlap, seconds of all communication)."""
         alone, streamed, last = self.halo_seconds * choice.rows, 0.0, 0.0
         for node in choice.moves:
             pieces = choice.pieces(node)
@@ -257,10 +257,10 @@ class LayerTimer:
         return alone + streamed - hidden + calls, alone + streamed
 
     def _hidden(self, choice: Candidate, streamed: float) -> float:
-        """Seconds of panels in flight while others are used: all but the first, for which a step waits.
+        """Seconds of streaming that overlaps with computing: all panels but the first.
 
-        If only one tensor streams and it is rotated, whole shards are in flight. Of the first panel, a rank
-        owns its part and waits for the parts of other ranks only.
+        If only one tensor is streamed and it is rotated, whole shards are sent. Then a rank owns a part of
+        the first panel and waits only for the parts of other ranks.
         """
         panels = choice.panels
         alone = tuple(node.tensor for node in choice.moves if node.scope == "panel")
@@ -271,10 +271,10 @@ class LayerTimer:
         return self.machine.overlap * min(self.compute, streamed) * (panels - 1) / panels
 
     def _again(self, stationary: Tensor) -> float:
-        """Seconds that one more panel costs the local kernel: what stays passes through it once more.
+        """Seconds of one more kernel call, which reads or updates the stationary tensor again.
 
-        Three times over its words: the kernel reads it, and the library puts it into an order of its own; or
-        the panel's sums are added to it. The oracle's convention has no such term.
+        It costs three accesses per word: the kernel reads the tensor and the library reorders it, or the
+        kernel adds partial sums to it. The convention of the oracle has no such term.
         """
         bandwidth = self.machine.compute.bandwidth
         return 3 * self.sizes[stationary] / bandwidth if bandwidth and self.sequence else 0.0
@@ -290,21 +290,21 @@ class LayerTimer:
         return PassTime(pass_, stationary, panels, self.compute, comm, exposed, tuple(parts))
 
     def least(self, pass_: Pass) -> float:
-        """Seconds of the best choice, without its description."""
+        """The seconds of a pass with its best choice."""
         choice = self._candidate(pass_, "Out", 1)
         return self.passed(pass_).total if choice.moves else self.compute + self.halo_seconds * choice.rows
 
     def passes(self, training: bool) -> list[PassTime]:
-        """Forward, or all passes of a training step."""
+        """The times of the forward pass, or of all passes of a training step."""
         return [self.passed(pass_) for pass_ in self.wanted(training)]
 
     def wanted(self, training: bool) -> Passes:
-        """The passes that there are."""
+        """The forward pass, or all passes of a training step."""
         return self.steps if training else self.steps[:1]
 
 
 def along(stationary: Tensor) -> Axis:
-    """The axis along which panels are cut while a tensor stays."""
+    """The axis along which panels are cut if a tensor is stationary."""
     axes: dict[Tensor, Axis] = {"In": "k", "Ker": "b", "Out": "c"}
     return axes[stationary]
 
@@ -312,6 +312,6 @@ def along(stationary: Tensor) -> Axis:
 def layer_seconds(
     machine: Machine, nest: Nest, grid: PerAxis, order: Order, passes: Passes, weighted: bool = True
 ) -> float:
-    """Seconds of a layer in some passes: the one that runs forward, or with the gradients."""
+    """Seconds of a layer in some passes: the forward pass alone, or with the gradients."""
     timer = LayerTimer(machine, Footprints(Distribution(nest, grid)), order, weighted, steps=passes)
     return sum(timer.least(pass_) for pass_ in passes)

@@ -296,5 +296,5 @@ class _Search:
         most = "" if sure else "at most "
         return InfeasibleError(
             f"no plan for {self.procs} processes fits {limit_words * size} bytes per process; "
-            f"the least that would do is {most}{needed * size} bytes (--memory {needed * size})"
+            f"the least memory that fits is {most}{needed * size} bytes (--memory {needed * size})"
         )

@@ -32,9 +32,9 @@ def test_points_are_ascending_and_hold_both_ends(low: int, more: int, points: in
     [
         ("64:1", "--procs '64:1' is empty: 64 is more than 1; write LOW:HIGH"),
         ("1:2:3", "--procs '1:2:3' has more than one colon; write LOW:HIGH"),
-        ("", "'' is no number of processes; write a whole number from 1 to 1073741824"),
-        ("0", "'0' is no number of processes; write a whole number from 1 to 1073741824"),
-        ("1:", "'' is no number of processes; write a whole number from 1 to 1073741824"),
+        ("", "'' is not a number of processes; write a whole number from 1 to 1073741824"),
+        ("0", "'0' is not a number of processes; write a whole number from 1 to 1073741824"),
+        ("1:", "'' is not a number of processes; write a whole number from 1 to 1073741824"),
     ],
 )
 def test_wrong_ranges(text: str, message: str) -> None:

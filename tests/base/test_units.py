@@ -38,7 +38,7 @@ def test_texts_that_are_no_size(text: str) -> None:
     with pytest.raises(UsageError) as fault:
         parse_bytes(text)
     assert str(fault.value) == (
-        f"{text!r} is no size in bytes; write a number with K, M, G, T, KiB, MiB, GiB or TiB, e.g. 16GiB"
+        f"{text!r} is not a size in bytes; write a number with K, M, G, T, KiB, MiB, GiB or TiB, e.g. 16GiB"
     )
 
 
@@ -61,7 +61,7 @@ def test_whole_numbers(text: str, number: int) -> None:
 def test_texts_that_are_no_whole_number(text: str) -> None:
     with pytest.raises(UsageError) as fault:
         parse_whole(text)
-    assert str(fault.value) == f"{text!r} is no whole number; write one like 1000 or 1e3"
+    assert str(fault.value) == f"{text!r} is not a whole number; write one like 1000 or 1e3"
 
 
 def test_sizes_from_python() -> None:

@@ -177,7 +177,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert refusal(tmp_path / "pipe").endswith("is a pipe or device, not a file; name a YAML file")
     assert refusal("/dev/zero").endswith("is a pipe or device, not a file; name a YAML file")
-    assert refusal("a\0b") == "a\\x00b: is no file name; name a YAML file"
+    assert refusal("a\0b") == "a\\x00b: is not a file name; name a YAML file"
     assert "cannot be read (" in refusal("x" * 5000)
     big = tmp_path / "big.yaml"
     big.write_bytes(b"#" * (MAX_BYTES + 1))

@@ -115,8 +115,8 @@ def test_not_a_certificate(tmp_path: Path, plan: Plan) -> None:
     file = tmp_path / "c.json"
     for text, message in (
         ("{", "is not JSON"),
-        ("[]", "is no certificate"),
-        ('{"schema": "synth.plan/1"}', "is no certificate"),
+        ("[]", "is not a certificate"),
+        ('{"schema": "synth.plan/1"}', "is not a certificate"),
         ('{"schema": "synth.certificate/1"}', "problem is not an object"),
     ):
         file.write_text(text)
@@ -124,7 +124,7 @@ def test_not_a_certificate(tmp_path: Path, plan: Plan) -> None:
             check_file(str(file))
     for key, value in (("procs", 64.0), ("nu", "1e9"), ("x", None), ("segments", True), ("constants", [])):
         file.write_text(json.dumps({**plan_certificate(plan), key: value}))
-        with pytest.raises(InputError, match="no whole certificate"):
+        with pytest.raises(InputError, match="not a complete certificate"):
             check_file(str(file))
     with pytest.raises(InputError, match="cannot be read"):
         check_file(str(tmp_path / "missing.json"))

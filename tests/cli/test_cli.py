@@ -140,20 +140,20 @@ COMPLAINTS: list[tuple[list[str], int, str]] = [
     (
         ["plan", CONV, "--procs", "four"],
         2,
-        "argument --procs: 'four' is no whole number; write one like 1000 or 1e3; see synth plan --help",
+        "argument --procs: 'four' is not a whole number; write one like 1000 or 1e3; see synth plan --help",
     ),
     (["plan", CONV, "--procs", "0"], 2, "procs is 0; it must be a whole number from 1 to 1073741824"),
     (["plan", CONV, "--procs", "0e3"], 2, "procs is 0; it must be a whole number from 1 to 1073741824"),
     (
         ["plan", CONV, "--procs", "4", "--memory", "1e-9"],
         2,
-        "'1e-9' is no size in bytes; write a number with K, M, G, T, KiB, MiB, GiB or TiB, e.g. 16GiB",
+        "'1e-9' is not a size in bytes; write a number with K, M, G, T, KiB, MiB, GiB or TiB, e.g. 16GiB",
     ),
     (["plan", CONV, "--procs", "4", "--prcos"], 2, "unrecognized arguments: --prcos; see synth --help"),
     (
         ["plan", CONV, "--procs", "4", "--memory", "lots"],
         2,
-        "'lots' is no size in bytes; write a number with K, M, G, T, KiB, MiB, GiB or TiB, e.g. 16GiB",
+        "'lots' is not a size in bytes; write a number with K, M, G, T, KiB, MiB, GiB or TiB, e.g. 16GiB",
     ),
     (
         ["plan", CONV, "--procs", "4", "--grid", "b=2,b=2"],
@@ -260,7 +260,7 @@ def test_the_memory_that_is_named_works_and_less_does_not(capsys: Captured) -> N
     least = int(err.rsplit("--memory ", 1)[1].rstrip(")\n"))
     assert err == (
         "synth: no plan for 4 processes fits 1000 bytes per process; "
-        f"the least that would do is {least} bytes (--memory {least})\n"
+        f"the least memory that fits is {least} bytes (--memory {least})\n"
     )
     assert told(capsys, "plan", SMALL, "--procs", "4", "--memory", str(least), "--json")[0] == 0
     assert told(capsys, "plan", SMALL, "--procs", "4", "--memory", str(least - 4))[0] == 4

@@ -159,7 +159,7 @@ def test_halo_memory_is_exact(d: Distribution) -> None:
 def test_the_least_sufficient_limit(layer: Layer, grid: dict[str, int], pass_: Task, words: int) -> None:
     made = synth.plan(layer, 4, 4 * words, grid=grid, pass_=pass_)
     assert max(simulated(made).peak) == made.used_words == words
-    with pytest.raises(InfeasibleError, match=f"the least that would do is {4 * words} bytes"):
+    with pytest.raises(InfeasibleError, match=f"the least memory that fits is {4 * words} bytes"):
         synth.plan(layer, 4, 4 * words - 4, grid=grid, pass_=pass_)
 
 
@@ -175,7 +175,7 @@ def test_the_least_sufficient_limit_of_a_training_step() -> None:
         for each in made.schedules
     ]
     assert max(held) == made.used_words == 968
-    with pytest.raises(InfeasibleError, match=f"the least that would do is {4 * 968} bytes"):
+    with pytest.raises(InfeasibleError, match=f"the least memory that fits is {4 * 968} bytes"):
         synth.plan(layer, 4, 4 * 967, grid={"h": 4}, pass_="training")
 
 

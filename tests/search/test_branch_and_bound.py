@@ -127,7 +127,7 @@ def least_memory(request: Request) -> int:
     """The memory in words that a refusal names."""
     with pytest.raises(InfeasibleError) as fault:
         search(request)
-    named = re.search(r"the least that would do is (\d+) bytes \(--memory (\d+)\)$", str(fault.value))
+    named = re.search(r"the least memory that fits is (\d+) bytes \(--memory (\d+)\)$", str(fault.value))
     assert named
     assert named[1] == named[2]
     return int(named[1]) // request.nest.word_bytes
@@ -277,5 +277,5 @@ def test_impossible_requests() -> None:
         search(Request(nest, 1, limit_words=30))
     assert str(fault.value) == (
         "no plan for 1 processes fits 120 bytes per process; "
-        "the least that would do is 128 bytes (--memory 128)"
+        "the least memory that fits is 128 bytes (--memory 128)"
     )

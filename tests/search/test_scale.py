@@ -99,7 +99,8 @@ def test_plans_of_huge_layers_within_a_memory_limit(
     if code:
         refusal = f"synth: no plan for {procs} processes fits {memory} bytes per process"
         least = re.match(
-            rf"{refusal}; the least that would do is (?:at most )?(\d+) bytes \(--memory \1\)$", done.stderr
+            rf"{refusal}; the least memory that fits is (?:at most )?(\d+) bytes \(--memory \1\)$",
+            done.stderr,
         )
         assert least, done.stderr
         assert int(least[1]) > memory
@@ -112,7 +113,7 @@ def test_plans_of_huge_layers_within_a_memory_limit(
 def test_the_memory_that_a_refusal_names_is_enough(tmp_path: Path) -> None:
     """Where the least is not known for sure, what is named is enough."""
     nest = Layer.conv2d((5000, 3000, 4999, 4001), 2777, 3, padding=1).nest
-    with pytest.raises(InfeasibleError, match="the least that would do is at most") as fault:
+    with pytest.raises(InfeasibleError, match="the least memory that fits is at most") as fault:
         search(Request(nest, 10**6, 2**20))
     named = re.search(r"--memory (\d+)", str(fault.value))
     assert named
