@@ -242,7 +242,8 @@ class Builder:
         made = self._made(call, whole)
         if made is None or whole != made.input.whole:
             return None
-        windows = made.program.windows.values()
+        transposed = made.program.transposed_rows is not None  # it reads every row
+        windows = () if transposed else tuple(made.program.windows.values())
         if any(w.size != n for w, n in zip(windows, whole[2:], strict=False)):
             return None
         return Layout(whole, made.input.boxes)

@@ -183,6 +183,26 @@ class Twice(nn.Module):
         return self.last(self.conv(torch.relu(self.conv(x))))
 
 
+class Skips(nn.Module):
+    """A small U-Net: what was convolved before a pooling is joined to what is upsampled after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.norm, self.pool = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.MaxPool2d(2)
+        self.deep, self.up = nn.Conv2d(8, 12, 3, padding=1), nn.Upsample(scale_factor=2)
+        self.back, self.head = nn.Conv2d(20, 8, 3, padding=1), nn.Conv2d(8, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.down(x)))
+        y = self.up(torch.relu(self.deep(self.pool(x))))
+        return self.head(torch.relu(self.back(torch.cat([y, x], 1))))
+
+
+def small_unet() -> nn.Module:
+    """MONAI's, with convolutions that are transposed and skipped channels."""
+    return unet(2, (4, 8, 16), 1)
+
+
 def normed(**how: Any) -> nn.Sequential:
     """A normalization between two convolutions, and one that is computed from the gathered whole."""
     parts = nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6, **how), nn.ReLU(), nn.Conv2d(6, 4, 3, padding=1)

@@ -12,7 +12,7 @@ from torch import nn
 from synth.base.errors import UsageError
 from synth.cli.main import main
 from synth.network.file import parse_network
-from synth.parallel.import_model import import_model as imported
+from synth.parallel.import_model import import_model
 
 
 class Next(nn.Module):
@@ -94,7 +94,7 @@ def volumes() -> nn.Module:
 
 
 def test_a_residual_network() -> None:
-    network = parse_network(imported("test_torch_import:factory", (4, 3, 16, 16)), "net.yaml")
+    network = parse_network(import_model("test_import_model:factory", (4, 3, 16, 16)), "net.yaml")
     assert network.nodes["a.one"].layer is not None
     assert network.nodes["b.short"].shape == (4, 12, 4, 4)
     sums = [node for node in network.nodes.values() if node.kind == "add"]
@@ -104,13 +104,13 @@ def test_a_residual_network() -> None:
 
 
 def test_volumes() -> None:
-    network = parse_network(imported("test_torch_import:volumes", (2, 2, 8, 8, 8)), "net.yaml")
+    network = parse_network(import_model("test_import_model:volumes", (2, 2, 8, 8, 8)), "net.yaml")
     assert [node.kind for node in network.nodes.values() if node.weighted] == ["conv3d"] * 2 + ["linear"] * 2
     assert network.parameters == sum(p.numel() for p in Cosmo().parameters())
 
 
 def test_channels_last_and_groups() -> None:
-    text = imported("test_torch_import:next_block", (2, 6, 8, 8))
+    text = import_model("test_import_model:next_block", (2, 6, 8, 8))
     network = parse_network(text, "net.yaml")
     depth, wide = network.nodes["depth"].layer, network.nodes["wide"].layer
     assert depth is not None
@@ -124,21 +124,21 @@ def test_channels_last_and_groups() -> None:
 
 
 def test_what_ranks_compute_from_the_whole_is_written_as_gathered() -> None:
-    network = parse_network(imported("test_torch_import:joined", (1, 2, 4, 4)), "net.yaml")
+    network = parse_network(import_model("test_import_model:joined", (1, 2, 4, 4)), "net.yaml")
     assert network.nodes["flip"].kind == "gathered"
     assert network.nodes["flip"].shape == (1, 2, 4, 4)
 
 
 def test_a_model_of_another_dtype() -> None:
-    text = imported("test_torch_import:double", (4, 3, 16, 16))
+    text = import_model("test_import_model:double", (4, 3, 16, 16))
     assert "\ndtype: float64\n" in text
     assert parse_network(text, "net.yaml").dtype == "float64"
-    assert "dtype" not in imported("test_torch_import:factory", (4, 3, 16, 16))
+    assert "dtype" not in import_model("test_import_model:factory", (4, 3, 16, 16))
 
 
 def test_a_layer_that_is_called_twice_is_no_planned_layer() -> None:
     """Its calls share the weights, which two layers of a file would not."""
-    text = imported("test_torch_import:twice", (1, 3, 8, 8))
+    text = import_model("test_import_model:twice", (1, 3, 8, 8))
     network = parse_network(text, "net.yaml")
     assert [(node.kind, node.parameters) for node in network.nodes.values()] == [
         ("gathered", 84),
@@ -148,7 +148,7 @@ def test_a_layer_that_is_called_twice_is_no_planned_layer() -> None:
 
 
 def test_a_failing_export_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["import", "test_torch_import:branch", "--input", "1,3,8,8"]) == 2
+    assert main(["import", "test_import_model:branch", "--input", "1,3,8,8"]) == 2
     told = capfd.readouterr()
     assert told.out == ""
     assert len(told.err.splitlines()) == 1
@@ -163,20 +163,20 @@ def test_a_failing_export_is_one_line(capfd: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_a_factory_that_fails(name: str, why: str) -> None:
-    sentence = rf"^test_torch_import:{name} makes no model: {why}; name a function that needs no argument$"
+    sentence = rf"^test_import_model:{name} makes no model: {why}; name a function that needs no argument$"
     with pytest.raises(UsageError, match=sentence):
-        imported(f"test_torch_import:{name}", (1, 3, 8, 8))
+        import_model(f"test_import_model:{name}", (1, 3, 8, 8))
 
 
-@pytest.mark.parametrize("where", ["nowhere", "nowhere:at_all", "test_torch_import:nothing"])
+@pytest.mark.parametrize("where", ["nowhere", "nowhere:at_all", "test_import_model:nothing"])
 def test_no_factory(where: str) -> None:
     with pytest.raises(UsageError, match=r"no factory|cannot be imported"):
-        imported(where, (1, 2, 4, 4))
+        import_model(where, (1, 2, 4, 4))
 
 
 def test_the_command_writes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "net.yaml"
-    command = ["import", "test_torch_import:factory", "--input", "4,3,16,16", "-o", str(file)]
+    command = ["import", "test_import_model:factory", "--input", "4,3,16,16", "-o", str(file)]
     assert main(command) == 0
     assert "network: factory" in file.read_text()
     assert main([*command[:3], "4,x", *command[4:]]) == 2

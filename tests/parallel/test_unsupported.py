@@ -11,6 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import synth
+from synth.base.errors import UsageError
+from synth.parallel.import_model import import_model
 from synth.runtime.model.trace import traced
 
 SHAPE = 4, 8, 8, 8
@@ -171,12 +173,34 @@ CASES: list[tuple[nn.Module, str]] = [
 ]
 
 
+class Two(nn.Module):
+    """Gives two tensors."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + 1, x - 1
+
+
+CASES += [
+    (Two(), "the model gives 2 tensors, not a single one; wrap it in a module that returns the one that"),
+    (
+        Does(lambda self, x: x if x.sum() > 0 else -x),
+        "Does has no graph for an input of (4, 8, 8, 8): ",
+    ),
+]
+
+
 @pytest.mark.parametrize(("made", "said"), CASES, ids=[said[:50] for _, said in CASES])
-def test_it_is_refused(made: nn.Module, said: str) -> None:
-    with pytest.raises(ValueError, match=r"; ") as caught:
+def test_it_is_refused(made: nn.Module, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the planner of models and by `synth import`, with one sentence."""
+    with pytest.raises(ValueError, match=r"; |cannot be called") as caught:
         synth.plan_model(made, SHAPE, 4)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
+    sentence = str(caught.value)
+    assert said in sentence
+    assert "\n" not in sentence
+    monkeypatch.setattr("synth.parallel.import_model.make_model", lambda factory: made)
+    with pytest.raises(UsageError) as same:
+        import_model("models:made", SHAPE)
+    assert str(same.value) == sentence
 
 
 def test_what_may_be_done_in_place() -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from synth.network.file import parse_network
 from synth.network.graph import Network
-from synth.parallel.import_model import import_model as imported
+from synth.parallel.import_model import import_model
 
 pytest.importorskip("transformers")
 pytest.importorskip("monai")
@@ -83,7 +83,7 @@ def told_in(network: Network, like: dict[str, Any]) -> dict[str, tuple[object, .
 )
 def test_every_layer_is_there(name: str) -> None:
     model = globals()[name]()
-    network = parse_network(imported(f"test_model_import:{name}", SHAPES[name]), "net.yaml")
+    network = parse_network(import_model(f"test_import_model_of_libraries:{name}", SHAPES[name]), "net.yaml")
     modules = {path: each for path, each in model.named_modules() if isinstance(each, CONVS)}
     expected = sorted(repr(told_of(each)) for each in modules.values())
     found = told_in(network, modules)
@@ -109,7 +109,7 @@ def test_every_layer_is_there(name: str) -> None:
 
 def test_edges_of_a_unet() -> None:
     """What follows a join reads the skipped and the deep channels from where they lie."""
-    network = parse_network(imported("test_model_import:unet", SHAPES["unet"]), "net.yaml")
+    network = parse_network(import_model("test_import_model_of_libraries:unet", SHAPES["unet"]), "net.yaml")
     joins = [node for node in network.nodes.values() if node.kind == "cat"]
     assert len(joins) == 4
     for join in joins:
