@@ -121,7 +121,7 @@ def predicted(plan: Plan, machine: Machine | None) -> float | None:
     if plan.timed is not None:
         return plan.timed[1].seconds
     kept = frozenset[Tensor]().union(*(pass_plan.reuses for pass_plan in plan.pass_plans))
-    timer = LayerTimer(machine, Footprints(plan.distribution), ROW_MAJOR, kept=kept, sequence=plan.passes)
+    timer = LayerTimer(machine, Footprints(plan.distribution), ROW_MAJOR, saved=kept, sequence=plan.passes)
     return sum(timer.passed(t.pass_, t.stationary, t.panels).total for t in plan.pass_plans)
 
 

@@ -4,7 +4,7 @@ The words of a placed grid depend on neither the stationary tensor nor the numbe
 does. The stationary tensor and the halo are communicated before or after the loop. The other two tensors
 are streamed in n panels, one collective per panel, while the previous panel is used:
 
-    time = exposed + (C + S)/n + max(C, S)·(n-1)/n        C computing, S streaming
+    time = exposed + (C + S)/n + max(C, S)·(n-1)/n        C computation, S streaming
 
 `machine.overlap` is the fraction of the overlap that the machine achieves.
 """
@@ -112,18 +112,18 @@ class LayerTimer:
         footprints: Footprints,
         order: Order,
         weighted: bool = True,
-        kept: frozenset[Tensor] | None = None,
+        saved: frozenset[Tensor] | None = None,
         sequence: Passes = (),
         steps: Passes | None = None,
     ) -> None:
         self.sequence = sequence
         self.steps = steps or (PASSES if weighted else PASSES[:2])  # a pooling has no backward-filter
-        saved = frozenset({"Out"}) if kept is None else kept
+        self.saved = saved or frozenset()
+        saved = frozenset({"Out"}) if saved is None else saved
         intervals = reuse_intervals(sequence) or reuse_intervals(self.steps)
         lives = {tensor: ends for tensor, ends in intervals.items() if tensor in saved}
         self.saved_by = {p: frozenset(t for t, (first, _) in lives.items() if first == p) for p in PASSES}
         self.reused_by = {p: frozenset(t for t, (_, last) in lives.items() if last == p) for p in PASSES}
-        self.kept = kept or frozenset()
         self.machine, self.footprints, self.order, self.weighted = machine, footprints, order, weighted
         self.nest, self.grid, self.work = footprints.nest, footprints.grid, footprints.work
 

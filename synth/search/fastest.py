@@ -94,7 +94,7 @@ def _timer(
     sequence = request.sequences[0]
     if request.pass_ == "training":
         sequence = preferred_orders(footprints, request.transposed, request.gradients)[0]
-    return LayerTimer(machine, footprints, order, kept=reused, sequence=sequence)
+    return LayerTimer(machine, footprints, order, saved=reused, sequence=sequence)
 
 
 def _reuse_choices(request: Request) -> Iterator[frozenset[Tensor]]:
@@ -158,7 +158,7 @@ def _fastest_pass(
     limit_words: float = math.inf
     if request.limit_words is not None:
         limit_words = request.limit_words - unused_resident_words(
-            timer.footprints, timer.kept, timer.sequence, template.pass_
+            timer.footprints, timer.saved, timer.sequence, template.pass_
         )
     best: tuple[PassPlan, PassTime] | None = None
     enough = math.inf

@@ -193,7 +193,7 @@ def test_time_model_of_a_line() -> None:
     words = planned(IMAGE, 4, "forward", ASKED)
     (pass_plan,) = words.pass_plans
     timer = LayerTimer(
-        lassen, Footprints(words.distribution), ROW_MAJOR, kept=frozenset(), sequence=words.passes
+        lassen, Footprints(words.distribution), ROW_MAJOR, saved=frozenset(), sequence=words.passes
     )
     assert predicted(words, lassen) == timer.passed("forward", pass_plan.stationary, pass_plan.panels).total
     assert predicted(words, None) is None
