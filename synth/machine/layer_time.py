@@ -100,7 +100,7 @@ class LayerTimer:
     """Computes the times of one placed grid of a layer.
 
     `footprints`: of the grid, for any placement. `order`: the order of the grid axes over the ranks.
-    `kept`: the tensors that passes reuse; by default only dOut, the convention of the oracle.
+    `saved`: the tensors that passes save and reuse; by default only dOut, the convention of the oracle.
     `sequence`: the passes in order of execution. In a training step, the last reduction of the second pass
     overlaps with the third. By default no communication of one pass overlaps with another.
     `steps`: the passes of a training step if there is no `sequence`; the first one is forward.
