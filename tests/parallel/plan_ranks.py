@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from network_ranks import MODELS, PLANS, near
+from ranks import print_facts
 from torch import nn
 
 import synth
@@ -114,7 +115,7 @@ def gradients(net: Network) -> dict[str, torch.Tensor]:
     return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
 
 
-def buckets(case: str) -> None:
+def buckets(case: str) -> dict[str, Any]:
     """Any bucket size gives the same gradients of the same words; only messages are fewer."""
     name, how = case.split()
     kind, shape = MODELS[name]
@@ -139,12 +140,8 @@ def buckets(case: str) -> None:
         for key, values in found[0].items():
             torch.testing.assert_close(other[key], values)
     messages, words = zip(*sent, strict=True)
-    assert words[0] == words[1] == words[2]
-    assert messages[0] > messages[1] > messages[2] > 0
     shared = sum(len(bucket.shared) for bucket in net.buckets.buckets)
-    assert messages[0] == 3 * shared
     groups = {bucket.group for bucket in net.buckets.buckets}
-    assert messages[2] == 3 * len(groups), (messages, words, len(groups))
     for part in (*parts, parts[0]):
         (whole(part) - target).square().sum().backward()
     for key, step in net.owners.items():
@@ -153,11 +150,11 @@ def buckets(case: str) -> None:
         if isinstance(layer, DistributedLayer) and bias is not None:
             ((low, high),) = layer.channels(layer.at)
             torch.testing.assert_close(layer.bias.grad, bias.grad[low:high])
-    print("messages", messages, "words", words, flush=True)
+    return {"messages": messages, "words": words, "shared": shared, "groups": len(groups)}
 
 
-def broken_pass(case: str) -> None:
-    """What a backward pass that broke off had collected is forgotten."""
+def broken_pass(case: str) -> dict[str, float]:
+    """Differences of gradients before and after a backward pass that broke off."""
     kind, shape = MODELS[case]
     torch.manual_seed(0)
     net = synth.parallelize(kind(), shape, plan="filter", input_gradient=True)
@@ -175,8 +172,9 @@ def broken_pass(case: str) -> None:
         net(share).square().sum().backward()
     net.zero_grad()
     net(net.scatter(batch)).square().sum().backward()
-    for key, values in gradients(net).items():
-        torch.testing.assert_close(values, right[key])
+    found = gradients(net)
+    assert found.keys() == right.keys()
+    return {key: float((values - right[key]).abs().max()) for key, values in found.items()}
 
 
 def fed(case: str) -> None:
@@ -225,6 +223,6 @@ def wrong_plans(case: str) -> None:
 def main() -> None:
     """argv: function, its argument, folder."""
     dist.init_process_group("gloo")
-    globals()[sys.argv[1]](sys.argv[2])
+    print_facts(globals()[sys.argv[1]](sys.argv[2]))
     dist.barrier()
     dist.destroy_process_group()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from ranks import Outcome, run_ranks
 
+DIFFERENCE = 3e-3  # of losses and weights after ten steps, relative to values above 1
 PROGRAM = "from network_ranks import main\n\nmain()\n"
 ALONE = """
 torch.manual_seed(0)
@@ -38,17 +39,24 @@ def told(folder: Path, function: str, argument: str, ranks: int = 4) -> Outcome:
 @pytest.mark.ranks
 @pytest.mark.parametrize("plans", ["free data spatial channel", "filter hybrid rows_channels mixed"])
 def test_residual_trains_as_torch(plans: str, tmp_path: Path) -> None:
-    told(tmp_path, "trains_as_torch", f"residual {plans}")
+    differences = told(tmp_path, "trains_as_torch", f"residual {plans}").facts
+    assert [list(each) for each in differences] == [plans.split()] * 4
+    assert max(max(each.values()) for each in differences) < DIFFERENCE
 
 
 @pytest.mark.ranks
 def test_ranks_idle_in_some_layers_train_as_torch(tmp_path: Path) -> None:
-    told(tmp_path, "trains_as_torch", "residual idle", ranks=5)
+    differences = told(tmp_path, "trains_as_torch", "residual idle", ranks=5).facts
+    assert max(each["idle"] for each in differences) < DIFFERENCE
 
 
 @pytest.mark.ranks
 def test_ranks_with_other_numbers_of_groups_make_one(tmp_path: Path) -> None:
-    told(tmp_path, "groups", "", ranks=3)
+    assert told(tmp_path, "groups", "", ranks=3).facts == [
+        {"0 1": 2, "0 1 2": 3, "0 2": 2},
+        {"0 1": 2, "1 2": 2, "0 1 2": 3},
+        {"1 2": 2, "0 1 2": 3, "0 2": 2},
+    ]
 
 
 @pytest.mark.ranks
@@ -59,7 +67,8 @@ def test_batch_normalization_is_that_of_the_whole(layout: str, tmp_path: Path) -
 
 @pytest.mark.ranks
 def test_volumes_train_as_torch(tmp_path: Path) -> None:
-    told(tmp_path, "trains_as_torch", "cosmo volume")
+    differences = told(tmp_path, "trains_as_torch", "cosmo volume").facts
+    assert max(each["volume"] for each in differences) < DIFFERENCE
 
 
 @pytest.mark.ranks
@@ -78,7 +87,10 @@ def test_the_example_of_the_documentation_trains_as_torch(tmp_path: Path) -> Non
 
 @pytest.mark.ranks
 def test_a_loss_of_shares_adds_up(tmp_path: Path) -> None:
-    told(tmp_path, "sharded_loss", "residual")
+    differences = told(tmp_path, "sharded_loss", "residual").facts
+    for each in differences:  # the layers that have biases
+        assert {"stem", "head", "b.short"} <= set(each)
+        assert max(each.values()) < DIFFERENCE
 
 
 @pytest.mark.ranks

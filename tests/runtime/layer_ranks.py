@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from cases import CASES
+from ranks import print_facts
 from torch import nn
 
 from synth.codegen.module import distributed_conv
@@ -33,13 +34,16 @@ def plain(plan: Plan, bias: bool = True) -> nn.Module:
     return kinds[layer.kind](*ends, kernel, *steps, layer.groups, bias)
 
 
-def near(one: torch.Tensor, other: torch.Tensor) -> None:
-    """The same up to rounding."""
+def near(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Checks that values are the same up to rounding; the largest difference, relative to values above 1."""
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    if not other.numel():
+        return 0.0
+    return float((one - other).abs().max() / other.abs().max().clamp(min=1))
 
 
-def steps_as_torch(name: str) -> None:
-    """Three SGD steps on the ranks and in one process give the same numbers."""
+def steps_as_torch(name: str) -> dict[str, Any]:
+    """Three SGD steps on the ranks and in one process: received words, the largest difference of values."""
     plan = CASES[name]
     torch.manual_seed(0)
     model, whole = distributed_conv(plan), plain(plan)
@@ -47,25 +51,24 @@ def steps_as_torch(name: str) -> None:
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9) for m in (model, whole)]
     shape = plan.layer.input if plan.layer.kernel else (plan.nest.extents.b, plan.nest.extents.c)
     inputs = torch.randn(shape)
+    differences = []
     for step in range(3):
         share = model.scatter(inputs).requires_grad_("In" in plan.gradients)
         given = inputs.clone().requires_grad_()
         out, right = model(share), whole(given)
-        near(model.gather(out.detach()).reshape(right.shape), right.detach())
+        differences.append(near(model.gather(out.detach()).reshape(right.shape), right.detach()))
         for made in (out, right):  # the gradient of a plain sum is one word, expanded
             ((made if step == 1 else made.square()).sum() / right.numel()).backward()
         if "In" in plan.gradients:
-            near(share.grad, model.scatter(given.grad))
+            differences.append(near(share.grad, model.scatter(given.grad)))
         if "Ker" not in plan.gradients:
             whole.weight.grad = None
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
     for key, values in model.full_state_dict().items():
-        near(values, whole.state_dict()[key])
-    planned = plan.received.at(plan.distribution.at(dist.get_rank()))
-    counted = model.traffic.received()
-    assert counted["total"] == 3 * planned["total"]
+        differences.append(near(values, whole.state_dict()[key]))
+    return {"words": model.traffic.received()["total"], "difference": max(differences)}
 
 
 def one_gradient(names: str) -> None:
@@ -171,7 +174,7 @@ def one_wrong_share(name: str) -> None:
 def main() -> None:
     """argv: function, its argument, folder."""
     dist.init_process_group("gloo")
-    globals()[sys.argv[1]](sys.argv[2])
+    print_facts(globals()[sys.argv[1]](sys.argv[2]))
     Path(sys.argv[3], f"done-{dist.get_rank()}").write_text(json.dumps(dist.get_rank()))
     dist.barrier()
     dist.destroy_process_group()

@@ -33,6 +33,7 @@ def told(folder: Path, function: str, argument: str, size: int) -> Outcome:
         "training_volume",
         "training_line",
         "training_matrix",
+        "training_grouped",
         "training_up",
         "training_apart",
         "training_first",
@@ -41,13 +42,14 @@ def told(folder: Path, function: str, argument: str, size: int) -> Outcome:
         "training_up_frozen",
     ],
 )
-def test_steps_as_torch(name: str, tmp_path: Path) -> None:
-    told(tmp_path, "steps_as_torch", name, CASES[name].used_procs)
-
-
-@pytest.mark.ranks
-def test_grouped_steps_as_torch(tmp_path: Path) -> None:
-    told(tmp_path, "steps_as_torch", "training_grouped", 8)
+def test_steps_give_the_values_of_torch_and_move_the_planned_words(name: str, tmp_path: Path) -> None:
+    """Three SGD steps: outputs, gradients and weights; received words of every rank."""
+    plan = CASES[name]
+    outcome = told(tmp_path, "steps_as_torch", name, plan.used_procs)
+    assert len(outcome.facts) == plan.used_procs
+    for rank, facts in enumerate(outcome.facts):
+        assert facts["difference"] < 2e-4
+        assert facts["words"] == 3 * plan.received.at(plan.distribution.at(rank))["total"]
 
 
 @pytest.mark.ranks

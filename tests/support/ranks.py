@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+FACTS = "facts: "  # begins the line that `print_facts` writes
 PRELOAD = [
     "torch",
     "torch.distributed",
@@ -37,6 +38,18 @@ class Outcome:
     codes: list[int | None]
     output: list[str]  # stdout and stderr by rank
     reports: list[dict[str, Any]]
+
+    @property
+    def facts(self) -> list[dict[str, Any]]:
+        """By rank, the measurements that a function of a `*_ranks.py` file returned."""
+        lines = ([line for line in said.splitlines() if line.startswith(FACTS)] for said in self.output)
+        return [json.loads(each[-1].removeprefix(FACTS)) for each in lines if each]
+
+
+def print_facts(facts: dict[str, Any] | None) -> None:
+    """Called on a rank: hands measurements to the test, which finds them in `Outcome.facts`."""
+    if facts is not None:
+        print(FACTS + json.dumps(facts), flush=True)
 
 
 def free_port() -> int:
