@@ -6,10 +6,10 @@
     criterion(out, labels).backward()             # the same loss everywhere; its gradient is taken once
     optimizer.step()
 
-Convolutions, linear layers and poolings run by their plans, which are chosen together with what moves
-between them; between layers whose ownerships differ, words are moved. Batch normalization has the statistics
-of the whole batch, pooling fetches the rows of its neighbours. What cannot be cut is computed by every rank
-from the gathered whole, and rank 0 says so on stderr.
+Convolutions, linear layers, poolings and upsamplings run by their plans. The plans of all layers are chosen
+together with the words that move between layers of different layouts. Batch normalization has the statistics
+of the whole batch; pooling fetches the rows of its neighbours. Every rank computes from the gathered whole
+what cannot be computed on shards; rank 0 names it on stderr.
 """
 
 from __future__ import annotations
@@ -63,22 +63,22 @@ def parallelize(
     input_gradient: bool = False,
     ahead: int | None = None,
 ) -> Network:
-    """The model as a module that takes and gives this rank's shares; all ranks must ask.
+    """The model as a module that takes and gives the shard of this rank. All ranks must call it.
 
-    input: shape of the whole batch, fixed for the life of the result.
-    procs: ranks or a mesh of them, for a check: they are those of the default process group.
+    input: shape of the whole batch in elements, fixed for the life of the result.
+    procs: number of ranks, or a mesh of them, to check against the default process group.
     plan: of the whole network, as `plan_model` makes it or `synth plan NET.yaml --json -o plan.json` writes
         it. Or, for every layer, or by the name of a layer as `named_modules` has it ("" for the others): a
-        training plan, parts of its grid such as {"h": 4}, or the name of a strategy such as "spatial"; then
-        each layer is planned by itself, and those that a strategy does not fit, or that are not named, move
+        training plan, parts of its grid such as {"h": 4}, or the name of a strategy such as "spatial". Then
+        each layer is planned by itself. Layers that a strategy does not fit, or that have no name there, move
         the fewest words. None: `plan_model`, on rank 0.
-    memory: bytes per process that the plan, or each plan, may take.
+    memory: limit of the plan, or of each plan, in bytes per process.
     refuse: raise `ValueError` with the name of a layer that would have to be gathered.
-    bucket_bytes: gradients of biases are summed over the ranks that share them in messages
-        of about this size, during the backward pass; 0 for a message each.
-    check_finite: look for NaN and infinity in all activations and gradients, at the price of one small
-        collective for each; all ranks then raise `FloatingPointError`, which names layer, tensor and ranks.
-    input_gradient: whether the batch may ask for its gradient, too. A plan that is given knows itself.
+    bucket_bytes: size of the messages in which gradients of biases are summed during the backward pass; 0
+        for one message per bias.
+    check_finite: look for NaN and infinity in all activations and gradients, with one small collective for
+        each. All ranks then raise `FloatingPointError`, which names layer, tensor and ranks.
+    input_gradient: whether a step makes the gradient of the batch, too. A given plan decides it by itself.
     ahead: layers of which Ker is gathered while one computes (1); sums of dKer then travel while as many
         compute their gradients. It takes the room of so many slices more: 0 where memory was limited.
 
