@@ -130,12 +130,12 @@ def _roles(pass_: Pass, tensors: frozenset[Tensor] | set[Tensor]) -> str:
 
 
 def _ownership(plan: Plan, tensor: Tensor) -> str:
-    shares, index = dict(plan.distribution.shares[tensor]), LACKED_INDEX[tensor]
+    parts, index = dict(plan.distribution.shard_cuts[tensor]), LACKED_INDEX[tensor]
     cuts = []
     for dim in dims_of(plan, tensor):
         over = [dim] if getattr(plan.grid, dim, 1) > 1 else []
-        if dim in shares:
-            over.append(index if len(shares) == 1 else f"{shares[dim]} parts of {index}")
+        if dim in parts:
+            over.append(index if len(parts) == 1 else f"{parts[dim]} parts of {index}")
         if over:
             cuts.append(f"{dim} over " + " then ".join(over))
     group = [axis for axis in LACKS[tensor] if getattr(plan.grid, axis) > 1]

@@ -130,10 +130,10 @@ def _group_index(axes: list[Axis]) -> str:
 
 def _member(plan: Plan, tensor: Tensor) -> tuple[str, bool]:
     """The index of a rank in its group, and whether the functions give it the name `member`."""
-    shares, axes = plan.distribution.shares[tensor], _group_axes(plan, tensor)
+    cuts, axes = plan.distribution.shard_cuts[tensor], _group_axes(plan, tensor)
     if not axes:
         return "", False
-    return _group_index(axes), bool(shares) and (len(shares) > 1 or len(axes) > 1)
+    return _group_index(axes), bool(cuts) and (len(cuts) > 1 or len(axes) > 1)
 
 
 def _parts(plan: Plan, tensor: Tensor) -> dict[str, tuple[str, str]]:
@@ -143,14 +143,14 @@ def _parts(plan: Plan, tensor: Tensor) -> dict[str, tuple[str, str]]:
 
 
 def _digits(plan: Plan, tensor: Tensor, member: str) -> dict[str, tuple[str, str]]:
-    """Dimension -> (parts, which of them), as `slice_shares.member_parts` reads the digits of a member."""
-    shares = plan.distribution.shares[tensor]
-    if len(shares) == 1:
+    """Dimension -> (parts, which of them), as `shard_cuts.member_parts` reads the digits of a member."""
+    cuts = plan.distribution.shard_cuts[tensor]
+    if len(cuts) == 1:
         count = " * ".join(f"P_{axis}" for axis in _group_axes(plan, tensor))
-        return {shares[0][0]: (count, member)}
+        return {cuts[0][0]: (count, member)}
     result = {}
     faster = 1  # members that differ only in the dimensions after this one
-    for place, (dim, parts) in reversed(list(enumerate(shares))):
+    for place, (dim, parts) in reversed(list(enumerate(cuts))):
         digit = member if faster == 1 else f"{member} // {faster}"
         result[dim] = (str(parts), digit if place == 0 else f"{digit} % {parts}")
         faster *= parts
@@ -161,10 +161,10 @@ def first_panel(plan: Plan, tensor: Tensor, pass_plan: PassPlan) -> str:
     """Which panel of a tensor contains the shard of the rank at `at`; see `panel_rotation`."""
     (loop,) = pass_plan.loops()
     axes = _group_axes(plan, tensor)
-    shares, panels = plan.distribution.shares[tensor], pass_plan.panels
-    parts = dict(shares)[loop]
+    cuts, panels = plan.distribution.shard_cuts[tensor], pass_plan.panels
+    parts = dict(cuts)[loop]
     index = _group_index(axes)
-    if len(axes) > 1 and (len(shares) > 1 or parts > panels):
+    if len(axes) > 1 and (len(cuts) > 1 or parts > panels):
         index = f"({index})"
     _, part = _digits(plan, tensor, index)[loop]
     return part if parts == panels else f"{part} // {parts // panels}"

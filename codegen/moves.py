@@ -98,7 +98,7 @@ def return_rows(names: Signature, rows: Rows, sums: str, into: str) -> ReturnRow
 def _neighbour_axes(names: Signature, rows: Rows) -> str:
     """The axes along which neighbours own rows: those of the group too, if its shards are cut by rows."""
     d = names.plan.distribution
-    by_rows = any(dim in rows.axes for dim, _ in d.shares[rows.tensor])
+    by_rows = any(dim in rows.axes for dim, _ in d.shard_cuts[rows.tensor])
     group: tuple[Axis, ...] = d.groups[TENSORS.index(rows.tensor)] if by_rows else ()
     axes = [*(axis for axis in rows.axes if getattr(d.grid, axis) > 1), *group]
     quoted = ", ".join(f'"{axis}"' for axis in axes)

@@ -159,7 +159,7 @@ class LayerTimer:
 
     def halo_words(self) -> int:
         """The most words that a rank receives from its neighbours in one halo exchange."""
-        nest, parts = self.nest, dict(self.footprints.distribution.shares["In"])
+        nest, parts = self.nest, dict(self.footprints.distribution.shard_cuts["In"])
         flat: int = math.prod(-(-getattr(self.work, d) // parts.get(d, 1)) for d in ("b", "g", "c"))
         rows = [halo_rows(nest.windows[a], getattr(nest.extents, a), getattr(self.grid, a)) for a in SPATIAL]
         carried = math.prod(row.carried for row in rows)
@@ -202,8 +202,8 @@ class LayerTimer:
 
     def counts(self, stationary: Tensor) -> list[int]:
         """The numbers of panels to compare: powers of two, and the numbers of shards along the panels."""
-        shares = self.footprints.distribution.shares.values() if self.sequence else ()
-        parts = (dict(share).get(along(stationary), 1) for share in shares)
+        cuts = self.footprints.distribution.shard_cuts.values() if self.sequence else ()
+        parts = (dict(cut).get(along(stationary), 1) for cut in cuts)
         return sorted({*PANELS, *parts})
 
     def passed(self, pass_: Pass, stationary: Tensor | None = None, panels: int | None = None) -> PassTime:
@@ -234,8 +234,8 @@ class LayerTimer:
         """
         if not self.sequence or pieces == 1:
             return 1.0
-        shares = dict(self.footprints.distribution.shares[node.tensor])
-        parts = shares.get(along(choice.stationary), 1)
+        cuts = dict(self.footprints.distribution.shard_cuts[node.tensor])
+        parts = cuts.get(along(choice.stationary), 1)
         ranks = self.groups[node.tensor].size
         if parts == 1:
             return 1.0
@@ -265,7 +265,7 @@ class LayerTimer:
         panels = choice.panels
         alone = tuple(node.tensor for node in choice.moves if node.scope == "panel")
         if len(alone) == 1 and alone == choice.rotation:
-            parts = dict(self.footprints.distribution.shares[alone[0]])[along(choice.stationary)]
+            parts = dict(self.footprints.distribution.shard_cuts[alone[0]])[along(choice.stationary)]
             later = streamed * (parts - parts // panels) / (parts - 1)
             return self.machine.overlap * min(self.compute * (panels - 1) / panels, later)
         return self.machine.overlap * min(self.compute, streamed) * (panels - 1) / panels

@@ -31,7 +31,7 @@ def report_data(plan: Plan) -> dict[str, Any]:
         "dims": DIMS,
         "shapes": nest.shapes,
         "lacks": LACKS,
-        "shares": d.shares,
+        "shares": d.shard_cuts,
         "windows": {a: [w.stride, w.kernel, w.dilation, w.padding, w.size] for a, w in windows.items()},
         "counts": [list(pass_plan.counts) for pass_plan in plan.pass_plans],
         "skewed": [schedule.program.loop.rotation for schedule in plan.schedules],
@@ -89,7 +89,7 @@ def _steps(plan: Plan, schedule: Schedule) -> Iterator[dict[str, Any]]:
                 text = f"halo: every rank gets the {node.tensor} rows at its edges from neighbours"
                 yield step("halo", text, [[node.tensor, "halo"]], {})
             case Gather():
-                text = f"expand: {node.role} is gathered along {node.over} and stays"
+                text = f"gather: {node.role} is gathered along {node.over} and stays in memory"
                 yield step("expand", text, [[node.tensor, "broadcast"]], {})
             case Loop():
                 for number in range(min(pass_plan.steps, MOST_STEPS)):
@@ -110,7 +110,7 @@ def _loop_step(schedule: Schedule, loop: Loop, number: int) -> tuple[str, list[l
     reduces = [node for node in loop.reduces if program.changes(node, number)]
     verbs = [f"{node.role} is broadcast along {node.over}" for node in gathers]
     verbs += [f"{node.role} is reduced along {node.over}" for node in reduces]
-    apart = f", those that share {schedule.rotation_text} with different panels" if loop.rotation else ""
-    text = f"step {number + 1} of {steps}: {'; '.join(verbs) or 'nothing travels'}; all ranks compute{apart}"
+    apart = f", {schedule.rotation_text} rotated: each rank at a panel of its own" if loop.rotation else ""
+    text = f"step {number + 1} of {steps}: {'; '.join(verbs) or 'nothing moves'}; all ranks compute{apart}"
     moves = [[node.tensor, "broadcast"] for node in gathers] + [[node.tensor, "reduce"] for node in reduces]
     return text, moves

@@ -90,16 +90,16 @@ def ownership(plan: Plan) -> list[str]:
     """A line per tensor: the grid axes that cut each dimension, and the words of the largest shard."""
     from synth.schedule.memory import Footprints
 
-    shares = Footprints(plan.distribution).shares
+    shards = Footprints(plan.distribution).shards
     rows = []
     for tensor in TENSORS:
         along = " ".join(_cut_text(plan, tensor))
-        rows.append([tensor, along or "whole", f"{show_words(shares[tensor])} words each, at most"])
+        rows.append([tensor, along or "whole", f"{show_words(shards[tensor])} words each, at most"])
     return table(rows, right=[2])
 
 
 def _cut_text(plan: Plan, tensor: Tensor) -> Iterable[str]:
-    parts = dict(plan.distribution.shares[tensor])
+    parts = dict(plan.distribution.shard_cuts[tensor])
     group = _group_name(plan, tensor)
     for dim in DIMS[tensor]:
         steps = []
@@ -144,7 +144,7 @@ def _pass_lines(plan: Plan, schedule: Schedule) -> list[str]:
             case Rows(direction="fetch"):
                 lines.append(f"halo    {node.tensor} rows from neighbours: {node.why}")
             case Gather():
-                lines.append(f"expand  {_move(plan, program, node)}")
+                lines.append(f"gather  {_move(plan, program, node)}")
             case Loop():
                 lines += _loop_lines(plan, schedule, node)
             case Reduce():
@@ -153,7 +153,7 @@ def _pass_lines(plan: Plan, schedule: Schedule) -> list[str]:
                 lines.append(f"return  {node.why}")
     if plan.overlap and pass_plan is plan.pass_plans[1]:
         written = role_name(pass_plan.pass_, pass_plan.written)
-        lines.append(f"        the last sums of {written} travel under {plan.passes[2]}")
+        lines.append(f"        reduce of {written} overlaps {plan.passes[2]}")
     return lines
 
 
@@ -161,10 +161,10 @@ def _loop_lines(plan: Plan, schedule: Schedule, loop: Loop) -> list[str]:
     program, pass_plan = schedule.program, schedule.pass_plan
     moved = {gather.tensor: _move(plan, program, gather) for gather in loop.gathers}
     streamed = (t for t in pass_plan.reads if pass_plan.structure.streams(t))
-    inside = [moved.get(t, f"{role_name(pass_plan.pass_, t)} is at hand") for t in streamed]
+    inside = [moved.get(t, f"{role_name(pass_plan.pass_, t)} is in memory") for t in streamed]
     if loop.rotation:
-        inside.append(f"ranks that share {schedule.rotation_text} are at different panels")
-    meanwhile = "; the next panels travel meanwhile" if moved and pass_plan.steps > 1 else ""
+        inside.append(f"{schedule.rotation_text} rotated: each rank starts at a panel of its own")
+    meanwhile = "; the next panels are in flight" if moved and pass_plan.steps > 1 else ""
     inside.append(f"local kernel{meanwhile}")
     inside += [_move(plan, program, reduce) for reduce in loop.reduces]
     steps = f"{pass_plan.steps} step{'s' * (pass_plan.steps > 1)}"

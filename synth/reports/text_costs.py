@@ -41,14 +41,14 @@ def memory_stages(plan: Plan) -> dict[str, int]:
     memory = plan.memory
     gathers = any(schedule.program.gathers for schedule in plan.schedules)
     kinds = {
-        "shares": memory.shares,
+        "shards": memory.shards,
         "halo": memory.halo,
         "gather": memory.expand if gathers else 0,
         "loop": memory.loop,
         "reduce": memory.reduce,
     }
     if max(kinds.values()) < memory.words:  # the maximum is none of the stages: the shards and the result
-        kinds["shares and result"] = memory.words
+        kinds["shards and result"] = memory.words
     return {name: words for name, words in kinds.items() if words}
 
 
@@ -100,7 +100,7 @@ def time_lines(plan: Plan, machine: Machine, found: Fastest) -> list[str]:
             f"communication {time.exposed * 1e6:.1f} µs (of {time.comm * 1e6:.1f} µs in all)"
         )
         rows = [_row(plan, machine, *part) for part in time.parts]
-        lines += [f"    {line}" for line in table(rows, right=[1])] if rows else ["    nothing travels"]
+        lines += [f"    {line}" for line in table(rows, right=[1])] if rows else ["    nothing moves"]
     if found.order_seconds < found.seconds * (1 - 1e-9):
         order = "".join(axis for axis in found.order if getattr(plan.grid, axis) > 1)
         lines.append(

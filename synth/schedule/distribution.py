@@ -30,7 +30,7 @@ from synth.layer.axes import (
 from synth.layer.intervals import Block, Box, Interval, cut, cuts, meet
 from synth.layer.nest import Nest
 from synth.schedule.halo_rows import halo_rows
-from synth.schedule.slice_shares import WANTED, Share, member_parts, share_of
+from synth.schedule.shard_cuts import WANTED, ShardCut, member_parts, shard_cut
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class Distribution:
         return line
 
     @cached_property
-    def shares(self) -> dict[Tensor, Share]:
+    def shard_cuts(self) -> dict[Tensor, ShardCut]:
         """Tensor -> how a slice is cut among its group."""
-        return {t: share_of(self.group_size(t), self._smallest(t)) for t in TENSORS}
+        return {t: shard_cut(self.group_size(t), self._smallest(t)) for t in TENSORS}
 
     def _smallest(self, tensor: Tensor) -> tuple[tuple[str, int], ...]:
         sizes = dict(zip(DIMS[tensor], self.nest.shapes[tensor], strict=True))
@@ -121,7 +121,7 @@ class Distribution:
     @cached_property
     def row_axes(self) -> tuple[Axis, ...]:
         """The spatial axes along which any rank carries other rows of In than it owns: the halo's axes."""
-        parts, nest = dict(self.shares["In"]), self.nest
+        parts, nest = dict(self.shard_cuts["In"]), self.nest
 
         def moves(axis: Axis) -> bool:
             blocks, members = getattr(self.grid, axis), parts.get(axis, 1)
@@ -138,7 +138,7 @@ class Distribution:
 
     def owned(self, tensor: Tensor, at: PerAxis) -> Box:
         """The box that this process alone owns; possibly empty."""
-        parts = member_parts(self.shares[tensor], self.member(tensor, at))
+        parts = member_parts(self.shard_cuts[tensor], self.member(tensor, at))
         slices = zip(DIMS[tensor], self.slice_owned(tensor, at), strict=True)
         return tuple(cut(whole, *parts.get(dim, (1, 0))) for dim, whole in slices)
 
@@ -163,7 +163,7 @@ class Distribution:
         """The part of the needed slice that this process hands to its group."""
         if tensor != "In":
             return self.owned(tensor, at)
-        parts = member_parts(self.shares["In"], self.member("In", at))
+        parts = member_parts(self.shard_cuts["In"], self.member("In", at))
         owned, needed = self.owned("In", at), self.needed("In", at)
 
         def along(dim: str, own: Interval, need: Interval) -> Interval:

@@ -18,7 +18,7 @@ KINDS = 16  # kinds of blocks along a dimension that are distinguished
 
 @dataclass(frozen=True)
 class HaloRows:
-    """Rows along one spatial dimension over all blocks and their shares.
+    """Rows along one spatial dimension over all blocks and their shards.
 
     kinds: per kind of block, its carried rows, the owned rows among them, and its owned rows counted once
     for every block that reads them, the own block included.

@@ -1,6 +1,6 @@
 """Memory of a plan: the most words any process holds at once, phase by phase.
 
-    shares   shards of the tensors that are read, sums for the shard of the result (unless that is
+    shards   shards of the tensors that are read, sums for the shard of the result (unless that is
              stationary), and slices that are saved between passes
     halo     + the widened shard of In, + the strips in flight
     expand   + the stationary slice, + the pieces of slices in flight (tensors that are read)
@@ -42,7 +42,7 @@ from synth.schedule.pass_program import (
 class Memory:
     """The most words that a process holds, per phase; `words` is the maximum."""
 
-    shares: int
+    shards: int
     halo: int
     expand: int
     loop: int
@@ -51,12 +51,12 @@ class Memory:
     def beside(self, words: int) -> Memory:
         """The same with `words` more, live all the time."""
         phases = (self.halo, self.expand, self.loop, self.reduce)
-        return Memory(self.shares + words, *(phase + words if phase else 0 for phase in phases))
+        return Memory(self.shards + words, *(phase + words if phase else 0 for phase in phases))
 
     def most(self, other: Memory) -> Memory:
         """The larger of two, phase by phase."""
-        mine = (self.shares, self.halo, self.expand, self.loop, self.reduce)
-        others = (other.shares, other.halo, other.expand, other.loop, other.reduce)
+        mine = (self.shards, self.halo, self.expand, self.loop, self.reduce)
+        others = (other.shards, other.halo, other.expand, other.loop, other.reduce)
         return Memory(*map(max, zip(mine, others, strict=True)))
 
     @property
@@ -72,22 +72,22 @@ class Footprints:
         self.distribution, self.nest, self.grid = distribution, distribution.nest, distribution.grid
         self.work = distribution.most_work
 
-    def share(self, tensor: Tensor) -> int:
+    def shard(self, tensor: Tensor) -> int:
         """Words of the largest shard of a tensor."""
-        parts = dict(self.distribution.shares[tensor])
+        parts = dict(self.distribution.shard_cuts[tensor])
         sizes = zip(DIMS[tensor], self.nest.shapes[tensor], strict=True)
         lines = ((dim, -(-n // getattr(self.grid, dim, 1))) for dim, n in sizes)
         return math.prod(-(-n // parts.get(dim, 1)) for dim, n in lines)
 
     @cached_property
-    def shares(self) -> dict[str, int]:
-        """Tensor -> `share`."""
-        return {"In": self.share("In"), "Ker": self.share("Ker"), "Out": self.share("Out")}
+    def shards(self) -> dict[str, int]:
+        """Tensor -> `shard`."""
+        return {"In": self.shard("In"), "Ker": self.shard("Ker"), "Out": self.shard("Out")}
 
     @cached_property
     def halo(self) -> tuple[int, int]:
         """(words of the widened shard of In, words that strips add to it); zeros without a halo."""
-        nest, parts = self.nest, dict(self.distribution.shares["In"])
+        nest, parts = self.nest, dict(self.distribution.shard_cuts["In"])
         flat = math.prod(-(-getattr(self.work, d) // parts.get(d, 1)) for d in ("b", "g", "c"))
         rows = [
             halo_rows(nest.windows[a], getattr(nest.extents, a), getattr(self.grid, a), parts.get(a, 1))
@@ -142,12 +142,12 @@ class Footprints:
         tile = pass_plan if away else replace(pass_plan, counts=PerAxis())
         waiting = self.in_transit(tile) + (self.carried(written) if away else 0)
         if written != "In":
-            return max(waiting, self.shares[written])
-        return max(waiting, self.carried("In") + self.shares["In"] + sum(self.halo))
+            return max(waiting, self.shards[written])
+        return max(waiting, self.carried("In") + self.shards["In"] + sum(self.halo))
 
     def carried(self, tensor: Tensor) -> int:
         """The most words of a tensor that a process carries: sends to its group, or sums for it."""
-        return self.halo[0] or self.shares["In"] if tensor == "In" else self.shares[tensor]
+        return self.halo[0] or self.shards["In"] if tensor == "In" else self.shards[tensor]
 
     def slice(self, tensor: Tensor) -> int:
         """Words of the largest slice of a tensor."""
@@ -161,7 +161,7 @@ class Footprints:
         program = pass_program(self.distribution, pass_plan)
         stationary, written = pass_plan.stationary, pass_plan.written
         apart = self._apart(pass_plan)
-        live = sum(self.shares[t] for t in pass_plan.reads)
+        live = sum(self.shards[t] for t in pass_plan.reads)
         live += sum(self.slice(t) for t in pass_plan.reuses & apart)
         live += self.carried(written) if stationary != written else 0
         # the stationary slice, if it is no words of `live`: sums from the start, or gathered before the loop
@@ -185,7 +185,7 @@ class Footprints:
                     reduce = live + slice_ + self.in_transit(replace(pass_plan, counts=PerAxis()))
                 case Rows():  # beside the sums: strips and the finished shard; panels are still held
                     sums = self.halo[0] if stationary == written else slice_ + panels
-                    reduce = max(reduce, live + self.shares[written] + self.halo[1] + sums)
+                    reduce = max(reduce, live + self.shards[written] + self.halo[1] + sums)
         return Memory(live, halo, expand, loop, reduce)
 
     def _apart(self, pass_plan: PassPlan) -> frozenset[Tensor]:

@@ -3,7 +3,7 @@
 Of what `memory` counts, a process always holds: the shards of the tensors that are read, the sums of the
 result's shard or slice, the halo if blocks share rows, and the stationary slice if a group shares it, twice
 while it is gathered or summed. All of these shrink with the number of parts, so the grid with the most parts
-bounds a range. Whether a group shares a slice follows from the grid with the fewest parts.
+bounds a range. Whether a group shards a slice follows from the grid with the fewest parts.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ class LeastMemory:
 
     def __call__(self, least: PerAxis, most: PerAxis, size: int) -> int:
         """Words that a process holds on any grid from `least` to `most` of at most `size` processes."""
-        shares = {tensor: -(-self.nest.words[tensor] // size) for tensor in TENSORS}
+        shards = {tensor: -(-self.nest.words[tensor] // size) for tensor in TENSORS}
         slices = self._slices(most)
-        return min(self._step(each, least, most, shares, slices) for each in self.sequences)
+        return min(self._step(each, least, most, shards, slices) for each in self.sequences)
 
-    def _step(self, sequence: Passes, least: PerAxis, most: PerAxis, shares: Words, slices: Words) -> int:
+    def _step(self, sequence: Passes, least: PerAxis, most: PerAxis, shards: Words, slices: Words) -> int:
         """One pass, or a training step: a backward pass also holds the shard of the tensor it ignores."""
         needed = waiting = 0
         for number, pass_ in enumerate(sequence):
-            waiting += shares[WRITES[pass_]] if number else 0
+            waiting += shards[WRITES[pass_]] if number else 0
             intervals = reuse_intervals(sequence).items()
             reuses = frozenset(tensor for tensor, (_, last) in intervals if last == pass_)
             plans = (Structure(pass_, each, (), reuses, frozenset()) for each in self.stationary)
-            words = min(self._pass(plan, least, most, shares, slices) for plan in plans)
+            words = min(self._pass(plan, least, most, shards, slices) for plan in plans)
             needed = max(needed, words + waiting)
         return needed
 
-    def _pass(self, plan: Structure, least: PerAxis, most: PerAxis, shares: Words, slices: Words) -> int:
+    def _pass(self, plan: Structure, least: PerAxis, most: PerAxis, shards: Words, slices: Words) -> int:
         """One pass with one stationary tensor, whose reused slices may or may not be in memory."""
         groups = tuple(tuple(a for a in LACKS[t] if getattr(least, a) > 1) for t in TENSORS)
         fetches, gathers, _, reduces, _ = lowered(plan, groups, self._row_axes(least), ())
         stationary, written = plan.stationary, plan.written
-        words = sum(shares[tensor] for tensor in plan.reads)
+        words = sum(shards[tensor] for tensor in plan.reads)
         words += sum(-(-slices[rows.tensor] // most.k) for rows in fetches)
-        carried = 0 if written == FRAMED and most.of(SPATIAL) > 1 else shares[written]
+        carried = 0 if written == FRAMED and most.of(SPATIAL) > 1 else shards[written]
         if stationary != written:  # gathered whole: the slice, and its pieces in flight
             alone = least.of(LACKS[stationary]) == 1
             return words + carried + (0 if alone else 1 + len(gathers)) * slices[stationary]

@@ -20,7 +20,7 @@ from synth.layer.axes import SPATIAL, Axis, PerAxis, Tensor
 from synth.layer.intervals import volume
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan, Structure
-from synth.schedule.slice_shares import member_parts
+from synth.schedule.shard_cuts import member_parts
 
 
 def rotated(distribution: Distribution, pass_plan: PassPlan) -> tuple[Tensor, ...]:
@@ -60,7 +60,7 @@ def within_one_panel(distribution: Distribution, tensor: Tensor, axis: Axis, pan
     """
     if tensor == "In" and axis in SPATIAL:
         return False
-    parts = dict(distribution.shares[tensor]).get(axis, 1)
+    parts = dict(distribution.shard_cuts[tensor]).get(axis, 1)
     extent, over = getattr(distribution.nest.extents, axis), getattr(distribution.grid, axis)
     return bool(parts % panels == 0 == extent % (over * parts))
 
@@ -71,7 +71,7 @@ def first_panels(distribution: Distribution, pass_plan: PassPlan) -> list[int]:
 
     def places(at: PerAxis) -> Iterator[int]:
         for tensor in tensors:
-            place = member_parts(distribution.shares[tensor], distribution.member(tensor, at))
+            place = member_parts(distribution.shard_cuts[tensor], distribution.member(tensor, at))
             parts, part = place[pass_plan.loops()[0]]
             yield part * pass_plan.panels // parts
 

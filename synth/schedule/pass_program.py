@@ -115,7 +115,7 @@ class Loop:
 
     axes: tuple[Axis, ...]  # tiled axes, outermost first
     rotation: tuple[Tensor, ...]  # tensors of which the ranks of a group use different panels at a step
-    gathers: tuple[Gather, ...]  # panels that a step waits for; those of the next step travel meanwhile
+    gathers: tuple[Gather, ...]  # panels that a step waits for; those of the next step are in flight
     compute: Compute
     reduces: tuple[Reduce, ...]  # panels of partial sums that leave when they are complete
 

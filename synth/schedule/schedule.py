@@ -129,7 +129,7 @@ class Schedule:
 
     @cached_property
     def _rows_are_shared(self) -> bool:
-        return any(dim in ("d", "h", "w") for dim, _ in self.distribution.shares["In"])
+        return any(dim in ("d", "h", "w") for dim, _ in self.distribution.shard_cuts["In"])
 
     def _gathered(self, node: Gather, regions: dict[int, Box]) -> Iterator[Move]:
         """The members of each group send what they carry of a region to all who need that region."""

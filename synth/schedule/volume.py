@@ -26,7 +26,7 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.pass_program import FRAMED, PassProgram, pass_program
 from synth.schedule.reread_rows import visited
-from synth.schedule.slice_shares import member_parts
+from synth.schedule.shard_cuts import member_parts
 
 Array = NDArray[Any]  # int64, or Python ints where 64 bits are not enough
 Factors = dict[str, list[Array]]  # what is counted -> its lengths along the dimensions of a tensor
@@ -141,7 +141,7 @@ class _Lines:
         for tensor in ("Ker", "Out"):
             owned = [self.owned(tensor, dim) for dim in DIMS[tensor]]
             self.factors[f"{tensor} slice"] = [lengths(line) for line, _ in owned]
-            self.factors[f"{tensor} share"] = [lengths(own) for _, own in owned]
+            self.factors[f"{tensor} shard"] = [lengths(own) for _, own in owned]
 
     @cached_property
     def classes(self) -> tuple[Array, ...]:
@@ -169,7 +169,7 @@ class _Lines:
         member: Any = self.index("")
         for axis in LACKS[tensor]:
             member = member * getattr(self.grid, axis) + self.index(axis)
-        return member_parts(self.distribution.shares[tensor], member).get(dim, (1, self.index("")))
+        return member_parts(self.distribution.shard_cuts[tensor], member).get(dim, (1, self.index("")))
 
     def work(self, axis: Axis) -> Spans:
         """The blocks along an axis."""
@@ -229,10 +229,10 @@ class _Counter:
         """Words of Ker or Out, which have no halo."""
         if tensor == self.visits.written:
             partners = self.distribution.group_size(tensor) - 1
-            return self.product(f"{tensor} share") * partners * self.loads[tensor]
+            return self.product(f"{tensor} shard") * partners * self.loads[tensor]
         if tensor in self.visits.reuses:
             return self._nothing()
-        return (self.product(f"{tensor} slice") - self.product(f"{tensor} share")) * self.loads[tensor]
+        return (self.product(f"{tensor} slice") - self.product(f"{tensor} shard")) * self.loads[tensor]
 
     def product(self, name: str) -> Array:
         """Words of a box for every class: the product of its lengths."""

@@ -222,8 +222,8 @@ class _TilingSearch:
 
     def _rotating(self, tensor: Tensor, stream: str, low: int, high: int) -> list[int]:
         """The numbers of panels from `low` to `high` that allow rotation."""
-        shares = self.distribution.shares
-        parts = {dict(shares[t]).get(stream, 1) for t in self.template.reads if t != tensor}
+        cuts = self.distribution.shard_cuts
+        parts = {dict(cuts[t]).get(stream, 1) for t in self.template.reads if t != tensor}
         counts = {n for each in parts for n in divisors(each) if low <= n <= high}
         return [n for n in counts if rotated(self.distribution, self._plan(tensor, PerAxis(**{stream: n})))]
 

@@ -74,8 +74,8 @@ def unused_resident_words(
     if pass_ == sequence[0]:
         return 0
     unused, earlier = WRITES[pass_], sequence[1 : sequence.index(pass_)]
-    words = footprints.shares[unused] + (footprints.slice(unused) if unused in reused else 0)
-    return words + sum(footprints.shares[WRITES[each]] for each in earlier)
+    words = footprints.shards[unused] + (footprints.slice(unused) if unused in reused else 0)
+    return words + sum(footprints.shards[WRITES[each]] for each in earlier)
 
 
 def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], overlap: bool = False) -> Memory:
@@ -92,7 +92,7 @@ def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], over
         for pass_plan in pass_plans
     ]
     if overlap:
-        in_flight = footprints.travelling(pass_plans[1]) - footprints.shares[WRITES[sequence[1]]]
+        in_flight = footprints.travelling(pass_plans[1]) - footprints.shards[WRITES[sequence[1]]]
         passes[2] = passes[2].beside(in_flight)
     return reduce(Memory.most, passes)
 

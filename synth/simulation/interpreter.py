@@ -114,10 +114,10 @@ class _Interpreter:
         elif move.kind == "return":
             held = state.sums
         else:
-            held = self._share(state, move.tensor)
+            held = self._carried(state, move.tensor)
             if move.tensor in self.rotation and self.now.phase == "loop" and move.box != held.box:
                 raise PanelMissing(
-                    f"rank {move.source} is to send {move.tensor} {move.box} but shares travel whole where "
+                    f"rank {move.source} is to send {move.tensor} {move.box} but shards move whole where "
                     f"ranks are at different panels, and its is {held.box}; the schedule is wrong"
                 )
         if not contains(held.box, move.box):
@@ -128,7 +128,7 @@ class _Interpreter:
         return None if held.values is None else held.values[within(move.box, held.box)]
 
     @staticmethod
-    def _share(state: RankState, tensor: Tensor) -> Held:
+    def _carried(state: RankState, tensor: Tensor) -> Held:
         return state.carried if tensor == "In" and state.carried else state.own[tensor]
 
     def _halo(self, moves: Iterable[Move]) -> None:
@@ -182,10 +182,10 @@ class _Interpreter:
         old = state.tile.get(tensor)
         if old is not None and old.box == region and not pieces:
             return  # used in the step before
-        share = self._share(state, tensor)
-        mine = overlap(share.box, region)
+        part = self._carried(state, tensor)
+        mine = overlap(part.box, region)
         if volume(mine):
-            pieces = [(rank, Held(mine, self._seen(share, mine))), *pieces]
+            pieces = [(rank, Held(mine, self._seen(part, mine))), *pieces]
         inside = all(contains(region, piece.box) for _, piece in pieces)
         distinct = len({source for source, _ in pieces}) == len(pieces)
         if not inside or not distinct or sum(volume(piece.box) for _, piece in pieces) != volume(region):
@@ -223,7 +223,7 @@ class _Interpreter:
         for tensor in {move.tensor for move in following.moves}:
             for rank, state in enumerate(self.ranks):
                 tile = following.computes[rank].tile
-                part = overlap(self._share(state, tensor).box, self.distribution.touched(tensor, tile))
+                part = overlap(self._carried(state, tensor).box, self.distribution.touched(tensor, tile))
                 words[rank] = words.get(rank, 0) + volume(part)
         return words
 
@@ -236,7 +236,7 @@ class _Interpreter:
         if written not in state.tile:
             state.tile[written] = Held(boxes[written], self._zeros(boxes[written]))
             state.live += volume(boxes[written])
-        held = {t: state.tile.get(t) or self._share(state, t) for t in TENSORS}
+        held = {t: state.tile.get(t) or self._carried(state, t) for t in TENSORS}
         if all(high > low for low, high in tile.values()):
             for tensor in TENSORS:
                 if not contains(held[tensor].box, boxes[tensor]):
@@ -275,7 +275,7 @@ class _Interpreter:
             transit[[move.source, *move.targets]] += volume(move.box)
             arriving += [(target, move.box, values) for target in move.targets]
         for rank, state in enumerate(self.ranks):
-            transit[rank] += self._into_share(state)
+            transit[rank] += self._into_shard(state)
             state.touch(int(transit[rank]) + flight.get(rank, 0))
         self.leaving = transit
         for target, box, values in arriving:
@@ -289,7 +289,7 @@ class _Interpreter:
             panel = state.tile.pop(tensor, None)
             state.live -= volume(panel.box) if panel else 0
 
-    def _into_share(self, state: RankState) -> int:
+    def _into_shard(self, state: RankState) -> int:
         """Add a rank's own terms to its shard; returns their words, copied until the others' arrive."""
         panel = state.tile.get(self.written)
         if panel is None:

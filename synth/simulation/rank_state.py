@@ -37,8 +37,8 @@ class RankState:
     """One rank's memory."""
 
     own: dict[Tensor, Held] = field(default_factory=dict)
-    carried: Held | None = None  # the widened share of In
-    sums: Held = field(default_factory=lambda: Held((), None))  # the share of the written tensor
+    carried: Held | None = None  # the widened shard of In
+    sums: Held = field(default_factory=lambda: Held((), None))  # the shard of the written tensor
     tile: dict[Tensor, Held] = field(default_factory=dict)  # slices and panels in use
     unfilled: dict[Tensor, int] = field(default_factory=dict)  # words that kept slices still lack
     live: int = 0

@@ -83,7 +83,7 @@ def test_memory_is_told_by_stages_that_there_are() -> None:
     flat = plan(Layer.conv2d([4, 8, 1, 1], 8, 1), 4)
     text = report(flat)
     assert flat.words["halo"] == 0
-    assert re.search(r"\(shares [\d ]+, loop [\d ]+, reduce [\d ]+\)", text)
+    assert re.search(r"\(shards [\d ]+, loop [\d ]+, reduce [\d ]+\)", text)
     rows = plan(Layer.conv2d([1, 8, 32, 32], 8, 3, padding=1), 4, grid={"h": 4})
     assert f"halo {show_words(rows.memory.halo)}" in report(rows)
     assert "gather" in memory_stages(plan(CONV4, 64, stationary="ker"))
@@ -93,7 +93,7 @@ def test_memory_is_told_by_stages_that_there_are() -> None:
 @given(layers(), st.integers(1, 16), st.sampled_from(["forward", "training"]))
 def test_the_largest_stage_is_told(layer: Layer, procs: int, task: str) -> None:
     made = plan(layer, procs, pass_=task)
-    assert max(memory_stages(made).values()) == max(made.used_words, made.memory.shares)
+    assert max(memory_stages(made).values()) == max(made.used_words, made.memory.shards)
 
 
 def test_where_the_closed_form_comes_from() -> None:

@@ -103,5 +103,5 @@ def test_a_halo_may_be_wider_than_a_neighbour() -> None:
 def test_a_slice_of_three_channels_is_cut_elsewhere() -> None:
     """First layer of a network: 3 channels, 4 processes along k; In is cut along the samples instead."""
     d = Distribution(Nest(PerAxis(b=8, c=3, k=64), *[Window(1)] * 3), PerAxis(k=4))
-    assert d.shares["In"] == (("b", 4),)
+    assert d.shard_cuts["In"] == (("b", 4),)
     assert all(contains(d.needed("In", d.at(r)), d.owned("In", d.at(r))) for r in d.ranks)

@@ -122,7 +122,7 @@ def test_the_phase_with_the_peak_is_planned_for(
 def test_shares_are_exact_and_slices_are_upper_bounds(d: Distribution) -> None:
     footprints = Footprints(d)
     for tensor in TENSORS:
-        assert footprints.shares[tensor] == max(volume(d.owned(tensor, d.at(r))) for r in d.ranks)
+        assert footprints.shards[tensor] == max(volume(d.owned(tensor, d.at(r))) for r in d.ranks)
         assert footprints.slice(tensor) >= max(volume(d.needed(tensor, d.at(r))) for r in d.ranks)
 
 
@@ -182,7 +182,7 @@ def test_the_least_sufficient_limit_of_a_training_step() -> None:
 def test_huge_shares_are_exact() -> None:
     n = 2**40 - 1
     d = Distribution(Nest(PerAxis(b=n, c=n, k=n), ONE, ONE, ONE), PerAxis())
-    assert Footprints(d).shares["In"] == n * n  # 80 bits
+    assert Footprints(d).shards["In"] == n * n  # 80 bits
 
 
 @given(schedules())
@@ -242,8 +242,8 @@ def test_phases_of_a_matrix_product_by_hand() -> None:
     nest = Nest(PerAxis(b=8, c=8, k=8), Window(1), Window(1), Window(1))
     d = Distribution(nest, PerAxis(b=2, k=2))
     one = Footprints(d).memory(PassPlan("Out"))
-    assert (one.shares, one.halo, one.reduce) == (32, 0, 0)  # a product has no rows; no two ranks share Out
-    assert Footprints(d).memory(PassPlan("Ker")).shares == 32 + 16  # the sums of Out
+    assert (one.shards, one.halo, one.reduce) == (32, 0, 0)  # a product has no rows; no two ranks share Out
+    assert Footprints(d).memory(PassPlan("Ker")).shards == 32 + 16  # the sums of Out
     # shares + Out slice + both slices + their pieces, which arrive before the slices are complete
     assert one.loop == 32 + 16 + 64 + 64
     two = Footprints(d).memory(PassPlan("Out", PerAxis(c=2)))

@@ -60,7 +60,7 @@ def test_every_rank_sends_as_often_as_it_receives(schedule: Schedule) -> None:
     """Per step and tensor: to `ranks ÷ panels` ranks, or one fewer if the sender uses the panel itself."""
     d, plan = schedule.distribution, schedule.pass_plan
     for tensor in rotated(d, plan):
-        several = dict(d.shares[tensor])["c"] // plan.panels
+        several = dict(d.shard_cuts[tensor])["c"] // plan.panels
         for each in schedule.rounds():
             moves = [m for m in each.moves if m.tensor == tensor]
             assert all(m.box == d.owned(tensor, d.at(m.source)) for m in moves)

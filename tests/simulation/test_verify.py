@@ -19,7 +19,7 @@ from synth.layer.window import Window
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.schedule import Move, Round, Schedule
-from synth.schedule.slice_shares import Share
+from synth.schedule.shard_cuts import ShardCut
 from synth.simulation.interpreter import simulate
 from synth.simulation.numpy_kernels import reference
 from synth.simulation.rank_state import IncompleteResult, PanelMissing
@@ -340,7 +340,7 @@ def test_words_other_than_planned() -> None:
     @dataclass(frozen=True)
     class Uneven(Distribution):
         @property
-        def shares(self) -> dict[Tensor, Share]:  # type: ignore[override]
+        def shares(self) -> dict[Tensor, ShardCut]:  # type: ignore[override]
             return {**Distribution(self.nest, self.grid).shares, "Ker": (("c", 2),)}
 
     d = Distribution(Nest(PerAxis(b=2, c=5, k=8), *[Window(1)] * 3), PerAxis(b=2))

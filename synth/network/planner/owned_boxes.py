@@ -97,7 +97,7 @@ class OwnedBoxes:
 
     def _shard_parts(self, tensor: Tensor, dim: str) -> tuple[Array, Array]:
         """Per grid: shards of a slice along a dimension, and members between two of them."""
-        cuts = [_radix(each.shares[tensor]).get(dim, (1, 1)) for each in self.distributions]
+        cuts = [_radix(each.shard_cuts[tensor]).get(dim, (1, 1)) for each in self.distributions]
         return (
             np.array([[parts] for parts, _ in cuts], np.int32),
             np.array([[step] for _, step in cuts], np.int32),
@@ -205,10 +205,10 @@ class OwnedBoxes:
         return lows, highs, np.asarray(np.broadcast_to(exact, shape).all(axis=1))
 
 
-def _radix(share: tuple[tuple[str, int], ...]) -> dict[str, tuple[int, int]]:
+def _radix(cut: tuple[tuple[str, int], ...]) -> dict[str, tuple[int, int]]:
     """Dimension -> (parts of a slice, members between two parts) of a mixed-radix split."""
     step, result = 1, {}
-    for dim, parts in reversed(share):
+    for dim, parts in reversed(cut):
         result[dim] = parts, step
         step *= parts
     return result

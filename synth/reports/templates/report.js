@@ -210,7 +210,7 @@ function showStep() {
   const step = D.steps[state.step], names = step ? D.names[step.pass] : {};
   $("step").value = state.step;
   $("count").textContent = `${state.step + 1} / ${D.steps.length}`;
-  $("what").textContent = step ? step.text : "nothing travels: every rank has what it needs";
+  $("what").textContent = step ? step.text : "nothing moves: every rank has what it needs";
   const mine = step ? wordsIn(at(state.rank), step).filter(([, words]) => words !== null) : [];
   $("mine").textContent = mine.length ? `rank ${state.rank} receives ` + mine.map(([t, words]) => `${shown(words)} words of ${names[t]}`).join(" and ") : "";
 }

@@ -15,7 +15,7 @@ from itertools import combinations
 from synth.base.arithmetic import divisors
 from synth.layer.axes import Tensor
 
-Share = tuple[tuple[str, int], ...]  # (dimension, parts), the first varies slowest over the group
+ShardCut = tuple[tuple[str, int], ...]  # (dimension, parts), the first varies slowest over the group
 
 # tensor -> the dimensions along which its shards are cut, in order of preference
 WANTED: dict[Tensor, tuple[str, ...]] = {
@@ -26,7 +26,7 @@ WANTED: dict[Tensor, tuple[str, ...]] = {
 
 
 @lru_cache(maxsize=65536)
-def share_of(members: int, extents: tuple[tuple[str, int], ...]) -> Share:
+def shard_cut(members: int, extents: tuple[tuple[str, int], ...]) -> ShardCut:
     """The cut of a slice among `members` whose smallest shard is largest.
 
     extents: the dimensions of the smallest slice, in order of preference. One dimension is cut if it divides
@@ -42,7 +42,7 @@ def share_of(members: int, extents: tuple[tuple[str, int], ...]) -> Share:
     extents = tuple((dim, extent) for dim, extent in extents if dim not in flat)
     words = math.prod(extent for _, extent in extents)
     fairest = (words // members, -words // members)  # the least and the most of an even cut
-    best: Share = ()
+    best: ShardCut = ()
     served = (-1, 0)
     for count in (1, 2, 3):
         for candidate in _candidates(members, extents, count):
@@ -58,7 +58,7 @@ def share_of(members: int, extents: tuple[tuple[str, int], ...]) -> Share:
     return best
 
 
-def _candidates(members: int, extents: tuple[tuple[str, int], ...], count: int) -> Iterator[Share]:
+def _candidates(members: int, extents: tuple[tuple[str, int], ...], count: int) -> Iterator[ShardCut]:
     """Ways to cut among `members` along exactly `count` of the dimensions."""
     for dims in combinations([dim for dim, _ in extents], min(count, len(extents))):
         for parts in _products(members, len(dims)):
@@ -75,10 +75,10 @@ def _products(number: int, count: int) -> Iterator[tuple[int, ...]]:
             yield (factor, *rest)
 
 
-def member_parts(share: Share, index: int) -> dict[str, tuple[int, int]]:
+def member_parts(cut: ShardCut, index: int) -> dict[str, tuple[int, int]]:
     """Group member `index` -> {dimension: (parts, its part)}."""
     result: dict[str, tuple[int, int]] = {}
-    for dim, parts in reversed(share):
+    for dim, parts in reversed(cut):
         index, part = index // parts, index % parts  # numpy has no divmod for arrays of Python integers
         result[dim] = (parts, part)
     return result

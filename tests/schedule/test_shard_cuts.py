@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synth.base.arithmetic import divisors
-from synth.schedule.slice_shares import member_parts, share_of
+from synth.schedule.shard_cuts import member_parts, shard_cut
 
 DIMS = ("c", "g", "b", "h")
 EXTENTS = st.lists(st.integers(1, 9), min_size=4, max_size=4).map(lambda n: tuple(zip(DIMS, n, strict=True)))
@@ -36,7 +36,7 @@ def test_divisors(number: int) -> None:
 
 @given(st.integers(1, 48), EXTENTS)
 def test_the_least_served_member_gets_the_most(members: int, extents: tuple[tuple[str, int], ...]) -> None:
-    share = share_of(members, extents)
+    share = shard_cut(members, extents)
     assert math.prod(parts for _, parts in share) == members
     assert len({dim for dim, _ in share}) == len(share) <= 3
     assert least_served(dict(share), extents) == (
@@ -45,15 +45,15 @@ def test_the_least_served_member_gets_the_most(members: int, extents: tuple[tupl
 
 
 def test_the_paper_cuts_c_and_so_does_a_share_where_it_can() -> None:
-    assert share_of(8, (("c", 64), ("b", 8))) == (("c", 8),)
-    assert share_of(8, (("c", 3), ("b", 8))) == (("b", 8),)
-    assert share_of(6, (("c", 3), ("b", 2), ("h", 1))) == (("c", 3), ("b", 2))
-    assert share_of(1, (("c", 3),)) == ()
+    assert shard_cut(8, (("c", 64), ("b", 8))) == (("c", 8),)
+    assert shard_cut(8, (("c", 3), ("b", 8))) == (("b", 8),)
+    assert shard_cut(6, (("c", 3), ("b", 2), ("h", 1))) == (("c", 3), ("b", 2))
+    assert shard_cut(1, (("c", 3),)) == ()
 
 
 @given(st.integers(1, 48), EXTENTS)
 def test_members_and_parts_are_in_bijection(members: int, extents: tuple[tuple[str, int], ...]) -> None:
-    share = share_of(members, extents)
+    share = shard_cut(members, extents)
     seen = [tuple(sorted(member_parts(share, index).items())) for index in range(members)]
     assert len(set(seen)) == members
     for parts in seen:
