@@ -1,11 +1,12 @@
 """A topology-aware all-reduce over point-to-point messages, on any number of ranks.
 
 Recursive halving (a reduce-scatter), then recursive doubling (an all-gather), as in
-Thakur, Rabenseifner and Gropp (2005), with ranks dealt over the units of the machine in
-turn, as in Li et al. (swCaffe, CLUSTER 2018, section 5.1): partners far apart, who
-exchange the large messages, are then in one unit, and only the small messages of the
-last halvings and first doublings cross. Where P is no power of two, the ranks beyond
-the largest one hand their buffer to a partner first and get the result from it last.
+Thakur, Rabenseifner and Gropp (2005). The ranks of each unit of the machine (node,
+supernode) are numbered round-robin, as in Li et al. (swCaffe, CLUSTER 2018, section
+5.1). Then partners that exchange large messages are in one unit, and only the small
+messages of the last halvings and first doublings cross units. If P is no power of two,
+the ranks beyond the largest power of two send their buffer to a partner first, and get
+the result from it last.
 
     8 ranks in 2 units of 4: ranks 0 4 1 5 2 6 3 7 have the places 0 1 2 3 4 5 6 7.
 """
@@ -17,7 +18,7 @@ import torch.distributed as dist
 
 
 def places(procs: int, unit: int) -> list[int]:
-    """Place -> rank, when units of `unit` consecutive ranks are dealt in turn."""
+    """Place -> rank: round-robin over units of `unit` consecutive ranks."""
     if procs < 1 or unit < 1:
         raise ValueError(f"{procs} ranks in units of {unit}: both must be at least 1")
     return sorted(range(procs), key=lambda rank: (rank % unit, rank // unit))
@@ -146,9 +147,11 @@ class _Exchange:
 
     def swap(self, out: torch.Tensor, into: torch.Tensor, place: int) -> None:
         peer = self.global_rank(place)
-        coming = dist.irecv(into, peer, self.group) if into.numel() else None
-        if out.numel():  # behind the receive: else words go one way at a time
+        pending = dist.irecv(into, peer, self.group) if into.numel() else None
+        if (
+            out.numel()
+        ):  # after the receive: else words travel in one direction at a time
             dist.send(out, peer, self.group)
-        if coming is not None:
-            coming.wait()
+        if pending is not None:
+            pending.wait()
             self.received += into.numel()

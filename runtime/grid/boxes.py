@@ -1,7 +1,7 @@
-"""Half-open intervals, boxes of them, and the input rows that output rows read.
+"""Boxes of half-open intervals, and the input rows that output rows read.
 
-An interval is `(low, high)`, a box is one interval per dimension of a tensor. Who
-owns, needs and sends what is written in these terms alone.
+An interval is `(low, high)`. A box has one interval per dimension of a tensor. What a
+rank owns, needs and sends is always a box.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-REMEMBERED = 2**14  # answers per function: a step asks the same questions every time
+REMEMBERED = 2**14  # cached results per function: all steps have the same arguments
 Interval = tuple[int, int]
 Box = tuple[Interval, ...]
 
@@ -75,14 +75,14 @@ def within(box: Box, frame: Box) -> tuple[slice, ...]:
 
 
 def consecutive(box: Box, frame: Box) -> bool:
-    """Whether the words of `box` lie one after the other in a tensor over `frame`."""
+    """Whether the words of `box` are contiguous in a tensor over `frame`."""
     sizes = shape(box)
     first = next((dim for dim, size in enumerate(sizes) if size != 1), len(sizes))
     return box[first + 1 :] == frame[first + 1 :]
 
 
 def tile_indices(step: int, tiles: dict[str, int]) -> dict[str, int]:
-    """Axis -> index of its tile in a step of the loops, outermost first in `tiles`."""
+    """Axis -> index of its tile in a step; `tiles` lists the outermost loop first."""
     indices = {}
     for axis, count in reversed(tiles.items()):
         step, indices[axis] = divmod(step, count)
@@ -91,7 +91,7 @@ def tile_indices(step: int, tiles: dict[str, int]) -> dict[str, int]:
 
 @lru_cache(REMEMBERED)
 def input_rows(rows: Interval, window: Window) -> Interval:
-    """The input rows that a block of output rows reads; padding is not read."""
+    """The input rows that a block of output rows reads, without padding."""
     low, high = rows
     if high <= low:
         return 0, 0
@@ -103,7 +103,7 @@ def input_rows(rows: Interval, window: Window) -> Interval:
 
 @lru_cache(REMEMBERED)
 def zeros_around(rows: Interval, window: Window) -> tuple[int, int]:
-    """Zeros that a block of output rows sees before and after the rows it reads."""
+    """Zeros of the padding before and after the rows that a block reads."""
     low, high = rows
     begin = window.stride * low - window.padding
     frame = window.stride * (high - low - 1) + window.dilation * (window.kernel - 1) + 1
@@ -114,14 +114,14 @@ def zeros_around(rows: Interval, window: Window) -> tuple[int, int]:
 
 
 def widen(own: Interval, need: Interval, parts: int, part: int) -> Interval:
-    """The rows of `need` that a part hands out: its own; an end part, those beyond."""
+    """The rows of `need` that a part sends: its own, and at the ends those beyond."""
     low = need[0] if part == 0 else own[0]
     high = need[1] if part == parts - 1 else own[1]
     return intersect((low, max(low, high)), need)
 
 
 def source_rows(rows: Interval, window: Window) -> list[int]:
-    """The rows of the user's tensor that the input rows of an interval are."""
+    """The rows of the user's tensor for an interval of input rows."""
     found = []
     for row in range(*rows):
         whole, rest = divmod(row + window.padding, window.run)

@@ -1,4 +1,4 @@
-"""Who is still there: ranks give signs of life, and name the one who does not."""
+"""Failure detector: ranks send heartbeats, and name the rank that sends none."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ import torch.distributed as dist
 
 from synth.runtime.grid.word_counter import TrafficCounter
 
-TICK = 0.5  # seconds between two signs of life
-SILENCE = 2.0  # seconds without one that make a rank lost once a run breaks off
+TICK = 0.5  # seconds between two heartbeats
+SILENCE = 2.0  # after a failure, a rank without a heartbeat for so long is lost
 
 
 class Watch:
-    """A thread that tells the other ranks where this one is, and ends it with code 6.
+    """A thread that reports this rank's progress, and ends the process with code 6.
 
-    It ends when the launcher is gone or sends a signal, and when another rank gives no
-    sign of life; the main thread may hang in a collective meanwhile. Whoever ends says
-    which ranks are lost or behind, and where they were last.
+    It ends the process when the launcher is gone or sends a signal, and when another
+    rank sends no heartbeat. The main thread may hang in a collective meanwhile. Before
+    the end it prints which ranks are lost or late, and where they were last.
     """
 
     def __init__(
@@ -51,18 +51,18 @@ class Watch:
         self.sign()
 
     def begin(self) -> None:
-        """Start watching, and take over what would end this rank without a word."""
+        """Start the thread, and catch the signals that would end this rank."""
         self.bell, self.ring = os.pipe()
         os.set_blocking(self.ring, False)
-        signal.set_wakeup_fd(self.ring)  # rings even while the main thread hangs
+        signal.set_wakeup_fd(self.ring)  # works even while the main thread hangs
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         sys.excepthook = lambda kind, error, trace: self.end(reason_of(error))
-        self.thread = threading.Thread(target=self.look, daemon=True)
+        self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
 
     def close(self) -> None:
-        """Stop watching: only the way out is left."""
+        """Stop the thread: only the exit remains."""
         with self.lock:
             self.state = "done"
             self.sign()
@@ -70,25 +70,23 @@ class Watch:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         os.write(self.ring, b"\0")
-        self.thread.join()  # in the store as the process ends, it would abort it
+        self.thread.join()  # a thread in the store would abort the exit
 
     def sign(self) -> None:
-        """Give a sign of life."""
+        """Send a heartbeat."""
         self.ticks += 1
         place = 0 if self.idle else self.traffic.started, self.traffic.latest
-        told = [self.ticks, self.state, self.who, *place, *self.own]
-        self.store.set(self.keys[self.rank], json.dumps(told))
+        beat = [self.ticks, self.state, self.who, *place, *self.own]
+        self.store.set(self.keys[self.rank], json.dumps(beat))
 
     def signs(self) -> list[list[Any]]:
-        """The latest sign of every rank."""
-        return [json.loads(told) for told in self.store.multi_get(self.keys)]
+        """The latest heartbeat of every rank."""
+        return [json.loads(beat) for beat in self.store.multi_get(self.keys)]
 
-    def look(self) -> None:
-        """What the thread does: sign, and look for what ends this rank."""
+    def watch(self) -> None:
+        """The thread: send heartbeats, and watch for what must end this rank."""
         since, started = time.monotonic(), -1
-        heard: list[
-            tuple[int, float]
-        ] = []  # by rank: its ticks, and when they were new
+        heard: list[tuple[int, float]] = []  # by rank: its ticks, and when they changed
         while self.state == "here":
             rung, _, _ = select.select([self.bell], [], [], TICK)
             if self.state != "here":
@@ -104,7 +102,9 @@ class Watch:
                 now = time.monotonic()
                 if started != self.traffic.started:
                     since, started, heard = now, self.traffic.started, []
-                if now - since < self.timeout / 2:  # others are asked when all is slow
+                if (
+                    now - since < self.timeout / 2
+                ):  # ask others only if this rank is stuck
                     continue
                 signs = self.signs()
             except RuntimeError:
@@ -123,8 +123,8 @@ class Watch:
                 self.end(f"no sign of life from every rank in {self.timeout:g} s")
 
     def end(self, reason: str) -> NoReturn:
-        """Say why this rank ends and who is to blame, and end it at once."""
-        with self.lock:  # whoever comes second waits for the end
+        """Print why this rank ends and which rank failed first, and exit at once."""
+        with self.lock:  # a second caller waits here until the exit
             self.state, latest = "failed", self.traffic.latest
             told = f"{self.who}: failed, last started {latest}: {reason}"
             try:
@@ -135,7 +135,7 @@ class Watch:
             os._exit(6)
 
     def blame(self, own: str) -> str:
-        """The ranks that are lost, else those behind, else the first that failed."""
+        """The ranks that are lost, else those that are late, else the first to fail."""
         self.sign()
         reached = self.traffic.started
         first = self.store.compare_set(self.first_key, "", own).decode()
@@ -161,7 +161,7 @@ class Watch:
 
 
 def birth(pid: int) -> str:
-    """When a process of this machine began, so that no other is taken for it."""
+    """When a process of this machine started: tells apart processes with one id."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[19]
@@ -170,13 +170,13 @@ def birth(pid: int) -> str:
 
 
 def end_lost(host: str, pid: int, began: str) -> None:
-    """End a lost rank of a run that breaks off, where it is on this machine."""
+    """Kill a lost rank after a failure, if it is on this machine."""
     if host == socket.gethostname() and began and began == birth(pid):
         os.kill(pid, signal.SIGKILL)
 
 
 def reason_of(error: BaseException) -> str:
-    """One line about an error."""
+    """An error as one line."""
     text = (str(error).strip().splitlines() or [""])[0]
     text = text.partition(". This is typically")[
         0
@@ -188,7 +188,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def say(line: str, to: Any = None) -> None:
-    """One line, at once, in one piece even when many ranks print."""
+    """Print one line at once, in one piece even if many ranks print."""
     stream = to or sys.stdout
     stream.write(line + "\n")
     stream.flush()

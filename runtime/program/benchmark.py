@@ -1,8 +1,8 @@
-"""How fast the machine at hand is: collectives, the local kernel, both at once.
+"""Measures the machine: collectives, the local kernel, and both at once.
 
-Every number is that of the slowest rank, as the median of several runs that all ranks
-begin together: what a schedule waits for. Started by torchrun or srun, it writes one
-JSON file from rank 0, whole or not at all.
+Every number is the time of the slowest rank, which a schedule waits for: the median of
+several runs that all ranks begin together. The ranks are started by torchrun or srun.
+Rank 0 writes one JSON file atomically.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def measured(repeat: int, timeout: float) -> dict[str, Any] | None:
     Exits with code 2 on a single rank, or where nodes have different numbers of ranks.
     """
     rank, size, _ = launched()
-    local = ranks_here(size - 1)  # where nobody tells: all of them
+    local = ranks_here(size - 1)  # without a launcher: all of them
     if size < 2:
         refuse(rank, "a network is measured between ranks; start at least 2")
     if size % local:
@@ -114,9 +114,9 @@ def tell(rank: int, text: str) -> None:
 
 
 def steadily(job: Callable[[], object], world: World, repeat: int) -> float:
-    """Seconds of a job that needs no other rank, one of many in a row on all ranks.
+    """Seconds of a job that needs no other rank, from many runs in a row on all ranks.
 
-    Where ranks outnumber cores a short one alone would mostly wait for its turn.
+    If ranks outnumber cores, a single short run would mostly wait for a core.
     """
     calls = int(min(MOST_CALLS, SERIES / max(together(job, world, 1), 1e-9))) + 1
     return together(lambda: [job() for _ in range(calls)], world, repeat) / calls
@@ -125,8 +125,8 @@ def steadily(job: Callable[[], object], world: World, repeat: int) -> float:
 def together(job: Callable[[], object], world: World, repeat: int) -> float:
     """Seconds of a job that all ranks begin together: median, of the slowest node.
 
-    On a node from the first rank's begin to the last one's end, by the clock that they
-    share: where ranks outnumber cores, some begin when others have ended.
+    The time of a node is from its first rank's begin to its last rank's end, by the
+    clock that they share. If ranks outnumber cores, some begin when others have ended.
     """
     assert world.at is not None
     times = []
@@ -154,7 +154,7 @@ def evenly(words: int, members: int) -> tuple[Box, list[Box]]:
 def collectives(
     level: str, group: Group, world: World, repeat: int
 ) -> list[dict[str, Any]]:
-    """Seconds of both collectives of a schedule, all groups of the level at once."""
+    """Seconds of all-gather and reduce-scatter, in all groups of a level at once."""
     members, found = len(group.peers), []
     for size in SIZES:
         words = max(1, size // 4 // members)
@@ -219,7 +219,7 @@ def kernels(layer: Kernel, world: World, repeat: int) -> list[dict[str, Any]]:
 
 
 def tiny(device: torch.device) -> None:
-    """A convolution of which the call is all that takes time."""
+    """A convolution so small that only its call takes time."""
     one = torch.ones(1, 1, 1, 1, device=device)
     F.conv2d(one, one)
 
@@ -234,7 +234,7 @@ def memory_speed(world: World, repeat: int) -> dict[str, float]:
 
 
 def overlap(group: Group, world: World, repeat: int) -> float:
-    """The share of the shorter of kernel and collective that the longer one hides."""
+    """The part of the shorter of kernel and collective that the longer one hides."""
     samples, c, k, taps, rows = LAYERS[2]
     inputs = torch.rand(samples, c, *rows, device=world.device)
     ker = torch.rand(k, c, taps, taps, device=world.device)
@@ -246,21 +246,24 @@ def overlap(group: Group, world: World, repeat: int) -> float:
     def compute() -> None:
         F.conv2d(inputs, ker, padding=taps // 2)
 
-    def bring() -> None:
+    def communicate() -> None:
         wait_gather(all_gather(panel, parts, own, group))
 
     def both() -> None:
-        coming = all_gather(panel, parts, own, group)
+        pending = all_gather(panel, parts, own, group)
         compute()
-        wait_gather(coming)
+        wait_gather(pending)
 
-    alone, travel = together(compute, world, repeat), together(bring, world, repeat)
+    alone, travel = (
+        together(compute, world, repeat),
+        together(communicate, world, repeat),
+    )
     hidden = alone + travel - together(both, world, repeat)
     return min(1.0, max(0.0, hidden / min(alone, travel)))
 
 
 def memory(device: torch.device, local: int) -> int:
-    """Bytes of memory per rank, if all ranks of a node take the same share."""
+    """Bytes of memory per rank, if the ranks of a node take equal parts."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // local

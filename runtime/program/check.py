@@ -1,4 +1,4 @@
-"""One-process torch as the judge of values, the plan as the judge of words."""
+"""Checks: values against torch in one process, received words against the plan."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from synth.runtime.grid.boxes import Box, Window, shape, source_rows, volume
 from synth.runtime.program.sample_data import HALF, sample
 
-NAMES = "In", "Ker", "dOut"  # of which sample values are given
+NAMES = "In", "Ker", "dOut"  # tensors with sample values
 
 
 def reference(
@@ -26,7 +26,7 @@ def reference(
 ) -> torch.Tensor:
     """A box of Out by one torch call on sample values, from the layer's own numbers.
 
-    Uses nothing of the plan. `conv` is None for a matrix product In[b, c] · Ker[k, c].
+    The plan is not used. `conv` is None for a matrix product In[b, c] · Ker[k, c].
     Half types are computed in float32.
     """
     wide = torch.promote_types(dtype, torch.float32)
@@ -36,7 +36,9 @@ def reference(
     lead = len(out_box) - len(stride)  # dimensions before the spatial ones
     positions = [range(*interval) for interval in out_box[: lead - 1]]
     positions.append(range(in_shape[lead - 1]))
-    zeros: list[int] = []  # around the rows that are read, the last dimension first
+    zeros: list[
+        int
+    ] = []  # around the rows that are read; the last dimension comes first
     for dim, (low, high) in enumerate(out_box[lead:]):
         begin = stride[dim] * low - padding[dim]
         reach = dilation[dim] * (ker_shape[lead + dim] - 1) + 1
@@ -76,8 +78,8 @@ def gradient(
     """A box of dIn or dKer by torch's autograd on sample values, in one process.
 
     `shapes` are those of In, Ker and Out. Samples and channels outside the box are left
-    out, rows are not. `windows` say which rows of the user's tensor the rows of a dIn
-    box are. Half types: as in `reference`.
+    out, rows are not. `windows` map the rows of a dIn box to those of the user's
+    tensor. Half types: as in `reference`.
     """
     wide, lead = torch.promote_types(dtype, torch.float32), len(shapes[0]) - len(stride)
     places = [[range(n) for n in each] for each in shapes]
@@ -115,11 +117,11 @@ def gradient(
 def value_fault(
     name: str, out: torch.Tensor, expected: torch.Tensor, box: Box
 ) -> str | None:
-    """What is wrong with the values of a share of a tensor, in one sentence, or None.
+    """What is wrong with the values of a shard, in one sentence, or None.
 
-    Sample values are whole numbers, and so are exact results: an error below one half
-    is the vendor's rounding (Winograd), anything more is a fault. In half types every
-    partial sum is exact, see `kept`, and any difference is a fault.
+    Sample values are integers, and so are exact results. An error below one half is
+    the vendor's rounding (Winograd), a larger one is a fault. In half types every
+    partial sum is exact (see `nonzero`), so any difference is a fault.
     """
     if out.shape != expected.shape:
         return f"{name} has shape {tuple(out.shape)} instead of {tuple(expected.shape)}"
@@ -140,7 +142,7 @@ def value_fault(
 
 
 def wrong_values(out: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Where values are wrong; NaN is."""
+    """Where values are wrong; NaN is always wrong."""
     if out.dtype in HALF:
         return out.to(expected.dtype) != expected
     return ~((out.to(expected.dtype) - expected).abs() < 0.5)
@@ -149,7 +151,7 @@ def wrong_values(out: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 def expected_words(
     words: dict[int, dict[str, int]], rank: int
 ) -> dict[str, int] | None:
-    """The entry of a rank in a table that lists the ranks where entries change."""
+    """The entry of a rank, in a table that lists only ranks where entries change."""
     first = max((first for first in words if first <= rank), default=None)
     return None if first is None else words[first]
 
@@ -157,7 +159,7 @@ def expected_words(
 def word_faults(
     received: dict[str, int], predicted: dict[str, int] | None
 ) -> list[str]:
-    """One sentence per tensor of which not the predicted number of words came."""
+    """One sentence per tensor with another number of received words than planned."""
     return [
         f"received {received[name]} words of {name} instead of {expected}"
         for name, expected in (predicted or {}).items()

@@ -1,4 +1,4 @@
-"""Sample values that every rank can compute for any part of a tensor by itself."""
+"""Sample values of a tensor: every rank computes any part of them by itself."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def sample(
 ) -> torch.Tensor:
     """Values of a tensor of shape `whole` at the given positions along each dimension.
 
-    Whole numbers from -4 to 4, a hash of an element's place in the whole tensor: the
-    same on every rank and device, and small enough that sums of products are exact.
-    Half types: 1 or -1, and 0 where `kept` says so; `dims` dimensions are spatial.
+    Integers from -4 to 4, a hash of an element's place in the whole tensor. They are
+    the same on every rank and device, and small enough that sums of products are exact.
+    Half types: 1 or -1, and 0 where `nonzero` is false; `dims` dimensions are spatial.
     """
     index = torch.zeros((), dtype=torch.int64, device=device)
     for extent, places in zip(whole, positions, strict=True):
@@ -38,11 +38,11 @@ def sample(
     signs = mixed % 2 * 2 - 1
     if tensor != "In":
         most = round(2 / torch.finfo(dtype).eps)
-        signs *= kept(tensor, whole, positions, most, dims).to(device)
+        signs *= nonzero(tensor, whole, positions, most, dims).to(device)
     return signs.to(dtype)
 
 
-def kept(
+def nonzero(
     tensor: str,
     whole: Sequence[int],
     positions: Sequence[Sequence[int]],
@@ -51,21 +51,22 @@ def kept(
 ) -> torch.Tensor:
     """Where Ker and dOut are not 0, so that no sum has more than `most` terms.
 
-    Whole numbers up to `most` are exact in the type, and so is every partial sum, in
-    any order: Ker keeps at most `most` words of an input and of an output channel,
-    which bounds the terms of Out and dIn, and dOut at most `most` of a channel, which
-    bounds those of dKer. One word in `apart` of a numbered line of words is kept.
+    Integers up to `most` are exact in the type, and so is every partial sum, in any
+    order. Ker has at most `most` nonzeros per input channel and per output channel,
+    which bounds the terms of Out and dIn. dOut has at most `most` per channel, which
+    bounds the terms of dKer. The words of a channel are numbered, and one in `apart` of
+    them is not 0.
     """
     lead = len(whole) - dims
     inner = math.prod(whole[lead:])  # taps of Ker, positions of dOut
     outer = max(whole[lead - 2 : lead]) if tensor == "Ker" else whole[0]
     apart = max(1, -(-outer * inner // most))
-    while tensor == "Ker" and math.gcd(apart, inner) > 1:  # else some taps get none
+    while tensor == "Ker" and math.gcd(apart, inner) > 1:  # else some taps are always 0
         apart += 1
     weights = [math.prod(whole[dim + 1 :]) for dim in range(lead, len(whole))]
-    if tensor == "Ker":  # a channel is the line of the other channel's taps
+    if tensor == "Ker":  # number the taps of all other channels
         weights = [inner] * lead + weights
-    else:  # a channel is the line of all samples, and begins elsewhere than the last
+    else:  # number the samples; each channel has another offset
         weights = [inner, *[round(apart * 0.618)] * (lead - 1), *weights]
     place = torch.zeros((), dtype=torch.int64)
     for weight, places in zip(weights, positions, strict=True):
@@ -83,7 +84,7 @@ def sample_box(
     windows: Sequence[Window] = (),
     dims: int = 0,
 ) -> torch.Tensor:
-    """The sample values of a box whose last dimensions count what `windows` read.
+    """Sample values of a box whose last dimensions count the rows that windows read.
 
     dims: as in `sample`.
     """

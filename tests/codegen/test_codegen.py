@@ -22,6 +22,7 @@ from synth.base.errors import UsageError
 from synth.codegen import inline_runtime
 from synth.codegen import program as ir
 from synth.codegen.lower import lower
+from synth.codegen.module import imported
 from synth.codegen.render import render
 from synth.codegen.sbatch import render_sbatch
 from synth.layer.axes import PerAxis
@@ -138,8 +139,8 @@ def test_a_standalone_program_lacks_nothing_and_has_nothing_unused(case: str) ->
     assert defined <= read
     modules = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
     assert not any(str(module).startswith("synth") for module in modules)
-    code = compile("\n".join([text.split('if __name__ == "__main__":')[0], "main"]), "alone.py", "exec")
-    exec(code, {"__name__": "alone"})  # what import needs is defined before it is used
+    program = imported(text, "alone")  # what import needs is defined before it is used
+    assert callable(program.main)
 
 
 def test_what_is_used_is_inlined_and_nothing_else() -> None:

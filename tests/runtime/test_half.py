@@ -20,7 +20,7 @@ from synth.layer.layer import Layer
 from synth.planning.derive import plan
 from synth.planning.plan import Plan
 from synth.runtime.program.check import value_fault
-from synth.runtime.program.sample_data import kept, sample
+from synth.runtime.program.sample_data import nonzero, sample
 
 CPU = torch.device("cpu")
 MOST = {torch.bfloat16: 256, torch.float16: 2048}
@@ -68,7 +68,7 @@ def test_small_layers_keep_every_word(layer: Layer) -> None:
 def test_channels_keep_at_most_so_many_words(layer: Layer, most: int, tensor: str) -> None:
     """Of each input and output channel of Ker, of each channel of dOut."""
     whole, dims = shapes(layer)["Out" if tensor == "dOut" else "Ker"], len(layer.spatial_axes)
-    words = kept(tensor, whole, [range(n) for n in whole], most, dims)
+    words = nonzero(tensor, whole, [range(n) for n in whole], most, dims)
     assert words.shape == whole
     lead = len(whole) - dims
     for summed in (lead - 2, lead - 1) if tensor == "Ker" else (0,):
@@ -80,10 +80,10 @@ def test_taps_and_positions_are_all_tried(name: str) -> None:
     """Some word of each is not zero, and so is about one word in as many as must be left out."""
     layer = WIDE[name]
     whole, dims = shapes(layer)["Ker"], len(layer.spatial_axes)
-    words = kept("Ker", whole, [range(n) for n in whole], 256, dims).flatten(0, len(whole) - dims - 1)
+    words = nonzero("Ker", whole, [range(n) for n in whole], 256, dims).flatten(0, len(whole) - dims - 1)
     assert bool(words.any(0).all())
     whole = shapes(layer)["Out"]
-    words = kept("dOut", whole, [range(n) for n in whole], 256, dims)
+    words = nonzero("dOut", whole, [range(n) for n in whole], 256, dims)
     assert float(words.double().mean()) >= min(1.0, 128 / (words.numel() / whole[len(whole) - dims - 1]))
 
 
