@@ -118,9 +118,9 @@ def test_a_small_factor_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks
-def test_the_forms_that_are_timed_are_checked(tmp_path: Path) -> None:
+def test_the_variants_that_are_timed_are_checked(tmp_path: Path) -> None:
     text = render(half(), standalone=True)
-    chosen = "return forms[min(forms, key=lambda name: min(times[name]))]()"
+    chosen = "return variants[min(variants, key=lambda name: min(times[name]))]()"
     assert chosen in text
     wrong = text.replace(chosen, chosen.replace("return ", "return 1 + "))
     outcome = run_ranks(wrong, 4, tmp_path, "--check", "--tune", "--bench", "1")
