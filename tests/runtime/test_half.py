@@ -155,6 +155,6 @@ def test_what_was_compared_and_timed_is_said() -> None:
     assert "equal to one-process torch, word for word" in told
     assert "time    0.5000 s on the slowest rank, in one untimed run" in told
     rounded = Outcome(made, 0.5, [0.25], words, 0.00037)
-    assert "once rounded to whole numbers (at most 0.0004 from them, 0.5 is allowed)" in str(rounded)
+    assert "once rounded to whole numbers (at most 0.0004 away, less than 0.5 is allowed)" in str(rounded)
     assert "median 0.2500 s of 1 run on the slowest rank" in str(rounded)
     assert rounded.to_json()["largest_difference"] == 0.00037
