@@ -30,8 +30,8 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints, Memory
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.schedule import Schedule
+from synth.schedule.training_memory import reduction_overlaps, training_memory
 from synth.schedule.volume import Received, received
-from synth.search.training_step import reduction_overlaps, training_memory
 
 if TYPE_CHECKING:
     from synth.machine.hierarchy import Machine

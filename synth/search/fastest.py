@@ -21,9 +21,10 @@ from synth.machine.rank_groups import ORDERS, distinct_orders
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import ONES, PassPlan
+from synth.schedule.training_memory import unused_resident_words
 from synth.search.branch_and_bound import Request
 from synth.search.grids import Space, all_grids
-from synth.search.training_step import pass_templates, preferred_orders, reuse_choices, unused_resident_words
+from synth.search.training_step import pass_templates, preferred_orders, reuse_choices
 
 SLACK = 0.02  # more panels must be faster by this fraction, which is the accuracy of the time model
 TimedPasses = list[tuple[PassPlan, PassTime]]  # one per pass

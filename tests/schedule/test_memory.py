@@ -25,7 +25,7 @@ from synth.schedule.halo_rows import halo_rows, tile_rows
 from synth.schedule.memory import Footprints, Memory
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.schedule import Schedule
-from synth.search.training_step import unused_resident_words
+from synth.schedule.training_memory import unused_resident_words
 from synth.simulation.interpreter import simulate
 from synth.simulation.simulate import simulated
 

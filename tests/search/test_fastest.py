@@ -21,10 +21,10 @@ from synth.machine.hierarchy import Level, Machine
 from synth.machine.layer_time import LayerTimer
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
+from synth.schedule.training_memory import training_memory
 from synth.search.branch_and_bound import Request
 from synth.search.fastest import SLACK, Fastest, bound, fastest
 from synth.search.grids import Space, all_grids
-from synth.search.training_step import training_memory
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LASSEN = load_machine("lassen")

@@ -18,15 +18,9 @@ from synth.layer.passes import GRADIENTS, PASSES, WRITES, Passes, reads, reuse_i
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.schedule import Schedule
+from synth.schedule.training_memory import reduction_overlaps, training_memory, unused_resident_words
 from synth.schedule.volume import received
-from synth.search.training_step import (
-    choose_training_tilings,
-    pass_templates,
-    preferred_orders,
-    reduction_overlaps,
-    training_memory,
-    unused_resident_words,
-)
+from synth.search.training_step import choose_training_tilings, pass_templates, preferred_orders
 from synth.simulation.interpreter import simulate
 from synth.simulation.simulate import simulated
 from synth.simulation.verify import verify
