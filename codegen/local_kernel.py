@@ -21,7 +21,7 @@ PRODUCTS: dict[Pass, str] = {  # the same where the layer is Out[b,k] = In[b,c] 
 }
 
 
-class Operand(NamedTuple):
+class KernelExpression(NamedTuple):
     """An operand of the local kernel, or the kernel on its operands."""
 
     expression: str
@@ -29,41 +29,45 @@ class Operand(NamedTuple):
     reads_block: bool = False  # they name the block of the step
 
 
-def local_kernel(names: Signature) -> Operand:
+def local_kernel(signature: Signature) -> KernelExpression:
     """The local kernel of a pass on the tile of a step."""
-    one, other = (_operand(names, tensor) for tensor in names.reads)
-    kind, pass_ = names.plan.layer.kind, names.program.loop.compute.pass_
+    one, other = (_operand(signature, tensor) for tensor in signature.reads)
+    kind, pass_ = signature.plan.layer.kind, signature.program.loop.compute.pass_
     kernel = (PRODUCTS if kind == "matmul" else KERNELS)[pass_]
     expression = kernel.format(conv=kind, one=one.expression, other=other.expression)
     reads_block = kind != "matmul" or one.reads_block or other.reads_block
-    return Operand(expression, (*one.before, *other.before), reads_block)
+    return KernelExpression(expression, (*one.before, *other.before), reads_block)
 
 
-def tiled(names: Signature, tensor: Tensor) -> bool:
+def tiled(signature: Signature, tensor: Tensor) -> bool:
     """Whether the steps of the loop access different boxes of a tensor."""
-    return any(axis in DIMS[tensor] for axis in names.program.loop.axes)
+    return any(axis in DIMS[tensor] for axis in signature.program.loop.axes)
 
 
-def _operand(names: Signature, tensor: Tensor) -> Operand:
+def _operand(signature: Signature, tensor: Tensor) -> KernelExpression:
     """What the kernel takes of a tensor: its panel, its slice, or the tile of a step in its slice."""
-    loop, slice_ = names.program.loop, names.slice_(tensor)
+    loop, slice_ = signature.program.loop, signature.slice_(tensor)
     if loop.axes and tensor in {gather.tensor for gather in loop.gathers}:
-        return Operand(f'panels["{names.role(tensor)}"]')
-    if not tiled(names, tensor):
-        return Operand(slice_)
-    tile, box, frame = f"{names.var(tensor)}_tile", f"{names.var(tensor)}_box", _frame(names, tensor)
-    cut = f"{tile} = {slice_}[within({names.touched(tensor)}(block), {frame})]"
+        return KernelExpression(f'panels["{signature.role(tensor)}"]')
+    if not tiled(signature, tensor):
+        return KernelExpression(slice_)
+    tile, box, outer = (
+        f"{signature.var(tensor)}_tile",
+        f"{signature.var(tensor)}_box",
+        _slice_box(signature, tensor),
+    )
+    cut = f"{tile} = {slice_}[within({signature.touched(tensor)}(block), {outer})]"
     if len(cut) <= WIDTH - 4:
-        return Operand(tile, (cut,), reads_block=True)
-    cut = f"{tile} = {slice_}[within({names.touched(tensor)}(block), {box})]"
-    return Operand(tile, (f"{box} = {frame}", cut), reads_block=True)
+        return KernelExpression(tile, (cut,), reads_block=True)
+    cut = f"{tile} = {slice_}[within({signature.touched(tensor)}(block), {box})]"
+    return KernelExpression(tile, (f"{box} = {outer}", cut), reads_block=True)
 
 
-def _frame(names: Signature, tensor: Tensor) -> str:
+def _slice_box(signature: Signature, tensor: Tensor) -> str:
     """The box of the slice, by its variable if this function has gathered it."""
-    if not names.shared(tensor):
-        return f"{names.carried(tensor)}(at)"
-    moves = names.program.collectives()
+    if not signature.shared(tensor):
+        return f"{signature.carried(tensor)}(at)"
+    moves = signature.program.collectives()
     gathered = any(isinstance(move, Gather) and move.tensor == tensor for move in moves)
-    here = gathered and not names.prefetches(tensor)
-    return f"{names.var(tensor)}_box" if here else f"{names.touched(tensor)}(work(at))"
+    here = gathered and not signature.prefetches(tensor)
+    return f"{signature.var(tensor)}_box" if here else f"{signature.touched(tensor)}(work(at))"

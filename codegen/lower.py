@@ -49,11 +49,14 @@ def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.p
         work=work_intervals(plan),
         loop="by pass" if plan.later else "one axis" if len(loops) == 1 else "nested axes",
         loop_axis=loops[0] if loops else "",
-        rotated=tuple(_rotated(names) for names in signatures if names.program.loop.rotation),
+        rotated=tuple(_rotated(signature) for signature in signatures if signature.program.loop.rotation),
         index_functions=tensor_functions(plan),
         check_constants=layer_constants(plan) if module else check_constants(plan),
         operands=operands,
-        results=tuple(_result(plan, pass_) for pass_ in sorted(plan.passes, key="backward-filter".__eq__)),
+        results=tuple(
+            _result(plan, pass_)
+            for pass_ in sorted(plan.passes, key=lambda pass_: pass_ == "backward-filter")
+        ),
         windows=any(operand.role == "In" and operand.windows for operand in operands),
         idle=plan.procs > plan.used_procs,
         module=CLASSES[plan.layer.kind] if module else "",
@@ -75,30 +78,30 @@ def _refuse(plan: Plan, module: bool) -> None:
 def _signature(plan: Plan, number: int, module: bool) -> Signature:
     """How a pass is called. In a module the sums of dKer are deferred, and Ker may be prefetched."""
     program = pass_program(plan.distribution, plan.pass_plans[number])
-    names = Signature(plan, program, deferred=plan.overlap and number == 1)
+    signature = Signature(plan, program, deferred=plan.overlap and number == 1)
     if not module:
-        return names
+        return signature
     reduces = bool(program.reduces or program.loop.reduces)
-    deferred = names.deferred or (names.written == "Ker" and reduces)
-    prefetched = number == 0 and any(gather.tensor == "Ker" for gather in names.slices)
+    deferred = signature.deferred or (signature.written == "Ker" and reduces)
+    prefetched = number == 0 and any(gather.tensor == "Ker" for gather in signature.slices)
     return Signature(plan, program, deferred, prefetched)
 
 
 def _functions(signatures: Sequence[Signature]) -> tuple[Function, ...]:
     """The passes, after the function that prefetches Ker for the first."""
-    bodies = [PassBody(names) for names in signatures]
+    bodies = [PassBody(signature) for signature in signatures]
     prefetch = [bodies[0].prefetch()] if signatures[0].prefetched else []
     return (*prefetch, *(body.function() for body in bodies))
 
 
-def _rotated(names: Signature) -> RotatedTile:
+def _rotated(signature: Signature) -> RotatedTile:
     """At which panel each rank starts: the positions of its shards of all rotated tensors, added up."""
-    rotation = names.program.loop.rotation
-    panels = [first_panel(names.plan, tensor, names.program.pass_plan) for tensor in rotation]
-    roles = " or ".join(names.role(tensor) for tensor in rotation)
+    rotation = signature.program.loop.rotation
+    panels = [first_panel(signature.plan, tensor, signature.program.pass_plan) for tensor in rotation]
+    roles = " or ".join(signature.role(tensor) for tensor in rotation)
     return RotatedTile(
-        name=rotated_tile(names),
-        pass_=names.pass_name if names.plan.later else "",
+        name=rotated_tile(signature),
+        pass_=signature.pass_name if signature.plan.later else "",
         first=(f"first = {panels[0]}", *(f"first += {other}" for other in panels[1:])),
         why=f"Ranks that share a slice of {roles} start at different panels (rotation).",
     )
@@ -111,9 +114,9 @@ def _layer(signatures: Sequence[Signature], overlap: bool, module: bool) -> Laye
     """How the passes hand each other what they save."""
     first, *later = signatures
     given: Tensor = "In" if first.written == "Out" else "Out"
-    data = next((names for names in later if names.written == given), None)
-    filter_ = next((names for names in later if names.written == "Ker"), None)
-    made = [_written(names) for names in (data, filter_) if names]
+    data = next((signature for signature in later if signature.written == given), None)
+    filter_ = next((signature for signature in later if signature.written == "Ker"), None)
+    made = [_written(signature) for signature in (data, filter_) if signature]
     own = f"{first.var(given)}_own", "ker_own"
     trained = [bool(data), bool(filter_)]
     operands = (f"{var}.detach().requires_grad_()" if t else var for var, t in zip(own, trained, strict=True))
@@ -126,9 +129,11 @@ def _layer(signatures: Sequence[Signature], overlap: bool, module: bool) -> Laye
         about_backward=f"{' and '.join(made)}, from the shard of {gradient}.",
         about_run=f"A training step: this rank's shards of {_listed([result, *made])}.",
         ahead=_call(first),
-        back=tuple(_call(names, module) for names in later),
+        back=tuple(_call(signature, module) for signature in later),
         result=first.var(first.written),
-        saved=tuple(names.given(read) for names, read in ((filter_, given), (data, "Ker")) if names),
+        saved=tuple(
+            signature.given(read) for signature, read in ((filter_, given), (data, "Ker")) if signature
+        ),
         prefetch=module,
         gathers_ker=first.prefetched,
         meanwhile=meanwhile if overlap else "",
@@ -138,8 +143,8 @@ def _layer(signatures: Sequence[Signature], overlap: bool, module: bool) -> Laye
     )
 
 
-def _written(names: Signature) -> str:
-    return names.role(names.written)
+def _written(signature: Signature) -> str:
+    return signature.role(signature.written)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -147,15 +152,17 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _call(names: Signature, module: bool = False) -> Call:
+def _call(signature: Signature, module: bool = False) -> Call:
     """A call of a pass with what it binds."""
-    result, then = names.var(names.written), ""
-    if names.deferred:
-        by_network = module and names.written == "Ker"
+    result, then = signature.var(signature.written), ""
+    if signature.deferred:
+        by_network = module and signature.written == "Ker"
         then = f"{result} = ctx.prefetch.defer(finish_ker)" if by_network else f"{result} = finish()"
         result = "finish_ker" if by_network else "finish"
-    pass_ = names.program.pass_plan.pass_
-    return Call(pass_, names.name, ", ".join([result, *names.saved]), ", ".join(names.parameters), then)
+    pass_ = signature.program.pass_plan.pass_
+    return Call(
+        pass_, signature.name, ", ".join([result, *signature.saved]), ", ".join(signature.parameters), then
+    )
 
 
 def _protocol(plan: Plan, prefetches: bool) -> tuple[tuple[str, str], ...]:

@@ -76,13 +76,13 @@ class Signature:
         """The function that says which box a rank sends to its group: its shard, and the halo."""
         return f"carried_{suffix(self.plan, tensor)}" if self._has_halo(tensor) else self.owned(tensor)
 
-    def own(self, tensor: Tensor) -> str:
-        """The variable with the values of that box."""
+    def carried_var(self, tensor: Tensor) -> str:
+        """The variable with the values of the carried box."""
         return f"{self.var(tensor)}_{'wide' if self._has_halo(tensor) else 'own'}"
 
     def slice_(self, tensor: Tensor) -> str:
         """The variable with the slice of a tensor that is read."""
-        return f"{self.var(tensor)}_slice" if self.shared(tensor) else self.own(tensor)
+        return f"{self.var(tensor)}_slice" if self.shared(tensor) else self.carried_var(tensor)
 
     def group(self, tensor: Tensor) -> str:
         """The variable with the group of a tensor."""
@@ -151,7 +151,7 @@ class Signature:
         shown_name = f"`{name}` (see `prefetch_ker`)" if name == PENDING else f"`{name}`"
         if tensor not in self.program.pass_plan.reuses and not self.prefetches(tensor):
             return shown_name, f"{self.owned(tensor)}(at)"
-        if name == self.own(tensor):
+        if name == self.carried_var(tensor):
             return shown_name, f"{self.carried(tensor)}(at)"
         return shown_name, f"{self.touched(tensor)}(work(at))"
 

@@ -297,7 +297,7 @@ def iterated_tile_memory(nest: Nest, procs: int, limit_words: float, max_iterati
             window = nest.windows[axis]
             T = min(remaining, getattr(nest.extents, axis))
             remaining /= T
-            halo = window.dilation * (window.kernel - 1) + 1 - window.stride
+            halo = window.span - window.stride
             update *= 1 + max(0, halo) / (window.stride * T)
         if abs(update - phi) <= 1e-9 * phi:
             break

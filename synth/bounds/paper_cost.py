@@ -223,7 +223,7 @@ def _floor(search: _Search, stationary: Tensor, grid: PerAxis) -> float:
 
 def _dense(nest: Nest) -> bool:
     """Whether every footprint is at least σT. Eq. 4 then bounds Eq. 3."""
-    return all(w.dilation * (w.kernel - 1) + 1 >= w.stride for w in nest.windows.values())
+    return all(w.span >= w.stride for w in nest.windows.values())
 
 
 def _best_tile(search: _Search, stationary: Tensor, grid: PerAxis) -> tuple[int, PerAxis] | None:

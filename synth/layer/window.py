@@ -60,12 +60,17 @@ class Window:
         whole, rest = divmod(row + self.padding, self.run)
         return self.first + self.step * (whole * self.period + rest)
 
+    @property
+    def span(self) -> int:
+        """Rows from the first to the last kernel tap of one output position."""
+        return self.dilation * (self.kernel - 1) + 1
+
     def reach(self, low: int, high: int) -> tuple[int, int]:
         """Input rows `[first, last)` that output positions `[low, high)` read, without the padding."""
         if high <= low:
             return 0, 0
         first = max(0, self.stride * low - self.padding)
-        last = self.stride * (high - 1) + self.dilation * (self.kernel - 1) + 1 - self.padding
+        last = self.stride * (high - 1) + self.span - self.padding
         last = min(self.size, last)
         return (first, last) if first < last else (0, 0)
 
@@ -81,14 +86,14 @@ class Window:
 
     def frame(self, rows: int) -> int:
         """Number of input rows that `rows` output rows read, padding included."""
-        return self.stride * (rows - 1) + self.dilation * (self.kernel - 1) + 1 if rows else 0
+        return self.stride * (rows - 1) + self.span if rows else 0
 
     def pads(self, low: int, high: int) -> tuple[int, int]:
         """Padding rows before and after the rows `reach(low, high)` that the block `[low, high)` reads."""
         if high <= low:
             return 0, 0
         begin = self.stride * low - self.padding
-        end = self.stride * (high - 1) + self.dilation * (self.kernel - 1) + 1 - self.padding
+        end = self.stride * (high - 1) + self.span - self.padding
         first, last = self.reach(low, high)
         if first == last:
             return end - begin, 0
@@ -102,7 +107,7 @@ class Window:
     @property
     def overlap(self) -> int:
         """The fewest rows that two neighbouring blocks both read, over all positions of the cut."""
-        if self.out == 1 or self.dilation * (self.kernel - 1) + 1 <= self.stride:
+        if self.out == 1 or self.span <= self.stride:
             return 0
         # Padding can only shorten the overlap, and most at the first or at the last cut.
         least = self.size

@@ -165,7 +165,7 @@ class LayerTimer:
         carried = math.prod(row.carried for row in rows)
         if not any(row.moves for row in rows):
             return 0
-        return flat * int(carried - math.prod(row.kept for row in rows))
+        return flat * int(carried - math.prod(row.owned for row in rows))
 
     def program(self, pass_: Pass, stationary: Tensor, panels: int = 1) -> PassProgram:
         """The schedule tree of a pass with this stationary tensor and number of panels."""

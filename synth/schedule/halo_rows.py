@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,18 +17,25 @@ EXACT = 4096  # blocks along a dimension up to which extremes are found by looki
 KINDS = 16  # kinds of blocks along a dimension that are distinguished
 
 
+class BlockRows(NamedTuple):
+    """Rows of one kind of block."""
+
+    carried: int
+    owned: int  # of the carried rows
+    wanted: int  # rows that the block owns, counted once for every block that reads them
+
+
 @dataclass(frozen=True)
 class HaloRows:
     """Rows along one spatial dimension over all blocks and their shards.
 
-    kinds: per kind of block, its carried rows, the owned rows among them, and its owned rows counted once
-    for every block that reads them, the own block included.
+    kinds: the kinds of blocks that matter for the most words in flight.
     """
 
     carried: int  # at most
-    kept: int  # of them owned, at least
+    owned: int  # of the carried rows, at least
     moves: bool
-    kinds: tuple[tuple[int, int, int], ...]
+    kinds: tuple[BlockRows, ...]
 
 
 @cache
@@ -35,31 +43,31 @@ def halo_rows(window: Window, out: int, parts: int, members: int = 1) -> HaloRow
     """Rows that blocks carry beyond the rows they own; `members` share the rows of each block."""
     if parts * members > EXACT:
         widest = _reach_bound(window, -(-out // parts))
-        return HaloRows(widest, 0, True, ((widest, 0, _wanted_bound(window, out, parts, members)),))
+        return HaloRows(widest, 0, True, (BlockRows(widest, 0, _wanted_bound(window, out, parts, members)),))
     reaches = np.array([window.reach(*cut((0, out), parts, i)) for i in range(parts)], np.int64).T
     block, part = np.divmod(np.arange(parts * members), members)
     line = spans.cut((np.zeros_like(block), np.full_like(block, window.size)), parts, block)
     own = spans.cut(line, members, part)
     carried = spans.widened(own, (reaches[0][block], reaches[1][block]), members, part)
-    kept = spans.lengths(spans.meet(carried, own))
+    owned = spans.lengths(spans.meet(carried, own))
     wanted = spans.covered((reaches[0], reaches[1]), own)
-    rows = np.stack([spans.lengths(carried), kept, wanted], axis=1)
+    rows = np.stack([spans.lengths(carried), owned, wanted], axis=1)
     moves = bool((np.array(carried) != np.array(own)).any())
-    return HaloRows(int(rows[:, 0].max()), int(kept.min()), moves, _foremost(rows))
+    return HaloRows(int(rows[:, 0].max()), int(owned.min()), moves, _pareto_front(rows))
 
 
-def _foremost(rows: Many) -> tuple[tuple[int, int, int], ...]:
-    """The kinds of blocks that no other kind dominates: more carried, fewer kept or more wanted rows.
+def _pareto_front(rows: Many) -> tuple[BlockRows, ...]:
+    """The kinds of blocks that no other kind dominates: more carried, fewer owned or more wanted rows.
 
     If there are many, one kind that dominates all of them.
     """
     found: list[tuple[int, int, int]] = []
-    for carried, kept, wanted in sorted({(c, -k, w) for c, k, w in rows.tolist()}, reverse=True):
-        if not any(kept <= k and wanted <= w for _, k, w in found):
-            found.append((carried, kept, wanted))
+    for carried, owned, wanted in sorted({(c, -k, w) for c, k, w in rows.tolist()}, reverse=True):
+        if not any(owned <= k and wanted <= w for _, k, w in found):
+            found.append((carried, owned, wanted))
         if len(found) > KINDS:
-            return ((int(rows[:, 0].max()), int(rows[:, 1].min()), int(rows[:, 2].max())),)
-    return tuple((carried, -kept, wanted) for carried, kept, wanted in found)
+            return (BlockRows(int(rows[:, 0].max()), int(rows[:, 1].min()), int(rows[:, 2].max())),)
+    return tuple(BlockRows(carried, -owned, wanted) for carried, owned, wanted in found)
 
 
 def _wanted_bound(window: Window, out: int, parts: int, members: int) -> int:

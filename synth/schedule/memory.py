@@ -97,8 +97,8 @@ class Footprints:
             return 0, 0
         most = 0
         for kinds in product(*(row.kinds for row in rows)):
-            carried, kept, wanted = map(math.prod, zip(*kinds, strict=True))
-            most = max(most, carried + (carried - kept) + (wanted - kept))
+            carried, owned, wanted = map(math.prod, zip(*kinds, strict=True))
+            most = max(most, carried + (carried - owned) + (wanted - owned))
         widened = math.prod(row.carried for row in rows)
         return flat * widened, flat * (most - widened)
 

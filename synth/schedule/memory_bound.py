@@ -82,5 +82,5 @@ class LeastMemory:
 
 def _rows_read(window: Window, size: int) -> int:
     """The fewest rows that a block of `size` positions reads, wherever the padding clips them."""
-    beyond = window.stride * (window.out - 1) + window.dilation * (window.kernel - 1) + 1 - window.padding
+    beyond = window.stride * (window.out - 1) + window.span - window.padding
     return max(0, window.frame(size) - window.padding - max(0, beyond - window.size))

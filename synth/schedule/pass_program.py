@@ -7,13 +7,15 @@ A node stands in the tree if and only if words move (or are computed with) there
 question of the form "does this pass ...": volume, memory, time, simulation, verification, reports and the
 emitted text walk the tree, and derive no such answer again.
 
+`lowered` makes the tree from a pass plan; `codegen.lower` makes a program from the trees of a plan.
+
 The tree is rank-independent: the boxes of a rank are functions of its coordinates in `Distribution`. Tile
 counts stand in the `PassPlan`, not in the tree: all plans that tile the same axes share one tree.
 
-A further schedule is a further decision in `lowered`, not a further case in the walkers:
-    blocks cut by input rows       the framed tensor of an axis is Out: `Rows("return", "Out")` after a
+A further schedule would be a further decision in `lowered`, and no further case in the walkers. Not implemented:
+    blocks cut by input rows       the framed tensor of an axis would be Out: `Rows("return", "Out")` after a
                                    forward pass, `Rows("fetch", "Out")` before a backward pass
-    residue classes of a dilation  one more axis of the nest; no node changes
+    residue classes of a dilation  one more axis of the nest; the nodes would stay
     replicated weights             no `Gather`, and a `Reduce` whose scope is the whole tensor
 """
 

@@ -17,7 +17,7 @@ def visited(window: Window, block: Spans, tiles: int, within: Spans) -> Many:
     size, longer = (high - low) // tiles, (high - low) % tiles
     if tiles * window.size * window.stride >= 2**61:
         low, size, longer = (each.astype(object) for each in (low, size, longer))
-    tail = window.dilation * (window.kernel - 1) + 1 - window.padding
+    tail = window.span - window.padding
     total: Many = low * 0
     for start, rows, count in (
         (low, size + 1, longer),

@@ -254,22 +254,22 @@ class _Counter:
         if self.visits.written == "In":
             partners = self.distribution.group_size("In") - 1
             sums = self.product("mine") * partners * self.loads["In"]
-            halo = self.product("wanted") - self.product("kept")
+            halo = self.product("wanted") - self.product("owned")
             return sums + halo, halo
-        halo = self.product("carried") - self.product("kept")
+        halo = self.product("carried") - self.product("owned")
         gathered = (self.product("visited") - self.product("mine")) * self.loads["In"]
         return gathered + halo, halo
 
     def _input_factors(self) -> Factors:
         """Lengths along the dimensions of In.
 
-        Of the rows that tiles visit (`visited`), of those that the process carries itself (`mine`), of
-        those that it carries, and of the `kept` among them that it owns; for a pass that writes In, of the
-        rows that it owns, counted for each block that reads them (`wanted`).
+        visited: rows that tiles read, counted per tile. mine: of those, rows that the process carries itself.
+        carried: rows that it carries. owned: rows among them that it owns. wanted: rows that it owns, counted
+        once for each block that reads them (for a pass that writes In).
         """
         if "In" in self.visits.reuses:
             return {}
-        factors: Factors = {n: [] for n in ("visited", "mine", "carried", "kept", "wanted")}
+        factors: Factors = {n: [] for n in ("visited", "mine", "carried", "owned", "wanted")}
         for dim in DIMS["In"]:
             line, own = self.lines.owned("In", dim)
             sizes = dict.fromkeys(factors, lengths(own)) | {"visited": lengths(line)}
@@ -288,7 +288,7 @@ class _Counter:
             "visited": visited(window, block, tiles, self.lines.whole(window.size)),
             "mine": visited(window, block, tiles, carry),
             "carried": lengths(carry),
-            "kept": lengths(meet(carry, own)),
+            "owned": lengths(meet(carry, own)),
         }
         return {**rows, "wanted": self._wanted(dim, window, own)} if self.visits.written == "In" else rows
 
@@ -300,7 +300,7 @@ class _Counter:
     def _reach(self, window: Window, block: Spans) -> Spans:
         low, high = block
         first = np.maximum(0, window.stride * low - window.padding)
-        tail = window.dilation * (window.kernel - 1) + 1 - window.padding
+        tail = window.span - window.padding
         last = np.minimum(window.size, window.stride * (high - 1) + tail)
         empty = (high <= low) | (last <= first)
         return np.where(empty, 0, first), np.where(empty, 0, last)

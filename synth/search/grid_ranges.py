@@ -35,14 +35,14 @@ def shared_rows(window: Window, parts: int) -> int:
     A row that n blocks read counts n - 1 times.
     """
     cuts = parts - 1
-    full = window.dilation * (window.kernel - 1) + 1 - window.stride  # overlap at a cut far from the edges
+    full = window.span - window.stride  # overlap at a cut far from the edges
     return max(cuts * window.overlap, cuts * full - _clipped(window))
 
 
 @cache
 def _clipped(window: Window) -> int:
     """How many fewer rows than elsewhere blocks share at cuts near the edges, summed over these cuts."""
-    full = window.dilation * (window.kernel - 1) + 1 - window.stride
+    full = window.span - window.stride
     low = window.padding // window.stride + 1
     high = (window.size + window.padding - full - window.stride) // window.stride
     if low + window.out - high > EDGES:

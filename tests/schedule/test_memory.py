@@ -207,9 +207,9 @@ def test_halo_memory_of_long_grids_is_a_bound(nest: Nest, parts: int, tiles: int
         loose = halo_rows.__wrapped__(window, out, parts, members)
         assert tile_rows.__wrapped__(window, out, parts, tiles) >= rows
     ((carried, kept, wanted),) = loose.kinds
-    assert (carried, kept) == (loose.carried, loose.kept)
+    assert (carried, kept) == (loose.carried, loose.owned)
     assert carried >= exact.carried == max(kind[0] for kind in exact.kinds)
-    assert kept <= exact.kept <= min(kind[1] for kind in exact.kinds)
+    assert kept <= exact.owned <= min(kind[1] for kind in exact.kinds)
     assert wanted >= max(kind[2] for kind in exact.kinds)
     assert loose.moves
 
@@ -233,7 +233,7 @@ def test_blocks_of_many_kinds_share_one_bound() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(halo_rows_module, "KINDS", 0)
         ((carried, kept, wanted),) = halo_rows.__wrapped__(window, window.out, 17).kinds
-    assert (carried, kept) == (exact.carried, exact.kept)
+    assert (carried, kept) == (exact.carried, exact.owned)
     assert wanted == max(kind[2] for kind in exact.kinds)
 
 

@@ -225,7 +225,7 @@ def _reach(window: Window, block: Spans) -> Spans:
     """`Window.reach` for arrays: the input rows that blocks of output positions read."""
     low, high = block
     first = np.maximum(0, window.stride * low - window.padding)
-    tail = window.dilation * (window.kernel - 1) + 1 - window.padding
+    tail = window.span - window.padding
     last = np.minimum(window.size, window.stride * (high - 1) + tail)
     empty = (high <= low) | (last <= first)
     return np.where(empty, 0, first), np.where(empty, 0, last)
