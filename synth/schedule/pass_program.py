@@ -12,7 +12,8 @@ emitted text walk the tree, and derive no such answer again.
 The tree is rank-independent: the boxes of a rank are functions of its coordinates in `Distribution`. Tile
 counts stand in the `PassPlan`, not in the tree: all plans that tile the same axes share one tree.
 
-A further schedule would be a further decision in `lowered`, and no further case in the walkers. Not implemented:
+A further schedule would be a further decision in `lowered`, and no further case in the walkers. These are
+not implemented yet:
     blocks cut by input rows       the framed tensor of an axis would be Out: `Rows("return", "Out")` after a
                                    forward pass, `Rows("fetch", "Out")` before a backward pass
     residue classes of a dilation  one more axis of the nest; the nodes would stay
