@@ -25,7 +25,6 @@ from synth.runtime.grid.process_grid import (
     coordinates,
     grid_size,
     place_at,
-    rank_of,
 )
 from synth.runtime.grid.scatter_gather import gather_shards, shard_of
 from synth.runtime.grid.word_counter import TrafficCounter
@@ -100,13 +99,13 @@ class DistributedLayer(nn.Module):
                 self.at, program.grid, program.group_axes
             )
         self.input, self.output = layer_layouts(program)
-        self.kernels = boxes_by_rank(program.owned_ker, program.grid)
+        self.ker_boxes = boxes_by_rank(program.owned_ker, program.grid)
         # the weight for the next call, with the gather of its slice
         self.prefetched: tuple[torch.Tensor, Prefetch] | None = None
         self._make_parameters(bias, {"dtype": program.dtype, "device": device})
 
     def _make_parameters(self, bias: bool, options: dict[str, Any]) -> None:
-        weight = torch.empty(shape(self.kernels[dist.get_rank()]), **options)
+        weight = torch.empty(shape(self.ker_boxes[dist.get_rank()]), **options)
         trained = "Ker" in self.program.gradients
         self.weight = nn.Parameter(weight, requires_grad=trained)
         self.bias: nn.Parameter | None = None
@@ -121,12 +120,8 @@ class DistributedLayer(nn.Module):
             for role, tensor in (("dKer", self.weight), ("dBias", self.bias)):
                 self._check_gradient(tensor, role)
 
-    def channels(self, at: At) -> Box:
-        """The output channels (groups and channels) that the rank at `at` owns."""
-        return self.channels_of(self.output.boxes[rank_of(at, self.program.grid)])
-
     def channels_of(self, box: Box) -> Box:
-        """The channels in a box of Out."""
+        """The (group, channel) intervals of a box of Out."""
         return box[1 : len(box) - self.kernel_dims]
 
     def _bias_ranks(self) -> tuple[int, ...]:
@@ -211,8 +206,8 @@ class DistributedLayer(nn.Module):
     def prefetch(self) -> None:
         """Start to gather Ker for the next `forward`, before the layer's turn.
 
-        The weight must not change in between, so a layer with forward hooks, which may
-        change it, prefetches nothing. In the backward pass the sums of dKer are
+        The weight must not change in between, so a layer with forward pre-hooks, which
+        may change it, prefetches nothing. In the backward pass the sums of dKer are
         deferred: they travel until the backward passes of the layers that are called
         between this and the next `forward` have run.
         """

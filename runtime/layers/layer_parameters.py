@@ -33,7 +33,7 @@ def draw_parameters(layer: Any) -> None:
 def whole_parameters(layer: Any) -> dict[str, torch.Tensor]:
     """Weight and bias whole, on every rank, with the shapes of torch's layer."""
     ranks = {"rank": dist.get_world_size()}
-    kernels, outs = layer.kernels, layer.output
+    kernels, outs = layer.ker_boxes, layer.output
     weight = gather_shards(
         layer.weight.detach(),
         lambda at: kernels[at["rank"]],
@@ -56,7 +56,7 @@ def load_parameters(layer: Any, state: dict[str, torch.Tensor]) -> None:
 
     Raises `ValueError` for the state of another layer.
     """
-    boxes: dict[str, Box] = {"weight": layer.kernels[dist.get_rank()]}
+    boxes: dict[str, Box] = {"weight": layer.ker_boxes[dist.get_rank()]}
     whole = {"weight": tuple(layer.program.ker_shape)}
     if layer.bias is not None:
         boxes["bias"] = layer.channels_of(layer.output.mine)

@@ -45,8 +45,10 @@ class PlannedLayer(Step):
         samples and features is planned as a convolution with a kernel of one. Then the
         channels of `source` are the last dimension.
 
-    The input is redistributed to `aligned`, loses the rows that no window reads, gets
-    (group, channel) as two dimensions, and is redistributed to the layer's own layout.
+    `forward` redistributes the input to `aligned`, reshapes the channels of a grouped
+    layer to (group, channel), drops the rows that no window reads, and redistributes
+    the result to the layer's own layout. Where the boxes of that layout are runs of
+    channels (`merged_input`), `forward` reshapes the channels last.
     """
 
     def __init__(
@@ -66,19 +68,18 @@ class PlannedLayer(Step):
         transposed = program.transposed_rows is not None  # it reads every row
         self.windows = () if transposed else tuple(program.windows.values())
         self.grouped = module.grouped
-        self.wanted, whole = module.input, module.output.whole
-        self.flat = self._flat() if self.grouped else None
-        straight = self.flat is not None or not self.grouped
+        self.wanted = module.input
+        self.merged_input = self._merged_input() if self.grouped else None
+        no_regrouping = self.merged_input is not None or not self.grouped
         groups = self.wanted.whole[1]
-        self.aligned = self.source if straight else group_aligned(self.source, groups)
+        self.aligned = (
+            self.source if no_regrouping else group_aligned(self.source, groups)
+        )
         self.inner = module.output
         self.layout = self.inner
         if self.grouped:
             self.joint = channel_runs(self.inner)
-            self.layout = Layout(
-                (whole[0], whole[1] * whole[2], *whole[3:]),
-                tuple(_merged(box, whole[2]) for box in self.joint.boxes),
-            )
+            self.layout = _merged(self.joint)
         if self.channels_last:
             self.layout = permuted(self.layout, _inverse(self.to_first))
 
@@ -87,11 +88,12 @@ class PlannedLayer(Step):
         shard = shard.permute(self.to_first) if self.channels_last else shard
         shard = redistribute(shard, self.source, self.aligned, self.count)
         layout = self.aligned
-        if self.grouped and self.flat is None:
+        if self.grouped and self.merged_input is None:
             layout = _with_groups(layout, self.wanted.whole[1])
             shard = shard.reshape(shape(layout.mine))
         shard, layout = self.without_unread_rows(shard, layout)
-        shard = redistribute(shard, layout, self.flat or self.wanted, self.count)
+        own = self.merged_input or self.wanted
+        shard = redistribute(shard, layout, own, self.count)
         out: torch.Tensor = self.module(shard.reshape(shape(self.wanted.mine)))
         if self.grouped:
             out = redistribute(out, self.inner, self.joint, self.count)
@@ -118,13 +120,9 @@ class PlannedLayer(Step):
             }
         )
 
-    def _flat(self) -> Layout | None:
-        """The wanted In with merged channels, if these are runs of channels."""
-        whole, boxes = self.wanted.whole, self.wanted.boxes
-        if not all(b[1][1] - b[1][0] <= 1 or b[2] == (0, whole[2]) for b in boxes):
-            return None
-        flat = (whole[0], whole[1] * whole[2], *whole[3:])
-        return Layout(flat, tuple(_merged(box, whole[2]) for box in boxes))
+    def _merged_input(self) -> Layout | None:
+        """The wanted In with one dimension of channels; None if boxes are no runs."""
+        return _merged(self.wanted) if _are_channel_runs(self.wanted) else None
 
     def without_unread_rows(
         self, shard: torch.Tensor, layout: Layout
@@ -202,10 +200,13 @@ def group_aligned(source: Layout, groups: int) -> Layout:
 
 def channel_runs(inner: Layout) -> Layout:
     """`inner` if its (group, channel) boxes are runs of channels, else an even one."""
-    size = inner.whole[2]
-    if all(b[1][1] - b[1][0] <= 1 or b[2] == (0, size) for b in inner.boxes):
-        return inner
-    return even(inner.whole)
+    return inner if _are_channel_runs(inner) else even(inner.whole)
+
+
+def _are_channel_runs(layout: Layout) -> bool:
+    """Whether every (group, channel) box is a run of consecutive channels."""
+    whole_group = (0, layout.whole[2])
+    return all(b[1][1] - b[1][0] <= 1 or b[2] == whole_group for b in layout.boxes)
 
 
 def _inverse(order: Sequence[int]) -> list[int]:
@@ -229,7 +230,14 @@ def _with_groups(layout: Layout, groups: int) -> Layout:
     return Layout(whole, tuple(map(box, layout.boxes)))
 
 
-def _merged(box: Box, size: int) -> Box:
+def _merged(layout: Layout) -> Layout:
+    """One dimension of channels for (group, channel); its boxes are channel runs."""
+    whole, size = layout.whole, layout.whole[2]
+    merged = (whole[0], whole[1] * size, *whole[3:])
+    return Layout(merged, tuple(_merged_box(box, size) for box in layout.boxes))
+
+
+def _merged_box(box: Box, size: int) -> Box:
     """A box of (group, channel of `size`) as a box of channels."""
     (low, high), (first, last) = box[1], box[2]
     run = (low * size + first, max(low, high - 1) * size + last)

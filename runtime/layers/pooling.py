@@ -1,4 +1,4 @@
-"""Pooling and resizing of shards, with the rows that neighbours own.
+"""Pooling of shards, with the rows that neighbours own.
 
 Each step is created for the layout of its input and has the layout of its output.
 """
@@ -30,20 +30,18 @@ from synth.runtime.grid.boxes import (
     volume,
     zeros_around,
 )
-from synth.runtime.layers.step import Step
+from synth.runtime.layers.step import Step, scaled_boxes
 
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 AVG_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 ADAPTIVE_AVG = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
 ADAPTIVE_MAX = (nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d)
-NEAREST = ("nearest", "nearest-exact")
-LINEAR = ("linear", "bilinear", "trilinear")
 
 
 class Pool(Step):
     """Maximum or average over windows.
 
-    out: spatial extents of the output.
+    extents: of the output's spatial dimensions.
     average: the average, else the maximum.
     padded: whether an average counts the zeros of the padding.
     """
@@ -52,7 +50,7 @@ class Pool(Step):
         self,
         source: Layout,
         windows: Sequence[Window],
-        out: Sequence[int],
+        extents: Sequence[int],
         count: Count,
         average: bool,
         padded: bool = True,
@@ -60,20 +58,12 @@ class Pool(Step):
         super().__init__()
         self.source, self.windows, self.count = source, tuple(windows), count
         self.average, self.padded = average, padded
-        self.out = (*source.whole[:2], *out)
-        self.set_boxes([self._matching(box, out) for box in source.boxes])
-
-    def _matching(self, box: Box, out: Sequence[int]) -> Box:
-        """The part of the output at the place of a box of the input."""
-        rows = [
-            (-(-low * n // window.size), -(-high * n // window.size))
-            for (low, high), n, window in zip(box[2:], out, self.windows, strict=True)
-        ]
-        return (*box[:2], *rows)
+        self.out_shape = (*source.whole[:2], *extents)
+        self.set_boxes(scaled_boxes(source, extents))
 
     def set_boxes(self, boxes: Sequence[Box]) -> None:
         """Set each rank's box of the output; samples and channels as in the input."""
-        self.layout = Layout(self.out, tuple(boxes))
+        self.layout = Layout(self.out_shape, tuple(boxes))
         wanted = (
             (*box[:2], *map(input_rows, box[2:], self.windows))
             for box in self.layout.boxes
@@ -138,71 +128,6 @@ class GlobalPool(Step):
         return means.reshape(shape(self.layout.mine))
 
 
-class Resize(Step):
-    """Nearest or linear interpolation.
-
-    rows: per spatial dimension, the input position of each output row.
-    """
-
-    def __init__(
-        self, source: Layout, rows: Sequence[torch.Tensor], count: Count
-    ) -> None:
-        super().__init__()
-        self.source, self.positions, self.count = source, tuple(rows), count
-        self.set_boxes([self._matching(box) for box in source.boxes])
-
-    def _matching(self, box: Box) -> Box:
-        """The part of the output at the place of a box of the input."""
-        cuts = [
-            (-(-low * len(rows) // size), -(-high * len(rows) // size))
-            for (low, high), size, rows in zip(
-                box[2:], self.source.whole[2:], self.positions, strict=True
-            )
-        ]
-        return (*box[:2], *cuts)
-
-    def set_boxes(self, boxes: Sequence[Box]) -> None:
-        """Set each rank's box of the output; samples and channels as in the input."""
-        out = [len(rows) for rows in self.positions]
-        self.layout = Layout((*self.source.whole[:2], *out), tuple(boxes))
-        wanted = (
-            (*box[:2], *map(_rows_read, self.positions, box[2:])) for box in boxes
-        )
-        self.wanted = Layout(self.source.whole, tuple(wanted))
-        ends = zip(self.layout.mine[2:], self.wanted.mine[2:], strict=True)
-        self.rows = [
-            rows[low:high] - first
-            for rows, ((low, high), (first, _)) in zip(
-                self.positions, ends, strict=True
-            )
-        ]
-
-    def forward(self, shard: torch.Tensor) -> torch.Tensor:
-        """The shard of the result."""
-        shard = redistribute(shard, self.source, self.wanted, self.count)
-        for dim, at in enumerate(self.rows, 2):
-            low = at.floor()
-            weight = (at - low).to(shard.device, shard.dtype)
-            before = low.long().to(shard.device)
-            after = (before + 1).clamp(max=max(0, shard.shape[dim] - 1))
-            result = shard.index_select(dim, before)
-            if weight.any():
-                each = [1] * shard.dim()
-                each[dim] = -1
-                more = shard.index_select(dim, after)
-                result = torch.lerp(result, more, weight.reshape(each))
-            shard = result
-        return shard
-
-
-def _rows_read(rows: torch.Tensor, interval: tuple[int, int]) -> tuple[int, int]:
-    """The input rows that the output rows of an interval interpolate between."""
-    at = rows[slice(*interval)]
-    if not len(at):
-        return 0, 0
-    return int(at[0].floor()), int(at[-1].ceil()) + 1
-
-
 # -- the step for a module of torch; None if it cannot be cut --------------------------
 
 
@@ -245,27 +170,3 @@ def adaptive_pool_step(
         return None
     windows = [Window(size, size // n, size // n) for size, n in pairs]
     return Pool(source, windows, out[2:], count, isinstance(module, ADAPTIVE_AVG))
-
-
-def resize_step(
-    module: Any, source: Layout, out: tuple[int, ...], count: Count
-) -> Step | None:
-    """The step for `torch.nn.Upsample`.
-
-    torch itself determines the positions of output rows: it resizes the row numbers.
-    """
-    if module.mode not in (*NEAREST, *LINEAR):
-        return None
-    scale, dims = module.scale_factor, len(out) - 2
-    if getattr(module, "recompute_scale_factor", None) or dims < 1:
-        return None
-    scales = scale if isinstance(scale, tuple | list) else (scale,) * dims
-    mode = "linear" if module.mode in LINEAR else module.mode
-    corners = {"align_corners": module.align_corners} if mode == "linear" else {}
-    rows = []
-    for size, n, by in zip(source.whole[2:], out[2:], scales, strict=True):
-        numbers = torch.arange(size, dtype=torch.float64).reshape(1, 1, -1)
-        target = {"size": n} if by is None else {"scale_factor": by}
-        at = functional.interpolate(numbers, mode=mode, **target, **corners)
-        rows.append(at.flatten())
-    return Resize(source, rows, count)

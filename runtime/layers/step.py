@@ -121,6 +121,25 @@ def permuted(layout: Layout, order: Sequence[int]) -> Layout:
     return Layout(whole, boxes)
 
 
+def scaled_boxes(source: Layout, extents: Sequence[int]) -> list[Box]:
+    """Each rank's box of an output with other spatial `extents` than its input.
+
+    Samples and channels are those of the input's box. An interval of rows is scaled
+    with the extents, and its ends are rounded up.
+    """
+    scales = list(zip(source.whole[2:], extents, strict=True))
+    return [
+        (
+            *box[:2],
+            *(
+                (-(-low * extent // size), -(-high * extent // size))
+                for (low, high), (size, extent) in zip(box[2:], scales, strict=True)
+            ),
+        )
+        for box in source.boxes
+    ]
+
+
 class Concat(Step):
     """Tensors concatenated along a dimension.
 

@@ -190,7 +190,7 @@ class Builder:
         name = call.node.name if call.module is None else str(call.node.target)
         if self.refuse:
             what = name if call.module is not None else call.function.__name__
-            raise ValueError(f"{what} ({name}) cannot be computed from shares")
+            raise ValueError(f"{what} ({name}) cannot be computed on shards")
         if dist.get_rank() == 0:
             print(f"{name}: gathered, every rank computes it", file=sys.stderr)
         inputs, count = list(layouts.values()), self._counter(call.name)

@@ -1,4 +1,4 @@
-"""A traced model on shares: a step for each call of its graph."""
+"""A traced model on shards: a step for each call of its graph."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from synth.runtime.model.trace import traced
 
 
 class Network(nn.Module):
-    """A model whose activations are shares; see `synth.parallelize`.
+    """A model whose activations are shards; see `synth.parallelize`.
 
     model: the user's, alike on all ranks (rank 0's values are taken).
     make: the planned layer for a name, a module and its input's shape, None for none.
@@ -35,7 +35,7 @@ class Network(nn.Module):
     bucket_bytes: of gradients that are summed in one message; see `Buckets`.
     ahead: layers of which Ker is on its way while one computes; its sums of dKer then
         travel while the gradients of as many are computed.
-    check_finite: look for NaN and infinity in what every step makes and in every
+    check_finite: check for NaN and infinity in what every step makes and in every
         gradient; all ranks then raise `FloatingPointError` with layer and ranks.
     """
 
@@ -91,17 +91,17 @@ class Network(nn.Module):
 
     # -- use ------------------------------------------------------------------------
 
-    def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """This rank's share of the output, from its share of the input."""
-        if share.shape != shape(self.layouts[self.input].mine):
+    def forward(self, shard: torch.Tensor) -> torch.Tensor:
+        """This rank's shard of the output, from its shard of the input."""
+        if shard.shape != shape(self.layouts[self.input].mine):
             raise ValueError(
                 f"rank {dist.get_rank()} owns an input of"
                 f" {shape(self.layouts[self.input].mine)}, but was given"
-                f" {tuple(share.shape)}; `scatter(batch)` cuts it"
+                f" {tuple(shard.shape)}; `scatter(batch)` cuts it"
             )
         self.context.wait_pending()  # what a step that broke off left on its way
         grads = torch.is_grad_enabled()
-        values = {self.input: self._looked(self.input, share)}
+        values = {self.input: self._looked(self.input, shard)}
         for step, sources in self.calls:
             for later in self.brings.get(step, ()):
                 later.prefetch()
@@ -145,7 +145,7 @@ class Network(nn.Module):
                     check_gradient(what, parameter, _nowhere)
 
     def scatter(self, batch: torch.Tensor, like: str | None = None) -> torch.Tensor:
-        """This rank's share of a whole batch, or of whole targets like the output.
+        """This rank's shard of a whole batch, or of whole targets like the output.
 
         like: "input" or "output", where the two have one shape but other owners.
         """
@@ -164,13 +164,13 @@ class Network(nn.Module):
             )
         return shard_of(batch, fits[0].mine)
 
-    def gather(self, share: torch.Tensor) -> torch.Tensor:
-        """The whole output on every rank, from the shares of all.
+    def gather(self, shard: torch.Tensor) -> torch.Tensor:
+        """The whole output on every rank, from the shards of all.
 
         Compute the loss from it alike on every rank: its gradient is taken once.
         """
         count = self.traffic.counter("move", 0, self.output)
-        whole: torch.Tensor = GatherWhole.apply(share, self.layouts[self.output], count)  # type: ignore[no-untyped-call]
+        whole: torch.Tensor = GatherWhole.apply(shard, self.layouts[self.output], count)  # type: ignore[no-untyped-call]
         return whole
 
     def received(self) -> int:
@@ -184,7 +184,7 @@ class Network(nn.Module):
         return whole_state(self.steps, self.entries, self.saved)
 
     def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Take the shares of what the user's model saved.
+        """Copy the own shards of what the user's model saved.
 
         Raises `ValueError` with the first key that differs from the model's.
         """

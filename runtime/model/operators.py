@@ -20,10 +20,9 @@ from synth.runtime.layers.pooling import (
     ADAPTIVE_AVG,
     ADAPTIVE_MAX,
     AVG_POOLS,
-    LINEAR,
     MAX_POOLS,
-    NEAREST,
 )
+from synth.runtime.layers.resize import LINEAR, NEAREST
 from synth.runtime.model.calls import MODULES, WITH_PARAMETERS, Call
 
 Kind = Literal[
@@ -182,8 +181,8 @@ def _of_module(call: Call, module: Any) -> Operator:
         and set(call.out[2:]) == {1}
     ):
         kind = "globalpool"
-    rule = RULES.get(kind)
-    fits = rule is None or rule(call, module)
+    check = MODULE_CHECKS.get(kind)
+    fits = check is None or check(call, module)
     return Operator(kind, module) if fits else GATHERED
 
 
@@ -243,7 +242,8 @@ def _resizes(call: Call, module: Any) -> bool:
     )
 
 
-RULES: dict[Kind, Callable[[Call, Any], bool]] = {
+# kind -> whether a module of this kind, with its arguments, can be computed on shards
+MODULE_CHECKS: dict[Kind, Callable[[Call, Any], bool]] = {
     "instancenorm": lambda call, module: (
         not module.track_running_stats and len(call.shapes[0]) > 2
     ),

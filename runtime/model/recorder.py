@@ -53,7 +53,7 @@ class Recorder(TorchFunctionMode):
             )
         if found[0].dim() == 0:
             raise ValueError(
-                "the model gives a single number, of which ranks have no shares;"
+                "the model gives a single number, of which ranks have no shards;"
                 " give the tensor that it is computed from"
             )
         self.graph.output(self._node(found[0]))

@@ -14,13 +14,9 @@ from synth.runtime.comm.redistribute import Count, Layout, broadcast_layout
 from synth.runtime.layers.batch_norm import BatchNorm
 from synth.runtime.layers.dropout import Dropout
 from synth.runtime.layers.group_norm import GroupNorm, LayerNorm
-from synth.runtime.layers.pooling import (
-    GlobalPool,
-    adaptive_pool_step,
-    pool_step,
-    resize_step,
-)
+from synth.runtime.layers.pooling import GlobalPool, adaptive_pool_step, pool_step
 from synth.runtime.layers.replicated_params import ReplicatedParams
+from synth.runtime.layers.resize import resize_step
 from synth.runtime.layers.step import (
     Concat,
     Elementwise,

@@ -256,7 +256,7 @@ def print_summary(
     elif most != summary.most:
         say(f"check: words differ from the plan's, {summary.most}", sys.stderr)
     else:
-        say("check: every share and every word count is as it should be")
+        say("check: every shard and every word count is as it should be")
 
 
 def break_off(world: World, context: Context, error: Exception) -> NoReturn:

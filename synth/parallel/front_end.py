@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from synth.network.graph import Network
 from synth.network.write import network_text
 from synth.parallel.fx_network import NetworkReader
-from synth.parallel.fx_rewrite import read_maps, split_joins
+from synth.parallel.fx_rewrite import bypass_flatten, split_joins
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,7 @@ def trace_model(model: nn.Module, shape: Sequence[int], name: str = "") -> Trace
     graph = traced(model, tuple(shape), dtype)
     parameters = dict(model.named_parameters())
     operators = Operators(graph, dict(model.named_modules()), {**parameters, **dict(model.named_buffers())})
-    read_maps(graph, operators)
+    bypass_flatten(graph, operators)
     reader = NetworkReader(operators, str(dtype).removeprefix("torch."), frozenset(parameters))
     network = reader.network(graph, name or type(model).__name__)
     calls = [node for node in graph.nodes if node.op == "call_module" and "layer" in node.meta]

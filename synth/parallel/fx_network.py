@@ -2,15 +2,16 @@
 
 Every node of the network has its dimensions in the order (N, C, *spatial). A model may permute them, so a
 value of the model is a node of the network and the order in which the model has its dimensions. Convolutions,
-linear layers, poolings and upsamplings are planned. Other operators stay where their first input lies. What
-cannot be computed from shards is "gathered" and lies nowhere in particular.
+linear layers, poolings and upsamplings are planned. Other operators use the layout of their first
+(elementwise: largest) input; other operands are redistributed. What cannot be computed on shards is
+"gathered" and has no layout of its own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synth.layer.layer import Layer
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from synth.runtime.model.operators import Operators
 
 Shape = tuple[int, ...]
-NORMS = ("batchnorm", "groupnorm", "instancenorm", "layernorm")
 ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "true_divide")  # nothing to plan with a number
 LONGEST = MAX_NAME - 12  # a network file adds numbers to the names of repeated blocks
 
@@ -85,9 +85,9 @@ class NetworkReader:
             case "dropout":
                 value = self._add(call, "dropout", [first.name], first.order)
             case "prelu" | "batchnorm" | "groupnorm" | "instancenorm":
-                value = self._stationary(call, kind, _straight(call.out))
+                value = self._same_layout(call, kind, _straight(call.out))
             case "layernorm":
-                value = self._stationary(call, kind, _channels_last(call.out))
+                value = self._same_layout(call, kind, _channels_last(call.out))
             case "pool" | "adaptive":
                 layer = pool_layer("pool", operator.module, call.shapes[0], call.out, self.dtype)
                 value = self._weightless(call, "pool", layer)
@@ -151,7 +151,7 @@ class NetworkReader:
         return value
 
     def _flatten(self, call: Call) -> Value | None:
-        """Positions of a map that ranks may cut cannot be flattened where they lie."""
+        """Positions of a map that ranks may cut cannot be flattened in their layout."""
         first, before = self.values[call.inputs[0]], call.shapes[0]
         if before == call.out:
             return first
@@ -175,7 +175,7 @@ class NetworkReader:
         return Value(name, order)
 
     def _elementwise(self, call: Call) -> Value | None:
-        """Stays where its largest operand lies; the other operands are brought there."""
+        """Uses the layout of its largest operand; the other operands are redistributed."""
         base = max(call.inputs, key=lambda node: math.prod(_shape(node)))
         others = [node for node in call.inputs if node is not base]
         value = self.values[base]
@@ -201,13 +201,13 @@ class NetworkReader:
         kind = "prelu" if call.word == "prelu" else "scale" if trained else "relu"
         return self._add(call, kind, [value.name], value.order, trained)
 
-    def _stationary(self, call: Call, kind: str, order: Shape) -> Value:
-        """A normalization or the like: computed where its input lies."""
+    def _same_layout(self, call: Call, kind: str, order: Shape) -> Value:
+        """A normalization or PReLU: computed in the layout of its input."""
         source = self._ordered(self.values[call.inputs[0]], order, self._name(call))
         return self._add(call, kind, [source], order, self._trained(call))
 
     def _gathered(self, call: Call) -> Value:
-        """What every rank computes from the whole, or lies as no planned layer does."""
+        """What every rank computes from the whole, or what has no planned layout."""
         name, out = self._name(call), call.out or (1,)
         sources = tuple(dict.fromkeys(self.values[node].name for node in call.inputs))
         before = self._shape_of(sources[0])
@@ -220,7 +220,7 @@ class NetworkReader:
     # -- nodes ----------------------------------------------------------------------------------------
 
     def _add(self, call: Call, kind: str, sources: Sequence[str], order: Shape, trained: int = 0) -> Value:
-        """A node that stays where its first source lies, with its shape."""
+        """A node with the layout and shape of its first source."""
         name, shape = self._name(call), self._shape_of(sources[0])
         self.nodes[name] = Node(name, kind, tuple(sources), shape, shape, trained=trained)
         what = type(call.module).__name__.lower() if call.module is not None else call.word
@@ -242,7 +242,7 @@ class NetworkReader:
         return self._detached(value.name, _permuted(whole, order), reader)
 
     def _detached(self, source: str, shape: Shape, reader: str) -> str:
-        """A node with the words of another in some shape, which lie nowhere in particular."""
+        """A node with the words of another in some shape, without a layout of its own."""
         name = self._free(f"{reader}.in")
         self.nodes[name] = Node(name, "gathered", (source,), shape, self._shape_of(source))
         self.notes[name] = "other order of dimensions"
@@ -295,8 +295,6 @@ class NetworkReader:
 
 
 def _renamed(layer: Layer, name: str) -> Layer:
-    from dataclasses import replace
-
     return replace(layer, name=name)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MOVABLE = ("elementwise", "same", "dropout")  # the same on a feature map and on its flat form
 
 
-def read_maps(graph: fx.Graph, operators: Operators) -> None:
+def bypass_flatten(graph: fx.Graph, operators: Operators) -> None:
     """Give linear layers the feature map itself where the graph flattens it for them.
 
     The ranks need not bring the positions of a map together then. Between the two there may be operators on
@@ -66,7 +66,7 @@ def split_joins(graph: fx.Graph, operators: Operators) -> None:
     for node in list(graph.nodes):
         if _joined_dim(node, operators) is None:
             continue
-        _take_apart(node, operators)
+        _merge_nested_cats(node, operators)
         for user in list(node.users)[1:]:
             with graph.inserting_before(user):
                 twin = graph.node_copy(node)
@@ -86,8 +86,8 @@ def _joined_dim(node: fx.Node, operators: Operators) -> int | None:
     return None if joined is None else joined[1]
 
 
-def _take_apart(node: fx.Node, operators: Operators) -> None:
-    """Puts the parts of a concatenation among the parts of the one that joins it."""
+def _merge_nested_cats(node: fx.Node, operators: Operators) -> None:
+    """Replaces parts that are concatenations themselves by their parts."""
     joined = operators.call(node).joined()
     assert joined is not None
     parts, dim = joined

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from synth.base.errors import InfeasibleError, SynthError, UsageError
@@ -76,11 +77,11 @@ def parallelize(
     refuse: raise `ValueError` with the name of a layer that would have to be gathered.
     bucket_bytes: size of the messages in which gradients of biases are summed during the backward pass; 0
         for one message per bias.
-    check_finite: look for NaN and infinity in all activations and gradients, with one small collective for
+    check_finite: check for NaN and infinity in all activations and gradients, with one small collective for
         each. All ranks then raise `FloatingPointError`, which names layer, tensor and ranks.
     input_gradient: whether a step makes the gradient of the batch, too. A given plan decides it by itself.
     ahead: layers of which Ker is gathered while one computes (1); sums of dKer then travel while as many
-        compute their gradients. It takes the room of so many slices more: 0 where memory was limited.
+        compute their gradients. It needs memory for as many more slices: 0 where memory was limited.
 
     Raises `UsageError` for a wrong argument, a name that no layer has, or a plan of another model,
     `InfeasibleError` where nothing fits the memory, and `ValueError` for a model that does what the ranks
@@ -154,8 +155,8 @@ def plan_model(
     """A training plan of all layers of a model together: the fewest words in layers and between them.
 
     objective: or "time", the fewest seconds on a machine: a file, or the name of a shipped one.
-    memory: bytes per process. Without a limit the passes of a layer keep what they have gathered for each
-        other; with one only dOut is kept, from backward-data to backward-filter.
+    memory: bytes per process. Without a limit the passes of a layer save what they have gathered for
+        later passes; with one only dOut is saved, by backward-data for backward-filter.
     axes: the grids split no other axes than these, but where a layer cannot use all processes so; "" for
         all axes.
     input_gradient: whether a step makes the gradient of the batch, too; else layers with nothing trained
@@ -172,8 +173,6 @@ def plan_model(
 
 
 def _planned(network: graph.Network, request: NetworkRequest, memory: int | str | None) -> NetworkPlan:
-    from dataclasses import replace
-
     limit = as_bytes(memory)
     saves = frozenset(TENSORS) if limit is None else request.saves
     request = replace(request, training=True, limit_bytes=limit, exact_procs=True, saves=saves)
@@ -274,7 +273,7 @@ class _LayerPlanner:
             return found
 
     def _free(self, layer: Layer, grid: Mapping[str, int] | None, exact: bool = True) -> Plan:
-        balance = BALANCE if grid is None else MOST_BALANCE  # a grid that is named may load ranks as it does
+        balance = BALANCE if grid is None else MOST_BALANCE  # a given grid has no work-balance limit
         return plan_layer(
             layer,
             self.ranks,

@@ -1,7 +1,7 @@
-"""Parallel input: every rank reads its own part of every sample, and nothing else.
+"""Parallel input: every rank reads its shard of every batch, and nothing else.
 
-    for share in synth.feed(net, "volumes.npy"):          # or a file.h5 with dataset="x", or raw words
-        loss = criterion(net.gather(net(share)), ...)
+    for shard in synth.feed(net, "volumes.npy"):          # or a file.h5 with dataset="x", or raw words
+        loss = criterion(net.gather(net(shard)), ...)
 
 A file holds samples as torch has them, (samples, channels, *spatial). `.npy` and raw files are mapped into
 memory, of HDF5 files the hyperslab is read, so a rank needs memory for its own words only.
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from synth.runtime.model.network import Network
 
-PATIENCE = 5.0  # seconds after which rank 0 says how far it is
-Rows = Sequence[slice]  # along one dimension: what is wanted, in order
+PROGRESS_SECONDS = 5.0  # rank 0 reports the progress of a slow batch this often
+Rows = Sequence[slice]  # along one dimension: what to read, in order
 
 
 @dataclass
@@ -109,8 +109,8 @@ def _hdf5(name: str, dataset: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a rank takes of every batch: which of its samples, and which rows of each."""
+class ShardSelection:
+    """What a rank reads of every batch: which of its samples, and which rows of each."""
 
     batch: int
     samples: Interval
@@ -119,20 +119,20 @@ class Wanted:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Of the share."""
+        """(samples, channels, *spatial) of the shard."""
         sizes = (sum(len(range(*each.indices(n))) for each in rows)
                  for rows, n in zip(self.rows, self.whole, strict=True))  # fmt: skip
         return (self.samples[1] - self.samples[0], *sizes)
 
 
-def of_network(net: Network) -> Wanted:
+def of_network(net: Network) -> ShardSelection:
     """What this rank owns of the input of a parallel network."""
     layout = net.layouts[net.input]
     samples, *rest = layout.mine
-    return Wanted(layout.whole[0], samples, tuple((slice(*each),) for each in rest), layout.whole[1:])
+    return ShardSelection(layout.whole[0], samples, tuple((slice(*each),) for each in rest), layout.whole[1:])
 
 
-def of_plan(plan: Plan, rank: int, halo: bool = False) -> Wanted:
+def of_plan(plan: Plan, rank: int, halo: bool = False) -> ShardSelection:
     """What a rank owns of In, or with `halo` the rows that its block reads of the channels that it owns.
 
     Rows that a stride skips are not read. What a transposed layer is given is Out of its nest, without halo.
@@ -151,7 +151,7 @@ def of_plan(plan: Plan, rank: int, halo: bool = False) -> Wanted:
         for axis, interval in zip(SPATIAL, spatial, strict=True)
         if axis in plan.layer.spatial_axes
     ]
-    return Wanted(plan.layer.input[0], samples, (channels, *rows), plan.layer.input[1:])
+    return ShardSelection(plan.layer.input[0], samples, (channels, *rows), plan.layer.input[1:])
 
 
 def _runs(nest: Nest, axis: str, interval: Interval) -> Rows:
@@ -177,7 +177,7 @@ def feed(
     shape: Sequence[int] | None = None,
     dtype: str | None = None,
 ) -> Feed:
-    """The shares of this rank, batch after batch, of a file of samples.
+    """The shards of this rank, batch after batch, of a file of samples.
 
     target: a network of `parallelize`, or the plan of one layer: then for `rank` (this one), with its `halo`.
     order: samples in the order of the epoch, alike on all ranks; as they lie in the file by default. A rest
@@ -190,21 +190,23 @@ def feed(
         file if isinstance(file, Samples) else open_samples(file, dataset=dataset, shape=shape, dtype=dtype)
     )
     if isinstance(target, Plan):
-        wanted = of_plan(target, _rank() if rank is None else rank, halo)
+        selection = of_plan(target, _rank() if rank is None else rank, halo)
         word = target.nest.dtype
     else:
         if halo or rank is not None:
             raise UsageError("halo and rank are for the plan of one layer; a network fetches its own halo")
-        wanted, word = of_network(target), str(target.dtype).removeprefix("torch.")
-    if samples.shape[1:] != wanted.whole:
+        selection, word = of_network(target), str(target.dtype).removeprefix("torch.")
+    if samples.shape[1:] != selection.whole:
         raise InputError(
-            f"{samples.name}: samples are {samples.shape[1:]}, but {wanted.whole} are planned; "
+            f"{samples.name}: samples are {samples.shape[1:]}, but {selection.whole} are planned; "
             "plan for this shape"
         )
     places = range(samples.shape[0]) if order is None else order
-    if len(places) < wanted.batch:
-        raise InputError(f"{samples.name}: {len(places)} samples fill no batch of {wanted.batch}; plan fewer")
-    return Feed(samples, wanted, places, word)
+    if len(places) < selection.batch:
+        raise InputError(
+            f"{samples.name}: {len(places)} samples fill no batch of {selection.batch}; plan fewer"
+        )
+    return Feed(samples, selection, places, word)
 
 
 def _rank() -> int:
@@ -215,39 +217,44 @@ def _rank() -> int:
 
 @dataclass
 class Feed:
-    """Shares, one for each whole batch; the next one is read while this one is used."""
+    """Shards, one for each whole batch; the next one is read while this one is used."""
 
     samples: Samples
-    wanted: Wanted
+    selection: ShardSelection
     order: Sequence[int]
     dtype: str
 
     def __len__(self) -> int:
         """Batches."""
-        return len(self.order) // self.wanted.batch
+        return len(self.order) // self.selection.batch
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        """Shares of torch's own layout, (samples, channels, *spatial)."""
+        """Shards in torch's own layout, (samples, channels, *spatial)."""
         with ThreadPoolExecutor(1) as reader:
-            coming = reader.submit(self.share, 0) if len(self) else None
+            next_batch = reader.submit(self.shard, 0) if len(self) else None
             for step in range(len(self)):
-                assert coming is not None
-                share = coming.result()
-                coming = reader.submit(self.share, step + 1) if step + 1 < len(self) else None
-                yield share
+                assert next_batch is not None
+                shard = next_batch.result()
+                next_batch = reader.submit(self.shard, step + 1) if step + 1 < len(self) else None
+                yield shard
 
-    def share(self, step: int) -> torch.Tensor:
-        """What this rank takes of one batch."""
+    def shard(self, step: int) -> torch.Tensor:
+        """This rank's shard of one batch."""
         import torch
 
-        low, high = (step * self.wanted.batch + end for end in self.wanted.samples)
-        result = torch.empty(self.wanted.shape, dtype=getattr(torch, self.dtype))
-        begin = said = time.monotonic()
+        low, high = (step * self.selection.batch + end for end in self.selection.samples)
+        result = torch.empty(self.selection.shape, dtype=getattr(torch, self.dtype))
+        begin = last_report = time.monotonic()
         for place, index in enumerate(range(low, high)):
-            part = self.samples.read(self.order[index], self.wanted.rows)
+            part = self.samples.read(self.order[index], self.selection.rows)
             result[place] = torch.from_numpy(part)[0]
-            if time.monotonic() - said > PATIENCE and _rank() == 0:
-                said = time.monotonic()
-                told = f"{place + 1} of {high - low} samples, {show_bytes(self.samples.bytes_read)} in all"
-                print(f"{self.samples.name}: batch {step}: {told}, {said - begin:.0f} s", file=sys.stderr)
+            if time.monotonic() - last_report > PROGRESS_SECONDS and _rank() == 0:
+                last_report = time.monotonic()
+                progress = (
+                    f"{place + 1} of {high - low} samples, {show_bytes(self.samples.bytes_read)} in all"
+                )
+                print(
+                    f"{self.samples.name}: batch {step}: {progress}, {last_report - begin:.0f} s",
+                    file=sys.stderr,
+                )
         return result

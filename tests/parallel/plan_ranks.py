@@ -148,7 +148,7 @@ def buckets(case: str) -> dict[str, Any]:
         layer = getattr(net.steps[step], "module", None)
         bias = getattr(whole.get_submodule(key), "bias", None)
         if isinstance(layer, DistributedLayer) and bias is not None:
-            ((low, high),) = layer.channels(layer.at)
+            ((low, high),) = layer.channels_of(layer.output.mine)
             torch.testing.assert_close(layer.bias.grad, bias.grad[low:high])
     return {"messages": messages, "words": words, "shared": shared, "groups": len(groups)}
 

@@ -111,7 +111,7 @@ def test_nan_in_a_gradient_is_named(layer: str, said: str, tmp_path: Path) -> No
 def test_refusals_name_the_layer(tmp_path: Path) -> None:
     outcome = told(tmp_path, "refusals", "odd")
     for said in (
-        "norm (norm) cannot be computed from shares",
+        "norm (norm) cannot be computed on shards",
         "plan names the layer nothing, which the model does not have",
         "there is no strategy 'best'",
         "the model is asked for 3 ranks, but 4 run; start as many",

@@ -132,7 +132,7 @@ def test_wrong_files_and_arguments(tmp_path: Path) -> None:
 def test_rank_0_says_how_far_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synth.parallel.sharded_input.PATIENCE", -1.0)
+    monkeypatch.setattr("synth.parallel.sharded_input.PROGRESS_SECONDS", -1.0)
     np.save(tmp_path / "x.npy", np.zeros((4, 16, 8, 8), np.float32))
     list(synth.feed(_plan(SMALL, PerAxis()), tmp_path / "x.npy"))
     assert "batch 0: 4 of 4 samples, 16 KiB in all" in capsys.readouterr().err

@@ -169,7 +169,7 @@ CASES: list[tuple[nn.Module, str]] = [
     (Does(standardized), "the model computes a tensor of (8, 8, 3, 3) from conv.weight; a function of a"),
     (Does(scaled_twice), "the model computes a tensor of (8, 1, 1) from scale; a function of a parameter is"),
     (Does(lambda self, x: x + torch.ones(8)), "makes a tensor of (8,) by itself; register it as a buffer"),
-    (Does(lambda self, x: x.mean()), "the model gives a single number, of which ranks have no shares; give"),
+    (Does(lambda self, x: x.mean()), "the model gives a single number, of which ranks have no shards; give"),
 ]
 
 

@@ -128,7 +128,7 @@ def test_plan_emit_and_emitted_programs_work_beside_such_folders(environment: Pa
     assert "grid" in ran(project, [synth, "plan", "layer.yaml", "--procs", "4"])
     assert "grid" in ran(project, [python, "-m", "synth", "plan", "layer.yaml", "--procs", "4"])
     ran(project, [synth, "emit", "layer.yaml", "--procs", "1", "-o", "alone.py"])
-    assert "check: every share" in ran(project, [python, "alone.py", "--check"])
+    assert "check: every shard" in ran(project, [python, "alone.py", "--check"])
     flags = ["--procs", "4", "--pass", "training", "--module", "-o", "module.py"]
     ran(project, [python, "-m", "synth", "emit", "layer.yaml", *flags])
     ran(project, [python, "-c", "import module; print(module.layer)"])

@@ -298,4 +298,4 @@ def test_without_a_launcher_a_program_is_alone(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "check: every share" in done.stdout
+    assert "check: every shard" in done.stdout

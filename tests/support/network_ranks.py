@@ -210,7 +210,7 @@ def sharded_loss(case: str) -> dict[str, float]:
         bias = getattr(whole.get_submodule(name), "bias", None)
         layer = getattr(net.steps[key], "module", None)
         if bias is not None and hasattr(layer, "program"):
-            ((low, high),) = layer.channels(layer.at)
+            ((low, high),) = layer.channels_of(layer.output.mine)
             differences[name] = near(layer.bias.grad, bias.grad[low:high])
     return differences
 

@@ -31,7 +31,7 @@ const group = (tensor, p) => lines(p, D.lacks[tensor]).map(rankOf);
 const partsOf = (tensor, p) => {
   let index = member(tensor, p);
   const found = {};
-  for (const [dim, parts] of [...D.shares[tensor]].reverse()) { found[dim] = [parts, index % parts]; index = Math.floor(index / parts); }
+  for (const [dim, parts] of [...D.shard_cuts[tensor]].reverse()) { found[dim] = [parts, index % parts]; index = Math.floor(index / parts); }
   return found;
 };
 const owned = (tensor, p) => {
@@ -61,7 +61,7 @@ const carried = (tensor, p) => {
     return meet([low, Math.max(low, high)], need[i]);
   });
 };
-const rowsShared = D.shares.In.some(([dim]) => SPATIAL.includes(dim));
+const rowsShared = D.shard_cuts.In.some(([dim]) => SPATIAL.includes(dim));
 const neighbours = p => {
   const mine = carried("In", p);
   if (volume(mine) === volume(overlap(mine, owned("In", p)))) return [];
@@ -77,7 +77,7 @@ const tileOf = (p, step) => {
       const [parts, part] = partsOf(tensor, p)[name];
       return sum + Math.floor(part * count / parts);
     };
-    block[name] = cut(block[name], count, D.skewed[step.pass].reduce(begin, index) % count);
+    block[name] = cut(block[name], count, D.rotation[step.pass].reduce(begin, index) % count);
   }
   return block;
 };
@@ -91,7 +91,7 @@ const wordsIn = (p, step) => step.moves.map(([tensor, kind]) => {
 });
 const uses = (tensor, p, step) => volume(overlap(carried(tensor, p), regionOf(tensor, p, step))) > 0;
 const sends = (tensor, p, step) => {
-  if (step.phase !== "loop" || !D.skewed[step.pass].includes(tensor)) return uses(tensor, p, step);
+  if (step.phase !== "loop" || !D.rotation[step.pass].includes(tensor)) return uses(tensor, p, step);
   const [name] = Object.keys(step.tile), panels = D.counts[step.pass][axis[name]];  // all are used equally often
   return volume(carried(tensor, p)) > 0 && (size(tensor) > panels || !uses(tensor, p, step));
 };
