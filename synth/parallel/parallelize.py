@@ -35,7 +35,7 @@ from synth.parallel.layer_plans import LayerPlans, plans_of_model
 from synth.parallel.torch_layers import layer_of
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
-from synth.search.strategies import STRATEGIES
+from synth.search.strategies import strategy_named
 
 if TYPE_CHECKING:
     from torch import nn
@@ -262,7 +262,7 @@ class _LayerPlanner:
 
     def _plan(self, layer: Layer, how: Mapping[str, int] | str | None) -> Plan:
         if isinstance(how, str):
-            how = _pinned(how)
+            how = strategy_named(how).fixed
         try:
             return self._free(layer, how)
         except (InfeasibleError, UsageError) as error:
@@ -284,12 +284,3 @@ class _LayerPlanner:
             pass_="training",
             gradients=("in", "ker") if layer.name in self.inner else ("ker",),
         )
-
-
-def _pinned(name: str) -> dict[str, int]:
-    """The axes that a strategy does not cut."""
-    for strategy in STRATEGIES:
-        if strategy.name == name:
-            return {axis: 1 for axis in "bgdhwck" if axis not in strategy.axes}
-    names = ", ".join(strategy.name for strategy in STRATEGIES)
-    raise UsageError(f"there is no strategy {name!r}; the strategies are {names}")

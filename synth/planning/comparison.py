@@ -1,19 +1,37 @@
-"""The named strategies of the literature on the layer of a plan, under the plan's objective."""
+"""The named strategies of the literature on the layer of a plan, under the plan's objective.
+
+A strategy that exceeds the work balance or the memory limit is reported with its cost and marked as not
+feasible.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from synth.base.errors import InfeasibleError
-from synth.layer.axes import AXES, ROW_MAJOR, Tensor
+from synth.layer.axes import AXES, ROW_MAJOR, PerAxis, Tensor
 from synth.machine.hierarchy import Machine
-from synth.search.branch_and_bound import Request
-from synth.search.fastest import Fastest, fastest
-from synth.search.strategies import STRATEGIES, Alternative, Strategy, alternatives, free_axes
+from synth.search.branch_and_bound import Optimum, Request, search_or_none
+from synth.search.fastest import fastest
+from synth.search.grids import work_cap
+from synth.search.strategies import STRATEGIES, Strategy
 
 if TYPE_CHECKING:
     from synth.planning.plan import Plan
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """The best plan of a strategy on a layer, or the reason why there is none."""
+
+    name: str
+    grid: PerAxis | None
+    words: int | None
+    used_bytes: int | None
+    feasible: bool
+    why: str = ""  # why it is not feasible
+    seconds: float | None = None  # on the plan's machine, for objective time only
 
 
 def compare(plan: Plan) -> list[Alternative]:
@@ -24,63 +42,112 @@ def compare(plan: Plan) -> list[Alternative]:
     A strategy that exceeds the memory limit is shown without the limit, and marked; 3D takes all the memory
     that it can use.
     """
-    request = search_request(plan)
-    if plan.timed:
-        known = _Found(plan.timed[0])
-        return [_fastest_alternative(plan, request, known, strategy) for strategy in STRATEGIES]
-    return alternatives(request, plan.work.size if plan.least_work is None else plan.least_work)
+    searches = _Searches(plan)
+    return [_alternative(strategy, searches) for strategy in STRATEGIES]
 
 
-def search_request(plan: Plan) -> Request:
-    """The search that a plan answers, with no part of the grid fixed and any stationary tensor."""
+def unpinned_request(plan: Plan) -> Request:
+    """The search that a plan answers, with any grid, any stationary tensor and idle processes allowed."""
     return Request(
         plan.nest,
         plan.procs,
         plan.limit_words,
         balance=plan.balance,
-        exact=plan.exact_procs,
         pass_=plan.task,
         transposed=plan.layer.transposed,
         gradients=plan.gradients,
     )
 
 
-class _Found:
-    """Requests that were answered: strategies that may split the same axes share their fastest plan."""
+def _alternative(strategy: Strategy, searches: _Searches) -> Alternative:
+    request = replace(searches.request, fixed=strategy.fixed)
+    if strategy.stationary:
+        request = replace(request, stationary=(strategy.stationary,))
+    free = replace(request, limit_words=None)
+    within_memory = None if strategy.name == "3D" else searches.best(request)  # 3D has no memory limit
+    found = within_memory or searches.best(free)
+    if found:
+        fits = request.limit_words is None or found.used_words <= request.limit_words
+        why = "" if fits else "needs more than the memory limit"
+    else:
+        found, load = searches.overloaded(free)
+        if found is None:
+            return Alternative(strategy.name, None, None, None, False, "no such grid")
+        why = f"{load:.2f} times the least work of any grid"
+    used_bytes = found.used_words * request.nest.word_bytes
+    return Alternative(strategy.name, found.grid, found.words, used_bytes, not why, why, found.seconds)
 
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.known: dict[tuple[str, tuple[Tensor, ...], int | None], Fastest | None] = {}
 
-    def plan(self, request: Request) -> Fastest | None:
-        key = free_axes(request), tuple(request.stationary), request.limit_words
+@dataclass(frozen=True)
+class _Best:
+    """The best plan that a search found: its grid, words and seconds (objective time only)."""
+
+    grid: PerAxis
+    words: int  # the most that a process receives
+    used_words: int  # of memory, per process
+    seconds: float | None = None
+
+
+class _Searches:
+    """The searches of one comparison. Strategies that may split the same axes of a layer share results."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.least_work = plan.work.size if plan.least_work is None else plan.least_work  # w*, in iterations
+        self.request = unpinned_request(plan)
+        if not plan.timed:
+            self.request = replace(self.request, most_work=work_cap(self.least_work, plan.balance))
+        self.known: dict[tuple[str, tuple[Tensor, ...], int | None], _Best | None] = {}
+        self.grids: dict[str, PerAxis] = {}  # free axes -> the grid with the fewest words in unlimited memory
+
+    def best(self, request: Request) -> _Best | None:
+        """The best plan of a request within its work balance and memory, or None."""
+        key = _free_axes(request), request.stationary, request.limit_words
         if key not in self.known:
-            try:
-                self.known[key] = fastest(request, self.machine)
-            except InfeasibleError:
-                self.known[key] = None
+            timed = self.plan.timed
+            self.known[key] = self._fastest(request, timed[0]) if timed else self._fewest_words(request)
         return self.known[key]
 
+    def overloaded(self, request: Request) -> tuple[_Best | None, float]:
+        """(the plan with the least work, its work as a multiple of w*), where none keeps the balance.
 
-def _fastest_alternative(plan: Plan, request: Request, known: _Found, strategy: Strategy) -> Alternative:
-    fixed: dict[str, int] = {axis: 1 for axis in AXES if axis not in strategy.axes}
-    within = replace(request, fixed=fixed, exact=False)
-    if strategy.stationary:
-        within = replace(within, stationary=(strategy.stationary,))
-    found = None if strategy.name == "3D" else known.plan(within)
-    found = found or known.plan(replace(within, limit_words=None))
-    if found is None:
-        return Alternative(strategy.name, None, None, None, False, "no such grid")
-    first, *later = found.pass_plans
-    made = replace(plan, grid=found.grid, first=first, later=tuple(later), order=ROW_MAJOR)
-    limit = plan.limit_words
-    why = "" if limit is None or made.used_words <= limit else "needs more than the memory limit"
-    return Alternative(
-        strategy.name,
-        found.grid,
-        made.words["total"],
-        made.used_bytes,
-        not why,
-        why,
-        found.seconds,
-    )
+        The plan is None if no grid exists, and for objective time, which restricts no work balance.
+        """
+        found = None
+        if not self.plan.timed:
+            found = search_or_none(replace(request, most_work=None, balance=0.0))
+        return (_best_of(found), found.work / self.least_work) if found else (None, 0.0)
+
+    def _fewest_words(self, request: Request) -> _Best | None:
+        """The plan with the fewest received words.
+
+        Without a memory limit, the words of a grid do not depend on the stationary tensor. One search over
+        the grids is then enough for all stationary tensors.
+        """
+        axes = _free_axes(request)
+        if request.limit_words is None and axes in self.grids:
+            request = replace(request, fixed=self.grids[axes]._asdict())
+        found = search_or_none(request)
+        if found and request.limit_words is None:
+            self.grids[axes] = found.grid
+        return _best_of(found) if found else None
+
+    def _fastest(self, request: Request, machine: Machine) -> _Best | None:
+        """The plan with the least time on a machine."""
+        try:
+            found = fastest(request, machine)
+        except InfeasibleError:
+            return None
+        first, *later = found.pass_plans
+        made = replace(self.plan, grid=found.grid, first=first, later=tuple(later), order=ROW_MAJOR)
+        return _Best(found.grid, made.words["total"], made.used_words, found.seconds)
+
+
+def _best_of(found: Optimum) -> _Best:
+    return _Best(found.grid, found.tiling.words, found.tiling.used_words)
+
+
+def _free_axes(request: Request) -> str:
+    """The axes with extent > 1 that a request may split."""
+    sizes = request.nest.extents._asdict()
+    return "".join(axis for axis in AXES if axis not in request.fixed and sizes[axis] > 1)

@@ -66,14 +66,25 @@ def plan(
 
 
 def derive(request: PlanRequest) -> Plan:
-    """The plan of a request. Raises `UsageError`, `InputError` and `InfeasibleError` as `plan` does."""
+    """The plan of a request. Raises `UsageError`, `InputError` and `InfeasibleError` as `plan` does.
+
+    The stages, named as in `--stop-after`, and the value of each:
+
+        layer         `Layer`, read and checked
+        nest          `Nest`, the loop nest of the layer
+        optimum       `Decision`, the best grid and pass plans
+        grid          `PerAxis`, the processes along each axis
+        distribution  `Distribution`, who works on what and owns what
+        schedule      the pass plans, one `PassPlan` per pass; `schedule.pass_program` is the tree of each
+        plan          `Plan`, all decisions
+    """
     layer = read_layer(request)
     nest = layer.nest
     optimum = find_optimum(request, layer)
     grid = optimum.grid
     distribution = distribute(nest, grid, request.order)
-    schedule = optimum.pass_plans
-    return make_plan(request, layer, optimum, distribution, schedule)
+    pass_plans = optimum.pass_plans
+    return make_plan(request, layer, optimum, distribution, pass_plans)
 
 
 # -- the stages ---------------------------------------------------------------------------------------
@@ -131,10 +142,10 @@ def make_plan(
     layer: Layer,
     optimum: Decision,
     distribution: Distribution,
-    schedule: tuple[PassPlan, ...],
+    pass_plans: tuple[PassPlan, ...],
 ) -> Plan:
     """The plan: every decision, and the name of the algorithm that they amount to."""
-    first, *later = schedule
+    first, *later = pass_plans
     free = _is_unrestricted(request, optimum)
     return Plan(
         layer,
@@ -150,14 +161,16 @@ def make_plan(
         timed=optimum.timed,
         algorithm=None
         if free
-        else algorithm_name(layer, request.procs, distribution, schedule),  # None: 2D or 3D
+        else algorithm_name(layer, request.procs, distribution, pass_plans),  # None: 2D or 3D
     )
 
 
 def _is_unrestricted(request: PlanRequest, optimum: Decision) -> bool:
     """Whether the search was for the fewest words, with any memory and grid: then no grid moves fewer."""
-    own = request.grid or request.strategy or request.panels is not None or request.stationary != "auto"
-    return request.objective == "words" and optimum.limit_bytes is None and not own
+    restricted = (
+        request.grid or request.strategy or request.panels is not None or request.stationary != "auto"
+    )
+    return request.objective == "words" and optimum.limit_bytes is None and not restricted
 
 
 # -- the search ---------------------------------------------------------------------------------------
@@ -188,9 +201,9 @@ def _fastest(query: Request, machine: Machine, limit_bytes: int | None) -> Decis
 def search_request(request: PlanRequest, layer: Layer, limit_bytes: int | None) -> Request:
     """The request as the search understands it: memory in words, the passes of the nest."""
     strategy = request.named_strategy
-    fixed = {axis: 1 for axis in AXES if strategy and axis not in strategy.axes} | dict(request.grid or {})
-    own = strategy.stationary if strategy else None
-    stationary: tuple[Tensor, ...] = (own,) if own else STATIONARY
+    fixed = (strategy.fixed if strategy else {}) | dict(request.grid or {})
+    required_stationary = strategy.stationary if strategy else None
+    stationary: tuple[Tensor, ...] = (required_stationary,) if required_stationary else STATIONARY
     if request.stationary != "auto":
         stationary = tuple(tensor for tensor in STATIONARY if tensor.lower() == request.stationary)
     limit_words = None if limit_bytes is None else limit_bytes // layer.nest.word_bytes

@@ -138,7 +138,10 @@ class Plan:
 
     @cached_property
     def overlap(self) -> bool:
-        """Whether the sums of the first gradient travel while the second one is computed; see `overlaps`."""
+        """Whether the sums of the first gradient are reduced while the second gradient is computed.
+
+        See `training_memory.reduction_overlaps`.
+        """
         return self._overlaps(self.limit_words)
 
     def _overlaps(self, limit_words: int | None) -> bool:

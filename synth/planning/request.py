@@ -17,24 +17,17 @@ from synth.base.units import as_bytes
 from synth.base.work_balance import BALANCE, check_balance
 from synth.layer.axes import AXES, Tensor
 from synth.layer.passes import GRADIENTS, TASKS
+from synth.search.strategies import Strategy, strategy_named
 
 if TYPE_CHECKING:
     from synth.layer.layer import Layer
-    from synth.search.strategies import Strategy
 
 Objective = Literal["words", "time", "paper"]
 Stationary = Literal["auto", "out", "in", "ker"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 STATIONARY: tuple[Stationary, ...] = get_args(Stationary)
-STAGES = (
-    "layer",
-    "nest",
-    "optimum",
-    "grid",
-    "distribution",
-    "schedule",
-    "plan",
-)  # of `derive`, for `--stop-after`
+# The stages of `derive`, for `--stop-after`.
+STAGES = ("layer", "nest", "optimum", "grid", "distribution", "schedule", "plan")
 MOST_PROCS = 2**30
 MOST_PANELS = 2**40
 
@@ -193,14 +186,7 @@ class PlanRequest:
     @property
     def named_strategy(self) -> Strategy | None:
         """The strategy that `strategy` names. Raises `UsageError` for an unknown name."""
-        if self.strategy is None:
-            return None
-        from synth.search.strategies import STRATEGIES  # the search imports numpy
-
-        known = {each.name: each for each in STRATEGIES}
-        if self.strategy not in known:
-            raise UsageError(f"strategy is {self.strategy!r}; it must be one of {', '.join(known)}")
-        return known[self.strategy]
+        return None if self.strategy is None else strategy_named(self.strategy)
 
     def command_line(self, command: str = "plan") -> list[str]:
         """The words of the `synth` command that makes this request; what has its default is left out.

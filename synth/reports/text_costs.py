@@ -9,8 +9,7 @@ from synth.base.units import show_bytes, show_words
 from synth.layer.axes import LACKS, ROW_MAJOR, TENSORS
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import group_of
-from synth.planning.comparison import compare
-from synth.search.strategies import Alternative
+from synth.planning.comparison import Alternative, compare
 
 if TYPE_CHECKING:
     from synth.planning.plan import Plan

@@ -8,15 +8,14 @@ candidate and refines it to the next kind:
     Distribution   the same grid; the bound is that of a few heavily loaded processes
     Optimum        the grid with its best pass plans and their exact words
 
-The first `Optimum` that the search takes is the result. Ties go to the least work, then to the fewest idle
-processes, then to few parts along c, w, h, d and k, in this order.
+The first `Optimum` that the search takes is the result. Among grids with equal words, the first in the order
+of `grid_ranges.key_of` is taken.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -30,7 +29,7 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.memory_bound import LeastMemory
 from synth.schedule.pass_plan import PassPlan
 from synth.search.grid_ranges import Key, Range, Ranges
-from synth.search.grids import Space, work_cap
+from synth.search.grids import Space, no_grid, work_cap
 from synth.search.heavy_processes import heavy_words
 from synth.search.tiling_search import TilingChoice, choose_tiling
 from synth.search.training_step import choose_training_tilings
@@ -138,18 +137,7 @@ class _Search:
     def _least_work(self) -> int:
         least = self.space.least_work
         if least is None:
-            pinned = ", ".join(f"{axis}={n}" for axis, n in self.request.fixed.items())
-            within = f" with {pinned}" if pinned else ""
-            needed = math.prod(self.request.fixed.values())
-            if needed > self.procs:
-                raise InfeasibleError(
-                    f"no grid of at most {self.procs} processes exists{within}; "
-                    f"take at least {needed} processes or free a part of --grid"
-                )
-            raise InfeasibleError(
-                f"no grid of exactly {self.procs} processes exists{within} for {self.nest}; "
-                f"allow idle processes (leave out --exact-procs) or take another number"
-            )
+            raise no_grid(self.space)
         return least
 
     def run(self) -> Optimum | None:

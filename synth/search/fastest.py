@@ -23,7 +23,7 @@ from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import ONES, PassPlan
 from synth.schedule.training_memory import unused_resident_words
 from synth.search.branch_and_bound import Request
-from synth.search.grids import Space, all_grids
+from synth.search.grids import Space, all_grids, no_grid
 from synth.search.training_step import pass_templates, preferred_orders, reuse_choices
 
 SLACK = 0.02  # more panels must be faster by this fraction, which is the accuracy of the time model
@@ -55,11 +55,10 @@ def fastest(request: Request, machine: Machine) -> Fastest:
     plan without inner tiles fits the memory.
     """
     nest, space = request.nest, Space(request.nest, request.procs, request.fixed, request.exact)
+    least_work = space.least_work
+    if least_work is None:
+        raise no_grid(space)
     grids = sorted((bound(request, machine, grid), grid) for grid in _grids(request))
-    if not grids:
-        raise InfeasibleError(
-            f"no grid of exactly {request.procs} processes exists for {nest}; allow idle ones"
-        )
     best: tuple[float, Footprints, TimedPasses] | None = None
     for least, grid in grids:
         if best and least >= best[0]:
@@ -80,7 +79,7 @@ def fastest(request: Request, machine: Machine) -> Fastest:
     orders = distinct_orders(footprints.grid, ORDERS)
     seconds, order = min((_seconds(request, machine, footprints, o), i) for i, o in enumerate(orders))
     pass_plans, times = tuple(zip(*timed, strict=True))
-    return Fastest(footprints.grid, pass_plans, times, space.least_work or 1, orders[order], seconds)
+    return Fastest(footprints.grid, pass_plans, times, least_work, orders[order], seconds)
 
 
 def _seconds(request: Request, machine: Machine, footprints: Footprints, order: Order) -> float:

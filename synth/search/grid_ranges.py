@@ -13,20 +13,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from synth.layer.axes import AXES, SPATIAL, TENSORS, PerAxis, Tensor
+from synth.layer.axes import AXES, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.window import Window
 from synth.search.grids import Space
 
 EDGES = 4096  # the most cuts near the edges whose overlaps are computed one by one
 ONCE: Mapping[Tensor, int] = dict.fromkeys(TENSORS, 1)
 
-Key = tuple[int, int, tuple[int, ...]]  # (work, idle processes, counts in a fixed order)
+TIES: tuple[Axis, ...] = ("c", "w", "h", "d", "k", "g", "b")  # few parts along c first, then along w, ...
+Key = tuple[int, int, tuple[int, ...]]  # (work, idle processes, counts in the order `TIES`)
 
 
 def key_of(work: int, idle: int, parts: PerAxis) -> Key:
-    """The order among grids with equal received words. The smallest key is the best."""
-    order = (parts.c, parts.w, parts.h, parts.d, parts.k, parts.g, parts.b)
-    return work, idle, order
+    """The order among grids with equal received words. The smallest key is the best.
+
+    The least work comes first, then the fewest idle processes, then few parts along the axes of `TIES`.
+    """
+    return work, idle, tuple(getattr(parts, axis) for axis in TIES)
 
 
 def shared_rows(window: Window, parts: int) -> int:

@@ -20,6 +20,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from synth.base.arithmetic import divisors
+from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES, X_AXES, Axis, PerAxis
 from synth.layer.nest import Nest
 
@@ -154,6 +155,22 @@ class Space:
 def work_cap(least_work: int, balance: float) -> int:
     """The most iterations of a process: (1 + balance)·w*, with the decimal value of `balance`."""
     return least_work + int(Fraction(str(balance)) * least_work)
+
+
+def no_grid(space: Space) -> InfeasibleError:
+    """The error of a space without grids: too many fixed parts, or no grid of exactly `procs` processes."""
+    pinned = ", ".join(f"{axis}={n}" for axis, n in space.fixed.items())
+    within = f" with {pinned}" if pinned else ""
+    needed = math.prod(space.fixed.values())
+    if needed > space.procs:
+        return InfeasibleError(
+            f"no grid of at most {space.procs} processes exists{within}; "
+            f"take at least {needed} processes or free a part of --grid"
+        )
+    return InfeasibleError(
+        f"no grid of exactly {space.procs} processes exists{within} for {space.nest}; "
+        f"allow idle processes (leave out --exact-procs) or take another number"
+    )
 
 
 def all_grids(space: Space, procs: int) -> list[PerAxis]:

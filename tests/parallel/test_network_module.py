@@ -113,7 +113,7 @@ def test_refusals_name_the_layer(tmp_path: Path) -> None:
     for said in (
         "norm (norm) cannot be computed on shards",
         "plan names the layer nothing, which the model does not have",
-        "there is no strategy 'best'",
+        "strategy is 'best'; it must be one of data, spatial",
         "the model is asked for 3 ranks, but 4 run; start as many",
     ):
         assert f"refused: {said}" in outcome.output[0]

@@ -22,7 +22,7 @@ from synth.machine.layer_time import LayerTimer
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.training_memory import training_memory
-from synth.search.branch_and_bound import Request
+from synth.search.branch_and_bound import Request, search
 from synth.search.fastest import SLACK, Fastest, bound, fastest
 from synth.search.grids import Space, all_grids
 
@@ -117,6 +117,22 @@ def test_memory_and_fixed_grids() -> None:
     with pytest.raises(InfeasibleError, match="fits the memory"):
         fastest(Request(nest, 16, limit_words=1000), LASSEN)
     assert free.seconds <= fastest(Request(nest, 16, fixed={"b": 8}), LASSEN).seconds
+
+
+def test_a_grid_of_too_many_processes_is_refused_as_for_words() -> None:
+    nest = load_layer(EXAMPLES / "conv.yaml").nest
+    for pinned, exact, said in (
+        ({"b": 8}, False, "^no grid of at most 4 processes exists with b=8; take at least 8 processes or "),
+        (
+            {"b": 3},
+            True,
+            "^no grid of exactly 4 processes exists with b=3 for Nb=32 .*; allow idle processes ",
+        ),
+    ):
+        request = Request(nest, 4, fixed=pinned, exact=exact)
+        for find in (search, lambda asked: fastest(asked, LASSEN)):
+            with pytest.raises(InfeasibleError, match=said):
+                find(request)
 
 
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,12 +9,12 @@ from hypothesis_problems import layers
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES
 from synth.layer.layer import Layer
-from synth.planning.comparison import compare
+from synth.planning.comparison import Alternative, compare
 from synth.planning.derive import plan
 from synth.planning.plan import Plan
 from synth.reports.text import report
 from synth.search.fastest import SLACK
-from synth.search.strategies import STRATEGIES, Alternative
+from synth.search.strategies import STRATEGIES
 
 NAMES = [strategy.name for strategy in STRATEGIES]
 CONV4 = Layer.conv2d([32, 256, 14, 14], 256, 3, padding=1)
