@@ -114,7 +114,7 @@ def _bands(plan: Plan, curve: Sequence[TradeoffPoint], x: Scale) -> Iterable[str
     least = x(plan.nest.total_words / plan.procs * size)
     if least > x.start:
         yield f'<rect class="never" x="{x.start}" y="{TOP}" width="{least - x.start:.1f}" height="{high}"/>'
-        yield _text((x.start + least) / 2, HIGH - BOTTOM - 8, "shares do not fit", "tick")
+        yield _text((x.start + least) / 2, HIGH - BOTTOM - 8, "shards do not fit", "tick")
 
 
 def _staircase(curve: Sequence[TradeoffPoint], x: Scale, y: Scale, size: int) -> str:

@@ -269,7 +269,7 @@ def test_a_partial_share_in_a_rotated_schedule() -> None:
         )
         return replace(each, moves=(replace(first, box=half), *rest))
 
-    with pytest.raises(PanelMissing, match=r"^rank \d is to send Ker .* but shares travel whole"):
+    with pytest.raises(PanelMissing, match=r"^rank \d is to send Ker .* but shards move whole"):
         verify(tampered(schedule, edit))
 
 
@@ -330,7 +330,7 @@ def test_a_word_with_two_owners(tensor: Tensor) -> None:
 
 
 def test_words_other_than_planned() -> None:
-    """Other shares are other words: planned for the one, interpreted with the other."""
+    """Other shards are other words: planned for the one, interpreted with the other."""
 
     @dataclass(frozen=True)
     class Otherwise(Distribution):
