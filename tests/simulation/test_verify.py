@@ -340,8 +340,8 @@ def test_words_other_than_planned() -> None:
     @dataclass(frozen=True)
     class Uneven(Distribution):
         @property
-        def shares(self) -> dict[Tensor, ShardCut]:  # type: ignore[override]
-            return {**Distribution(self.nest, self.grid).shares, "Ker": (("c", 2),)}
+        def shard_cuts(self) -> dict[Tensor, ShardCut]:  # type: ignore[override]
+            return {**Distribution(self.nest, self.grid).shard_cuts, "Ker": (("c", 2),)}
 
     d = Distribution(Nest(PerAxis(b=2, c=5, k=8), *[Window(1)] * 3), PerAxis(b=2))
     with pytest.raises(WordsFault, match=r"of ker, but \d+ are planned"):
