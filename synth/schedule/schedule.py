@@ -75,9 +75,9 @@ class Schedule:
 
     @property
     def rotation_text(self) -> str:
-        """The roles of the rotated tensors for people: `In or Ker`; empty if there are none."""
+        """The roles of the rotated tensors for people: `In and Ker`; empty if there are none."""
         roles = (role_name(self.pass_plan.pass_, tensor) for tensor in self.program.loop.rotation)
-        return " or ".join(roles)
+        return " and ".join(roles)
 
     def rounds(self) -> Iterator[Round]:
         """All rounds, in order of execution."""
