@@ -72,9 +72,9 @@ def _walked(
     plan: Structure, groups: Groups, row_axes: tuple[Axis, ...]
 ) -> tuple[int, tuple[Gather | Reduce, ...]]:
     """(number of halo exchanges, gathers and reductions ordered by tensor) of a schedule tree."""
-    fetches, gathers, loop, reduces, returns = lowered(plan, groups, row_axes, ())
-    moves: tuple[Gather | Reduce, ...] = (*gathers, *loop.gathers, *loop.reduces, *reduces)
-    return len((*fetches, *returns)), tuple(sorted(moves, key=lambda node: TENSORS.index(node.tensor)))
+    tree = lowered(plan, groups, row_axes)
+    moves = sorted(tree.collectives(), key=lambda node: TENSORS.index(node.tensor))
+    return len((*tree.fetches, *tree.returns)), tuple(moves)
 
 
 @lru_cache(maxsize=1 << 17)

@@ -12,6 +12,7 @@ from synth.layer import interval_arrays as spans
 from synth.layer.interval_arrays import Many
 from synth.layer.intervals import cut, length
 from synth.layer.window import Window
+from synth.schedule.reread_rows import reached
 
 EXACT = 4096  # blocks along a dimension up to which extremes are found by looking at every block
 KINDS = 16  # kinds of blocks along a dimension that are distinguished
@@ -44,13 +45,14 @@ def halo_rows(window: Window, out: int, parts: int, members: int = 1) -> HaloRow
     if parts * members > EXACT:
         widest = _reach_bound(window, -(-out // parts))
         return HaloRows(widest, 0, True, (BlockRows(widest, 0, _wanted_bound(window, out, parts, members)),))
-    reaches = np.array([window.reach(*cut((0, out), parts, i)) for i in range(parts)], np.int64).T
+    zero = np.zeros(parts, np.int64)
+    reaches = reached(window, spans.cut((zero, zero + out), parts, np.arange(parts)))
     block, part = np.divmod(np.arange(parts * members), members)
     line = spans.cut((np.zeros_like(block), np.full_like(block, window.size)), parts, block)
     own = spans.cut(line, members, part)
     carried = spans.widened(own, (reaches[0][block], reaches[1][block]), members, part)
     owned = spans.lengths(spans.meet(carried, own))
-    wanted = spans.covered((reaches[0], reaches[1]), own)
+    wanted = spans.covered(reaches, own)
     rows = np.stack([spans.lengths(carried), owned, wanted], axis=1)
     moves = bool((np.array(carried) != np.array(own)).any())
     return HaloRows(int(rows[:, 0].max()), int(owned.min()), moves, _pareto_front(rows))

@@ -27,15 +27,7 @@ from synth.layer.axes import DIMS, SPATIAL, TENSORS, PerAxis, Tensor
 from synth.schedule.distribution import Distribution
 from synth.schedule.halo_rows import halo_rows, plainly_padded, tile_rows
 from synth.schedule.pass_plan import PassPlan
-from synth.schedule.pass_program import (
-    FRAMED,
-    Gather,
-    Loop,
-    PassProgram,
-    Reduce,
-    Rows,
-    pass_program,
-)
+from synth.schedule.pass_program import FRAMED, Gather, Loop, Reduce, Rows, lowered
 
 
 @dataclass(frozen=True)
@@ -158,7 +150,7 @@ class Footprints:
 
         All of a tensor's words are live from the node that brings them to the end, unless a line says more.
         """
-        program = pass_program(self.distribution, pass_plan)
+        tree = lowered(pass_plan.structure, self.distribution.groups, self.distribution.row_axes)
         stationary, written = pass_plan.stationary, pass_plan.written
         apart = self._apart(pass_plan)
         live = sum(self.shards[t] for t in pass_plan.reads)
@@ -169,7 +161,7 @@ class Footprints:
         slice_ = 0 if in_place else self.slice(stationary)
         saved = sum(self.slice(t) for t in pass_plan.saves & apart if t != stationary)
         halo = expand = loop = reduce = panels = 0
-        for node in program.top():
+        for node in tree.top():
             match node:
                 case Rows(direction="fetch"):
                     halo = live + sum(self.halo) + (slice_ if stationary == written else 0)
@@ -180,7 +172,7 @@ class Footprints:
                     live += saved
                     expand += live + slice_
                     panels = sum(self.tile(each.tensor, pass_plan) for each in node.gathers)
-                    loop = live + slice_ + panels + max(panels, self._step(program, panels))
+                    loop = live + slice_ + panels + max(panels, self._step(pass_plan, panels))
                 case Reduce():
                     reduce = live + slice_ + self.in_transit(replace(pass_plan, counts=PerAxis()))
                 case Rows():  # beside the sums: strips and the finished shard; panels are still held
@@ -194,13 +186,12 @@ class Footprints:
         groups = zip(TENSORS, self.distribution.groups, strict=True)
         return frozenset(t for t, axes in groups if axes or (t == FRAMED and widened))
 
-    def _step(self, program: PassProgram, panels: int) -> int:
+    def _step(self, plan: PassPlan, panels: int) -> int:
         """Words beside the panels in use, at most: the next panels, the kernel's result, pending sums.
 
         The sums of a single panel leave after the result has been added to them. With two panels, the next
         one is on its way in the first step and sums in the second, or both after the first result was added.
         """
-        plan = program.pass_plan
         pending = panels if plan.steps > 1 else 0
         sums = self.tile(plan.written, plan)
         result = sums + self.padded(plan)

@@ -50,16 +50,16 @@ class LeastMemory:
     def _pass(self, plan: Structure, least: PerAxis, most: PerAxis, shards: Words, slices: Words) -> int:
         """One pass with one stationary tensor, whose reused slices may or may not be in memory."""
         groups = tuple(tuple(a for a in LACKS[t] if getattr(least, a) > 1) for t in TENSORS)
-        fetches, gathers, _, reduces, _ = lowered(plan, groups, self._row_axes(least), ())
+        tree = lowered(plan, groups, self._row_axes(least))
         stationary, written = plan.stationary, plan.written
         words = sum(shards[tensor] for tensor in plan.reads)
-        words += sum(-(-slices[rows.tensor] // most.k) for rows in fetches)
+        words += sum(-(-slices[rows.tensor] // most.k) for rows in tree.fetches)
         carried = 0 if written == FRAMED and most.of(SPATIAL) > 1 else shards[written]
         if stationary != written:  # gathered whole: the slice, and its pieces in flight
             alone = least.of(LACKS[stationary]) == 1
-            return words + carried + (0 if alone else 1 + len(gathers)) * slices[stationary]
+            return words + carried + (0 if alone else 1 + len(tree.gathers)) * slices[stationary]
         words += slices[stationary]
-        for _ in reduces:  # reduced whole: the copy that is sent, and what others send
+        for _ in tree.reduces:  # reduced whole: the copy that is sent, and what others send
             words += slices[stationary] + (least.of(LACKS[stationary]) - 1) * carried
         return words
 

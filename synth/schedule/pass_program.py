@@ -127,10 +127,9 @@ Node = Rows | Gather | Loop | Compute | Reduce
 
 
 @dataclass(frozen=True)
-class PassProgram:
-    """The schedule tree of one pass, with the decisions it was lowered from."""
+class Tree:
+    """The nodes of a pass: all plans with one `Structure` share them."""
 
-    pass_plan: PassPlan
     fetches: tuple[Rows, ...]
     gathers: tuple[Gather, ...]  # whole slices
     loop: Loop
@@ -165,6 +164,13 @@ class PassProgram:
         """Tensors whose panels are used and copied into a slice that a later pass reuses."""
         return tuple(gather.tensor for gather in self.loop.gathers if gather.saves)
 
+
+@dataclass(frozen=True)
+class PassProgram(Tree):
+    """The schedule tree of one pass, with the decisions it was lowered from."""
+
+    pass_plan: PassPlan
+
     def completes(self, step: int) -> bool:
         """Whether a panel of a streamed result is complete after `step`."""
         return not self.loop.compute.stationary and self.changes(self.loop.compute, step)
@@ -194,21 +200,21 @@ class PassProgram:
 def pass_program(distribution: Distribution, pass_plan: PassPlan) -> PassProgram:
     """The schedule tree of a pass on a process grid."""
     rotation = rotated(distribution, pass_plan)
-    nodes = lowered(pass_plan.structure, distribution.groups, distribution.row_axes, rotation)
-    return PassProgram(pass_plan, *nodes)
+    tree = lowered(pass_plan.structure, distribution.groups, distribution.row_axes, rotation)
+    return PassProgram(**vars(tree), pass_plan=pass_plan)
 
 
 Groups = tuple[tuple[Axis, ...], ...]  # per tensor: the grid axes of its group that are split
-Lowered = tuple[tuple[Rows, ...], tuple[Gather, ...], Loop, tuple[Reduce, ...], tuple[Rows, ...]]
 
 
 @lru_cache(maxsize=1 << 14)
 def lowered(
-    plan: Structure, groups: Groups, row_axes: tuple[Axis, ...], rotation: tuple[Tensor, ...]
-) -> Lowered:
+    plan: Structure, groups: Groups, row_axes: tuple[Axis, ...], rotation: tuple[Tensor, ...] = ()
+) -> Tree:
     """The nodes of a tree: the one place that decides what a pass moves, and at which scope.
 
-    groups and row_axes are those of the `Distribution`, rotation that of `panel_rotation`.
+    groups and row_axes are those of the `Distribution`. rotation is that of `panel_rotation`; a walker that
+    does not ask which panel a rank uses may leave it out.
     """
     shared = {tensor: axes for tensor, axes in zip(TENSORS, groups, strict=True) if axes}
 
@@ -235,4 +241,4 @@ def lowered(
     loop = Loop(plan.loops, rotation, gathers["panel"], compute, reduces["panel"])
     fetches = (Rows("fetch", FRAMED, row_axes),) if row_axes and FRAMED in gathered else ()
     returns = (Rows("return", FRAMED, row_axes),) if row_axes and plan.written == FRAMED else ()
-    return fetches, gathers["slice"], loop, reduces["slice"], returns
+    return Tree(fetches, gathers["slice"], loop, reduces["slice"], returns)

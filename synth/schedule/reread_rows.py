@@ -1,4 +1,4 @@
-"""Rows of In that the tiles of many blocks read, in closed form: 2^40 tiles cost as much as one."""
+"""Rows of In that many blocks, or their tiles, read, in closed form: 2^40 tiles cost as much as one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ import numpy as np
 
 from synth.layer.interval_arrays import Many, Spans
 from synth.layer.window import Window
+
+
+def reached(window: Window, block: Spans) -> Spans:
+    """`Window.reach` for arrays: the input rows that blocks of output positions read."""
+    low, high = block
+    first = np.maximum(0, window.stride * low - window.padding)
+    last = np.minimum(window.size, window.stride * (high - 1) + window.span - window.padding)
+    empty = (high <= low) | (last <= first)
+    return np.where(empty, 0, first), np.where(empty, 0, last)
 
 
 def visited(window: Window, block: Spans, tiles: int, within: Spans) -> Many:

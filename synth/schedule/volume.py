@@ -25,7 +25,7 @@ from synth.layer.window import Window
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.pass_program import FRAMED, PassProgram, pass_program
-from synth.schedule.reread_rows import visited
+from synth.schedule.reread_rows import reached, visited
 from synth.schedule.shard_cuts import member_parts
 
 Array = NDArray[Any]  # int64, or Python ints where 64 bits are not enough
@@ -282,7 +282,7 @@ class _Counter:
     def _rows(self, dim: Axis, own: Spans) -> dict[str, Array]:
         window = self.nest.windows[dim]
         block = self.lines.work(dim)
-        carry = self._carried(dim, own, self._reach(window, block))
+        carry = self._carried(dim, own, reached(window, block))
         tiles = self.visits.rows[SPATIAL.index(dim)]
         rows = {
             "visited": visited(window, block, tiles, self.lines.whole(window.size)),
@@ -294,16 +294,8 @@ class _Counter:
 
     def _wanted(self, dim: Axis, window: Window, own: Spans) -> Array:
         """Rows of the own interval, counted once for every block along the dimension that reads them."""
-        low, high = self._reach(window, self.lines.work(dim))
+        low, high = reached(window, self.lines.work(dim))
         return covered((low.ravel(), high.ravel()), own)
-
-    def _reach(self, window: Window, block: Spans) -> Spans:
-        low, high = block
-        first = np.maximum(0, window.stride * low - window.padding)
-        tail = window.span - window.padding
-        last = np.minimum(window.size, window.stride * (high - 1) + tail)
-        empty = (high <= low) | (last <= first)
-        return np.where(empty, 0, first), np.where(empty, 0, last)
 
     def _carried(self, dim: str, own: Spans, need: Spans) -> Spans:
         return widened(own, need, *self.lines.part("In", dim))

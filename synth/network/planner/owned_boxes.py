@@ -20,8 +20,8 @@ from synth.layer.axes import AXES, DIMS, LACKS, ROW_MAJOR, SPATIAL, Axis, Order,
 from synth.layer.interval_arrays import Spans, cut, lengths, meet, widened
 from synth.layer.nest import Nest
 from synth.layer.passes import WRITES, Passes, gathers
-from synth.layer.window import Window
 from synth.schedule.distribution import Distribution
+from synth.schedule.reread_rows import reached
 
 Array = NDArray[Any]
 FLAT = ("b", "channel", "d", "h", "w")
@@ -139,13 +139,13 @@ class OwnedBoxes:
         rows = np.zeros_like(own[0] + self.coordinates[dim])
         for index in range(int(parts.max())):
             block = cut((0, extent), parts, np.minimum(index, parts - 1))
-            rows = rows + np.where(index < parts, lengths(meet(_reach(window, block), own)), 0)
+            rows = rows + np.where(index < parts, lengths(meet(reached(window, block), own)), 0)
         return rows
 
     def _rows_read(self, dim: Axis) -> Spans:
         """The rows of In that the block of each rank reads."""
         extent = getattr(self.nest.extents, dim)
-        return _reach(self.nest.windows[dim], cut((0, extent), self.parts[dim], self.coordinates[dim]))
+        return reached(self.nest.windows[dim], cut((0, extent), self.parts[dim], self.coordinates[dim]))
 
     def words(
         self, passes: Passes, weighted: bool, saves: frozenset[Tensor] = frozenset({"Out"})
@@ -219,13 +219,3 @@ def _volume(spans: dict[str, Spans]) -> Array:
     for span in spans.values():
         volume = volume * lengths(span)
     return volume
-
-
-def _reach(window: Window, block: Spans) -> Spans:
-    """`Window.reach` for arrays: the input rows that blocks of output positions read."""
-    low, high = block
-    first = np.maximum(0, window.stride * low - window.padding)
-    tail = window.span - window.padding
-    last = np.minimum(window.size, window.stride * (high - 1) + tail)
-    empty = (high <= low) | (last <= first)
-    return np.where(empty, 0, first), np.where(empty, 0, last)
