@@ -83,9 +83,9 @@ def parallelize(
     ahead: layers of which Ker is gathered while one computes (1); sums of dKer then travel while as many
         compute their gradients. It needs memory for as many more slices: 0 where memory was limited.
 
-    Raises `UsageError` for a wrong argument, a name that no layer has, or a plan of another model,
-    `InfeasibleError` where nothing fits the memory, and `ValueError` for a model that does what the ranks
-    would not, such as hooks and tied weights; docs/training.md has a list.
+    Raises `UsageError` for a wrong argument, a name that no layer has, or a plan of another model. Raises
+    `InfeasibleError` if nothing fits the memory. Raises `ValueError` for a model that the ranks cannot run,
+    for example one with hooks or tied weights; docs/training.md lists these models.
     """
     import torch.distributed as dist
 

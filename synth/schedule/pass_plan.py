@@ -107,12 +107,12 @@ class PassPlan:
     @property
     def written(self) -> Tensor:
         """The tensor that the pass writes."""
-        return WRITES[self.pass_]
+        return self.structure.written
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
         """The two tensors that the pass reads."""
-        return reads(self.pass_)
+        return self.structure.reads
 
     def loops(self) -> tuple[Axis, ...]:
         """The tiled axes, outermost first."""
