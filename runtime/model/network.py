@@ -20,6 +20,7 @@ from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.finite_check import check_gradient, require_finite
 from synth.runtime.layers.planned_layer import PlannedBoxes, PlannedLayer
 from synth.runtime.model.build import Builder, Make
+from synth.runtime.model.execute import execute, schedule
 from synth.runtime.model.state_dict import load_whole, whole_state
 from synth.runtime.model.trace import traced
 
@@ -67,6 +68,7 @@ class Network(nn.Module):
         self.detached, self.modes = made.detached, made.modes
         self.owners, self.entries = made.owners, made.entries
         self.input, self.output = made.input, made.output
+        self.scheduled = schedule(self.calls, self.output)
         self.saved = {  # what the model saves: values that no step has, else shapes
             key: values.detach().clone() if key not in self.entries else values.shape
             for key, values in model.state_dict().items()
@@ -101,14 +103,15 @@ class Network(nn.Module):
             )
         self.context.wait_pending()  # what a step that broke off left on its way
         grads = torch.is_grad_enabled()
-        values = {self.input: self._looked(self.input, shard)}
-        for step, sources in self.calls:
+
+        def run(step: str, given: list[torch.Tensor]) -> torch.Tensor:
             for later in self.brings.get(step, ()):
                 later.prefetch()
             with torch.set_grad_enabled(grads and step not in self.detached):
-                made = self.steps[step](*(values[name] for name in sources))
-                values[step] = self._looked(step, made)
-        return values[self.output]
+                return self._looked(step, self.steps[step](*given))
+
+        values = {self.input: self._looked(self.input, shard)}
+        return execute(self.scheduled, values, self.output, run)
 
     def train(self, mode: bool = True) -> Network:
         """Put all steps into training or evaluation.
