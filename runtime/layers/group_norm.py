@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import layer_norm
 
 from synth.runtime.comm.redistribute import (
     Count,
@@ -19,6 +21,8 @@ from synth.runtime.comm.redistribute import (
     redistribute,
     sum_to_owners,
 )
+from synth.runtime.grid.boxes import volume
+from synth.runtime.kernels.moments import moments, words_per_row
 from synth.runtime.layers.replicated_params import ReplicatedParams
 
 
@@ -57,20 +61,34 @@ class GroupNorm(nn.Module):
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """The normalized shard."""
-        each = (*shard.shape[:2], *[1] * (shard.dim() - 2))
-        group = torch.tensor(self.group, dtype=torch.int64, device=shard.device)
-        mean = self._mean(shard, group)[:, group]
-        centered = shard - mean.reshape(each)
-        variance = self._mean(centered.square(), group)[:, group]
-        result = centered * torch.rsqrt(variance + self.eps).reshape(each)
-        return scale_and_shift(result, self.affine, 1)
+        params = self.affine
+        weight, bias = (
+            params.own(name) if name in params.layouts else None
+            for name in ("weight", "bias")
+        )
+        out: torch.Tensor = NormalizeGroups.apply(shard, weight, bias, self)  # type: ignore[no-untyped-call]
+        return out
 
-    def _mean(self, values: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
-        """The means of the own samples and groups: (samples, groups)."""
-        sums = values.flatten(2).sum(2)
-        zeros = sums.new_zeros(sums.shape[0], self.last - self.first)
-        partial = zeros.index_add(1, group, sums)
-        return self.sum_over_holders(partial) / self.words
+    def statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and 1 / standard deviation of each own sample and channel's group.
+
+        The parts of the ranks are combined as in Chan, Golub and LeVeque (1983).
+        """
+        if shard.numel():
+            own, squares = moments(shard)
+        else:
+            own = squares = shard.new_zeros(shard.shape[:2])
+        words = words_per_row(shard)
+        mean = self.group_sums(own * words) / self.words
+        squares = squares + words * (own - mean).square()
+        variance = self.group_sums(squares) / self.words
+        return mean, torch.rsqrt(variance + self.eps)
+
+    def group_sums(self, values: torch.Tensor) -> torch.Tensor:
+        """Sums over whole groups of a number per own sample and channel, for each."""
+        group = torch.tensor(self.group, dtype=torch.int64, device=values.device)
+        zeros = values.new_zeros(values.shape[0], self.last - self.first)
+        return self.sum_over_holders(zeros.index_add(1, group, values))[:, group]
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """What torch's own layer would save, on every rank."""
@@ -81,18 +99,91 @@ class GroupNorm(nn.Module):
         self.affine.load_full_state_dict(state)
 
 
+class NormalizeGroups(torch.autograd.Function):
+    """Normalize, scale and shift by the moments of groups; it saves its input alone."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        shard: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        norm: GroupNorm,
+    ) -> torch.Tensor:
+        """The normalized shard."""
+        mean, inverse = norm.statistics(shard)
+        ctx.norm = norm
+        ctx.save_for_backward(shard, weight, mean, inverse)
+        slope = inverse if weight is None else inverse * weight
+        offset = -mean * slope
+        return scaled_rows(shard, slope, offset if bias is None else offset + bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of shard, weight and bias; the latter of the own samples alone."""
+        shard, weight, mean, inverse = ctx.saved_tensors
+        norm, asked = ctx.norm, ctx.needs_input_grad
+        by_shift, by_scale = row_sums(dout, shard, mean, inverse)
+        dshard = None
+        if asked[0]:
+            scale = torch.ones_like(mean) if weight is None else weight.expand_as(mean)
+            shift = norm.group_sums(scale * by_shift) / norm.words
+            slope = norm.group_sums(scale * by_scale) / -norm.words * inverse.square()
+            dshard = scaled_rows(shard, slope, -shift * inverse - slope * mean)
+            each = (scale * inverse).reshape(*mean.shape, *[1] * (shard.dim() - 2))
+            dshard = dshard.addcmul_(dout, each)
+        dweight = by_scale.sum(0) if asked[1] else None
+        return dshard, dweight, by_shift.sum(0) if asked[2] else None, None
+
+
+def scaled_rows(
+    shard: torch.Tensor, slope: torch.Tensor, offset: torch.Tensor
+) -> torch.Tensor:
+    """shard * slope + offset, with a number per sample and channel; one pass."""
+    each = (*slope.shape, *[1] * (shard.dim() - 2))
+    return torch.addcmul(offset.reshape(each), shard, slope.reshape(each))
+
+
+def row_sums(
+    dout: torch.Tensor, shard: torch.Tensor, mean: torch.Tensor, inverse: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums of dOut, and of dOut times the normalized shard, by sample and channel."""
+    if not shard.numel():
+        return torch.zeros_like(mean), torch.zeros_like(mean)
+    rows, one = (1, mean.numel(), -1), torch.ones_like(mean).flatten()
+    variance = inverse.flatten().square().reciprocal()
+    _, by_scale, by_shift = torch.ops.aten.native_batch_norm_backward(
+        *(dout.reshape(rows), shard.reshape(rows), one, mean.flatten(), variance),
+        *(None, None, False, 0.0, [False, True, True]),
+    )
+    return by_shift.view_as(mean), by_scale.view_as(mean)
+
+
 class LayerNorm(nn.Module):
     """`torch.nn.LayerNorm` over the last dimension, which may be cut."""
 
     def __init__(self, plain: Any, layout: Layout, count: Count) -> None:
         super().__init__()
         self.eps, self.words = plain.eps, layout.whole[-1]
+        self.cut = any(
+            box[-1] != (0, self.words) for box in layout.boxes if volume(box)
+        )
         boxes = tuple(box[:-1] for box in layout.boxes)
         self.sum_over_holders = SumOverHolders(Layout(layout.whole[:-1], boxes), count)
         self.affine = affine_params(plain, layout, -1, count)
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """The normalized shard."""
+        if not shard.numel() and not self.cut:  # a rank that has no words
+            return scale_and_shift(shard, self.affine, -1)
+        if not self.cut:
+            params = self.affine
+            weight, bias = (
+                params.own(name) if name in params.layouts else None
+                for name in ("weight", "bias")
+            )
+            return layer_norm(shard, shard.shape[-1:], weight, bias, self.eps)
         mean = self.sum_over_holders(shard.sum(-1)) / self.words
         centered = shard - mean.unsqueeze(-1)
         variance = self.sum_over_holders(centered.square().sum(-1)) / self.words

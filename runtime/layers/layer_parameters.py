@@ -88,9 +88,13 @@ class AddBias(torch.autograd.Function):
     def forward(
         ctx: Any, out: torch.Tensor, bias: torch.Tensor, dims: int, group: Any
     ) -> torch.Tensor:
-        """Out plus bias."""
+        """Out plus bias; in place, as nothing else reads Out without it."""
         ctx.dims, ctx.group = dims, group
-        return out + bias.reshape(*bias.shape, *[1] * dims)
+        each = bias.reshape(*bias.shape, *[1] * dims)
+        if any(ctx.needs_input_grad) and out._is_view():  # autograd forbids it
+            return out + each
+        ctx.mark_dirty(out)
+        return out.add_(each)
 
     @staticmethod
     @once_differentiable

@@ -1,0 +1,49 @@
+"""Mean and variance of a shard, row by row, without a copy of the shard."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+CHUNK = 2**18  # words whose centered values are held at once
+
+
+def moments(shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Means, and sums of squared distances from them, by sample and channel.
+
+    shard: (b, c, *spatial) with at least one word. Both results are (b, c). The rows of
+    a chunk stay in the cache between the two passes over them.
+    """
+    rows = shard.flatten(0, 1).flatten(1) if shard.dim() > 2 else shard.reshape(-1, 1)
+    words = rows.shape[1]
+    if shard.is_cuda:
+        variance, mean = torch.var_mean(rows, 1, correction=0)
+        return mean.view(shard.shape[:2]), (variance * words).view(shard.shape[:2])
+    mean = rows.mean(1)
+    squares = torch.empty_like(mean)
+    step = max(1, CHUNK // words)
+    for begin in range(0, len(rows), step):
+        part = slice(begin, begin + step)
+        centered = rows[part] - mean[part, None]
+        rounding = centered.mean(1)  # of a mean far from zero
+        mean[part] += rounding
+        squares[part] = centered.square_().sum(1) - words * rounding.square()
+    return mean.view(shard.shape[:2]), squares.view(shard.shape[:2])
+
+
+def joined_moments(
+    mean: torch.Tensor, squares: torch.Tensor, words: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The moments of all samples of a channel, from those of each sample.
+
+    mean, squares: (b, c), each row of `words` words; results are (c,). The parts are
+    combined as in Chan, Golub and LeVeque (1983).
+    """
+    whole = mean.mean(0)
+    return whole, (squares + words * (mean - whole).square()).sum(0)
+
+
+def words_per_row(shard: torch.Tensor) -> int:
+    """Words of one sample and channel."""
+    return math.prod(shard.shape[2:])
