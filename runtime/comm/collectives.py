@@ -60,7 +60,8 @@ def all_gather(
     carriers = [rank for rank, part in enumerate(parts) if volume(part)]
     whole, fits = list[torch.Tensor](), all(consecutive(part, panel) for part in parts)
     taken: list[torch.Tensor] = []
-    if len(carriers) == 1 or through_host(own):  # gloo broadcasts from a GPU, too
+    # gloo broadcasts from a GPU, too
+    if len(carriers) == 1 or through_host(own, group.handle):
         pieces = _separate_pieces(parts, own, group, taken)
         requests = [
             dist.broadcast(
@@ -103,7 +104,7 @@ def all_gather_rotated(
     outgoing = [own if need else none for need in needed]
     mine = own if volume(parts[group.me]) else none.view(shape(parts[group.me]))
     taken = list[torch.Tensor]()
-    if through_host(own):
+    if through_host(own, group.handle):
         words, sizes = [volume(part) for part in parts], [p.numel() for p in outgoing]
         flat = own.new_empty(sum(words))
         sent = torch.cat([piece.flatten() for piece in outgoing])
@@ -167,7 +168,7 @@ def reduce_scatter(
     terms = group.buffers.take(sums, len(others), *shape(mine))
     outgoing, incoming = list(words), [words[group.me]] * len(words)
     outgoing[group.me] = incoming[group.me] = 0  # this rank's terms stay here
-    if through_host(own) or native(group) or not large(own, parts):
+    if through_host(own, group.handle) or native(group) or not large(own, parts):
         requests = [_all_to_all(terms.view(-1), sent, incoming, outgoing, group)]
     else:
         requests = _send_and_receive(

@@ -23,7 +23,7 @@ BYTES = 25 * 2**20
 
 
 class Shared(NamedTuple):
-    """A parameter and the ranks that hold a copy of it."""
+    """A parameter and the ranks that hold a copy of it, by their index."""
 
     parameter: nn.Parameter
     ranks: tuple[int, ...]

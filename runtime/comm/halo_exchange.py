@@ -6,7 +6,7 @@ Both functions take any boxes, so redistribution uses them as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from synth.runtime.comm.process_groups import through_host
 from synth.runtime.grid.boxes import Box, overlap, shape, volume, within
 from synth.runtime.grid.process_grid import At, peers_along, rank_of
+from synth.runtime.grid.ranks import Ranks
 
 Boxes = Callable[[At], Box]  # coordinates of a rank -> its box
 
@@ -25,13 +26,22 @@ class Neighbours(NamedTuple):
     peers: list[At]  # the rank itself is one of them
     grid: dict[str, int]
     record: Callable[[int], None]  # is called with the words received
+    group: Any = None  # torch's group of all ranks of the grid; None: the default one
 
 
 def neighbours_along(
-    at: At, grid: dict[str, int], axes: tuple[str, ...], record: Callable[[int], None]
+    at: At,
+    grid: dict[str, int],
+    axes: tuple[str, ...],
+    record: Callable[[int], None],
+    ranks: Ranks | None = None,
 ) -> Neighbours:
-    """The ranks that differ from `at` only along `axes`."""
-    return Neighbours(at, peers_along(at, grid, axes), grid, record)
+    """The ranks that differ from `at` only along `axes`.
+
+    ranks: those of the grid; None for all ranks of the job.
+    """
+    group = None if ranks is None else ranks.group
+    return Neighbours(at, peers_along(at, grid, axes), grid, record, group)
 
 
 def fetch_rows(
@@ -115,21 +125,29 @@ def _exchange(
     """Send neighbours what they want of this rank's words; return what they send."""
     here, there = held(neighbours.at), wanted(neighbours.at)
     sends, receives, arriving = [], [], []
-    near = torch.device("cpu") if through_host(values) else values.device
+    group, cpu = neighbours.group, torch.device("cpu")
+    near = cpu if through_host(values, group) else values.device
     for peer in neighbours.peers:
         if peer == neighbours.at:
             continue
-        rank = rank_of(peer, neighbours.grid)
+        index = rank_of(peer, neighbours.grid)
         outgoing, incoming = overlap(here, wanted(peer)), overlap(there, held(peer))
         if volume(outgoing):
             piece = values[within(outgoing, here)].contiguous().to(near)
-            sends.append(dist.P2POp(dist.isend, piece, rank))
+            sends.append(_message(dist.isend, piece, group, index))
         if volume(incoming):
             piece = values.new_empty(shape(incoming), device=near)
-            receives.append(dist.P2POp(dist.irecv, piece, rank))
+            receives.append(_message(dist.irecv, piece, group, index))
             arriving.append((incoming, piece))
     neighbours.record(sum(volume(box) for box, _ in arriving))
     calls = receives + sends  # in this order words travel in both directions at once
     for request in dist.batch_isend_irecv(calls) if calls else ():
         request.wait()
     return [(box, piece.to(values.device)) for box, piece in arriving]
+
+
+def _message(
+    call: Callable[..., Any], piece: torch.Tensor, group: Any, index: int
+) -> dist.P2POp:
+    """A message to or from the rank of a group with an index."""
+    return dist.P2POp(call, piece, group=group, group_peer=index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from synth.runtime.comm.buffer_pool import BufferPool
 from synth.runtime.grid.process_grid import At, peers_along, rank_of
+from synth.runtime.grid.ranks import Ranks
 
 
 class Counter(Protocol):
@@ -40,23 +41,33 @@ class Group(NamedTuple):
 
 
 class ProcessGroups:
-    """The process groups of one network or program, each created once."""
+    """The process groups of one network or program, each created once.
 
-    def __init__(self) -> None:
+    ranks: those that run it; None for all ranks of the job.
+    """
+
+    def __init__(self, ranks: Ranks | None = None) -> None:
+        self._ranks = ranks
         self._groups: dict[tuple[tuple[int, ...], float | None, str], Any] = {}
 
+    @cached_property
+    def ranks(self) -> Ranks:
+        """The ranks that run the network or program."""
+        return self._ranks or Ranks.world()
+
     def of(
-        self, ranks: Sequence[int], timeout: float | None = None, purpose: str = ""
+        self, indices: Sequence[int], timeout: float | None = None, purpose: str = ""
     ) -> Any:
-        """torch's process group of some ranks, for one purpose.
+        """torch's process group of some of the ranks, for one purpose.
 
         All its members must call this in the same order. Other ranks do not take part,
         so the cost does not grow with the number of groups. `timeout` in seconds bounds
         every wait in the group (None: torch's own limit).
         """
-        key = tuple(sorted(ranks)), timeout, purpose
+        key = tuple(sorted(indices)), timeout, purpose
         if key not in self._groups:
-            self._groups[key] = _created(key[0], timeout)
+            members = tuple(self.ranks.members[index] for index in key[0])
+            self._groups[key] = _created(members, timeout, self.ranks.group)
         return self._groups[key]
 
     def along(
@@ -82,8 +93,8 @@ class ProcessGroups:
         self._groups.clear()
 
 
-def _created(ranks: tuple[int, ...], timeout: float | None) -> Any:
-    """A new process group of some ranks.
+def _created(ranks: tuple[int, ...], timeout: float | None, parent: Any) -> Any:
+    """A new process group of some global ranks, with the backend of another group.
 
     torch names a group after its ranks and after how many groups a member has created.
     Members that have created different numbers would wait for each other for ever. So
@@ -101,9 +112,10 @@ def _created(ranks: tuple[int, ...], timeout: float | None) -> Any:
     while len(created) < most:
         dist.new_group([me], use_local_synchronization=True)
     limit = None if timeout is None else datetime.timedelta(seconds=timeout)
-    return dist.new_group(list(ranks), limit, use_local_synchronization=True)
+    backend = None if parent is None else torch_own.get_backend_config(parent)
+    return dist.new_group(list(ranks), limit, backend, use_local_synchronization=True)
 
 
-def through_host(values: torch.Tensor) -> bool:
+def through_host(values: torch.Tensor, group: Any = None) -> bool:
     """Whether messages pass through host memory: gloo sends none from a GPU."""
-    return bool(values.is_cuda and dist.get_backend() != "nccl")
+    return bool(values.is_cuda and dist.get_backend(group) != "nccl")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
 from synth.runtime.grid.boxes import Box, Window, shape, source_rows, volume, within
-from synth.runtime.grid.process_grid import At, coordinates
+from synth.runtime.grid.ranks import Ranks
 
 
 def shard_of(
@@ -26,17 +26,19 @@ def shard_of(
 
 def gather_shards(
     shard: torch.Tensor,
-    owned: Callable[[At], Box],
+    boxes: Sequence[Box],
     whole: Sequence[int],
-    grid: dict[str, int],
+    ranks: Ranks,
 ) -> torch.Tensor:
-    """The whole tensor on every rank, from the boxes that the ranks own."""
-    boxes = [owned(coordinates(rank, grid)) for rank in range(dist.get_world_size())]
+    """The whole tensor on every rank, from the boxes that the ranks own.
+
+    boxes: by the index of a rank.
+    """
     most = max(map(volume, boxes))
     mine = shard.new_zeros(most)
     mine[: shard.numel()] = shard.flatten()
     parts = [torch.empty_like(mine) for _ in boxes]
-    dist.all_gather(parts, mine)
+    dist.all_gather(parts, mine, group=ranks.group)
     result = shard.new_empty(tuple(whole))
     frame = tuple((0, extent) for extent in whole)
     for box, part in zip(boxes, parts, strict=True):

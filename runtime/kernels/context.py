@@ -12,6 +12,7 @@ from synth.runtime.comm.buffer_pool import BufferPool
 from synth.runtime.comm.process_groups import Group, ProcessGroups
 from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.process_grid import At
+from synth.runtime.grid.ranks import Ranks
 from synth.runtime.grid.word_counter import TrafficCounter
 from synth.runtime.kernels.autotune import Tuner
 
@@ -33,7 +34,7 @@ class Context:
     traffic: counts the words that this rank receives.
     buffers: scratch memory for messages and kernels.
     tuner: measured times of the kernel variants.
-    process_groups: the process groups that were created.
+    process_groups: the process groups that were created, and the ranks that run it.
     pending: prefetches and deferred sums that nobody has waited for.
     """
 
@@ -42,6 +43,11 @@ class Context:
     tuner: Tuner = field(default_factory=Tuner)
     process_groups: ProcessGroups = field(default_factory=ProcessGroups)
     pending: list[Pending] = field(default_factory=list)
+
+    @property
+    def ranks(self) -> Ranks:
+        """The ranks that run the network or program; all of the job by default."""
+        return self.process_groups.ranks
 
     def counting(self, traffic: TrafficCounter) -> Context:
         """The same context with another counter, for one layer or one run."""

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.process_groups import ProcessGroups
-from synth.runtime.comm.redistribute import Layout
 from synth.runtime.grid.boxes import Box, intersect, shape
 
 HALF = torch.float16, torch.bfloat16
@@ -40,7 +40,7 @@ class BatchNorm(nn.Module):
         super().__init__()
         self.eps, self.momentum = plain.eps, plain.momentum
         self.layout, self.channels = layout, layout.mine[1]
-        self.span, ranks = _sharing(layout.boxes, dist.get_rank())
+        self.span, ranks = _sharing(layout.boxes, layout.ranks.me)
         self.group = process_groups.of(ranks) if len(ranks) > 1 else None
         self.words = math.prod(layout.whole) // layout.whole[1]  # per channel
         low, high = self.channels
@@ -152,7 +152,7 @@ class BatchNorm(nn.Module):
             whole = own.new_zeros(self.layout.whole[1])
             whole[slice(*self.channels)] = own
             parts = [torch.empty_like(whole) for _ in self.layout.boxes]
-            dist.all_gather(parts, whole)
+            dist.all_gather(parts, whole, group=self.layout.ranks.group)
             for box, part in zip(self.layout.boxes, parts, strict=True):
                 whole[slice(*box[1])] = part[slice(*box[1])]
             state[name] = whole

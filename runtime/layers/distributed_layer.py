@@ -48,7 +48,7 @@ from synth.runtime.layers.layer_program import LayerProgram, require_program
 
 
 class DistributedLayer(nn.Module):
-    """One layer on all ranks of the default process group; see its subclasses.
+    """One layer on the ranks of its context; see its subclasses.
 
     program: what an emitted module declares for a training plan.
     bias: whether the layer adds a number to each output channel.
@@ -78,34 +78,34 @@ class DistributedLayer(nn.Module):
         self.program, self.name, self.check_finite = program, program.name, check_finite
         if len(program.ker_shape) - self.kernel_dims not in (2, 3):
             raise ValueError(f"{self.name} is no layer for a {type(self).__name__}")
-        ranks, mine = grid_size(program.grid), dist.get_rank()
-        if dist.get_world_size() not in (ranks, program.procs):
-            raise ValueError(
-                f"{self.name} is planned for {ranks} ranks, but"
-                f" {dist.get_world_size()} run; plan it for as many, with exact_procs"
-            )
         self.traffic = TrafficCounter()  # since the layer was created
         self.context = (context or Context(tuner=default_tuner())).counting(
             self.traffic
         )
+        used, ranks = grid_size(program.grid), self.context.ranks
+        if ranks.size not in (used, program.procs):
+            raise ValueError(
+                f"{self.name} is planned for {used} ranks, but {ranks.size} run; plan"
+                " it for as many, with exact_procs"
+            )
         # Peers may still send to what was prefetched when the layer is deleted.
         weakref.finalize(self, _wait, self.context.pending).atexit = False
-        self.idle = mine >= ranks  # the grid has no place for this rank
+        self.idle = ranks.me >= used  # the grid has no place for this rank
         self.at: At = {}
         self.groups: dict[str, Any] = {}
         if not self.idle:
-            self.at = coordinates(mine, program.grid)
+            self.at = coordinates(ranks.me, program.grid)
             self.groups = self.context.make_groups(
                 self.at, program.grid, program.group_axes
             )
-        self.input, self.output = layer_layouts(program)
-        self.ker_boxes = boxes_by_rank(program.owned_ker, program.grid)
+        self.input, self.output = layer_layouts(program, ranks)
+        self.ker_boxes = boxes_by_rank(program.owned_ker, program.grid, ranks.size)
         # the weight for the next call, with the gather of its slice
         self.prefetched: tuple[torch.Tensor, Prefetch] | None = None
         self._make_parameters(bias, {"dtype": program.dtype, "device": device})
 
     def _make_parameters(self, bias: bool, options: dict[str, Any]) -> None:
-        weight = torch.empty(shape(self.ker_boxes[dist.get_rank()]), **options)
+        weight = torch.empty(shape(self.ker_boxes[self.context.ranks.me]), **options)
         trained = "Ker" in self.program.gradients
         self.weight = nn.Parameter(weight, requires_grad=trained)
         self.bias: nn.Parameter | None = None
@@ -125,7 +125,7 @@ class DistributedLayer(nn.Module):
         return box[1 : len(box) - self.kernel_dims]
 
     def _bias_ranks(self) -> tuple[int, ...]:
-        """The ranks that own the same output channels, of other samples or rows."""
+        """The indices of the ranks that own the same output channels."""
         mine = self.channels_of(self.output.mine)
         boxes = enumerate(self.output.boxes)
         return tuple(rank for rank, box in boxes if self.channels_of(box) == mine)
@@ -138,7 +138,7 @@ class DistributedLayer(nn.Module):
         return [Shared(self.bias, self.bias_ranks)]
 
     def reset_parameters(self) -> None:
-        """Initial values as in torch's layers: uniform, from rank 0's generator."""
+        """Initial values as in torch's layers: uniform, from the first rank."""
         draw_parameters(self)
 
     # -- one step -------------------------------------------------------------------
@@ -171,7 +171,7 @@ class DistributedLayer(nn.Module):
         if shard.shape != wanted or shard.dtype != self.weight.dtype:
             place = place_at(None if self.idle else self.at)
             raise ValueError(
-                f"{self.name}: rank {dist.get_rank()} ({place}) owns In of"
+                f"{self.name}: rank {self.context.ranks.rank} ({place}) owns In of"
                 f" shape {wanted} and {self.weight.dtype}, but was given"
                 f" {tuple(shard.shape)} of {shard.dtype}; `layer.scatter(whole)` cuts"
                 " it"
@@ -233,8 +233,8 @@ class DistributedLayer(nn.Module):
 
     def gather(self, shard: torch.Tensor) -> torch.Tensor:
         """The whole output, with the shape of torch's layer, from all ranks' shards."""
-        ranks = {"rank": dist.get_world_size()}
-        whole = gather_shards(shard, self.output.box, self.output.whole, ranks)
+        out = self.output
+        whole = gather_shards(shard, out.boxes, out.whole, out.ranks)
         return whole.flatten(1, 2) if self.grouped else whole
 
     @property
@@ -252,17 +252,19 @@ class DistributedLayer(nn.Module):
 
     # -- NaN and infinity -------------------------------------------------------------
 
-    def _place(self, rank: int) -> str:
+    def _place(self, index: int) -> str:
         grid = self.program.grid
-        at = coordinates(rank, grid) if rank < grid_size(grid) else None
+        at = coordinates(index, grid) if index < grid_size(grid) else None
         return f" ({place_at(at)})"
 
     def _check_gradient(self, tensor: torch.Tensor | None, role: str) -> None:
-        check_gradient(f"{self.name}: {role}", tensor, self._place)
+        check_gradient(f"{self.name}: {role}", tensor, self._place, self.context.ranks)
 
     def _check_values(self, role: str, values: torch.Tensor) -> None:
         if self.check_finite:
-            require_finite(f"{self.name}: {role}", values, self._place)
+            require_finite(
+                f"{self.name}: {role}", values, self._place, self.context.ranks
+            )
 
     # -- state ----------------------------------------------------------------------
 
@@ -279,7 +281,8 @@ class DistributedLayer(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """What a state of shards belongs to; part of `state_dict()`."""
-        return {"layer": self.name, "plan": self.program.plan, "rank": dist.get_rank()}
+        rank = self.context.ranks.me
+        return {"layer": self.name, "plan": self.program.plan, "rank": rank}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Raise `ValueError` for the shards of another plan or rank."""

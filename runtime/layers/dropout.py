@@ -8,10 +8,9 @@ torch would draw.
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from synth.runtime.comm.redistribute import Layout
+from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import shape
 
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -21,7 +20,7 @@ MIXES = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 class Dropout(nn.Module):
     """`torch.nn.Dropout` on shards; with `dims` 2 whole channels, as `Dropout1d/2d/3d`.
 
-    The seed is drawn from rank 0's generator when the layer is created.
+    The seed is drawn from the first rank's generator when the layer is created.
     """
 
     def __init__(self, p: float, layout: Layout, dims: int | None = None) -> None:
@@ -30,9 +29,7 @@ class Dropout(nn.Module):
         dims = len(layout.whole) if dims is None else dims
         self.whole, self.box = layout.whole[:dims], layout.mine[:dims]
         self.each = (*shape(self.box), *[1] * (len(layout.whole) - dims))
-        seed = [int(torch.randint(2**31, ()))]
-        dist.broadcast_object_list(seed, src=0)
-        self.seed = seed[0]
+        self.seed = layout.ranks.from_first(int(torch.randint(2**31, ())))
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """The shard with words dropped, scaled so that the mean stays."""

@@ -14,13 +14,8 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import layer_norm
 
-from synth.runtime.comm.redistribute import (
-    Count,
-    Layout,
-    one_owner,
-    redistribute,
-    sum_to_owners,
-)
+from synth.runtime.comm.layout import Layout, one_owner
+from synth.runtime.comm.redistribute import Count, redistribute, sum_to_owners
 from synth.runtime.grid.boxes import volume
 from synth.runtime.kernels.moments import moments, words_per_row
 from synth.runtime.layers.replicated_params import ReplicatedParams
@@ -49,10 +44,10 @@ class GroupNorm(nn.Module):
         super().__init__()
         self.eps, size = plain.eps, layout.whole[1] // groups
         self.words = size * math.prod(layout.whole[2:])  # per sample and group
-        boxes = tuple(
+        boxes = (
             (box[0], (box[1][0] // size, -(-box[1][1] // size))) for box in layout.boxes
         )
-        held = Layout((layout.whole[0], groups), boxes)
+        held = layout.with_boxes((layout.whole[0], groups), boxes)
         self.sum_over_holders = SumOverHolders(held, count)
         low, high = layout.mine[1]
         self.first, self.last = held.mine[1]
@@ -169,8 +164,9 @@ class LayerNorm(nn.Module):
         self.cut = any(
             box[-1] != (0, self.words) for box in layout.boxes if volume(box)
         )
-        boxes = tuple(box[:-1] for box in layout.boxes)
-        self.sum_over_holders = SumOverHolders(Layout(layout.whole[:-1], boxes), count)
+        boxes = (box[:-1] for box in layout.boxes)
+        held = layout.with_boxes(layout.whole[:-1], boxes)
+        self.sum_over_holders = SumOverHolders(held, count)
         self.affine = affine_params(plain, layout, -1, count)
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
@@ -200,7 +196,9 @@ def affine_params(
     """The weight and bias of a layer, one word per position along a dimension."""
     given = {name: getattr(plain, name, None) for name in ("weight", "bias")}
     values = {name: each for name, each in given.items() if each is not None}
-    each = Layout(layout.whole[dim:][:1], tuple((box[dim],) for box in layout.boxes))
+    each = layout.with_boxes(
+        layout.whole[dim:][:1], ((box[dim],) for box in layout.boxes)
+    )
     return ReplicatedParams(values, dict.fromkeys(values, each), count)
 
 

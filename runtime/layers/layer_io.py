@@ -11,38 +11,41 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from synth.runtime.comm.redistribute import Layout
+from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import Box, Interval, Window, source_rows
 from synth.runtime.grid.dtensor_placements import placements_of, require_placements
 from synth.runtime.grid.process_grid import At, coordinates, grid_size, rank_of
+from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.layer_program import LayerProgram
 
 
-def boxes_by_rank(owned: Callable[[At], Box], grid: dict[str, int]) -> tuple[Box, ...]:
+def boxes_by_rank(
+    owned: Callable[[At], Box], grid: dict[str, int], ranks: int
+) -> tuple[Box, ...]:
     """The boxes of all ranks; those beyond the grid own nothing."""
-    used, ranks = grid_size(grid), dist.get_world_size()
+    used = grid_size(grid)
     boxes = [owned(coordinates(rank, grid)) for rank in range(used)]
     nothing = tuple((0, 0) for _ in boxes[0])
     return tuple(boxes) + (nothing,) * (ranks - used)
 
 
-def layer_layouts(program: LayerProgram) -> tuple[Layout, Layout]:
+def layer_layouts(program: LayerProgram, ranks: Ranks) -> tuple[Layout, Layout]:
     """The layouts of a layer's input and output, as the user sees the layer."""
     ins, outs = (
-        boxes_by_rank(owned, program.grid)
+        boxes_by_rank(owned, program.grid, ranks.size)
         for owned in (program.owned_in, program.owned_out)
     )
     rows = program.transposed_rows
     if rows is None:
-        return Layout(program.in_shape, ins), Layout(program.out_shape, outs)
+        reads = Layout(program.in_shape, ins, ranks)
+        return reads, Layout(program.out_shape, outs, ranks)
     plain = len(program.in_shape) - len(rows)
     windows = tuple(program.windows.values())
     wide = tuple((*box[:plain], *_all_rows(box[plain:], windows, rows)) for box in ins)
     whole = (*program.in_shape[:plain], *rows)
-    return Layout(program.out_shape, outs), Layout(whole, wide)
+    return Layout(program.out_shape, outs, ranks), Layout(whole, wide, ranks)
 
 
 def _all_rows(box: Box, windows: Sequence[Window], rows: Sequence[int]) -> Box:
@@ -104,7 +107,12 @@ def layer_placements(layer: Any, tensor: str, device: str) -> tuple[Any, list[An
 def _owner(layer: Any, tensor: str) -> Callable[[At], Box]:
     """Who owns what of "In" or "Out". A DTensor has no idle ranks."""
     grid = layer.program.grid
-    if dist.get_world_size() > grid_size(grid):
+    if layer.context.ranks.group is not None:
+        raise ValueError(
+            f"{layer.name}: it runs on some ranks of the job, for which it makes no"
+            " mesh; give and take local shards"
+        )
+    if layer.context.ranks.size > grid_size(grid):
         raise ValueError(
             f"{layer.name}: the plan leaves ranks idle, which no DTensor says;"
             " give and take local shards"

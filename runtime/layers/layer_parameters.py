@@ -14,17 +14,17 @@ from synth.runtime.grid.scatter_gather import gather_shards
 
 
 def draw_parameters(layer: Any) -> None:
-    """Initial values as in torch's layers: uniform, from rank 0's generator."""
-    seed = [int(torch.randint(2**31, ()))]
-    dist.broadcast_object_list(seed, src=0)
+    """Initial values as in torch's layers: uniform, from the first rank's generator."""
+    ranks = layer.context.ranks
+    seed = ranks.from_first(int(torch.randint(2**31, ())))
     fan_in = math.prod(layer.program.ker_shape[-layer.kernel_dims - 1 :])
     bound = 1 / math.sqrt(fan_in)
     own = layer.channels_of(layer.output.mine)
     first = sum(low * 2**i for i, (low, _) in enumerate(own))
-    seeds = (layer.weight, dist.get_rank()), (layer.bias, 2**20 + first)
+    seeds = (layer.weight, ranks.me), (layer.bias, 2**20 + first)
     for parameter, offset in seeds:
         if parameter is not None:
-            generator = torch.Generator().manual_seed(seed[0] + offset)
+            generator = torch.Generator().manual_seed(seed + offset)
             values = torch.rand(parameter.shape, generator=generator) * 2 - 1
             with torch.no_grad():
                 parameter.copy_(values * bound)
@@ -32,11 +32,10 @@ def draw_parameters(layer: Any) -> None:
 
 def whole_parameters(layer: Any) -> dict[str, torch.Tensor]:
     """Weight and bias whole, on every rank, with the shapes of torch's layer."""
-    ranks = {"rank": dist.get_world_size()}
-    kernels, outs = layer.ker_boxes, layer.output
+    ranks, outs = layer.context.ranks, layer.output
     weight = gather_shards(
         layer.weight.detach(),
-        lambda at: kernels[at["rank"]],
+        layer.ker_boxes,
         layer.program.ker_shape,
         ranks,
     )
@@ -44,7 +43,7 @@ def whole_parameters(layer: Any) -> dict[str, torch.Tensor]:
     if layer.bias is not None:
         state["bias"] = gather_shards(
             layer.bias.detach(),
-            lambda at: layer.channels_of(outs.box(at)),
+            list(map(layer.channels_of, outs.boxes)),
             outs.whole[1 : len(outs.whole) - layer.kernel_dims],
             ranks,
         ).flatten()
@@ -56,7 +55,7 @@ def load_parameters(layer: Any, state: dict[str, torch.Tensor]) -> None:
 
     Raises `ValueError` for the state of another layer.
     """
-    boxes: dict[str, Box] = {"weight": layer.ker_boxes[dist.get_rank()]}
+    boxes: dict[str, Box] = {"weight": layer.ker_boxes[layer.context.ranks.me]}
     whole = {"weight": tuple(layer.program.ker_shape)}
     if layer.bias is not None:
         boxes["bias"] = layer.channels_of(layer.output.mine)

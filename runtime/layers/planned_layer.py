@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 
-from synth.runtime.comm.redistribute import Count, Layout, even, redistribute
+from synth.runtime.comm.layout import Layout, even
+from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, cut, shape, source_rows
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.step import Step, permuted
@@ -141,7 +141,7 @@ class PlannedLayer(Step):
             for box in boxes:
                 low, high = (sum(row < end for row in rows) for end in box[dim])
                 box[dim] = (low, high)
-        return shard, Layout(layout.whole, tuple(map(tuple, boxes)))
+        return shard, layout.with_boxes(layout.whole, map(tuple, boxes))
 
 
 class PlannedLinearOnMap(PlannedLayer):
@@ -159,8 +159,8 @@ class PlannedLinearOnMap(PlannedLayer):
     ) -> None:
         whole = tuple(layer.program.ker_shape)
         super().__init__(layer, source, count, {**shapes, "weight": whole})
-        self.layout = Layout(
-            self.inner.whole[:2], tuple(box[:2] for box in self.inner.boxes)
+        self.layout = self.inner.with_boxes(
+            self.inner.whole[:2], (box[:2] for box in self.inner.boxes)
         )
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
@@ -193,14 +193,14 @@ def group_aligned(source: Layout, groups: int) -> Layout:
     if all(map(fits, source.boxes)):
         return source
     rest = [(0, extent) for extent in source.whole[1:]]
-    ranks = dist.get_world_size()
+    ranks = source.ranks.size
     samples = [cut((0, source.whole[0]), ranks, rank) for rank in range(ranks)]
-    return Layout(source.whole, tuple((low_high, *rest) for low_high in samples))
+    return source.with_boxes(source.whole, ((each, *rest) for each in samples))
 
 
 def channel_runs(inner: Layout) -> Layout:
     """`inner` if its (group, channel) boxes are runs of channels, else an even one."""
-    return inner if _are_channel_runs(inner) else even(inner.whole)
+    return inner if _are_channel_runs(inner) else even(inner.whole, inner.ranks)
 
 
 def _are_channel_runs(layout: Layout) -> bool:
@@ -227,14 +227,14 @@ def _with_groups(layout: Layout, groups: int) -> Layout:
         return (one[0], (low // size, high // size), (0, size), *one[2:])
 
     whole = (layout.whole[0], groups, size, *layout.whole[2:])
-    return Layout(whole, tuple(map(box, layout.boxes)))
+    return layout.with_boxes(whole, map(box, layout.boxes))
 
 
 def _merged(layout: Layout) -> Layout:
     """One dimension of channels for (group, channel); its boxes are channel runs."""
     whole, size = layout.whole, layout.whole[2]
     merged = (whole[0], whole[1] * size, *whole[3:])
-    return Layout(merged, tuple(_merged_box(box, size) for box in layout.boxes))
+    return layout.with_boxes(merged, (_merged_box(box, size) for box in layout.boxes))
 
 
 def _merged_box(box: Box, size: int) -> Box:

@@ -13,15 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from synth.runtime.comm.redistribute import (
-    Count,
-    Layout,
-    disjoint,
-    even,
-    redistribute,
-    split_copies,
-    sum_to_owners,
-)
+from synth.runtime.comm.layout import Layout, disjoint, even, split_copies
+from synth.runtime.comm.redistribute import Count, redistribute, sum_to_owners
 from synth.runtime.grid.boxes import (
     Box,
     Window,
@@ -63,12 +56,12 @@ class Pool(Step):
 
     def set_boxes(self, boxes: Sequence[Box]) -> None:
         """Set each rank's box of the output; samples and channels as in the input."""
-        self.layout = Layout(self.out_shape, tuple(boxes))
+        self.layout = self.source.with_boxes(self.out_shape, boxes)
         wanted = (
             (*box[:2], *map(input_rows, box[2:], self.windows))
             for box in self.layout.boxes
         )
-        self.wanted = Layout(self.source.whole, tuple(wanted))
+        self.wanted = self.source.with_boxes(self.source.whole, wanted)
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """The shard of the result."""
@@ -110,14 +103,14 @@ class GlobalPool(Step):
         super().__init__()
         self.source, self.keep, self.count = source, keep, count
         flat = [box[:2] for box in source.boxes]
-        self.wanted = source if disjoint(flat) else even(source.whole)
-        boxes = tuple(box[:2] for box in self.wanted.boxes)
-        self.held = Layout(source.whole[:2], boxes)
+        self.wanted = source if disjoint(flat) else even(source.whole, source.ranks)
+        boxes = (box[:2] for box in self.wanted.boxes)
+        self.held = source.with_boxes(source.whole[:2], boxes)
         self.owned = split_copies(self.held)
         ones = len(source.whole) - 2 if keep else 0
-        self.layout = Layout(
+        self.layout = source.with_boxes(
             (*source.whole[:2], *[1] * ones),
-            tuple((*box, *[(0, 1)] * ones) for box in self.owned.boxes),
+            ((*box, *[(0, 1)] * ones) for box in self.owned.boxes),
         )
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:

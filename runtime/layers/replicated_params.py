@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from synth.runtime.comm.redistribute import (
-    Count,
-    Layout,
-    SumCopies,
-    SumGradient,
-    one_owner,
-)
+from synth.runtime.comm.layout import Layout, one_owner
+from synth.runtime.comm.redistribute import Count, SumCopies, SumGradient
 from synth.runtime.grid.boxes import within
 from synth.runtime.grid.scatter_gather import gather_shards
 
@@ -48,7 +42,7 @@ class ReplicatedParams(nn.Module):
         values: torch.Tensor = getattr(self, name)
         held, owned = self.layouts[name], self.owners[name]
         if values.requires_grad and not held.whole:  # all ranks hold the scalar
-            summed: torch.Tensor = SumGradient.apply(values, None)  # type: ignore[no-untyped-call]
+            summed: torch.Tensor = SumGradient.apply(values, held.ranks.group)  # type: ignore[no-untyped-call]
             return summed
         if not values.requires_grad or held.boxes == owned.boxes:
             return values
@@ -62,10 +56,9 @@ class ReplicatedParams(nn.Module):
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """The whole values, on every rank."""
         state = {}
-        grid = {"rank": dist.get_world_size()}
         for name, layout in self.layouts.items():
             own = getattr(self, name).detach()
-            state[name] = gather_shards(own, layout.box, layout.whole, grid)
+            state[name] = gather_shards(own, layout.boxes, layout.whole, layout.ranks)
         return state
 
     def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from synth.runtime.comm.redistribute import Count, Layout, redistribute
+from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box
 from synth.runtime.layers.step import Step, scaled_boxes
 
@@ -32,11 +33,11 @@ class Resize(Step):
     def set_boxes(self, boxes: Sequence[Box]) -> None:
         """Set each rank's box of the output; samples and channels as in the input."""
         extents = [len(each) for each in self.positions]
-        self.layout = Layout((*self.source.whole[:2], *extents), tuple(boxes))
+        self.layout = self.source.with_boxes((*self.source.whole[:2], *extents), boxes)
         wanted = (
             (*box[:2], *map(_rows_read, self.positions, box[2:])) for box in boxes
         )
-        self.wanted = Layout(self.source.whole, tuple(wanted))
+        self.wanted = self.source.with_boxes(self.source.whole, wanted)
         ends = zip(self.layout.mine[2:], self.wanted.mine[2:], strict=True)
         self.shard_positions = [  # of own output rows, from the first fetched input row
             each[low:high] - first

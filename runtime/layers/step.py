@@ -11,19 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from synth.runtime.comm.gradient_buckets import Shared
-from synth.runtime.comm.redistribute import (
-    Count,
-    Layout,
-    SumGradient,
-    broadcast_layout,
-    even,
-    redistribute,
-    replicated,
-)
+from synth.runtime.comm.layout import Layout, broadcast_layout, even, replicated
+from synth.runtime.comm.redistribute import Count, SumGradient, redistribute
 from synth.runtime.grid.boxes import Box, Interval, shape
 from synth.runtime.layers.replicated_params import ReplicatedParams
 
@@ -117,8 +109,8 @@ class Permute(Step):
 def permuted(layout: Layout, order: Sequence[int]) -> Layout:
     """The same words with their dimensions in another order."""
     whole = tuple(layout.whole[dim] for dim in order)
-    boxes = tuple(tuple(box[dim] for dim in order) for box in layout.boxes)
-    return Layout(whole, boxes)
+    boxes = (tuple(box[dim] for dim in order) for box in layout.boxes)
+    return layout.with_boxes(whole, boxes)
 
 
 def scaled_boxes(source: Layout, extents: Sequence[int]) -> list[Box]:
@@ -167,7 +159,7 @@ class Concat(Step):
         for layout in layouts:
             size, boxes = layout.whole[dim], self.layout.boxes
             parts = tuple(_with(b, dim, _inside(b[dim], start, size)) for b in boxes)
-            self.wanted.append(Layout(layout.whole, parts))
+            self.wanted.append(layout.with_boxes(layout.whole, parts))
             start += size
 
     def forward(self, *shards: torch.Tensor) -> torch.Tensor:
@@ -186,7 +178,7 @@ def _like_first(layouts: Sequence[Layout], dim: int) -> Layout:
         for box in first.boxes
     )
     whole = (*first.whole[:dim], total, *first.whole[dim + 1 :])
-    return Layout(whole, tuple(boxes))
+    return first.with_boxes(whole, boxes)
 
 
 def _with(box: Box, dim: int, interval: Interval) -> Box:
@@ -212,11 +204,11 @@ class Flatten(Step):
         self.source, self.count = source, count
         frame = tuple((0, extent) for extent in source.whole[2:])
         straight = all(box[2:] == frame for box in source.boxes)
-        self.wanted = source if straight else even(source.whole)
+        self.wanted = source if straight else even(source.whole, source.ranks)
         size = math.prod(source.whole[2:])
-        self.layout = Layout(
+        self.layout = source.with_boxes(
             (source.whole[0], source.whole[1] * size),
-            tuple((b[0], (b[1][0] * size, b[1][1] * size)) for b in self.wanted.boxes),
+            ((b[0], (b[1][0] * size, b[1][1] * size)) for b in self.wanted.boxes),
         )
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
@@ -247,27 +239,29 @@ class GatheredStep(Step):
         self.plain = copy.deepcopy(module)  # the user's module does not change
         self.module = params if module is None else self.plain
         self.sums_gradients = True
-        self.layout = even(out)
+        self.layout = even(out, layouts[0].ranks)
 
     def release_shared(self) -> list[Shared]:
         """The replicated parameters, whose gradients the caller sums from now on."""
         self.sums_gradients = False
         params = () if self.plain is None else self.plain.parameters()
-        everyone = tuple(range(dist.get_world_size()))
+        everyone = tuple(range(self.layout.ranks.size))
         return [Shared(each, everyone) for each in params]
 
     def forward(self, *shards: torch.Tensor) -> torch.Tensor:
         """The own part of the result."""
         pairs = zip(shards, self.layouts, strict=True)
         whole = [
-            redistribute(shard, layout, replicated(layout.whole), self.count)
+            redistribute(
+                shard, layout, replicated(layout.whole, layout.ranks), self.count
+            )
             for shard, layout in pairs
         ]
         if self.plain is not None and not self.sums_gradients:
             result = self.plain(*whole)
         elif self.plain is not None:
             summed = {
-                name: SumGradient.apply(values, None)  # type: ignore[no-untyped-call]
+                name: SumGradient.apply(values, self.layout.ranks.group)  # type: ignore[no-untyped-call]
                 for name, values in self.plain.named_parameters()
             }
             result = torch.func.functional_call(self.plain, summed, tuple(whole))

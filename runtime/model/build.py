@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import fx, nn
 
-from synth.runtime.comm.redistribute import Count, Layout, even, replicated
+from synth.runtime.comm.layout import Layout, even, replicated
+from synth.runtime.comm.redistribute import Count
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.planned_layer import (
@@ -170,7 +170,7 @@ class Builder:
     ) -> Step | None:
         """A pooling or resizing in the boxes that the plan gives it."""
         ((node, source),) = layouts.items()
-        wanted = Layout(source.whole, place.before)
+        wanted = source.with_boxes(source.whole, place.before)
         step = choose_step(
             call,
             operator,
@@ -191,7 +191,7 @@ class Builder:
         if self.refuse:
             what = name if call.module is not None else call.function.__name__
             raise ValueError(f"{what} ({name}) cannot be computed on shards")
-        if dist.get_rank() == 0:
+        if self.context.ranks.me == 0:
             print(f"{name}: gathered, every rank computes it", file=sys.stderr)
         inputs, count = list(layouts.values()), self._counter(call.name)
         if call.module is not None:
@@ -199,7 +199,8 @@ class Builder:
             assert step.plain is not None
             step.plain = step.module = self.replicas.setdefault(name, step.plain)
             return step
-        whole = {name: replicated(v.shape) for name, v in call.parameters.values()}
+        ranks, given = self.context.ranks, call.parameters.values()
+        whole = {name: replicated(values.shape, ranks) for name, values in given}
         held = hold(call, whole, count)
         return GatheredStep(call.filled(), inputs, call.out, count, held)
 
@@ -210,7 +211,7 @@ class Builder:
         whole = node_shape(node)
         first = next(iter(node.users), None)
         wanted = None if first is None else self._wanted_by(first, whole)
-        return wanted or even(whole)
+        return wanted or even(whole, self.context.ranks)
 
     def _wanted_by_reader(self, node: fx.Node) -> Layout | None:
         """Where the one layer that reads a value wants it.
@@ -223,7 +224,7 @@ class Builder:
             (node,) = node.users
             place = self.places.get(node.name)
             if place is not None:
-                return Layout(whole, place.before)
+                return Layout(whole, place.before, self.context.ranks)
             if not node.op.startswith("call") or node_shape(node) != whole:
                 return self._wanted_by(node, whole)
             call = self.operators.call(node)
@@ -246,7 +247,7 @@ class Builder:
         windows = () if transposed else tuple(made.program.windows.values())
         if any(w.size != n for w, n in zip(windows, whole[2:], strict=False)):
             return None
-        return Layout(whole, made.input.boxes)
+        return made.input.with_boxes(whole, made.input.boxes)
 
     # -- small parts ---------------------------------------------------------------
 

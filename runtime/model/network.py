@@ -11,8 +11,10 @@ import torch.distributed as dist
 from torch import fx, nn
 
 from synth.runtime.comm.gradient_buckets import BYTES, Buckets
+from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import GatherWhole
 from synth.runtime.grid.boxes import Box, shape
+from synth.runtime.grid.ranks import Ranks
 from synth.runtime.grid.scatter_gather import shard_of
 from synth.runtime.kernels.autotune import default_tuner
 from synth.runtime.kernels.context import Context
@@ -28,7 +30,7 @@ from synth.runtime.model.trace import traced
 class Network(nn.Module):
     """A model whose activations are shards; see `synth.parallelize`.
 
-    model: the user's, alike on all ranks (rank 0's values are taken).
+    model: the user's, alike on all ranks (the first rank's values are taken).
     make: the planned layer for a name, a module and its input's shape, None for none.
     refuse: raise `ValueError` for a layer that could only be computed from the whole.
     graph: what the model calls; None to trace it here.
@@ -36,6 +38,7 @@ class Network(nn.Module):
     bucket_bytes: of gradients that are summed in one message; see `Buckets`.
     ahead: layers of which Ker is on its way while one computes; its sums of dKer then
         travel while the gradients of as many are computed.
+    ranks: those that run it; None for all ranks of the job. Only they make and call it.
     check_finite: check for NaN and infinity in what every step makes and in every
         gradient; all ranks then raise `FloatingPointError` with layer and ranks.
     """
@@ -52,14 +55,20 @@ class Network(nn.Module):
         bucket_bytes: int = BYTES,
         check_finite: bool = False,
         ahead: int = 1,
+        ranks: Ranks | None = None,
     ) -> None:
         super().__init__()
         self.training = model.training
-        self.context = Context(tuner=default_tuner())
+        self.context = Context(
+            tuner=default_tuner(), process_groups=ProcessGroups(ranks)
+        )
+        self.ranks = self.context.ranks
         self.traffic = self.context.traffic  # of redistributions
         self.dtype, self.check_finite = dtype, check_finite
         for values in (*model.parameters(), *model.buffers()):
-            dist.broadcast(values.detach(), src=0)
+            dist.broadcast(
+                values.detach(), src=self.ranks.members[0], group=self.ranks.group
+            )
         graph = graph or traced(model, whole, dtype)
         placed = {name: PlannedBoxes(*boxes) for name, boxes in (places or {}).items()}
         made = Builder(model, graph, make, self.context, placed, refuse)
@@ -97,7 +106,7 @@ class Network(nn.Module):
         """This rank's shard of the output, from its shard of the input."""
         if shard.shape != shape(self.layouts[self.input].mine):
             raise ValueError(
-                f"rank {dist.get_rank()} owns an input of"
+                f"rank {self.ranks.rank} owns an input of"
                 f" {shape(self.layouts[self.input].mine)}, but was given"
                 f" {tuple(shard.shape)}; `scatter(batch)` cuts it"
             )
@@ -135,8 +144,8 @@ class Network(nn.Module):
         """What a step made, looked at with its gradient to come where that is asked."""
         if self.check_finite:
             name = self.names.get(step, step)
-            require_finite(f"{name}: Out", values, _nowhere)
-            check_gradient(f"{name}: dOut", values, _nowhere)
+            require_finite(f"{name}: Out", values, _nowhere, self.ranks)
+            check_gradient(f"{name}: dOut", values, _nowhere, self.ranks)
         return values
 
     def _watch_parameters(self) -> None:
@@ -145,7 +154,7 @@ class Network(nn.Module):
             if not isinstance(step, PlannedLayer):
                 for name, parameter in step.named_parameters():
                     what = f"{self.names.get(key, key)}: d{name.rpartition('.')[2]}"
-                    check_gradient(what, parameter, _nowhere)
+                    check_gradient(what, parameter, _nowhere, self.ranks)
 
     def scatter(self, batch: torch.Tensor, like: str | None = None) -> torch.Tensor:
         """This rank's shard of a whole batch, or of whole targets like the output.
@@ -194,6 +203,6 @@ class Network(nn.Module):
         load_whole(state, self.steps, self.entries, self.saved)
 
 
-def _nowhere(rank: int) -> str:
+def _nowhere(index: int) -> str:
     """A rank's place on the grid, where there is none."""
     return ""

@@ -9,8 +9,9 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
+from synth.runtime.comm.layout import Layout, broadcast_layout
 from synth.runtime.comm.process_groups import ProcessGroups
-from synth.runtime.comm.redistribute import Count, Layout, broadcast_layout
+from synth.runtime.comm.redistribute import Count
 from synth.runtime.layers.batch_norm import BatchNorm
 from synth.runtime.layers.dropout import Dropout
 from synth.runtime.layers.group_norm import GroupNorm, LayerNorm
@@ -97,8 +98,8 @@ def choose_step(
 def broadcast_channels(source: Layout, shape: Sequence[int]) -> Layout:
     """What every rank needs of one word per channel, or of one for all channels."""
     if tuple(shape) == (1,):
-        return Layout((1,), (((0, 1),),) * len(source.boxes))
-    return Layout(tuple(shape), tuple((box[1],) for box in source.boxes))
+        return source.with_boxes((1,), (((0, 1),),) * len(source.boxes))
+    return source.with_boxes(shape, ((box[1],) for box in source.boxes))
 
 
 def _elementwise(call: Call, layouts: list[Layout], count: Count) -> Step:

@@ -1,4 +1,4 @@
-"""A user's torch model on the ranks of the default process group: the whole network as it is planned.
+"""A user's torch model on some ranks, or on all: the whole network as it is planned.
 
     net = synth.parallelize(model, (32, 3, 224, 224))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -9,7 +9,7 @@
 Convolutions, linear layers, poolings and upsamplings run by their plans. The plans of all layers are chosen
 together with the words that move between layers of different layouts. Batch normalization has the statistics
 of the whole batch; pooling fetches the rows of its neighbours. Every rank computes from the gathered whole
-what cannot be computed on shards; rank 0 names it on stderr.
+what cannot be computed on shards; the first rank names it on stderr.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
 from synth.parallel.front_end import trace_model
 from synth.parallel.layer_plans import LayerPlans, plans_of_model
+from synth.parallel.members import ranks_of
 from synth.parallel.torch_layers import layer_of
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
@@ -39,9 +40,11 @@ from synth.search.strategies import strategy_named
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
     from synth.parallel.front_end import TracedModel
+    from synth.runtime.grid.ranks import Ranks
     from synth.runtime.kernels.context import Context
     from synth.runtime.layers.distributed_layer import DistributedLayer
     from synth.runtime.model.network import Network
@@ -54,7 +57,7 @@ How = Plan | Mapping[str, int] | str  # a plan, parts of a grid, or the name of 
 def parallelize(
     model: nn.Module,
     input: Sequence[int],
-    procs: int | DeviceMesh | None = None,
+    procs: int | DeviceMesh | ProcessGroup | None = None,
     plan: NetworkPlan | os.PathLike[str] | Mapping[str, How] | How | None = None,
     *,
     memory: int | str | None = None,
@@ -64,15 +67,16 @@ def parallelize(
     input_gradient: bool = False,
     ahead: int | None = None,
 ) -> Network:
-    """The model as a module that takes and gives the shard of this rank. All ranks must call it.
+    """The model as a module that takes and gives the shard of this rank. All its ranks must call it.
 
     input: shape of the whole batch in elements, fixed for the life of the result.
-    procs: number of ranks, or a mesh of them, to check against the default process group.
+    procs: the ranks that run it, which alone call it: a process group of torch, or a mesh of one dimension,
+        such as `mesh["synth"]` of a larger one. None: all ranks of the job. A number: all of them, checked.
     plan: of the whole network, as `plan_model` makes it or `synth plan NET.yaml --json -o plan.json` writes
         it. Or, for every layer, or by the name of a layer as `named_modules` has it ("" for the others): a
         training plan, parts of its grid such as {"h": 4}, or the name of a strategy such as "spatial". Then
         each layer is planned by itself. Layers that a strategy does not fit, or that have no name there, move
-        the fewest words. None: `plan_model`, on rank 0.
+        the fewest words. None: `plan_model`, on the first rank.
     memory: limit of the plan, or of each plan, in bytes per process.
     refuse: raise `ValueError` with the name of a layer that would have to be gathered.
     bucket_bytes: size of the messages in which gradients of biases are summed during the backward pass; 0
@@ -83,26 +87,23 @@ def parallelize(
     ahead: layers of which Ker is gathered while one computes (1); sums of dKer then travel while as many
         compute their gradients. It needs memory for as many more slices: 0 where memory was limited.
 
-    Raises `UsageError` for a wrong argument, a name that no layer has, or a plan of another model. Raises
+    Raises `UsageError` for a wrong argument, on a rank that is none of `procs`, for a name that no layer has,
+    or a plan of another model. Raises
     `InfeasibleError` if nothing fits the memory. Raises `ValueError` for a model that the ranks cannot run,
     for example one with hooks or tied weights; docs/training.md lists these models.
     """
-    import torch.distributed as dist
-
     from synth.runtime.model.network import Network
 
-    ranks = dist.get_world_size()
+    members = ranks_of(procs)
+    ranks = members.size
     if ahead is not None and ahead < 0:
         raise UsageError(f"ahead is {ahead}; give the number of layers, 0 for none")
-    asked = procs if isinstance(procs, int) or procs is None else procs.size()
-    if asked not in (None, ranks):
-        raise UsageError(f"the model is asked for {asked} ranks, but {ranks} run; start as many")
     traced = trace_model(model, input)
     network = traced.network
     plans = None
     if plan is None and network.planned:
         request = NetworkRequest(ranks, input_gradient=input_gradient)
-        plans = _from_first(lambda: LayerPlans.of(_planned(network, request, memory)))
+        plans = _from_first(lambda: LayerPlans.of(_planned(network, request, memory)), members)
     elif isinstance(plan, NetworkPlan | os.PathLike) or str(plan).endswith(".json"):
         plans = plans_of_model(plan, network, ranks)  # type: ignore[arg-type]
     chosen = {} if plans else _by_name(plan)  # type: ignore[arg-type]
@@ -127,6 +128,7 @@ def parallelize(
         bucket_bytes=bucket_bytes,
         check_finite=check_finite,
         ahead=ahead,
+        ranks=members,
     )
 
 
@@ -179,23 +181,21 @@ def _planned(network: graph.Network, request: NetworkRequest, memory: int | str 
     return plan_network(network, request)
 
 
-def _from_first(make: Callable[[], T]) -> T:
-    """What rank 0 makes, on every rank. What rank 0 raises is raised on every rank."""
-    import torch.distributed as dist
-
-    result: list[Any] = [None]
-    if dist.get_rank() == 0:
+def _from_first(make: Callable[[], T], ranks: Ranks) -> T:
+    """What the first rank makes, on every rank. What it raises is raised on every rank."""
+    result: Any = None
+    if ranks.me == 0:
         try:
-            result = [make()]
+            result = make()
         except SynthError as error:
-            result = [error]
+            result = error
         except Exception as error:  # an internal error may hold what cannot be sent
-            result = [RuntimeError(f"rank 0 could not plan the model: {error!r}")]
-            result[0].__cause__ = error
-    dist.broadcast_object_list(result, src=0)
-    if isinstance(result[0], Exception):
-        raise result[0]
-    made: T = result[0]
+            result = RuntimeError(f"rank {ranks.rank} could not plan the model: {error!r}")
+            result.__cause__ = error
+    result = ranks.from_first(result)
+    if isinstance(result, Exception):
+        raise result
+    made: T = result
     return made
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from synth.runtime.model.network import Network
 
-PROGRESS_SECONDS = 5.0  # rank 0 reports the progress of a slow batch this often
+PROGRESS_SECONDS = 5.0  # the first rank reports the progress of a slow batch this often
 Rows = Sequence[slice]  # along one dimension: what to read, in order
 
 
@@ -206,7 +206,8 @@ def feed(
         raise InputError(
             f"{samples.name}: {len(places)} samples fill no batch of {selection.batch}; plan fewer"
         )
-    return Feed(samples, selection, places, word)
+    first = _rank() == 0 if isinstance(target, Plan) else target.ranks.me == 0
+    return Feed(samples, selection, places, word, first)
 
 
 def _rank() -> int:
@@ -223,6 +224,7 @@ class Feed:
     selection: ShardSelection
     order: Sequence[int]
     dtype: str
+    reports: bool  # whether this rank reports progress
 
     def __len__(self) -> int:
         """Batches."""
@@ -248,7 +250,7 @@ class Feed:
         for place, index in enumerate(range(low, high)):
             part = self.samples.read(self.order[index], self.selection.rows)
             result[place] = torch.from_numpy(part)[0]
-            if time.monotonic() - last_report > PROGRESS_SECONDS and _rank() == 0:
+            if time.monotonic() - last_report > PROGRESS_SECONDS and self.reports:
                 last_report = time.monotonic()
                 progress = (
                     f"{place + 1} of {high - low} samples, {show_bytes(self.samples.bytes_read)} in all"

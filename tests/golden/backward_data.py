@@ -118,7 +118,9 @@ def run(ker_own, dout_own, at, groups, context):
 
     # The rows of dIn that a block computes for its neighbours are added where they are
     # owned.
-    neighbours = neighbours_along(at, GRID, ("h",), context.counter("return", 0, "In"))
+    neighbours = neighbours_along(
+        at, GRID, ("h",), context.counter("return", 0, "In"), context.ranks
+    )
     return return_rows(total, carried_din, owned_din, neighbours)
 
 

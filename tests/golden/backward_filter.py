@@ -91,7 +91,9 @@ def run(in_own, dout_own, at, groups, context):
     dker_group = groups["x"].counted(context, "reduce", "Ker")
 
     # The output rows of a block read input rows that its neighbours own.
-    neighbours = neighbours_along(at, GRID, ("h",), context.counter("halo", 0, "In"))
+    neighbours = neighbours_along(
+        at, GRID, ("h",), context.counter("halo", 0, "In"), context.ranks
+    )
     in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours)
 
     dker_box = touched_dker(work(at))

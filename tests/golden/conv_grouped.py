@@ -82,7 +82,9 @@ def run(in_own, ker_own, at, groups, context):
     ker_group = groups["x"].counted(context, "loop", "Ker")
 
     # The output rows of a block read input rows that its neighbours own.
-    neighbours = neighbours_along(at, GRID, ("h",), context.counter("halo", 0, "In"))
+    neighbours = neighbours_along(
+        at, GRID, ("h",), context.counter("halo", 0, "In"), context.ranks
+    )
     in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours)
 
     out_box = touched_out(work(at))

@@ -86,7 +86,7 @@ def run(in_own, ker_own, at, groups, context):
 
     # The output rows of a block read input rows that its neighbours own.
     neighbours = neighbours_along(
-        at, GRID, ("h", "k"), context.counter("halo", 0, "In")
+        at, GRID, ("h", "k"), context.counter("halo", 0, "In"), context.ranks
     )
     in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours)
 

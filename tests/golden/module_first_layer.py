@@ -89,7 +89,9 @@ def forward(in_own, ker_pending, at, groups, context):
     out_group = groups["c"].counted(context, "reduce", "Out")
 
     # The output rows of a block read input rows that its neighbours own.
-    neighbours = neighbours_along(at, GRID, ("h",), context.counter("halo", 0, "In"))
+    neighbours = neighbours_along(
+        at, GRID, ("h",), context.counter("halo", 0, "In"), context.ranks
+    )
     in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours)
 
     in_box = touched_in(work(at))

@@ -98,7 +98,9 @@ def forward(in_own, ker_own, at, groups, context):
     out_group = groups["c"].counted(context, "reduce", "Out")
 
     # The output rows of a block read input rows that its neighbours own.
-    neighbours = neighbours_along(at, GRID, ("h",), context.counter("halo", 0, "In"))
+    neighbours = neighbours_along(
+        at, GRID, ("h",), context.counter("halo", 0, "In"), context.ranks
+    )
     in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours)
 
     out_box = touched_out(work(at))
@@ -183,7 +185,7 @@ def backward_data(ker_slice, dout_own, at, groups, context):
         # The rows of dIn that a block computes for its neighbours are added where they
         # are owned.
         neighbours = neighbours_along(
-            at, GRID, ("h",), context.counter("return", 0, "In")
+            at, GRID, ("h",), context.counter("return", 0, "In"), context.ranks
         )
         return return_rows(total, carried_in, owned_in, neighbours)
 

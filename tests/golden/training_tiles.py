@@ -108,7 +108,7 @@ def forward(in_own, ker_own, at, groups, context):
 
     # The output rows of a block read input rows that its neighbours own.
     neighbours = neighbours_along(
-        at, GRID, ("h", "k"), context.counter("halo", 0, "In")
+        at, GRID, ("h", "k"), context.counter("halo", 0, "In"), context.ranks
     )
     in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours)
 
@@ -174,7 +174,7 @@ def backward_data(ker_own, dout_own, at, groups, context):
         # The rows of dIn that a block computes for its neighbours are added where they
         # are owned.
         neighbours = neighbours_along(
-            at, GRID, ("h", "k"), context.counter("return", 0, "In")
+            at, GRID, ("h", "k"), context.counter("return", 0, "In"), context.ranks
         )
         return return_rows(din, carried_in, owned_in, neighbours)
 

@@ -54,9 +54,9 @@ def train(family: str, plan: Any) -> dict[str, Measured]:
     return {name: three_steps(*built, plan) for name, built in FAMILIES[family]().items()}
 
 
-def three_steps(whole: nn.Module, shape: tuple[int, ...], plan: Any) -> Measured:
+def three_steps(whole: nn.Module, shape: tuple[int, ...], plan: Any, procs: Any = None) -> Measured:
     """error: of outputs, losses and the state afterwards. words: received by this rank."""
-    net = synth.parallelize(whole, shape, dist.get_world_size(), plan)
+    net = synth.parallelize(whole, shape, procs or dist.get_world_size(), plan)
     before, errors = net.received(), []
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.02, momentum=0.9) for m in (net, whole)]
     for _ in range(3):

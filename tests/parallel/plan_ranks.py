@@ -20,20 +20,26 @@ import synth
 from synth.base.errors import InfeasibleError, UsageError
 from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.plan_json import to_json
+from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network
 
 
-def most(values: dict[str, int]) -> dict[str, int]:
+def most(values: dict[str, int], ranks: Ranks) -> dict[str, int]:
     """By key, the most of any rank."""
-    told: list[dict[str, int]] = [{}] * dist.get_world_size()
-    dist.all_gather_object(told, values)
+    told: list[dict[str, int]] = [{}] * ranks.size
+    dist.all_gather_object(told, values, group=ranks.group)
     return {key: max(each.get(key, 0) for each in told) for key in sorted({k for one in told for k in one})}
 
 
 def moved(net: Network) -> dict[str, int]:
     """By the step that they are moved for, words received between layers so far."""
     return {name: words for (phase, _, name), words in net.traffic.steps.items() if phase.strip() == "move"}
+
+
+def since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    """By key, by how much a number has grown."""
+    return {name: number - before.get(name, 0) for name, number in now.items()}
 
 
 def inside(net: Network) -> dict[str, int]:
@@ -45,11 +51,13 @@ def inside(net: Network) -> dict[str, int]:
 
 def words_as_planned(plan: NetworkPlan, net: Network, shape: tuple[int, ...]) -> None:
     """One step on the ranks receives what the plan says, layer by layer and edge by edge."""
+    for counter in (net.traffic, *(m.traffic for m in net.modules() if isinstance(m, DistributedLayer))):
+        counter.steps.clear()
     out = net(net.scatter(torch.randn(shape, dtype=net.dtype)))
     forward = moved(net)
     out.square().sum().backward()
     both = moved(net)
-    there, back = most(forward), most({name: both[name] - forward.get(name, 0) for name in both})
+    there, back = most(forward, net.ranks), most(since(both, forward), net.ranks)
     planned: dict[str, int] = defaultdict(int)
     graph = plan.network
     for edge, words in plan.edge_words.items():
@@ -68,21 +76,22 @@ def words_as_planned(plan: NetworkPlan, net: Network, shape: tuple[int, ...]) ->
         planned,
     )
     costs = dict(zip((node.name for node in graph.planned), plan.layer_costs, strict=True))
-    received = most(inside(net))
+    received = most(inside(net), net.ranks)
     assert {k: v for k, v in received.items() if v} == {k: int(v) for k, v in costs.items() if v}
-    if dist.get_rank() == 0:
+    if net.ranks.me == 0:
         print("words", sum(counted.values()), sum(received.values()), "planned", plan.cost, flush=True)
 
 
-def ten_steps(net: Network, whole: nn.Module, shape: tuple[int, ...]) -> None:
-    """SGD on the ranks and in one process."""
+def sgd_steps(net: Network, whole: nn.Module, shape: tuple[int, ...], steps: int) -> None:
+    """Outputs, losses and the state after SGD steps are those of one process."""
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in (net, whole)]
-    for _ in range(10):
+    for _ in range(steps):
         batch = torch.randn(shape, dtype=net.dtype)
         right = whole(batch)
         target = torch.randn(right.shape, dtype=net.dtype)
         out = net.gather(net(net.scatter(batch)))
         losses = [nn.functional.mse_loss(each, target) for each in (out, right)]
+        near(out.detach(), right.detach())
         near(losses[0].detach(), losses[1].detach())
         for loss, optimizer in zip(losses, optimizers, strict=True):
             optimizer.zero_grad()
@@ -104,9 +113,7 @@ def as_planned(case: str) -> None:
     file.write_text(json.dumps(to_json(plan)))
     given = {"residual": None, "cosmo": str(file)}.get(case, plan)
     net = synth.parallelize(whole, shape, plan=given)
-    ten_steps(net, whole, shape)
-    for counted in (net.traffic, *(m.traffic for m in net.modules() if isinstance(m, DistributedLayer))):
-        counted.steps.clear()
+    sgd_steps(net, whole, shape, 10)
     words_as_planned(plan, net, shape)
 
 

@@ -19,9 +19,10 @@ from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
 from synth.parallel.front_end import trace_model
+from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.process_groups import ProcessGroups
-from synth.runtime.comm.redistribute import Layout
 from synth.runtime.grid.boxes import Box
+from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.batch_norm import BatchNorm
 
 STEPS = 10
@@ -274,7 +275,7 @@ LAYOUTS: dict[str, tuple[Box, ...]] = {  # of (6, 8, 5) on four ranks
 
 def norms(name: str) -> None:
     """Batch normalization on shares, however they are cut, is torch's on the whole."""
-    lies = Layout((6, 8, 5), LAYOUTS[name])
+    lies = Layout((6, 8, 5), LAYOUTS[name], Ranks.world())
     mine = tuple(slice(*interval) for interval in lies.mine)
     for far, how in ((0, {}), (0, {"affine": False}), (0, {"momentum": None}),
                      (0, {"track_running_stats": False}), (1e5, {})):  # fmt: skip
@@ -303,7 +304,7 @@ def norms(name: str) -> None:
             made.load_full_state_dict(whole.state_dict())
     one = BatchNorm(
         nn.BatchNorm1d(8),
-        Layout((1, 8), tuple(((0, 1), box[1]) for box in LAYOUTS["channels"])),
+        Layout((1, 8), tuple(((0, 1), box[1]) for box in LAYOUTS["channels"]), Ranks.world()),
         ProcessGroups(),
     )
     with pytest.raises(ValueError, match="one value per channel"):

@@ -1,0 +1,81 @@
+"""The ranks that run one network or program: all of the job, or some of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Some ranks of a job, numbered 0 to `size` - 1: their index.
+
+    Grids, layouts and process groups of a network number ranks by their index. Only
+    torch's own groups and messages to the user have global ranks.
+
+    members: global ranks, ascending. me: the index of this rank among them.
+    group: torch's process group of these ranks; None for the default group.
+
+    Raises `ValueError` if the members do not ascend.
+    """
+
+    members: tuple[int, ...]
+    me: int
+    group: Any = None
+
+    def __post_init__(self) -> None:
+        if list(self.members) != sorted(set(self.members)):
+            raise ValueError(
+                f"the ranks {list(self.members)} do not ascend; give a group whose"
+                f" ranks are {sorted(set(self.members))}"
+            )
+
+    @classmethod
+    def world(cls) -> Ranks:
+        """All ranks of the job: the default process group."""
+        return cls(tuple(range(dist.get_world_size())), dist.get_rank())
+
+    @classmethod
+    def of(cls, group: Any) -> Ranks:
+        """The ranks of a process group of torch; None is the default group.
+
+        Raises `ValueError` if this rank is no member, or if the group numbers its
+        members in another order than the job.
+        """
+        if group is None or group is dist.group.WORLD:
+            return cls.world()
+        outside = group is dist.GroupMember.NON_GROUP_MEMBER
+        members = () if outside else tuple(dist.get_process_group_ranks(group))
+        rank = dist.get_rank()
+        if rank not in members:
+            of = f" with the ranks {list(members)}" if members else ""
+            raise ValueError(
+                f"rank {rank} is no member of the group{of}; only members may make and"
+                " call a network on it"
+            )
+        return cls(members, members.index(rank), group)
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.members)
+
+    @property
+    def rank(self) -> int:
+        """The global rank of this one."""
+        return self.members[self.me]
+
+    def from_first(self, value: Any) -> Any:
+        """The first member's value, on all members. All must call this.
+
+        The value is an object that can be pickled.
+        """
+        values = [value]
+        dist.broadcast_object_list(values, src=self.members[0], group=self.group)
+        return values[0]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
+        """The same: copies of a network communicate in the same groups."""
+        return self

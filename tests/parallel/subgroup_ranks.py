@@ -1,0 +1,158 @@
+"""What four ranks of the tests of sub-groups do: networks on some of them, several in one job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from model_ranks import three_steps
+from network_ranks import MODELS
+from plan_ranks import sgd_steps, words_as_planned
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from zoo import Drops, Partly, own
+
+import synth
+from synth.base.errors import UsageError
+from synth.runtime.model.network import Network
+
+SHAPE = (4, 4, 8, 8)
+
+
+def groups_of(*parts: Sequence[int]) -> list[Any]:
+    """torch's groups of some ranks. All ranks of the job make all of them."""
+    return [dist.new_group(list(ranks)) for ranks in parts]
+
+
+def refusal(run: Callable[[], Any]) -> str:
+    """The sentence with which an argument is refused; "" where it is not."""
+    try:
+        run()
+    except UsageError as fault:
+        return str(fault)
+    return ""
+
+
+def trained(name: str, procs: Any) -> Network:
+    """A network of its model after three SGD steps as in one process, and a step with the planned words."""
+    torch.manual_seed(0)
+    kind, shape = MODELS[name]
+    whole = kind().double()
+    net = synth.parallelize(whole, shape, procs)
+    sgd_steps(net, whole, shape, 3)
+    words_as_planned(synth.plan_model(whole, shape, net.ranks.size), net, shape)
+    assert net.received() > 0
+    return net
+
+
+def two_models() -> list[int]:
+    """Ranks 0 and 1 train one model, ranks 2 and 3 another one: the members of the own network."""
+    low, high = groups_of((0, 1), (2, 3))
+    net = trained("residual", low) if dist.get_rank() < 2 else trained("cosmo", high)
+    return list(net.ranks.members)
+
+
+def some_ranks(name: str, *members: int) -> list[int]:
+    """Some ranks train a model while the others do nothing."""
+    (group,) = groups_of(members)
+    return list(trained(name, group).ranks.members) if dist.get_rank() in members else []
+
+
+def zoo_models() -> dict[str, Any]:
+    """By model, three steps on ranks 1 and 3 compared with those in one process."""
+    (group,) = groups_of((1, 3))
+    torch.manual_seed(0)
+    models = {**own(), "partly": (Partly(), SHAPE)}
+    if dist.get_rank() not in (1, 3):
+        return {}
+    return {name: three_steps(*built, None, group) for name, built in models.items()}
+
+
+def sub_meshes() -> list[list[int]]:
+    """A network on a row of a mesh, then one on a column: their members."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "synth"))
+    nets = trained("residual", mesh["synth"]), trained("odd", mesh["replicate"])
+    return [list(net.ranks.members) for net in nets]
+
+
+def overlapping() -> int:
+    """Two networks share ranks 1 and 2: steps in turn, then each once more. The number of networks here."""
+    parts = (0, 1, 2), (1, 2, 3)
+    mine = [
+        (trained("residual", group), ranks)
+        for group, ranks in zip(groups_of(*parts), parts, strict=True)
+        if dist.get_rank() in ranks
+    ]
+    for _ in range(2):
+        for net, ranks in mine:
+            torch.manual_seed(len(ranks))
+            shape = net.layouts[net.input].whole
+            batch = torch.randn(shape, dtype=net.dtype)
+            out = net.gather(net(net.scatter(batch)))
+            out.square().sum().backward()
+            assert torch.isfinite(out).all()
+    return len(mine)
+
+
+def refused() -> list[str]:
+    """What is said to wrong ranks, and to a rank that is no member of a group, and of a mesh."""
+    (group,) = groups_of((0, 1))
+    model, rank = nn.Conv2d(4, 4, 1), dist.get_rank()
+    few, square = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("a", "b"))
+    found = [refusal(lambda wrong=wrong: synth.parallelize(model, SHAPE, wrong)) for wrong in (3, square)]
+    if rank > 1:
+        found += [
+            refusal(lambda wrong=wrong: synth.parallelize(model, SHAPE, wrong)) for wrong in (group, few)
+        ]
+    return found
+
+
+def same_everywhere() -> list[float]:
+    """Dropout drops the same words on ranks 2 and 3 as on rank 1 alone, for one seed."""
+    pair, alone = groups_of((2, 3), (1,))
+    rank, outs = dist.get_rank(), torch.zeros(SHAPE)
+    torch.manual_seed(3)
+    model = Drops()
+    if rank:
+        torch.manual_seed(3 if rank < 3 else 4)  # that of the first member counts
+        net = synth.parallelize(model, SHAPE, alone if rank == 1 else pair)
+        outs = net.gather(net(net.scatter(torch.ones(SHAPE), "input"))).detach()
+    return [float(outs.eq(0).double().mean()), float(outs.sum())]
+
+
+def not_finite() -> str:
+    """What ranks 1 and 3 are told where rank 3 has a NaN."""
+    (group,) = groups_of((1, 3))
+    if dist.get_rank() not in (1, 3):
+        return ""
+    net = synth.parallelize(nn.Conv2d(4, 4, 1), SHAPE, group, check_finite=True)
+    shard = net.scatter(torch.zeros(SHAPE), "input")
+    try:
+        net(shard * torch.nan if dist.get_rank() == 3 else shard)
+    except FloatingPointError as fault:
+        return str(fault)
+    return ""
+
+
+def fed(folder: str) -> None:
+    """The ranks of a sub-group read a file once together."""
+    (group,) = groups_of((1, 3))
+    kind, shape = MODELS["residual"]
+    if dist.get_rank() not in (1, 3):
+        return
+    torch.manual_seed(0)
+    batches, file = torch.randn(2, *shape), Path(folder, "samples.npy")
+    if dist.get_rank() == 1:
+        np.save(file, batches.flatten(0, 1).numpy())
+    dist.barrier(group)
+    net = synth.parallelize(kind(), shape, group)
+    feed = synth.feed(net, file)
+    for shard, batch in zip(feed, batches, strict=True):
+        assert torch.equal(shard, net.scatter(batch))
+    read = torch.tensor(feed.samples.bytes_read)
+    dist.all_reduce(read, group=group)
+    assert read == 4 * batches.numel()
