@@ -24,6 +24,8 @@ MODULES = (
     "comm/process_groups",
     "comm/halo_exchange",
     "comm/collectives",
+    "grid/launched_job",
+    "grid/local_processes",
     "grid/liveness",
     "kernels/autotune",
     "kernels/context",

@@ -1,7 +1,13 @@
-"""Failure detector: ranks send heartbeats, and name the rank that sends none."""
+"""Failure detector: ranks send heartbeats, and name the rank that sends none.
+
+The thread that decides never waits for another process. A second thread sends and reads
+heartbeats, because the store may stop answering. The last words have a deadline, too.
+So a rank always ends, within its timeout and a few seconds.
+"""
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import json
 import os
@@ -11,184 +17,309 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import torch.distributed as dist
 
+from synth.runtime.grid.launched_job import (
+    agent_store,
+    ends_within,
+    job_name,
+    reason_of,
+    say,
+    store_keeper,
+    store_place,
+)
+from synth.runtime.grid.local_processes import (
+    birth,
+    end_lost,
+    is_running,
+    process_facts,
+    sibling,
+)
 from synth.runtime.grid.word_counter import TrafficCounter
 
 TICK = 0.5  # seconds between two heartbeats
 SILENCE = 2.0  # after a failure, a rank without a heartbeat for so long is lost
+BLAMING = 3.0  # seconds in which a failed rank finds out who failed first
+LAST_WORDS = 3.5  # seconds from the reason to end until the end
+STORE_FAULTS = RuntimeError, ValueError, OSError
 
 
 class Watch:
-    """A thread that reports this rank's progress, and ends the process with code 6.
+    """Threads that report this rank's progress, and end the process with code 6.
 
-    It ends the process when the launcher is gone or sends a signal, and when another
-    rank sends no heartbeat. The main thread may hang in a collective meanwhile. Before
-    the end it prints which ranks are lost or late, and where they were last.
+    They end it when the launcher is gone or sends a signal, when the store or another
+    rank sends no sign of life, or when the ranks do not meet in time. The main thread
+    may hang meanwhile. Before the end, this rank prints which ranks are missing, lost
+    or late, and where they were last.
+
+    name_of: the name of a rank in messages.
+    timeout: seconds without a sign of life from the store or from a rank.
     """
 
     def __init__(
-        self, rank: int, size: int, who: str, idle: bool, timeout: float
+        self,
+        rank: int,
+        size: int,
+        name_of: Callable[[int], str],
+        idle: bool,
+        timeout: float,
     ) -> None:
-        self.rank, self.who, self.idle = rank, who, idle
-        self.timeout = timeout
+        self.rank, self.size, self.idle = rank, size, idle
+        self.name_of, self.who = name_of, name_of(rank)
+        self.timeout, self.born = timeout, time.monotonic()
         self.traffic = TrafficCounter()
+        self.traffic.latest = "the meeting of the ranks"
         self.ticks, self.state = 0, "here"
-        self.parent, self.lock = os.getppid(), threading.Lock()
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self.keys = [f"sign of rank {peer} in {attempt}" for peer in range(size)]
-        self.first_key = f"first fault in {attempt}"
-        self.store = dist.TCPStore(  # type: ignore[attr-defined,unused-ignore]
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            is_master=False,
-            timeout=datetime.timedelta(seconds=timeout),
-            wait_for_workers=False,
-        )
+        self.parent = os.getppid()
+        self.ending, self.signing = threading.Lock(), threading.Lock()
+        job = job_name()
+        self.keys = [f"sign of rank {peer} in {job}" for peer in range(size)]
+        self.first_key = f"first fault in {job}"
         self.own = socket.gethostname(), os.getpid(), birth(os.getpid())
-        self.sign()
+        self.store: Any = None
+        self.met = self.asking = False
+        self.answered = self.born  # when the store answered last
+        self.store_fault = ""
+        self.seen: dict[int, list[Any]] = {}  # rank -> its latest known heartbeat
+        self.blamed = ""
+        self.courier: threading.Thread | None = None
+
+    # -- life -----------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start the thread, and catch the signals that would end this rank."""
+        """Start to watch, and catch the signals that would end this rank."""
         self.bell, self.ring = os.pipe()
         os.set_blocking(self.ring, False)
         signal.set_wakeup_fd(self.ring)  # works even while the main thread hangs
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
+        self.caught = {
+            number: signal.signal(number, lambda *_: None)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+            if signal.getsignal(number) != signal.SIG_IGN  # nohup ignores SIGHUP
+        }
         sys.excepthook = lambda kind, error, trace: self.end(reason_of(error))
         self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
+        atexit.register(self.leave)
+
+    def connect(self, store: Any = None) -> None:
+        """Send the first heartbeat. store: a connection of its own; None to make one.
+
+        Raises `RuntimeError` if another process has joined as this rank.
+        """
+        self.store = store or dist.TCPStore(  # type: ignore[attr-defined,unused-ignore]
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=False,
+            timeout=datetime.timedelta(seconds=self.timeout),
+            wait_for_workers=False,
+        )
+        if self.store.add(f"joined as {self.keys[self.rank]}", 1) > 1:
+            raise RuntimeError(
+                f"another process has joined as rank {self.rank}: two jobs use"
+                f" {store_place()}; give each job a MASTER_PORT of its own"
+            )
+        self.sign()
+        self.answered = time.monotonic()
+        self.courier = threading.Thread(target=self.carry, daemon=True)
+        self.courier.start()
+
+    def meet(self) -> None:
+        """All ranks have sent a heartbeat: from now on all are waited for."""
+        self.traffic.latest, self.met = "no communication yet", True
 
     def close(self) -> None:
-        """Stop the thread: only the exit remains."""
-        with self.lock:
-            self.state = "done"
+        """Tell the others that this rank is done, and stop: only the exit remains."""
+        self.state = "done"
+        with suppress(*STORE_FAULTS):
             self.sign()
+        self.leave()
+        self.limit_life()  # what follows may wait for other ranks
+
+    def leave(self) -> None:
+        """Stop both threads: one that is in the store would abort the exit."""
+        self.state = "left" if self.state == "here" else self.state
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        os.write(self.ring, b"\0")
-        self.thread.join()  # a thread in the store would abort the exit
+        for number, handler in self.caught.items():
+            signal.signal(number, handler)
+        self.caught = {}
+        with suppress(OSError):
+            os.write(self.ring, b"\0")
+        self.thread.join()
+        if self.courier:
+            self.courier.join(2 * TICK)
+        self.limit_life(0)
+        atexit.unregister(self.leave)
+
+    def limit_life(self, seconds: float | None = None) -> None:
+        """Let the kernel end this process after some seconds; 0: let it live on.
+
+        This is for a thread that hangs and keeps all others of the process waiting.
+        """
+        signal.setitimer(
+            signal.ITIMER_REAL, self.timeout + 4 if seconds is None else seconds
+        )
+
+    # -- heartbeats -----------------------------------------------------------------
 
     def sign(self) -> None:
         """Send a heartbeat."""
-        self.ticks += 1
-        place = 0 if self.idle else self.traffic.started, self.traffic.latest
-        beat = [self.ticks, self.state, self.who, *place, *self.own]
-        self.store.set(self.keys[self.rank], json.dumps(beat))
+        with self.signing:
+            self.ticks += 1
+            place = 0 if self.idle else self.traffic.started, self.traffic.latest
+            beat = [self.ticks, self.state, self.who, *place, *self.own]
+            self.store.set(self.keys[self.rank], json.dumps(beat))
 
     def signs(self) -> list[list[Any]]:
         """The latest heartbeat of every rank."""
-        return [json.loads(beat) for beat in self.store.multi_get(self.keys)]
+        found = [json.loads(beat) for beat in self.store.multi_get(self.keys)]
+        self.seen = dict(enumerate(found))
+        return found
+
+    def carry(self) -> None:
+        """The thread that waits for the store: heartbeats go out, and some come in."""
+        while self.state == "here":
+            try:
+                self.sign()
+                if self.met and self.asking:
+                    self.signs()
+                elif self.met:  # rank 0 may keep the store, which then cannot tell
+                    self.seen[0] = json.loads(self.store.get(self.keys[0]))
+                else:
+                    self.store.check([self.first_key])
+                self.answered = time.monotonic()
+            except STORE_FAULTS as error:
+                self.store_fault = reason_of(error)
+                return
+            time.sleep(TICK)
+
+    # -- watching -------------------------------------------------------------------
 
     def watch(self) -> None:
-        """The thread: send heartbeats, and watch for what must end this rank."""
+        """The thread that decides whether this rank must end."""
         since, started = time.monotonic(), -1
-        heard: list[tuple[int, float]] = []  # by rank: its ticks, and when they changed
+        heard: dict[int, tuple[int, float]] = {}  # rank -> its ticks, when they changed
         while self.state == "here":
+            self.limit_life()
             rung, _, _ = select.select([self.bell], [], [], TICK)
             if self.state != "here":
                 return
-            if rung:
-                number = os.read(self.bell, 1)[0]
+            number = os.read(self.bell, 1)[0] if rung else 0
+            if number in self.caught:
                 self.end(f"stopped by {signal.Signals(number).name}")
             if os.getppid() != self.parent:
                 self.end("its launcher is gone")
-            try:
-                with self.lock:
-                    self.sign()
-                now = time.monotonic()
-                if started != self.traffic.started:
-                    since, started, heard = now, self.traffic.started, []
-                if (
-                    now - since < self.timeout / 2
-                ):  # ask others only if this rank is stuck
-                    continue
-                signs = self.signs()
-            except RuntimeError:
-                if self.state == "here":
-                    self.end("the launcher or rank 0, who keeps the store, is gone")
-                return
-            heard = heard or [(0, now)] * len(signs)
-            heard = [
-                old if sign[0] == old[0] or sign[1] != "here" else (sign[0], now)
-                for sign, old in zip(signs, heard, strict=True)
-            ]
-            if any(
-                now - when > self.timeout / 2 and sign[1] == "here"
-                for sign, (_, when) in zip(signs, heard, strict=True)
-            ):
+            now = time.monotonic()
+            self.require_store(now)
+            if started != self.traffic.started:
+                since, started = now, self.traffic.started
+            self.asking = now - since >= self.timeout / 2  # if this rank is stuck
+            if not self.asking:
+                heard = {}
+                continue
+            for rank, sign in tuple(self.seen.items()):
+                ticks, when = heard.get(rank, (-1, now))
+                fresh = sign[0] != ticks or sign[1] != "here"
+                heard[rank] = (sign[0], now) if fresh else (ticks, when)
+            if any(now - when > self.timeout / 2 for _, when in heard.values()):
                 self.end(f"no sign of life from every rank in {self.timeout:g} s")
+
+    def require_store(self, now: float) -> None:
+        """End this rank if the ranks do not meet, or if the store is gone."""
+        if not self.met and now - self.born > self.timeout:
+            self.end(f"the ranks did not meet within {self.timeout:g} s")
+        if self.courier and self.store_fault and self.state == "here":
+            self.end(f"{store_keeper()} is gone")
+        if self.courier and now - self.answered > self.timeout:
+            self.end(f"{store_keeper()} does not answer for {self.timeout:g} s")
+
+    # -- the end --------------------------------------------------------------------
 
     def end(self, reason: str) -> NoReturn:
         """Print why this rank ends and which rank failed first, and exit at once."""
-        with self.lock:  # a second caller waits here until the exit
-            self.state, latest = "failed", self.traffic.latest
-            told = f"{self.who}: failed, last started {latest}: {reason}"
+        with self.ending:  # a second caller waits here until the exit
             try:
-                blamed = self.blame(f"{self.who}, last started {latest}: {reason}")
-            except RuntimeError:  # the store is gone
-                blamed = ""
-            say(told + blamed, sys.stderr)
-            os._exit(6)
+                self.state = "failed"
+                ends_within(LAST_WORDS, lambda: self.speak(reason))
+            finally:
+                os._exit(6)
 
-    def blame(self, own: str) -> str:
-        """The ranks that are lost, else those that are late, else the first to fail."""
-        self.sign()
+    def speak(self, reason: str) -> None:
+        """Print the reason, and whom to blame as far as that can be found out."""
+        latest = self.traffic.latest
+        own = f"{self.who}, last started {latest}: {reason}"
+        if not ends_within(BLAMING, lambda: self.blame(own)):
+            self.store_fault = self.store_fault or "silent"
+        told = f"{self.who}: failed, last started {latest}: {reason}"
+        say(told + (self.blamed or self.guess()), sys.stderr)
+
+    def guess(self) -> str:
+        """Whom to blame if the store is silent: rank 0, if that keeps the store."""
+        if not self.store_fault or agent_store() or self.rank == 0:
+            return ""
+        if 0 not in self.seen:
+            return f"; {self.name_of(0)} is lost, or the link to {store_place()} is cut"
+        return f"; {self.lost(self.seen[0])}"
+
+    def lost(self, sign: list[Any]) -> str:
+        """The words for a lost rank, from its latest heartbeat."""
+        _, _, who, _, at, host, *_ = sign
+        if host == self.own[0]:
+            return f"{who} is lost, last seen at {at}"
+        return (
+            f"{who} is lost, last seen at {at}, or the link to its host {host} is cut"
+        )
+
+    def blame(self, own: str) -> None:
+        """Find the ranks that are missing, lost or late, or the first to fail."""
+        if self.store is None or self.store_fault:
+            return
+        try:
+            self.sign()
+            first = self.store.compare_set(self.first_key, "", own).decode()
+            blamed = "" if self.met else self.missing()
+            blamed = blamed or self.lost_or_late()
+            if not blamed and first != own:
+                blamed = f"; the first to fail was {first}"
+            self.blamed = blamed
+        except STORE_FAULTS as error:
+            self.store_fault = reason_of(error)
+
+    def missing(self) -> str:
+        """The ranks that have sent no heartbeat at all. Ends those of this machine."""
+        named = []
+        for rank, key in enumerate(self.keys):
+            if self.store.check([key]):
+                continue
+            pid = sibling(rank)
+            stopped = pid is not None and process_facts(pid)[:1] in (["T"], ["t"])
+            how = "was stopped before it came" if stopped else "never came"
+            named.append(f"; {self.name_of(rank)} is lost, it {how}")
+            if pid is not None:
+                end_lost(socket.gethostname(), pid, birth(pid))
+        return "".join(named[:8])
+
+    def lost_or_late(self) -> str:
+        """The ranks that are lost, else those that are late. Ends the lost ones."""
         reached = self.traffic.started
-        first = self.store.compare_set(self.first_key, "", own).decode()
         before, begin = self.signs(), time.monotonic()
         lost = before
         while lost and time.monotonic() - begin < SILENCE:
             time.sleep(0.1)
             pairs = list(zip(before, self.signs(), strict=True))
             lost = [new for old, new in pairs if old[0] == new[0] and new[1] == "here"]
+        lost = [sign for sign in lost if not is_running(*sign[5:])]
         for sign in lost:
             end_lost(*sign[5:])
+        if lost:
+            return "".join(f"; {self.lost(sign)}" for sign in lost[:8])
         signs = self.signs()
         least = min((sign[3] for sign in signs if sign[3]), default=0)
         late = [
             sign for sign in signs if sign[1] == "here" and sign[3] == least < reached
         ]
-        named = [f"; {who} is lost, last seen at {at}" for _, _, who, _, at, *_ in lost]
-        if not named:
-            named = [f"; {who} is late, still at {at}" for _, _, who, _, at, *_ in late]
-        if not named and first != own:
-            named = [f"; the first to fail was {first}"]
+        named = [f"; {who} is late, still at {at}" for _, _, who, _, at, *_ in late]
         return "".join(named[:8])
-
-
-def birth(pid: int) -> str:
-    """When a process of this machine started: tells apart processes with one id."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
-
-
-def end_lost(host: str, pid: int, began: str) -> None:
-    """Kill a lost rank after a failure, if it is on this machine."""
-    if host == socket.gethostname() and began and began == birth(pid):
-        os.kill(pid, signal.SIGKILL)
-
-
-def reason_of(error: BaseException) -> str:
-    """An error as one line."""
-    text = (str(error).strip().splitlines() or [""])[0]
-    text = text.partition(". This is typically")[
-        0
-    ]  # gloo's guess, after its source line
-    text = text.partition("] ")[2] if text.startswith("[/") else text
-    if text and isinstance(error, RuntimeError | ValueError | OSError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def say(line: str, to: Any = None) -> None:
-    """Print one line at once, in one piece even if many ranks print."""
-    stream = to or sys.stdout
-    stream.write(line + "\n")
-    stream.flush()

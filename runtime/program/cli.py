@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.grid.boxes import Box
-from synth.runtime.grid.liveness import reason_of, say
+from synth.runtime.grid.launched_job import reason_of, say
 from synth.runtime.grid.process_grid import place_at
 from synth.runtime.grid.word_counter import TrafficCounter
 from synth.runtime.kernels.autotune import TRIALS

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from synth.runtime.grid.launched_job import job_name, reason_of, store_place
 from synth.runtime.grid.liveness import Watch
 from synth.runtime.grid.process_grid import At, coordinates, grid_size, place_at
 from synth.runtime.kernels.context import Context
@@ -80,16 +81,19 @@ def start(
         )
     if size > 1 and not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         refuse(rank, "set MASTER_ADDR and MASTER_PORT, as torchrun does")
+
+    def name_of(peer: int) -> str:
+        place = place_at(coordinates(peer, grid) if peer < used else None)
+        return f"rank {peer} ({place})"
+
     at = coordinates(rank, grid) if rank < used else None
     watch = None
-    # A single rank meets nobody: any port will do.
-    url = "env://" if size > 1 else "tcp://127.0.0.1:0"
+    if size > 1:
+        watch = Watch(rank, size, name_of, at is None, timeout)
+        watch.begin()
     limit = datetime.timedelta(seconds=timeout)
     try:
-        store, _, _ = next(rendezvous(url, rank, size, timeout=limit))
-        if size > 1:
-            who = f"rank {rank} ({place_at(at)})"
-            watch = Watch(rank, size, who, at is None, timeout)
+        store = meet(rank, size, watch, limit)
         gpus = device != "cpu" and torch.cuda.device_count() >= ranks_here(local)
         nccl = agree(store, rank, size, plan, gpus)
         here = device_of(rank, local, device, nccl)
@@ -103,12 +107,32 @@ def start(
             timeout=limit,
         )
     except RuntimeError as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        print(f"rank {rank}: did not find the others: {reason}", file=sys.stderr)
+        reason = f"did not find the others: {reason_of(error)}"
+        if watch:
+            watch.end(reason)
+        print(f"rank {rank}: {reason}", file=sys.stderr)
         sys.exit(6)
     if watch:
-        watch.begin()
+        watch.meet()
     return World(rank, size, here, at, watch)
+
+
+def meet(rank: int, size: int, watch: Watch | None, limit: datetime.timedelta) -> Any:
+    """The store of this job, after the first heartbeat of this rank is in it.
+
+    Raises `RuntimeError` if the store is not found, or is that of another job.
+    """
+    # A single rank meets nobody: any port will do.
+    url = "env://" if size > 1 else "tcp://127.0.0.1:0"
+    try:
+        store, _, _ = next(rendezvous(url, rank, size, timeout=limit))
+    except dist.DistNetworkError as error:
+        if "EADDRINUSE" not in str(error):
+            raise
+        raise RuntimeError(f"another job listens on {store_place()}") from error
+    if watch:
+        watch.connect()
+    return dist.PrefixStore(job_name(), store)  # type: ignore[attr-defined]
 
 
 def device_of(rank: int, local: int, device: str, nccl: bool) -> torch.device:

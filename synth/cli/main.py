@@ -2,14 +2,18 @@
 
 Every command is a module of this folder with the function `register(subparsers)`. Results go to stdout,
 everything else to stderr. Exit codes: 0 done, 2 usage, 3 the input file is wrong, 4 no plan is feasible,
-5 a check failed, 6 a distributed run failed, 130 interrupted. Output files appear whole or not at all.
+5 a check failed, 6 a distributed run failed, 128 + n ended by signal n (130: Ctrl-C). Output files appear
+whole or not at all.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from synth.base.errors import SynthError, UsageError
@@ -54,16 +58,45 @@ class Version(argparse.Action):
         parser.exit()
 
 
+class Ended(BaseException):
+    """A signal told this process to end: what is open is closed, and started ranks are ended first."""
+
+
+@contextmanager
+def heeded_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind the stack, unless the caller ignores or handles them."""
+    mine = threading.current_thread() is threading.main_thread()
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if mine and signal.getsignal(n) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # the first one is enough
+    raise Ended(number)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
-        args = parser().parse_args(argv)
-        code = int(args.run(args))
-        sys.stdout.flush()
-        return code
+        with heeded_signals():
+            args = parser().parse_args(argv)
+            code = int(args.run(args))
+            sys.stdout.flush()
+            return code
     except SynthError as fault:
         print(f"synth: {printable(str(fault))}", file=sys.stderr)
         return fault.exit_code
+    except Ended as ended:
+        number = signal.Signals(ended.args[0])
+        with suppress(OSError):  # the terminal may be gone
+            print(f"synth: ended by {number.name}", file=sys.stderr)
+        return 128 + number
     except KeyboardInterrupt:
         print("synth: interrupted", file=sys.stderr)
         return 130

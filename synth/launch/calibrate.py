@@ -141,16 +141,16 @@ def calibrate_machine(procs: int | None, name: str, repeat: int, timeout: float)
 
 
 def _here(procs: int, repeat: int, timeout: float) -> dict[str, Any]:
-    from synth.launch.launcher import last_lines, started
+    from synth.launch.launcher import started
     from synth.runtime.program import benchmark as measure
 
     with tempfile.TemporaryDirectory(prefix="synth-calibrate-") as folder:
-        # a path of its own, by which ranks that outlive torchrun are found
-        program, out = Path(folder, "measure.py"), Path(folder, "found.json")
-        program.write_text(Path(measure.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+        out = Path(folder, "found.json")
         flags = ["--out", str(out), "--repeat", str(repeat), "--timeout", str(timeout)]
-        code, told = started(program, procs, flags, math.inf)
-        if code != 0 or not out.exists():
-            raise RunError(f"the calibration on {procs} ranks ended with code {code}: {last_lines(told)}")
+        ended = started(["-m", measure.__name__], procs, flags, math.inf, folder=Path(folder))
+        if ended.code != 0 or not out.exists():
+            raise RunError(
+                f"the calibration on {procs} ranks ended with code {ended.code}: {ended.last_words()}"
+            )
         found: dict[str, Any] = json.loads(out.read_text())
     return found

@@ -1,4 +1,4 @@
-"""`synth run`: emits the program of a plan, runs it under torchrun on this machine, and checks the outcome.
+"""`synth run`: emits the program of a plan, runs it on ranks of this machine, and checks the outcome.
 
 Three checks. The program compares its own shards and words on every rank (`--check`). This module compares
 the assembled shards with one-process torch, and the words that every rank counted with the plan. A
@@ -18,7 +18,7 @@ from typing import Any
 from synth.base.errors import CheckError, RunError
 from synth.base.units import show_bytes, show_words
 from synth.codegen.render import render
-from synth.launch.launcher import last_lines, started
+from synth.launch.launcher import Ended, started
 from synth.layer.axes import AXES
 from synth.planning.plan import Plan
 from synth.simulation.interpreter import simulate
@@ -110,15 +110,16 @@ def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3, tune: bool = Fa
         flags += ["--bench", str(repetitions)] if repetitions else []
         flags += ["--tune"] if tune else []
         limit = timeout + STARTUP + PER_RANK * plan.procs
-        code, output = started(program, plan.procs, flags, limit, KEEP_FREED if tune else None)
+        defaults = KEEP_FREED if tune else None
+        ended = started([str(program)], plan.procs, flags, limit, defaults, Path(folder))
         found = [_report(reports, rank) for rank in range(plan.used_procs)]
         if any(report is None for report in found):
-            raise RunError(_failure(plan, code, output, found))
+            raise RunError(_failure(plan, ended, found))
         done = [report for report in found if report is not None]
         _check_words(plan, [report["words"] for report in done])
         difference = _check_values(plan, reports)
-        if code != 0:
-            raise CheckError(_failure(plan, code, output, found))
+        if ended.code != 0:
+            raise CheckError(_failure(plan, ended, found))
     names = {"In": "in", "Ker": "ker", "Out": "out", "halo": "halo", "total": "total"}
     words = [{names[name]: count for name, count in report["words"].items()} for report in done]
     return Outcome(plan, max(report["seconds"] for report in done), done[0]["times"], words, difference)
@@ -139,13 +140,13 @@ def _report(folder: Path, rank: int) -> dict[str, Any] | None:
     return report
 
 
-def _failure(plan: Plan, code: int, output: str, found: list[dict[str, Any] | None]) -> str:
+def _failure(plan: Plan, ended: Ended, found: list[dict[str, Any] | None]) -> str:
     """One sentence that names the ranks without a result and quotes the output."""
     missing = [rank for rank, report in enumerate(found) if report is None]
     ranks = ", ".join(f"{rank} ({_place(plan, rank)})" for rank in missing[:4])
     who = f"ranks {ranks} left no result" if missing else "a check failed"
     who = "no rank left a result" if len(missing) == len(found) else who
-    return f"the run of plan {plan.id} ended with code {code}: {who}; it said: {last_lines(output)}"
+    return f"the run of plan {plan.id} ended with code {ended.code}: {who}; it said: {ended.last_words()}"
 
 
 def _place(plan: Plan, rank: int) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from fault_injection import AT, BEFORE, HOOK, PLAN, RANK, SLACK, STARTED, TIMEOUT, broken
-from processes import Processes, command_lines
+from processes import OWN, Processes, command_lines, marked
 from ranks import Outcome, run_ranks
 
 from synth.base.errors import CheckError, RunError
@@ -151,7 +151,7 @@ def run_broken(statement: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises((RunError, CheckError)) as caught:
         driver.run(PLAN, timeout=TIMEOUT, repetitions=0)
     taken = time.time() - mark.stat().st_mtime
-    print(f"{statement} under torchrun: over after {taken:.1f} s")
+    print(f"{statement} under synth run: over after {taken:.1f} s")
     assert taken < TIMEOUT + SLACK
     assert not command_lines(str(folder))
     return str(caught.value)
@@ -204,13 +204,16 @@ def run_and_disturb(folder: Path, number: int, of: str, processes: Processes) ->
         assert process.poll() is None
         assert time.monotonic() - begin < 100
         time.sleep(0.1)
-    (found, *_) = (pid for pid, line in command_lines(str(folder)).items() if of in line)
+    (found, *_) = (pid for pid, line in command_lines(of).items() if pid in marked(OWN, processes.mark))
     disturbed = time.monotonic()
     os.kill(found, number)
     _, told = process.communicate(timeout=30)
+    while marked(OWN, processes.mark):  # what the supervisor ends when its starter is gone
+        assert time.monotonic() - disturbed < SLACK
+        time.sleep(0.05)
     print(f"{signal.Signals(number).name} to {of}: over after {time.monotonic() - disturbed:.1f} s")
-    assert time.monotonic() - disturbed < SLACK + 5
-    assert not [line for line in command_lines(str(folder)).values() if "program.py" in line]
+    assert time.monotonic() - disturbed < SLACK
+    assert sorted(path.name for path in folder.iterdir()) == ["mark", "plan.json"]  # TMPDIR is empty
     return process.returncode, told
 
 
@@ -219,9 +222,50 @@ def test_an_interrupted_run_ends_its_ranks(tmp_path: Path, processes: Processes)
     assert (code, told) == (130, "synth: interrupted\n")
 
 
-def test_ranks_do_not_outlive_their_launcher(tmp_path: Path, processes: Processes) -> None:
-    code, told = run_and_disturb(tmp_path, signal.SIGKILL, "torch.distributed.run", processes)
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+        (signal.SIGKILL, -signal.SIGKILL),
+    ],
+)
+def test_a_run_that_is_told_to_end_leaves_nothing(
+    number: int, code: int, tmp_path: Path, processes: Processes
+) -> None:
+    name = signal.Signals(number).name
+    expected = "" if number == signal.SIGKILL else f"synth: ended by {name}\n"
+    found = run_and_disturb(tmp_path, number, "synth.launch.run.render", processes)
+    assert found == (code, expected)
+
+
+@pytest.mark.slow
+def test_ranks_do_not_outlive_their_supervisor(tmp_path: Path, processes: Processes) -> None:
+    code, told = run_and_disturb(tmp_path, signal.SIGKILL, "supervisor.py", processes)
     assert code == 6
-    assert "ended with code -9: no rank left a result" in told
+    assert "the process that supervises the ranks was ended" in told
+
+
+def test_ranks_do_not_outlive_their_launcher(tmp_path: Path, processes: Processes) -> None:
+    mark, program = tmp_path / "mark", tmp_path / "program.py"
+    program.write_text(broken("time.sleep(300)", mark))
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
+    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+    with open(tmp_path / "said", "w+") as said:
+        process = processes.start([*command, str(program)], env=environment, stdout=said, stderr=said)
+        begin = time.monotonic()
+        while not mark.exists():
+            assert process.poll() is None
+            assert time.monotonic() - begin < 100
+            time.sleep(0.1)
+        process.kill()
+        process.wait()
+        disturbed = time.monotonic()
+        while marked(OWN, processes.mark):
+            assert time.monotonic() - disturbed < SLACK
+            time.sleep(0.05)
+        said.seek(0)
+        told = said.read()
     assert "): failed, last started Ker, loop step" in told
-    assert "its launcher is gone" in told or "the launcher or rank 0, who keeps the store, is gone" in told
+    assert "its launcher is gone" in told or "the launcher, who keeps the store at " in told

@@ -8,6 +8,7 @@ MODULES = {
     *(
         "__future__",
         "argparse",
+        "atexit",
         "collections.abc",
         "contextlib",
         "contextvars",

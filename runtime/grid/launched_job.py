@@ -1,0 +1,62 @@
+"""What the launcher says of this job, and the last words of a rank that fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+def job_name() -> str:
+    """What tells this job from others that use the same port, as the launcher says."""
+    names = (
+        *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+        *("SLURM_JOB_ID", "SLURM_STEP_ID", "SYNTH_RUN_ID"),
+    )
+    return "/".join(os.environ.get(name, "") for name in names)
+
+
+def agent_store() -> bool:
+    """Whether torchrun keeps the store; else rank 0 does."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def store_place() -> str:
+    """Address and port of the store."""
+    given = os.environ.get("MASTER_ADDR", "?"), os.environ.get("MASTER_PORT", "?")
+    return ":".join(given)
+
+
+def store_keeper() -> str:
+    """Who keeps the store, for messages."""
+    keeper = "the launcher" if agent_store() else "rank 0"
+    return f"{keeper}, who keeps the store at {store_place()},"
+
+
+def ends_within(seconds: float, job: Callable[[], None]) -> bool:
+    """Run a job in a thread, and wait for it for some seconds; whether it has ended."""
+    thread = threading.Thread(target=job, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def reason_of(error: BaseException) -> str:
+    """An error as one line."""
+    text = (str(error).strip().splitlines() or [""])[0]
+    text = text.partition(". This is typically")[
+        0
+    ]  # gloo's guess, after its source line
+    text = text.partition("] ")[2] if text.startswith("[/") else text
+    if text and isinstance(error, RuntimeError | ValueError | OSError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def say(line: str, to: Any = None) -> None:
+    """Print one line at once, in one piece even if many ranks print."""
+    stream = to or sys.stdout
+    stream.write(line + "\n")
+    stream.flush()

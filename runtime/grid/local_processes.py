@@ -1,0 +1,51 @@
+"""Processes of this machine: which rank each one is, and whether it can go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from contextlib import suppress
+
+
+def process_facts(pid: int) -> list[str]:
+    """/proc/PID/stat after the name: state, parent, and so on; [] if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def birth(pid: int) -> str:
+    """When a process of this machine started: tells apart processes with one id."""
+    facts = process_facts(pid)
+    return facts[19] if facts else ""
+
+
+def is_running(host: str, pid: int, began: str) -> bool:
+    """Whether a process surely runs: it is on this machine, and not stopped or dead."""
+    facts = process_facts(pid) if host == socket.gethostname() and began else []
+    return bool(facts) and facts[19] == began and facts[0] not in "TtZXx"
+
+
+def end_lost(host: str, pid: int, began: str) -> None:
+    """Kill a lost rank after a failure, if it is on this machine."""
+    if host == socket.gethostname() and began and began == birth(pid):
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def sibling(rank: int) -> int | None:
+    """The process that was started as a rank beside this one, by the same launcher."""
+    parent = os.getppid()
+    wanted = {f"RANK={rank}", f"MASTER_PORT={os.environ.get('MASTER_PORT')}"}
+    with suppress(OSError):
+        with open(f"/proc/{parent}/task/{parent}/children", encoding="utf-8") as file:
+            pids = [int(word) for word in file.read().split()]
+        for pid in pids:
+            with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+                given = set(file.read().decode(errors="replace").split("\0"))
+                if wanted <= given:
+                    return pid
+    return None
