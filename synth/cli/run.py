@@ -14,7 +14,7 @@ MOST_RANKS = 512  # that `synth run` starts on this machine
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser("run", help="plan, emit, run on ranks of this machine, check values and words")
+    command = subparsers.add_parser("run", help="plan, emit, run on ranks here, check values and words")
     add_request(command, file_only=False)
     command.add_argument("--plan", metavar="FILE", help="run this plan instead of deriving one")
     command.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds a rank may wait")
