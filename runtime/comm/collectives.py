@@ -8,7 +8,8 @@ Small pieces go in one all-to-all, which wakes a rank once. Large pieces, and pi
 that few ranks need, go as messages of their own. All receives are posted before the
 first send: the notice that a receive is ready queues behind the words that leave on the
 same connection, which would then carry words in one direction at a time (gloo's
-all-to-all does). On nccl, even pieces of one panel go by nccl's own collectives.
+all-to-all does). On nccl, even pieces of one panel go by nccl's own collectives, except
+sums of half precision, which nccl would round once for every rank.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from synth.runtime.comm.precision import HALF, sum_dtype
 from synth.runtime.comm.process_groups import Group, through_host
 from synth.runtime.grid.boxes import Box, consecutive, shape, volume, within
 
@@ -155,7 +157,7 @@ def reduce_scatter(
     """
     mine = parts[group.me]
     words = [volume(part) for part in parts]
-    if len(set(words)) == 1 and native(group):
+    if len(set(words)) == 1 and native(group) and sums.dtype not in HALF:
         sent = _concatenated(sums, panel, parts, group)
         total = sums.new_empty(shape(mine))
         call = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
@@ -178,14 +180,18 @@ def reduce_scatter(
 
 
 def wait_reduce(pending: PendingReduce) -> torch.Tensor:
-    """Wait for the terms of the other ranks; the totals of this rank's part."""
+    """Wait for the terms of the other ranks; the totals of this rank's part.
+
+    Half precision is added in float32 and rounded once.
+    """
     for request in pending.requests:
         request.wait()
-    total = pending.own
+    dtype = pending.own.dtype
+    total = pending.own.to(sum_dtype(dtype))
     for term in pending.terms:
         total += term
     pending.group.buffers.release(pending.terms, pending.sent)
-    return total
+    return total.to(dtype)
 
 
 def wait_reduces(pending: list[PendingReduce], sums: torch.Tensor, frame: Box) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import through_host
 from synth.runtime.grid.boxes import Box, overlap, shape, volume, within
 from synth.runtime.grid.process_grid import At, peers_along, rank_of
@@ -80,7 +81,8 @@ def return_rows(
     """The words that this rank owns: the sums that it and its neighbours have.
 
     The adjoint of `fetch_rows` from `owned` to `carried`: the same words travel in the
-    other direction, and are added instead of copied.
+    other direction, and are added instead of copied. Half precision is added in float32
+    and rounded once.
 
     sums: the sums of this rank, for the words of its `carried(at)`.
     """
@@ -92,9 +94,12 @@ def return_rows(
         result = sums.new_zeros(shape(there))
         if volume(common):
             result[within(common, there)] = sums[within(common, here)]
-    for box, piece in _exchange(sums, carried, owned, neighbours):
+    pieces = _exchange(sums, carried, owned, neighbours)
+    if len(pieces) > 1:
+        result = result.to(sum_dtype(sums.dtype))
+    for box, piece in pieces:
         result[within(box, there)] += piece
-    return result
+    return result.to(sums.dtype)
 
 
 def padded(sizes: Sequence[int], zeros: Sequence[int]) -> list[int]:

@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.halo_exchange import Neighbours, fetch_rows, return_rows
 from synth.runtime.comm.layout import Layout, replicated
+from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.grid.boxes import within
 
 Count = Callable[[int], None]  # is called with received words
@@ -128,9 +129,11 @@ class SumGradient(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         """The sum over the ranks of the group."""
-        total = gradient.contiguous().clone()
+        contiguous = torch.contiguous_format
+        total = gradient.to(sum_dtype(gradient.dtype), memory_format=contiguous)
+        total = total.clone() if total is gradient else total
         dist.all_reduce(total, group=ctx.group)
-        return total, None
+        return total.to(gradient.dtype), None
 
 
 class SumCopies(torch.autograd.Function):

@@ -11,10 +11,11 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box, intersect, shape
+from synth.runtime.kernels.autocast import no_autocast, operator_dtype
 
-HALF = torch.float16, torch.bfloat16
 SMALL = 2**20  # bytes that a rank sends to all others in one all-to-all
 
 
@@ -24,7 +25,7 @@ class BatchNorm(nn.Module):
     A rank holds scale, shift and running statistics of the channels in its box. Ranks
     that hold words of the same channels exchange two values per channel in the forward
     pass and two in the backward pass. The latter are also the whole gradients of scale
-    and shift.
+    and shift. Half precision is normalized in float32 and rounded once, as torch does.
     """
 
     weight: nn.Parameter | None
@@ -32,7 +33,7 @@ class BatchNorm(nn.Module):
     running_mean: torch.Tensor | None
     running_var: torch.Tensor | None
     num_batches_tracked: torch.Tensor | None
-    fractions: torch.Tensor
+    counts: torch.Tensor
 
     def __init__(
         self, plain: Any, layout: Layout, process_groups: ProcessGroups
@@ -44,10 +45,9 @@ class BatchNorm(nn.Module):
         self.group = process_groups.of(ranks) if len(ranks) > 1 else None
         self.words = math.prod(layout.whole) // layout.whole[1]  # per channel
         low, high = self.channels
-        counts = [self._counts(layout.boxes[rank]) for rank in ranks]
-        # (rank, channel of the span) -> the fraction of the channel's words there
-        fractions = torch.tensor(counts, dtype=torch.float64) / self.words
-        self.register_buffer("fractions", fractions, persistent=False)
+        # (rank, channel of the span) -> words there; integers, which no `.to` converts
+        counts = torch.tensor([self._counts(layout.boxes[rank]) for rank in ranks])
+        self.register_buffer("counts", counts, persistent=False)
         for name in ("weight", "bias"):
             given = getattr(plain, name)
             own = None if given is None else _part(given, low, high)
@@ -68,8 +68,17 @@ class BatchNorm(nn.Module):
         return [words if low <= channel < high else 0 for channel in range(*self.span)]
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
-        """The normalized shard. Raises `ValueError` for one value per channel."""
-        given = shard.float() if shard.dtype in HALF else shard
+        """The normalized shard.
+
+        Raises `ValueError` for one value per channel in training, and for dtypes that
+        torch refuses.
+        """
+        held = self.weight, self.bias, self.running_mean, self.running_var
+        dtype = operator_dtype("batch normalization", _operator, shard, *held)
+        with no_autocast(shard.device):
+            return self._normalized(shard.to(dtype))
+
+    def _normalized(self, given: torch.Tensor) -> torch.Tensor:
         mean, variance = self.running_mean, self.running_var
         batch = False
         if self.training and self.words == 1:
@@ -79,19 +88,20 @@ class BatchNorm(nn.Module):
             )
         if self.training or mean is None or variance is None:
             batch = True
-            mean, variance = self._statistics(given.detach())
+            wide = sum_dtype(given.dtype)
+            mean, variance = self._statistics(given.detach().to(wide))
             if self.training:
                 self._update_running(mean, variance)
         elif torch.is_grad_enabled():  # they may change before the backward pass
             mean, variance = mean.clone(), variance.clone()
         mean, variance, weight, bias = (
-            values if values is None else values.to(given.dtype)
+            values if values is None else values.to(sum_dtype(given.dtype))
             for values in (mean, variance, self.weight, self.bias)
         )
         out: torch.Tensor = Normalize.apply(  # type: ignore[no-untyped-call]
             given, weight, bias, mean, variance, self, batch
         )
-        return out.to(shard.dtype)
+        return out
 
     def _statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance of the own channels over the whole batch.
@@ -109,7 +119,7 @@ class BatchNorm(nn.Module):
         if self.group is None:
             return own[0], own[1]
         means, variances = self.gathered(own).unbind(1)
-        weights = self.fractions.to(own)
+        weights = (self.counts.double() / self.words).to(own)
         mean = (weights * means).sum(0)
         spread = (means - mean).square()
         variance = (weights * (variances + spread)).sum(0)
@@ -122,7 +132,7 @@ class BatchNorm(nn.Module):
         """
         (low, high), (first, last) = self.channels, self.span
         spread = nn.functional.pad(own, (low - first, last - high))
-        return gather_small(spread, len(self.fractions), self.group)
+        return gather_small(spread, len(self.counts), self.group)
 
     def own(self, values: torch.Tensor) -> torch.Tensor:
         """The values of the own channels, from those of the span."""
@@ -139,8 +149,9 @@ class BatchNorm(nn.Module):
         if rate is None:
             rate = 1 / int(self.num_batches_tracked)
         unbiased = variance * (self.words / max(1, self.words - 1))
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), rate)
-        self.running_var.lerp_(unbiased.to(self.running_var.dtype), rate)
+        pairs = (self.running_mean, mean), (self.running_var, unbiased)
+        for running, now in pairs:  # half precision is rounded once
+            running.copy_(torch.lerp(running.to(now.dtype), now, rate))
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """What torch's own layer would save, on every rank."""
@@ -196,7 +207,7 @@ class Normalize(torch.autograd.Function):
         shard, weight, mean, variance = ctx.saved_tensors
         norm, asked = ctx.norm, ctx.needs_input_grad
         scale = torch.ones_like(mean) if weight is None else weight
-        sums = shard.new_zeros(2, len(mean))
+        sums = mean.new_zeros(2, len(mean))
         wanted = any(asked[1:3]) or ctx.batch
         if wanted and shard.numel():
             _, by_scale, by_shift = torch.ops.aten.native_batch_norm_backward(
@@ -216,12 +227,27 @@ class Normalize(torch.autograd.Function):
                 zero, one = torch.zeros_like(mean), torch.ones_like(mean)
                 # torch's evaluation kernel computes shard * slope + offset
                 offset = each * dshift / -norm.words - slope * mean
-                dshard = normalized(shard, slope, offset, zero, one, 0.0)
-                dshard = dshard.addcmul_(dout, per_channel(each, shard))
+                wide = shard.to(mean.dtype)
+                dshard = normalized(wide, slope, offset, zero, one, 0.0)
+                more = dout.to(mean.dtype)
+                dshard = dshard.addcmul_(more, per_channel(each, shard))
             else:
                 dshard = dout * per_channel(each, shard)
+            dshard = dshard.to(shard.dtype)
         dweight = dscale if asked[1] else None
         return dshard, dweight, dshift if asked[2] else None, None, None, None, None
+
+
+def _operator(
+    word: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor | None,
+    variance: torch.Tensor | None,
+) -> torch.Tensor:
+    """torch's own, of one channel."""
+    batch = word.expand(2, 1, 1, 1)
+    return nn.functional.batch_norm(batch, mean, variance, weight, bias, mean is None)
 
 
 def normalized(

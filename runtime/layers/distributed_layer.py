@@ -28,6 +28,11 @@ from synth.runtime.grid.process_grid import (
 )
 from synth.runtime.grid.scatter_gather import gather_shards, shard_of
 from synth.runtime.grid.word_counter import TrafficCounter
+from synth.runtime.kernels.autocast import (
+    lowered,
+    no_autocast,
+    no_autocast_in_backward,
+)
 from synth.runtime.kernels.autotune import default_tuner
 from synth.runtime.kernels.context import Context, Pending
 from synth.runtime.layers.finite_check import check_gradient, require_finite
@@ -76,6 +81,7 @@ class DistributedLayer(nn.Module):
         super().__init__()
         require_program(program)
         self.program, self.name, self.check_finite = program, program.name, check_finite
+        self.function = no_autocast_in_backward(program.function)
         if len(program.ker_shape) - self.kernel_dims not in (2, 3):
             raise ValueError(f"{self.name} is no layer for a {type(self).__name__}")
         self.traffic = TrafficCounter()  # since the layer was created
@@ -146,17 +152,27 @@ class DistributedLayer(nn.Module):
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """This rank's shard of the output, from its shard of the input.
 
+        Under `torch.autocast` input, weight and bias are cast as in one process, before
+        they move. Both passes then compute, and move, words of the lower precision.
+
         Raises `ValueError` for a shard of another shape or dtype, and for a gradient
         that the plan does not make.
         """
         if isinstance(shard, DTensor):
             return forward_dtensor(self, shard)
-        self._check_input(shard)
+        shard, (weight, prefetch) = lowered(shard), self._weight()
+        with no_autocast(shard.device):
+            return self._computed(shard, weight, prefetch)
+
+    def _computed(
+        self, shard: torch.Tensor, weight: torch.Tensor, prefetch: Prefetch
+    ) -> torch.Tensor:
+        self._check_input(shard, weight)
         self._check_values("In", shard)
         if self.check_finite and shard.requires_grad:
             shard = shard.view_as(shard)
             self._check_gradient(shard, "dIn")
-        out = self._without_bias(shard)
+        out = self._without_bias(shard, weight, prefetch)
         if self.bias is not None:
             out = AddBias.apply(  # type: ignore[no-untyped-call]
                 out, self.bias, self.kernel_dims, self.bias_group
@@ -166,15 +182,17 @@ class DistributedLayer(nn.Module):
             self._check_gradient(out, "dOut")
         return out
 
-    def _check_input(self, shard: torch.Tensor) -> None:
+    def _check_input(self, shard: torch.Tensor, weight: torch.Tensor) -> None:
         wanted = shape(self.input.mine)
-        if shard.shape != wanted or shard.dtype != self.weight.dtype:
+        if shard.shape != wanted or shard.dtype != weight.dtype:
             place = place_at(None if self.idle else self.at)
+            cuts = "`layer.scatter(whole)` cuts it"
+            converts = f"`x.to({weight.dtype})` converts it"
             raise ValueError(
                 f"{self.name}: rank {self.context.ranks.rank} ({place}) owns In of"
-                f" shape {wanted} and {self.weight.dtype}, but was given"
-                f" {tuple(shard.shape)} of {shard.dtype}; `layer.scatter(whole)` cuts"
-                " it"
+                f" shape {wanted} and {weight.dtype}, but was given"
+                f" {tuple(shard.shape)} of {shard.dtype};"
+                f" {cuts if shard.shape != wanted else converts}"
             )
         made = self.program.gradients
         for tensor, values in (("In", shard), ("Ker", self.weight)):
@@ -186,14 +204,19 @@ class DistributedLayer(nn.Module):
                     " (`input_gradient=True` of a network)"
                 )
 
-    def _without_bias(self, shard: torch.Tensor) -> torch.Tensor:
+    def _weight(self) -> tuple[torch.Tensor, Prefetch]:
+        """The shard of Ker, as autocast casts it, and its gather."""
         prefetched, self.prefetched = self.prefetched, None
-        weight, prefetch = prefetched or (self.weight, Prefetch(self.context.pending))
+        return prefetched or (lowered(self.weight), Prefetch(self.context.pending))
+
+    def _without_bias(
+        self, shard: torch.Tensor, weight: torch.Tensor, prefetch: Prefetch
+    ) -> torch.Tensor:
         if self.idle:  # an empty output, with an empty gradient
             nothing = shard.new_zeros(shape(self.output.mine))
             return nothing + 0 * shard.sum() + 0 * weight.sum()
         program = self.program
-        out: torch.Tensor = program.function.apply(  # type: ignore[no-untyped-call]
+        out: torch.Tensor = self.function.apply(  # type: ignore[no-untyped-call]
             shard, weight, self.at, self.groups, self.context, prefetch
         )
         if program.transposed_rows is None:
@@ -214,7 +237,7 @@ class DistributedLayer(nn.Module):
         self.prefetched = None
         if self._forward_pre_hooks:
             return
-        weight, gather = self.weight, None
+        weight, gather = lowered(self.weight), None
         start = self.program.prefetch_ker
         if start is not None and not self.idle:
             gather = start(weight.detach(), self.at, self.groups, self.context)

@@ -41,7 +41,7 @@ class Dropout(nn.Module):
         drawn = draws(self.seed * 2**20 + self.calls, self.whole, self.box)
         keep = drawn >= int(self.p * 2**53)
         mask = keep.reshape(self.each).to(shard.device, shard.dtype)
-        return shard * (mask / (1 - self.p))
+        return shard * mask * (1 / (1 - self.p))  # the factor is not rounded to half
 
 
 def draws(

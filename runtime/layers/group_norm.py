@@ -1,7 +1,8 @@
 """Normalization by mean and variance of parts of a sample: GroupNorm and LayerNorm.
 
 All-reduce partial sums over the ranks that share a normalization group: two rounds, one
-word per group in each.
+word per group in each. Half precision is normalized in float32 and rounded once, as
+torch does. The sums that travel are words of float32 then.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import layer_norm
+from torch.nn import functional
 
 from synth.runtime.comm.layout import Layout, one_owner
+from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.redistribute import Count, redistribute, sum_to_owners
 from synth.runtime.grid.boxes import volume
+from synth.runtime.kernels.autocast import no_autocast, operator_dtype
 from synth.runtime.kernels.moments import moments, words_per_row
 from synth.runtime.layers.replicated_params import ReplicatedParams
 
@@ -53,15 +56,19 @@ class GroupNorm(nn.Module):
         self.first, self.last = held.mine[1]
         self.group = [channel // size - self.first for channel in range(low, high)]
         self.affine = affine_params(plain, layout, 1, count)
+        instances = isinstance(plain, nn.modules.instancenorm._InstanceNorm)
+        self.operator = _instance_norm if instances else _group_norm
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
-        """The normalized shard."""
-        params = self.affine
-        weight, bias = (
-            params.own(name) if name in params.layouts else None
-            for name in ("weight", "bias")
-        )
-        out: torch.Tensor = NormalizeGroups.apply(shard, weight, bias, self)  # type: ignore[no-untyped-call]
+        """The normalized shard. Raises `ValueError` for dtypes that torch refuses."""
+        held = own_params(self.affine)
+        dtype = operator_dtype("group normalization", self.operator, shard, *held)
+        wide = sum_dtype(dtype)
+        weight, bias = (each if each is None else each.to(wide) for each in held)
+        with no_autocast(shard.device):
+            out: torch.Tensor = NormalizeGroups.apply(  # type: ignore[no-untyped-call]
+                shard.to(dtype), weight, bias, self
+            )
         return out
 
     def statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -106,12 +113,13 @@ class NormalizeGroups(torch.autograd.Function):
         norm: GroupNorm,
     ) -> torch.Tensor:
         """The normalized shard."""
-        mean, inverse = norm.statistics(shard)
+        mean, inverse = norm.statistics(shard.to(sum_dtype(shard.dtype)))
         ctx.norm = norm
         ctx.save_for_backward(shard, weight, mean, inverse)
         slope = inverse if weight is None else inverse * weight
         offset = -mean * slope
-        return scaled_rows(shard, slope, offset if bias is None else offset + bias)
+        offset = offset if bias is None else offset + bias
+        return scaled_rows(shard, slope, offset).to(shard.dtype)
 
     @staticmethod
     @once_differentiable
@@ -127,7 +135,7 @@ class NormalizeGroups(torch.autograd.Function):
             slope = norm.group_sums(scale * by_scale) / -norm.words * inverse.square()
             dshard = scaled_rows(shard, slope, -shift * inverse - slope * mean)
             each = (scale * inverse).reshape(*mean.shape, *[1] * (shard.dim() - 2))
-            dshard = dshard.addcmul_(dout, each)
+            dshard = dshard.addcmul_(dout.to(dshard.dtype), each).to(shard.dtype)
         dweight = by_scale.sum(0) if asked[1] else None
         return dshard, dweight, by_shift.sum(0) if asked[2] else None, None
 
@@ -170,21 +178,22 @@ class LayerNorm(nn.Module):
         self.affine = affine_params(plain, layout, -1, count)
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
-        """The normalized shard."""
-        if not shard.numel() and not self.cut:  # a rank that has no words
-            return scale_and_shift(shard, self.affine, -1)
-        if not self.cut:
-            params = self.affine
-            weight, bias = (
-                params.own(name) if name in params.layouts else None
-                for name in ("weight", "bias")
-            )
-            return layer_norm(shard, shard.shape[-1:], weight, bias, self.eps)
+        """The normalized shard. Raises `ValueError` for dtypes that torch refuses."""
+        held = own_params(self.affine)
+        dtype = operator_dtype("layer normalization", _layer_norm, shard, *held)
+        if shard.numel() and not self.cut:
+            extents = shard.shape[-1:]
+            return functional.layer_norm(shard, extents, *held, self.eps)
+        with no_autocast(shard.device):
+            wide = shard.to(sum_dtype(shard.dtype))
+            out = self._normalized(wide) if self.cut else wide  # it has no words
+            return scale_and_shift(out, *held, -1).to(dtype)
+
+    def _normalized(self, shard: torch.Tensor) -> torch.Tensor:
         mean = self.sum_over_holders(shard.sum(-1)) / self.words
         centered = shard - mean.unsqueeze(-1)
         variance = self.sum_over_holders(centered.square().sum(-1)) / self.words
-        result = centered * torch.rsqrt(variance + self.eps).unsqueeze(-1)
-        return scale_and_shift(result, self.affine, -1)
+        return centered * torch.rsqrt(variance + self.eps).unsqueeze(-1)
 
     full_state_dict = GroupNorm.full_state_dict
     load_full_state_dict = GroupNorm.load_full_state_dict
@@ -202,14 +211,47 @@ def affine_params(
     return ReplicatedParams(values, dict.fromkeys(values, each), count)
 
 
+def own_params(
+    params: ReplicatedParams,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The own weight and bias; None for what there is not."""
+    weight = params.own("weight") if "weight" in params.layouts else None
+    return weight, params.own("bias") if "bias" in params.layouts else None
+
+
 def scale_and_shift(
-    values: torch.Tensor, params: ReplicatedParams, dim: int
+    values: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    dim: int,
 ) -> torch.Tensor:
     """Values times weight plus bias along a dimension, as far as there are any."""
     each = [1] * values.dim()
     each[dim] = -1
-    if "weight" in params.layouts:
-        values = values * params.own("weight").reshape(each)
-    if "bias" in params.layouts:
-        values = values + params.own("bias").reshape(each)
+    if weight is not None:
+        values = values * weight.reshape(each)
+    if bias is not None:
+        values = values + bias.reshape(each)
     return values
+
+
+# -- torch's own operators, of one word ------------------------------------------------
+
+
+def _group_norm(
+    word: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
+) -> torch.Tensor:
+    return functional.group_norm(word.expand(2, 1, 2), 1, weight, bias)
+
+
+def _instance_norm(
+    word: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
+) -> torch.Tensor:
+    batch = word.expand(2, 1, 2)
+    return functional.instance_norm(batch, weight=weight, bias=bias)
+
+
+def _layer_norm(
+    word: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
+) -> torch.Tensor:
+    return functional.layer_norm(word.expand(2, 1), (1,), weight, bias)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
+from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.grid.boxes import Box, within
 from synth.runtime.grid.scatter_gather import gather_shards
 
@@ -80,7 +81,9 @@ def load_parameters(layer: Any, state: dict[str, torch.Tensor]) -> None:
 class AddBias(torch.autograd.Function):
     """Add the bias of each channel; all-reduce its gradient over the ranks of a group.
 
-    Without a group the gradient is only this rank's part of the sum.
+    Without a group the gradient is only this rank's part of the sum. The bias is
+    rounded to the dtype of Out. Its gradient is summed in the wider dtype of the two,
+    in float32 where both are of half precision.
     """
 
     @staticmethod
@@ -88,8 +91,8 @@ class AddBias(torch.autograd.Function):
         ctx: Any, out: torch.Tensor, bias: torch.Tensor, dims: int, group: Any
     ) -> torch.Tensor:
         """Out plus bias; in place, as nothing else reads Out without it."""
-        ctx.dims, ctx.group = dims, group
-        each = bias.reshape(*bias.shape, *[1] * dims)
+        ctx.dims, ctx.group, ctx.dtype = dims, group, bias.dtype
+        each = bias.to(out.dtype).reshape(*bias.shape, *[1] * dims)
         if any(ctx.needs_input_grad) and out._is_view():  # autograd forbids it
             return out + each
         ctx.mark_dirty(out)
@@ -104,7 +107,7 @@ class AddBias(torch.autograd.Function):
         if not ctx.needs_input_grad[1]:  # the bias is frozen
             return dout, None, None, None
         dims = [0, *range(dout.dim() - ctx.dims, dout.dim())]
-        dbias = dout.sum(dims).contiguous()
+        dbias = dout.sum(dims, dtype=sum_dtype(ctx.dtype)).contiguous()
         if ctx.group is not None:
             dist.all_reduce(dbias, group=ctx.group)
-        return dout, dbias, None, None
+        return dout, dbias.to(ctx.dtype), None, None

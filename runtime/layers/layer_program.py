@@ -20,7 +20,8 @@ class LayerProgram:
     """What an emitted module declares about its layer.
 
     name, plan: the layer's name and the plan's id, for messages and saved states.
-    dtype: of all tensors.
+    dtype: of the plan, and of the parameters when the layer is made. The passes
+        compute in the dtype of their operands.
     grid: axis -> parts. procs: ranks that may run; those beyond the grid are idle.
     group_axes: group -> the axes along which its ranks differ.
     in_shape, ker_shape, out_shape: of the whole tensors, in the layer's own numbers.

@@ -10,6 +10,7 @@ import torch
 from synth.runtime.comm.layout import Layout, even
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, cut, shape, source_rows
+from synth.runtime.kernels.autocast import lowered
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.step import Step, permuted
 
@@ -85,6 +86,7 @@ class PlannedLayer(Step):
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """This rank's shard of Out, from its shard of In in the layout `source`."""
+        shard = lowered(shard)  # before it moves
         shard = shard.permute(self.to_first) if self.channels_last else shard
         shard = redistribute(shard, self.source, self.aligned, self.count)
         layout = self.aligned

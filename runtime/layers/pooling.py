@@ -1,12 +1,14 @@
 """Pooling of shards, with the rows that neighbours own.
 
 Each step is created for the layout of its input and has the layout of its output.
+Averages of half precision are summed in float32 and rounded once, as torch does.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from synth.runtime.comm.layout import Layout, disjoint, even, split_copies
+from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.redistribute import Count, redistribute, sum_to_owners
 from synth.runtime.grid.boxes import (
     Box,
@@ -23,6 +26,7 @@ from synth.runtime.grid.boxes import (
     volume,
     zeros_around,
 )
+from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
 from synth.runtime.layers.step import Step, scaled_boxes
 
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
@@ -35,7 +39,7 @@ class Pool(Step):
     """Maximum or average over windows.
 
     extents: of the output's spatial dimensions.
-    average: the average, else the maximum.
+    name: of torch's operator, such as "avg_pool" or "adaptive_max_pool".
     padded: whether an average counts the zeros of the padding.
     """
 
@@ -45,12 +49,13 @@ class Pool(Step):
         windows: Sequence[Window],
         extents: Sequence[int],
         count: Count,
-        average: bool,
+        name: str,
         padded: bool = True,
     ) -> None:
         super().__init__()
         self.source, self.windows, self.count = source, tuple(windows), count
-        self.average, self.padded = average, padded
+        self.average, self.padded = "avg" in name, padded
+        self.operator = pool_operator(name, len(self.windows))
         self.out_shape = (*source.whole[:2], *extents)
         self.set_boxes(scaled_boxes(source, extents))
 
@@ -65,7 +70,12 @@ class Pool(Step):
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """The shard of the result."""
+        dtype = operator_dtype("pooling", self.operator, shard)
         shard = redistribute(shard, self.source, self.wanted, self.count)
+        with no_autocast(shard.device):
+            return self._pooled(shard.to(dtype))
+
+    def _pooled(self, shard: torch.Tensor) -> torch.Tensor:
         rows = self.layout.mine[2:]
         if volume(self.layout.mine) == 0:
             return shard.new_zeros(shape(self.layout.mine)) + shard.sum() * 0
@@ -86,21 +96,28 @@ class Pool(Step):
         pools = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)
         mean: Any = pools[len(self.windows) - 1]
         sizes = [w.kernel for w in self.windows], [w.stride for w in self.windows]
-        result: torch.Tensor = mean(functional.pad(shard, zeros), *sizes)
-        if not self.padded:
-            ones = functional.pad(torch.ones_like(shard), zeros)
-            result = result / mean(ones, *sizes)
-        return result
+        if self.padded:
+            result: torch.Tensor = mean(functional.pad(shard, zeros), *sizes)
+            return result
+        wide = shard.to(sum_dtype(shard.dtype))
+        ones = functional.pad(torch.ones_like(wide), zeros)
+        result = mean(functional.pad(wide, zeros), *sizes) / mean(ones, *sizes)
+        return result.to(shard.dtype)
 
 
 class GlobalPool(Step):
     """The mean over all positions of a channel: partial sums go to one owner.
 
     keep: whether the spatial dimensions stay, with extent 1.
+    adaptive: whether it is torch's adaptive pooling, else its mean.
     """
 
-    def __init__(self, source: Layout, keep: bool, count: Count) -> None:
+    def __init__(
+        self, source: Layout, keep: bool, count: Count, adaptive: bool = False
+    ) -> None:
         super().__init__()
+        name, dims = "adaptive_avg_pool", len(source.whole) - 2
+        self.operator = pool_operator(name, dims) if adaptive else torch.mean
         self.source, self.keep, self.count = source, keep, count
         flat = [box[:2] for box in source.boxes]
         self.wanted = source if disjoint(flat) else even(source.whole, source.ranks)
@@ -115,10 +132,13 @@ class GlobalPool(Step):
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """The means of the own samples and channels."""
+        dtype = operator_dtype("pooling", self.operator, shard)
         shard = redistribute(shard, self.source, self.wanted, self.count)
-        sums = shard.flatten(2).sum(2) / math.prod(self.source.whole[2:])
-        means = sum_to_owners(sums, self.held, self.owned, self.count)
-        return means.reshape(shape(self.layout.mine))
+        with no_autocast(shard.device):
+            sums = shard.flatten(2).sum(2, dtype=sum_dtype(shard.dtype))
+            sums = sums / math.prod(self.source.whole[2:])
+            means = sum_to_owners(sums, self.held, self.owned, self.count)
+        return means.reshape(shape(self.layout.mine)).to(dtype)
 
 
 # -- the step for a module of torch; None if it cannot be cut --------------------------
@@ -134,6 +154,7 @@ def pool_step(
         return tuple(value) if isinstance(value, tuple | list) else (value,) * dims
 
     average = isinstance(module, AVG_POOLS)
+    name = "avg_pool" if average else "max_pool"
     if getattr(module, "return_indices", False) or (average and module.ceil_mode):
         return None
     if getattr(module, "divisor_override", None) is not None:
@@ -148,7 +169,7 @@ def pool_step(
     )
     windows = [Window(*each_dim) for each_dim in numbers]
     padded = getattr(module, "count_include_pad", True)
-    return Pool(source, windows, out[2:], count, average, padded)
+    return Pool(source, windows, out[2:], count, name, padded)
 
 
 def adaptive_pool_step(
@@ -162,4 +183,18 @@ def adaptive_pool_step(
     if any(size % n for size, n in pairs) or getattr(module, "return_indices", False):
         return None
     windows = [Window(size, size // n, size // n) for size, n in pairs]
-    return Pool(source, windows, out[2:], count, isinstance(module, ADAPTIVE_AVG))
+    average = isinstance(module, ADAPTIVE_AVG)
+    name = "adaptive_avg_pool" if average else "adaptive_max_pool"
+    return Pool(source, windows, out[2:], count, name)
+
+
+@cache
+def pool_operator(name: str, dims: int) -> Operator:
+    """torch's own pooling, called with one word; the same object for the same name."""
+    pool = getattr(functional, f"{name}{dims}d")
+
+    def one(word: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = pool(word.expand(1, 1, *[1] * dims), 1)
+        return result
+
+    return one

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box
+from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
 from synth.runtime.layers.step import Step, scaled_boxes
 
 NEAREST = ("nearest", "nearest-exact")
@@ -21,12 +24,22 @@ class Resize(Step):
     """Nearest or linear interpolation.
 
     positions: per spatial dimension, the input position of each output row.
+    mode: of torch's interpolation.
+
+    Half precision is interpolated in float32 and rounded once. So are the gradients,
+    which are sums over the output rows of an input row.
     """
 
     def __init__(
-        self, source: Layout, positions: Sequence[torch.Tensor], count: Count
+        self,
+        source: Layout,
+        positions: Sequence[torch.Tensor],
+        count: Count,
+        mode: str,
     ) -> None:
         super().__init__()
+        self.linear = mode in LINEAR
+        self.operator = resize_operator(mode, len(positions))
         self.source, self.positions, self.count = source, tuple(positions), count
         self.set_boxes(scaled_boxes(source, [len(each) for each in positions]))
 
@@ -48,7 +61,14 @@ class Resize(Step):
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """The shard of the result."""
+        dtype = operator_dtype("resizing", self.operator, shard)
         shard = redistribute(shard, self.source, self.wanted, self.count)
+        if self.linear or (shard.requires_grad and torch.is_grad_enabled()):
+            shard = shard.to(sum_dtype(shard.dtype))
+        with no_autocast(shard.device):
+            return self._resized(shard).to(dtype)
+
+    def _resized(self, shard: torch.Tensor) -> torch.Tensor:
         for dim, at in enumerate(self.shard_positions, 2):
             low = at.floor()
             weight = (at - low).to(shard.device, shard.dtype)
@@ -93,4 +113,15 @@ def resize_step(
         target = {"size": n} if by is None else {"scale_factor": by}
         at = functional.interpolate(numbers, mode=mode, **target, **corners)
         positions.append(at.flatten())
-    return Resize(source, positions, count)
+    return Resize(source, positions, count, module.mode)
+
+
+@cache
+def resize_operator(mode: str, dims: int) -> Operator:
+    """torch's own interpolation of one word; the same object for the same mode."""
+
+    def one(word: torch.Tensor) -> torch.Tensor:
+        ones = [1] * dims
+        return functional.interpolate(word.expand(1, 1, *ones), ones, mode=mode)
+
+    return one

@@ -76,7 +76,8 @@ def choose_step(
         case "adaptive":
             return adaptive_pool_step(module, source, call.out, count)
         case "globalpool":
-            return GlobalPool(source, len(call.out) > 2, count)
+            adaptive = module is not None
+            return GlobalPool(source, len(call.out) > 2, count, adaptive)
         case "resize":
             return resize_step(module, source, call.out, count)
         case "flatten":

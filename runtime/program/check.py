@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
+from synth.runtime.comm.precision import HALF
 from synth.runtime.grid.boxes import Box, Window, shape, source_rows, volume
-from synth.runtime.program.sample_data import HALF, sample
+from synth.runtime.program.sample_data import sample
 
 NAMES = "In", "Ker", "dOut"  # tensors with sample values
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from synth.runtime.comm.precision import HALF
 from synth.runtime.grid.boxes import Box, Window, source_rows
-
-HALF = torch.float16, torch.bfloat16
 
 
 def sample(

@@ -113,9 +113,9 @@ def happens(ahead: int) -> list[str]:
         names[self.prefetched[1]] = layers(net).index(self)
         events.append(f"prefetches {layers(net).index(self)}")
 
-    def computes(self: DistributedLayer, given: torch.Tensor) -> torch.Tensor:
+    def computes(self: DistributedLayer, *given: Any) -> torch.Tensor:
         events.append(f"computes {layers(net).index(self)}")
-        return computed(self, given)
+        return computed(self, *given)
 
     def sends(self: prefetching.Prefetch, finish: Callable[[], torch.Tensor]) -> torch.Tensor:
         def arrives() -> torch.Tensor:

@@ -1,0 +1,185 @@
+"""What the ranks of the precision tests do: functions that return what a test looks at."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import fx, nn
+from zoo import Mixed, Partly, Skips, Transposed
+
+import synth
+from synth.parallel.front_end import trace_model
+from synth.runtime.comm.redistribute import GatherWhole
+
+Measured = dict[str, Any]
+ROUNDING = {
+    torch.bfloat16: 2.0**-8,
+    torch.float16: 2.0**-11,
+    torch.float32: 2.0**-20,
+    torch.float64: 2.0**-40,
+}
+
+
+class Volumes(nn.Module):
+    """Poolings of volumes, which autocast on a CPU computes in float32, joined to lower precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv3d(2, 8, 3, padding=1), nn.BatchNorm3d(8)
+        self.most, self.mean = nn.MaxPool3d(2), nn.AvgPool3d(3, 2, 1, count_include_pad=False)
+        self.second, self.group = nn.Conv3d(16, 8, 3, padding=1, groups=2), nn.GroupNorm(4, 8)
+        self.up = nn.Upsample(scale_factor=2, mode="trilinear", align_corners=True)
+        self.each, self.last = nn.AdaptiveAvgPool3d(2), nn.AdaptiveAvgPool3d(1)
+        self.head = nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        x = self.second(torch.cat([self.most(x), self.mean(x)], 1))
+        y = self.up(torch.sigmoid(self.group(x)) * x.exp().clamp(max=4))
+        return self.head(self.last(self.each(y) + 1).flatten(1))
+
+
+class Lines(nn.Module):
+    """One dimension, a linear layer between, a gathered softmax, dropout that drops nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.pool, self.norm = nn.Conv1d(4, 12, 5, padding=2), nn.AvgPool1d(2), nn.BatchNorm1d(12)
+        self.words, self.layer = nn.Linear(12, 16), nn.LayerNorm(16)
+        self.drop, self.last = nn.Dropout(0.0), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.pool(self.one(x))).transpose(1, 2)
+        x = self.layer(nn.functional.gelu(self.words(x))).softmax(-1) * 4
+        return self.last(self.drop(x).mean(1).square().log1p())
+
+
+class Smooth(Skips):
+    """The small U-Net without kinks: an error of rounding stays one in the gradients."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.silu(self.norm(self.down(x)))
+        y = self.up(nn.functional.silu(self.deep(nn.functional.avg_pool2d(x, 2))))
+        return self.head(torch.tanh(self.back(torch.cat([y, x], 1))))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mixed": (Mixed, (4, 3, 12, 10)),
+    "skips": (Skips, (4, 3, 8, 8)),
+    "smooth": (Smooth, (4, 3, 8, 8)),
+    "transposed": (Transposed, (4, 4, 5, 6)),
+    "partly": (Partly, (4, 4, 8, 8)),
+    "volumes": (Volumes, (4, 2, 8, 8, 8)),
+    "lines": (Lines, (4, 4, 16)),
+}
+
+
+class Values(fx.Interpreter):
+    """Runs a traced graph in one process and keeps what every node makes."""
+
+    def __init__(self, model: nn.Module, graph: fx.Graph) -> None:
+        super().__init__(model, garbage_collect_values=False, graph=graph)
+        self.made: dict[str, torch.Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        with torch.set_grad_enabled(n.meta.get("grad", True)):
+            result = super().run_node(n)
+        if isinstance(result, torch.Tensor) and n.op.startswith("call"):
+            self.made[n.name] = result.detach()
+        return result
+
+    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return self.module.get_submodule(str(target))(*args, **kwargs)
+
+
+def rms(values: torch.Tensor) -> float:
+    """The root of the mean square."""
+    return float(values.double().square().mean().sqrt())
+
+
+def autocast(dtype: torch.dtype | None) -> AbstractContextManager[Any]:
+    """Autocast to a dtype; None for none."""
+    return nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
+
+
+def one_process(
+    model: nn.Module, shape: tuple[int, ...], batch: torch.Tensor, low: torch.dtype | None
+) -> dict[str, torch.Tensor]:
+    """Results of all calls, and all gradients, in one process."""
+    run = Values(model, trace_model(model, shape).graph)
+    with autocast(low):
+        out = run.run(batch)
+    loss_of(out).backward()
+    grads = {f"d {name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {**run.made, **grads}
+
+
+def loss_of(out: torch.Tensor) -> torch.Tensor:
+    """A mean that is no symmetric function of the words."""
+    weights = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape)
+    return (out.double() * weights).sum() + out.double().square().mean()
+
+
+def on_ranks(
+    model: nn.Module, shape: tuple[int, ...], batch: torch.Tensor, low: torch.dtype | None, plan: Any
+) -> dict[str, torch.Tensor]:
+    """The same of a network: whole results of all steps, whole gradients."""
+    net = synth.parallelize(model, shape, plan=plan)
+    made: dict[str, torch.Tensor] = {}
+
+    def keep(name: str) -> Any:
+        def hook(step: Any, given: Any, result: torch.Tensor) -> None:
+            made[name] = GatherWhole.apply(result.detach(), step.layout, lambda words: None)
+
+        return hook
+
+    hooks = [step.register_forward_hook(keep(name)) for name, step in net.steps.items()]
+    with autocast(low):
+        out = net.gather(net(net.scatter(batch, "input")))
+    for hook in hooks:
+        hook.remove()
+    loss_of(out).backward()
+    trained = [p for p in net.parameters() if p.grad is not None]
+    with torch.no_grad():
+        for parameter in trained:
+            parameter.zero_()
+    torch.optim.SGD(trained, lr=1.0, maximize=True).step()  # the parameters are now the gradients
+    return {**made, **{f"d {name}": values for name, values in net.full_state_dict().items()}}
+
+
+def compare(name: str, plan: Any, low: str | None, stored: str = "float32", last: bool = False) -> Measured:
+    """Result or gradient -> (dtypes differ, error beside float64, the same of one process, allowed rounding).
+
+    low: of autocast. stored: the dtype of model and input. last: whether both are channels-last.
+    """
+    torch.manual_seed(3)
+    make, shape = MODELS[name]
+    whole, batch = make(), torch.randn(shape)
+    dist.broadcast(batch, 0)
+    low_dtype, dtype = None if low is None else getattr(torch, low), getattr(torch, stored)
+    right = one_process(copy.deepcopy(whole).double(), shape, batch.double(), None)
+    whole, given = whole.to(dtype), batch.to(dtype)
+    if last:
+        whole, given = (
+            whole.to(memory_format=torch.channels_last),
+            given.to(memory_format=torch.channels_last),
+        )
+    expected = one_process(copy.deepcopy(whole), shape, given, low_dtype)
+    found = on_ranks(whole, shape, given, low_dtype, plan)
+    rounding = ROUNDING[low_dtype or dtype]
+    sizes = {key: rms(values) for key, values in right.items()}
+    floor = 0.05 * max(size for key, size in sizes.items() if key.startswith("d "))  # some gradients are 0
+    return {
+        key: (
+            found[key].dtype != values.dtype,
+            rms(found[key].double() - right[key]),
+            rms(values.double() - right[key]),
+            rounding * (max(sizes[key], floor) if key.startswith("d ") else sizes[key]),
+        )
+        for key, values in expected.items()
+    }

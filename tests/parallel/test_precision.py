@@ -1,0 +1,63 @@
+"""Autocast, half precision and memory formats on four real ranks: as in one process, layer by layer.
+
+All errors are beside one process in float64, so that two computations in half precision can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_pool import RankPool
+
+MODELS = ["mixed", "skips", "transposed", "partly", "volumes", "lines"]
+PLANS: dict[str, Any] = {
+    "samples": "data",
+    "space": "spatial",
+    "channels": "channel",
+    "mixed": {"h": 2, "c": 2},
+}
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    with RankPool(
+        Path(__file__).with_name("precision_ranks.py"), 4, tmp_path_factory.mktemp("ranks")
+    ) as pool:
+        yield pool
+
+
+def assert_as_one_process(ranks: RankPool, *case: Any) -> None:
+    """Every result and gradient has the dtype of one process, and about its rounding error."""
+    for rank in ranks.call("compare", *case):
+        ratios = []
+        for key, (other_dtype, error, alone, rounding) in rank.items():
+            assert not other_dtype, key
+            assert error <= (2.5 if key.startswith("d ") else 1.5) * alone + rounding, key
+            ratios.append((error + rounding) / (alone + rounding))
+        assert len(ratios) > 10
+        assert sum(ratios) / len(ratios) < 1.3
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_autocast_is_as_in_one_process(model: str, ranks: RankPool) -> None:
+    assert_as_one_process(ranks, model, None, "bfloat16")
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("model", ["mixed", "volumes", pytest.param("skips", marks=pytest.mark.slow)])
+def test_autocast_with_every_plan(model: str, plan: str, ranks: RankPool) -> None:
+    assert_as_one_process(ranks, model, PLANS[plan], "bfloat16")
+
+
+@pytest.mark.parametrize("model", ["mixed", "lines"])
+def test_autocast_to_float16(model: str, ranks: RankPool) -> None:
+    assert_as_one_process(ranks, model, None, "float16")
+
+
+@pytest.mark.parametrize("stored", ["bfloat16", "float16", "float64"])
+def test_models_that_are_converted_before(stored: str, ranks: RankPool) -> None:
+    assert_as_one_process(ranks, "smooth", {"h": 2, "c": 2}, None, stored)
