@@ -37,14 +37,19 @@ def refusal(run: Callable[[], Any]) -> str:
     return ""
 
 
-def trained(name: str, procs: Any) -> Network:
-    """A network of its model after three SGD steps as in one process, and a step with the planned words."""
+def trained(case: str, group: Any) -> Network:
+    """A network of its model after three SGD steps as in one process, and a step with the planned words.
+
+    case: a model, maybe with the only axes that are cut.
+    """
     torch.manual_seed(0)
+    name, *axes = case.split()
     kind, shape = MODELS[name]
     whole = kind().double()
-    net = synth.parallelize(whole, shape, procs)
+    plan = synth.plan_model(whole, shape, group.size(), axes="".join(axes))
+    net = synth.parallelize(whole, shape, group, plan if axes else None)
     sgd_steps(net, whole, shape, 3)
-    words_as_planned(synth.plan_model(whole, shape, net.ranks.size), net, shape)
+    words_as_planned(plan, net, shape)
     assert net.received() > 0
     return net
 
@@ -56,10 +61,10 @@ def two_models() -> list[int]:
     return list(net.ranks.members)
 
 
-def some_ranks(name: str, *members: int) -> list[int]:
+def some_ranks(case: str, *members: int) -> list[int]:
     """Some ranks train a model while the others do nothing."""
     (group,) = groups_of(members)
-    return list(trained(name, group).ranks.members) if dist.get_rank() in members else []
+    return list(trained(case, group).ranks.members) if dist.get_rank() in members else []
 
 
 def zoo_models() -> dict[str, Any]:

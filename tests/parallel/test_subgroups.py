@@ -22,9 +22,9 @@ def test_two_models_on_two_pairs_of_ranks(ranks: RankPool) -> None:
     assert ranks.call("two_models") == [[0, 1], [0, 1], [2, 3], [2, 3]]
 
 
-@pytest.mark.parametrize("name", ["residual", "odd"])
-def test_some_ranks_train_alone(name: str, ranks: RankPool) -> None:
-    assert ranks.call("some_ranks", name, 1, 3) == [[], [1, 3], [], [1, 3]]
+@pytest.mark.parametrize("case", ["residual h", "cosmo d", "odd"])
+def test_some_ranks_train_alone(case: str, ranks: RankPool) -> None:
+    assert ranks.call("some_ranks", case, 1, 3) == [[], [1, 3], [], [1, 3]]
 
 
 def test_layers_train_on_some_ranks(ranks: RankPool) -> None:
