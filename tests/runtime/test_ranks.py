@@ -118,7 +118,7 @@ def test_large_pieces_are_messages_of_their_own(name: str, tmp_path: Path) -> No
 )
 def test_messages_through_host_memory(name: str, tmp_path: Path) -> None:
     """The way of tensors on a GPU that ranks share, taken here by tensors of the host."""
-    altered_agrees(CASES[name], 'values.is_cuda and dist.get_backend() != "nccl"', "True", tmp_path)
+    altered_agrees(CASES[name], 'values.is_cuda and dist.get_backend(group) != "nccl"', "True", tmp_path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
