@@ -44,6 +44,7 @@ class Builder:
     layouts: node -> the layout of its result. detached: nodes without gradients.
     owners: module of the model -> its node. entries: key of the model's state ->
     (node, key of the step's state). modes: mode -> why it cannot be entered.
+    regions: mode -> node -> the checkpoints that it is in, the outermost first.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Builder:
         self.owners: dict[str, str] = {}
         self.entries: dict[str, tuple[str, str]] = {}
         self.modes: dict[bool, str] = {}
+        self.regions: dict[bool, dict[str, tuple[int, ...]]] = {}
         self.input = self.output = ""
         for node in graph.nodes:
             self._read(node)
@@ -97,6 +99,8 @@ class Builder:
         self.steps[node.name] = step
         if not node.meta.get("grad", True):
             self.detached.add(node.name)
+        for mode, region in node.meta.get("regions", {}).items():
+            self.regions.setdefault(mode, {})[node.name] = region
         self.calls.append((node.name, tuple(each.name for each in call.inputs)))
         self.layouts[node.name] = step.layout
         keys = {name: call.state_key(name) for name, _ in call.parameters.values()}

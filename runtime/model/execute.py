@@ -1,11 +1,25 @@
-"""Runs the calls of a network; a value is freed after its last reader."""
+"""Runs the calls of a network; a value is freed after its last reader.
+
+Calls that the model makes inside `torch.utils.checkpoint` run inside it here, too: the
+values of such a region are freed, and computed again when the backward pass comes to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+Calls = Sequence[tuple[str, tuple[str, ...]]]
+# computes a call from its name and the values that it reads; the last argument has the
+# names of all calls that are computed again, None where this is the first time
+Run = Callable[[str, list[torch.Tensor], frozenset[str] | None], torch.Tensor]
 
 
 class Scheduled(NamedTuple):
@@ -16,45 +30,170 @@ class Scheduled(NamedTuple):
     last: tuple[str, ...]
 
 
+class Region(NamedTuple):
+    """The calls of a checkpoint.
+
+    sources: the values from outside that they read. outputs: those of their values that
+    others read. last: of the sources, those that nobody reads later. names: all calls.
+    """
+
+    parts: Schedule
+    sources: tuple[str, ...]
+    outputs: tuple[str, ...]
+    last: tuple[str, ...]
+    names: frozenset[str]
+
+
+Schedule = tuple[Scheduled | Region, ...]
+
+
 def schedule(
-    calls: Sequence[tuple[str, tuple[str, ...]]], output: str
-) -> tuple[Scheduled, ...]:
+    calls: Calls,
+    outputs: Sequence[str],
+    regions: Mapping[str, tuple[int, ...]] | None = None,
+) -> Schedule:
     """The calls with the values that each of them reads last.
 
-    calls: (node, the nodes that it reads), in order. output: the node to keep.
+    calls: (node, the nodes that it reads), in order. outputs: the nodes to keep.
+    regions: node -> the checkpoints that it is in, the outermost first.
     The result of a call that nobody reads is in its own `last`.
     """
-    read = {output}
-    scheduled = []
-    for name, sources in reversed(calls):
-        names = dict.fromkeys((*sources, name))
-        last = tuple(each for each in names if each not in read)
-        read.update(sources)
-        scheduled.append(Scheduled(name, sources, last))
+    within = regions or {}
+    scheduled = list[Scheduled | Region]()
+    read = set(outputs)
+    groups = [
+        (number, list(each))
+        for number, each in groupby(calls, lambda call: within.get(call[0], ())[:1])
+    ]
+    for number, group in reversed(groups):
+        if number:
+            scheduled.append(_region(group, read, within))
+            read.update(scheduled[-1].sources)
+            continue
+        for name, sources in reversed(group):
+            names = dict.fromkeys((*sources, name))
+            last = tuple(each for each in names if each not in read)
+            scheduled.append(Scheduled(name, sources, last))
+            read.update(sources)
     return tuple(reversed(scheduled))
 
 
-def execute(
-    scheduled: Sequence[Scheduled],
-    values: dict[str, torch.Tensor],
-    output: str,
-    run: Callable[[str, list[torch.Tensor]], torch.Tensor],
-) -> torch.Tensor:
-    """The value of `output`.
+def _region(
+    calls: Calls, read: set[str], regions: Mapping[str, tuple[int, ...]]
+) -> Region:
+    """The calls of one region, of which others read `read` later."""
+    names = frozenset(name for name, _ in calls)
+    sources = dict.fromkeys(
+        each for _, given in calls for each in given if each not in names
+    )
+    outputs = tuple(name for name, _ in calls if name in read)
+    inner = {name: regions[name][1:] for name in names}
+    last = tuple(each for each in sources if each not in read)
+    parts = schedule(calls, outputs, inner)
+    return Region(parts, tuple(sources), outputs, last, names)
 
-    values: node -> tensor of the inputs; emptied here, so that the caller's own
-        references alone keep them.
-    run: computes a call from its name and the values that it reads.
+
+def execute(
+    scheduled: Schedule,
+    values: dict[str, torch.Tensor],
+    run: Run,
+    steps: Mapping[str, nn.Module],
+    again: frozenset[str] | None = None,
+) -> None:
+    """Compute the calls in order; `values` then has those to keep.
+
+    values: node -> tensor, of the inputs at first. steps: node -> its step.
+    again: the calls that are computed again, see `Run`.
 
     Autograd keeps what a backward pass needs; nothing else outlives its last reader.
     """
-    for name, sources, last in scheduled:
-        given = [values[each] for each in sources]
-        for each in last:
+    for part in scheduled:
+        given = [values[each] for each in part.sources]
+        for each in part.last:
             values.pop(each, None)
-        made = run(name, given)
+        if isinstance(part, Region):
+            made = _checkpointed(part, given, run, steps)
+            values.update(zip(part.outputs, made, strict=True))
+        else:
+            result = run(part.name, given, again)
+            if part.name not in part.last:
+                values[part.name] = result
+            del result
         given.clear()
-        if name not in last:
-            values[name] = made
-        del made
-    return values.pop(output)
+
+
+def _checkpointed(
+    region: Region,
+    given: list[torch.Tensor],
+    run: Run,
+    steps: Mapping[str, nn.Module],
+) -> tuple[torch.Tensor, ...]:
+    """The outputs of a region, whose other values are freed and computed again.
+
+    Every rank computes the whole region again when its backward pass begins, so that
+    all ranks make the same collectives in the same order.
+    """
+    counts = {each: each.calls for each in _counting(region, steps)}
+    first = True
+
+    def body(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        nonlocal first
+        again, first = None if first else region.names, False
+        values = dict(zip(region.sources, tensors, strict=True))
+        with _counted_from(counts if again else {}):
+            execute(region.parts, values, run, steps, again)
+        made = {each: values.pop(each) for each in region.outputs}
+        trained = [each for each, value in made.items() if value.requires_grad]
+        if trained:
+            ended = RegionEnd.apply(*(made[each] for each in trained))  # type: ignore[no-untyped-call]
+            made.update(zip(trained, ended, strict=True))
+        return tuple(made.values())
+
+    if not torch.is_grad_enabled():
+        return body(*given)
+    with set_checkpoint_early_stop(False):
+        made: tuple[torch.Tensor, ...] = checkpoint(body, *given, use_reentrant=False)
+    return made
+
+
+def _counting(region: Region, steps: Mapping[str, nn.Module]) -> Iterator[Any]:
+    """The modules of a region that count how often they ran, as dropout does."""
+    for name in sorted(region.names):
+        for module in steps[name].modules():
+            if hasattr(module, "calls"):
+                yield module
+
+
+@contextmanager
+def _counted_from(counts: Mapping[Any, int]) -> Iterator[None]:
+    """Let modules count from earlier numbers for a while, so that they draw the same."""
+    now = {each: each.calls for each in counts}
+    for each, number in counts.items():
+        each.calls = number
+    try:
+        yield
+    finally:
+        for each, number in now.items():
+            each.calls = number
+
+
+class RegionEnd(torch.autograd.Function):
+    """The outputs of a region. Its backward pass lets the region be computed again.
+
+    It is the first of the region to run backward. It saves a tensor on every rank, also
+    where the region's layers save nothing because the rank owns no words there.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The same values."""
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(values[0].new_empty(0))
+        return tuple(each.view_as(each) for each in values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        """The same gradients."""
+        _ = ctx.saved_tensors  # computes the region again
+        return gradients

@@ -77,7 +77,10 @@ class Network(nn.Module):
         self.detached, self.modes = made.detached, made.modes
         self.owners, self.entries = made.owners, made.entries
         self.input, self.output = made.input, made.output
-        self.scheduled = schedule(self.calls, self.output)
+        self.schedules = {  # by mode; None: without gradients
+            mode: schedule(self.calls, [self.output], made.regions.get(mode))
+            for mode in (None, False, True)
+        }
         self.saved = {  # what the model saves: values that no step has, else shapes
             key: values.detach().clone() if key not in self.entries else values.shape
             for key, values in model.state_dict().items()
@@ -91,13 +94,13 @@ class Network(nn.Module):
         once = {id(each.parameter): each for each in shared}  # replicas have two steps
         self.buckets = Buckets(once.values(), self.context.process_groups, bucket_bytes)
 
-    def _brings(self, ahead: int) -> dict[str, list[PlannedLayer]]:
+    def _brings(self, ahead: int) -> dict[str, list[str]]:
         """Step -> the planned layers of which Ker is brought before it computes."""
         planned = [s for s, _ in self.calls if isinstance(self.steps[s], PlannedLayer)]
-        brings = dict[str, list[PlannedLayer]]()
+        brings = dict[str, list[str]]()
         for place, step in enumerate(planned if ahead else []):
             before = planned[max(0, place - ahead)]
-            brings.setdefault(before, []).append(self.steps[step])  # type: ignore[arg-type]
+            brings.setdefault(before, []).append(step)
         return brings
 
     # -- use ------------------------------------------------------------------------
@@ -113,14 +116,19 @@ class Network(nn.Module):
         self.context.wait_pending()  # what a step that broke off left on its way
         grads = torch.is_grad_enabled()
 
-        def run(step: str, given: list[torch.Tensor]) -> torch.Tensor:
+        def run(
+            step: str, given: list[torch.Tensor], again: frozenset[str] | None
+        ) -> torch.Tensor:
             for later in self.brings.get(step, ()):
-                later.prefetch()
+                if again is None or later in again:
+                    self.steps[later].prefetch()
             with torch.set_grad_enabled(grads and step not in self.detached):
                 return self._looked(step, self.steps[step](*given))
 
         values = {self.input: self._looked(self.input, shard)}
-        return execute(self.scheduled, values, self.output, run)
+        scheduled = self.schedules[self.training if grads else None]
+        execute(scheduled, values, run, self.steps)
+        return values[self.output]
 
     def train(self, mode: bool = True) -> Network:
         """Put all steps into training or evaluation.

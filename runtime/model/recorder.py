@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
+from synth.runtime.model.checkpoint_regions import CheckpointRegions
 from synth.runtime.model.unsupported import record_autograd_functions
 
 # methods without a result that change what a tensor is or does
@@ -28,6 +29,7 @@ class Recorder(TorchFunctionMode):
         self.depth = 0  # layers of torch.nn that are running
         self.arguments: Any = ()  # of the outermost of them
         self.stored = dict(_stored(model))  # id of a parameter or buffer -> name
+        self.regions = CheckpointRegions()
         self.derived: dict[int, str] = {}  # id -> the parameter it is computed from
 
     def graph_of(self, model: nn.Module, batch: torch.Tensor) -> fx.Graph:
@@ -37,7 +39,11 @@ class Recorder(TorchFunctionMode):
             if module.__module__.startswith("torch.nn") and _is_layer(module):
                 module.register_forward_pre_hook(self._enter, with_kwargs=True)
                 module.register_forward_hook(partial(self._leave, name))
-        with self, record_autograd_functions(self._autograd_function):
+        with (
+            self,
+            self.regions,
+            record_autograd_functions(self._autograd_function),
+        ):
             result = model(batch)
         for key, name in _stored(model):
             if self.stored.get(key) != name:
@@ -161,6 +167,7 @@ class Recorder(TorchFunctionMode):
         args, kwargs = given
         node = self.graph.create_node(kind, target, args, kwargs, name=name)
         node.meta["grad"] = torch.is_grad_enabled()
+        node.meta["region"] = self.regions.current
         return node
 
     def _remember(self, value: torch.Tensor, node: fx.Node) -> None:

@@ -28,7 +28,8 @@ def traced(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> fx.G
     Nodes are the input, calls of layers ("call_module", by name) and of functions
     ("call_function"), and parameters or buffers used outside of layers ("get_attr").
     Metadata of a node: "value" is its result on "meta"; "grad" says whether the call
-    records gradients; "training" of a dropout function says whether it drops now. The
+    records gradients; "training" of a dropout function says whether it drops now;
+    "regions" maps a mode to the checkpoints that the call is in, outermost first. The
     output's "refused" maps a mode to the reason why it cannot be entered.
 
     Raises `ValueError` where the model does not run on this input, gives no single
@@ -91,6 +92,8 @@ def _compare_modes(
             refused[mode] = f"forward does otherwise in {word}, at {call}; {remedy}"
             continue
         for node, twin in zip(graph.nodes, other.nodes, strict=True):
+            if twin.meta.get("region"):
+                node.meta.setdefault("regions", {})[mode] = twin.meta["region"]
             if node in drops:
                 drops[node][mode] = _drops_now(twin)
     for node, by_mode in drops.items():

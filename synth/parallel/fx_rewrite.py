@@ -70,7 +70,10 @@ def split_joins(graph: fx.Graph, operators: Operators) -> None:
         for user in list(node.users)[1:]:
             with graph.inserting_before(user):
                 twin = graph.node_copy(node)
-            twin.meta = dict(node.meta)
+            twin.meta = {
+                **node.meta,
+                "regions": user.meta.get("regions", {}),
+            }  # it is computed where it is read
             user.replace_input_with(node, twin)
     for node in reversed(list(graph.nodes)):
         if not node.users and _joined_dim(node, operators) is not None:
