@@ -74,7 +74,7 @@ class Builder:
         self.owners: dict[str, str] = {}
         self.entries: dict[str, tuple[str, str]] = {}
         self.modes: dict[bool, str] = {}
-        self.regions: dict[bool, dict[str, tuple[int, ...]]] = {}
+        self.regions: dict[bool | None, dict[str, tuple[int, ...]]] = {}
         self.input = self.output = ""
         for node in graph.nodes:
             self._read(node)

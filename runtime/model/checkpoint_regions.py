@@ -11,9 +11,9 @@ import torch.utils.checkpoint
 class CheckpointRegions:
     """Notes the checkpoints that are open while a model runs.
 
-    A checkpoint without reentrant autograd runs its function inside the context manager
-    `_checkpoint_hook`, whichever name the model has imported `checkpoint` by. A reentrant
-    one is a `torch.autograd.Function`, which the recorder refuses.
+    A checkpoint without reentrant autograd runs its function inside the context
+    manager `_checkpoint_hook`, whichever name the model has imported `checkpoint` by.
+    A reentrant one is a `torch.autograd.Function`, which the recorder refuses.
 
     current: the numbers of the open regions, the outermost first; () outside of all.
     """

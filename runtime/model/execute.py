@@ -1,7 +1,7 @@
 """Runs the calls of a network; a value is freed after its last reader.
 
 Calls that the model makes inside `torch.utils.checkpoint` run inside it here, too: the
-values of such a region are freed, and computed again when the backward pass comes to it.
+values of such a region are freed, and computed again when the backward pass needs them.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _counting(region: Region, steps: Mapping[str, nn.Module]) -> Iterator[Any]:
 
 @contextmanager
 def _counted_from(counts: Mapping[Any, int]) -> Iterator[None]:
-    """Let modules count from earlier numbers for a while, so that they draw the same."""
+    """Let modules count from earlier numbers, so that they draw the same."""
     now = {each: each.calls for each in counts}
     for each, number in counts.items():
         each.calls = number

@@ -94,13 +94,14 @@ class Network(nn.Module):
         once = {id(each.parameter): each for each in shared}  # replicas have two steps
         self.buckets = Buckets(once.values(), self.context.process_groups, bucket_bytes)
 
-    def _brings(self, ahead: int) -> dict[str, list[str]]:
+    def _brings(self, ahead: int) -> dict[str, list[tuple[str, PlannedLayer]]]:
         """Step -> the planned layers of which Ker is brought before it computes."""
         planned = [s for s, _ in self.calls if isinstance(self.steps[s], PlannedLayer)]
-        brings = dict[str, list[str]]()
+        brings = dict[str, list[tuple[str, PlannedLayer]]]()
         for place, step in enumerate(planned if ahead else []):
             before = planned[max(0, place - ahead)]
-            brings.setdefault(before, []).append(step)
+            layer: Any = self.steps[step]
+            brings.setdefault(before, []).append((step, layer))
         return brings
 
     # -- use ------------------------------------------------------------------------
@@ -119,15 +120,15 @@ class Network(nn.Module):
         def run(
             step: str, given: list[torch.Tensor], again: frozenset[str] | None
         ) -> torch.Tensor:
-            for later in self.brings.get(step, ()):
-                if again is None or later in again:
-                    self.steps[later].prefetch()
+            for name, later in self.brings.get(step, ()):
+                if again is None or name in again:
+                    later.prefetch()
             with torch.set_grad_enabled(grads and step not in self.detached):
                 return self._looked(step, self.steps[step](*given))
 
         values = {self.input: self._looked(self.input, shard)}
         scheduled = self.schedules[self.training if grads else None]
-        execute(scheduled, values, run, self.steps)
+        execute(scheduled, values, run, dict(self.steps.named_children()))
         return values[self.output]
 
     def train(self, mode: bool = True) -> Network:

@@ -80,8 +80,8 @@ def record_autograd_functions(record: Callable[..., Any]) -> Iterator[None]:
         if any(callable(each) for each in args):
             raise ValueError(
                 f"forward calls {cls.__name__}, a torch.autograd.Function that takes a"
-                " function; call that function itself, or checkpoint it with"
-                " use_reentrant=False"
+                " function, as reentrant checkpoints do; checkpoint with"
+                " use_reentrant=False, or call that function itself"
             )
         run.__name__ = f"{cls.__name__}_apply"  # no name of a function of torch
         active.append(cls)

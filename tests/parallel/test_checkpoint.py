@@ -1,0 +1,55 @@
+"""Checkpoints inside a model, on four real ranks: gradients as in one process, and less memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rank_pool import RankPool
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    folder = tmp_path_factory.mktemp("ranks")
+    with RankPool(Path(__file__).with_name("checkpoint_ranks.py"), 4, folder) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("how", ["each", "nested", "sequential", "outputs"])
+def test_it_trains_as_one_process_that_checkpoints(how: str, ranks: RankPool) -> None:
+    for measured in ranks.call("trains", how, None):
+        assert measured["error"] < 2e-4
+        assert measured["words"] > 0
+
+
+@pytest.mark.parametrize("plan", ["spatial", "channel"])
+def test_every_plan_computes_a_region_again(plan: str, ranks: RankPool) -> None:
+    for measured in ranks.call("trains", "each", plan):
+        assert measured["error"] < 2e-4
+
+
+def test_a_rank_that_owns_nothing_of_a_region_computes_it_again(ranks: RankPool) -> None:
+    for measured in ranks.call("idle"):
+        assert measured["error"] < 2e-4
+
+
+def test_a_region_drops_the_same_words_again(ranks: RankPool) -> None:
+    for found in ranks.call("compared", "each", None, 0.5):
+        assert found["apart"] == 0.0
+
+
+def test_a_region_is_not_kept_and_its_words_move_again(ranks: RankPool) -> None:
+    for found in ranks.call("compared", "each", "spatial", 0.0):
+        with_, without = found["checkpoints"], found["none"]
+        assert found["apart"] == 0.0
+        assert with_["peak"] < 0.6 * without["peak"]
+        assert with_["forward"] == without["forward"]
+        again = with_["both"] - without["both"]
+        assert 0.5 * with_["forward"] < again < with_["forward"]  # all but the first and the last layer
+
+
+def test_the_mode_decides_whether_a_model_checkpoints(ranks: RankPool) -> None:
+    assert max(ranks.call("evaluated")) < 0.7
