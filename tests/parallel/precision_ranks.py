@@ -10,11 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import fx, nn
-from zoo import Mixed, Partly, Skips, Transposed
+from zoo import Few, Mixed, Partly, Skips, Transposed
 
 import synth
 from synth.parallel.front_end import trace_model
 from synth.runtime.comm.redistribute import GatherWhole
+from synth.runtime.model.network import Network
 
 Measured = dict[str, Any]
 ROUNDING = {
@@ -73,6 +74,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "skips": (Skips, (4, 3, 8, 8)),
     "smooth": (Smooth, (4, 3, 8, 8)),
     "transposed": (Transposed, (4, 4, 5, 6)),
+    "few": (Few, (3, 3, 3, 3)),
     "partly": (Partly, (4, 4, 8, 8)),
     "volumes": (Volumes, (4, 2, 8, 8, 8)),
     "lines": (Lines, (4, 4, 16)),
@@ -108,13 +110,18 @@ def autocast(dtype: torch.dtype | None) -> AbstractContextManager[Any]:
 
 
 def one_process(
-    model: nn.Module, shape: tuple[int, ...], batch: torch.Tensor, low: torch.dtype | None
+    model: nn.Module,
+    shape: tuple[int, ...],
+    batch: torch.Tensor,
+    low: torch.dtype | None,
+    inside: bool = False,
 ) -> dict[str, torch.Tensor]:
     """Results of all calls, and all gradients, in one process."""
     run = Values(model, trace_model(model, shape).graph)
     with autocast(low):
         out = run.run(batch)
-    loss_of(out).backward()
+    with autocast(low if inside else None):
+        loss_of(out).backward()
     grads = {f"d {name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
     return {**run.made, **grads}
 
@@ -126,10 +133,9 @@ def loss_of(out: torch.Tensor) -> torch.Tensor:
 
 
 def on_ranks(
-    model: nn.Module, shape: tuple[int, ...], batch: torch.Tensor, low: torch.dtype | None, plan: Any
+    net: Network, batch: torch.Tensor, low: torch.dtype | None, inside: bool
 ) -> dict[str, torch.Tensor]:
     """The same of a network: whole results of all steps, whole gradients."""
-    net = synth.parallelize(model, shape, plan=plan)
     made: dict[str, torch.Tensor] = {}
 
     def keep(name: str) -> Any:
@@ -143,7 +149,8 @@ def on_ranks(
         out = net.gather(net(net.scatter(batch, "input")))
     for hook in hooks:
         hook.remove()
-    loss_of(out).backward()
+    with autocast(low if inside else None):
+        loss_of(out).backward()
     trained = [p for p in net.parameters() if p.grad is not None]
     with torch.no_grad():
         for parameter in trained:
@@ -152,10 +159,12 @@ def on_ranks(
     return {**made, **{f"d {name}": values for name, values in net.full_state_dict().items()}}
 
 
-def compare(name: str, plan: Any, low: str | None, stored: str = "float32", last: bool = False) -> Measured:
+def compare(name: str, plan: Any, low: str | None, stored: str = "float32", how: str = "") -> Measured:
     """Result or gradient -> (dtypes differ, error beside float64, the same of one process, allowed rounding).
 
-    low: of autocast. stored: the dtype of model and input. last: whether both are channels-last.
+    low: of autocast. stored: the dtype of model and input.
+    how: "channels-last": model and input are. "after": the network is converted, not the model.
+        "inside": the backward pass runs under autocast, too.
     """
     torch.manual_seed(3)
     make, shape = MODELS[name]
@@ -163,14 +172,14 @@ def compare(name: str, plan: Any, low: str | None, stored: str = "float32", last
     dist.broadcast(batch, 0)
     low_dtype, dtype = None if low is None else getattr(torch, low), getattr(torch, stored)
     right = one_process(copy.deepcopy(whole).double(), shape, batch.double(), None)
-    whole, given = whole.to(dtype), batch.to(dtype)
-    if last:
-        whole, given = (
-            whole.to(memory_format=torch.channels_last),
-            given.to(memory_format=torch.channels_last),
-        )
-    expected = one_process(copy.deepcopy(whole), shape, given, low_dtype)
-    found = on_ranks(whole, shape, given, low_dtype, plan)
+    given = batch.to(dtype)
+    if how == "channels-last":
+        order = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+        whole, given = whole.to(memory_format=order), given.to(memory_format=order)
+    whole = whole if how == "after" else whole.to(dtype)
+    expected = one_process(copy.deepcopy(whole).to(dtype), shape, given, low_dtype, how == "inside")
+    net = synth.parallelize(whole, shape, plan=plan).to(dtype)
+    found = on_ranks(net, given, low_dtype, how == "inside")
     rounding = ROUNDING[low_dtype or dtype]
     sizes = {key: rms(values) for key, values in right.items()}
     floor = 0.05 * max(size for key, size in sizes.items() if key.startswith("d "))  # some gradients are 0
@@ -183,3 +192,44 @@ def compare(name: str, plan: Any, low: str | None, stored: str = "float32", last
         )
         for key, values in expected.items()
     }
+
+
+DTYPES = [  # of the parameters, of the input, of autocast
+    (torch.float32, torch.float64, None),
+    (torch.bfloat16, torch.float32, None),
+    (torch.float32, torch.bfloat16, None),
+    (torch.float32, torch.int64, None),
+    (torch.float32, torch.float64, torch.bfloat16),
+    (torch.float64, torch.float32, torch.bfloat16),
+    (torch.float32, torch.uint8, torch.bfloat16),
+]
+
+
+def refused() -> dict[str, tuple[bool, str]]:
+    """Case -> whether one process refuses the input's dtype, and what the network says."""
+    layers: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+        "convolution": (nn.Conv2d(4, 4, 3, padding=1), (4, 4, 8, 8)),
+        "linear": (nn.Linear(8, 8), (4, 8)),
+        "batch normalization": (nn.BatchNorm2d(4), (4, 4, 8, 8)),
+        "group normalization": (nn.GroupNorm(2, 4), (4, 4, 8, 8)),
+        "layer normalization": (nn.LayerNorm(8), (4, 4, 8)),
+        "pooling": (nn.AvgPool2d(2), (4, 4, 8, 8)),
+    }
+    found = {}
+    for name, (layer, shape) in layers.items():
+        for stored, given, low in DTYPES:
+            model, batch = copy.deepcopy(layer).to(stored), torch.ones(shape).to(given)
+            net = synth.parallelize(model, shape)
+            texts = [_refusal(model, batch, low), _refusal(net, net.scatter(batch, "input"), low)]
+            found[f"{name} {stored} {given} {low}"] = texts[0] != "", texts[1]
+    return found
+
+
+def _refusal(model: nn.Module, batch: torch.Tensor, low: torch.dtype | None) -> str:
+    """What a model says to an input; "" where it takes it."""
+    try:
+        with autocast(low):
+            model(batch)
+    except (RuntimeError, ValueError) as fault:
+        return f"{type(fault).__name__}: {fault}"
+    return ""

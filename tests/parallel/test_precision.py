@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rank_pool import RankPool
 
-MODELS = ["mixed", "skips", "transposed", "partly", "volumes", "lines"]
+MODELS = ["mixed", "skips", "transposed", "partly", "few", "volumes", "lines"]
 PLANS: dict[str, Any] = {
     "samples": "data",
     "space": "spatial",
@@ -61,3 +61,27 @@ def test_autocast_to_float16(model: str, ranks: RankPool) -> None:
 @pytest.mark.parametrize("stored", ["bfloat16", "float16", "float64"])
 def test_models_that_are_converted_before(stored: str, ranks: RankPool) -> None:
     assert_as_one_process(ranks, "smooth", {"h": 2, "c": 2}, None, stored)
+
+
+def test_networks_that_are_converted_after(ranks: RankPool) -> None:
+    assert_as_one_process(ranks, "smooth", {"h": 2, "c": 2}, None, "bfloat16", "after")
+
+
+@pytest.mark.parametrize("how", ["channels-last", "inside"])
+@pytest.mark.parametrize("plan", ["samples", "mixed"])
+def test_channels_last_and_backward_under_autocast(plan: str, how: str, ranks: RankPool) -> None:
+    assert_as_one_process(ranks, "mixed", PLANS[plan], "bfloat16", "float32", how)
+
+
+@pytest.mark.parametrize("plan", ["samples", "mixed"])
+def test_channels_last_without_autocast(plan: str, ranks: RankPool) -> None:
+    assert_as_one_process(ranks, "smooth", PLANS[plan], None, "float32", "channels-last")
+
+
+def test_what_one_process_refuses_is_refused(ranks: RankPool) -> None:
+    """A dtype of the input that does not fit the parameters, on every rank and in one sentence."""
+    for rank in ranks.call("refused"):
+        for case, (alone, text) in rank.items():
+            assert alone == (text != ""), (case, text)
+            assert not alone or (text.startswith("ValueError") and "convert" in text), (case, text)
+        assert sum(alone for alone, _ in rank.values()) > 10
