@@ -9,7 +9,7 @@ from typing import cast
 
 from synth.base.errors import UsageError
 from synth.base.work_balance import MOST_BALANCE
-from synth.layer.axes import AXES, PerAxis, Tensor, placement
+from synth.layer.axes import AXES, Axis, PerAxis, Tensor, placement
 from synth.layer.layer import Layer, load_layer
 from synth.layer.nest import Nest
 from synth.layer.passes import TURNED, Pass, Task
@@ -110,6 +110,7 @@ class Decision:
     least_work: int
     limit_bytes: int | None
     timed: Timed | None = None
+    pinned: tuple[Axis, ...] = ()  # axes whose counts the request fixes
 
 
 def find_optimum(request: PlanRequest, layer: Layer) -> Decision:
@@ -156,6 +157,7 @@ def make_plan(
         balance=request.balance,
         exact_procs=request.exact_procs,
         least_work=optimum.least_work,
+        pinned=optimum.pinned,
         later=tuple(later),
         order=distribution.order,
         timed=optimum.timed,
@@ -184,7 +186,7 @@ def _optimum_within(
         assert machine is not None  # `PlanRequest` checks it
         return _fastest(query, machine, limit_bytes)
     found = search(query)
-    return Decision(found.grid, found.tiling.pass_plans, found.least_work, limit_bytes)
+    return Decision(found.grid, found.tiling.pass_plans, found.least_work, limit_bytes, pinned=_pinned(query))
 
 
 def _fastest(query: Request, machine: Machine, limit_bytes: int | None) -> Decision:
@@ -195,7 +197,13 @@ def _fastest(query: Request, machine: Machine, limit_bytes: int | None) -> Decis
             f"{machine.name} has {machine.most_ranks} ranks, fewer than --procs {query.procs}; take fewer"
         )
     found = fastest(query, machine)
-    return Decision(found.grid, found.pass_plans, found.least_work, limit_bytes, (machine, found))
+    timed = machine, found
+    return Decision(found.grid, found.pass_plans, found.least_work, limit_bytes, timed, _pinned(query))
+
+
+def _pinned(query: Request) -> tuple[Axis, ...]:
+    """The axes whose counts are fixed, of those that could be split."""
+    return tuple(axis for axis in AXES if axis in query.fixed and getattr(query.nest.extents, axis) > 1)
 
 
 def search_request(request: PlanRequest, layer: Layer, limit_bytes: int | None) -> Request:

@@ -20,7 +20,7 @@ from synth.bounds.closed_form import ClosedForm, Eq4, best
 from synth.bounds.paper_cost import cost_at
 from synth.bounds.training_step import training_bound
 from synth.bounds.universal import UniversalBound, universal_bound
-from synth.layer.axes import ROW_MAJOR, Order, PerAxis, Tensor
+from synth.layer.axes import ROW_MAJOR, Axis, Order, PerAxis, Tensor
 from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.layer.passes import GRADIENTS, TURNED, Passes, Task, gradients_of
@@ -53,6 +53,7 @@ class Plan:
     balance: float = BALANCE
     exact_procs: bool = False
     least_work: int | None = None  # w*: iterations of the most loaded process, at best
+    pinned: tuple[Axis, ...] = ()  # the axes whose counts the request pinned: w* is over the other ones
     later: tuple[PassPlan, ...] = ()  # training: the backward passes, in order of execution
     order: Order = ROW_MAJOR  # how the axes run over the ranks; the last one varies fastest
     timed: Timed | None = field(default=None, compare=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,8 @@ from synth.base.yaml_positions import shown
 from synth.layer.axes import AXES, ROW_MAJOR, TENSORS, Axis, Order, PerAxis, Tensor, placement
 from synth.layer.layer import Layer
 from synth.layer.passes import GRADIENTS, TURNED, Pass, Passes, Task, sequences
-from synth.planning.plan import Algorithm, Plan, is_2d
+from synth.planning.plan import Algorithm, Plan
+from synth.planning.plan_consistency import decision_faults, number_faults
 from synth.planning.plan_json import SCHEMA, exact_json
 from synth.planning.request import MOST_PROCS
 from synth.schedule.pass_plan import PassPlan
@@ -69,6 +71,7 @@ class BalanceEntry(msgspec.Struct):
     allowed: float
     least_work: int | None
     exact_procs: bool
+    pinned: list[Axis] = msgspec.field(default_factory=list)
 
 
 class PlanEntry(msgspec.Struct, rename={"pass_": "pass"}):
@@ -127,11 +130,18 @@ def parse_plan(text: str, name: str) -> Plan:
     layer = Layer.from_json(data.get("problem"), name, layer_name)
     data.setdefault("order", list(ROW_MAJOR))  # missing in files of earlier versions
     plan = _decisions(data, layer, name)
+    _require_none(decision_faults(plan), name)
     for key, derived in exact_json(plan).items():
         if _canonical(data.get(key)) != _canonical(derived):
             difference = f"{str(data.get(key))[:80]}, but the plan makes it {str(derived)[:80]}"
             raise InputError(f"{name}: {key} is {difference}; {REMEDY}")
+    _require_none(number_faults(plan, data), name)
     return plan
+
+
+def _require_none(faults: Iterator[str], name: str) -> None:
+    for fault in faults:
+        raise InputError(f"{name}: {shown(fault, 300)}; {REMEDY}")
 
 
 def _canonical(value: object) -> str:
@@ -158,7 +168,7 @@ def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
         _within(least_work, 1, MOST_WORK, "balance.least_work", name)
     if not 0 <= entry.balance.allowed <= MOST_BALANCE:
         raise InputError(f"{name}: balance.allowed is not a number from 0 to {MOST_BALANCE:g}; {REMEDY}")
-    plan = Plan(
+    return Plan(
         layer,
         procs,
         grid,
@@ -167,13 +177,11 @@ def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
         balance=entry.balance.allowed,
         exact_procs=entry.balance.exact_procs,
         least_work=least_work,
+        pinned=tuple(axis for axis in AXES if axis in entry.balance.pinned),
         later=tuple(later),
         order=_order(entry.order, grid, name),
         algorithm=entry.algorithm,
     )
-    if is_2d(plan.distribution, plan.pass_plans) != (plan.algorithm == "2D"):
-        raise InputError(f"{name}: algorithm is {plan.algorithm}, which the grid contradicts; {REMEDY}")
-    return plan
 
 
 def _entry(data: dict[str, Any], name: str) -> PlanEntry:

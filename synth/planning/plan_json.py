@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from synth.layer.axes import AXES, ROW_MAJOR, Axis, PerAxis
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from synth.search.fastest import Fastest
 
 SCHEMA = "synth.plan/1"
+UNREAD = ("relaxation", "alternatives", "time")  # results of other searches: no decision, and never read back
 
 
 def axes_json(plan_layer: Layer, values: PerAxis) -> dict[str, int]:
@@ -27,26 +31,13 @@ def axes_json(plan_layer: Layer, values: PerAxis) -> dict[str, int]:
 
 def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
     """The plan as JSON data; `words` are integers, memory is in words and bytes."""
-    layer, form = plan.layer, plan.closed_form
+    layer = plan.layer
     timed = {"time": time_json(plan, *plan.timed)} if plan.timed else {}
-    return {
+    data = {
         **exact_json(plan),
         "algorithm": plan.algorithm,
-        "bounds": {
-            "universal": plan.bound.words,
-            "paper": plan.paper_bound,
-            "ratio": plan.ratio,
-        },
-        "closed_form": {
-            "case": form.case,
-            "cost": form.cost,
-            "T_k": form.t_k,
-            "T_x": form.t_x,
-            "stationary": form.stationary.lower(),
-            "binding": list(form.binding),
-        },
+        **float_json(plan),
         "relaxation": None if relaxation is None else {"cost": relaxation},
-        "paper_cost": plan.paper_cost,
         "alternatives": [
             {
                 "name": each.name,
@@ -60,6 +51,34 @@ def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
             for each in compare(plan)
         ],
         **timed,
+    }
+    return {**data, "digest": digest_of(data)}
+
+
+def digest_of(data: Mapping[str, Any]) -> str:
+    """Sixteen hexadecimal digits of what is not read back, so that an edit of it is noticed."""
+    unread = {key: data.get(key) for key in UNREAD}
+    return hashlib.sha256(json.dumps(unread, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def float_json(plan: Plan) -> dict[str, Any]:
+    """The bounds, which follow from the decisions up to rounding."""
+    form = plan.closed_form
+    return {
+        "bounds": {
+            "universal": plan.bound.words,
+            "paper": plan.paper_bound,
+            "ratio": plan.ratio,
+        },
+        "closed_form": {
+            "case": form.case,
+            "cost": form.cost,
+            "T_k": form.t_k,
+            "T_x": form.t_x,
+            "stationary": form.stationary.lower(),
+            "binding": list(form.binding),
+        },
+        "paper_cost": plan.paper_cost,
     }
 
 
@@ -89,6 +108,7 @@ def exact_json(plan: Plan) -> dict[str, Any]:
             "work": plan.work.size,
             "least_work": plan.least_work,
             "exact_procs": plan.exact_procs,
+            **({"pinned": list(plan.pinned)} if plan.pinned else {}),
         },
     }
 

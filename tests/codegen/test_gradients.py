@@ -176,7 +176,7 @@ def test_a_replay_leaves_the_pass_out() -> None:
 
 
 def test_a_network_plan_says_so() -> None:
-    from synth.network.planner.plan_json import parse_network_plan, to_json
+    from synth.network.planner.plan_json import digest_of, parse_network_plan, to_json
 
     plan = synth.plan_model(Cosmo(), (2, 2, 8, 8, 8), 4)
     data = to_json(plan)
@@ -185,13 +185,14 @@ def test_a_network_plan_says_so() -> None:
     assert again == data
     for row in data["layers"]:
         del row["gradients"]  # as files said nothing of it once
+    data["digest"] = digest_of(data)
     older = parse_network_plan(json.dumps(data), "plan.json")
     assert all(row["gradients"] == ["in", "ker"] for row in older["layers"])
 
 
 def test_a_file_that_leaves_out_what_a_model_needs_is_refused() -> None:
     from synth.base.errors import InputError, UsageError
-    from synth.network.planner.plan_json import to_json
+    from synth.network.planner.plan_json import digest_of, to_json
     from synth.parallel.layer_plans import plans_of_model
 
     network = trace_model(Cosmo(), (2, 2, 8, 8, 8)).network
@@ -200,12 +201,14 @@ def test_a_file_that_leaves_out_what_a_model_needs_is_refused() -> None:
     second = next(row for row in data["layers"] if row["name"] == "body.3")
     for left, missing in ((["ker"], "In"), (["in"], "Ker"), ([], "In")):
         second["gradients"] = left
+        data["digest"] = digest_of(data)
         (folder / "plan.json").write_text(json.dumps(data))
         with pytest.raises(UsageError, match=f"no gradient of {missing} in body.3, which the model needs"):
             plans_of_model(folder / "plan.json", network, 4)
     second["gradients"] = ["in", "ker"]
     second["memory_words"] = 1
     data["memory_words"] = data["resident_words"] + max(row["memory_words"] for row in data["layers"])
+    data["digest"] = digest_of(data)
     (folder / "plan.json").write_text(json.dumps(data))
     layer = network.nodes["body.3"].layer
     assert layer is not None

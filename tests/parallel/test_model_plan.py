@@ -12,7 +12,7 @@ from torch import nn
 
 import synth
 from synth.base.errors import InfeasibleError, InputError, UsageError
-from synth.network.planner.plan_json import to_json
+from synth.network.planner.plan_json import digest_of, to_json
 from synth.parallel.front_end import trace_model
 from synth.parallel.layer_plans import LayerPlans, plans_of_model
 
@@ -75,7 +75,7 @@ def test_a_file_decides_what_the_plan_does(memory: int | None, tmp_path: Path) -
     assert one.placed == other.placed
     assert one.limited == other.limited == (memory is not None)
     before = {key: value for key, value in to_json(plan).items() if key != "memory_limit"}
-    file.write_text(json.dumps(before))  # as files were before it was said
+    file.write_text(json.dumps({**before, "digest": digest_of(before)}))  # as files were before it was said
     assert plans_of_model(file, network, 4).limited
     assert one.saves == other.saves == (frozenset({"Out"}) if memory else frozenset({"In", "Ker", "Out"}))
     for node, cost, fit in zip(plan.network.planned, plan.layer_costs, plan.tilings, strict=True):

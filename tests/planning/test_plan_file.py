@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 from collections.abc import Callable
@@ -152,6 +153,25 @@ REFUSED: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (setting("passes", 0, "tiles", "c", to=0), "passes[0].tiles.c is 0, not a whole number from 1 to "),
     (setting("passes", 0, "kept", to=["none"]), "passes[0].kept[0]: invalid enum value 'none'"),
     (setting("passes", 0, "swapped", to=True), f"id is {PLAN.id}, but the plan makes it "),
+    (setting("passes", 0, "kept", to=["ker"]), "passes[0].kept names ker, which is not saved before"),
+    (setting("passes", 0, "keeps", to=["in"]), "passes[0].keeps names in, which is not reused later"),
+    (
+        setting("memory", "limit_bytes", to=1),
+        f"memory.limit_bytes is 1, but the plan needs {PLAN.used_bytes}",
+    ),
+    (
+        setting("balance", "least_work", to=1),
+        f"balance.least_work is 1, but the plan makes it {PLAN.least_work}",
+    ),
+    (setting("bounds", "universal", to=1.0), "bounds is "),
+    (setting("bounds", "ratio", to=True), "bounds is "),
+    (setting("closed_form", "T_k", to=1), "closed_form is "),
+    (setting("paper_cost", "eq3", to=1.0), "paper_cost is "),
+    (setting("alternatives", 0, "words", to=1), "digest is not that of relaxation, alternatives, time"),
+    (setting("relaxation", to={"cost": 1.0}), "digest is not that of "),
+    (setting("time", to={"seconds": 1.0}), "digest is not that of "),
+    (setting("digest", to="0" * 16), "digest is not that of "),
+    (setting("more", to=1), "more is no field of a plan"),
     (setting("memory", "limit_bytes", to=0), "memory.limit_bytes is 0, not a whole number from 1 to "),
     (setting("algorithm", to="4D"), "algorithm: invalid enum value '4D'"),
     (setting("algorithm", to="3D" if PLAN.algorithm == "2D" else "2D"), "algorithm is "),
@@ -173,6 +193,67 @@ def test_edits_are_refused(change: Callable[[dict[str, Any]], object], message: 
     assert "\n" not in told
     assert len(told) < 400
     assert fault.value.exit_code == 3
+
+
+TRAINING = plan(Layer.conv2d([4, 6, 6, 6], 8, 3, padding=1), 4, pass_="training")
+
+
+@pytest.mark.parametrize(
+    ("passes", "key", "names", "message"),
+    [
+        (0, "keeps", ["ker"], "passes[1].kept names in, which is not saved before"),
+        (1, "kept", [], "passes[1].kept lacks in, which an earlier pass keeps"),
+        (1, "kept", ["in", "ker"], "passes[1].kept names ker, which is not saved before"),
+        (2, "keeps", ["in"], "passes[2].keeps names in, which is not reused later"),
+    ],
+)
+def test_a_pass_reuses_what_another_saves(passes: int, key: str, names: list[str], message: str) -> None:
+    data = TRAINING.to_json()
+    assert [each["pass"] for each in data["passes"]] == ["forward", "backward-filter", "backward-data"]
+    data["passes"][passes][key] = names
+    with pytest.raises(InputError) as fault:
+        parse_plan(json.dumps(data), "p")
+    assert str(fault.value) == f"p: {message}; {REMEDY}"
+
+
+def test_an_edit_that_follows_the_messages_ends() -> None:
+    """Who changes a decision, and then each number that a message names, gets a valid plan or none."""
+    from synth.simulation.simulate import simulated
+
+    source = {**TRAINING.to_json(), "balance": {**TRAINING.to_json()["balance"], "allowed": 10.0}}
+    for i, key, names in [(0, "keeps", ["in"]), (1, "kept", []), (0, "kept", ["out"]), (2, "swapped", True)]:
+        data = copy.deepcopy(source)
+        data["passes"][i][key] = names
+        for _ in range(30):
+            try:
+                made = parse_plan(json.dumps(data), "p")
+            except InputError as fault:
+                place, _, rest = str(fault).removeprefix("p: ").partition(" is ")
+                right = rest.partition(", but the plan makes it ")[2].rpartition("; write")[0]
+                if place not in data or not right:
+                    break  # a contradiction, which no number repairs
+                data[place] = (
+                    ast.literal_eval(right) if right[0] in "{[0123456789" and place != "id" else right
+                )
+            else:
+                simulated(made)
+                break
+        else:
+            pytest.fail(f"passes[{i}].{key}: the messages lead nowhere")
+
+
+def test_the_work_balance_of_pinned_axes_comes_back() -> None:
+    made = plan(LAYER, 12, grid={"b": 3}, balance=10)
+    assert (made.pinned, made.least_work, PLAN.least_work) == (("b",), 432, 288)
+    assert parse_plan(json.dumps(made.to_json()), "p") == made
+    data = made.to_json()
+    del data["balance"]["pinned"]
+    with pytest.raises(InputError, match=r"balance\.least_work is 432, but the plan makes it 288"):
+        parse_plan(json.dumps(data), "p")
+    data = plan(LAYER, 13).to_json()
+    data["balance"]["exact_procs"] = True
+    with pytest.raises(InputError, match=r"balance\.exact_procs is true, but the grid uses 12 of 13 processes"):
+        parse_plan(json.dumps(data), "p")
 
 
 @pytest.mark.parametrize(

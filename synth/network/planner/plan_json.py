@@ -1,13 +1,16 @@
 """Network plan files: what `synth plan NETWORK --json` writes, and how such a file is read.
 
 A file does not contain the network, so its words cannot be counted again. All numbers that follow from other
-numbers of the file are derived again; a file in which they differ is refused.
+numbers of the file are derived again; a file in which they differ is refused. A digest reveals
+all other edits.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from synth.base.errors import InputError
@@ -24,7 +27,7 @@ REMEDY = "write the plan anew with `synth plan NETWORK.yaml --json -o plan.json`
 KEYS = [
     "schema", "name", "procs", "objective", "pass", "kept", "machine", "cost", "lower_bound", "gap", "method",
     "memory_limit", "word_bytes", "memory_words", "resident_words",
-    "layers", "redistributions", "singles", "best_single", "ratio",
+    "layers", "redistributions", "singles", "best_single", "ratio", "digest",
 ]  # fmt: skip
 LAYER_KEYS = ["name", "grid", "order", "stationary", "panels", "cost", "words", "memory_words", "gradients"]
 MAX_NUMBER = 2**62
@@ -38,7 +41,7 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
     """
     request = plan.request
     best = plan.best_single
-    return {
+    data = {
         "schema": SCHEMA,
         "name": plan.network.name,
         "procs": request.procs,
@@ -60,6 +63,13 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
         "best_single": best.name if best else None,
         "ratio": plan.ratio,
     }
+    return {**data, "digest": digest_of(data)}
+
+
+def digest_of(data: Mapping[str, Any]) -> str:
+    """Sixteen hexadecimal digits of a plan's data, so that an edit is noticed that no check can see."""
+    kept = {key: value for key, value in data.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
@@ -125,10 +135,14 @@ def parse_network_plan(text: str, name: str) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         schema = data.get("schema") if isinstance(data, dict) else None
         raise InputError(f"{name}: schema is {str(schema)[:60]!r}, not {SCHEMA!r}; {REMEDY}")
+    digest = digest_of(data)
     # the first files did not contain these two
     data.setdefault("kept", ["out"] if data.get("pass") == "training" else [])
     data.setdefault("memory_limit", MAX_NUMBER)
-    _Check(name).plan(data)
+    check = _Check(name)
+    check.plan(data)
+    if data["digest"] != digest:
+        raise check.fail("digest is not that of the file, which was edited")
     return data
 
 
