@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_problems import layers
+from plan_mutants import run
 
 from synth.base.errors import InputError
 from synth.layer.layer import Layer
@@ -252,7 +253,7 @@ def test_the_work_balance_of_pinned_axes_comes_back() -> None:
         parse_plan(json.dumps(data), "p")
     data = plan(LAYER, 13).to_json()
     data["balance"]["exact_procs"] = True
-    with pytest.raises(InputError, match=r"balance\.exact_procs is true, but the grid uses 12 of 13 processes"):
+    with pytest.raises(InputError, match=r"balance\.exact_procs is true, but the grid uses 12 of 13"):
         parse_plan(json.dumps(data), "p")
 
 
@@ -307,3 +308,15 @@ def test_a_plan_by_hand_comes_back_without_its_search() -> None:
     made = Plan(LAYER, 4, PLAN.grid._replace(b=1, g=1, d=1, h=1, w=1, c=1, k=4), PLAN.first)
     assert made.least_work is None
     assert parse_plan(json.dumps(made.to_json()), "p") == made
+
+
+def test_no_mutant_is_accepted_with_numbers_that_do_not_follow() -> None:
+    counts, faults = run(300, 0)
+    assert not faults
+    assert counts["refused"] > counts["accepted rightly"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_none_of_many_mutants_is_accepted_with_numbers_that_do_not_follow() -> None:
+    assert not run(10_000, 1)[1]
