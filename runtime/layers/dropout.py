@@ -7,12 +7,17 @@ torch would draw.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import shape
 
+CHUNK = 2**16  # words whose numbers are drawn at once; they are 8 bytes each
+CHUNK = 2**16  # words whose numbers are drawn at once; each takes 8 bytes
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 MIXES = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
@@ -38,10 +43,43 @@ class Dropout(nn.Module):
         self.calls += 1
         if self.p == 1:
             return shard * 0
-        drawn = draws(self.seed * 2**20 + self.calls, self.whole, self.box)
-        keep = drawn >= int(self.p * 2**53)
-        mask = keep.reshape(self.each).to(shard.device, shard.dtype)
-        return shard * mask * (1 / (1 - self.p))  # the factor is not rounded to half
+        mask = self._kept().reshape(self.each).to(shard.device)
+        dropped: torch.Tensor = Drop.apply(shard, mask, 1 / (1 - self.p))  # type: ignore[no-untyped-call]
+        return dropped
+
+    def _kept(self) -> torch.Tensor:
+        """Whether each word of the own box is kept; drawn in parts, to save memory."""
+        seed, least = self.seed * 2**20 + self.calls, int(self.p * 2**53)
+        keep = torch.empty(shape(self.box), dtype=torch.bool)
+        longest = max(range(len(self.box)), key=lambda dim: keep.shape[dim])
+        low, high = self.box[longest]
+        step = max(1, CHUNK * (high - low) // max(1, keep.numel()))
+        for begin in range(low, high, step):
+            end = min(begin + step, high)
+            part = (*self.box[:longest], (begin, end), *self.box[longest + 1 :])
+            drawn = draws(seed, self.whole, part) >= least
+            keep.narrow(longest, begin - low, end - begin).copy_(drawn)
+        return keep
+
+
+class Drop(torch.autograd.Function):
+    """Words of a mask times a number, others 0; it saves the mask, a byte per word."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, shard: torch.Tensor, mask: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """The words that are kept, scaled; the scale is not rounded to half."""
+        ctx.scale = scale
+        ctx.save_for_backward(mask)
+        return (shard * mask).mul_(scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """The gradients of those words, scaled."""
+        (mask,) = ctx.saved_tensors
+        return (gradient * mask).mul_(ctx.scale), None, None
 
 
 def draws(

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from allocations import allocated
 from model_ranks import three_steps
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
@@ -16,6 +15,7 @@ import synth
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
 from synth.parallel.front_end import trace_model
+from synth.runtime.grid.allocation_counter import allocated
 
 SHAPE = (4, 4, 16, 16)
 

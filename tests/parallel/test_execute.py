@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 
 import torch
-from allocations import allocated
 
+from synth.runtime.grid.allocation_counter import allocated
 from synth.runtime.model.execute import execute, schedule
 
 CALLS = (
