@@ -9,15 +9,32 @@ compute with autocast disabled, so that torch does not cast inside a layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 Operator = Callable[..., torch.Tensor]
 Function = type[torch.autograd.Function]
+
+
+class Region(NamedTuple):
+    """What one `with torch.autocast(...)` sets, for one kind of device."""
+
+    device: str
+    dtype: torch.dtype | None
+    enabled: bool
+
+
+@contextmanager
+def entered(regions: Sequence[Region]) -> Iterator[None]:
+    """Enter the regions, the first of them outermost."""
+    with ExitStack() as stack:
+        for device, dtype, enabled in regions:
+            stack.enter_context(torch.autocast(device, dtype, enabled))
+        yield
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:

@@ -10,7 +10,7 @@ import torch
 from synth.runtime.comm.layout import Layout, even
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, cut, shape, source_rows
-from synth.runtime.kernels.autocast import lowered
+from synth.runtime.kernels.autocast import entered, lowered
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.step import Step, permuted
 
@@ -105,7 +105,8 @@ class PlannedLayer(Step):
     def prefetch(self) -> None:
         """Start to gather Ker for the next `forward`; see `DistributedLayer`."""
         if not self._forward_pre_hooks:
-            self.module.prefetch()
+            with entered(self.autocast):
+                self.module.prefetch()
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Weight and bias whole, as the user's layer saves them."""

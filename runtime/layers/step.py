@@ -17,13 +17,27 @@ from synth.runtime.comm.gradient_buckets import Shared
 from synth.runtime.comm.layout import Layout, broadcast_layout, even, replicated
 from synth.runtime.comm.redistribute import Count, SumGradient, redistribute
 from synth.runtime.grid.boxes import Box, Interval, shape
+from synth.runtime.kernels.autocast import Region, entered
 from synth.runtime.layers.replicated_params import ReplicatedParams
 
 
 class Step(nn.Module):
-    """A part of a network: takes shards, returns a shard of `layout`."""
+    """A part of a network: takes shards, returns a shard of `layout`.
+
+    autocast: the regions of the model's own in which the call stands.
+    """
 
     layout: Layout
+    autocast: tuple[Region, ...] = ()
+
+    def __call__(self, *shards: torch.Tensor) -> torch.Tensor:
+        """`forward` with its hooks, inside of the model's autocast regions."""
+        call: Any = super().__call__
+        if not self.autocast:
+            result: torch.Tensor = call(*shards)
+            return result
+        with entered(self.autocast):
+            return call(*shards)  # type: ignore[no-any-return]
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
         """Entry -> what the module that this replaces would save, on every rank."""

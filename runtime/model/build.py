@@ -97,6 +97,7 @@ class Builder:
         step = self._step(call, operator, layouts).to(self.device)
         self._set_mode(step, node)
         self.steps[node.name] = step
+        step.autocast = node.meta.get("autocast", ())
         if not node.meta.get("grad", True):
             self.detached.add(node.name)
         for mode, region in node.meta.get("regions", {}).items():

@@ -10,17 +10,23 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
+from synth.runtime.model.autocast_regions import AutocastRegions
 from synth.runtime.model.checkpoint_regions import CheckpointRegions
 from synth.runtime.model.unsupported import record_autograd_functions
 
 # methods without a result that change what a tensor is or does
 SETTERS = ("set", "register_hook", "register_post_accumulate_grad_hook", "backward")
+# functions that return their operand where it has the dtype that is asked for
+CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16")
 
 
 class Recorder(TorchFunctionMode):
-    """Records one run of a model as a graph."""
+    """Records one run of a model as a graph.
 
-    def __init__(self, model: nn.Module) -> None:
+    model: on "meta". device: the kind that it is on when the ranks run it.
+    """
+
+    def __init__(self, model: nn.Module, device: str = "cpu") -> None:
         super().__init__()
         self.graph = fx.Graph()
         # id of a tensor -> the node that made it, and its version at that time
@@ -29,7 +35,7 @@ class Recorder(TorchFunctionMode):
         self.depth = 0  # layers of torch.nn that are running
         self.arguments: Any = ()  # of the outermost of them
         self.stored = dict(_stored(model))  # id of a parameter or buffer -> name
-        self.regions = CheckpointRegions()
+        self.regions, self.autocast = CheckpointRegions(), AutocastRegions(device)
         self.derived: dict[int, str] = {}  # id -> the parameter it is computed from
 
     def graph_of(self, model: nn.Module, batch: torch.Tensor) -> fx.Graph:
@@ -42,6 +48,7 @@ class Recorder(TorchFunctionMode):
         with (
             self,
             self.regions,
+            self.autocast,
             record_autograd_functions(self._autograd_function),
         ):
             result = model(batch)
@@ -77,6 +84,9 @@ class Recorder(TorchFunctionMode):
         nodes = self._with_nodes((args, kwargs)) if known else None
         before = [values._version for values in used]
         result = func(*args, **kwargs)
+        if _function_name(func) in CASTS and self._computed(result):
+            with torch._C.DisableTorchFunction():  # another dtype under autocast
+                result = result.view_as(result)
         results = list(_tensors(result))
         for values, version in zip(used, before, strict=True):
             if values._version != version:
@@ -168,6 +178,7 @@ class Recorder(TorchFunctionMode):
         node = self.graph.create_node(kind, target, args, kwargs, name=name)
         node.meta["grad"] = torch.is_grad_enabled()
         node.meta["region"] = self.regions.current
+        node.meta["autocast"] = self.autocast.current
         return node
 
     def _remember(self, value: torch.Tensor, node: fx.Node) -> None:

@@ -29,8 +29,9 @@ def traced(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> fx.G
     ("call_function"), and parameters or buffers used outside of layers ("get_attr").
     Metadata of a node: "value" is its result on "meta"; "grad" says whether the call
     records gradients; "training" of a dropout function says whether it drops now;
-    "regions" maps a mode to the checkpoints that the call is in, outermost first. The
-    output's "refused" maps a mode to the reason why it cannot be entered.
+    "regions" maps a mode to the checkpoints that the call is in, outermost first;
+    "autocast" has the model's own autocast regions around the call. The output's
+    "refused" maps a mode to the reason why it cannot be entered.
 
     Raises `ValueError` where the model does not run on this input, gives no single
     tensor, or does what a graph does not show.
@@ -52,7 +53,8 @@ def _run(
     for module in empty.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = module.momentum or 0.0  # None would count batches
-    recorder = Recorder(empty)
+    device = next((each.device.type for each in model.parameters()), "cpu")
+    recorder = Recorder(empty, device)
     batch = torch.empty(shape, dtype=dtype, device="meta")
     try:
         with torch.enable_grad():

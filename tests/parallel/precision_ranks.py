@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import fx, nn
@@ -15,6 +16,7 @@ from zoo import Few, Mixed, Partly, Skips, Transposed
 import synth
 from synth.parallel.front_end import trace_model
 from synth.runtime.comm.redistribute import GatherWhole
+from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network
 
 Measured = dict[str, Any]
@@ -233,3 +235,69 @@ def _refusal(model: nn.Module, batch: torch.Tensor, low: torch.dtype | None) -> 
     except (RuntimeError, ValueError) as fault:
         return f"{type(fault).__name__}: {fault}"
     return ""
+
+
+class Regions(nn.Module):
+    """A part in float32 inside of autocast, and a part in bfloat16 outside of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.one(x)
+        with torch.autocast(x.device.type, enabled=False):
+            y = self.two(x.float()) * 3
+        with torch.autocast("cpu", torch.bfloat16):
+            z = torch.sigmoid(self.three(y))
+        return torch.cat([z + x, (x + x).float(), y], 1)
+
+
+def regions(low: str | None) -> tuple[str, str, float, list[str], list[str]]:
+    """The dtype of the output in one process and here, the error, and the dtypes of all steps in both."""
+    torch.manual_seed(0)
+    model, batch = Regions(), torch.randn(4, 4, 8, 8)
+    made: list[list[str]] = [[], []]
+
+    def keep(kind: int) -> Any:
+        return lambda step, given, result: made[kind].append(str(result.dtype))
+
+    net = synth.parallelize(model, (4, 4, 8, 8), plan={"h": 2, "c": 2})
+    for kind, parts in enumerate((model.children(), (net.steps[name] for name in ("one", "two", "three")))):
+        for part in parts:
+            part.register_forward_hook(keep(kind))
+    with autocast(None if low is None else getattr(torch, low)):
+        right, out = model(batch), net.gather(net(net.scatter(batch, "input")))
+    return str(right.dtype), str(out.dtype), rms(out - right) / rms(right), *made
+
+
+def moved(plan: Any, low: str | None) -> dict[str, Any]:
+    """What a step moves by messages, by dtype in words; and the dtype of the prefetched weights."""
+    model = nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(3)))
+    net, words, weights = synth.parallelize(model, (4, 8, 8, 8), plan=plan), {}, []
+    prefetch = DistributedLayer.prefetch
+
+    def noted(self: DistributedLayer) -> None:
+        prefetch(self)
+        assert self.prefetched
+        shard, pending = self.prefetched
+        weights.append((str(shard.dtype), pending.gather is None or str(pending.gather.pieces[0].dtype)))
+
+    def counted(name: str) -> Any:
+        original = getattr(dist, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            values = next(each for each in args if isinstance(each, torch.Tensor))
+            words[str(values.dtype)] = words.get(str(values.dtype), 0) + values.numel()
+            return original(*args, **kwargs)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(DistributedLayer, "prefetch", noted)
+        for name in ("P2POp", "all_to_all_single", "broadcast"):
+            patched.setattr(dist, name, counted(name))
+        with autocast(None if low is None else getattr(torch, low)):
+            out = net(net.scatter(torch.randn(4, 8, 8, 8), "input"))
+        out.float().square().sum().backward()
+    return {"words": words, "received": net.received(), "weights": weights}

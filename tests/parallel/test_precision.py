@@ -85,3 +85,26 @@ def test_what_one_process_refuses_is_refused(ranks: RankPool) -> None:
             assert alone == (text != ""), (case, text)
             assert not alone or (text.startswith("ValueError") and "convert" in text), (case, text)
         assert sum(alone for alone, _ in rank.values()) > 10
+
+
+@pytest.mark.parametrize("low", [None, "bfloat16", "float16"])
+def test_regions_of_the_model_are_honoured(low: str | None, ranks: RankPool) -> None:
+    """Autocast that forward itself enables or disables, also for the device of a tensor."""
+    for alone, here, error, modules, steps in ranks.call("regions", low):
+        assert here == alone == "torch.float32"
+        assert steps == modules == [f"torch.{low or 'float32'}", "torch.float32", "torch.bfloat16"]
+        assert error < 0.01
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_words_that_move_are_of_the_lower_precision(plan: str, ranks: RankPool) -> None:
+    """As many words as in float32; the prefetched weights are cast before their gather starts."""
+    wide, low = ranks.call("moved", PLANS[plan], None), ranks.call("moved", PLANS[plan], "bfloat16")
+    for one, other in zip(wide, low, strict=True):
+        assert set(one["words"]) == {"torch.float32"}
+        assert other["words"] == {"torch.bfloat16": one["words"]["torch.float32"]}
+        assert one["received"] == other["received"] > 0
+        assert len(other["weights"]) == 3
+        for shard, gathered in other["weights"]:
+            assert shard == "torch.bfloat16"
+            assert gathered in (True, "torch.bfloat16")
