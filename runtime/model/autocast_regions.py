@@ -1,4 +1,4 @@
-"""Which calls of a model run inside of its own autocast regions while it is recorded."""
+"""Which calls of a model run inside its own autocast regions while it is recorded."""
 
 from __future__ import annotations
 
