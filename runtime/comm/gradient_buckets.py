@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 
 BYTES = 25 * 2**20
@@ -42,6 +43,10 @@ class Bucket:
         self.words = 0
         self.flat: torch.Tensor | None = None
         self.missing, self.request = set[int](), None
+
+    def zeros(self, like: torch.Tensor) -> torch.Tensor:
+        """An empty sum of gradients like this one, in float32 for half precision."""
+        return like.new_zeros(self.words, dtype=sum_dtype(like.dtype))
 
     def used(self) -> bool:
         """Whether any parameter is trained, or was when gradients arrived."""
@@ -99,7 +104,7 @@ class Buckets:
         def take(gradient: torch.Tensor) -> torch.Tensor:
             self._begin()
             if bucket.flat is None:
-                bucket.flat = gradient.new_zeros(bucket.words)
+                bucket.flat = bucket.zeros(gradient)
             views = list(bucket.views())
             views[index][1].add_(gradient.reshape(-1))
             bucket.missing.discard(index)
@@ -137,7 +142,7 @@ class Buckets:
                 continue
             if bucket.flat is None:  # no rank has a gradient yet
                 first = bucket.shared[0].parameter
-                bucket.flat = first.detach().new_zeros(bucket.words)
+                bucket.flat = bucket.zeros(first.detach())
             bucket.request = dist.all_reduce(
                 bucket.flat, group=bucket.group, async_op=True
             )

@@ -301,3 +301,41 @@ def moved(plan: Any, low: str | None) -> dict[str, Any]:
             out = net(net.scatter(torch.randn(4, 8, 8, 8), "input"))
         out.float().square().sum().backward()
     return {"words": words, "received": net.received(), "weights": weights}
+
+
+def reductions(grid: dict[str, int], low: str, memory: int | None = None) -> dict[str, tuple[float, float]]:
+    """Tensor of a layer by itself -> the errors here and in one process, both beside float64, relative.
+
+    grid: cuts along c sum Out over ranks, cuts along k sum dIn, cuts of samples or rows sum dKer.
+    memory: of the plan, in bytes; a small one makes the passes stream.
+    """
+    torch.manual_seed(0)
+    shape, dtype = (4, 64, 16, 16), getattr(torch, low)
+    layer = synth.Layer.conv2d(shape, 64, 3, padding=1)
+    plan = synth.plan(layer, 4, memory, grid=grid, exact_procs=True, pass_="training")
+    mine, whole = synth.distributed_conv(plan), nn.Conv2d(64, 64, 3, padding=1)
+    mine.load_full_state_dict(whole.state_dict())
+    batch, dout = torch.randn(shape), torch.randn(shape)
+    runs = []
+    for model, low_dtype in ((copy.deepcopy(whole).double(), None), (whole, dtype)):
+        given = batch.to(next(model.parameters()).dtype, copy=True).requires_grad_()
+        with autocast(low_dtype):
+            out = model(given)
+        out.backward(dout.to(out.dtype))
+        runs.append([out, given.grad, model.weight.grad, model.bias.grad])
+    given = mine.scatter(batch).clone().requires_grad_()
+    with autocast(dtype):
+        out = mine(given)
+    box = tuple(slice(*interval) for interval in mine.output.mine)
+    out.backward(dout[box].to(out.dtype))
+    assert out.dtype == dtype
+    found, place = [], {name: i for i, name in enumerate(("Out", "dIn", "dKer", "dBias"))}
+    ker = tuple(slice(*interval) for interval in mine.ker_boxes[mine.context.ranks.rank])
+    boxes = box, tuple(slice(*each) for each in mine.input.mine), ker, box[1:2]
+    parts = out, given.grad, mine.weight.grad, mine.bias.grad
+    for part, own, right, alone in zip(parts, boxes, *runs, strict=True):
+        pair = [
+            rms(each.detach() - right.detach()[own]) / rms(right.detach()[own]) for each in (part, alone[own])
+        ]
+        found.append((pair[0], pair[1]))
+    return {name: found[i] for name, i in place.items()}
