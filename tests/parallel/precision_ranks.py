@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import fx, nn
+from torch.utils.checkpoint import checkpoint
 from zoo import Few, Mixed, Partly, Skips, Transposed
 
 import synth
@@ -71,6 +72,19 @@ class Smooth(Skips):
         return self.head(torch.tanh(self.back(torch.cat([y, x], 1))))
 
 
+class Checkpointed(nn.Module):
+    """A part that is computed again in the backward pass, by then outside of autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+        self.norm = nn.GroupNorm(2, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = checkpoint(lambda x: torch.tanh(self.norm(self.two(x))), self.one(x), use_reentrant=False)
+        return self.three(y).exp()
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mixed": (Mixed, (4, 3, 12, 10)),
     "skips": (Skips, (4, 3, 8, 8)),
@@ -79,6 +93,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "few": (Few, (3, 3, 3, 3)),
     "partly": (Partly, (4, 4, 8, 8)),
     "volumes": (Volumes, (4, 2, 8, 8, 8)),
+    "checkpointed": (Checkpointed, (4, 4, 8, 8)),
     "lines": (Lines, (4, 4, 16)),
 }
 

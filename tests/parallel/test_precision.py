@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rank_pool import RankPool
 
-MODELS = ["mixed", "skips", "transposed", "partly", "few", "volumes", "lines"]
+MODELS = ["mixed", "skips", "transposed", "partly", "few", "volumes", "lines", "checkpointed"]
 PLANS: dict[str, Any] = {
     "samples": "data",
     "space": "spatial",
