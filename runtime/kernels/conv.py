@@ -124,9 +124,10 @@ def input_gradient(
     frame = frame_of(block, windows)
     rows_shape = flat(dout_tile.new_empty(1).expand(in_shape), dims).shape
     # torch reads only the shape of In here, but it would copy an expanded tensor.
-    shape_only = context.buffers.take(dout_tile, *padded(rows_shape, frame.zeros))
+    # Untouched memory costs nothing; a buffer of the pool would stay.
+    shape_only = dout_tile.new_empty(padded(rows_shape, frame.zeros))
     din = gradient_kernel(shape_only, ker_tile, dout_tile, frame, "dIn", context)
-    context.buffers.release(shape_only)
+    del shape_only
     return inside(din, frame.zeros).reshape(in_shape)
 
 
@@ -147,9 +148,9 @@ def kernel_gradient(
     wide, taken = surrounded(
         flat(in_tile, dims), block, windows, frame.zeros, context.buffers
     )
-    shape_only = context.buffers.take(in_tile, *ker_shape)
+    shape_only = in_tile.new_empty(ker_shape)
     dker = gradient_kernel(wide, shape_only, dout_tile, frame, "dKer", context)
-    context.buffers.release(shape_only, *taken)
+    context.buffers.release(*taken)
     return dker.reshape(ker_shape)
 
 

@@ -15,6 +15,7 @@ from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box, intersect, shape
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
+from synth.runtime.kernels.moments import joined_moments, moments, words_per_row
 
 SMALL = 2**20  # bytes that a rank sends to all others in one all-to-all
 
@@ -108,14 +109,11 @@ class BatchNorm(nn.Module):
 
         The parts of the ranks are combined as in Chan, Golub and LeVeque (1983).
         """
-        dims = [0, *range(2, shard.dim())]
         own = shard.new_zeros(2, shard.shape[1])
         if shard.numel():
-            mean = shard.mean(dims)
-            centered = shard - per_channel(mean, shard)
-            rounding = centered.mean(dims)  # of a mean far from zero
-            own[0] = mean + rounding
-            own[1] = centered.square().mean(dims) - rounding.square()
+            words = words_per_row(shard)
+            own[0], squares = joined_moments(*moments(shard), words)
+            own[1] = squares / (words * shard.shape[0])
         if self.group is None:
             return own[0], own[1]
         means, variances = self.gathered(own).unbind(1)

@@ -79,30 +79,53 @@ class Pool(Step):
         rows = self.layout.mine[2:]
         if volume(self.layout.mine) == 0:
             return shard.new_zeros(shape(self.layout.mine)) + shard.sum() * 0
-        zeros: list[int] = []
-        for interval, window in zip(rows, self.windows, strict=True):
-            zeros = [*zeros_around(interval, window), *zeros]
-        return self._average(shard, zeros) if self.average else self._max(shard, zeros)
+        around = [
+            zeros_around(interval, window)
+            for interval, window in zip(rows, self.windows, strict=True)
+        ]
+        plain = all(map(pads_itself, around, self.windows))
+        padding = [before if plain else 0 for before, _ in around]
+        zeros = [] if plain else [n for pair in reversed(around) for n in pair]
+        if not self.average:
+            return self._max(shard, zeros, padding)
+        return self._average(shard, zeros, padding)
 
-    def _max(self, shard: torch.Tensor, zeros: list[int]) -> torch.Tensor:
+    def _max(
+        self, shard: torch.Tensor, zeros: list[int], padding: list[int]
+    ) -> torch.Tensor:
         pools = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)
-        full = functional.pad(shard, zeros, value=-math.inf)
+        full = functional.pad(shard, zeros, value=-math.inf) if any(zeros) else shard
         kernel, stride, dilation = zip(
             *((w.kernel, w.stride, w.dilation) for w in self.windows), strict=True
         )
-        return pools[len(self.windows) - 1](full, kernel, stride, 0, dilation)
+        return pools[len(self.windows) - 1](full, kernel, stride, padding, dilation)
 
-    def _average(self, shard: torch.Tensor, zeros: list[int]) -> torch.Tensor:
+    def _average(
+        self, shard: torch.Tensor, zeros: list[int], padding: list[int]
+    ) -> torch.Tensor:
         pools = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)
         mean: Any = pools[len(self.windows) - 1]
         sizes = [w.kernel for w in self.windows], [w.stride for w in self.windows]
+        result: torch.Tensor
+        if not any(zeros):
+            result = mean(shard, *sizes, padding, count_include_pad=self.padded)
+            return result
         if self.padded:
-            result: torch.Tensor = mean(functional.pad(shard, zeros), *sizes)
+            result = mean(functional.pad(shard, zeros), *sizes)
             return result
         wide = shard.to(sum_dtype(shard.dtype))
         ones = functional.pad(torch.ones_like(wide), zeros)
         result = mean(functional.pad(wide, zeros), *sizes) / mean(ones, *sizes)
         return result.to(shard.dtype)
+
+
+def pads_itself(zeros: tuple[int, int], window: Window) -> bool:
+    """Whether torch's own padding gives a block the zeros that it reads: no copy then.
+
+    torch pads both ends alike, at most half a window, and drops what no window covers.
+    """
+    before, after = zeros
+    return 0 <= before - after < window.stride and before <= window.kernel // 2
 
 
 class GlobalPool(Step):

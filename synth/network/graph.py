@@ -32,6 +32,8 @@ class Node:
     """One layer. `shape` is that of its output, (N, C, *spatial); `layer` its loop nest, if it has one.
 
     trained: trained words of a node without a loop nest: scale and shift of a normalization, slopes.
+    saves: what the backward pass of an operation on single words needs: "in", "out" or "none".
+    region: the checkpoints of the model that it is in during training, the outermost first.
     """
 
     name: str
@@ -42,6 +44,8 @@ class Node:
     layer: Layer | None = None
     bias: bool = False
     trained: int = 0
+    saves: str = field(default="out", compare=False)
+    region: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def weighted(self) -> bool:

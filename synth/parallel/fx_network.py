@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "true_divide")  # nothing to plan with a number
+# operations whose derivative is computed from the result
+OUTPUT_SAVERS = ("relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "softmax", "logsoftmax", "reciprocal")
 LONGEST = MAX_NAME - 12  # a network file adds numbers to the names of repeated blocks
 
 
@@ -61,7 +63,12 @@ class NetworkReader:
                 self.input = _shape(node)
                 self.values[node] = Value("input", _straight(self.input))
             elif node.op.startswith("call"):
-                self.values[node] = self._read(self.operators.call(node))
+                before = set(self.nodes)
+                call = self.operators.call(node)
+                self.values[node] = self._read(call)
+                facts = {"saves": _saves(call), "region": node.meta.get("regions", {}).get(True, ())}
+                for each in self.nodes.keys() - before:
+                    self.nodes[each] = replace(self.nodes[each], **facts)
         return Network(name, self.input, self.nodes, self.dtype)
 
     # -- operators ------------------------------------------------------------------------------------
@@ -292,6 +299,14 @@ class NetworkReader:
             number += 1
             result = f"{name}_{number}"
         return result
+
+
+def _saves(call: Call) -> str:
+    """What the backward pass of an operation on single words, or of a pooling, needs: "in" or "out"."""
+    word = (type(call.module).__name__ if call.module is not None else call.word).lower()
+    if call.module is not None and getattr(call.module, "p", None) == 0:  # a dropout that drops nothing
+        return "none"
+    return "out" if word.replace("_", "") in OUTPUT_SAVERS else "in" if "avg" not in word else "none"
 
 
 def _renamed(layer: Layer, name: str) -> Layer:

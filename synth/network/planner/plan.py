@@ -7,6 +7,7 @@ from functools import cached_property
 
 from synth.base.units import show_bytes, show_words
 from synth.network.graph import Edge, Network
+from synth.network.memory.step_memory import StepMemory, step_memory
 from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.owned_boxes import PlacedGrid
 from synth.network.planner.request import NetworkRequest
@@ -89,6 +90,11 @@ class NetworkPlan:
     def used_bytes(self) -> int:
         """`used_words` in bytes."""
         return self.used_words * self.word_bytes
+
+    @cached_property
+    def memory(self) -> StepMemory:
+        """What every rank holds, at most, in a step that `parallelize` runs; see `StepMemory`."""
+        return step_memory(self)
 
     @cached_property
     def free_edges(self) -> list[Edge]:

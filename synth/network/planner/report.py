@@ -60,9 +60,22 @@ def totals(plan: NetworkPlan) -> list[str]:
         *idle_processes(plan),
         f"memory per process, at most: {show_bytes(plan.used_bytes)}, of which "
         f"{show_bytes(resident_bytes)} are always resident",
+        *step_of_model(plan),
         f"optimal among the options by {solution.method}: proven gap {solution.gap:.2%}",
         f"no plan of this family costs less than {plan.show_cost(plan.lower_bound)}{above}",
     ]
+
+
+def step_of_model(plan: NetworkPlan) -> list[str]:
+    """What a process holds where `parallelize` runs the plan; sums that travel beside others included."""
+    memory, word = plan.memory, plan.word_bytes
+    least, most = (show_bytes(words * word) for words in (min(memory.peak), memory.most))
+    held = most if least == most else f"{least} to {most}"
+    at = memory.peak.index(memory.most)
+    parts = {"weights": memory.weights, "gradients": memory.gradients, "buffers": memory.buffers}
+    shown = [f"{name} {show_bytes(each[at] * word)}" for name, each in parts.items() if each[at]]
+    states = f"; Adam adds {show_bytes(2 * memory.weights[at] * word)}" if plan.request.training else ""
+    return [f"a process of `parallelize` holds at most {held}: {', '.join(shown)}, the rest values{states}"]
 
 
 def idle_processes(plan: NetworkPlan) -> list[str]:

@@ -1,0 +1,1 @@
+"""Memory of one step of a network on its ranks."""

@@ -1,0 +1,258 @@
+"""The forward pass of a network, node by node: values that live, and what is saved for the backward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from synth.layer.axes import Tensor
+from synth.network.graph import Node
+from synth.network.memory.layer_words import LayerWords
+from synth.network.memory.timeline import Storage, Timeline, Words
+
+if TYPE_CHECKING:
+    from synth.network.planner.plan import NetworkPlan
+
+INDEX_BYTES = 8  # of the place of a maximum
+INPUT_SAVERS = ("batchnorm", "layernorm", "groupnorm", "instancenorm", "prelu", "scale")
+
+
+@dataclass
+class Record:
+    """What the backward pass of one node needs."""
+
+    node: Node
+    saved: list[Storage] = field(default_factory=list)
+
+
+@dataclass
+class RegionRecord:
+    """A region that is computed again: its nodes, and its inputs, which are held."""
+
+    nodes: list[Node]
+    inputs: dict[str, Storage]
+
+
+Tape = list[Record | RegionRecord]
+
+
+class ForwardWalk:
+    """A forward pass of a network: what it holds, and a tape of what it saves.
+
+    values: node -> its value. own: node -> words of its value in the layout of the node.
+    """
+
+    def __init__(self, plan: NetworkPlan, training: bool, ahead: int) -> None:
+        self.plan, self.network, self.training = plan, plan.network, training
+        rows = zip(plan.network.planned, plan.layer_classes, plan.placed_grids, plan.tilings, strict=True)
+        self.layers = {
+            node.name: LayerWords(node, kind, placed, tiling, plan.request.procs)
+            for node, kind, placed, tiling in rows
+        }
+        self.ranks = next(iter(self.layers.values())).ranks
+        self.nothing: Words = np.zeros(self.ranks)
+        self.timeline = Timeline(self.ranks)
+        self.values: dict[str, Storage] = {}
+        self.own: dict[str, Words] = {}
+        self.weights = sum((self.parameters(node) for node in self.network.nodes.values()), self.nothing)
+        passes = [each for layer in self.layers.values() for each in layer.passes[: None if training else 1]]
+        # sums of dKer are in flight while the next layers compute
+        at_once = 1 + ahead if training else 1
+        self.pooled: Words = at_once * np.max([each.pooled for each in passes] + [self.nothing], axis=0)
+        self.prefetched = self._prefetched(ahead)
+
+    def _prefetched(self, ahead: int) -> dict[str, Words]:
+        """Layer -> words of slices of Ker that arrive while it computes."""
+        names = list(self.layers)
+        later = dict(zip(names, names[ahead:], strict=False)) if ahead else {}
+        return {
+            name: self.layers[other].passes[0].gathered.get("Ker", self.nothing)
+            for name, other in later.items()
+        }
+
+    def parameters(self, node: Node) -> Words:
+        """Words of the parameters of a node, of which a rank holds those of its channels."""
+        if node.name in self.layers:
+            layer = self.layers[node.name]
+            return (layer.own("Ker") if node.weighted else self.nothing) + layer.bias
+        (part, *_) = self.network.parts[node.name]
+        if part.node is None:
+            return self.nothing + node.trained
+        low, high, _ = self.layers[part.node].boxes.flat(self.layers[part.node].layer_class.output_tensor)
+        share = (high[1] - low[1])[0] / max(1, self.network.nodes[part.node].shape[1])
+        return np.asarray(share * node.trained + self.nothing)
+
+    # -- several nodes ----------------------------------------------------------------------------------
+
+    def forward(self, nodes: list[Node], keep: set[str], depth: int) -> Tape:
+        """Compute some nodes, and free each value after its last reader among them, but for `keep`."""
+        tape: Tape = []
+        readers = {name: node.name for node in nodes for name in node.inputs}
+        last_of = {reader: [n for n, r in readers.items() if r == reader] for reader in set(readers.values())}
+        groups = _groups(nodes, depth if self.training else None)
+        for region, group in groups:
+            names = {node.name for node in group}
+            if region:
+                inputs = {i: self.values[i] for node in group for i in node.inputs if i not in names}
+                tape.append(RegionRecord(group, {name: each.hold() for name, each in inputs.items()}))
+                later = {name for name in names if readers.get(name) not in names or name in keep}
+                outside = [n for n in nodes if n.name not in names]
+                later |= {i for node in outside for i in node.inputs if i in names}
+                for each in self.forward(group, later & ({*readers} | keep), depth + 1):
+                    release(each)
+                for node in group:
+                    self._free(last_of.get(node.name, []), names, keep)
+                continue
+            for node in group:
+                tape.append(Record(node, self._compute(node)))
+                if node.name not in readers and node.name not in keep:
+                    self.values.pop(node.name).free()
+                self._free(last_of.get(node.name, []), set(), keep)
+        return tape
+
+    def _free(self, names: list[str], done: set[str], keep: set[str]) -> None:
+        for name in names:
+            if name not in keep and name not in done and name in self.values:
+                self.values.pop(name).free()
+
+    # -- one node ---------------------------------------------------------------------------------------
+
+    def _compute(self, node: Node) -> list[Storage]:
+        """Compute a node's value; gives what its backward pass needs."""
+        inputs = [self.values[name] for name in node.inputs]
+        if node.name in self.layers:
+            return self._compute_layer(node, self.layers[node.name])
+        if is_alias(node):
+            self.own[node.name] = self.own[node.inputs[0]]
+            self.values[node.name] = inputs[0].hold()
+            return []
+        self.own[node.name] = own = self._own(node)
+        if node.kind == "gathered":
+            return self._compute_gathered(node, own)
+        moved = [self.timeline.new(own) for n in node.inputs[1:] if self._moves(n, node)]
+        made = self.values[node.name] = self.timeline.new(own)
+        for each in moved:
+            each.free()
+        if not self.training:
+            return []
+        if node.kind in INPUT_SAVERS or (node.kind == "relu" and node.saves == "in"):
+            return [inputs[0].hold()]
+        if node.kind in ("relu", "softmax") and node.saves == "out":
+            return [made.hold()]
+        if node.kind == "mul":
+            return [each.hold() for each in inputs]
+        if node.kind == "dropout":
+            return [self.timeline.new(own / self.plan.word_bytes)]
+        return []
+
+    def _own(self, node: Node) -> Words:
+        """Words of a value in the layout of its node."""
+        if node.kind == "gathered":
+            return self.nothing + -(-node.out_words // self.plan.request.procs)
+        if node.kind == "cat":
+            first = self.network.nodes.get(node.inputs[0])
+            channels = first.shape[1] if first else self.network.input[1]
+            return self.own[node.inputs[0]] * node.shape[1] / channels
+        return self.own[node.inputs[0]]
+
+    def _compute_gathered(self, node: Node, own: Words) -> list[Storage]:
+        """Every rank brings the whole inputs together, computes all, and keeps a part."""
+        whole = [self.timeline.new(self.nothing + self._whole(name)) for name in node.inputs]
+        self.timeline.brief(node.out_words)
+        self.values[node.name] = self.timeline.new(own)
+        if self.training:
+            return whole
+        for each in whole:
+            each.free()
+        return []
+
+    def _whole(self, name: str) -> int:
+        node = self.network.nodes.get(name)
+        return node.out_words if node else int(np.prod(self.network.input))
+
+    def _moves(self, source: str, node: Node) -> bool:
+        """Whether an operand of a sum is brought to the layout of the first."""
+        ends = [self.network.parts[name][0].node for name in (source, node.name)]
+        edges = self.plan.edge_words
+        return any(
+            words > 0 and edge.role == "out" and (edge.source, edge.target) == tuple(ends)
+            for edge, words in edges.items()
+        )
+
+    def enters(self, node: Node) -> bool:
+        """Whether a layer's input is redistributed."""
+        return any(
+            w > 0 and e.role == "in" and e.target == node.name for e, w in self.plan.edge_words.items()
+        )
+
+    def _compute_layer(self, node: Node, layer: LayerWords) -> list[Storage]:
+        self.own[node.name] = layer.output
+        first, source = layer.passes[0], self.values[node.inputs[0]]
+        given = self.timeline.new(layer.input) if self.enters(node) else source.hold()
+        if not node.weighted:
+            return self._compute_weightless(node, layer, given)
+        slices = {t: self.timeline.new(words) for t, words in first.gathered.items()}
+        ahead = self.prefetched.get(node.name, self.nothing)
+        self.timeline.brief(first.halo + first.kernel + ahead)
+        if first.reduced:
+            self.timeline.brief(first.halo + first.result + layer.output + ahead)
+        self.values[node.name] = self.timeline.new(layer.output)
+        reads: tuple[Tensor, Tensor] = (layer.layer_class.input_tensor, "Ker")
+        kept = []
+        for tensor in reads:
+            slice_ = slices.pop(tensor, None)
+            if slice_ and self.training and tensor in layer.tiling.first.saves:
+                kept.append(slice_)
+            elif self.training and tensor == reads[0] and not (slice_ and tensor in layer.tiling.first.saves):
+                kept.append(given.hold())
+                if slice_:
+                    slice_.free()
+            elif slice_:
+                slice_.free()
+        for each in slices.values():
+            each.free()
+        given.free()
+        return kept
+
+    def _compute_weightless(self, node: Node, layer: LayerWords, given: Storage) -> list[Storage]:
+        """A pooling saves its widened input, and of a maximum the places; a resizing nothing."""
+        wide = given.hold()
+        if layer.distribution.row_axes and node.kind == "pool":
+            wide.free()
+            wide = self.timeline.new(layer.slice("In"))
+        self.values[node.name] = self.timeline.new(layer.output)
+        kept = []
+        if self.training and node.kind == "pool":
+            kept = [wide.hold()]
+            if node.saves == "in":  # a maximum
+                kept.append(self.timeline.new(layer.output * INDEX_BYTES / self.plan.word_bytes))
+        wide.free()
+        given.free()
+        return kept
+
+
+def is_alias(node: Node) -> bool:
+    """Whether the value of a node is that of its input."""
+    return node.kind == "flatten" or (node.kind == "dropout" and node.saves == "none")
+
+
+def _groups(nodes: list[Node], depth: int | None) -> list[tuple[int, list[Node]]]:
+    """Consecutive nodes by the number of their region at a depth; 0 outside, or where depth is None."""
+    groups: list[tuple[int, list[Node]]] = []
+    for node in nodes:
+        inside = depth is not None and len(node.region) > depth
+        region = node.region[depth] if inside and depth is not None else 0
+        if groups and groups[-1][0] == region:
+            groups[-1][1].append(node)
+        else:
+            groups.append((region, [node]))
+    return groups
+
+
+def release(each: Record | RegionRecord) -> None:
+    """Let go of what a record holds."""
+    held = each.saved if isinstance(each, Record) else list(each.inputs.values())
+    for storage in held:
+        storage.free()

@@ -1,0 +1,160 @@
+"""Peak memory of a forward pass, or a training step, of a network as `parallelize` runs it.
+
+The walk follows the runtime: a value is freed after its last reader, unless the backward pass needs it. The
+backward pass runs the nodes in reverse, and frees what a node saved after it. A checkpoint's region keeps its
+inputs alone; its nodes run again before their backward passes. Buffers of messages stay in the pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from synth.layer.axes import Tensor
+from synth.network.graph import Node
+from synth.network.memory.forward_walk import (
+    ForwardWalk,
+    Record,
+    RegionRecord,
+    Tape,
+    is_alias,
+    release,
+)
+from synth.network.memory.layer_words import LayerWords
+from synth.network.memory.timeline import Storage
+
+if TYPE_CHECKING:
+    from synth.network.planner.plan import NetworkPlan
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Words that each rank holds, at most, as tuples with one number per rank.
+
+    weights: its shards of weights, biases and other parameters. gradients: theirs, in training.
+    buffers: of messages. values: everything else at the moment of the peak.
+    An optimizer holds as many words as `weights` once or more (Adam twice); they are not part of `peak`.
+    """
+
+    weights: tuple[int, ...]
+    gradients: tuple[int, ...]
+    buffers: tuple[int, ...]
+    values: tuple[int, ...]
+
+    @property
+    def peak(self) -> tuple[int, ...]:
+        """The sum of all, by rank."""
+        return tuple(map(sum, zip(self.weights, self.gradients, self.buffers, self.values, strict=True)))
+
+    @property
+    def most(self) -> int:
+        """The words of the rank that holds most."""
+        return max(self.peak)
+
+
+def step_memory(plan: NetworkPlan, training: bool | None = None, ahead: int | None = None) -> StepMemory:
+    """The memory of a step of a plan.
+
+    training: a training step, or a forward pass without gradients; None for what was planned.
+    ahead: layers whose Ker is prefetched, as `parallelize` has it; None for its default.
+    """
+    train = plan.request.training if training is None else training
+    if ahead is None:
+        ahead = 0 if plan.limit_bytes is not None else 1
+    walk = _StepWalk(plan, train, ahead)
+    walk.run()
+    weights, gradients = walk.weights, walk.weights if train else walk.nothing
+    values = walk.timeline.peak - gradients
+    parts = (weights, gradients, walk.pooled, values)
+    return StepMemory(*(tuple(int(each) for each in part) for part in parts))
+
+
+class _StepWalk(ForwardWalk):
+    """A step of a network; `gradients` has those of the values, by the names of their nodes."""
+
+    def run(self) -> None:
+        """One step from the network's input to the gradients of its parameters."""
+        self.gradients: dict[str, Storage] = {}
+        nodes = list(self.network.nodes.values())
+        last = nodes[-1].name
+        first = next(iter(self.layers.values()))
+        self.own["input"] = first.input
+        self.values["input"] = self.timeline.new(self.nothing)  # the caller's
+        tape = self.forward(nodes, {last}, depth=0)
+        if self.training:
+            self.gradients[last] = self.timeline.new(self.own[last])
+            self._backward(tape, depth=0)
+
+    def _backward(self, tape: Tape, depth: int) -> None:
+        for each in reversed(tape):
+            if isinstance(each, RegionRecord):
+                outer = self.values
+                self.values = {name: storage.hold() for name, storage in each.inputs.items()}
+                outputs = {node.name for node in each.nodes if node.name in self.gradients}
+                again = self.forward(each.nodes, outputs, depth + 1)
+                for storage in self.values.values():
+                    storage.free()
+                self.values = outer
+                self._backward(again, depth + 1)
+            else:
+                self._differentiate(each)
+            release(each)
+
+    def _differentiate(self, record: Record) -> None:
+        node = record.node
+        gradient = self.gradients.pop(node.name, None)
+        if gradient is None:
+            return
+        if node.name in self.layers:
+            self._differentiate_layer(node, self.layers[node.name], gradient)
+        elif node.kind == "add" or is_alias(node):
+            for name in node.inputs:
+                self._arrive(name, gradient.hold())
+        else:
+            for name in node.inputs:
+                if name in self.network.trained:
+                    self._arrive(name, self.timeline.new(self.own[name]))
+            self.timeline.add(self.parameters(node))
+        gradient.free()
+
+    def _differentiate_layer(self, node: Node, layer: LayerWords, gradient: Storage) -> None:
+        later = layer.passes[1:]
+        slices: dict[Tensor, Storage] = {}
+        result: Storage | None = None
+        for each, plan in zip(later, layer.tiling.pass_plans[1:], strict=True):
+            for tensor, words in each.gathered.items():
+                slices.setdefault(tensor, self.timeline.new(words))
+            self.timeline.brief(each.halo + each.kernel)
+            if plan.written != "Ker":
+                result = self.timeline.new(each.result)
+            else:
+                self.timeline.brief(each.result)
+                self.timeline.add(layer.own("Ker") + layer.bias)
+        moved = self.timeline.new(layer.input) if result else None
+        if result:
+            result.free()
+        for slice_ in slices.values():
+            slice_.free()
+        if moved is None:
+            return
+        name = node.inputs[0]
+        if self.enters(node):
+            back = self.timeline.new(self.own[name])
+            moved.free()
+            moved = back
+        self._arrive(name, moved)
+
+    def _arrive(self, name: str, gradient: Storage) -> None:
+        """A gradient of a value, added to the one that is there."""
+        if name not in self.network.trained:
+            gradient.free()
+            return
+        found = self.gradients.pop(name, None)
+        if found is None:
+            self.gradients[name] = gradient
+            return
+        alone = found.holders == 1 or gradient.holders == 1
+        total = found.hold() if alone else self.timeline.new(found.words)
+        found.free()
+        gradient.free()
+        self.gradients[name] = total

@@ -1,0 +1,146 @@
+"""What the ranks of the memory tests do: measure what a network holds at most, beside what its plan says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from checkpoint_ranks import Checkpointed
+from torch import nn
+from zoo import unet
+
+import synth
+from synth.network.memory.step_memory import step_memory
+from synth.runtime.grid.allocation_counter import allocated, live_bytes
+
+
+class Residual(nn.Module):
+    """A block of a decoder: group norms, convolutions, a sum."""
+
+    def __init__(self, channels: int, out: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.GroupNorm(8, channels), nn.GroupNorm(8, out)
+        self.conv1 = nn.Conv2d(channels, out, 3, padding=1)
+        self.conv2 = nn.Conv2d(out, out, 3, padding=1)
+        self.shortcut = nn.Conv2d(channels, out, 1) if channels != out else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.conv1(nn.functional.silu(self.norm1(x)))
+        h = self.conv2(nn.functional.silu(self.norm2(h)))
+        return self.shortcut(x) + h
+
+
+def decoder() -> nn.Module:
+    """A small decoder of an autoencoder."""
+    return nn.Sequential(
+        nn.Conv2d(4, 64, 3, padding=1),
+        Residual(64, 64),
+        nn.Upsample(scale_factor=2),
+        nn.Conv2d(64, 64, 3, padding=1),
+        Residual(64, 32),
+        nn.Upsample(scale_factor=2),
+        nn.Conv2d(32, 32, 3, padding=1),
+        Residual(32, 32),
+        nn.GroupNorm(8, 32),
+        nn.SiLU(),
+        nn.Conv2d(32, 3, 3, padding=1),
+    )
+
+
+class Bottleneck(nn.Module):
+    """A block of ResNet-50."""
+
+    def __init__(self, channels: int, inner: int, stride: int) -> None:
+        super().__init__()
+        out = 4 * inner
+        self.convs = nn.ModuleList(
+            [
+                nn.Conv2d(channels, inner, 1, bias=False),
+                nn.Conv2d(inner, inner, 3, stride, 1, bias=False),
+                nn.Conv2d(inner, out, 1, bias=False),
+            ]
+        )
+        self.norms = nn.ModuleList([nn.BatchNorm2d(inner), nn.BatchNorm2d(inner), nn.BatchNorm2d(out)])
+        self.down = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x
+        for place, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
+            h = norm(conv(h))
+            h = torch.relu(h) if place < 2 else h
+        return torch.relu(h + self.down(x))
+
+
+def resnet() -> nn.Module:
+    """A short ResNet."""
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+        Bottleneck(32, 16, 1),
+        Bottleneck(64, 32, 2),
+        Bottleneck(128, 64, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(256, 10),
+    )
+
+
+def cosmoflow() -> nn.Module:
+    """Convolutions of volumes with poolings, as CosmoFlow has them."""
+    layers: list[nn.Module] = []
+    for channels, out in ((4, 16), (16, 32), (32, 64)):
+        layers += [nn.Conv3d(channels, out, 3, padding=1), nn.LeakyReLU(), nn.AvgPool3d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 64, 32), nn.LeakyReLU(), nn.Linear(32, 4))
+
+
+NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "decoder": (decoder, (1, 4, 32, 32)),
+    "resnet": (resnet, (8, 3, 96, 96)),
+    "unet": (lambda: unet(2, (16, 32, 64), 1), (4, 1, 160, 160)),
+    "cosmoflow": (cosmoflow, (2, 4, 32, 32, 32)),
+    "checkpoints": (lambda: Checkpointed("each", 32), (4, 4, 64, 64)),
+    "nested": (lambda: Checkpointed("nested", 32), (4, 4, 64, 64)),
+}
+
+
+def measure(name: str, axes: str = "") -> dict[str, tuple[float, float]]:
+    """Pass -> (bytes at most, as measured; as planned) on this rank. Grids split these axes only."""
+    torch.manual_seed(0)
+    make, shape = NETWORKS[name]
+    before = live_bytes()
+    model = make()
+    plan = synth.plan_model(model, shape, 4, axes=axes)
+    net = synth.parallelize(model, shape, plan=plan)
+    del model
+    shard = net.scatter(torch.randn(shape), "input")
+    besides = before + shard.untyped_storage().nbytes()
+
+    def forward() -> None:
+        with torch.no_grad():
+            net(shard)
+
+    def step() -> None:
+        net(shard).square().sum().backward()
+        net.zero_grad()
+
+    found = {}
+    for pass_, run in (("forward", forward), ("step", step)):
+        run()
+        planned = step_memory(plan, training=pass_ == "step")
+        resident = live_bytes() - besides
+        measured = resident + min(allocated(run).peak for _ in range(2))
+        found[pass_] = (float(measured), 4.0 * planned.peak[net.ranks.me])
+    return found
+
+
+def beside_one_process() -> float:
+    """What a decoder allocates without gradients on this rank, over what it allocates in one process."""
+    torch.manual_seed(0)
+    model, shape = decoder(), (1, 4, 64, 64)
+    net, batch = synth.parallelize(model, shape), torch.randn(shape)
+    with torch.inference_mode():
+        shard = net.scatter(batch)
+        net(shard)
+        return allocated(lambda: net(shard)).peak / allocated(lambda: model(batch)).peak

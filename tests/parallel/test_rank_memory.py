@@ -1,0 +1,40 @@
+"""What networks hold on four real ranks, measured by torch's allocator, is what their plans say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from rank_pool import RankPool
+
+APART = 0.1
+CASES = [
+    *("decoder ", "resnet ", "unet ", "cosmoflow ", "checkpoints ", "nested "),
+    *("decoder hk", "resnet c", "cosmoflow dk"),
+]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    folder = tmp_path_factory.mktemp("ranks")
+    with RankPool(Path(__file__).with_name("memory_ranks.py"), 4, folder) as pool:
+        yield pool
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("case", CASES)
+def test_the_peak_of_every_rank_is_planned(case: str, ranks: RankPool) -> None:
+    name, axes = case.split(" ")
+    if name == "unet" and find_spec("monai") is None:
+        pytest.skip("monai is absent; pip install -e '.[models]'")
+    for found in ranks.call("measure", name, axes):
+        for pass_, (measured, planned) in found.items():
+            assert abs(planned / measured - 1) < APART, (pass_, measured, planned)
+
+
+@pytest.mark.ranks
+def test_a_decoder_needs_a_third_of_one_process(ranks: RankPool) -> None:
+    for ratio in ranks.call("beside_one_process"):
+        assert 0.25 < ratio < 0.35
