@@ -27,6 +27,7 @@ MODULES = (
     "comm/collectives",
     "grid/launched_job",
     "grid/local_processes",
+    "grid/heartbeats",
     "grid/liveness",
     "kernels/autocast",
     "kernels/autotune",

@@ -48,7 +48,7 @@ class ProcessGroups:
 
     def __init__(self, ranks: Ranks | None = None) -> None:
         self._ranks = ranks
-        self._groups: dict[tuple[tuple[int, ...], float | None, str], Any] = {}
+        self._groups: dict[tuple[tuple[int, ...], float, str], Any] = {}
 
     @cached_property
     def ranks(self) -> Ranks:
@@ -62,8 +62,9 @@ class ProcessGroups:
 
         All its members must call this in the same order. Other ranks do not take part,
         so the cost does not grow with the number of groups. `timeout` in seconds bounds
-        every wait in the group (None: torch's own limit).
+        every wait in the group (None: as in the process group of all the ranks).
         """
+        timeout = self.ranks.timeout() if timeout is None else timeout
         key = tuple(sorted(indices)), timeout, purpose
         if key not in self._groups:
             members = tuple(self.ranks.members[index] for index in key[0])
@@ -93,7 +94,7 @@ class ProcessGroups:
         self._groups.clear()
 
 
-def _created(ranks: tuple[int, ...], timeout: float | None, parent: Any) -> Any:
+def _created(ranks: tuple[int, ...], timeout: float, parent: Any) -> Any:
     """A new process group of some global ranks, with the backend of another group.
 
     torch names a group after its ranks and after how many groups a member has created.
@@ -108,10 +109,18 @@ def _created(ranks: tuple[int, ...], timeout: float | None, parent: Any) -> Any:
     turn = (store.add(f"{name}/calls", 1) - 1) // len(ranks)
     created = torch_own._world.pg_names
     store.set(f"{name}/{turn}/{me}", str(len(created)))
-    most = max(int(store.get(f"{name}/{turn}/{rank}")) for rank in ranks)
+    most = 0
+    for rank in ranks:  # each wait is as long as the store's own timeout at most
+        try:
+            most = max(most, int(store.get(f"{name}/{turn}/{rank}")))
+        except dist.DistStoreError as error:
+            raise RuntimeError(
+                f"rank {rank} did not come to create the group of the ranks"
+                f" {list(ranks)}; all its members must create the same groups"
+            ) from error
     while len(created) < most:
         dist.new_group([me], use_local_synchronization=True)
-    limit = None if timeout is None else datetime.timedelta(seconds=timeout)
+    limit = datetime.timedelta(seconds=timeout)
     backend = None if parent is None else torch_own.get_backend_config(parent)
     return dist.new_group(list(ranks), limit, backend, use_local_synchronization=True)
 

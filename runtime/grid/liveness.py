@@ -8,8 +8,6 @@ So a rank always ends, within its timeout and a few seconds.
 from __future__ import annotations
 
 import atexit
-import datetime
-import json
 import os
 import select
 import signal
@@ -17,16 +15,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-import torch.distributed as dist
-
+from synth.runtime.grid.heartbeats import STORE_FAULTS, TICK, Heartbeats
 from synth.runtime.grid.launched_job import (
     agent_store,
     ends_within,
-    job_name,
     reason_of,
     say,
     store_keeper,
@@ -39,54 +34,21 @@ from synth.runtime.grid.local_processes import (
     process_facts,
     sibling,
 )
-from synth.runtime.grid.word_counter import TrafficCounter
 
-TICK = 0.5  # seconds between two heartbeats
 SILENCE = 2.0  # after a failure, a rank without a heartbeat for so long is lost
 BLAMING = 3.0  # seconds in which a failed rank finds out who failed first
+ANOTHER = "another rank has failed"
 LAST_WORDS = 3.5  # seconds from the reason to end until the end
-STORE_FAULTS = RuntimeError, ValueError, OSError
 
 
-class Watch:
+class Watch(Heartbeats):
     """Threads that report this rank's progress, and end the process with code 6.
 
     They end it when the launcher is gone or sends a signal, when the store or another
     rank sends no sign of life, or when the ranks do not meet in time. The main thread
     may hang meanwhile. Before the end, this rank prints which ranks are missing, lost
     or late, and where they were last.
-
-    name_of: the name of a rank in messages.
-    timeout: seconds without a sign of life from the store or from a rank.
     """
-
-    def __init__(
-        self,
-        rank: int,
-        size: int,
-        name_of: Callable[[int], str],
-        idle: bool,
-        timeout: float,
-    ) -> None:
-        self.rank, self.size, self.idle = rank, size, idle
-        self.name_of, self.who = name_of, name_of(rank)
-        self.timeout, self.born = timeout, time.monotonic()
-        self.traffic = TrafficCounter()
-        self.traffic.latest = "the meeting of the ranks"
-        self.ticks, self.state = 0, "here"
-        self.parent = os.getppid()
-        self.ending, self.signing = threading.Lock(), threading.Lock()
-        job = job_name()
-        self.keys = [f"sign of rank {peer} in {job}" for peer in range(size)]
-        self.first_key = f"first fault in {job}"
-        self.own = socket.gethostname(), os.getpid(), birth(os.getpid())
-        self.store: Any = None
-        self.met = self.asking = False
-        self.answered = self.born  # when the store answered last
-        self.store_fault = ""
-        self.seen: dict[int, list[Any]] = {}  # rank -> its latest known heartbeat
-        self.blamed = ""
-        self.courier: threading.Thread | None = None
 
     # -- life -----------------------------------------------------------------------
 
@@ -104,28 +66,6 @@ class Watch:
         self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
         atexit.register(self.leave)
-
-    def connect(self, store: Any = None) -> None:
-        """Send the first heartbeat. store: a connection of its own; None to make one.
-
-        Raises `RuntimeError` if another process has joined as this rank.
-        """
-        self.store = store or dist.TCPStore(  # type: ignore[attr-defined,unused-ignore]
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            is_master=False,
-            timeout=datetime.timedelta(seconds=self.timeout),
-            wait_for_workers=False,
-        )
-        if self.store.add(f"joined as {self.keys[self.rank]}", 1) > 1:
-            raise RuntimeError(
-                f"another process has joined as rank {self.rank}: two jobs use"
-                f" {store_place()}; give each job a MASTER_PORT of its own"
-            )
-        self.sign()
-        self.answered = time.monotonic()
-        self.courier = threading.Thread(target=self.carry, daemon=True)
-        self.courier.start()
 
     def meet(self) -> None:
         """All ranks have sent a heartbeat: from now on all are waited for."""
@@ -149,6 +89,7 @@ class Watch:
         with suppress(OSError):
             os.write(self.ring, b"\0")
         self.thread.join()
+        self.woken.set()
         if self.courier:
             self.courier.join(2 * TICK)
         self.limit_life(0)
@@ -162,39 +103,6 @@ class Watch:
         signal.setitimer(
             signal.ITIMER_REAL, self.timeout + 4 if seconds is None else seconds
         )
-
-    # -- heartbeats -----------------------------------------------------------------
-
-    def sign(self) -> None:
-        """Send a heartbeat."""
-        with self.signing:
-            self.ticks += 1
-            place = 0 if self.idle else self.traffic.started, self.traffic.latest
-            beat = [self.ticks, self.state, self.who, *place, *self.own]
-            self.store.set(self.keys[self.rank], json.dumps(beat))
-
-    def signs(self) -> list[list[Any]]:
-        """The latest heartbeat of every rank."""
-        found = [json.loads(beat) for beat in self.store.multi_get(self.keys)]
-        self.seen = dict(enumerate(found))
-        return found
-
-    def carry(self) -> None:
-        """The thread that waits for the store: heartbeats go out, and some come in."""
-        while self.state == "here":
-            try:
-                self.sign()
-                if self.met and self.asking:
-                    self.signs()
-                elif self.met:  # rank 0 may keep the store, which then cannot tell
-                    self.seen[0] = json.loads(self.store.get(self.keys[0]))
-                else:
-                    self.store.check([self.first_key])
-                self.answered = time.monotonic()
-            except STORE_FAULTS as error:
-                self.store_fault = reason_of(error)
-                return
-            time.sleep(TICK)
 
     # -- watching -------------------------------------------------------------------
 
@@ -210,9 +118,11 @@ class Watch:
             number = os.read(self.bell, 1)[0] if rung else 0
             if number in self.caught:
                 self.end(f"stopped by {signal.Signals(number).name}")
-            if os.getppid() != self.parent:
+            if os.getppid() != self.parent and self.heeds_launcher():
                 self.end("its launcher is gone")
             now = time.monotonic()
+            if self.failure_at and now - self.failure_at > BLAMING:
+                self.end(ANOTHER)
             self.require_store(now)
             if started != self.traffic.started:
                 since, started = now, self.traffic.started
@@ -224,8 +134,15 @@ class Watch:
                 ticks, when = heard.get(rank, (-1, now))
                 fresh = sign[0] != ticks or sign[1] != "here"
                 heard[rank] = (sign[0], now) if fresh else (ticks, when)
-            if any(now - when > self.timeout / 2 for _, when in heard.values()):
+            limit = now - self.timeout / 2
+            self.silent = {rank for rank, (_, when) in heard.items() if when < limit}
+            # One that runs on this machine may be slow: collectives have a timeout.
+            if any(not is_running(*self.seen[rank][5:]) for rank in self.silent):
                 self.end(f"no sign of life from every rank in {self.timeout:g} s")
+
+    def heeds_launcher(self) -> bool:
+        """Whether this rank must end with the process that started it."""
+        return True
 
     def require_store(self, now: float) -> None:
         """End this rank if the ranks do not meet, or if the store is gone."""
@@ -242,10 +159,21 @@ class Watch:
         """Print why this rank ends and which rank failed first, and exit at once."""
         with self.ending:  # a second caller waits here until the exit
             try:
-                self.state = "failed"
+                self.state, begin = "failed", time.monotonic()
                 ends_within(LAST_WORDS, lambda: self.speak(reason))
+                self.keep_store(begin + LAST_WORDS)
             finally:
                 os._exit(6)
+
+    def keep_store(self, end: float) -> None:
+        """The rank that keeps the store ends last, so that the others learn why."""
+        if self.rank != self.keeper or agent_store() or self.store is None:
+            return
+        with suppress(*STORE_FAULTS):
+            while time.monotonic() < end and any(
+                sign[1] == "here" for sign in self.signs()
+            ):
+                time.sleep(0.1)
 
     def speak(self, reason: str) -> None:
         """Print the reason, and whom to blame as far as that can be found out."""
@@ -258,11 +186,19 @@ class Watch:
 
     def guess(self) -> str:
         """Whom to blame if the store is silent: rank 0, if that keeps the store."""
-        if not self.store_fault or agent_store() or self.rank == 0:
+        if self.first_fault:
+            return f"; the first to fail was {self.first_fault}"
+        keeper = self.keeper
+        if not self.store_fault or agent_store() or self.rank == keeper:
             return ""
-        if 0 not in self.seen:
-            return f"; {self.name_of(0)} is lost, or the link to {store_place()} is cut"
-        return f"; {self.lost(self.seen[0])}"
+        if keeper is None:
+            return "; rank 0 is lost, which keeps the store"
+        if keeper not in self.seen:
+            name = self.name_of(keeper)
+            return f"; {name} is lost, or the link to {store_place()} is cut"
+        if not is_running(*self.seen[keeper][5:]):
+            end_lost(*self.seen[keeper][5:])
+        return f"; {self.lost(self.seen[keeper])}"
 
     def lost(self, sign: list[Any]) -> str:
         """The words for a lost rank, from its latest heartbeat."""
@@ -281,7 +217,8 @@ class Watch:
             self.sign()
             first = self.store.compare_set(self.first_key, "", own).decode()
             blamed = "" if self.met else self.missing()
-            blamed = blamed or self.lost_or_late()
+            if not own.endswith(ANOTHER):  # the others have looked
+                blamed = blamed or self.lost_or_late()
             if not blamed and first != own:
                 blamed = f"; the first to fail was {first}"
             self.blamed = blamed
@@ -298,20 +235,20 @@ class Watch:
             stopped = pid is not None and process_facts(pid)[:1] in (["T"], ["t"])
             how = "was stopped before it came" if stopped else "never came"
             named.append(f"; {self.name_of(rank)} is lost, it {how}")
-            if pid is not None:
+            if pid is not None and (stopped or self.heeds_launcher()):
                 end_lost(socket.gethostname(), pid, birth(pid))
         return "".join(named[:8])
 
     def lost_or_late(self) -> str:
         """The ranks that are lost, else those that are late. Ends the lost ones."""
-        reached = self.traffic.started
         before, begin = self.signs(), time.monotonic()
         lost = before
         while lost and time.monotonic() - begin < SILENCE:
             time.sleep(0.1)
             pairs = list(zip(before, self.signs(), strict=True))
             lost = [new for old, new in pairs if old[0] == new[0] and new[1] == "here"]
-        lost = [sign for sign in lost if not is_running(*sign[5:])]
+        hung = [self.seen[rank][2] for rank in self.silent]
+        lost = [each for each in lost if each[2] in hung or not is_running(*each[5:])]
         for sign in lost:
             end_lost(*sign[5:])
         if lost:
@@ -319,7 +256,11 @@ class Watch:
         signs = self.signs()
         least = min((sign[3] for sign in signs if sign[3]), default=0)
         late = [
-            sign for sign in signs if sign[1] == "here" and sign[3] == least < reached
+            sign
+            for sign in signs
+            if sign[1] == "here" and sign[3] == least < self.reached()
         ]
         named = [f"; {who} is late, still at {at}" for _, _, who, _, at, *_ in late]
+        left = [sign for sign in signs if sign[1] == "done"]
+        named = named or [f"; {sign[2]} has left after {sign[4]}" for sign in left]
         return "".join(named[:8])

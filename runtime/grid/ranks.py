@@ -67,6 +67,21 @@ class Ranks:
         """The global rank of this one."""
         return self.members[self.me]
 
+    def timeout(self) -> float:
+        """Seconds that torch waits in a collective of these ranks.
+
+        This is the timeout of the process group, or of the default group if that is
+        shorter: `init_device_mesh` makes groups with torch's default.
+        """
+        torch_own: Any = dist.distributed_c10d
+        groups = {torch_own._get_default_group(), self.group} - {None}
+        limits = [
+            group._get_backend(device).options._timeout.total_seconds()
+            for group in groups
+            for device in group._device_types
+        ]
+        return float(min(limits))
+
     def from_first(self, value: Any) -> Any:
         """The first member's value, on all members. All must call this.
 

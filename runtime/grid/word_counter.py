@@ -14,10 +14,15 @@ class TrafficCounter:
 
     finite: check shards and sums for NaN and infinity, and raise `FloatingPointError`
         with the tensor and the step.
+
+    `network` is the counter of the network that this one's `layer` is part of. It
+    learns what starts.
     """
 
     def __init__(self, finite: bool = False) -> None:
         self.finite = finite
+        self.network: TrafficCounter | None = None
+        self.layer = ""
         self.steps: dict[tuple[str, int, str], int] = {}
         self.started, self.latest = 0, "no communication yet"
         self.prefix, self.whole = "", self
@@ -31,7 +36,10 @@ class TrafficCounter:
 
     def enter(self, stage: str) -> None:
         """Record what this rank starts; the failure detector reports it."""
-        self.whole.started, self.whole.latest = self.whole.started + 1, stage
+        whole = self.whole
+        whole.started, whole.latest = whole.started + 1, stage
+        if whole.network is not None:
+            whole.network.enter(f"{whole.layer}: {stage}")
 
     def counter(self, phase: str, step: int, tensor: str) -> Callable[[int], None]:
         """A function that adds received words to one entry."""

@@ -67,7 +67,7 @@ class Context:
         """Name -> the group of the rank at `at` along the axes of that name.
 
         All members of a group must call this in the same order. `timeout` in seconds
-        bounds every wait (None: torch's own limit).
+        bounds every wait (None: as in the process group of all the ranks).
         """
         return self.process_groups.along(at, grid, group_axes, self.buffers, timeout)
 

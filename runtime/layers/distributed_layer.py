@@ -85,6 +85,8 @@ class DistributedLayer(nn.Module):
         if len(program.ker_shape) - self.kernel_dims not in (2, 3):
             raise ValueError(f"{self.name} is no layer for a {type(self).__name__}")
         self.traffic = TrafficCounter()  # since the layer was created
+        self.traffic.layer = program.name
+        self.traffic.network = context.traffic if context else None
         self.context = (context or Context(tuner=default_tuner())).counting(
             self.traffic
         )
@@ -168,6 +170,9 @@ class DistributedLayer(nn.Module):
         self, shard: torch.Tensor, weight: torch.Tensor, prefetch: Prefetch
     ) -> torch.Tensor:
         self._check_input(shard, weight)
+        self._check_values("Ker", self.weight)  # before a gather spreads it
+        if self.bias is not None:
+            self._check_values("Bias", self.bias)
         self._check_values("In", shard)
         if self.check_finite and shard.requires_grad:
             shard = shard.view_as(shard)

@@ -29,7 +29,7 @@ MOST_OUTPUT = 2**20  # bytes of output that are kept, the last ones
 GRACE = supervisor.LAST_WORDS + 3.0  # seconds in which a supervisor ends that is told to
 HOME = str(Path(__file__).resolve().parents[2])  # where `synth` is imported from
 
-_OF_RANK = re.compile(r"rank [0-9]+ \(")
+_OF_RANK = re.compile(r"rank [0-9]+( \(|:)")
 _BLAMES = re.compile(r" is (lost|late), |; the first to fail ")
 
 
@@ -70,7 +70,7 @@ class Ended:
     def last_words(self) -> str:
         """What the ranks said last, and what the launcher saw."""
         seen, said = self.first_fault(), last_lines(self.output)
-        if not seen or f"{' '.join(seen.split()[:2])} (" in said:
+        if not seen or re.search(rf"{' '.join(seen.split()[:2])}\b", said):
             return said
         return f"{seen} | {said}" if said != NOTHING else seen
 
@@ -212,7 +212,18 @@ NOTHING = "nothing was printed"
 
 def last_lines(told: str) -> str:
     """What a failed run said last: first the ranks that blame another one."""
-    noise = ("torch/distributed", "=====", "-----", "elastic", "[Gloo]", "W1", "E1", "Root Cause", "c10d]")
+    noise = (
+        "torch/distributed",
+        "=====",
+        "-----",
+        "elastic",
+        "[Gloo]",
+        "W1",
+        "E1",
+        "Root Cause",
+        "c10d]",
+        "frame #",
+    )
     lines = [line.strip() for line in told.splitlines() if line.strip()]
     ranks = [line for line in lines if _OF_RANK.match(line)]
     if ranks:  # who blames another rank knows most

@@ -68,6 +68,12 @@ class Ranks:
         """Whether all ranks have ended."""
         return len(self.ended) + len(self.missing) == len(self.codes)
 
+    @property
+    def halted(self) -> bool:
+        """Whether all ranks that are left are stopped: they say no more."""
+        left = [p.pid for p, code in zip(self.processes, self.codes, strict=True) if p and code is None]
+        return bool(left) and all(state_of(pid) in ("T", "t") for pid in left)
+
     def end(self) -> None:
         """Kill what is left, and wait for it."""
         for rank, process in enumerate(self.processes):
@@ -117,7 +123,7 @@ def supervised(job: dict[str, Any]) -> tuple[Ranks, bool]:
         ranks.look()
         if ranks.failed:
             since = since or time.monotonic()
-            if time.monotonic() - since > LAST_WORDS:
+            if time.monotonic() - since > LAST_WORDS or ranks.halted:
                 break
     ranks.end()
     return ranks, gone

@@ -92,12 +92,32 @@ def parallelize(
     `InfeasibleError` if nothing fits the memory. Raises `ValueError` for a model that the ranks cannot run,
     for example one with hooks or tied weights; docs/training.md lists these models.
     """
-    from synth.runtime.model.network import Network
+    from synth.runtime.model.agreement import require_same_model
+    from synth.runtime.model.training_watch import watched
 
     members = ranks_of(procs)
-    ranks = members.size
     if ahead is not None and ahead < 0:
         raise UsageError(f"ahead is {ahead}; give the number of layers, 0 for none")
+    with watched(members) as adopt:  # a rank that is lost meanwhile is named, too
+        require_same_model(model, input, members)
+        options = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
+        return adopt(_network(model, input, members, plan, memory, input_gradient, ahead, options))
+
+
+def _network(
+    model: nn.Module,
+    input: Sequence[int],
+    members: Ranks,
+    plan: NetworkPlan | os.PathLike[str] | Mapping[str, How] | How | None,
+    memory: int | str | None,
+    input_gradient: bool,
+    ahead: int | None,
+    options: dict[str, Any],
+) -> Network:
+    """The network that `parallelize` describes. options: for `Network` as they are."""
+    from synth.runtime.model.network import Network
+
+    ranks = members.size
     traced = trace_model(model, input)
     network = traced.network
     plans = None
@@ -112,7 +132,7 @@ def parallelize(
         if name not in known:
             raise UsageError(f"plan names the layer {name}, which the model does not have")
     inner = {node.name for node in network.planned if input_gradient or network.needs_input_gradient(node)}
-    planner = _LayerPlanner(chosen, ranks, memory, check_finite, plans, inner, traced.layers)
+    planner = _LayerPlanner(chosen, ranks, memory, options["check_finite"], plans, inner, traced.layers)
     if ahead is None:
         given = [each for each in chosen.values() if isinstance(each, Plan)]
         limited = plans.limited if plans else memory is not None or any(p.limit_bytes for p in given)
@@ -124,11 +144,9 @@ def parallelize(
         traced.dtype,
         graph=traced.graph,
         places=_places(traced, plans, ranks) if plans else {},
-        refuse=refuse,
-        bucket_bytes=bucket_bytes,
-        check_finite=check_finite,
         ahead=ahead,
         ranks=members,
+        **options,
     )
 
 

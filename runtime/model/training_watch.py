@@ -1,0 +1,216 @@
+"""Failure detector of a training loop: the ranks of a network watch each other.
+
+A training loop is the user's program, so this catches no signals and replaces no exit.
+It ends the process only if another rank, or the store, sends no sign of life for as
+long as the timeout of the process group. A rank that raises says so to the others.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import synth.runtime
+from synth.runtime.grid.heartbeats import STORE_FAULTS, TICK
+from synth.runtime.grid.launched_job import agent_store, ends_within, reason_of
+from synth.runtime.grid.liveness import LAST_WORDS, Watch
+from synth.runtime.grid.ranks import Ranks
+from synth.runtime.model.network import Network
+
+AWAY, WAITING = 1, 2  # what the main thread does: something else, or a collective
+LIBRARIES = tuple(
+    os.path.dirname(os.path.abspath(str(file))) + os.sep
+    for file in (os.__file__, torch.__file__, synth.runtime.__file__)
+)
+COLLECTIVES = os.path.join("torch", "distributed"), os.path.join("runtime", "comm")
+
+
+class TrainingWatch(Watch):
+    """Watches the ranks of one network until `leave`, or until the process ends."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        timeout, members = ranks.timeout(), "-".join(map(str, ranks.members))
+        torch_own: Any = dist.distributed_c10d
+        own = torch_own._get_default_store().clone()
+        # All members make their networks in the same order.
+        turn = own.add(f"synth/watch/{members}/{ranks.rank}", 1)
+        job = f"network {turn} of {members}"
+        names = [f"rank {member}" for member in ranks.members]
+        super().__init__(
+            ranks.me, ranks.size, names.__getitem__, False, timeout, f"synth/{job}"
+        )
+        self.keeper = 0 if ranks.members[0] == 0 else None
+        self.keeps_store = ranks.rank == 0 and not agent_store()
+        self.main, self.failed_at = threading.main_thread().ident, 0.0
+        self.lost_store_at = 0.0
+        self.bell, self.ring = os.pipe()
+        self.caught = {}
+        self.connect(own)
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        self.thread.start()
+        atexit.register(self.leave_at_exit)
+        hook = sys.excepthook
+        if not isinstance(hook, ExceptionHook):
+            hook = sys.excepthook = ExceptionHook(hook)
+        hook.watches.add(self)
+
+    # -- what differs from a program --------------------------------------------------
+
+    def look(self) -> None:
+        """Read heartbeats; the ranks have met when all have sent one."""
+        if not self.met:
+            self.met = bool(self.store.check(self.keys))
+        super().look()
+
+    def place(self) -> tuple[int, str]:
+        """Whether this rank waits in a collective; what it started last, and where."""
+        frame = sys._current_frames().get(self.main or 0)
+        waits = WAITING if frame and is_collective(frame) else AWAY
+        where = user_line(frame)
+        return waits, self.traffic.latest + (f", at {where}" if where else "")
+
+    def reached(self) -> int:
+        """Ranks that do not wait in a collective are late."""
+        return WAITING
+
+    def heeds_launcher(self) -> bool:
+        """A script may start ranks and end; torchrun stays as long as its ranks."""
+        return "TORCHELASTIC_RUN_ID" in os.environ
+
+    def limit_life(self, seconds: float | None = None) -> None:
+        """The timers of the process are the user's."""
+
+    def require_store(self, now: float) -> None:
+        """End this rank if the store is gone or silent, and a rank is waited for."""
+        if self.store_fault and self.keeper_is_done():
+            self.state = "done"  # the job ends: nobody is left to be watched
+            return
+        if not self.store_fault:
+            super().require_store(now)
+            return
+        if self.lost_store_at == 0.0:
+            self.lost_store_at, self.lost_at = now, self.traffic.started
+        if self.lost_at != self.traffic.started:
+            self.lost_store_at, self.lost_at = now, self.traffic.started
+        elif self.place()[0] == WAITING and now - self.lost_store_at > self.timeout:
+            super().require_store(now)
+
+    def keeper_is_done(self) -> bool:
+        """Whether the rank that keeps the store has left in order."""
+        return self.keeper in self.seen and self.seen[self.keeper or 0][1] == "done"
+
+    # -- the end ----------------------------------------------------------------------
+
+    def mourn(self, error: BaseException) -> None:
+        """Tell the others, and the user, that an exception ends this rank.
+
+        A rank that another one has let down ends at once: destructors of its process
+        groups would wait for ranks that are gone. Else the process ends as Python ends
+        it, or by the kernel after the timeout.
+        """
+        self.state, begin = "failed", time.monotonic()
+        ends_within(LAST_WORDS, lambda: self.speak(reason_of(error)))
+        self.keep_store(begin + LAST_WORDS)
+        if self.blamed or self.store_fault:
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+            os._exit(6)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, self.timeout)
+
+    def leave(self) -> None:
+        """Stop to watch: this rank needs the others no more."""
+        if os.getpid() != self.own[1]:  # a fork of this process
+            return
+        if self.state == "here":
+            self.state = "done"
+            ends_within(TICK, self.farewell)
+        atexit.unregister(self.leave_at_exit)
+        with suppress(OSError):
+            os.write(self.ring, b"\0")
+        if threading.current_thread() is not self.thread:
+            self.thread.join(2 * LAST_WORDS if self.state == "failed" else TICK)
+        if self.courier:
+            self.woken.set()
+            self.courier.join(TICK)
+
+    def leave_at_exit(self) -> None:
+        """The same before the process ends: others read it while there is a store."""
+        in_order = self.state == "here"
+        self.leave()
+        if in_order and self.keeps_store and os.getpid() == self.own[1]:
+            time.sleep(1.5 * TICK)
+
+    def farewell(self) -> None:
+        """The last heartbeat."""
+        with suppress(*STORE_FAULTS):
+            self.sign()
+
+
+class ExceptionHook:
+    """Prints an exception as before, then lets the watches of this process tell it."""
+
+    def __init__(self, before: Callable[..., Any]) -> None:
+        self.before = before
+        self.watches: weakref.WeakSet[TrainingWatch] = weakref.WeakSet()
+
+    def __call__(self, kind: Any, error: BaseException, trace: Any) -> None:
+        self.before(kind, error, trace)
+        for each in tuple(self.watches):
+            if each.own[1] != os.getpid():
+                continue
+            if each.state == "here":
+                each.mourn(error)  # in the main thread, where Python calls this
+            elif each.state == "failed":
+                each.thread.join(2 * LAST_WORDS)  # it ends this process
+
+
+@contextmanager
+def watched(ranks: Ranks) -> Iterator[Callable[[Network], Network]]:
+    """Watch these ranks while they make a network, then as long as that lives.
+
+    Yields a function that takes the network. One rank alone watches nobody.
+    """
+    watch = TrainingWatch(ranks) if ranks.size > 1 else None
+
+    def adopt(network: Network) -> Network:
+        if watch is not None:
+            watch.traffic = network.context.traffic
+            weakref.finalize(network, watch.leave).atexit = False
+        return network
+
+    try:
+        yield adopt
+    except BaseException:
+        if watch is not None:
+            watch.leave()
+        raise
+
+
+def is_collective(frame: FrameType) -> bool:
+    """Whether a thread is in a function that waits for other ranks."""
+    file = frame.f_code.co_filename
+    return any(folder in file for folder in COLLECTIVES)
+
+
+def user_line(frame: FrameType | None) -> str:
+    """File and line of the innermost call outside of the libraries."""
+    while frame:
+        file = frame.f_code.co_filename
+        inside = os.path.abspath(file).startswith(LIBRARIES) or file.startswith("<")
+        if not inside:
+            return f"{os.path.basename(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,95 @@
+"""Faults of a rank in a training loop: all ranks end in time, and the messages name the faulty rank."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from synth.launch.launcher import Ended, started
+
+SCRIPT = Path(__file__).parents[1] / "support/training_faults.py"
+TIMEOUT, SLACK = 8.0, 5.0
+SLOW = pytest.mark.slow
+LAST = r"last seen at \d: \w+, [\w-]+ \w+ step 0, at training_faults\.py:\d+"
+
+pytestmark = pytest.mark.ranks
+
+
+def suffered(rank: int, statement: str, folder: Path, *step: str) -> tuple[Ended, float]:
+    """How a loop ended in which a rank ran a statement, and how many seconds later."""
+    mark = folder / "mark"
+    for _ in range(3):  # on a busy machine the ranks may not meet in time, and the fault never comes
+        outcome = started([str(SCRIPT)], 4, [str(TIMEOUT), str(mark), str(rank), statement, *step], 120)
+        if mark.exists():
+            break
+    taken = time.time() - mark.stat().st_mtime
+    print(f"rank {rank}: {statement}: over after {taken:.1f} s\n{outcome.output}")
+    return outcome, taken
+
+
+@pytest.mark.parametrize("rank", [2, pytest.param(0, marks=SLOW)])
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", f"is lost, {LAST}"),
+        pytest.param("os.kill(os.getpid(), signal.SIGTERM)", f"is lost, {LAST}", marks=SLOW),
+        pytest.param("sys.exit(0)", "has left after ", marks=SLOW),
+    ],
+)
+def test_a_rank_that_ends_is_named(rank: int, statement: str, named: str, tmp_path: Path) -> None:
+    outcome, taken = suffered(rank, statement, tmp_path)
+    assert taken < SLACK + 1
+    assert [code for i, code in enumerate(outcome.codes) if i != rank] == [6] * 3
+    assert re.search(rf"rank \d: failed, last started .*; rank {rank} {named}", outcome.output)
+
+
+@pytest.mark.parametrize("rank", [0, pytest.param(2, marks=SLOW)])
+def test_a_rank_that_stops_is_named(rank: int, tmp_path: Path) -> None:
+    outcome, taken = suffered(rank, "os.kill(os.getpid(), signal.SIGSTOP)", tmp_path)
+    assert taken < TIMEOUT + SLACK + 1
+    assert [code for i, code in enumerate(outcome.codes) if i != rank] == [6] * 3
+    assert re.search(rf"; rank {rank} is (lost, last seen|late, still) at ", outcome.output)
+
+
+@SLOW
+def test_a_rank_that_hangs_is_named(tmp_path: Path) -> None:
+    outcome, taken = suffered(2, "time.sleep(300)", tmp_path)
+    assert taken < TIMEOUT + SLACK + 1
+    assert outcome.codes == [6] * 4
+    assert re.search(r"; rank 2 is late, still at .*, at training_faults\.py:\d+", outcome.output)
+
+
+@SLOW
+def test_an_exception_is_named(tmp_path: Path) -> None:
+    outcome, taken = suffered(1, "raise KeyError('batch')", tmp_path)
+    assert taken < SLACK + 1
+    assert [code for i, code in enumerate(outcome.codes) if i != 1] == [6] * 3
+    assert re.search(r"; the first to fail was rank 1, last started .*: KeyError: 'batch'", outcome.output)
+    assert "Traceback (most recent call last)" in outcome.output  # the user's own
+
+
+def test_a_nan_in_a_stored_gradient_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("finite", "1")
+    statement = "next(net.parameters()).grad.fill_(float('nan'))"
+    outcome, _ = suffered(3, statement, tmp_path)
+    assert "FloatingPointError: layer 0: Ker is not finite on rank 3 (" in outcome.output
+    assert not re.search(r"not finite on rank [012]|not finite on rank 3.*, rank", outcome.output)
+
+
+def test_another_model_on_one_rank_is_refused(tmp_path: Path) -> None:
+    outcome, _ = suffered(1, "model[2] = nn.Conv2d(8, 5, 3, padding=1)", tmp_path, "0")
+    assert outcome.codes == [1] * 4
+    text = "rank 1 has another model than rank 0: module 2 is Conv2d(8, 5, kernel_size=(3, 3)"
+    assert f"ValueError: {text}" in outcome.output
+
+
+def test_a_loop_ends_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPS", "2")
+    outcome = started([str(SCRIPT)], 2, ["20", str(tmp_path / "mark"), "0", "pass"], 120)
+    assert outcome.codes == [0, 0], outcome.output
+    assert "failed" not in outcome.output
+    assert not os.path.exists(tmp_path / "mark")

@@ -1,0 +1,56 @@
+"""A training loop in which one rank has a fault.
+
+    python training_faults.py TIMEOUT MARK RANK STATEMENT [STEP]
+
+The rank runs the statement in a step, after it has touched the mark. Ranks are told as torchrun tells them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal  # noqa: F401 - for statements
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import synth
+
+
+def main() -> None:
+    """What one rank does: steps without end, or as many as STEPS says."""
+    timeout, mark, rank, statement, *rest = sys.argv[1:]
+    step_of_fault = int(rest[0]) if rest else 3
+    limit = datetime.timedelta(seconds=float(timeout))
+    dist.init_process_group("gloo", timeout=limit)
+    me = dist.get_rank()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3, padding=1))
+    if me == int(rank) and step_of_fault == 0:
+        touch(mark)
+        exec(statement, {**globals(), "model": model})
+    net = synth.parallelize(model, (4, 4, 8, 8), check_finite="finite" in os.environ)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    batch = torch.rand(4, 4, 8, 8)
+    for step in range(int(os.environ.get("STEPS", "1000000"))):
+        optimizer.zero_grad()
+        net.gather(net(net.scatter(batch, like="input"))).square().mean().backward()
+        if me == int(rank) and step == step_of_fault:
+            time.sleep(0.7)  # a heartbeat is given
+            touch(mark)
+            exec(statement, {**globals(), "net": net})
+        optimizer.step()
+        time.sleep(0.01)
+
+
+def touch(mark: str) -> None:
+    """Tell the test when the fault comes."""
+    with open(mark, "w", encoding="utf-8"):
+        pass
+
+
+if __name__ == "__main__":
+    main()
