@@ -112,7 +112,7 @@ def execute(
         for each in part.last:
             values.pop(each, None)
         if isinstance(part, Region):
-            made = _checkpointed(part, given, run, steps)
+            made = _checkpointed(part, given, run, steps, again)
             values.update(zip(part.outputs, made, strict=True))
         else:
             result = run(part.name, given, again)
@@ -127,8 +127,11 @@ def _checkpointed(
     given: list[torch.Tensor],
     run: Run,
     steps: Mapping[str, nn.Module],
+    outer: frozenset[str] | None,
 ) -> tuple[torch.Tensor, ...]:
     """The outputs of a region, whose other values are freed and computed again.
+
+    outer: the calls that are computed again where the region is part of them.
 
     Every rank computes the whole region again when its backward pass begins, so that
     all ranks make the same collectives in the same order.
@@ -138,9 +141,10 @@ def _checkpointed(
 
     def body(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         nonlocal first
-        again, first = None if first else region.names, False
+        replay, first = not first, False
+        again = region.names if replay else outer
         values = dict(zip(region.sources, tensors, strict=True))
-        with _counted_from(counts if again else {}):
+        with _counted_from(counts if replay else {}):
             execute(region.parts, values, run, steps, again)
         made = {each: values.pop(each) for each in region.outputs}
         trained = [each for each, value in made.items() if value.requires_grad]

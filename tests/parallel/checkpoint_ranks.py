@@ -120,6 +120,23 @@ def compared(how: str, plan: Any, drop: float) -> dict[str, Any]:
     return {"apart": max(float((a - b).abs().max()) for a, b in pairs), "checkpoints": one, "none": other}
 
 
+def words(how: str, axes: str) -> tuple[int, int]:
+    """Words that move again on this rank because of checkpoints, as counted, and as planned for the most."""
+    torch.manual_seed(0)
+    model, batch, counted = Checkpointed(how, 32), torch.randn(4, 4, 32, 32), list[int]()
+    for block in model.blocks:
+        block.group = nn.Identity()  # whose sums no plan counts
+    for each in ("none", how):
+        model.how = each
+        plan = synth.plan_model(model, batch.shape, 4, axes=axes)
+        net = synth.parallelize(copy.deepcopy(model), batch.shape, plan=plan)
+        step(net, batch)
+        before = net.received()
+        step(net, batch)
+        counted.append(net.received() - before)
+    return counted[1] - counted[0], plan.recomputed_words
+
+
 def evaluated() -> float:
     """A model that checkpoints in training alone is put into training after it was made in evaluation."""
     torch.manual_seed(0)

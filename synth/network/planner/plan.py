@@ -92,6 +92,13 @@ class NetworkPlan:
         return self.used_words * self.word_bytes
 
     @cached_property
+    def recomputed_words(self) -> int:
+        """Words received per rank, beside `cost`, because checkpoints of the model compute layers again."""
+        from synth.network.checkpoints import recomputed_words
+
+        return recomputed_words(self)
+
+    @cached_property
     def memory(self) -> StepMemory:
         """What every rank holds, at most, in a step that `parallelize` runs; see `StepMemory`."""
         return step_memory(self)
@@ -109,9 +116,10 @@ class NetworkPlan:
         """A summary in one line; `report` gives the whole report."""
         work = "training step" if self.request.training else "forward pass"
         unit = " words received" if self.request.objective == "words" else ""
+        again = f" and {show_words(self.recomputed_words)} again" if self.recomputed_words else ""
         beside = "" if self.ratio is None else f", {self.ratio:.3f} of the best single strategy"
         return (
             f"{self.network.name} on {self.request.procs} processes, {work}: "
-            f"{len(self.placed_grids)} layers, {self.show_cost(self.cost)}{unit} per process{beside}; "
+            f"{len(self.placed_grids)} layers, {self.show_cost(self.cost)}{unit} per process{again}{beside}; "
             f"{show_bytes(self.used_bytes)} per process"
         )

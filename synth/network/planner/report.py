@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from synth.base.text_table import table
-from synth.base.units import show_bytes
+from synth.base.units import show_bytes, show_words
 from synth.network.planner.plan import NetworkPlan
 
 
@@ -56,6 +56,7 @@ def totals(plan: NetworkPlan) -> list[str]:
     return [
         f"layers {plan.show_cost(sum(plan.layer_costs))}, redistribution "
         f"{plan.show_cost(sum(plan.edge_costs.values()))}, together {plan.show_cost(plan.cost)}",
+        *again(plan),
         f"{len(plan.free_edges)} of {len(plan.edge_words)} redistributions move nothing",
         *idle_processes(plan),
         f"memory per process, at most: {show_bytes(plan.used_bytes)}, of which "
@@ -64,6 +65,15 @@ def totals(plan: NetworkPlan) -> list[str]:
         f"optimal among the options by {solution.method}: proven gap {solution.gap:.2%}",
         f"no plan of this family costs less than {plan.show_cost(plan.lower_bound)}{above}",
     ]
+
+
+def again(plan: NetworkPlan) -> list[str]:
+    """Words that checkpoints of the model move again; no line without them."""
+    if not plan.recomputed_words:
+        return []
+    count = sum(bool(node.region) for node in plan.network.planned)
+    words = show_words(plan.recomputed_words)
+    return [f"checkpoints compute {count} layers again: {words} words more per process"]
 
 
 def step_of_model(plan: NetworkPlan) -> list[str]:
