@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+import sys
 import time
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from torch import nn
 from torch.nn import functional
 
 import synth
+from synth.network.memory.step_memory import step_memory
 from synth.runtime.grid.allocation_counter import allocated, live_bytes
 
 WIDTHS, PARAMETERS = (128, 256, 512, 512), 49_490_179
@@ -140,7 +142,7 @@ def rank(me: int, ranks: int, port: int, options: argparse.Namespace) -> None:
     dist.init_process_group("gloo", rank=me, world_size=ranks)
     torch.manual_seed(0)
     batch = torch.randn(1, 4, options.latent, options.latent)
-    alone, right, net, before = parallelized(batch, options, me == 0)
+    alone, right, net, before, planned = parallelized(batch, options, me == 0)
     with torch.inference_mode():
         shard = net.scatter(batch)
         found = net.gather(net(shard))
@@ -153,15 +155,18 @@ def rank(me: int, ranks: int, port: int, options: argparse.Namespace) -> None:
         told: list[Any] = [None] * ranks
         dist.all_gather_object(told, (held(lambda: net(shard), own), received))
     if alone is not None:
-        print_table(options, alone, told, apart)
+        print_table(options, alone, told, apart, planned)
     dist.barrier()
     dist.destroy_process_group()
 
 
 def parallelized(
     batch: torch.Tensor, options: argparse.Namespace, first: bool
-) -> tuple[Held | None, torch.Tensor | None, Any, int]:
-    """What the model holds and computes in one process, on the first rank; its network; bytes before both."""
+) -> tuple[Held | None, torch.Tensor | None, Any, int, int]:
+    """What the model holds and computes in one process, on the first rank; its network on the ranks.
+
+    Then the bytes before both, and those that the plan says for the rank that holds most.
+    """
     before = live_bytes()
     widths = tuple(width // options.narrow for width in WIDTHS)
     model = of_diffusers(widths) if options.diffusers else decoder(widths)
@@ -172,15 +177,19 @@ def parallelized(
     if first:
         with torch.inference_mode():
             alone, right = held(lambda: model(batch), before), model(batch)
-    return alone, right, synth.parallelize(model, batch.shape), before
+    plan = synth.plan_model(model, batch.shape, options.ranks)
+    net = synth.parallelize(model, batch.shape, plan=plan)
+    return alone, right, net, before, step_memory(plan, training=False).most * plan.word_bytes
 
 
-def print_table(options: argparse.Namespace, alone: Held, told: list[Any], apart: float) -> None:
+def print_table(
+    options: argparse.Namespace, alone: Held, told: list[Any], apart: float, planned: int
+) -> None:
     """One row per process."""
     size = 8 * options.latent
     print(f"# Memory of a decoder on {len(told)} ranks, image {size} x {size}\n")
     print(__doc__.strip().split("\n\n")[-1] + "\n")
-    print(f"`{' '.join(['benchmarks/decoder_memory.py', '--latent', str(options.latent)])}`, float32, gloo.")
+    print(f"`python benchmarks/decoder_memory.py {' '.join(sys.argv[1:])}`, float32, gloo.")
     print(f"Largest difference of a word from one process: {apart:.1e}.\n")
     print("| process | resident MiB | allocated MiB | together MiB | s | of one process | words received |")
     print("|---|---|---|---|---|---|---|")
