@@ -119,12 +119,11 @@ class Heartbeats:
 
     def look(self) -> None:
         """Read heartbeats. A keeper of the store that is gone cannot be asked."""
-        if not self.met:
-            self.store.check([self.first_key])  # it answers, at least
-            return
         if not self.failure_at and self.store.check([self.first_key]):
             self.first_fault = self.store.get(self.first_key).decode()
             self.failure_at = time.monotonic()
+        if not self.met:
+            return
         if self.asking:
             self.signs()
         elif self.keeper is not None:

@@ -169,11 +169,13 @@ class Watch(Heartbeats):
         """The rank that keeps the store ends last, so that the others learn why."""
         if self.rank != self.keeper or agent_store() or self.store is None:
             return
-        with suppress(*STORE_FAULTS):
-            while time.monotonic() < end and any(
-                sign[1] == "here" for sign in self.signs()
-            ):
-                time.sleep(0.1)
+
+        def wait() -> None:
+            with suppress(*STORE_FAULTS):
+                while not self.met or any(sign[1] == "here" for sign in self.signs()):
+                    time.sleep(0.1)
+
+        ends_within(max(0.0, end - time.monotonic()), wait)
 
     def speak(self, reason: str) -> None:
         """Print the reason, and whom to blame as far as that can be found out."""
@@ -195,7 +197,7 @@ class Watch(Heartbeats):
             return "; rank 0 is lost, which keeps the store"
         if keeper not in self.seen:
             name = self.name_of(keeper)
-            return f"; {name} is lost, or the link to {store_place()} is cut"
+            return f"; {name} has ended or is cut off, who keeps the store"
         if not is_running(*self.seen[keeper][5:]):
             end_lost(*self.seen[keeper][5:])
         return f"; {self.lost(self.seen[keeper])}"

@@ -147,7 +147,9 @@ def _here(procs: int, repeat: int, timeout: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="synth-calibrate-") as folder:
         out = Path(folder, "found.json")
         flags = ["--out", str(out), "--repeat", str(repeat), "--timeout", str(timeout)]
-        ended = started(["-m", measure.__name__], procs, flags, math.inf, folder=Path(folder))
+        ended = started(
+            ["-m", measure.__name__], procs, flags, math.inf, folder=Path(folder), patience=timeout
+        )
         if ended.code != 0 or not out.exists():
             raise RunError(
                 f"the calibration on {procs} ranks ended with code {ended.code}: {ended.last_words()}"

@@ -82,12 +82,14 @@ def started(
     limit: float,
     defaults: Mapping[str, str] | None = None,
     folder: Path | None = None,
+    patience: float | None = None,
 ) -> Ended:
     """Run a program on ranks of this machine for `limit` seconds at most.
 
     program: what Python runs: a file, or `-m` and a module.
     defaults: what the environment holds unless it does already.
     folder: is removed by the supervisor if this process is killed.
+    patience: seconds that a rank may be stopped (SIGSTOP); None: for ever.
     Raises `RunError` where it takes longer.
     """
     command = [sys.executable, *program, *flags]
@@ -96,7 +98,7 @@ def started(
         for rank in range(procs)
     ]
     own = {"LOCAL_WORLD_SIZE": str(procs), "MASTER_ADDR": "127.0.0.1"}
-    return run_commands(commands, environment(defaults) | own, limit, folder)
+    return run_commands(commands, environment(defaults) | own, limit, folder, patience)
 
 
 def environment(defaults: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -119,6 +121,7 @@ def run_commands(
     shared: dict[str, str],
     limit: float,
     folder: Path | None = None,
+    patience: float | None = None,
 ) -> Ended:
     """Run one command per rank, each with variables of its own besides the shared ones.
 
@@ -128,6 +131,7 @@ def run_commands(
         "commands": commands,
         "environment": shared,
         "folder": None if folder is None else str(folder),
+        "patience": patience,
     }
     with _supervised(job) as (output, report):
         said, over = _read(output, report, time.monotonic() + limit)

@@ -111,7 +111,7 @@ def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3, tune: bool = Fa
         flags += ["--tune"] if tune else []
         limit = timeout + STARTUP + PER_RANK * plan.procs
         defaults = KEEP_FREED if tune else None
-        ended = started([str(program)], plan.procs, flags, limit, defaults, Path(folder))
+        ended = started([str(program)], plan.procs, flags, limit, defaults, Path(folder), timeout)
         found = [_report(reports, rank) for rank in range(plan.used_procs)]
         if any(report is None for report in found):
             raise RunError(_failure(plan, ended, found))

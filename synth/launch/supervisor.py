@@ -23,7 +23,8 @@ from contextlib import suppress
 from typing import Any
 
 LAST_WORDS = 5.0  # seconds for ranks to say why they end, after one has failed
-TICK = 0.05  # seconds between two looks at the ranks
+TICK = 0.05  # seconds between two looks for ranks that have ended
+SECONDS_BETWEEN = 0.5  # two looks for ranks that are stopped
 PR_SET_PDEATHSIG = 1
 LIBC: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 SELF = os.getpid()
@@ -38,6 +39,7 @@ class Ranks:
         self.ended: list[int] = []  # ranks in the order of their ends
         self.stopped: list[int] = []  # ranks that were stopped when the others had ended
         self.missing: dict[int, str] = {}  # rank -> why it could not be started
+        self.since: dict[int, float] = {}  # stopped rank -> when that was seen first
         self.processes: list[subprocess.Popen[bytes] | None] = []
         for rank, (command, environment) in enumerate(job["commands"]):
             self.processes.append(self._start(rank, command, {**job["environment"], **environment}))
@@ -67,6 +69,15 @@ class Ranks:
     def over(self) -> bool:
         """Whether all ranks have ended."""
         return len(self.ended) + len(self.missing) == len(self.codes)
+
+    def halted_for(self, now: float) -> float:
+        """The longest time in seconds that a rank has been stopped (SIGSTOP)."""
+        for rank, process in enumerate(self.processes):
+            if process and self.codes[rank] is None and state_of(process.pid) in ("T", "t"):
+                self.since.setdefault(rank, now)
+            else:
+                self.since.pop(rank, None)
+        return max((now - since for since in self.since.values()), default=0.0)
 
     @property
     def halted(self) -> bool:
@@ -116,11 +127,16 @@ def state_of(pid: int) -> str:
 
 def supervised(job: dict[str, Any]) -> tuple[Ranks, bool]:
     """Run a job to its end; the ranks, and whether the starter is gone."""
-    ranks, since, gone = Ranks(job), 0.0, False
+    ranks, since, gone, looked = Ranks(job), 0.0, False, 0.0
     while not ranks.over and not gone:
         readable, _, _ = select.select([0], [], [], TICK)
         gone = bool(readable) and not os.read(0, 1)
         ranks.look()
+        now = time.monotonic()
+        if now - looked > SECONDS_BETWEEN:
+            looked, halted = now, ranks.halted_for(now)
+            if job["patience"] is not None and halted > job["patience"]:
+                break
         if ranks.failed:
             since = since or time.monotonic()
             if time.monotonic() - since > LAST_WORDS or ranks.halted:
