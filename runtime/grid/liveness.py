@@ -25,7 +25,6 @@ from synth.runtime.grid.launched_job import (
     reason_of,
     say,
     store_keeper,
-    store_place,
 )
 from synth.runtime.grid.local_processes import (
     birth,

@@ -61,7 +61,16 @@ def check_state(state: Mapping[str, torch.Tensor], saved: Saved) -> None:
                 f"the state is not of this model: it lacks {key} of shape {mine}{told};"
                 " load what the same model saved"
             )
-        if tuple(state[key].shape) != mine:
+        given = state[key]
+        if isinstance(value, torch.Tensor | torch.Size) and not isinstance(
+            given, torch.Tensor
+        ):
+            raise ValueError(
+                f"the state is not of this model: its {key} is a"
+                f" {type(given).__name__}, the model's a tensor of shape {mine};"
+                " load what the same model saved"
+            )
+        if tuple(given.shape) != mine:
             raise ValueError(
                 f"the state is not of this model: its {key} has the shape"
                 f" {tuple(state[key].shape)}, the model's {mine};"

@@ -33,14 +33,27 @@ def save_shards(
 
 
 def write_part(folder: str, name: str, data: bytes | memoryview) -> None:
-    """Write a file atomically: if the disk is full, the old file stays."""
+    """Write a file atomically: if the disk is full, the old file stays.
+
+    Until it is complete it has no name, so a rank that is killed leaves no part of it.
+    """
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, name)
+    part, linked = path + ".part", "/proc/self/fd"
+    unnamed, handle = getattr(os, "O_TMPFILE", 0), -1
+    with contextlib.suppress(OSError):
+        os.unlink(part)  # of a rank without such files
+    if unnamed and os.path.isdir(linked):
+        with contextlib.suppress(OSError):  # not every file system has them
+            handle = os.open(folder, unnamed | os.O_WRONLY, 0o666)
     try:
-        with open(path + ".part", "wb") as file:
+        with open(part, "wb") if handle < 0 else os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.replace(path + ".part", path)
+            file.flush()
+            if handle >= 0:
+                os.link(f"{linked}/{handle}", part, src_dir_fd=handle)
+        os.replace(part, path)
     except OSError:
         with contextlib.suppress(OSError):
-            os.unlink(path + ".part")
+            os.unlink(part)
         raise

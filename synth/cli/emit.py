@@ -7,7 +7,7 @@ import os
 import shlex
 from typing import Any
 
-from synth.base.atomic_write import put, write_whole
+from synth.base.atomic_write import put, staged
 from synth.cli.arguments import add_request, plan_of, plan_path, request_of
 from synth.planning.request import portable_path
 
@@ -39,8 +39,11 @@ def run(args: argparse.Namespace) -> int:
         from synth.codegen.sbatch import render_sbatch
 
         program = os.path.basename(args.output or "program.py")  # the script stands beside the program
-        write_whole(args.sbatch, render_sbatch(plan, program, args.ranks_per_node, args.walltime))
-    put(text, args.output)
+        script = render_sbatch(plan, program, args.ranks_per_node, args.walltime)
+        with staged(args.sbatch, script.encode()):  # both files, or none
+            put(text, args.output)
+    else:
+        put(text, args.output)
     return 0
 
 

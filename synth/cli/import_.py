@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 from synth.base.errors import UsageError
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser("import", help="write the network file of a torch model")
+    command = subparsers.add_parser(
+        "import",
+        help="write the network file of a torch model, whose code is run",
+        description="Write the network file of a torch model. This imports MODULE, also from the current "
+        "folder, and calls FACTORY: name only code that you would run.",
+    )
     command.add_argument("model", metavar="MODULE:FACTORY", help="a function without arguments that makes it")
     command.add_argument("--input", metavar="N,C,H,W", required=True, help="shape of the whole batch")
     command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
@@ -20,13 +28,18 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Traces the model and writes its layers; what cannot be written is a `UsageError`."""
-    from synth.network.file import parse_network
-    from synth.parallel.import_model import import_model
-
     extents = args.input.split(",")
     if not 2 <= len(extents) <= 5 or not all(each.isdecimal() and int(each) > 0 for each in extents):
         raise UsageError(f"--input is {args.input!r}; write 2 to 5 whole numbers, such as 32,3,224,224")
-    text = import_model(args.model, [int(each) for each in extents])
+    with _own_stdout() as stdout:
+        return _write(args, [int(each) for each in extents], stdout)
+
+
+def _write(args: argparse.Namespace, extents: list[int], stdout: TextIO) -> int:
+    from synth.network.file import parse_network
+    from synth.parallel.import_model import import_model
+
+    text = import_model(args.model, extents)
     network = parse_network(text, args.output or "network.yaml")  # what is written can be read
     if args.output:
         from synth.base.atomic_write import write_whole
@@ -34,5 +47,18 @@ def run(args: argparse.Namespace) -> int:
         write_whole(args.output, text)
         print(network, file=sys.stderr)
     else:
-        sys.stdout.write(text)
+        stdout.write(text)
+        stdout.flush()
     return 0
+
+
+@contextmanager
+def _own_stdout() -> Iterator[TextIO]:
+    """Standard output for the file alone: what the user's code prints, also at exit, goes to stderr."""
+    if sys.stdout is not sys.__stdout__:
+        yield sys.stdout
+        return
+    sys.stderr.flush()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as own:
+        os.dup2(2, 1)
+        yield own

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import Any
 
-from synth.base.atomic_write import write_whole
+from synth.base.atomic_write import put, staged
 from synth.cli.arguments import add_balance, json_text
 from synth.planning.request import PlanRequest
 
@@ -34,7 +33,11 @@ def run(args: argparse.Namespace) -> int:
     from synth.prediction.replay import replay
 
     made = replay(network_plan_of(args))
+    text = json_text(made.to_json()) if args.json else f"{made}\n"
     if args.trace:
-        write_whole(args.trace, json.dumps(made.chrome_trace()) + "\n")
-    sys.stdout.write(json_text(made.to_json()) if args.json else f"{made}\n")
+        trace = json.dumps(made.chrome_trace()) + "\n"
+        with staged(args.trace, trace.encode()):  # both outputs, or none
+            put(text, None)
+    else:
+        put(text, None)
     return 0

@@ -27,6 +27,8 @@ def import_model(factory: str, shape: Sequence[int]) -> str:
             traced = trace_model(model.eval(), shape, factory.rpartition(":")[2])
     except ValueError as error:
         raise UsageError(str(error)) from error
+    except SystemExit as error:
+        raise UsageError(f"{factory}: {_first_line(error)} while it is traced; remove that") from error
     if not traced.network.nodes:
         raise UsageError(f"{factory}: the model has no layer; give one that computes something")
     return traced.file_text(f"synth import {factory}")
@@ -41,14 +43,14 @@ def make_model(factory: str) -> Any:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for the file
             make = getattr(importlib.import_module(package), name)
-    except Exception as error:  # whatever the user's module raises
+    except (Exception, SystemExit) as error:  # whatever the user's module raises
         raise UsageError(f"{factory} cannot be imported: {_first_line(error)}") from error
     finally:
         sys.path.pop(0)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             model = make()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"{factory} makes no model: {_first_line(error)}; name a function that needs no argument"
         ) from error
@@ -70,6 +72,8 @@ def _silence() -> Iterator[None]:
         logging.disable(before)
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     """The first line of an error, or its name."""
+    if isinstance(error, SystemExit):
+        return f"it calls sys.exit({error.code!r})"
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

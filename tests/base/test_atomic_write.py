@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.base.atomic_write import write_whole
+from synth.base.atomic_write import staged, write_whole
 from synth.base.errors import UsageError
 
 
@@ -91,7 +91,7 @@ def test_a_file_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.Monkey
 
 WRITER = """
 import sys
-from synth.base.atomic_write import write_whole
+from synth.base.atomic_write import staged, write_whole
 for turn in range(60):
     write_whole(sys.argv[1], sys.argv[2] * (200_000 + turn))
 """
@@ -131,3 +131,34 @@ def test_concurrent_plans_do_not_disturb_each_other(tmp_path: Path) -> None:
     assert len(set(own)) == 3
     assert (tmp_path / "shared.json").read_bytes() in own
     assert len(os.listdir(tmp_path)) == 7
+
+
+def test_rights_and_links_stay(tmp_path: Path) -> None:
+    secret, link = tmp_path / "secret", tmp_path / "link"
+    secret.write_text("old")
+    secret.chmod(0o600)
+    link.symlink_to("secret")
+    write_whole(str(link), "new")
+    assert link.is_symlink()
+    assert secret.read_text() == "new"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert sorted(os.listdir(tmp_path)) == ["link", "secret"]
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="files without a name are Linux's")
+def test_a_writer_that_is_killed_leaves_no_part(tmp_path: Path) -> None:
+    script = (
+        "import os, signal; from synth.base import atomic_write\n"
+        "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"atomic_write.write_whole({str(tmp_path / 'plan.json')!r}, 'x' * 10**6)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False)
+    assert done.returncode == -9
+    assert os.listdir(tmp_path) == []
+
+
+def test_outputs_that_belong_together_appear_together(tmp_path: Path) -> None:
+    first, second = tmp_path / "job.sbatch", tmp_path / "none" / "program.py"
+    with pytest.raises(UsageError, match=r"none/program.py: cannot be written"), staged(str(first), b"x"):
+        write_whole(str(second), "y")
+    assert os.listdir(tmp_path) == []

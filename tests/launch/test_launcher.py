@@ -134,7 +134,9 @@ def test_ranks_and_folder_go_when_the_starter_is_killed(
 def test_a_rank_that_stays_stopped_ends_the_run(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(60)"
+        "import os, signal, time\n"
+        "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "time.sleep(60)"
     )
     begin = time.monotonic()
     outcome = started([str(program)], 2, [], 60, patience=1.0)

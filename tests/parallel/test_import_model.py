@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -181,3 +184,27 @@ def test_the_command_writes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "network: factory" in file.read_text()
     assert main([*command[:3], "4,x", *command[4:]]) == 2
     assert "write 2 to 5 whole numbers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["sys.exit(0)", "def make(): sys.exit(0)"])
+def test_a_module_that_exits_is_an_error(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "exiting.py").write_text(f"import sys\n{where}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "exiting", raising=False)
+    with pytest.raises(UsageError, match=r"exiting:make .*: it calls sys\.exit\(0\)"):
+        import_model("exiting:make", [1, 3, 8, 8])
+
+
+def test_what_a_module_prints_is_not_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        "import atexit, os\nfrom torch import nn\nprint('at import')\nos.write(1, b'raw\\n')\n"
+        "atexit.register(lambda: print('at exit'))\n"
+        "def make():\n    print('in make')\n    return nn.Sequential(nn.Conv2d(3, 4, 3))\n"
+    )
+    command = [sys.executable, "-m", "synth", "import", "loud:make", "--input", "1,3,8,8"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert parse_network(done.stdout, "n.yaml").planned
+    assert all(text in done.stderr for text in ("at import", "raw", "in make", "at exit"))
+    assert not any(text in done.stdout for text in ("at import", "raw", "in make", "at exit"))
