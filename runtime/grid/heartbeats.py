@@ -43,6 +43,7 @@ class Heartbeats:
         self.timeout, self.born = timeout, time.monotonic()
         self.traffic = TrafficCounter()
         self.traffic.latest = "the meeting of the ranks"
+        self.members = list(range(size))  # their numbers in the job
         self.ticks, self.state = 0, "here"
         self.parent = os.getppid()
         self.ending, self.signing = threading.Lock(), threading.Lock()

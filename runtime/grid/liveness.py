@@ -29,11 +29,13 @@ from synth.runtime.grid.launched_job import (
 from synth.runtime.grid.local_processes import (
     birth,
     end_lost,
+    gone_siblings,
     is_running,
     process_facts,
-    sibling,
+    siblings,
 )
 
+TO_START = 2.0  # seconds in which a launcher has started all its ranks
 SILENCE = 2.0  # after a failure, a rank without a heartbeat for so long is lost
 BLAMING = 3.0  # seconds in which a failed rank finds out who failed first
 ANOTHER = "another rank has failed"
@@ -145,7 +147,12 @@ class Watch(Heartbeats):
 
     def require_store(self, now: float) -> None:
         """End this rank if the ranks do not meet, or if the store is gone."""
-        if not self.met and now - self.born > self.timeout:
+        waited = 0.0 if self.met else now - self.born
+        gone = set(gone_siblings()) & set(self.members) if waited > TO_START else set()
+        if gone:
+            names = [self.name_of(self.members.index(rank)) for rank in sorted(gone)]
+            self.end(f"{', '.join(names)} ended before the ranks met")
+        if waited > self.timeout:
             self.end(f"the ranks did not meet within {self.timeout:g} s")
         if self.courier and self.store_fault and self.state == "here":
             self.end(f"{store_keeper()} is gone")
@@ -228,11 +235,11 @@ class Watch(Heartbeats):
 
     def missing(self) -> str:
         """The ranks that have sent no heartbeat at all. Ends those of this machine."""
-        named = []
+        named, processes = [], siblings()
         for rank, key in enumerate(self.keys):
             if self.store.check([key]):
                 continue
-            pid = sibling(rank)
+            pid = processes.get(self.members[rank])
             stopped = pid is not None and process_facts(pid)[:1] in (["T"], ["t"])
             how = "was stopped before it came" if stopped else "never came"
             named.append(f"; {self.name_of(rank)} is lost, it {how}")

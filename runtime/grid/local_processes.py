@@ -36,16 +36,31 @@ def end_lost(host: str, pid: int, began: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def sibling(rank: int) -> int | None:
-    """The process that was started as a rank beside this one, by the same launcher."""
-    parent = os.getppid()
-    wanted = {f"RANK={rank}", f"MASTER_PORT={os.environ.get('MASTER_PORT')}"}
+def siblings() -> dict[int, int]:
+    """Rank -> process, of those that the same launcher started for the same job."""
+    parent, found = os.getppid(), dict[int, int]()
+    port = f"MASTER_PORT={os.environ.get('MASTER_PORT')}"
     with suppress(OSError):
         with open(f"/proc/{parent}/task/{parent}/children", encoding="utf-8") as file:
             pids = [int(word) for word in file.read().split()]
         for pid in pids:
             with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-                given = set(file.read().decode(errors="replace").split("\0"))
-                if wanted <= given:
-                    return pid
-    return None
+                given = file.read().decode(errors="replace").split("\0")
+                ranks = [word[5:] for word in given if word.startswith("RANK=")]
+                if port in given and ranks and ranks[0].isdecimal():
+                    found[int(ranks[0])] = pid
+    return found
+
+
+def gone_siblings() -> list[int]:
+    """The ranks that torchrun started on this machine, and that have ended."""
+    names = "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
+    if not set(names) <= os.environ.keys():
+        return []
+    rank, local, count = (int(os.environ[name]) for name in names)
+    found = siblings()
+    if found.get(rank) != os.getpid():  # no /proc, or started in another way
+        return []
+    return [
+        each for each in range(rank - local, rank - local + count) if each not in found
+    ]

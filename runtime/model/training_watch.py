@@ -51,6 +51,7 @@ class TrainingWatch(Watch):
         super().__init__(
             ranks.me, ranks.size, names.__getitem__, False, timeout, f"synth/{job}"
         )
+        self.members = list(ranks.members)
         self.keeper = 0 if ranks.members[0] == 0 else None
         self.keeps_store = ranks.rank == 0 and not agent_store()
         self.main, self.failed_at = threading.main_thread().ident, 0.0

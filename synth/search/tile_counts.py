@@ -7,6 +7,7 @@ a geometric progression remains. `tiling_search` then coarsens the best plan to 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cache
 from itertools import product
@@ -21,6 +22,7 @@ FEW = 64  # up to this many tilings of x, dominated ones remain candidates
 LONG = 2**20  # every tile size is a candidate up to this extent
 WAYS = 2**16  # the most tilings of x to examine
 KEPT = 512  # the most tilings of x to return
+RECENT = 16  # sizes that dominated the last tilings
 
 Space = tuple[Window, int, int]  # window, extent and parts of a spatial axis
 
@@ -107,21 +109,54 @@ def _candidate(tilings: tuple[AxisTiling, ...]) -> Candidate:
 def _undominated(candidates: list[Candidate]) -> list[Candidate]:
     """The candidates without those that an earlier one dominates: it has tiles that are no larger.
 
-    The most recent dominating sizes are compared first, which makes the loop fast.
+    The most recent dominating sizes are compared first, because they dominate most candidates. The others
+    are found in logarithmic time.
     """
-    known: list[tuple[int, int, int]] = []
+    order = {rows: place for place, rows in enumerate(sorted({each[2][0] for each in candidates}), 1)}
+    stairs: list[tuple[list[int], list[int]]] = [([], []) for _ in range(len(order) + 1)]
+    recent: list[tuple[int, int, int]] = []
     result = []
     for candidate in candidates:
         rows, size, frame = candidate[2]
-        for position, other in enumerate(known):
+        for position, other in enumerate(recent):
             if other[0] <= rows and other[1] <= size and other[2] <= frame:
                 if position:
-                    known.insert(0, known.pop(position))
+                    recent.insert(0, recent.pop(position))
                 break
         else:
-            known.append(candidate[2])
-            result.append(candidate)
+            recent = [candidate[2], *recent[: RECENT - 1]]
+            if not _is_known(stairs, order[rows], size, frame):
+                _add(stairs, order[rows], size, frame)
+                result.append(candidate)
     return result
+
+
+# Of sizes in prefix `place` of the ascending rows: a binary indexed tree (Fenwick 1994), each node of which
+# has a staircase: sizes ascend, and frames descend.
+
+
+def _is_known(stairs: list[tuple[list[int], list[int]]], place: int, size: int, frame: int) -> bool:
+    """Whether sizes are known with no more rows, no larger size and no larger frame."""
+    while place:
+        sizes, frames = stairs[place]
+        at = bisect_right(sizes, size)
+        if at and frames[at - 1] <= frame:
+            return True
+        place -= place & -place
+    return False
+
+
+def _add(stairs: list[tuple[list[int], list[int]]], place: int, size: int, frame: int) -> None:
+    while place < len(stairs):
+        sizes, frames = stairs[place]
+        at = bisect_right(sizes, size)
+        if not at or frames[at - 1] > frame:
+            begin = bisect_left(sizes, size)
+            end = begin
+            while end < len(sizes) and frames[end] >= frame:
+                end += 1
+            sizes[begin:end], frames[begin:end] = [size], [frame]
+        place += place & -place
 
 
 def _batch(samples: int, count: int) -> AxisTiling:

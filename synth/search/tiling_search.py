@@ -233,7 +233,8 @@ class _TilingSearch:
         if self.limit_words is None:
             return [best]
         finer = [n for n in self._x_counts if n.b >= best.b or n.b == self.work.b]
-        return [best, *finer, *(n for n in self._x_counts if n not in set(finer))]
+        known = set(finer)
+        return [best, *finer, *(n for n in self._x_counts if n not in known)]
 
     def _that_fit(self, tensor: Tensor, composite: str, outer: PerAxis, rest: str) -> Iterator[PerAxis]:
         """Tile counts of an inner loop, coarsest first, that fit with the finest tiles along `rest`."""

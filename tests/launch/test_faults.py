@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from ranks import Outcome, run_ranks
 
 from synth.base.errors import CheckError, RunError
 from synth.launch import run as driver
+from synth.launch.launcher import started
 from synth.planning.plan_json import to_json
 
 pytestmark = [
@@ -269,3 +271,14 @@ def test_ranks_do_not_outlive_their_launcher(tmp_path: Path, processes: Processe
         told = said.read()
     assert "): failed, last started Ker, loop step" in told
     assert "its launcher is gone" in told or "the launcher, who keeps the store at " in told
+
+
+def test_a_rank_that_ends_before_the_ranks_meet_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import os\nif os.environ['RANK'] == '1': os._exit(0)\n" + broken("pass"))
+    begin = time.monotonic()
+    outcome = started([str(program)], 4, ["--timeout", "60"], 100)
+    assert re.search(
+        r"rank [023] .*: failed, .*: rank 1 \(b=0 k=1\) ended before the ranks met", outcome.output
+    )
+    assert time.monotonic() - begin < 40

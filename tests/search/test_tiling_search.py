@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,7 @@ from synth.schedule.memory_bound import LeastMemory
 from synth.schedule.panel_rotation import rotated
 from synth.schedule.pass_plan import PassPlan
 from synth.search.branch_and_bound import Request
-from synth.search.tile_counts import tile_counts
+from synth.search.tile_counts import _undominated, tile_counts
 from synth.search.tiling_search import PANELS, choose_tiling
 from synth.search.training_step import choose_training_tilings
 
@@ -201,3 +202,26 @@ def test_a_block_with_long_sides_is_cut_into_the_fewest_tiles_that_fit() -> None
     assert footprints.memory(found.first).words <= limit
     fewer = replace(found.first, counts=found.first.counts.with_("h", rows - 1))
     assert footprints.memory(fewer).words > limit
+
+
+def test_undominated_tilings_are_those_of_the_definition() -> None:
+    chance = random.Random(1)
+    for _ in range(200):
+        count, most = chance.choice([5, 50, 300]), chance.choice([4, 20, 300])
+        candidates = sorted(
+            (
+                chance.randrange(50),
+                chance.randrange(9),
+                (chance.randrange(most), chance.randrange(most), chance.randrange(most)),
+                (number,),
+            )
+            for number in range(count)
+        )
+        expected = [
+            each
+            for place, each in enumerate(candidates)
+            if not any(
+                all(a <= b for a, b in zip(other[2], each[2], strict=True)) for other in candidates[:place]
+            )
+        ]
+        assert _undominated(candidates) == expected
