@@ -199,9 +199,8 @@ def print_table(
             f"| rank {number} of {len(told)} | {each.cells} | {each.total / alone.total:.3f} | {received:,} |"
         )
     allocations = max(each.allocated for each, _ in told) / alone.allocated
-    print(
-        f"\nWithout what is resident, a rank allocates at most {allocations:.3f} of one process.", flush=True
-    )
+    print(f"\nWithout what is resident, a rank allocates at most {allocations:.3f} of one process.")
+    print(f"The plan says {planned / MIB:.1f} MiB together.", flush=True)
 
 
 def main() -> None:
