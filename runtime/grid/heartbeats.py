@@ -59,7 +59,8 @@ class Heartbeats:
         self.first_fault = ""  # what that one said
         self.keeper: int | None = 0  # the rank that keeps the store, if one does
         self.seen: dict[int, list[Any]] = {}  # rank -> its latest known heartbeat
-        self.silent: set[int] = set()  # ranks without a heartbeat for half the timeout
+        self.gone_since: dict[tuple[int, str], float] = {}  # see `require_siblings`
+        self.silent: set[int] = set()  # ranks that a stuck rank has not heard
         self.blamed, self.woken = "", threading.Event()
         self.courier: threading.Thread | None = None
 

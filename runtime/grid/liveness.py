@@ -29,13 +29,14 @@ from synth.runtime.grid.launched_job import (
 from synth.runtime.grid.local_processes import (
     birth,
     end_lost,
-    gone_siblings,
     is_running,
-    process_facts,
+    is_stopped,
     siblings,
+    siblings_by_fate,
 )
 
 TO_START = 2.0  # seconds in which a launcher has started all its ranks
+PATIENCE = 0.4  # of the timeout: until a stuck rank asks others, and until they answer
 SILENCE = 2.0  # after a failure, a rank without a heartbeat for so long is lost
 BLAMING = 3.0  # seconds in which a failed rank finds out who failed first
 ANOTHER = "another rank has failed"
@@ -127,7 +128,8 @@ class Watch(Heartbeats):
             self.require_store(now)
             if started != self.traffic.started:
                 since, started = now, self.traffic.started
-            self.asking = now - since >= self.timeout / 2  # if this rank is stuck
+            patience = PATIENCE * self.timeout
+            self.asking = now - since >= patience  # if this rank is stuck
             if not self.asking:
                 heard = {}
                 continue
@@ -135,11 +137,11 @@ class Watch(Heartbeats):
                 ticks, when = heard.get(rank, (-1, now))
                 fresh = sign[0] != ticks or sign[1] != "here"
                 heard[rank] = (sign[0], now) if fresh else (ticks, when)
-            limit = now - self.timeout / 2
+            limit = now - patience
             self.silent = {rank for rank, (_, when) in heard.items() if when < limit}
             # One that runs on this machine may be slow: collectives have a timeout.
             if any(not is_running(*self.seen[rank][5:]) for rank in self.silent):
-                self.end(f"no sign of life from every rank in {self.timeout:g} s")
+                self.end(f"no sign of life from every rank in {patience:g} s")
 
     def heeds_launcher(self) -> bool:
         """Whether this rank must end with the process that started it."""
@@ -148,16 +150,27 @@ class Watch(Heartbeats):
     def require_store(self, now: float) -> None:
         """End this rank if the ranks do not meet, or if the store is gone."""
         waited = 0.0 if self.met else now - self.born
-        gone = set(gone_siblings()) & set(self.members) if waited > TO_START else set()
-        if gone:
-            names = [self.name_of(self.members.index(rank)) for rank in sorted(gone)]
-            self.end(f"{', '.join(names)} ended before the ranks met")
+        if waited > TO_START:
+            self.require_siblings(now)
         if waited > self.timeout:
             self.end(f"the ranks did not meet within {self.timeout:g} s")
         if self.courier and self.store_fault and self.state == "here":
             self.end(f"{store_keeper()} is gone")
         if self.courier and now - self.answered > self.timeout:
             self.end(f"{store_keeper()} does not answer for {self.timeout:g} s")
+
+    def require_siblings(self, now: float) -> None:
+        """End this rank if one beside it has ended or is stopped before they meet."""
+        gone, stopped = siblings_by_fate()
+        fates = ((gone, 0.0, "ended"), (stopped, self.timeout / 2, "was stopped"))
+        for ranks, patience, fate in fates:
+            for rank in sorted(ranks & set(self.members)):
+                since = self.gone_since.setdefault((rank, fate), now)
+                if now - since >= patience:
+                    name = self.name_of(self.members.index(rank))
+                    self.end(f"{name} {fate} before the ranks met")
+        known = {(r, fate) for ranks, _, fate in fates for r in ranks}
+        self.gone_since = {k: t for k, t in self.gone_since.items() if k in known}
 
     # -- the end --------------------------------------------------------------------
 
@@ -240,7 +253,7 @@ class Watch(Heartbeats):
             if self.store.check([key]):
                 continue
             pid = processes.get(self.members[rank])
-            stopped = pid is not None and process_facts(pid)[:1] in (["T"], ["t"])
+            stopped = pid is not None and is_stopped(pid)
             how = "was stopped before it came" if stopped else "never came"
             named.append(f"; {self.name_of(rank)} is lost, it {how}")
             if pid is not None and (stopped or self.heeds_launcher()):

@@ -52,15 +52,20 @@ def siblings() -> dict[int, int]:
     return found
 
 
-def gone_siblings() -> list[int]:
-    """The ranks that torchrun started on this machine, and that have ended."""
+def siblings_by_fate() -> tuple[set[int], set[int]]:
+    """The ranks that torchrun started on this machine: that have ended, are stopped."""
     names = "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
     if not set(names) <= os.environ.keys():
-        return []
+        return set(), set()
     rank, local, count = (int(os.environ[name]) for name in names)
     found = siblings()
     if found.get(rank) != os.getpid():  # no /proc, or started in another way
-        return []
-    return [
-        each for each in range(rank - local, rank - local + count) if each not in found
-    ]
+        return set(), set()
+    ranks = set(range(rank - local, rank - local + count))
+    stopped = {each for each, pid in found.items() if is_stopped(pid)}
+    return ranks - found.keys(), stopped
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process of this machine is stopped (SIGSTOP)."""
+    return process_facts(pid)[:1] in (["T"], ["t"])

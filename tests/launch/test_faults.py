@@ -150,8 +150,11 @@ def run_broken(statement: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     mark = folder / "mark"
     monkeypatch.setattr(driver, "render", lambda *_, **__: broken(statement, mark))
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    with pytest.raises((RunError, CheckError)) as caught:
-        driver.run(PLAN, timeout=TIMEOUT, repetitions=0)
+    for _ in range(3):  # on a busy machine the ranks may not meet in time, and the fault never comes
+        with pytest.raises((RunError, CheckError)) as caught:
+            driver.run(PLAN, timeout=TIMEOUT, repetitions=0)
+        if mark.exists():
+            break
     taken = time.time() - mark.stat().st_mtime
     print(f"{statement} under synth run: over after {taken:.1f} s")
     assert taken < TIMEOUT + SLACK

@@ -1,0 +1,74 @@
+"""Several worlds in one process: ranks that were idle in one make the same groups in the next."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+
+import pytest
+from ranks import free_port, run_forked
+
+WORLDS = [  # the groups that are made in each world, in order
+    [(0, 1, 2), (0, 1)],
+    [(0, 1, 2, 3), (1, 2, 3)],
+    [(2, 3), (0, 1, 2, 3)],
+]
+
+
+def rank_main(rank: int, folder: str, ports: list[int]) -> None:
+    """Be one rank of all worlds; a wait that does not end raises after 30 s."""
+    import torch
+    import torch.distributed as dist
+
+    from synth.runtime.comm.process_groups import ProcessGroups
+
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"}
+    for port, groups in zip(ports, WORLDS, strict=True):
+        os.environ["MASTER_PORT"] = str(port)
+        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=30))
+        made = ProcessGroups()
+        for ranks in groups:
+            if rank in ranks:
+                one = torch.ones(1)
+                dist.all_reduce(one, group=made.of(ranks))
+                assert int(one) == len(ranks)
+        dist.barrier()
+        made.clear()
+        dist.destroy_process_group()
+    Path(folder, f"done-{rank}").touch()
+
+
+@pytest.mark.ranks
+def test_idle_ranks_make_the_same_groups_in_the_next_world(tmp_path: Path) -> None:
+    ports = [free_port() for _ in WORLDS]
+    codes = run_forked(rank_main, [(rank, str(tmp_path), ports) for rank in range(4)], 100)
+    assert codes == [0] * 4
+    assert len(list(tmp_path.glob("done-*"))) == 4
+
+
+def absent_main(rank: int, folder: str, port: int) -> None:
+    """Rank 1 never makes the group that rank 0 makes."""
+    import torch.distributed as dist
+
+    from synth.runtime.comm.process_groups import ProcessGroups
+
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=4))
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        with pytest.raises(
+            RuntimeError, match=r"rank 1 did not come to create the group of the ranks \[0, 1\]"
+        ):
+            ProcessGroups().of((0, 1))
+        Path(folder, "raised").touch()
+        store.set("over", "")
+    else:
+        store.wait(["over"], datetime.timedelta(seconds=60))
+
+
+@pytest.mark.ranks
+def test_a_member_that_does_not_come_is_named(tmp_path: Path) -> None:
+    port = free_port()
+    run_forked(absent_main, [(rank, str(tmp_path), port) for rank in range(2)], 60)
+    assert (tmp_path / "raised").exists()
