@@ -189,11 +189,10 @@ def inject(case: Case, folder: Path, running: list[subprocess.Popen[bytes]], hos
     if case.fault == "parent killed":
         running[0].kill()
     elif case.fault == "link cut":
-        host, end = hosts.enter[1][-1], time.time() + 40  # torchrun has no short timeout to start its ranks
-        while time.time() < end and not all(
-            processes(folder, f"RANK={r}".encode()) for r in range(case.procs)
-        ):
-            time.sleep(0.1)
+        host, end = hosts.enter[1][-1], time.time() + 40
+        marks = [f"RANK={rank}".encode() for rank in range(case.procs)]
+        while time.time() < end and not all(processes(folder, mark) for mark in marks):
+            time.sleep(0.1)  # before, torchrun waits for its own timeouts
         subprocess.run(["ip", "-n", host, "link", "set", "eth0", "down"], check=False)
     elif case.fault in SIGNALS:
         for _ in range(200):  # until the rank has been started
