@@ -22,7 +22,7 @@ from rich.console import Console
 from benchmarks.machine import describe
 from benchmarks.suite.hosts import Hosts, HostsError, add_options, asked
 from benchmarks.suite.kernels import write_whole
-from benchmarks.suite.launch import BenchmarkRequest, MeasuringError, lines, torchrun
+from benchmarks.suite.launch import BenchmarkRequest, MeasuringError, lines, run_module
 from benchmarks.suite.lines import LAYERS, PROCS, QUICK, ROOT, WORKS
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.results import page
@@ -81,7 +81,7 @@ def calibrated(hosts: Hosts, procs: list[int], output: Path, layer: str, console
     pattern = str(folder / f"{layer.replace(' ', '-')}-{{procs}}.yaml")
     for ranks in procs:
         file = pattern.replace("{procs}", str(ranks))
-        torchrun(hosts, ranks, "synth", "calibrate", "-o", file)
+        run_module(hosts, ranks, "synth", "calibrate", "-o", file)
         console.print(Path(file).read_text(), markup=False)
     return pattern
 

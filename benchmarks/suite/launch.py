@@ -1,31 +1,30 @@
-"""One torchrun per host, layer and number of ranks. Its processes measure all lines of that layer."""
+"""The ranks of one layer: their processes measure all lines of it."""
 
 from __future__ import annotations
 
 import json
 import os
 import pickle
-import subprocess
 import sys
-import tempfile
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import synth
-from benchmarks.suite.hosts import HERE, Hosts, HostsError
+from benchmarks.suite.hosts import HERE, PORT, Hosts, address
 from benchmarks.suite.kernels import operations
 from benchmarks.suite.ours import OURS, TUNED
 from benchmarks.suite.rank import Job
 from benchmarks.suite.summary import Line, summarised
+from synth.base.errors import RunError
+from synth.launch.launcher import environment, run_commands
 from synth.launch.run import KEEP_FREED
 from synth.layer.layer import Layer
 from synth.machine.file import load_machine
 from synth.planning.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 1800  # seconds that one torchrun may take
+PATIENCE = 1800  # seconds that the ranks of one layer may take
 
 
 class MeasuringError(Exception):
@@ -85,39 +84,37 @@ def lines(layer: Layer, whole: Path, procs: int, request: BenchmarkRequest, fold
 def measure(job: Job, procs: int, folder: Path, hosts: Hosts) -> dict[str, list[dict[str, Any]]]:
     """Work -> what each rank measured. Raises `MeasuringError`."""
     (folder / "job").write_bytes(pickle.dumps(job))
-    torchrun(hosts, procs, "benchmarks.suite.rank", str(folder / "job"), str(folder))
+    run_module(hosts, procs, "benchmarks.suite.rank", str(folder / "job"), str(folder))
     return {work: json.loads((folder / f"{work}.json").read_text()) for work in job.plans}
 
 
-def torchrun(hosts: Hosts, procs: int, module: str, *argv: str) -> None:
-    """Run a module on ranks that are spread over hosts, one thread each. Raises `MeasuringError`."""
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | KEEP_FREED | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    environment |= dict(hosts.environment)
+def run_module(hosts: Hosts, procs: int, module: str, *argv: str) -> None:
+    """Run a module on ranks that are spread over hosts, one thread each. Raises `MeasuringError`.
+
+    The ranks end with this process, however that ends.
+    """
+    count = len(hosts.enter)
+    if procs % count:
+        raise MeasuringError(f"{procs} ranks on {count} hosts: as many belong on each")
+    local = procs // count
+    command = [sys.executable, "-m", module, *argv]
+    commands = [
+        (
+            [*hosts.enter[rank // local], *command],
+            {"RANK": str(rank), "LOCAL_RANK": str(rank % local), "GROUP_RANK": str(rank // local)},
+        )
+        for rank in range(procs)
+    ]
+    shared = environment(KEEP_FREED) | dict(hosts.environment)
+    shared |= {"WORLD_SIZE": str(procs), "LOCAL_WORLD_SIZE": str(local), "MASTER_ADDR": "127.0.0.1"}
+    shared["PYTHONPATH"] = os.pathsep.join([str(ROOT), shared["PYTHONPATH"]])
+    if count > 1:
+        shared |= {"MASTER_ADDR": address(0), "MASTER_PORT": str(PORT)}
     try:
-        commands = hosts.torchrun(sys.executable, procs)
-    except HostsError as error:
-        raise MeasuringError(str(error)) from error
-    with tempfile.TemporaryFile() as said:
-        running = [
-            subprocess.Popen([*each, "-m", module, *argv], env=environment, stdout=said, stderr=said)
-            for each in commands
-        ]
-        try:
-            end = time.monotonic() + PATIENCE
-            codes = [process.wait(max(0.0, end - time.monotonic())) for process in running]
-        except subprocess.TimeoutExpired as error:
-            raise MeasuringError(f"{module} on {procs} ranks took more than {PATIENCE} s") from error
-        finally:  # torchrun ends its ranks when it is request to end
-            for process in running:
-                process.terminate()
-            for process in running:
-                process.wait()
-        said.seek(0)
-        if any(codes):
-            raise MeasuringError(f"{module} on {procs} ranks failed:\n{_words(said.read().decode())}")
-
-
-def _words(said: str) -> str:
-    """The output of the ranks before the report of torchrun."""
-    return said.partition("torch/distributed/elastic")[0][-3000:]
+        ended = run_commands(commands, shared, PATIENCE)
+    except RunError as error:
+        raise MeasuringError(f"{module} on {procs} ranks: {error}") from error
+    if ended.code:
+        raise MeasuringError(
+            f"{module} on {procs} ranks failed: {ended.last_words()}\n{ended.output[-3000:]}"
+        )

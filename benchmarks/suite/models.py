@@ -29,7 +29,7 @@ from torch import nn
 import synth
 from benchmarks.machine import describe
 from benchmarks.suite.hosts import Hosts, HostsError, add_options, asked
-from benchmarks.suite.launch import ROOT, MeasuringError, torchrun
+from benchmarks.suite.launch import ROOT, MeasuringError, run_module
 from benchmarks.suite.rank import Step, counted, rounds_for, seconds_of, timed
 from benchmarks.suite.summary import Spread, makespans, ratios
 from benchmarks.suite.table import markdown
@@ -168,7 +168,7 @@ def measured(args: argparse.Namespace, hosts: Hosts) -> None:
             with tempfile.TemporaryDirectory() as folder:
                 into = Path(folder, "found")
                 how = ["--seconds", str(args.seconds), "--rounds", *map(str, args.rounds)]
-                torchrun(hosts, procs, "benchmarks.suite.models", name, *how, "--into", str(into))
+                run_module(hosts, procs, "benchmarks.suite.models", name, *how, "--into", str(into))
                 found = rows(name, json.loads(into.read_text()))
             console.print("\n".join(markdown(HEADS, found)), markup=False)
             table_rows += found
