@@ -29,6 +29,7 @@ from synth.runtime.grid.launched_job import (
 from synth.runtime.grid.local_processes import (
     birth,
     end_lost,
+    is_orphan,
     is_running,
     is_stopped,
     siblings,
@@ -120,7 +121,8 @@ class Watch(Heartbeats):
             number = os.read(self.bell, 1)[0] if rung else 0
             if number in self.caught:
                 self.end(f"stopped by {signal.Signals(number).name}")
-            if os.getppid() != self.parent and self.heeds_launcher():
+            gone = os.getppid() != self.parent or is_orphan()
+            if gone and self.heeds_launcher():
                 self.end("its launcher is gone")
             now = time.monotonic()
             if self.failure_at and now - self.failure_at > BLAMING:

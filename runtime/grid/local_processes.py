@@ -36,6 +36,15 @@ def end_lost(host: str, pid: int, began: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def is_orphan() -> bool:
+    """Whether torchrun, which started this process, has ended: init is the parent."""
+    if os.getppid() != 1 or "TORCHELASTIC_RUN_ID" not in os.environ:
+        return False
+    with suppress(OSError), open("/proc/1/cmdline", "rb") as file:
+        return b"torch" not in file.read()  # in a container, init may be torchrun
+    return False
+
+
 def siblings() -> dict[int, int]:
     """Rank -> process, of those that the same launcher started for the same job."""
     parent, found = os.getppid(), dict[int, int]()

@@ -285,3 +285,22 @@ def test_a_rank_that_ends_before_the_ranks_meet_is_named(tmp_path: Path) -> None
         r"rank [023] .*: failed, .*: rank 1 \(b=0 k=1\) ended before the ranks met", outcome.output
     )
     assert time.monotonic() - begin < 40
+
+
+def test_ranks_whose_launcher_ended_while_they_started_end(tmp_path: Path, processes: Processes) -> None:
+    program = tmp_path / "program.py"
+    begun = str(tmp_path / "begun")
+    program.write_text(f"import time\nopen({begun!r}, 'w').close()\ntime.sleep(2)\n" + broken("pass"))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+    launcher = processes.start([*command, str(program)], env=environment, stderr=subprocess.DEVNULL)
+    begin = time.monotonic()
+    while not os.path.exists(begun):
+        assert time.monotonic() - begin < 100
+        time.sleep(0.1)
+    launcher.kill()
+    launcher.wait()
+    killed = time.monotonic()
+    while marked(OWN, processes.mark):  # the timeout is 60 s
+        assert time.monotonic() - killed < 40
+        time.sleep(0.1)
