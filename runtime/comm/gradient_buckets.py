@@ -2,64 +2,57 @@
 
 A weight has one owner, which gets the whole gradient from backward-filter. Biases and
 parameters of gathered layers are replicated, and every copy has a part of the gradient.
-The parts of all layers are packed into flat buckets, one sequence of buckets for each
-set of ranks. A bucket is all-reduced when its last part is there, while the backward
-pass continues. The end of the pass waits for all buckets and adds the sums to `grad`.
+The parts are packed into flat buckets, one sequence of buckets for each set of ranks.
+
+Two autograd nodes stand between the parameters of a bucket and the layers. `StartSums`
+is created just before the first layer that uses the bucket. So its backward runs as
+soon as the last part is there, and starts the all-reduce. `FinishSums` is created at
+the start of the forward pass. So its backward runs after those of all layers, and waits
+for the sums: autograd runs ready nodes in reverse order of creation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 
 BYTES = 25 * 2**20
+LocalTensors = dict[str, torch.Tensor]  # key of a parameter -> its local tensor
 
 
 class Shared(NamedTuple):
-    """A parameter and the ranks that hold a copy of it, by their index."""
+    """A parameter of which several ranks hold a copy.
 
-    parameter: nn.Parameter
+    key: of the model's state. ranks: the indices of the holders. words, dtype: of its
+    local part. step: the first call that uses it.
+    """
+
+    key: str
     ranks: tuple[int, ...]
-
-    @property
-    def words(self) -> int:
-        """Words of its gradient."""
-        return self.parameter.numel()
+    words: int
+    dtype: torch.dtype
+    step: str
 
 
 class Bucket:
-    """Parts of gradients that one message sums over a set of ranks."""
+    """Parameters of which one message sums the gradients over a set of ranks."""
 
     def __init__(self, group: Any) -> None:
-        self.group, self.shared = group, list[Shared]()
-        self.words = 0
-        self.flat: torch.Tensor | None = None
-        self.missing, self.request = set[int](), None
+        self.group, self.shared, self.bytes = group, list[Shared](), 0
+        self.kept: LocalTensors = {}  # parts of passes that did not sum
 
-    def zeros(self, like: torch.Tensor) -> torch.Tensor:
-        """An empty sum of gradients like this one, in float32 for half precision."""
-        return like.new_zeros(self.words, dtype=sum_dtype(like.dtype))
-
-    def used(self) -> bool:
-        """Whether any parameter is trained, or was when gradients arrived."""
-        trained = any(each.parameter.requires_grad for each in self.shared)
-        return trained or self.flat is not None
-
-    def views(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """Each parameter with the part of the bucket that is its gradient."""
-        assert self.flat is not None
-        start = 0
-        for each in self.shared:
-            yield each.parameter, self.flat[start : start + each.words]
-            start += each.words
+    @property
+    def step(self) -> str:
+        """The call before which the bucket is opened: the first that uses it."""
+        return self.shared[-1].step
 
 
 class Buckets:
@@ -68,6 +61,7 @@ class Buckets:
     shared: in the order in which the forward pass uses them.
     process_groups: those of the network.
     size: bytes after which a bucket is full; 0 for a message per parameter.
+    scale: by which sums are multiplied.
 
     Raises `ValueError` for a negative size.
     """
@@ -77,17 +71,17 @@ class Buckets:
         shared: Iterable[Shared],
         process_groups: ProcessGroups,
         size: int = BYTES,
+        scale: float = 1.0,
     ) -> None:
         if size < 0:
             raise ValueError(f"buckets have {size} bytes; give 0 or more")
         self.messages = self.words = 0  # sent so far; words of all buckets sent
-        self.sums, self.unfinished, self.next = True, False, 0
-        self.task = -1
+        self.sums, self.scale = True, scale
         wanted = [each for each in shared if len(each.ranks) > 1]
         self.buckets = _packed(wanted[::-1], process_groups, size)
-        for number, bucket in enumerate(self.buckets):
-            for index, each in enumerate(bucket.shared):
-                _hook(each.parameter, self._taker(number, index))
+        self.opened: dict[str, list[Bucket]] = {}
+        for bucket in self.buckets:
+            self.opened.setdefault(bucket.step, []).append(bucket)
 
     @contextmanager
     def later(self) -> Iterator[None]:
@@ -98,87 +92,135 @@ class Buckets:
         finally:
             self.sums = before
 
-    def _taker(self, number: int, index: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        bucket = self.buckets[number]
+    def begin(self, tensors: LocalTensors) -> dict[int, Sums]:
+        """At the start of a forward pass: the sums of each bucket by its `id`.
 
-        def take(gradient: torch.Tensor) -> torch.Tensor:
-            self._begin()
-            if bucket.flat is None:
-                bucket.flat = bucket.zeros(gradient)
-            views = list(bucket.views())
-            views[index][1].add_(gradient.reshape(-1))
-            bucket.missing.discard(index)
-            if self.sums:
-                self._send(everything=False)
-            return torch.zeros_like(gradient)  # `_finish` adds the sum
+        tensors: the local parameters, replaced by those that layers may use.
+        """
+        rounds = {}
+        for bucket in self.buckets:
+            keys = [
+                each.key
+                for each in bucket.shared
+                if each.key in tensors and tensors[each.key].requires_grad
+            ]
+            if keys and torch.is_grad_enabled():
+                rounds[id(bucket)] = sums = Sums(self, bucket, keys)
+                sums.through(FinishSums, tensors)
+        return rounds
 
-        return take
+    def open(self, step: str, tensors: LocalTensors, rounds: dict[int, Sums]) -> None:
+        """Just before a call: the buckets that it is the first to use."""
+        for bucket in self.opened.get(step, ()):
+            sums = rounds.get(id(bucket))
+            if sums is not None and not sums.opened:
+                sums.opened = True
+                sums.through(StartSums, tensors)
 
-    def _begin(self) -> None:
-        """Reset the buckets at the first gradient of a backward pass."""
-        task = torch._C._current_graph_task_id()
-        if task == self.task:
+
+class Sums:
+    """The sums of one bucket for the backward passes of one forward pass."""
+
+    def __init__(self, owner: Buckets, bucket: Bucket, keys: Sequence[str]) -> None:
+        self.owner, self.bucket, self.keys = owner, bucket, keys
+        self.flat: torch.Tensor | None = None
+        self.request: Any = None
+        self.like: list[torch.Tensor] = []  # the local parameters
+        self.summed: list[str] = []  # keys of the parts in `flat`
+        self.opened = False
+
+    def through(
+        self, node: type[torch.autograd.Function], tensors: LocalTensors
+    ) -> None:
+        """Pass the parameters through an autograd node."""
+        given = [tensors[key] for key in self.keys]
+        made = node.apply(self, *given)  # type: ignore[no-untyped-call]
+        tensors.update(zip(self.keys, made, strict=True))
+
+    def start(self, parts: Sequence[torch.Tensor | None]) -> None:
+        """Start to sum the parts of this rank, or keep them for a later pass.
+
+        parts: None for a parameter that has no gradient.
+        """
+        named: LocalTensors = {}
+        for key, part in zip(self.keys, parts, strict=True):
+            if part is not None:
+                named[key] = part.to(sum_dtype(part.dtype))
+        kept = self.bucket.kept
+        if not self.owner.sums:
+            for key, part in named.items():
+                kept[key] = kept[key] + part if key in kept else part
             return
-        if self.unfinished:  # the last pass raised: drop its gradients
-            self._drop()
-        self.task, self.next, self.unfinished = task, 0, self.sums
-        for bucket in self.buckets:
-            bucket.missing = {
-                index
-                for index, each in enumerate(bucket.shared)
-                if each.parameter.requires_grad
-            }
-        if self.sums:
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        for key in [key for key in self.keys if key in kept]:
+            more = kept.pop(key)
+            named[key] = named[key] + more if key in named else more
+        self.flat = torch.cat([part.reshape(-1) for part in named.values()])
+        self.summed = list(named)
+        self.owner.messages += 1
+        self.owner.words += len(self.flat)
+        group = self.bucket.group
+        self.request = dist.all_reduce(self.flat, group=group, async_op=True)
 
-    def _send(self, everything: bool) -> None:
-        """All-reduce the complete buckets in their order, the same on all ranks."""
-        while self.next < len(self.buckets):
-            bucket = self.buckets[self.next]
-            if bucket.missing and not everything:
-                return
-            self.next += 1
-            if not bucket.used():
-                continue
-            if bucket.flat is None:  # no rank has a gradient yet
-                first = bucket.shared[0].parameter
-                bucket.flat = bucket.zeros(first.detach())
-            bucket.request = dist.all_reduce(
-                bucket.flat, group=bucket.group, async_op=True
-            )
-            self.messages, self.words = self.messages + 1, self.words + bucket.words
-
-    def _finish(self) -> None:
-        """At the end of a backward pass, wait for all sums and add them to `grad`."""
-        self._send(everything=True)
-        for bucket in self.buckets:
-            if bucket.request is None:  # all its parameters are frozen
-                continue
-            assert bucket.flat is not None
-            bucket.request.wait()
-            bucket.request = None
-            for parameter, total in bucket.views():
-                if parameter.grad is not None:
-                    parameter.grad.add_(total.view_as(parameter))
-            bucket.flat.zero_()
-        self.unfinished = False
-
-    def _drop(self) -> None:
-        for bucket in self.buckets:
-            if bucket.request is not None:
-                bucket.request.wait()
-                bucket.request = None
-            if bucket.flat is not None:
-                bucket.flat.zero_()
+    def finish(self) -> list[torch.Tensor | None]:
+        """The sums; zeros where they are kept for a later pass, None for none."""
+        if self.request is None or self.flat is None:
+            kept = self.bucket.kept
+            like = zip(self.keys, self.like, strict=True)
+            return [torch.zeros_like(e) if k in kept else None for k, e in like]
+        self.request.wait()
+        flat, self.flat, self.request = self.flat, None, None
+        if self.owner.scale != 1:
+            flat *= self.owner.scale
+        given = dict(zip(self.keys, self.like, strict=True))
+        sizes = [given[key].numel() for key in self.summed]
+        parts = dict(zip(self.summed, torch.split(flat, sizes), strict=True))
+        return [
+            parts[key].view(each.shape).to(each.dtype) if key in parts else None
+            for key, each in given.items()
+        ]
 
 
-def _hook(parameter: nn.Parameter, take: Callable[..., torch.Tensor]) -> None:
-    """Register a hook that also works if a frozen parameter is trained later."""
-    if not (parameter.is_floating_point() or parameter.is_complex()):
-        return  # never trained
-    trained = parameter.requires_grad
-    parameter.requires_grad_(True).register_hook(take)  # type: ignore[no-untyped-call]
-    parameter.requires_grad_(trained)
+class StartSums(torch.autograd.Function):
+    """The parameters of a bucket as layers use them."""
+
+    @staticmethod
+    def forward(ctx: Any, sums: Sums, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The same values."""
+        ctx.sums = sums
+        ctx.set_materialize_grads(False)
+        return tuple(each.view_as(each) for each in given)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, *parts: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Start the sums; placeholders stand for them until `FinishSums`."""
+        ctx.sums.start(parts)
+        return None, *(
+            None if part is None else part.new_zeros(()).expand(part.shape)
+            for part in parts
+        )
+
+
+class FinishSums(torch.autograd.Function):
+    """The parameters of a bucket at the start of the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, sums: Sums, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The same values."""
+        ctx.sums = sums
+        ctx.set_materialize_grads(False)
+        sums.like = [each.detach() for each in given]
+        return tuple(each.view_as(each) for each in given)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, *parts: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The sums, waited for here."""
+        return None, *ctx.sums.finish()
 
 
 def _packed(
@@ -188,14 +230,13 @@ def _packed(
     open_: dict[tuple[Any, ...], Bucket] = {}
     buckets = []
     for each in shared:
-        key = each.ranks, each.parameter.dtype, each.parameter.device
-        bucket = open_.get(key)
-        held = 0 if bucket is None else bucket.words
-        if bucket is None or (held + each.words) * each.parameter.itemsize > size:
+        key = each.ranks, each.dtype
+        bucket, more = open_.get(key), each.words * each.dtype.itemsize
+        if bucket is None or bucket.bytes + more > size:
             group = process_groups.of(each.ranks, purpose="gradients")
             bucket = open_[key] = Bucket(group)
             buckets.append(bucket)
         bucket.shared.append(each)
-        bucket.words += each.words
-    places = {id(each.parameter): place for place, each in enumerate(shared)}
-    return sorted(buckets, key=lambda b: places[id(b.shared[-1].parameter)])
+        bucket.bytes += more
+    places = {each.key: place for place, each in enumerate(shared)}
+    return sorted(buckets, key=lambda b: places[b.shared[-1].key])

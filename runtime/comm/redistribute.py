@@ -17,6 +17,10 @@ from synth.runtime.grid.boxes import within
 Count = Callable[[int], None]  # is called with received words
 
 
+def _uncounted(words: int) -> None:
+    """Count nothing."""
+
+
 def redistribute(
     shard: torch.Tensor, source: Layout, target: Layout, count: Count
 ) -> torch.Tensor:
@@ -53,6 +57,23 @@ def _exchanged(
     at, grid = {"rank": ranks.me}, {"rank": ranks.size}
     neighbours = Neighbours(at, peers, grid, count, ranks.group)
     return exchange(values, source.box, target.box, neighbours)
+
+
+def fetch_boxes(
+    values: torch.Tensor, source: Layout, target: Layout, count: Count = _uncounted
+) -> torch.Tensor:
+    """`redistribute` without autograd."""
+    if values.dtype == torch.bool:  # which gloo does not send
+        bits = fetch_boxes(values.view(torch.uint8), source, target, count)
+        return bits.view(torch.bool)
+    return _exchanged(fetch_rows, values, source, target, count)
+
+
+def add_boxes(
+    partial: torch.Tensor, held: Layout, owned: Layout, count: Count = _uncounted
+) -> torch.Tensor:
+    """`sum_to_owners` without autograd."""
+    return _exchanged(return_rows, partial, held, owned, count)
 
 
 class Redistribute(torch.autograd.Function):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 class Allocated(NamedTuple):
@@ -47,7 +48,9 @@ def live_bytes() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of deprecated objects that gc comes across
         for each in gc.get_objects():
-            if issubclass(type(each), torch.Tensor) and each.device.type == "cpu":
+            if not issubclass(type(each), torch.Tensor) or each.device.type != "cpu":
+                continue
+            if not is_traceable_wrapper_subclass(each):  # which has no words itself
                 storage = each.untyped_storage()
                 storages[storage._cdata] = storage.nbytes()
     return sum(storages.values())

@@ -113,9 +113,11 @@ class Watch(Heartbeats):
         """The thread that decides whether this rank must end."""
         since, started = time.monotonic(), -1
         heard: dict[int, tuple[int, float]] = {}  # rank -> its ticks, when they changed
+        bell = select.poll()  # `select.select` takes no file beyond the 1024th
+        bell.register(self.bell, select.POLLIN)
         while self.state == "here":
             self.limit_life()
-            rung, _, _ = select.select([self.bell], [], [], TICK)
+            rung = bell.poll(1000 * TICK)
             if self.state != "here":
                 return
             number = os.read(self.bell, 1)[0] if rung else 0

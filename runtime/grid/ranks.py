@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
@@ -17,6 +17,7 @@ class Ranks:
 
     members: global ranks, ascending. me: the index of this rank among them.
     group: torch's process group of these ranks; None for the default group.
+    agreement: on which they agree before they communicate, if they do; see `require`.
 
     Raises `ValueError` if the members do not ascend.
     """
@@ -24,6 +25,7 @@ class Ranks:
     members: tuple[int, ...]
     me: int
     group: Any = None
+    agreement: Any = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if list(self.members) != sorted(set(self.members)):
@@ -81,6 +83,18 @@ class Ranks:
             for device in group._device_types
         ]
         return float(min(limits))
+
+    def require(self, what: str, values: Any = None) -> None:
+        """Raise `RuntimeError` on all ranks unless all are about to do `what`.
+
+        values: a tensor that must be the same on all; its checksum is compared.
+        """
+        if self.agreement is not None:
+            self.agreement.require(what, values)
+
+    def same(self, what: str, values: Any) -> bool:
+        """Whether all ranks, which are about to do `what`, have the same tensor."""
+        return self.agreement is None or bool(self.agreement.same(what, values))
 
     def from_first(self, value: Any) -> Any:
         """The first member's value, on all members. All must call this.

@@ -16,7 +16,11 @@ from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box, intersect, shape
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
 from synth.runtime.kernels.moments import joined_moments, moments, words_per_row
+from synth.runtime.layers.held import Held, declare
+from synth.runtime.tensor.partition import Partition
 
+COUNTER = "num_batches_tracked"
+STATE = ("weight", "bias", "running_mean", "running_var", COUNTER)
 SMALL = 2**20  # bytes that a rank sends to all others in one all-to-all
 
 
@@ -34,7 +38,6 @@ class BatchNorm(nn.Module):
     running_mean: torch.Tensor | None
     running_var: torch.Tensor | None
     num_batches_tracked: torch.Tensor | None
-    counts: torch.Tensor
 
     def __init__(
         self, plain: Any, layout: Layout, process_groups: ProcessGroups
@@ -45,22 +48,21 @@ class BatchNorm(nn.Module):
         self.span, ranks = _sharing(layout.boxes, layout.ranks.me)
         self.group = process_groups.of(ranks) if len(ranks) > 1 else None
         self.words = math.prod(layout.whole) // layout.whole[1]  # per channel
-        low, high = self.channels
-        # (rank, channel of the span) -> words there; integers, which no `.to` converts
-        counts = torch.tensor([self._counts(layout.boxes[rank]) for rank in ranks])
-        self.register_buffer("counts", counts, persistent=False)
-        for name in ("weight", "bias"):
-            given = getattr(plain, name)
-            own = None if given is None else _part(given, low, high)
-            self.register_parameter(name, own)
-        for name in ("running_mean", "running_var"):
-            given = getattr(plain, name)
-            own = None if given is None else given.detach()[low:high].clone()
-            self.register_buffer(name, own)
-        seen = plain.num_batches_tracked
-        self.register_buffer(
-            "num_batches_tracked", None if seen is None else seen.clone()
-        )
+        # (rank, channel of the span) -> words there
+        self.counts = torch.tensor([self._counts(layout.boxes[rank]) for rank in ranks])
+        self.has = [name for name in STATE if getattr(plain, name) is not None]
+        for name in STATE:
+            declare(self, name, getattr(plain, name))
+
+    def held_tensors(self) -> dict[str, Held]:
+        """Scale, shift, running statistics and the counter of batches."""
+        boxes = [(box[1],) for box in self.layout.boxes]
+        layout = self.layout.with_boxes(self.layout.whole[1:2], boxes)
+        each = Partition(layout)
+        return {
+            name: Held(self, name, each if name != COUNTER else None)
+            for name in self.has
+        }
 
     def _counts(self, box: Box) -> list[int]:
         """How many words of each channel of the span a rank with this box holds."""
@@ -150,30 +152,6 @@ class BatchNorm(nn.Module):
         pairs = (self.running_mean, mean), (self.running_var, unbiased)
         for running, now in pairs:  # half precision is rounded once
             running.copy_(torch.lerp(running.to(now.dtype), now, rate))
-
-    def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """What torch's own layer would save, on every rank."""
-        state = {}
-        for name, own in self.state_dict().items():
-            if own.dim() == 0:
-                state[name] = own
-                continue
-            whole = own.new_zeros(self.layout.whole[1])
-            whole[slice(*self.channels)] = own
-            parts = [torch.empty_like(whole) for _ in self.layout.boxes]
-            dist.all_gather(parts, whole, group=self.layout.ranks.group)
-            for box, part in zip(self.layout.boxes, parts, strict=True):
-                whole[slice(*box[1])] = part[slice(*box[1])]
-            state[name] = whole
-        return state
-
-    def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Copy the own channels of what torch's own layer saved."""
-        own = {
-            name: values if values.dim() == 0 else values[slice(*self.channels)]
-            for name, values in state.items()
-        }
-        self.load_state_dict(own)
 
 
 class Normalize(torch.autograd.Function):
@@ -282,11 +260,6 @@ def gather_small(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:
     else:
         dist.all_gather_into_tensor(rows.view(-1), own.view(-1), group=group)
     return rows
-
-
-def _part(whole: nn.Parameter, low: int, high: int) -> nn.Parameter:
-    own = whole.detach()[low:high].clone()
-    return nn.Parameter(own, requires_grad=whole.requires_grad)
 
 
 def _sharing(boxes: tuple[Box, ...], rank: int) -> tuple[tuple[int, int], list[int]]:

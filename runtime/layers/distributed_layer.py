@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from synth.runtime.comm.gradient_buckets import Shared
 from synth.runtime.comm.prefetch import Prefetch, PrefetchedWeight
 from synth.runtime.grid.boxes import Box, shape
 from synth.runtime.grid.process_grid import (
@@ -62,6 +61,8 @@ class DistributedLayer(nn.Module):
         `FloatingPointError` on every rank then names layer, tensor and ranks.
     context: of the network that the layer is part of; None for one of its own. Layers
         with one context share buffers and process groups.
+    parameters: whether the layer has weight and bias of its own. A network binds those
+        of the user's model instead, and sums the gradient of the bias.
 
     Raises `ValueError` if the program has another protocol or other dimensions, or if
     the number of ranks is not that of the plan.
@@ -77,6 +78,7 @@ class DistributedLayer(nn.Module):
         device: torch.device | str | None = None,
         check_finite: bool = False,
         context: Context | None = None,
+        parameters: bool = True,
     ) -> None:
         super().__init__()
         require_program(program)
@@ -110,20 +112,29 @@ class DistributedLayer(nn.Module):
         self.ker_boxes = boxes_by_rank(program.owned_ker, program.grid, ranks.size)
         # the weight for the next call, with the gather of its slice
         self.prefetched: tuple[torch.Tensor, Prefetch] | None = None
-        self._make_parameters(bias, {"dtype": program.dtype, "device": device})
+        self.has_bias, self.bias_ranks = bias, self._bias_ranks()
+        self.bias_group: Any = None
+        self.weight: nn.Parameter
+        self.bias: nn.Parameter | None
+        self.register_parameter("weight", None)
+        self.register_parameter("bias", None)
+        if parameters:
+            self._make_parameters(bias, {"dtype": program.dtype, "device": device})
 
     def _make_parameters(self, bias: bool, options: dict[str, Any]) -> None:
         weight = torch.empty(shape(self.ker_boxes[self.context.ranks.me]), **options)
         trained = "Ker" in self.program.gradients
         self.weight = nn.Parameter(weight, requires_grad=trained)
-        self.bias: nn.Parameter | None = None
         if bias:
             own = self.channels_of(self.output.mine)
             self.bias = nn.Parameter(torch.empty(shape(own), **options))
-        self.bias_ranks = self._bias_ranks()
         groups = self.context.process_groups
         self.bias_group = groups.of(self.bias_ranks) if bias else None
         self.reset_parameters()
+        self.check_parameters()
+
+    def check_parameters(self) -> None:
+        """Check the next gradients of weight and bias, if asked to check values."""
         if self.check_finite:
             for role, tensor in (("dKer", self.weight), ("dBias", self.bias)):
                 self._check_gradient(tensor, role)
@@ -137,13 +148,6 @@ class DistributedLayer(nn.Module):
         mine = self.channels_of(self.output.mine)
         boxes = enumerate(self.output.boxes)
         return tuple(rank for rank, box in boxes if self.channels_of(box) == mine)
-
-    def release_shared(self) -> list[Shared]:
-        """The replicated parameters, whose gradients the caller sums from now on."""
-        self.bias_group = None
-        if self.bias is None or self.bias.numel() == 0:
-            return []
-        return [Shared(self.bias, self.bias_ranks)]
 
     def reset_parameters(self) -> None:
         """Initial values as in torch's layers: uniform, from the first rank."""
@@ -231,8 +235,10 @@ class DistributedLayer(nn.Module):
             out, program.owned_in(self.at), self.output.mine, windows
         )
 
-    def prefetch(self) -> None:
+    def prefetch(self, own: torch.Tensor | None = None) -> None:
         """Start to gather Ker for the next `forward`, before the layer's turn.
+
+        own: the own shard of Ker; None for the layer's own weight.
 
         The weight must not change in between, so a layer with forward pre-hooks, which
         may change it, prefetches nothing. In the backward pass the sums of dKer are
@@ -242,7 +248,7 @@ class DistributedLayer(nn.Module):
         self.prefetched = None
         if self._forward_pre_hooks:
             return
-        weight, gather = lowered(self.weight), None
+        weight, gather = lowered(self.weight if own is None else own), None
         start = self.program.prefetch_ker
         if start is not None and not self.idle:
             gather = start(weight.detach(), self.at, self.groups, self.context)

@@ -21,6 +21,7 @@ from synth.runtime.comm.redistribute import Count, redistribute, sum_to_owners
 from synth.runtime.grid.boxes import volume
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
 from synth.runtime.kernels.moments import moments, words_per_row
+from synth.runtime.layers.held import Held
 from synth.runtime.layers.replicated_params import ReplicatedParams
 
 
@@ -71,6 +72,10 @@ class GroupNorm(nn.Module):
             )
         return out
 
+    def held_tensors(self) -> dict[str, Held]:
+        """Weight and bias."""
+        return self.affine.held_tensors()
+
     def statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and 1 / standard deviation of each own sample and channel's group.
 
@@ -91,14 +96,6 @@ class GroupNorm(nn.Module):
         group = torch.tensor(self.group, dtype=torch.int64, device=values.device)
         zeros = values.new_zeros(values.shape[0], self.last - self.first)
         return self.sum_over_holders(zeros.index_add(1, group, values))[:, group]
-
-    def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """What torch's own layer would save, on every rank."""
-        return self.affine.full_state_dict()
-
-    def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Copy the own channels of what torch's own layer saved."""
-        self.affine.load_full_state_dict(state)
 
 
 class NormalizeGroups(torch.autograd.Function):
@@ -195,8 +192,9 @@ class LayerNorm(nn.Module):
         variance = self.sum_over_holders(centered.square().sum(-1)) / self.words
         return centered * torch.rsqrt(variance + self.eps).unsqueeze(-1)
 
-    full_state_dict = GroupNorm.full_state_dict
-    load_full_state_dict = GroupNorm.load_full_state_dict
+    def held_tensors(self) -> dict[str, Held]:
+        """Weight and bias."""
+        return self.affine.held_tensors()
 
 
 def affine_params(

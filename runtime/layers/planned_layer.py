@@ -12,7 +12,9 @@ from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, cut, shape, source_rows
 from synth.runtime.kernels.autocast import entered, lowered
 from synth.runtime.layers.distributed_layer import DistributedLayer
+from synth.runtime.layers.held import Held
 from synth.runtime.layers.step import Step, permuted
+from synth.runtime.tensor.partition import Partition
 
 
 class PlannedBoxes(NamedTuple):
@@ -38,6 +40,10 @@ class RedistributedStep(Step):
         result: torch.Tensor = self.step(shard)
         return result
 
+    def held_tensors(self) -> dict[str, Held]:
+        """What the inner step uses."""
+        return self.step.held_tensors()
+
 
 class PlannedLayer(Step):
     """A planned layer, with the redistributions before and after it.
@@ -62,7 +68,8 @@ class PlannedLayer(Step):
         super().__init__()
         self.module, self.count, self.shapes = module, count, dict(shapes)
         dims = len(source.whole)
-        self.channels_last = module.kernel_dims > 0 and len(shapes["weight"]) == 2
+        flat = module.kernel_dims > 0 and len(shapes["weight"]) == 2
+        self.channels_last = flat and not isinstance(self, PlannedLinearOnMap)
         self.to_first = (0, dims - 1, *range(1, dims - 1))
         self.source = permuted(source, self.to_first) if self.channels_last else source
         program = module.program
@@ -102,26 +109,27 @@ class PlannedLayer(Step):
             out = out.reshape(shape(self.layout.mine))
         return out.permute(_inverse(self.to_first)) if self.channels_last else out
 
-    def prefetch(self) -> None:
+    def prefetch(self, weight: torch.Tensor) -> None:
         """Start to gather Ker for the next `forward`; see `DistributedLayer`."""
-        if not self._forward_pre_hooks:
-            with entered(self.autocast):
-                self.module.prefetch()
+        with entered(self.autocast):
+            self.module.prefetch(weight)
 
-    def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """Weight and bias whole, as the user's layer saves them."""
-        state = self.module.full_state_dict()
-        return {n: values.reshape(self.shapes[n]) for n, values in state.items()}
+    def held_tensors(self) -> dict[str, Held]:
+        """Weight and bias, with the shapes that they have in the user's layer.
 
-    def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Copy the own shards of what the user's layer saved."""
-        ones = [1] * self.module.kernel_dims if self.channels_last else []
-        self.module.load_full_state_dict(
-            {
-                n: values.reshape(*values.shape, *ones) if n == "weight" else values
-                for n, values in state.items()
-            }
-        )
+        The bias is replicated over the ranks that own the same channels.
+        """
+        layer, ranks = self.module, self.source.ranks
+        outs, dims = layer.output, layer.kernel_dims
+        kernels = Layout(tuple(layer.program.ker_shape), layer.ker_boxes, ranks)
+        weight = Partition(kernels, self.shapes["weight"])
+        found = {"weight": Held(layer, "weight", weight)}
+        if layer.has_bias:
+            whole = outs.whole[1 : len(outs.whole) - dims]
+            boxes = tuple(map(layer.channels_of, outs.boxes))
+            bias = Partition(Layout(whole, boxes, ranks), self.shapes["bias"])
+            found["bias"] = Held(layer, "bias", bias, layer.bias_ranks)
+        return found
 
     def _merged_input(self) -> Layout | None:
         """The wanted In with one dimension of channels; None if boxes are no runs."""
@@ -160,8 +168,7 @@ class PlannedLinearOnMap(PlannedLayer):
         count: Count,
         shapes: Mapping[str, Sequence[int]],
     ) -> None:
-        whole = tuple(layer.program.ker_shape)
-        super().__init__(layer, source, count, {**shapes, "weight": whole})
+        super().__init__(layer, source, count, shapes)
         self.layout = self.inner.with_boxes(
             self.inner.whole[:2], (box[:2] for box in self.inner.boxes)
         )
@@ -169,16 +176,6 @@ class PlannedLinearOnMap(PlannedLayer):
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """This rank's shard of the features."""
         return super().forward(shard).reshape(shape(self.layout.mine))
-
-    def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """What torch's own linear layer would save, on every rank."""
-        state = super().full_state_dict()
-        return {**state, "weight": state["weight"].flatten(1)}
-
-    def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Copy the own shards of what torch's own linear layer saved."""
-        weight = state["weight"].reshape(tuple(self.shapes["weight"]))
-        super().load_full_state_dict({**state, "weight": weight})
 
 
 # -- channels and groups ---------------------------------------------------------------

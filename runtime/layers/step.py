@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
-from synth.runtime.comm.gradient_buckets import Shared
 from synth.runtime.comm.layout import Layout, broadcast_layout, even, replicated
-from synth.runtime.comm.redistribute import Count, SumGradient, redistribute
+from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, Interval, shape
 from synth.runtime.kernels.autocast import Region, entered
+from synth.runtime.layers.held import Held, held_by
 from synth.runtime.layers.replicated_params import ReplicatedParams
+from synth.runtime.tensor.partition import Partition
 
 
 class Step(nn.Module):
@@ -39,25 +41,9 @@ class Step(nn.Module):
         with entered(self.autocast):
             return call(*shards)  # type: ignore[no-any-return]
 
-    def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """Entry -> what the module that this replaces would save, on every rank."""
-        held: Any = getattr(self, "module", None)
-        if held is None:
-            return {}
-        state: dict[str, torch.Tensor] = (
-            held.full_state_dict()
-            if hasattr(held, "full_state_dict")
-            else held.state_dict()
-        )
-        return state
-
-    def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Copy the own parts of what that module saved."""
-        held: Any = getattr(self, "module", None)
-        if hasattr(held, "load_full_state_dict"):
-            held.load_full_state_dict(state)
-        elif held is not None:
-            held.load_state_dict(state)
+    def held_tensors(self) -> dict[str, Held]:
+        """What the step uses: name in the user's layer -> where it is bound."""
+        return held_by(getattr(self, "module", None))
 
 
 class Elementwise(Step):
@@ -250,17 +236,29 @@ class GatheredStep(Step):
     ) -> None:
         super().__init__()
         self.call, self.layouts, self.count = call, layouts, count
-        self.plain = copy.deepcopy(module)  # the user's module does not change
+        self.plain = None if module is None else empty_copy(module)
         self.module = params if module is None else self.plain
-        self.sums_gradients = True
         self.layout = even(out, layouts[0].ranks)
 
-    def release_shared(self) -> list[Shared]:
-        """The replicated parameters, whose gradients the caller sums from now on."""
-        self.sums_gradients = False
-        params = () if self.plain is None else self.plain.parameters()
-        everyone = tuple(range(self.layout.ranks.size))
-        return [Shared(each, everyone) for each in params]
+    def held_tensors(self) -> dict[str, Held]:
+        """All parameters and buffers, whole on every rank."""
+        if self.plain is None:
+            return super().held_tensors()
+        ranks = self.layout.ranks
+        everyone = tuple(range(ranks.size))
+        found = {}
+        for path, part in self.plain.named_modules():
+            for name, values in part._parameters.items():
+                if values is not None:
+                    each = Partition(replicated(values.shape, ranks))
+                    found[_joined(path, name)] = Held(part, name, each, everyone)
+            for name, buffer in part._buffers.items():
+                if buffer is not None:
+                    floats = buffer.is_floating_point()
+                    place = Partition(replicated(buffer.shape, ranks))
+                    own = place if floats else None
+                    found[_joined(path, name)] = Held(part, name, own)
+        return found
 
     def forward(self, *shards: torch.Tensor) -> torch.Tensor:
         """The own part of the result."""
@@ -271,14 +269,9 @@ class GatheredStep(Step):
             )
             for shard, layout in pairs
         ]
-        if self.plain is not None and not self.sums_gradients:
-            result = self.plain(*whole)
-        elif self.plain is not None:
-            summed = {
-                name: SumGradient.apply(values, self.layout.ranks.group)  # type: ignore[no-untyped-call]
-                for name, values in self.plain.named_parameters()
-            }
-            result = torch.func.functional_call(self.plain, summed, tuple(whole))
+        if self.plain is not None:
+            with bound_flat_weights(self.plain):
+                result = self.plain(*whole)
         else:
             held = self.module
             params = held.all() if isinstance(held, ReplicatedParams) else []
@@ -286,3 +279,32 @@ class GatheredStep(Step):
         mine = tuple(slice(*interval) for interval in self.layout.mine)
         part: torch.Tensor = result[mine].contiguous()
         return part
+
+
+def empty_copy(module: nn.Module) -> nn.Module:
+    """A copy of a module whose parameters and buffers have no values."""
+    memo = {
+        id(values): torch.empty_like(values, device="meta")
+        for values in module.buffers()
+    }
+    for values in module.parameters():
+        empty = torch.empty_like(values, device="meta")
+        memo[id(values)] = nn.Parameter(empty, requires_grad=values.requires_grad)
+    return copy.deepcopy(module, memo)
+
+
+@contextmanager
+def bound_flat_weights(module: nn.Module) -> Iterator[None]:
+    """Let recurrent layers, which list their weights, use those that are bound."""
+    layers = [each for each in module.modules() if isinstance(each, nn.RNNBase)]
+    for each in layers:
+        each._flat_weights = [getattr(each, n) for n in each._flat_weights_names]
+    try:
+        yield
+    finally:
+        for each in layers:
+            each._flat_weights = []
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

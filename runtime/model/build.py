@@ -13,6 +13,7 @@ from synth.runtime.comm.layout import Layout, even, replicated
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.distributed_layer import DistributedLayer
+from synth.runtime.layers.held import Held
 from synth.runtime.layers.planned_layer import (
     PlannedBoxes,
     PlannedLayer,
@@ -23,6 +24,7 @@ from synth.runtime.layers.step import GatheredStep, Step
 from synth.runtime.model.calls import Call, node_shape
 from synth.runtime.model.operators import Kind, Operator, Operators
 from synth.runtime.model.step_choice import choose_step, hold
+from synth.runtime.tensor.partition import Partition
 
 Make = Callable[[str, nn.Module, tuple[int, ...], Context], DistributedLayer | None]
 # what keeps the shape of its input and computes it where it lies
@@ -42,8 +44,9 @@ class Builder:
 
     steps: node -> its step. calls: (node, the nodes that it reads), in order.
     layouts: node -> the layout of its result. detached: nodes without gradients.
-    owners: module of the model -> its node. entries: key of the model's state ->
-    (node, key of the step's state). modes: mode -> why it cannot be entered.
+    owners: module of the model -> its first node. held: node -> (key in the model's
+    state, where the step uses it). partitions: key -> who holds which words, None for a
+    counter. modes: mode -> why it cannot be entered.
     regions: mode -> node -> the checkpoints that it is in, the outermost first.
     """
 
@@ -66,13 +69,13 @@ class Builder:
         }
         self.operators = Operators(graph, self.modules, tensors)
         self.ready: dict[str, DistributedLayer | None] = {}
-        self.replicas: dict[str, nn.Module] = {}  # of modules that are called again
         self.steps: dict[str, Step] = {}
         self.calls: list[tuple[str, tuple[str, ...]]] = []
         self.layouts: dict[str, Layout] = {}
         self.detached: set[str] = set()
         self.owners: dict[str, str] = {}
-        self.entries: dict[str, tuple[str, str]] = {}
+        self.held: dict[str, list[tuple[str, Held]]] = {}
+        self.partitions: dict[str, Partition | None] = {}
         self.modes: dict[bool, str] = {}
         self.regions: dict[bool | None, dict[str, tuple[int, ...]]] = {}
         self.input = self.output = ""
@@ -94,7 +97,9 @@ class Builder:
         call = self.operators.call(node)
         operator = self.operators.operator(call)
         layouts = {each: self.layouts[each.name] for each in call.inputs}
-        step = self._step(call, operator, layouts).to(self.device)
+        step = self._step(call, operator, layouts)
+        if not isinstance(step, GatheredStep):  # which has no tensors
+            step.to(self.device)
         self._set_mode(step, node)
         self.steps[node.name] = step
         step.autocast = node.meta.get("autocast", ())
@@ -104,14 +109,24 @@ class Builder:
             self.regions.setdefault(mode, {})[node.name] = region
         self.calls.append((node.name, tuple(each.name for each in call.inputs)))
         self.layouts[node.name] = step.layout
-        keys = {name: call.state_key(name) for name, _ in call.parameters.values()}
+        self._add_held(call, step)
         if call.module is not None:
-            name = str(node.target)
-            prefix = f"{name}." if name else ""
-            keys = {f"{prefix}{each}": each for each in call.module.state_dict()}
-            self.owners.setdefault(name, node.name)
-        for key, own in keys.items():
-            self.entries.setdefault(key, (node.name, own))
+            self.owners.setdefault(str(node.target), node.name)
+
+    def _add_held(self, call: Call, step: Step) -> None:
+        """The keys by which the user's model knows what a step uses."""
+        keys = {call.state_key(name): name for name, _ in call.parameters.values()}
+        prefix = f"{call.node.target}." if call.module and call.node.target else ""
+        self.held[call.node.name] = found = []
+        for own, held in step.held_tensors().items():
+            key = keys.get(own, f"{prefix}{own}")
+            found.append((key, held))
+            first = self.partitions.setdefault(key, held.partition)
+            if first != held.partition:
+                raise ValueError(
+                    f"{key} is used by two calls that hold other words of it:"
+                    f" {held.partition} and {first}; give each call its own"
+                )
 
     def _step(
         self, call: Call, operator: Operator, layouts: Mapping[fx.Node, Layout]
@@ -148,15 +163,10 @@ class Builder:
             return None
         del self.ready[str(call.node.target)]
         given = dict(call.module.named_parameters())
-        values = {n: p.detach() for n, p in given.items()}
-        shapes = {name: each.shape for name, each in values.items()}
+        shapes = {name: each.shape for name, each in given.items()}
         flat = len(source.whole) > 2 and len(call.out) == 2
         kind = PlannedLinearOnMap if flat else PlannedLayer
-        step = kind(made, source, self._counter(call.name), shapes)
-        step.load_full_state_dict(values)
-        for each, parameter in given.items():
-            getattr(made, each).requires_grad_(parameter.requires_grad)
-        return step
+        return kind(made, source, self._counter(call.name), shapes)
 
     def _made(self, call: Call, whole: tuple[int, ...]) -> DistributedLayer | None:
         """The distributed layer of a call, made once."""
@@ -200,10 +210,7 @@ class Builder:
             print(f"{name}: gathered, every rank computes it", file=sys.stderr)
         inputs, count = list(layouts.values()), self._counter(call.name)
         if call.module is not None:
-            step = GatheredStep(_unused, inputs, call.out, count, module=call.module)
-            assert step.plain is not None
-            step.plain = step.module = self.replicas.setdefault(name, step.plain)
-            return step
+            return GatheredStep(_unused, inputs, call.out, count, module=call.module)
         ranks, given = self.context.ranks, call.parameters.values()
         whole = {name: replicated(values.shape, ranks) for name, values in given}
         held = hold(call, whole, count)

@@ -1,34 +1,53 @@
-"""A traced model on shards: a step for each call of its graph."""
+"""A traced model on several ranks, with the names of the user's model."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import fx, nn
+from torch.distributed.tensor import DTensor
 
+from synth.runtime.comm.agreement import Agreement
 from synth.runtime.comm.gradient_buckets import BYTES, Buckets
+from synth.runtime.comm.layout import replicated
 from synth.runtime.comm.process_groups import ProcessGroups
-from synth.runtime.comm.redistribute import GatherWhole
-from synth.runtime.grid.boxes import Box, shape
+from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.grid.scatter_gather import shard_of
 from synth.runtime.kernels.autotune import default_tuner
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.distributed_layer import DistributedLayer
-from synth.runtime.layers.finite_check import check_gradient, require_finite
-from synth.runtime.layers.planned_layer import PlannedBoxes, PlannedLayer
+from synth.runtime.layers.held import local_part
+from synth.runtime.layers.planned_layer import PlannedBoxes
+from synth.runtime.layers.step import GatheredStep, Step
 from synth.runtime.model.build import Builder, Make
-from synth.runtime.model.execute import execute, schedule
-from synth.runtime.model.state_dict import load_whole, whole_state
+from synth.runtime.model.execute import schedule
+from synth.runtime.model.state_dict import check_state, wholes
+from synth.runtime.model.step_graph import (
+    StepGraph,
+    prefetched_before,
+    shared_parameters,
+)
 from synth.runtime.model.trace import traced
+from synth.runtime.tensor import dtensor
+from synth.runtime.tensor.boundary import FromLocal
+from synth.runtime.tensor.partition import Partition
+from synth.runtime.tensor.partitioned import PartitionedTensor
+
+BOX = tuple[tuple[Box, ...], tuple[Box, ...]]  # of all ranks, before and after a call
 
 
 class Network(nn.Module):
-    """A model whose activations are shards; see `synth.parallelize`.
+    """A model on several ranks; see `synth.parallelize`.
+
+    It has the modules, parameters and buffers of the user's model, under their names.
+    Their tensors are global, and each rank holds a part. `forward` takes a whole batch,
+    the same on all ranks, or one that is partitioned, and gives a partitioned output.
 
     model: the user's, alike on all ranks (the first rank's values are taken).
     make: the planned layer for a name, a module and its input's shape, None for none.
@@ -38,10 +57,12 @@ class Network(nn.Module):
     bucket_bytes: of gradients that are summed in one message; see `Buckets`.
     ahead: layers of which Ker is on its way while one computes; its sums of dKer then
         travel while the gradients of as many are computed.
-    ranks: those that run it; None for all ranks of the job. Only they make and call it.
     check_finite: check for NaN and infinity in what every step makes and in every
         gradient; all ranks then raise `FloatingPointError` with layer and ranks.
+    ranks: those that run it; None for all ranks of the job. Only they make and call it.
     """
+
+    program: StepGraph
 
     def __init__(
         self,
@@ -51,7 +72,7 @@ class Network(nn.Module):
         dtype: torch.dtype = torch.float32,
         refuse: bool = False,
         graph: fx.Graph | None = None,
-        places: Mapping[str, tuple[tuple[Box, ...], tuple[Box, ...]]] | None = None,
+        places: Mapping[str, BOX] | None = None,
         bucket_bytes: int = BYTES,
         check_finite: bool = False,
         ahead: int = 1,
@@ -59,159 +80,328 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         self.training = model.training
-        self.context = Context(
-            tuner=default_tuner(), process_groups=ProcessGroups(ranks)
+        context = Context(
+            tuner=default_tuner(), process_groups=_groups(ranks or Ranks.world())
         )
-        self.ranks = self.context.ranks
-        self.traffic = self.context.traffic  # of redistributions
-        self.dtype, self.check_finite = dtype, check_finite
+        ranks = context.ranks
         for values in (*model.parameters(), *model.buffers()):
-            dist.broadcast(
-                values.detach(), src=self.ranks.members[0], group=self.ranks.group
-            )
+            first = ranks.members[0]
+            dist.broadcast(values.detach(), src=first, group=ranks.group)
         graph = graph or traced(model, whole, dtype)
         placed = {name: PlannedBoxes(*boxes) for name, boxes in (places or {}).items()}
-        made = Builder(model, graph, make, self.context, placed, refuse)
-        self.steps = nn.ModuleDict(made.steps)
-        self.calls, self.layouts = made.calls, made.layouts
-        self.detached, self.modes = made.detached, made.modes
-        self.owners, self.entries = made.owners, made.entries
-        self.input, self.output = made.input, made.output
-        self.schedules = {  # by mode; None: without gradients
-            mode: schedule(self.calls, [self.output], made.regions.get(mode))
-            for mode in (None, False, True)
-        }
-        self.saved = {  # what the model saves: values that no step has, else shapes
-            key: values.detach().clone() if key not in self.entries else values.shape
-            for key, values in model.state_dict().items()
-        }
-        self.names = {step: name for name, step in self.owners.items()}
-        self.brings = self._brings(ahead)
-        if check_finite:  # before buckets take the gradients
-            self._watch_parameters()
-        holders: list[Any] = [m for m in self.modules() if hasattr(m, "release_shared")]
-        shared = [each for holder in holders for each in holder.release_shared()]
-        once = {id(each.parameter): each for each in shared}  # replicas have two steps
-        self.buckets = Buckets(once.values(), self.context.process_groups, bucket_bytes)
+        made = Builder(model, graph, make, context, placed, refuse)
+        order = [name for name, _ in made.calls]
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        shared = shared_parameters(made.held, order, tensors)
+        self.program = StepGraph(
+            context,
+            made.steps,
+            made.calls,
+            {  # by mode; None: without gradients
+                mode: schedule(made.calls, [made.output], made.regions.get(mode))
+                for mode in (None, False, True)
+            },
+            made.layouts,
+            made.detached,
+            made.held,
+            made.partitions,
+            {step: name for name, step in made.owners.items()},
+            made.modes,
+            prefetched_before(made.steps, order, ahead),
+            Buckets(shared, context.process_groups, bucket_bytes),
+            made.input,
+            made.output,
+            dtype,
+            check_finite,
+        )
+        self._take(model, made.partitions, ranks)
+        targets = {node.name: str(node.target) for node in graph.nodes}
+        modules = {n.name for n in graph.nodes if n.op == "call_module"}
+        self._targets = {name: targets[name] for name in order if name in modules}
+        free = [name for name in order if name not in modules]
+        self._free_modes = {name: made.steps[name].training for name in free}
+        self._connect()
+        self._traced_modes = {m: m.training for m in self.modules() if m is not self}
 
-    def _brings(self, ahead: int) -> dict[str, list[tuple[str, PlannedLayer]]]:
-        """Step -> the planned layers of which Ker is brought before it computes."""
-        planned = [s for s, _ in self.calls if isinstance(self.steps[s], PlannedLayer)]
-        brings = dict[str, list[tuple[str, PlannedLayer]]]()
-        for place, step in enumerate(planned if ahead else []):
-            before = planned[max(0, place - ahead)]
-            layer: Any = self.steps[step]
-            brings.setdefault(before, []).append((step, layer))
-        return brings
+    # -- the user's modules ---------------------------------------------------------
+
+    def _take(
+        self,
+        model: nn.Module,
+        partitions: Mapping[str, Partition | None],
+        ranks: Ranks,
+    ) -> None:
+        """Copy the modules of a model, with partitioned parameters and buffers."""
+        memo: dict[int, Any] = {}
+        for key, values in (*model.named_parameters(), *model.named_buffers()):
+            everywhere = Partition(replicated(values.shape, ranks))
+            place = partitions.get(key, everywhere)
+            if isinstance(values, nn.Parameter):
+                local = (place or everywhere).cut(values.detach()).clone()
+                part = PartitionedTensor(local.contiguous(), place or everywhere)
+                memo[id(values)] = nn.Parameter(part, values.requires_grad)
+            elif place is None or not values.is_floating_point():
+                memo[id(values)] = values.detach().clone()
+            else:
+                local = place.cut(values.detach()).clone().contiguous()
+                memo[id(values)] = PartitionedTensor(local, place)
+        taken = copy.deepcopy(model, memo)
+        for kind in ("_modules", "_parameters", "_buffers"):
+            getattr(self, kind).update(getattr(taken, kind))
+        self._non_persistent_buffers_set |= taken._non_persistent_buffers_set
+
+    def _connect(self) -> None:
+        """Find the module and the name of every tensor that steps use."""
+        modules = dict(self.named_modules(remove_duplicate=False))
+        self._places = {
+            key: (modules[key.rpartition(".")[0]], key.rpartition(".")[2])
+            for held in self.program.held.values()
+            for key, _ in held
+        }
+        pairs = self._targets.items()
+        self._owners = [(self.program.steps[s], modules[name]) for s, name in pairs]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Network:
+        """A copy of parameters and buffers that computes with the same steps."""
+        made = Network.__new__(Network)
+        memo[id(self)] = made
+        nn.Module.__init__(made)
+        own = ("program", "_places", "_owners", "_traced_modes")
+        for name, value in self.__dict__.items():
+            if name not in own:
+                made.__dict__[name] = copy.deepcopy(value, memo)
+        made.program = self.program
+        made._connect()
+        modes = self._traced_modes.items()
+        made._traced_modes = {memo[id(m)]: mode for m, mode in modes if id(m) in memo}
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise NotImplementedError(
+            "a file would hold one rank's part of the network; save"
+            " net.full_state_dict(), or net.state_dict() with"
+            " torch.distributed.checkpoint"
+        )
+
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> NoReturn:
+        raise ValueError(
+            "a network of synth.parallelize sums its gradients itself; do not wrap it"
+            " in DistributedDataParallel (accelerate: do not prepare() it)"
+        )
 
     # -- use ------------------------------------------------------------------------
 
-    def forward(self, shard: torch.Tensor) -> torch.Tensor:
-        """This rank's shard of the output, from its shard of the input."""
-        if shard.shape != shape(self.layouts[self.input].mine):
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """The partitioned output for a batch.
+
+        batch: the whole, the same on all ranks, a partitioned tensor, a DTensor, or
+            this rank's part with the shape of its box.
+
+        Raises `ValueError` for a batch of another shape or on other ranks, and
+        `RuntimeError` on all ranks if they call other things or give other batches.
+        """
+        program = self.program
+        self._require_as_traced()
+        program.forwards += 1
+        shard = self._entered(batch, f"forward pass {program.forwards}")
+        self._set_modes()
+        tensors = {
+            key: self._local(key, getattr(module, name))
+            for key, (module, name) in self._places.items()
+        }
+        made = program.run(shard, tensors, self.training)
+        what = f"backward pass of forward pass {program.forwards}"
+        place = Partition(program.layouts[program.output])
+        out: torch.Tensor = FromLocal.apply(made, place, what)  # type: ignore[no-untyped-call]
+        return out
+
+    def _entered(self, batch: torch.Tensor, what: str) -> torch.Tensor:
+        """This rank's part of a batch, in the layout of the input."""
+        ranks, place = self.program.ranks, self.input_partition
+        if isinstance(batch, DTensor):
+            place_of = dtensor.partition_of(batch, ranks)
+            batch = PartitionedTensor.from_local(batch.to_local(), place_of)
+        if isinstance(batch, PartitionedTensor) and batch.shape == place.shape:
+            ranks.require(what)
+            moved: Any = batch.redistribute(place)
+            return local_part(moved)
+        if batch.shape == place.shape and not isinstance(batch, PartitionedTensor):
+            ranks.require(what, batch)
+            if batch.requires_grad and torch.is_grad_enabled():
+                return local_part(PartitionedTensor.from_whole(batch, place))
+            return place.cut(batch).contiguous()
+        if batch.shape == place.local_shape:
+            if ranks.same(what, batch) and batch.detach().any():
+                raise ValueError(
+                    f"all ranks were given the same batch of {tuple(batch.shape)}, but"
+                    f" the network is planned for {tuple(place.shape)}; give the whole"
+                    " batch, or on each rank its own part"
+                )
+            return batch
+        raise ValueError(
+            f"rank {ranks.rank} was given a batch of {tuple(batch.shape)}, but the"
+            f" network is planned for {tuple(place.shape)}, of which this rank holds"
+            f" {place.local_shape}; give the whole batch or `scatter(batch)`"
+        )
+
+    @property
+    def ranks(self) -> Ranks:
+        """The ranks that run the network."""
+        return self.program.ranks
+
+    @property
+    def input_partition(self) -> Partition:
+        """Which words of the input each rank reads."""
+        return Partition(self.program.layouts[self.program.input])
+
+    @property
+    def output_partition(self) -> Partition:
+        """Which words of the output each rank computes."""
+        return Partition(self.program.layouts[self.program.output])
+
+    def _local(self, key: str, values: torch.Tensor) -> torch.Tensor:
+        """The local part of a parameter or buffer, as the steps use it."""
+        place = self.program.partitions[key]
+        if place is None:
+            return values
+        if not isinstance(values, PartitionedTensor) or values._partition != place:
+            found = getattr(values, "_partition", f"a plain {tuple(values.shape)}")
             raise ValueError(
-                f"rank {self.ranks.rank} owns an input of"
-                f" {shape(self.layouts[self.input].mine)}, but was given"
-                f" {tuple(shard.shape)}; `scatter(batch)` cuts it"
+                f"{key} was replaced: it is {found}, but the network holds {place};"
+                " change it in place, as by copy_"
             )
-        self.context.wait_pending()  # what a step that broke off left on its way
-        grads = torch.is_grad_enabled()
+        return local_part(values)
 
-        def run(
-            step: str, given: list[torch.Tensor], again: frozenset[str] | None
-        ) -> torch.Tensor:
-            for name, later in self.brings.get(step, ()):
-                if again is None or name in again:
-                    later.prefetch()
-            with torch.set_grad_enabled(grads and step not in self.detached):
-                return self._looked(step, self.steps[step](*given))
+    def _require_as_traced(self) -> None:
+        """Raise `ValueError` for modules with hooks, or with another mode's forward."""
+        for module in self.modules():
+            if module is self:
+                continue
+            if module._forward_hooks or module._forward_pre_hooks:
+                _refuse_hooks(self, module)
+            if module._backward_hooks or module._backward_pre_hooks:
+                _refuse_hooks(self, module)
+            mode = module.training
+            changed = self._traced_modes.get(module, mode) != mode
+            if changed and mode != self.training and mode in self.program.modes:
+                raise ValueError(self.program.modes[mode])
 
-        values = {self.input: self._looked(self.input, shard)}
-        scheduled = self.schedules[self.training if grads else None]
-        execute(scheduled, values, run, dict(self.steps.named_children()))
-        return values[self.output]
+    def _set_modes(self) -> None:
+        """Let the steps train or evaluate as the modules do."""
+        for step, module in self._owners:
+            _set_mode(step, module)
+        for name, mode in self._free_modes.items():
+            if self.program.steps[name].training != mode:
+                self.program.steps[name].train(mode)
 
     def train(self, mode: bool = True) -> Network:
-        """Put all steps into training or evaluation.
+        """Put all modules into training or evaluation.
 
         Raises `ValueError` where the model's forward then does otherwise.
         """
-        if mode in self.modes:
-            raise ValueError(self.modes[mode])
+        if mode in self.program.modes:
+            raise ValueError(self.program.modes[mode])
         super().train(mode)
+        self._free_modes = dict.fromkeys(self._free_modes, mode)
         return self
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Backward passes in here add up; the next one outside sums them over ranks.
 
-        For batches that are given in parts. It is the sums of shared parameters that
-        wait; weights have one owner and their gradients are complete at once.
+        For batches that are given in parts. It is the sums of replicated parameters
+        that wait; weights have one owner and their gradients are complete at once.
         """
-        return self.buckets.later()
-
-    def _looked(self, step: str, values: torch.Tensor) -> torch.Tensor:
-        """What a step made, looked at with its gradient to come where that is asked."""
-        if self.check_finite:
-            name = self.names.get(step, step)
-            require_finite(f"{name}: Out", values, _nowhere, self.ranks)
-            check_gradient(f"{name}: dOut", values, _nowhere, self.ranks)
-        return values
-
-    def _watch_parameters(self) -> None:
-        """Look at the gradients of what is not planned; planned layers do so."""
-        for key, step in self.steps.items():
-            if not isinstance(step, PlannedLayer):
-                for name, parameter in step.named_parameters():
-                    what = f"{self.names.get(key, key)}: d{name.rpartition('.')[2]}"
-                    check_gradient(what, parameter, _nowhere, self.ranks)
+        return self.program.buckets.later()
 
     def scatter(self, batch: torch.Tensor, like: str | None = None) -> torch.Tensor:
-        """This rank's shard of a whole batch, or of whole targets like the output.
+        """A whole batch, or whole targets, partitioned as the input or the output.
 
         like: "input" or "output", where the two have one shape but other owners.
         """
-        sides = {"input": self.layouts[self.input], "output": self.layouts[self.output]}
+        sides = {"input": self.input_partition, "output": self.output_partition}
         if like is not None and like not in sides:
             raise ValueError(f"a batch is like input or output, not like {like!r}")
         wanted = sides if like is None else {like: sides[like]}
-        fits = [lies for lies in wanted.values() if lies.whole == batch.shape]
+        fits = [place for place in wanted.values() if place.shape == batch.shape]
         if not fits:
-            shapes = " nor ".join(f"{s} of {wanted[s].whole}" for s in wanted)
+            shapes = " nor ".join(f"{s} of {tuple(wanted[s].shape)}" for s in wanted)
             raise ValueError(f"a batch of {tuple(batch.shape)} is no {shapes}")
-        if fits[0].boxes != fits[-1].boxes:
+        if fits[0] != fits[-1]:
             raise ValueError(
                 f"a batch of {tuple(batch.shape)} may be input or output, which lie"
                 " differently; add like='input' or like='output'"
             )
-        return shard_of(batch, fits[0].mine)
+        return PartitionedTensor.from_whole(batch, fits[0])
 
-    def gather(self, shard: torch.Tensor) -> torch.Tensor:
-        """The whole output on every rank, from the shards of all.
+    def gather(self, output: torch.Tensor) -> torch.Tensor:
+        """The whole output on every rank: its `full_tensor()`.
 
         Compute the loss from it alike on every rank: its gradient is taken once.
         """
-        count = self.traffic.counter("move", 0, self.output)
-        whole: torch.Tensor = GatherWhole.apply(shard, self.layouts[self.output], count)  # type: ignore[no-untyped-call]
+        if not isinstance(output, PartitionedTensor):
+            output = PartitionedTensor.from_local(output, self.output_partition)
+        whole: torch.Tensor = output.full_tensor()  # type: ignore[attr-defined]
         return whole
 
     def received(self) -> int:
         """Words that this rank received, between layers and in them."""
-        layers = (m for m in self.modules() if isinstance(m, DistributedLayer))
+        modules = self.program.modules()
+        layers = (m for m in modules if isinstance(m, DistributedLayer))
         inside = sum(layer.traffic.received()["total"] for layer in layers)
-        return inside + sum(self.traffic.steps.values())
+        return inside + sum(self.program.context.traffic.steps.values())
+
+    # -- state ----------------------------------------------------------------------
 
     def full_state_dict(self) -> dict[str, torch.Tensor]:
-        """What the user's model would save, on every rank."""
-        return whole_state(self.steps, self.entries, self.saved)
+        """What the user's model would save, whole on every rank."""
+        return wholes(self.state_dict())
 
-    def load_full_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Copy the own shards of what the user's model saved.
+    def load_full_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Copy the own words of what the user's model saved.
 
         Raises `ValueError` with the first key that differs from the model's.
         """
-        load_whole(state, self.steps, self.entries, self.saved)
+        self.load_state_dict(state)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Copy whole or partitioned values, of any plan, into parameters and buffers.
+
+        Raises `ValueError` with the first key or shape that differs from the model's;
+        then nothing is loaded.
+        """
+        if assign:
+            raise ValueError(
+                "assign=True would replace partitioned parameters; load without it"
+            )
+        state = check_state(state_dict, self.state_dict(), strict)
+        return super().load_state_dict(state, strict)
 
 
-def _nowhere(index: int) -> str:
-    """A rank's place on the grid, where there is none."""
-    return ""
+def _groups(ranks: Ranks) -> ProcessGroups:
+    """The process groups of a network, whose ranks agree before they communicate."""
+    if ranks.agreement is not None:
+        return ProcessGroups(ranks)
+    everyone = range(ranks.size)
+    group = ProcessGroups(ranks).of(everyone, purpose="agreement")
+    agreement = Agreement(ranks.members, group)
+    return ProcessGroups(replace(ranks, agreement=agreement))
+
+
+def _set_mode(step: Step, module: nn.Module) -> None:
+    if isinstance(step, GatheredStep) and step.plain is not None:
+        pairs = zip(step.plain.modules(), module.modules(), strict=True)
+        for plain, own in pairs:
+            plain.training = own.training
+    elif step.training != module.training:
+        step.train(module.training)
+
+
+def _refuse_hooks(network: nn.Module, module: nn.Module) -> NoReturn:
+    name = next(name for name, each in network.named_modules() if each is module)
+    raise ValueError(
+        f"{name} has hooks, which the ranks do not call, because they compute parts of"
+        " its output; remove them, or hook the network itself"
+    )

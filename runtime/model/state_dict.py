@@ -1,4 +1,4 @@
-"""Gathers the state of a whole model from its steps, and loads it into them."""
+"""The state of a network: whole values, and checks before anything is loaded."""
 
 from __future__ import annotations
 
@@ -6,56 +6,38 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch.distributed.tensor import DTensor
 
-Entries = Mapping[str, tuple[str, str]]  # key of the model's state -> step, its key
-Saved = dict[str, Any]  # key -> shape, or the value where no step has it
-
-
-def whole_state(
-    steps: nn.ModuleDict, entries: Entries, saved: Saved
-) -> dict[str, torch.Tensor]:
-    """Key -> values in the order of the model, the whole state on every rank."""
-    held: dict[str, Any] = {}
-    for step in dict.fromkeys(step for step, _ in entries.values()):
-        of: Any = steps[step]
-        held[step] = of.full_state_dict()
-    state = {}
-    for key, value in saved.items():
-        step, entry = entries.get(key, ("", ""))
-        state[key] = held[step][entry] if step else value
-    return state
+from synth.runtime.tensor.partitioned import PartitionedTensor
 
 
-def load_whole(
-    state: Mapping[str, torch.Tensor],
-    steps: nn.ModuleDict,
-    entries: Entries,
-    saved: Saved,
-) -> None:
-    """Load its part into every step.
+def wholes(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Key -> the whole value, on every rank."""
+    return {
+        key: value.full_tensor()
+        if isinstance(value, PartitionedTensor)
+        else value.clone()
+        if isinstance(value, torch.Tensor)
+        else value
+        for key, value in state.items()
+    }
 
-    Raises `ValueError` for the state of another model.
+
+def check_state(
+    state: Mapping[str, Any], own: Mapping[str, Any], strict: bool = True
+) -> dict[str, Any]:
+    """The state to load, with DTensors as partitioned tensors.
+
+    Raises `ValueError` with the first key or shape that differs from the model's.
     """
-    check_state(state, saved)
-    parts: dict[str, dict[str, torch.Tensor]] = {}
-    for key, values in state.items():
-        if key in entries:
-            step, entry = entries[key]
-            parts.setdefault(step, {})[entry] = values
-        else:
-            saved[key] = values.detach().clone()
-    for step, part in parts.items():
-        of: Any = steps[step]
-        of.load_full_state_dict(part)
-
-
-def check_state(state: Mapping[str, torch.Tensor], saved: Saved) -> None:
-    """Raise `ValueError` with the first key that differs from the model's."""
-    for key, value in saved.items():
-        mine = _shape(value)
+    for key, value in own.items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        mine = tuple(value.shape)
         if key not in state:
-            have = next((each for each in state if each not in saved), None)
+            if not strict:
+                continue
+            have = next((each for each in state if each not in own), None)
             told = "" if have is None else f" but has {have}"
             raise ValueError(
                 f"the state is not of this model: it lacks {key} of shape {mine}{told};"
@@ -76,13 +58,25 @@ def check_state(state: Mapping[str, torch.Tensor], saved: Saved) -> None:
                 f" {tuple(state[key].shape)}, the model's {mine};"
                 " load what the same model saved"
             )
-    extra = next((key for key in state if key not in saved), None)
-    if extra is not None:
+    extra = next((key for key in state if key not in own), None)
+    if extra is not None and strict:
         raise ValueError(
             f"the state is not of this model: it has {extra}, which the model lacks;"
             " load what the same model saved"
         )
+    return {key: _partitioned(key, value, own.get(key)) for key, value in state.items()}
 
 
-def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(value.shape if isinstance(value, torch.Tensor) else value)
+def _partitioned(key: str, value: Any, own: Any) -> Any:
+    """A value that can be copied. Raises `ValueError` where it lies on other ranks."""
+    if isinstance(value, DTensor):  # without gradients, as states are
+        value = PartitionedTensor.from_dtensor(value)
+    if isinstance(value, PartitionedTensor) and isinstance(own, PartitionedTensor):
+        theirs, mine = value.partition.ranks.members, own.partition.ranks.members
+        if theirs != mine:
+            raise ValueError(
+                f"{key} of the state lies on ranks {list(theirs)}, the model's on"
+                f" {list(mine)}; load with torch.distributed.checkpoint, or"
+                " full_state_dict() of the other network"
+            )
+    return value

@@ -188,8 +188,8 @@ def watched(ranks: Ranks) -> Iterator[Callable[[Network], Network]]:
 
     def adopt(network: Network) -> Network:
         if watch is not None:
-            watch.traffic = network.context.traffic
-            weakref.finalize(network, watch.leave).atexit = False
+            watch.traffic = network.program.context.traffic
+            weakref.finalize(network.program, watch.leave).atexit = False
         return network
 
     try:

@@ -268,7 +268,12 @@ class _LayerPlanner:
         bias = getattr(module, "bias", None) is not None
         device = next(module.parameters()).device
         return distributed_conv(
-            plan, bias=bias, device=device, check_finite=self.check_finite, context=context
+            plan,
+            bias=bias,
+            device=device,
+            check_finite=self.check_finite,
+            context=context,
+            parameters=False,
         )
 
     def plan(self, layer: Layer, how: Mapping[str, int] | str | None) -> Plan:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import torch
 
     from synth.runtime.model.network import Network
+    from synth.runtime.tensor.partition import Partition
 
 PROGRESS_SECONDS = 5.0  # the first rank reports the progress of a slow batch this often
 Rows = Sequence[slice]  # along one dimension: what to read, in order
@@ -127,7 +128,7 @@ class ShardSelection:
 
 def of_network(net: Network) -> ShardSelection:
     """What this rank owns of the input of a parallel network."""
-    layout = net.layouts[net.input]
+    layout = net.program.layouts[net.program.input]
     samples, *rest = layout.mine
     return ShardSelection(layout.whole[0], samples, tuple((slice(*each),) for each in rest), layout.whole[1:])
 
@@ -195,7 +196,7 @@ def feed(
     else:
         if halo or rank is not None:
             raise UsageError("halo and rank are for the plan of one layer; a network fetches its own halo")
-        selection, word = of_network(target), str(target.dtype).removeprefix("torch.")
+        selection, word = of_network(target), str(target.program.dtype).removeprefix("torch.")
     if samples.shape[1:] != selection.whole:
         raise InputError(
             f"{samples.name}: samples are {samples.shape[1:]}, but {selection.whole} are planned; "
@@ -206,8 +207,16 @@ def feed(
         raise InputError(
             f"{samples.name}: {len(places)} samples fill no batch of {selection.batch}; plan fewer"
         )
-    first = _rank() == 0 if isinstance(target, Plan) else target.ranks.me == 0
-    return Feed(samples, selection, places, word, first)
+    if isinstance(target, Plan):
+        return Feed(samples, selection, places, word, reports=_rank() == 0)
+    partition = target.input_partition
+    return Feed(samples, selection, places, word, partition.ranks.me == 0, partition)
+
+
+def _partitioned(shard: torch.Tensor, partition: Partition) -> torch.Tensor:
+    from synth.runtime.tensor.partitioned import PartitionedTensor
+
+    return PartitionedTensor.from_local(shard, partition)
 
 
 def _rank() -> int:
@@ -225,20 +234,24 @@ class Feed:
     order: Sequence[int]
     dtype: str
     reports: bool  # whether this rank reports progress
+    partition: Partition | None = None  # of a network's input
 
     def __len__(self) -> int:
         """Batches."""
         return len(self.order) // self.selection.batch
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        """Shards in torch's own layout, (samples, channels, *spatial)."""
+        """Batches in torch's own layout, (samples, channels, *spatial).
+
+        For a network they are partitioned tensors, for the plan of a layer shards.
+        """
         with ThreadPoolExecutor(1) as reader:
             next_batch = reader.submit(self.shard, 0) if len(self) else None
             for step in range(len(self)):
                 assert next_batch is not None
                 shard = next_batch.result()
                 next_batch = reader.submit(self.shard, step + 1) if step + 1 < len(self) else None
-                yield shard
+                yield shard if self.partition is None else _partitioned(shard, self.partition)
 
     def shard(self, step: int) -> torch.Tensor:
         """This rank's shard of one batch."""

@@ -115,7 +115,7 @@ def measure(name: str, axes: str = "") -> dict[str, tuple[float, float]]:
     net = synth.parallelize(model, shape, plan=plan)
     del model
     shard = net.scatter(torch.randn(shape), "input")
-    besides = before + shard.untyped_storage().nbytes()
+    besides = before + shard.to_local().untyped_storage().nbytes()
 
     def forward() -> None:
         with torch.no_grad():

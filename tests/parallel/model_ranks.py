@@ -140,12 +140,12 @@ def _partly_trained(whole: nn.Module, plan: Any, name: str) -> Measured:
             for model in pair:
                 model.requires_grad_(False)
             key = {"partly": "last.weight", "functions": "one.weight"}.get(name, "3.weight")
-            net.steps[net.entries[key][0]].module.weight.requires_grad_(True)
+            net.get_parameter(key).requires_grad_(True)
             whole.get_parameter(key).requires_grad_(True)
         if step in (0, 3, 5):
             optimizers = [torch.optim.SGD(model.parameters(), **options) for model in pair]
         batch, target = torch.randn(2, 4, 4, 8, 8, dtype=torch.float64)
-        messages = net.buckets.messages
+        messages = net.program.buckets.messages
         losses = [(net(net.scatter(batch, "input")) - net.scatter(target, "output")).square().sum() / 100]
         losses.append((whole(batch) - target).square().sum() / 100)
         for loss, model, optimizer in zip(losses, pair, optimizers, strict=True):
@@ -153,10 +153,8 @@ def _partly_trained(whole: nn.Module, plan: Any, name: str) -> Measured:
             loss.backward()
             optimizer.step()
             frozen = frozen and all(p.requires_grad or p.grad is None for p in model.parameters())
-        together = losses[0].detach().clone()
-        dist.all_reduce(together)
-        late = net.buckets.messages - messages
-        pairs = [(together, losses[1].detach())]
+        late = net.program.buckets.messages - messages
+        pairs = [(losses[0].detach(), losses[1].detach())]
         pairs += [(net.full_state_dict()[key], values) for key, values in whole.state_dict().items()]
         errors += [float((one - other).abs().max() / (1 + other.abs().max())) for one, other in pairs]
     return {"error": max(errors), "frozen": frozen, "same_mode": same_mode, "late_messages": late}
@@ -241,7 +239,7 @@ def scattered() -> Measured:
     cases = (whole, None), (whole, "target"), (whole[1:], None), (whole[1:], "output")
     return {
         "whole": whole.numpy(),
-        "input": net.scatter(whole, "input").numpy(),
-        "output": net.scatter(whole, like="output").numpy(),
+        "input": net.scatter(whole, "input").to_local().numpy(),
+        "output": net.scatter(whole, like="output").to_local().numpy(),
         "refused": [refusal(lambda b=batch, like=like: net.scatter(b, like)) for batch, like in cases],
     }

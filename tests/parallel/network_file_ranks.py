@@ -37,10 +37,10 @@ def run(factory: str, shape: tuple[int, ...], plan: str) -> dict[str, Any]:
     whole: nn.Module = getattr(importlib.import_module(module), name)().double()
     net = synth.parallelize(whole, shape, plan=plan)
     error = _train(net, whole, shape)
-    layers = [m for m in net.modules() if isinstance(m, DistributedLayer)]
-    for traffic in (net.traffic, *(layer.traffic for layer in layers)):
+    layers = [m for m in net.program.modules() if isinstance(m, DistributedLayer)]
+    for traffic in (net.program.context.traffic, *(layer.traffic for layer in layers)):
         traffic.steps.clear()
-    out = net(net.scatter(torch.randn(shape, dtype=net.dtype), "input"))
+    out = net(net.scatter(torch.randn(shape, dtype=net.program.dtype), "input"))
     forward = _counted(net, "move")
     out.square().sum().backward()
     both = _counted(net, "move")
@@ -58,7 +58,7 @@ def _train(net: Network, whole: nn.Module, shape: tuple[int, ...]) -> float:
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in (net, whole)]
     errors = []
     for _ in range(3):
-        batch = torch.randn(shape, dtype=net.dtype)
+        batch = torch.randn(shape, dtype=net.program.dtype)
         right = whole(batch)
         losses = [out.square().mean() for out in (net.gather(net(net.scatter(batch, "input"))), right)]
         errors.append(float((losses[0] - losses[1]).abs().detach()))
@@ -71,22 +71,26 @@ def _train(net: Network, whole: nn.Module, shape: tuple[int, ...]) -> float:
 
 
 def _counted(net: Network, phase: str) -> Words:
-    return {name: words for (each, _, name), words in net.traffic.steps.items() if each.strip() == phase}
+    return {
+        name: words
+        for (each, _, name), words in net.program.context.traffic.steps.items()
+        if each.strip() == phase
+    }
 
 
 def _joins(net: Network) -> dict[str, tuple[str, str]]:
-    sources = dict(net.calls)
-    users = {source: node for node, read in net.calls for source in read}
+    sources = dict(net.program.calls)
+    users = {source: node for node, read in net.program.calls for source in read}
 
     def layer(node: str) -> str:
-        return net.names.get(node, node)
+        return net.program.names.get(node, node)
 
     def planned(node: str) -> bool:
-        return isinstance(net.steps[node], PlannedLayer | RedistributedStep)
+        return isinstance(net.program.steps[node], PlannedLayer | RedistributedStep)
 
     found = {}
-    for node, parts in net.calls:
-        if not isinstance(net.steps[node], Concat):
+    for node, parts in net.program.calls:
+        if not isinstance(net.program.steps[node], Concat):
             continue
         reader = users[node]
         while not planned(reader):

@@ -34,7 +34,11 @@ def most(values: dict[str, int], ranks: Ranks) -> dict[str, int]:
 
 def moved(net: Network) -> dict[str, int]:
     """By the step that they are moved for, words received between layers so far."""
-    return {name: words for (phase, _, name), words in net.traffic.steps.items() if phase.strip() == "move"}
+    return {
+        name: words
+        for (phase, _, name), words in net.program.context.traffic.steps.items()
+        if phase.strip() == "move"
+    }
 
 
 def since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
@@ -44,16 +48,27 @@ def since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
 
 def inside(net: Network) -> dict[str, int]:
     """By layer, words received in it so far."""
-    own = {m.name: m.traffic.received()["total"] for m in net.modules() if isinstance(m, DistributedLayer)}
-    halo = {name: words for (phase, _, name), words in net.traffic.steps.items() if phase == "halo"}
+    own = {
+        m.name: m.traffic.received()["total"]
+        for m in net.program.modules()
+        if isinstance(m, DistributedLayer)
+    }
+    halo = {
+        name: words
+        for (phase, _, name), words in net.program.context.traffic.steps.items()
+        if phase == "halo"
+    }
     return own | halo
 
 
 def words_as_planned(plan: NetworkPlan, net: Network, shape: tuple[int, ...]) -> None:
     """One step on the ranks receives what the plan says, layer by layer and edge by edge."""
-    for counter in (net.traffic, *(m.traffic for m in net.modules() if isinstance(m, DistributedLayer))):
+    for counter in (
+        net.program.context.traffic,
+        *(m.traffic for m in net.program.modules() if isinstance(m, DistributedLayer)),
+    ):
         counter.steps.clear()
-    out = net(net.scatter(torch.randn(shape, dtype=net.dtype)))
+    out = net(net.scatter(torch.randn(shape, dtype=net.program.dtype)))
     forward = moved(net)
     out.square().sum().backward()
     both = moved(net)
@@ -86,9 +101,9 @@ def sgd_steps(net: Network, whole: nn.Module, shape: tuple[int, ...], steps: int
     """Outputs, losses and the state after SGD steps are those of one process."""
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in (net, whole)]
     for _ in range(steps):
-        batch = torch.randn(shape, dtype=net.dtype)
+        batch = torch.randn(shape, dtype=net.program.dtype)
         right = whole(batch)
-        target = torch.randn(right.shape, dtype=net.dtype)
+        target = torch.randn(right.shape, dtype=net.program.dtype)
         out = net.gather(net(net.scatter(batch)))
         losses = [nn.functional.mse_loss(each, target) for each in (out, right)]
         near(out.detach(), right.detach())
@@ -118,8 +133,9 @@ def as_planned(case: str) -> None:
 
 
 def gradients(net: Network) -> dict[str, torch.Tensor]:
-    """By name, those of this rank."""
-    return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+    """By name, whole."""
+    given = {name: p.grad for name, p in net.named_parameters()}
+    return {name: grad.full_tensor() for name, grad in given.items() if grad is not None}
 
 
 def buckets(case: str) -> dict[str, Any]:
@@ -134,29 +150,25 @@ def buckets(case: str) -> dict[str, Any]:
         net = synth.parallelize(whole, shape, plan=PLANS[how], bucket_bytes=size)
         for _ in range(2):  # sums of an earlier step do not come back
             net.zero_grad(set_to_none=False)
-            before = net.buckets.messages
+            before = net.program.buckets.messages
             with net.no_sync():
                 for part in parts[:2]:
                     (net(net.scatter(part)) - target).square().sum().backward()
-            assert net.buckets.messages == before
+            assert net.program.buckets.messages == before
             (net(net.scatter(parts[2])) - target).square().sum().backward()
         (net(net.scatter(parts[0])) - target).square().sum().backward()  # without zeroing, adds
         found.append(gradients(net))
-        sent.append((net.buckets.messages, net.buckets.words))
+        sent.append((net.program.buckets.messages, net.program.buckets.words))
     for other in found[1:]:
         for key, values in found[0].items():
             torch.testing.assert_close(other[key], values)
     messages, words = zip(*sent, strict=True)
-    shared = sum(len(bucket.shared) for bucket in net.buckets.buckets)
-    groups = {bucket.group for bucket in net.buckets.buckets}
+    shared = sum(len(bucket.shared) for bucket in net.program.buckets.buckets)
+    groups = {bucket.group for bucket in net.program.buckets.buckets}
     for part in (*parts, parts[0]):
         (whole(part) - target).square().sum().backward()
-    for key, step in net.owners.items():
-        layer = getattr(net.steps[step], "module", None)
-        bias = getattr(whole.get_submodule(key), "bias", None)
-        if isinstance(layer, DistributedLayer) and bias is not None:
-            ((low, high),) = layer.channels_of(layer.output.mine)
-            torch.testing.assert_close(layer.bias.grad, bias.grad[low:high])
+    for key, parameter in whole.named_parameters():
+        torch.testing.assert_close(found[-1][key], parameter.grad)
     return {"messages": messages, "words": words, "shared": shared, "groups": len(groups)}
 
 
@@ -200,7 +212,7 @@ def fed(case: str) -> None:
             assert torch.equal(share, net.scatter(batch))
             net(share).sum().backward()
         read = torch.tensor(feed.samples.bytes_read)
-        assert read == 3 * 4 * net.scatter(batches[0]).numel()
+        assert read == 3 * 4 * net.scatter(batches[0]).to_local().numel()
         dist.all_reduce(read)
         assert read == 4 * batches.numel()
 

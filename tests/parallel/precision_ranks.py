@@ -90,7 +90,7 @@ def on_ranks(
 
         return hook
 
-    hooks = [step.register_forward_hook(keep(name)) for name, step in net.steps.items()]
+    hooks = [step.register_forward_hook(keep(name)) for name, step in net.program.steps.items()]
     with autocast(low):
         out = net.gather(net(net.scatter(batch, "input")))
     for hook in hooks:
@@ -191,7 +191,9 @@ def regions(low: str | None) -> tuple[str, str, float, list[str], list[str]]:
         return lambda step, given, result: made[kind].append(str(result.dtype))
 
     net = synth.parallelize(model, (4, 4, 8, 8), plan={"h": 2, "c": 2})
-    for kind, parts in enumerate((model.children(), (net.steps[name] for name in ("one", "two", "three")))):
+    for kind, parts in enumerate(
+        (model.children(), (net.program.steps[name] for name in ("one", "two", "three")))
+    ):
         for part in parts:
             part.register_forward_hook(keep(kind))
     with autocast(None if low is None else getattr(torch, low)):
@@ -205,8 +207,8 @@ def moved(plan: Any, low: str | None) -> dict[str, Any]:
     net, words, weights = synth.parallelize(model, (4, 8, 8, 8), plan=plan), {}, []
     prefetch = DistributedLayer.prefetch
 
-    def noted(self: DistributedLayer) -> None:
-        prefetch(self)
+    def noted(self: DistributedLayer, own: torch.Tensor) -> None:
+        prefetch(self, own)
         assert self.prefetched
         shard, pending = self.prefetched
         weights.append((str(shard.dtype), pending.gather is None or str(pending.gather.pieces[0].dtype)))

@@ -107,8 +107,8 @@ def main() -> None:
             "where": max(apart, key=apart.__getitem__),
             "losses": [alone[0], alone[-1]],
             "parameters": sum(p.numel() for p in whole.parameters()),
-            "messages": net.buckets.messages / STEPS,
-            "shared": sum(len(b.shared) for b in net.buckets.buckets),
+            "messages": net.program.buckets.messages / STEPS,
+            "shared": sum(len(b.shared) for b in net.program.buckets.buckets),
             "seconds": [made - begin, seconds],
         }
         Path(folder, "apart.json").write_text(json.dumps(result))

@@ -95,8 +95,8 @@ def overlapping() -> int:
     for _ in range(2):
         for net, ranks in mine:
             torch.manual_seed(len(ranks))
-            shape = net.layouts[net.input].whole
-            batch = torch.randn(shape, dtype=net.dtype)
+            shape = net.program.layouts[net.program.input].whole
+            batch = torch.randn(shape, dtype=net.program.dtype)
             out = net.gather(net(net.scatter(batch)))
             out.square().sum().backward()
             assert torch.isfinite(out).all()

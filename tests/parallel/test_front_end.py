@@ -81,7 +81,7 @@ def test_parallelize_gives_the_outputs_of_the_model(name: str, alone: None) -> N
     model, shape = MADE[name]()
     model.eval()
     net = synth.parallelize(model, shape)
-    batch = torch.randn(shape, dtype=net.dtype)
+    batch = torch.randn(shape, dtype=net.program.dtype)
     right = model(batch)
     out = net.gather(net(net.scatter(batch, "input")))
     torch.testing.assert_close(out, getattr(right, "logits", right), rtol=1e-3, atol=1e-4)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from prefetch_ranks import gradients, layers, made, same
+from prefetch_ranks import gradients, layers, made, same, weight
 
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network
@@ -67,29 +67,29 @@ def pending(_: str) -> None:
     one, other = Training(case), Training(other_case)
     prefetched = [layer for layer in layers(one.net) if layer.program.prefetch_ker]
     assert prefetched
-    prefetched[0].prefetch()
-    (before,) = one.net.context.pending
+    prefetched[0].prefetch(weight(one.net, prefetched[0]).detach().to_local())
+    (before,) = one.net.program.context.pending
     other.forward()
     other.backward()
-    assert one.net.context.pending == [before]
-    assert not other.net.context.pending
+    assert one.net.program.context.pending == [before]
+    assert not other.net.program.context.pending
     same(other.found, alone.found)
     one.forward()
     one.backward()
-    assert not one.net.context.pending
+    assert not one.net.program.context.pending
     same(one.found, wanted.found)
 
 
 def tuned(_: str) -> None:
     """Only the network that is asked to autotune times its kernels."""
     one, other = map(Training, CASES)
-    one.net.context.tuner.enabled = True
+    one.net.program.context.tuner.enabled = True
     for run in (one, other):
         run.forward()
         run.backward()
-    assert one.net.context.tuner.times
-    assert not other.net.context.tuner.times
-    assert all(layer.context.tuner is one.net.context.tuner for layer in layers(one.net))
+    assert one.net.program.context.tuner.times
+    assert not other.net.program.context.tuner.times
+    assert all(layer.context.tuner is one.net.program.context.tuner for layer in layers(one.net))
 
 
 def apart(one: Network, other: Network) -> None:
@@ -102,12 +102,14 @@ def apart(one: Network, other: Network) -> None:
 
 def memory(net: Network) -> set[int]:
     """Where the free buffers of a network are."""
-    return {flat.data_ptr() for free in net.context.buffers.free.values() for flat in free if flat.numel()}
+    return {
+        flat.data_ptr() for free in net.program.context.buffers.free.values() for flat in free if flat.numel()
+    }
 
 
 def handles(net: Network) -> set[int]:
     """The process groups of the layers of a network."""
-    planned = [each for each in net.modules() if isinstance(each, DistributedLayer)]
+    planned = [each for each in net.program.modules() if isinstance(each, DistributedLayer)]
     return {id(group.handle) for layer in planned for group in layer.groups.values()}
 
 

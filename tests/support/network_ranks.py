@@ -199,21 +199,17 @@ def groups(_: str) -> dict[str, float]:
 
 
 def sharded_loss(case: str) -> dict[str, float]:
-    """A loss of shares is the sum over ranks of what each has: differences of the gradients of biases."""
+    """A sum over a partitioned output is that of all words: differences of the gradients of biases."""
     torch.manual_seed(0)
     kind, shape = MODELS[case]
     whole, batch = kind(), torch.randn(shape)
     net = synth.parallelize(whole, shape, plan="filter")
     net(net.scatter(batch)).square().sum().backward()
     whole(batch).square().sum().backward()
-    differences = {}
-    for name, key in net.owners.items():
-        bias = getattr(whole.get_submodule(name), "bias", None)
-        layer = getattr(net.steps[key], "module", None)
-        if bias is not None and hasattr(layer, "program"):
-            ((low, high),) = layer.channels_of(layer.output.mine)
-            differences[name] = near(layer.bias.grad, bias.grad[low:high])
-    return differences
+    biases = {name: each for name, each in whole.named_parameters() if name.endswith("bias")}
+    return {
+        name: near(net.get_parameter(name).grad.full_tensor(), each.grad) for name, each in biases.items()
+    }
 
 
 def refusals(case: str) -> None:
@@ -245,15 +241,15 @@ def nan_is_named(case: str) -> None:
     name, layer = case.split()
     kind, shape = MODELS[name]
     net = synth.parallelize(kind(), shape, 4, check_finite=True)
-    key = net.owners[layer]
-    program = getattr(net.steps[key].module, "program", None)
-    (user,) = [step for step, sources in net.calls if key in sources]
+    key = net.program.owners[layer]
+    program = getattr(net.program.steps[key].module, "program", None)
+    (user,) = [step for step, sources in net.program.calls if key in sources]
     if dist.get_rank() == 2 and program:
         emitted = program.function.forward.__globals__  # names of the emitted module
         right = emitted["backward_filter"]
         emitted["backward_filter"] = lambda *given: right(*given) * torch.nan
     elif dist.get_rank() == 2:
-        net.steps[user].register_forward_pre_hook(lambda _, given: (Poison.apply(*given),))
+        net.program.steps[user].register_forward_pre_hook(lambda _, given: (Poison.apply(*given),))
     out = net.gather(net(net.scatter(torch.randn(shape))))
     try:
         out.square().sum().backward()
@@ -273,6 +269,14 @@ LAYOUTS: dict[str, tuple[Box, ...]] = {  # of (6, 8, 5) on four ranks
 }  # fmt: skip
 
 
+def bind(made: BatchNorm, whole: nn.Module) -> None:
+    """Let a batch normalization of shards use the own words of one of wholes."""
+    for name, place in made.held_tensors().items():
+        values = getattr(whole, name)
+        own = values.detach() if place.partition is None else place.partition.cut(values.detach())
+        place.bind(own.clone().requires_grad_(values.requires_grad))
+
+
 def norms(name: str) -> None:
     """Batch normalization on shares, however they are cut, is torch's on the whole."""
     lies = Layout((6, 8, 5), LAYOUTS[name], Ranks.world())
@@ -285,6 +289,7 @@ def norms(name: str) -> None:
             nn.init.uniform_(whole.weight, 0.5, 2)
             nn.init.uniform_(whole.bias)
         made = BatchNorm(whole, lies, ProcessGroups())
+        bind(made, whole)
         for training in (True, True, False):
             whole.train(training)
             made.train(training)
@@ -301,7 +306,8 @@ def norms(name: str) -> None:
             if whole.affine:
                 near(made.weight.grad, whole.weight.grad[mine[1]])
                 near(made.bias.grad, whole.bias.grad[mine[1]])
-            made.load_full_state_dict(whole.state_dict())
+            bind(made, whole)
+            whole.zero_grad()
     one = BatchNorm(
         nn.BatchNorm1d(8),
         Layout((1, 8), tuple(((0, 1), box[1]) for box in LAYOUTS["channels"]), Ranks.world()),

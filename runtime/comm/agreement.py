@@ -1,0 +1,95 @@
+"""Ranks agree on what they do before they communicate.
+
+All ranks of a network run the same program. A rank that calls something alone, such as
+a loss on rank 0 only, would wait for ever, or would add words that do not belong
+together. So ranks first exchange what each is about to do, on a process group of its
+own, in messages of one size.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+TEXT = 120  # bytes for what a rank does
+ROUNDING = 1e-6  # of a checksum, between machines of different kinds
+
+
+class Agreement:
+    """The channel on which the ranks of a network agree.
+
+    members: their global ranks. group: torch's process group for these messages alone.
+    device: of the messages: that of the tensors for nccl, else the host.
+    """
+
+    def __init__(self, members: tuple[int, ...], group: Any) -> None:
+        self.members, self.group = members, group
+        nccl = dist.get_backend(group) == "nccl"
+        self.device = torch.device("cuda" if nccl else "cpu")
+
+    def require(self, what: str, values: torch.Tensor | None = None) -> None:
+        """Raise `RuntimeError` on all ranks unless all are about to do `what`.
+
+        values: a tensor that is the same on all ranks; its checksum is compared.
+        """
+        if not self.same(what, values):
+            raise RuntimeError(
+                f"{what}: the ranks gave tensors of {tuple(values.shape)} with other"  # type: ignore[union-attr]
+                " values; a plain tensor must be the same on all ranks"
+            )
+
+    def same(self, what: str, values: torch.Tensor | None = None) -> bool:
+        """Whether the tensors of all ranks have the same checksum.
+
+        Raises `RuntimeError` on all ranks unless all are about to do `what`.
+        """
+        if len(self.members) == 1:
+            return True
+        sums = (0.0, 0.0) if values is None else checksum(values)
+        text = what.encode()[:TEXT].ljust(TEXT)
+        sent = bytearray(text + struct.pack("dd", *sums))
+        mine = torch.frombuffer(sent, dtype=torch.uint8).to(self.device)
+        rows = mine.new_empty(len(self.members), len(sent))
+        dist.all_gather(list(rows.unbind()), mine, group=self.group)
+        return self._compared(rows.cpu(), bytes(sent))
+
+    def _compared(self, rows: torch.Tensor, sent: bytes) -> bool:
+        told = [bytes(row) for row in rows.numpy()]
+        if all(each == sent for each in told):
+            return True
+        doing = [each[:TEXT].decode(errors="replace").rstrip() for each in told]
+        for rank, other in zip(self.members, doing, strict=True):
+            if other != doing[0]:
+                raise RuntimeError(
+                    f"rank {self.members[0]} is at {doing[0]}, but rank {rank} at"
+                    f" {other}: all ranks must call the same in the same order (compute"
+                    " a loss, a norm or full_tensor() on every rank)"
+                )
+        sums = [struct.unpack("dd", each[TEXT:]) for each in told]
+        return all(
+            _close(one, other, sums[0][1])
+            for others in sums
+            for one, other in zip(sums[0], others, strict=True)
+        )
+
+
+def checksum(values: torch.Tensor) -> tuple[float, float]:
+    """The sum of all words, and that of their absolute values."""
+    values = values.detach()
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    wide = torch.float64 if values.device.type != "mps" else torch.float32
+    sizes = values.abs() if values.dtype != torch.bool else values
+    return float(values.sum(dtype=wide)), float(sizes.sum(dtype=wide))
+
+
+def _close(one: float, other: float, size: float) -> bool:
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) == math.isnan(other)
+    if math.isinf(one) or math.isinf(other):
+        return one == other
+    return abs(one - other) <= ROUNDING * abs(size)

@@ -1,0 +1,176 @@
+"""The steps of a network and what connects them. Copies of a network share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from synth.runtime.comm.gradient_buckets import Buckets, LocalTensors, Shared, Sums
+from synth.runtime.comm.layout import Layout
+from synth.runtime.grid.ranks import Ranks
+from synth.runtime.kernels.context import Context
+from synth.runtime.layers.finite_check import check_gradient, require_finite
+from synth.runtime.layers.held import Held
+from synth.runtime.layers.planned_layer import PlannedLayer
+from synth.runtime.layers.step import Step
+from synth.runtime.model.execute import Calls, Schedule, execute
+from synth.runtime.tensor.partition import Partition
+
+
+@dataclass
+class StepGraph:
+    """What a network computes on shards. It has no parameters of its own.
+
+    context: process groups, buffers and the traffic counter.
+    steps: call -> its step. calls: in order, each with those that it reads.
+    schedules: training or not -> what is computed when; None: without gradients.
+    layouts: call -> the layout of its result. detached: calls without gradients.
+    held: call -> (key in the model's state, where the step uses it).
+    partitions: key -> who holds which words; None for what is whole everywhere.
+    names: call -> the module of the model. modes: mode -> why it cannot be entered.
+    brings: call -> planned layers of which Ker is prefetched before it computes.
+    buckets: sums of the gradients of replicated parameters.
+    """
+
+    context: Context
+    steps: dict[str, Step]
+    calls: Calls
+    schedules: dict[bool | None, Schedule]
+    layouts: dict[str, Layout]
+    detached: set[str]
+    held: dict[str, list[tuple[str, Held]]]
+    partitions: dict[str, Partition | None]
+    names: dict[str, str]
+    modes: dict[bool, str]
+    brings: dict[str, list[str]]
+    buckets: Buckets
+    input: str
+    output: str
+    dtype: torch.dtype
+    check_finite: bool
+    forwards: int = 0  # passes so far
+
+    @property
+    def ranks(self) -> Ranks:
+        """The ranks that run the network."""
+        return self.context.ranks
+
+    @property
+    def owners(self) -> dict[str, str]:
+        """Module of the model -> its first call."""
+        return {module: call for call, module in self.names.items()}
+
+    def modules(self) -> Iterator[nn.Module]:
+        """The modules of all steps."""
+        for step in self.steps.values():
+            yield from step.modules()
+
+    def run(
+        self, shard: torch.Tensor, tensors: LocalTensors, training: bool
+    ) -> torch.Tensor:
+        """The own shard of the output.
+
+        shard: of the input. tensors: key -> the local part of a parameter or buffer.
+        training: the mode of the model.
+        """
+        self.context.wait_pending()  # what a step that broke off left on its way
+        rounds = self.buckets.begin(tensors)
+        grads = torch.is_grad_enabled()
+
+        def run(
+            name: str, given: list[torch.Tensor], again: frozenset[str] | None
+        ) -> torch.Tensor:
+            self.buckets.open(name, tensors, rounds)
+            self._prefetch(name, tensors, rounds, again)
+            with torch.set_grad_enabled(grads and name not in self.detached):
+                return self._looked(name, self._call(name, given, tensors))
+
+        values = {self.input: self._looked(self.input, shard)}
+        schedule = self.schedules[training if grads else None]
+        execute(schedule, values, run, self.steps)
+        return values[self.output]
+
+    def _call(
+        self, name: str, given: Sequence[torch.Tensor], tensors: LocalTensors
+    ) -> torch.Tensor:
+        """Call a step with its parameters bound."""
+        step: Any = self.steps[name]
+        held = self.held[name]
+        planned = isinstance(step, PlannedLayer)
+        for key, place in held:
+            local = tensors[key]
+            if self.check_finite and not planned and local.requires_grad:
+                what = f"{self.names.get(name, name)}: d{place.name}"
+                check_gradient(what, local, _nowhere, self.ranks)
+            place.bind(local)
+        if planned:
+            step.module.check_parameters()
+        try:
+            made: torch.Tensor = step(*given)
+        finally:
+            for _, place in held:
+                place.bind(None)
+        return made
+
+    def _prefetch(
+        self,
+        name: str,
+        tensors: LocalTensors,
+        rounds: dict[int, Sums],
+        again: frozenset[str] | None,
+    ) -> None:
+        """Start to gather Ker of later layers; of those that are computed again."""
+        for later in self.brings.get(name, ()):
+            if again is not None and later not in again:
+                continue
+            step: Any = self.steps[later]
+            self.buckets.open(later, tensors, rounds)
+            for key, place in self.held[later]:
+                if place.name == "weight":
+                    step.prefetch(tensors[key])
+
+    def _looked(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """What a step made, looked at with its gradient to come where that is asked."""
+        if self.check_finite:
+            shown = self.names.get(name, name)
+            require_finite(f"{shown}: Out", values, _nowhere, self.ranks)
+            check_gradient(f"{shown}: dOut", values, _nowhere, self.ranks)
+        return values
+
+
+def prefetched_before(
+    steps: dict[str, Step], order: Sequence[str], ahead: int
+) -> dict[str, list[str]]:
+    """Call -> the planned layers of which Ker is prefetched before it computes."""
+    planned = [name for name in order if isinstance(steps[name], PlannedLayer)]
+    brings = dict[str, list[str]]()
+    for place, name in enumerate(planned if ahead else []):
+        before = planned[max(0, place - ahead)]
+        brings.setdefault(before, []).append(name)
+    return brings
+
+
+def shared_parameters(
+    held: dict[str, list[tuple[str, Held]]],
+    order: Sequence[str],
+    tensors: dict[str, torch.Tensor],
+) -> list[Shared]:
+    """Parameters of which several ranks hold a copy, in the order of their use."""
+    found: dict[str, Shared] = {}
+    for name in order:
+        for key, place in held[name]:
+            if place.copies and place.partition is not None and key not in found:
+                words = place.partition.local_words
+                values = tensors[key]
+                if words and isinstance(values, nn.Parameter):
+                    found[key] = Shared(key, place.copies, words, values.dtype, name)
+    return list(found.values())
+
+
+def _nowhere(index: int) -> str:
+    """A rank's place on the grid, where there is none."""
+    return ""

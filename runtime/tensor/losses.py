@@ -1,0 +1,125 @@
+"""The usual losses of a partitioned output and targets: a mean over all words.
+
+Targets are whole, the same on all ranks, or partitioned. The local losses are those of
+torch without a reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from synth.runtime.tensor.operands import (
+    argument,
+    common_partition,
+    to_partition,
+    to_whole,
+    with_argument,
+    wrap,
+)
+from synth.runtime.tensor.partition import Partition
+from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tensor.reductions import counted_words, wide
+
+NONE, MEAN = 0, 1  # torch's numbers of reductions; 2 is a sum
+
+
+def loss(func: Any, args: Any, kwargs: Any) -> Any:
+    """A loss that compares words one by one."""
+    base = common_partition([each for each in args if isinstance(each, torch.Tensor)])
+    reduction = argument(func, args, kwargs, "reduction")
+    here = [to_partition(each, base) for each in args]
+    args, kwargs = with_argument(func, here, kwargs, "reduction", NONE)
+    values = func(*args, **kwargs)
+    if reduction == NONE:
+        return wrap(values, base)
+    total = _summed(values, base)
+    return (total / base.shape.numel() if reduction == MEAN else total).to(values.dtype)
+
+
+def loss_backward(func: Any, args: Any, kwargs: Any) -> Any:
+    """The gradient of such a loss."""
+    given = [each for each in args[1:] if isinstance(each, torch.Tensor)]
+    base = common_partition(given)
+    reduction = argument(func, args, kwargs, "reduction")
+    gradient = args[0]
+    if reduction == MEAN:
+        gradient = gradient / base.shape.numel()
+    own = to_partition(gradient, base)
+    if reduction != NONE:
+        own = own.expand(base.local_shape)
+    here = [own, *(to_partition(each, base) for each in args[1:])]
+    args, kwargs = with_argument(func, here, kwargs, "reduction", NONE)
+    return wrap(func(*args, **kwargs), base)
+
+
+def _summed(values: torch.Tensor, partition: Partition) -> torch.Tensor:
+    own = counted_words(values, partition, 0).sum(dtype=wide(values.dtype))
+    partition.all_reduce(own)
+    return own
+
+
+# -- classes ---------------------------------------------------------------------------
+
+
+def nll_loss(func: Any, args: Any, kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The negative log-likelihood of classes, and the sum of its weights."""
+    given, target, weight, reduction, ignored = args
+    base, words = _of_classes(given)
+    own, classes = to_partition(given, base), to_partition(target, words)
+    weight = to_whole(weight)
+    values = own.new_zeros(words.local_shape)
+    if own.numel():
+        values, _ = func(own, classes, weight, NONE, ignored)
+    if reduction == NONE:
+        return wrap(values, words), values.new_zeros(())
+    each = torch.ones_like(values)
+    if weight is not None:
+        each = weight[classes.clamp(0, len(weight) - 1)].to(values.dtype)
+    each = each.masked_fill(classes == ignored, 0)
+    total, weights = _summed(values, words), _summed(each, words)
+    result = total / weights if reduction == MEAN else total
+    return result.to(values.dtype), weights.to(values.dtype)
+
+
+def nll_loss_backward(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    """The gradient of `nll_loss`."""
+    gradient, given, target, weight, reduction, ignored, weights = args
+    base, words = _of_classes(given)
+    own, classes = to_partition(given, base), to_partition(target, words)
+    if reduction == NONE:
+        gradient = to_partition(gradient, words)
+    rest = to_whole(weight), reduction, ignored, to_whole(weights)
+    made = func(gradient, own, classes, *rest) if own.numel() else torch.zeros_like(own)
+    result: torch.Tensor = wrap(made, base)
+    return result
+
+
+def _of_classes(given: torch.Tensor) -> tuple[Partition, Partition]:
+    """The partition with all classes of a word on one rank, and that of the words.
+
+    Raises `NotImplementedError` for log-probabilities that are whole on all ranks while
+    the targets are partitioned.
+    """
+    if not isinstance(given, PartitionedTensor):
+        raise NotImplementedError(
+            f"log-probabilities of {tuple(given.shape)} are whole, and the targets are"
+            " partitioned; give whole targets: full_tensor()"
+        )
+    classes = 1 if given.dim() > 1 else 0
+    base = given._partition.uncut_along([classes])
+    return base, base.without([classes], keepdim=False)
+
+
+POINTWISE = (
+    *("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"),
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits"),
+)
+RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    **dict.fromkeys(POINTWISE, loss),
+    **dict.fromkeys((f"{name}_backward" for name in POINTWISE), loss_backward),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), nll_loss),
+    **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), nll_loss_backward),
+}

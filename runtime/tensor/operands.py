@@ -1,0 +1,124 @@
+"""Brings the arguments of an operation to one partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from synth.runtime.tensor.partition import Partition, require_same_ranks
+from synth.runtime.tensor.partitioned import PartitionedTensor
+
+
+def to_partition(value: Any, base: Partition) -> Any:
+    """What this rank needs of an operand to combine it with its box of `base`.
+
+    A partitioned tensor moves there if it lies elsewhere, a plain one is cut. What is
+    no tensor, or has no dimensions, stays.
+    """
+    if isinstance(value, PartitionedTensor):
+        own = value._partition
+        if own is base:
+            return value._local
+        require_same_ranks(own, base)
+        if not value.dim():
+            return value._local
+        return own.move(value._local, _placed(base, value.shape))
+    if isinstance(value, torch.Tensor) and value.dim():
+        if base.refined and value.shape != base.shape:
+            value = value.expand(base.shape)
+        return _placed(base, value.shape).cut(value)
+    return value
+
+
+def _placed(base: Partition, wanted: Sequence[int]) -> Partition:
+    """The partition of an operand; that of a refined base is the base itself."""
+    if base.refined and tuple(wanted) != tuple(base.shape):
+        raise NotImplementedError(
+            f"a partitioned tensor of {tuple(wanted)} is not combined with one of"
+            f" {tuple(base.shape)} that is stored as {base.layout.whole}; call"
+            " full_tensor() first"
+        )
+    return base.operand(wanted)
+
+
+def to_whole(value: Any) -> Any:
+    """A partitioned tensor as the whole; all else as it is."""
+    if isinstance(value, PartitionedTensor):
+        return value._partition.gather(value._local)
+    if isinstance(value, list | tuple) and any(map(_is_tensor, value)):
+        return type(value)(to_whole(each) for each in value)
+    return value
+
+
+def on_wholes(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call an operation on whole tensors. Its result is the same on all ranks."""
+    return func(*map(to_whole, args), **{k: to_whole(v) for k, v in kwargs.items()})
+
+
+def common_partition(tensors: Sequence[torch.Tensor]) -> Partition:
+    """The partition of the result of a broadcast: that of the largest operand."""
+    parts = [each for each in tensors if isinstance(each, PartitionedTensor)]
+    base = max(parts, key=lambda each: each.numel())._partition
+    if len(parts) == len(tensors) and all(each.shape == base.shape for each in parts):
+        return base
+    shape = torch.broadcast_shapes(*(t.shape for t in tensors))  # type: ignore[no-untyped-call]
+    if shape == base.shape:
+        return base
+    if base.refined:
+        raise NotImplementedError(
+            f"a partitioned tensor of {tuple(base.shape)} that is stored as"
+            f" {base.layout.whole} is not broadcast; call full_tensor() first"
+        )
+    return base.expanded(shape)
+
+
+def wrap(result: Any, partition: Partition) -> Any:
+    """Local results as partitioned tensors."""
+    if isinstance(result, torch.Tensor):
+        return PartitionedTensor(result, partition)
+    if isinstance(result, tuple | list):
+        return type(result)(wrap(each, partition) for each in result)
+    return result
+
+
+@lru_cache(2**12)
+def written(func: Any) -> str | None:
+    """The name of the first argument that an operation changes; None for none."""
+    for argument in func._schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            return str(argument.name)
+    return None
+
+
+@lru_cache(2**12)
+def position(func: Any, name: str) -> int | None:
+    """The place of an argument of an operation; None if it has no such argument."""
+    names = [argument.name for argument in func._schema.arguments]
+    return names.index(name) if name in names else None
+
+
+def argument(func: Any, args: Any, kwargs: Any, name: str) -> Any:
+    """The value of an argument of an operation, or its default."""
+    if name in kwargs:
+        return kwargs[name]
+    place = position(func, name)
+    assert place is not None
+    if place < len(args):
+        return args[place]
+    return func._schema.arguments[place].default_value
+
+
+def with_argument(func: Any, args: Any, kwargs: Any, name: str, value: Any) -> Any:
+    """The arguments with one of them replaced."""
+    place = position(func, name)
+    assert place is not None
+    if place < len(args):
+        return (*args[:place], value, *args[place + 1 :]), kwargs
+    return args, {**kwargs, name: value}
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)

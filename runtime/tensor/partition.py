@@ -1,0 +1,256 @@
+"""Where the words of a global tensor are: the box that each rank holds.
+
+A partition may hold copies: several ranks with equal or overlapping boxes. Its layout
+may refine the shape: Ker of a grouped convolution has the shape (k, c, r, s), and its
+boxes are intervals of (group, k of the group, c, r, s).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from synth.runtime.comm.layout import Layout, disjoint, even, replicated, split_copies
+from synth.runtime.comm.redistribute import fetch_boxes
+from synth.runtime.grid.boxes import Box, cut, overlap, shape, volume, within
+from synth.runtime.grid.scatter_gather import gather_shards
+
+
+class Partition:
+    """The shape of a global tensor, and the boxes of all ranks.
+
+    layout: the boxes, in the dimensions of `layout.whole`.
+    shape: the user's; by default `layout.whole`, else of the same words in one order.
+    """
+
+    def __init__(self, layout: Layout, shape: Sequence[int] | None = None) -> None:
+        self.layout = layout
+        self.shape = torch.Size(layout.whole if shape is None else shape)
+        self.ranks, self.box = layout.ranks, layout.mine
+        self.refined = tuple(self.shape) != tuple(layout.whole)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return (
+            isinstance(other, Partition)
+            and self.shape == other.shape
+            and self.layout.whole == other.layout.whole
+            and self.layout.boxes == other.layout.boxes
+            and self.ranks.members == other.ranks.members
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.box))
+
+    def __deepcopy__(self, memo: Any) -> Partition:
+        return self  # it never changes
+
+    def __repr__(self) -> str:
+        return f"Partition({tuple(self.shape)}, box={self.box})"
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """The extents of the own box."""
+        return shape(self.box)
+
+    @property
+    def local_words(self) -> int:
+        """The words of the own box."""
+        return volume(self.box)
+
+    @cached_property
+    def frame(self) -> Box:
+        """The box of the whole tensor."""
+        return tuple((0, extent) for extent in self.layout.whole)
+
+    @cached_property
+    def replicated(self) -> bool:
+        """Whether every rank holds the whole."""
+        return all(box == self.frame for box in self.layout.boxes)
+
+    @cached_property
+    def disjoint(self) -> bool:
+        """Whether any two boxes are equal or share no word."""
+        return self.replicated or disjoint(self.layout.boxes)
+
+    @cached_property
+    def counted(self) -> tuple[Box, ...]:
+        """The parts of the own box of which no rank before this one has a copy.
+
+        Over all ranks, these boxes contain every word once.
+        """
+        return self.counted_of(self.ranks.me)
+
+    def counted_of(self, index: int) -> tuple[Box, ...]:
+        """The same for another rank."""
+        boxes = self.layout.boxes
+        parts: list[Box] = [boxes[index]] if volume(boxes[index]) else []
+        for other in dict.fromkeys(boxes[:index]):
+            parts = [piece for part in parts for piece in _outside(part, other)]
+        return tuple(parts)
+
+    @cached_property
+    def cut_dims(self) -> frozenset[int]:
+        """The dimensions of the layout along which some box is not the whole.
+
+        The box of a rank that takes no part is (0, 0) along all; it does not count.
+        """
+        nothing = ((0, 0),) * len(self.frame)
+        boxes = [box for box in self.layout.boxes if box != nothing]
+        return frozenset(
+            dim
+            for dim, whole in enumerate(self.frame)
+            if any(box[dim] != whole for box in boxes)
+        )
+
+    # -- values ---------------------------------------------------------------------
+
+    def cut(self, whole: torch.Tensor) -> torch.Tensor:
+        """The own words of a whole tensor, as a view where that is possible."""
+        if self.refined:
+            whole = whole.reshape(self.layout.whole)
+        return whole[within(self.box, self.frame)]
+
+    def gather(self, local: torch.Tensor) -> torch.Tensor:
+        """The whole tensor on every rank. All ranks must call this."""
+        if self.replicated:
+            return local.reshape(self.shape).clone()
+        self.ranks.require(f"full tensor of {tuple(self.shape)}")
+        if self.disjoint:
+            target = replicated(self.layout.whole, self.ranks)
+            return self._fetched(local, target).reshape(self.shape)
+        whole = gather_shards(local, self.layout.boxes, self.layout.whole, self.ranks)
+        return whole.reshape(self.shape)
+
+    def move(self, local: torch.Tensor, target: Partition) -> torch.Tensor:
+        """The words of `target`'s box, from the ranks that hold them.
+
+        Raises `ValueError` if the two are of other shapes or ranks.
+        """
+        if self == target:
+            return local
+        if self.layout.whole != target.layout.whole:
+            return target.cut(self.gather(local))
+        require_same_ranks(self, target)
+        if self.replicated:
+            return local[within(target.box, self.frame)].contiguous()
+        if not self.disjoint:
+            return target.cut(self.gather(local)).contiguous()
+        self.ranks.require(f"redistribution of {tuple(self.shape)}")
+        return self._fetched(local, target.layout)
+
+    def _fetched(self, local: torch.Tensor, target: Layout) -> torch.Tensor:
+        """The words of a target's box; each is sent by one of its holders."""
+        owned = split_copies(self.layout)
+        own = local[within(owned.mine, self.box)]
+        return fetch_boxes(own.contiguous(), owned, target)
+
+    def all_reduce(self, values: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> None:
+        """Reduce values over the ranks, in place."""
+        if self.ranks.size > 1:
+            self.ranks.require(f"sum over ranks of {tuple(self.shape)}")
+            dist.all_reduce(values, op, group=self.ranks.group)
+
+    # -- partitions made from this one ------------------------------------------------
+
+    def with_boxes(self, whole: Sequence[int], boxes: Sequence[Box]) -> Partition:
+        """Another tensor on the same ranks."""
+        return Partition(Layout(tuple(whole), tuple(boxes), self.ranks))
+
+    def without(self, dims: Sequence[int], keepdim: bool) -> Partition:
+        """The partition of a reduction over dimensions that are not cut."""
+
+        def kept(entries: Sequence[Any], one: Any) -> tuple[Any, ...]:
+            pairs = enumerate(entries)
+            if keepdim:
+                return tuple(one if dim in dims else entry for dim, entry in pairs)
+            return tuple(entry for dim, entry in pairs if dim not in dims)
+
+        boxes = [kept(box, (0, 1)) for box in self.layout.boxes]
+        return self.with_boxes(kept(self.shape, 1), boxes)
+
+    def operand(self, wanted: Sequence[int]) -> Partition:
+        """What each rank needs of a tensor of shape `wanted` that is broadcast to this.
+
+        Dimensions align at the last one. A dimension of extent 1 is on all ranks.
+        """
+        if tuple(wanted) == tuple(self.shape):
+            return self
+        skip = len(self.shape) - len(wanted)
+        boxes = [
+            tuple(
+                (0, 1) if extent == 1 else interval
+                for extent, interval in zip(wanted, box[skip:], strict=True)
+            )
+            for box in self.layout.boxes
+        ]
+        return self.with_boxes(wanted, boxes)
+
+    def expanded(self, wanted: Sequence[int]) -> Partition:
+        """This, broadcast to a larger shape: all ranks hold the new extents."""
+        skip = len(wanted) - len(self.shape)
+        boxes = []
+        for box in self.layout.boxes:
+            grown = [(0, extent) for extent in wanted]
+            if not volume(box):
+                grown = [(0, 0)] * len(wanted)
+            for dim, interval in enumerate(box, skip):
+                if self.shape[dim - skip] == wanted[dim] and volume(box):
+                    grown[dim] = interval
+            boxes.append(tuple(grown))
+        return self.with_boxes(wanted, boxes)
+
+    def uncut_along(self, dims: Sequence[int]) -> Partition:
+        """A partition in which some dimensions are not cut; this one if that is so."""
+        if not self.cut_dims & set(dims) and not self.refined:
+            return self
+        whole = tuple(self.shape)
+        others = [dim for dim in range(len(whole)) if dim not in dims]
+        if not others:
+            return Partition(replicated(whole, self.ranks))
+        longest = max(others, key=lambda dim: whole[dim])
+        first = others[0] if whole[others[0]] >= self.ranks.size else longest
+        boxes = []
+        for index in range(self.ranks.size):
+            box = [(0, extent) for extent in whole]
+            box[first] = cut(box[first], self.ranks.size, index)
+            boxes.append(tuple(box))
+        return self.with_boxes(whole, boxes)
+
+    def evenly(self, whole: Sequence[int]) -> Partition:
+        """An even partition of another shape on the same ranks."""
+        return Partition(even(whole, self.ranks))
+
+
+def require_same_ranks(one: Partition, other: Partition) -> None:
+    """Raise `ValueError` if two tensors lie on other ranks."""
+    if one.ranks.members != other.ranks.members:
+        raise ValueError(
+            f"one tensor is on ranks {list(one.ranks.members)}, the other on"
+            f" {list(other.ranks.members)}; gather one with full_tensor()"
+        )
+
+
+def _outside(box: Box, other: Box) -> list[Box]:
+    """Disjoint boxes of the words of `box` that are not in `other`."""
+    common = overlap(box, other)
+    if not volume(common):
+        return [box]
+    pieces, rest = [], list(box)
+    for dim, ((low, high), (first, last)) in enumerate(zip(box, common, strict=True)):
+        for interval in ((low, first), (last, high)):
+            if interval[0] < interval[1]:
+                pieces.append((*rest[:dim], interval, *rest[dim + 1 :]))
+        rest[dim] = (first, last)
+    return pieces
+
+
+def words(partition: Partition) -> int:
+    """The words of the whole tensor."""
+    return math.prod(partition.shape)

@@ -1,0 +1,225 @@
+"""A global tensor of which this rank holds a part."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from synth.runtime.tensor import checkpoint_items, dtensor
+from synth.runtime.tensor.partition import Partition
+
+
+class PartitionedTensor(torch.Tensor):
+    """A tensor with the global shape, of which every rank holds the words of its box.
+
+    All ranks call the same operations on it. Beside it, a plain tensor stands for the
+    whole, the same on every rank. Pointwise operations compute where the words are.
+    Sums, means, norms and the usual losses are reduced over the ranks, and count each
+    word once. An operation that has no meaning on parts raises `NotImplementedError`,
+    which says what to call.
+
+    `full_tensor()` gives the whole, `to_local()` the own part, `redistribute()` another
+    partition, `to_dtensor()` a DTensor. `torch.distributed.checkpoint` saves and loads
+    it, on any other ranks and partition.
+    """
+
+    _local: torch.Tensor
+    _partition: Partition
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(
+        cls, local: torch.Tensor, partition: Partition, requires_grad: bool = False
+    ) -> PartitionedTensor:
+        """A tensor from its local part, which has the shape of the own box."""
+        if local.shape != partition.local_shape:
+            raise ValueError(
+                f"rank {partition.ranks.rank} holds {partition.local_shape} of"
+                f" {tuple(partition.shape)}, but was given {tuple(local.shape)}"
+            )
+        made: PartitionedTensor = torch.Tensor._make_wrapper_subclass(
+            cls,
+            partition.shape,
+            dtype=local.dtype,
+            device=local.device,
+            requires_grad=requires_grad,
+        )
+        made._local, made._partition = local.detach(), partition
+        return made
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__()
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        from synth.runtime.tensor.dispatch import dispatch
+
+        return dispatch(func, types, args, kwargs or {})
+
+    # -- parts and wholes -------------------------------------------------------------
+
+    @classmethod
+    def from_whole(cls, whole: torch.Tensor, partition: Partition) -> torch.Tensor:
+        """A tensor from the whole, which is the same on all ranks. Differentiable."""
+        from synth.runtime.tensor.boundary import FromWhole
+
+        made: torch.Tensor = FromWhole.apply(whole, partition)  # type: ignore[no-untyped-call]
+        return made
+
+    @classmethod
+    def from_local(cls, local: torch.Tensor, partition: Partition) -> torch.Tensor:
+        """A tensor from the own part on every rank. Differentiable."""
+        from synth.runtime.tensor.boundary import FromLocal
+
+        made: torch.Tensor = FromLocal.apply(local, partition)  # type: ignore[no-untyped-call]
+        return made
+
+    @classmethod
+    def from_dtensor(cls, given: DTensor) -> torch.Tensor:
+        """The same words of a DTensor. Raises `ValueError` for other placements than
+        Shard and Replicate. Differentiable.
+        """
+        return cls.from_local(given.to_local(), dtensor.partition_of(given))
+
+    def full_tensor(self) -> torch.Tensor:
+        """The whole tensor, on every rank. All ranks must call this. Differentiable:
+        every rank computes the same from it, and its gradient is taken once.
+        """
+        from synth.runtime.tensor.boundary import ToWhole
+
+        whole: torch.Tensor = ToWhole.apply(self)  # type: ignore[no-untyped-call]
+        return whole
+
+    def to_local(self) -> torch.Tensor:
+        """This rank's part, with the shape of its box. Differentiable: the gradient of
+        a part is that of the global tensor's words there.
+        """
+        from synth.runtime.tensor.boundary import ToLocal
+
+        local: torch.Tensor = ToLocal.apply(self)  # type: ignore[no-untyped-call]
+        return local
+
+    def redistribute(self, like: PartitionedTensor | Partition) -> torch.Tensor:
+        """The same tensor with the partition of another. Differentiable.
+
+        Raises `ValueError` if that has another shape or other ranks.
+        """
+        from synth.runtime.tensor.boundary import Move
+
+        target = like if isinstance(like, Partition) else like._partition
+        if target.shape != self.shape:
+            raise ValueError(
+                f"a tensor of {tuple(self.shape)} has no partition of"
+                f" {tuple(target.shape)}; give one of its own shape"
+            )
+        moved: torch.Tensor = Move.apply(self, target)  # type: ignore[no-untyped-call]
+        return moved
+
+    def to_dtensor(self) -> DTensor:
+        """The same words as a DTensor, without communication.
+
+        Raises `ValueError` if no placements give each rank its box. All ranks must
+        call this, since it makes a mesh.
+        """
+        return dtensor.to_dtensor(self.to_local(), self._partition)
+
+    @property
+    def partition(self) -> Partition:
+        """The boxes of all ranks."""
+        return self._partition
+
+    @property
+    def box(self) -> tuple[tuple[int, int], ...]:
+        """The interval of each dimension that this rank holds."""
+        return self._partition.box
+
+    # -- protocols of torch -----------------------------------------------------------
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        return (
+            f"PartitionedTensor({tuple(self.shape)}, {self.dtype}, box={self.box} of"
+            f" rank {self._partition.ranks.rank}{grad})"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PartitionedTensor:
+        if id(self) in memo:
+            found: PartitionedTensor = memo[id(self)]
+            return found
+        if not self.is_leaf:
+            raise RuntimeError(
+                "only leaves of autograd's graph can be deep-copied; detach() the"
+                f" tensor of shape {tuple(self.shape)} first"
+            )
+        made = PartitionedTensor(self._local.clone(), self._partition)
+        made.requires_grad_(self.requires_grad)
+        for flag in ("_is_param", "_is_buffer", "persistent"):
+            if flag in self.__dict__:
+                setattr(made, flag, self.__dict__[flag])
+        memo[id(self)] = made
+        if self.grad is not None:
+            made.grad = copy.deepcopy(self.grad, memo)
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise NotImplementedError(
+            f"a file or message would hold one rank's part of {tuple(self.shape)}; save"
+            " with torch.distributed.checkpoint, or save net.full_state_dict() or"
+            " full_tensor()"
+        )
+
+    def __tensor_flatten__(self) -> tuple[list[str], Partition]:
+        return ["_local"], self._partition
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner: dict[str, torch.Tensor],
+        partition: Partition,
+        outer_size: Sequence[int],
+        outer_stride: Sequence[int],
+    ) -> PartitionedTensor:
+        return PartitionedTensor(inner["_local"], partition)
+
+    def numpy(self, *, force: bool = False) -> NoReturn:
+        """Raise `NotImplementedError`: an array is a whole."""
+        self._refuse("numpy()")
+
+    def tolist(self) -> NoReturn:
+        """Raise `NotImplementedError`: a list is a whole."""
+        self._refuse("tolist()")
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        self._refuse("numpy")
+
+    def data_ptr(self) -> NoReturn:
+        """Raise `NotImplementedError`: the words are on several ranks."""
+        self._refuse("data_ptr()")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise NotImplementedError(
+            f"{what} is not defined on a partitioned tensor of {tuple(self.shape)};"
+            " call full_tensor() first, or to_local() for the own part"
+        )
+
+    # -- torch.distributed.checkpoint -------------------------------------------------
+
+    def __create_write_items__(self, fqn: str, object: Any) -> list[Any]:
+        return checkpoint_items.write_items(fqn, self._local, self._partition)
+
+    def __create_chunk_list__(self) -> list[Any]:
+        return checkpoint_items.chunks(self._partition)
+
+    def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
+        return checkpoint_items.shard(index, self._local, self._partition)
+
+
+def is_partitioned(value: object) -> bool:
+    """Whether a value is a partitioned tensor."""
+    return isinstance(value, PartitionedTensor)

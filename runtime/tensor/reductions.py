@@ -1,0 +1,372 @@
+"""Sums, means, norms and extrema of partitioned tensors: every word counts once.
+
+Over dimensions that are not cut, a reduction is local and its result partitioned. Over
+all dimensions it is a plain tensor, the same on all ranks. Over cut dimensions, sums
+are added where the words of the result lie; for the rest, the tensor first moves to a
+partition that does not cut them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from synth.runtime.comm.layout import even
+from synth.runtime.comm.redistribute import add_boxes
+from synth.runtime.grid.boxes import volume, within
+from synth.runtime.tensor.operands import (
+    argument,
+    on_wholes,
+    to_partition,
+    wrap,
+)
+from synth.runtime.tensor.partition import Partition
+from synth.runtime.tensor.partitioned import PartitionedTensor
+
+HALF = (torch.float16, torch.bfloat16)
+SMALL = 2**14  # words of a result that every rank gets whole
+
+
+def counted_words(
+    local: torch.Tensor, partition: Partition, fill: float
+) -> torch.Tensor:
+    """The own words with `fill` in place of those that another rank counts."""
+    if partition.counted == (partition.box,) or not local.numel():
+        return local
+    kept = torch.full_like(local, fill)
+    for box in partition.counted:
+        here = within(box, partition.box)
+        kept[here] = local[here]
+    return kept
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The type in which values of a type are summed over ranks."""
+    if not dtype.is_floating_point:
+        return torch.int64 if not dtype.is_complex else dtype
+    return torch.float32 if dtype in HALF else dtype
+
+
+def reduced_dims(func: Any, args: Any, kwargs: Any) -> tuple[int, ...] | None:
+    """The dimensions that an operation reduces, counted from 0; None for all."""
+    if not any(each.name == "dim" for each in func._schema.arguments):
+        return None
+    given = argument(func, args, kwargs, "dim")
+    if given is None or (isinstance(given, list | tuple) and not given):
+        return None
+    dims = given if isinstance(given, list | tuple) else [given]
+    return tuple(dim % max(1, args[0].dim()) for dim in dims)
+
+
+def keeps_dims(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operation keeps reduced dimensions with the extent 1."""
+    names = [each.name for each in func._schema.arguments]
+    return "keepdim" in names and bool(argument(func, args, kwargs, "keepdim"))
+
+
+# -- sums ------------------------------------------------------------------------------
+
+
+def total(func: Any, args: Any, kwargs: Any) -> Any:
+    """`sum` and `mean`, of all words or over dimensions."""
+    given = args[0]
+    partition, dims = given._partition, reduced_dims(func, args, kwargs)
+    mean = func._schema.name == "aten::mean"
+    if partition.refined and dims is not None and len(dims) < given.dim():
+        return on_wholes(func, args, kwargs)
+    every = range(given.dim())
+    dims = tuple(every) if dims is None else dims
+    if not partition.cut_dims & set(dims) and len(dims) < given.dim():
+        keep = keeps_dims(func, args, kwargs)
+        return wrap(
+            func(given._local, *args[1:], **kwargs), partition.without(dims, keep)
+        )
+    dtype = kwargs.get("dtype") or (
+        torch.int64 if not _floats(given) and not mean else given.dtype
+    )
+    own = counted_words(given._local, partition, 0)
+    add = wide(dtype)
+    keep = keeps_dims(func, args, kwargs)
+    count = math.prod(given.shape[dim] for dim in dims) if mean else 1
+    if len(dims) == given.dim():
+        result = own.sum(dtype=add)
+        partition.all_reduce(result)
+        if mean:
+            result = result / count
+        result = result.to(dtype)
+        return result.reshape([1] * given.dim()) if keep else result
+    partial = own.sum(dims, keepdim=keep, dtype=add)
+    return _added(partial, partition.without(dims, keep), count, dtype)
+
+
+def _floats(values: torch.Tensor) -> bool:
+    return values.is_floating_point() or values.is_complex()
+
+
+def _added(
+    partial: torch.Tensor, held: Partition, count: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Partial sums, of which each rank holds those in its box, added over the ranks."""
+    if math.prod(held.shape) <= SMALL:
+        whole = partial.new_zeros(held.shape)
+        whole[within(held.box, held.frame)] = partial
+        held.all_reduce(whole)
+        return (whole / count if count != 1 else whole).to(dtype)
+    owned = even(held.shape, held.ranks)
+    part = add_boxes(partial, held.layout, owned)
+    part = (part / count if count != 1 else part).to(dtype)
+    return PartitionedTensor(part, Partition(owned))
+
+
+# -- norms -----------------------------------------------------------------------------
+
+
+def vector_norm(func: Any, args: Any, kwargs: Any) -> Any:
+    """`linalg_vector_norm` of all words or over dimensions."""
+    given = args[0]
+    order = float(argument(func, args, kwargs, "ord"))
+    partition, dims = given._partition, reduced_dims(func, args, kwargs)
+    if dims is None or len(dims) == given.dim():
+        dtype = kwargs.get("dtype") or given.dtype
+        (norm,) = norms([given], order)
+        norm = norm.to(dtype)
+        keep = keeps_dims(func, args, kwargs)
+        return norm.reshape([1] * given.dim()) if keep else norm
+    if partition.refined:
+        return on_wholes(func, args, kwargs)
+    return along(func, args, kwargs)
+
+
+def foreach_norm(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """`_foreach_norm`: norms of a list of tensors, in one message per set of ranks."""
+    given, order = args[0], argument(func, args, kwargs, "ord")
+    dtype = kwargs.get("dtype")
+    found = norms(given, float(order))
+    pairs = zip(found, given, strict=True)
+    return [norm.to(dtype or each.dtype) for norm, each in pairs]
+
+
+def norms(tensors: Sequence[torch.Tensor], order: float) -> list[torch.Tensor]:
+    """The norm of each tensor, in at least 32 bits."""
+    power = order not in (math.inf, -math.inf, 0.0)
+    sums: list[torch.Tensor] = []
+    for each in tensors:
+        own = each
+        if isinstance(each, PartitionedTensor):
+            partition = each._partition
+            fill = math.inf if order == -math.inf else 0.0
+            own = counted_words(each._local, partition, fill)
+        if not own.numel():
+            own_norm = torch.zeros((), dtype=wide(own.dtype), device=own.device)
+            if order == -math.inf:
+                own_norm += math.inf
+        else:
+            dtype = wide(own.dtype) if not own.is_complex() else None
+            own_norm = torch.linalg.vector_norm(own, order, dtype=dtype)
+        sums.append(own_norm.double().pow(order) if power else own_norm.double())
+    reduce = {math.inf: dist.ReduceOp.MAX, -math.inf: dist.ReduceOp.MIN}.get(
+        order, dist.ReduceOp.SUM
+    )
+    for places in _by_ranks(tensors):
+        _reduce_together([sums[place] for place in places], tensors[places[0]], reduce)
+    return [s.pow(1 / order) if power else s for s in sums]
+
+
+def _by_ranks(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+    """The places of partitioned tensors in a list, by their ranks and device."""
+    found: dict[Any, list[int]] = {}
+    for place, each in enumerate(tensors):
+        if isinstance(each, PartitionedTensor):
+            found.setdefault((each._partition.ranks, each.device), []).append(place)
+    return list(found.values())
+
+
+def _reduce_together(
+    values: list[torch.Tensor], like: torch.Tensor, op: dist.ReduceOp.RedOpType
+) -> None:
+    """Reduce scalars over the ranks of a tensor in one message. NaN stays NaN."""
+    assert isinstance(like, PartitionedTensor)
+    packed = torch.stack(values)
+    invalid = packed.isnan()
+    if op != dist.ReduceOp.SUM:  # an extremum of ranks may drop a NaN
+        flags = invalid.to(packed)
+        like._partition.all_reduce(flags, dist.ReduceOp.MAX)
+        invalid = flags > 0
+        packed = packed.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
+    like._partition.all_reduce(packed, op)
+    if op != dist.ReduceOp.SUM:
+        packed[invalid] = math.nan
+    for value, reduced in zip(values, packed, strict=True):
+        value.copy_(reduced)
+
+
+# -- extrema, truth values and others --------------------------------------------------
+
+
+def extremum(func: Any, args: Any, kwargs: Any) -> Any:
+    """`amax`, `max`, `any`, `prod` and the like, of all words or over dimensions."""
+    given = args[0]
+    partition, dims = given._partition, reduced_dims(func, args, kwargs)
+    if dims is not None and len(dims) < given.dim():
+        return along(func, args, kwargs)
+    parts = _gathered(func, given, partition)
+    keep = keeps_dims(func, args, kwargs)
+    result = func(parts, *[[0]] * (dims is not None), *args[2:], **kwargs)
+    if keep:
+        return result.reshape([1] * given.dim())
+    return result.reshape(())
+
+
+def _gathered(func: Any, given: torch.Tensor, partition: Partition) -> torch.Tensor:
+    """The reductions of the ranks' own parts in one vector, without empty parts."""
+    local = given._local if isinstance(given, PartitionedTensor) else given
+    plain = getattr(torch, func._schema.name.partition("::")[2])
+    name = func._schema.name
+    if name == "aten::prod":
+        local = counted_words(local, partition, 1)
+    count = torch.tensor([local.numel()], dtype=torch.int64, device=local.device)
+    own = plain(local) if local.numel() else local.new_zeros(())
+    own = own.reshape(1)
+    if partition.ranks.size == 1:
+        return own
+    size, group = partition.ranks.size, partition.ranks.group
+    as_sent = own.to(torch.uint8) if own.dtype == torch.bool else own
+    values = [torch.empty_like(as_sent) for _ in range(size)]
+    counts = [torch.empty_like(count) for _ in range(size)]
+    dist.all_gather(values, as_sent, group=group)
+    dist.all_gather(counts, count, group=group)
+    kept = [v for v, n in zip(values, counts, strict=True) if int(n)]
+    return torch.cat(kept).to(own.dtype) if kept else local.new_empty(0)
+
+
+def along(func: Any, args: Any, kwargs: Any) -> Any:
+    """An operation along one or some dimensions, which are brought onto one rank.
+
+    Its result has the extents of the partition along the others.
+    """
+    given = [each for each in args if isinstance(each, PartitionedTensor)]
+    largest = max(given, key=lambda each: each.numel())
+    dims = reduced_dims(func, (largest, *args[1:]), kwargs)
+    assert dims is not None
+    if largest._partition.refined:
+        return on_wholes(func, args, kwargs)
+    base = largest._partition.uncut_along(dims)
+    result = _on_parts(func, args, kwargs, base)
+    empty = [_meta(each, base) for each in args]
+    whole = func(*empty, **kwargs)
+    keep = keeps_dims(func, args, kwargs)
+
+    def placed(local: torch.Tensor | None, like: torch.Tensor) -> Any:
+        if like.dim() < len(base.shape):
+            place = base.without(dims, keep)
+        else:
+            boxes = [
+                tuple((0, like.shape[d]) if d in dims else i for d, i in enumerate(box))
+                for box in base.layout.boxes
+            ]
+            place = base.with_boxes(like.shape, boxes)
+        if local is None:
+            local = largest._local.new_empty(place.local_shape, dtype=like.dtype)
+        return wrap(local, place)
+
+    if isinstance(whole, torch.Tensor):
+        return placed(result, whole)
+    parts = [None] * len(whole) if result is None else result
+    return tuple(map(placed, parts, whole))
+
+
+def _on_parts(func: Any, args: Any, kwargs: Any, base: Partition) -> Any:
+    """The local result; None where this rank has no words of the base."""
+    here = [to_partition(each, base) for each in args]
+    return func(*here, **kwargs) if volume(base.box) else None
+
+
+def _meta(value: Any, base: Partition) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty(value.shape, dtype=value.dtype, device="meta")
+    return value
+
+
+def spread(func: Any, args: Any, kwargs: Any) -> Any:
+    """`var` and `std`, of all words or over dimensions."""
+    given = args[0]
+    dims = reduced_dims(func, args, kwargs)
+    if dims is not None and len(dims) < given.dim():
+        return along(func, args, kwargs)
+    correction = argument(func, args, kwargs, "correction")
+    correction = 1 if correction is None else correction
+    mean = total(torch.ops.aten.mean.default, (given,), {})
+    partition = given._partition
+    centered = counted_words(given._local - mean, partition, 0)
+    squares = centered.to(wide(given.dtype)).square().sum()
+    partition.all_reduce(squares)
+    variance = (squares / max(0, given.numel() - correction)).to(given.dtype)
+    if func._schema.name.startswith("aten::var_mean"):
+        return variance, mean
+    return variance.sqrt() if "std" in func._schema.name else variance
+
+
+# -- values for Python -----------------------------------------------------------------
+
+
+def scalar(func: Any, args: Any, kwargs: Any) -> Any:
+    """`item()` of a tensor with one word."""
+    return func(args[0]._partition.gather(args[0]._local))
+
+
+def equal(func: Any, args: Any, kwargs: Any) -> bool:
+    """`torch.equal`: whether two tensors have one shape and the same words."""
+    one, other = args
+    if one.shape != other.shape:
+        return False
+    base = (one if isinstance(one, PartitionedTensor) else other)._partition
+    same = func(to_partition(one, base), to_partition(other, base))
+    found = torch.tensor(int(same), device=one.device)
+    base.all_reduce(found, dist.ReduceOp.MIN)
+    return bool(found)
+
+
+def non_finite(func: Any, args: Any, kwargs: Any) -> None:
+    """GradScaler's unscaling: an overflow on one rank is one on all."""
+    gradients, found, inverse = args
+    func(
+        [g._local if isinstance(g, PartitionedTensor) else g for g in gradients],
+        found,
+        inverse,
+    )
+    for places in _by_ranks(gradients):
+        gradients[places[0]]._partition.all_reduce(found, dist.ReduceOp.MAX)
+
+
+def non_zero_count(func: Any, args: Any, kwargs: Any) -> Any:
+    """`count_nonzero`, by a sum."""
+    dims = reduced_dims(func, args, kwargs)
+    found = args[0] != 0
+    return found.sum() if dims is None else found.sum(dims)
+
+
+def foreach_max(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """`_foreach_max`: the largest word of each tensor."""
+    return [each.max() for each in args[0]]
+
+
+Rule = Callable[[Any, Any, Any], Any]
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("sum", "mean"), total),
+    "linalg_vector_norm": vector_norm,
+    "_foreach_norm": foreach_norm,
+    "_foreach_max": foreach_max,
+    **dict.fromkeys(("amax", "amin", "max", "min", "any", "all", "prod"), extremum),
+    **dict.fromkeys(("argmax", "argmin", "topk", "sort", "cumsum", "logsumexp"), along),
+    **dict.fromkeys(("_softmax", "_log_softmax"), along),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), along),
+    **dict.fromkeys(("var", "std", "var_mean"), spread),
+    "count_nonzero": non_zero_count,
+    "_local_scalar_dense": scalar,
+    "equal": equal,
+    "_amp_foreach_non_finite_check_and_unscale_": non_finite,
+}
