@@ -216,9 +216,7 @@ def named(case: Case, said: str) -> bool:
     if case.fault == "link cut":
         return bool(re.search(r"is cut|who keeps the store|is lost|never came|did not", said))
     rank = rf"rank {case.rank}\b[^;|]*"
-    what = (
-        r"(is lost|is late|has left|failed, last started|was ended by|was stopped|ended with code|stopped by)"
-    )
+    what = r"(is lost|is late|has |failed, last started|was |ended |stopped by)"
     # torchrun's own report names the rank that ended by a signal, too
     torchrun = rf"rank +: {case.rank} |local_rank: {case.rank} \("
     return bool(re.search(f"{rank}{what}|{torchrun}", said))
