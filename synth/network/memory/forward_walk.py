@@ -58,8 +58,9 @@ class ForwardWalk:
         self.own: dict[str, Words] = {}
         self.weights = sum((self.parameters(node) for node in self.network.nodes.values()), self.nothing)
         passes = [each for layer in self.layers.values() for each in layer.passes[: None if training else 1]]
-        # Ker of the next layers, and sums of dKer, are in flight while a layer computes
-        self.pooled: Words = (1 + ahead) * np.max([each.pooled for each in passes] + [self.nothing], axis=0)
+        # sums of dKer are in flight while the next layers compute
+        at_once = 1 + ahead if training else 1
+        self.pooled: Words = at_once * np.max([each.pooled for each in passes] + [self.nothing], axis=0)
         self.prefetched = self._prefetched(ahead)
 
     def _prefetched(self, ahead: int) -> dict[str, Words]:
