@@ -203,8 +203,8 @@ class Network(nn.Module):
         """
         program = self.program
         self._require_as_traced()
-        program.forwards += 1
-        shard = self._entered(batch, f"forward pass {program.forwards}")
+        shard = self._entered(batch, f"forward pass {program.forwards + 1}")
+        program.forwards += 1  # behind what may be refused, alike on all ranks
         self._set_modes()
         tensors = {
             key: self._local(key, getattr(module, name))

@@ -55,9 +55,16 @@ class FromLocal(torch.autograd.Function):
         return PartitionedTensor(local, partition)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """The own part of the gradient."""
+        """The own part of the gradient.
+
+        Raises `NotImplementedError` if gradients of a network are to have gradients.
+        """
+        if ctx.what and torch.is_grad_enabled():
+            raise NotImplementedError(
+                f"create_graph=True in the {ctx.what}: layers on several ranks have no"
+                " second derivative; compute the penalty from the model in one process"
+            )
         if ctx.what:
             ctx.partition.ranks.require(ctx.what)
         return local_of(gradient, ctx.partition), None, None

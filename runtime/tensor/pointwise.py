@@ -92,6 +92,19 @@ def same_size(func: Any, args: Any, kwargs: Any) -> bool:
     return bool(args[0].shape == args[1].shape)
 
 
+def log_sigmoid(func: Any, args: Any, kwargs: Any) -> Any:
+    """`log_sigmoid_forward`: the values, and a buffer that is empty on some devices."""
+    given = args[0]
+    made, buffer = func(given._local)
+    if buffer.shape != made.shape:  # then the backward pass does not read it
+        buffer = torch.zeros_like(made)
+    return wrap((made, buffer), given._partition)
+
+
+ACTIVATIONS = (  # those of which torch does not say that their gradient is pointwise
+    *("elu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_sigmoid"),
+    *("mish", "softplus"),
+)
 COPIES = (
     *("detach", "alias", "clone", "_to_copy", "lift_fresh", "contiguous"),
     *("zeros_like", "ones_like", "empty_like", "full_like"),
@@ -100,6 +113,8 @@ COPIES = (
 )
 RULES: dict[str, Any] = {
     **dict.fromkeys(COPIES, pointwise),
+    **dict.fromkeys((f"{name}_backward" for name in ACTIVATIONS), pointwise),
+    "log_sigmoid_forward": log_sigmoid,
     **dict.fromkeys(
         ("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided"), create
     ),

@@ -1,0 +1,46 @@
+"""What the ranks of `test_features` do: a feature with every plan, on them and in one process."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from training_features import graphs, losses, optimizers, states, whole_tensors  # noqa: F401
+from training_features.table import FAULTS, FEATURES, PLANS, Run
+
+Found = dict[str, dict[str, Any]]
+
+
+def feature(name: str) -> Found:
+    """By plan: `error`, the largest difference from one process, or `said`, the sentence of a refusal."""
+    return {word: (refusal if FEATURES[name].refused else compared)(name, word) for word in PLANS}
+
+
+def compared(name: str, word: str) -> dict[str, Any]:
+    """The largest difference relative to the largest word of each noted tensor."""
+    function, found = FEATURES[name].run, []
+    for on_ranks in (False, True):
+        run = Run(word, on_ranks)
+        try:
+            function(run)
+            found.append(run.finish())
+        except Exception:
+            return {"error": 1.0, "said": traceback.format_exc()}
+    if [values.shape for values in found[0]] != [values.shape for values in found[1]]:
+        return {"error": 1.0, "said": f"shapes {[[tuple(v.shape) for v in each] for each in found]}"}
+    errors = [
+        float((one - other).abs().max() / (1 + one.abs().max())) if one.numel() else 0.0
+        for one, other in zip(*found, strict=True)
+    ]
+    worst = max(errors, default=0.0)
+    worst = worst if worst == worst else 1.0
+    return {"error": worst, "said": f"of {len(errors)} values, {errors.index(max(errors))} differs most"}
+
+
+def refusal(name: str, word: str) -> dict[str, Any]:
+    """The sentence with which a feature is refused."""
+    try:
+        FEATURES[name].run(Run(word, True))
+    except FAULTS as fault:
+        return {"error": 0.0, "said": str(fault)}
+    return {"error": 1.0, "said": ""}

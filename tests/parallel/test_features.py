@@ -1,0 +1,45 @@
+"""What a training loop does around a network, on four ranks: as in one process, or refused in a sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from features_ranks import FEATURES, PLANS
+from rank_pool import REPOSITORY, RankPool
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    """Four ranks that run all features."""
+    folder = tmp_path_factory.mktemp("features")
+    with RankPool(Path(__file__).with_name("features_ranks.py"), 4, folder) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_feature(ranks: RankPool, name: str) -> None:
+    """On every rank and with every plan, a feature has the values of one process, or is refused."""
+    for rank, found in enumerate(ranks.call("feature", name, seconds=100)):
+        assert list(found) == list(PLANS)
+        for plan, measured in found.items():
+            where = f"{name}, rank {rank}, plan {plan}: {measured['error']} {measured['said']}"
+            assert measured["error"] <= FEATURES[name].tolerance, where
+            if FEATURES[name].refused:
+                assert FEATURES[name].refused in measured["said"], where
+
+
+def test_documentation_names_all_features() -> None:
+    """The table of docs/training.md has a row for every feature, with what the tests find."""
+    text = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
+    section = text.split("## What works around a network\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| (correct|refused) \| `test_feature\[(.+?)\]` \|$", section, re.M)
+    assert {name: kind for name, kind, _ in rows} == {
+        name: "refused" if each.refused else "correct" for name, each in FEATURES.items()
+    }
+    assert all(name == test for name, _, test in rows)
+    assert len(rows) == len(FEATURES) >= 45
