@@ -30,6 +30,12 @@ class Agreement:
         self.members, self.group = members, group
         nccl = dist.get_backend(group) == "nccl"
         self.device = torch.device("cuda" if nccl else "cpu")
+        self.noted = (0.0, 0.0)  # a checksum that goes with the next message
+
+    def note(self, values: torch.Tensor) -> None:
+        """Compare a tensor that must be the same on all ranks when they next agree."""
+        own = checksum(values)
+        self.noted = self.noted[0] + own[0], self.noted[1] + own[1]
 
     def require(self, what: str, values: torch.Tensor | None = None) -> None:
         """Raise `RuntimeError` on all ranks unless all are about to do `what`.
@@ -38,8 +44,9 @@ class Agreement:
         """
         if not self.same(what, values):
             raise RuntimeError(
-                f"{what}: the ranks gave tensors of {tuple(values.shape)} with other"  # type: ignore[union-attr]
-                " values; a plain tensor must be the same on all ranks"
+                f"{what}: the ranks have plain tensors with other values (a batch, or"
+                " the gradient of full_tensor()); a plain tensor must be the same on"
+                " all ranks, and each computes the same loss from it"
             )
 
     def same(self, what: str, values: torch.Tensor | None = None) -> bool:
@@ -49,7 +56,9 @@ class Agreement:
         """
         if len(self.members) == 1:
             return True
-        sums = (0.0, 0.0) if values is None else checksum(values)
+        sums = checksum(values) if values is not None else (0.0, 0.0)
+        sums = sums[0] + self.noted[0], sums[1] + self.noted[1]
+        self.noted = 0.0, 0.0
         text = what.encode()[:TEXT].ljust(TEXT)
         sent = bytearray(text + struct.pack("dd", *sums))
         mine = torch.frombuffer(sent, dtype=torch.uint8).to(self.device)

@@ -92,6 +92,11 @@ class Ranks:
         if self.agreement is not None:
             self.agreement.require(what, values)
 
+    def note(self, values: Any) -> None:
+        """Compare a tensor that must be the same on all when they next agree."""
+        if self.agreement is not None:
+            self.agreement.note(values)
+
     def same(self, what: str, values: Any) -> bool:
         """Whether all ranks, which are about to do `what`, have the same tensor."""
         return self.agreement is None or bool(self.agreement.same(what, values))

@@ -101,8 +101,7 @@ class ToWhole(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         """The own part of the gradient, which is the same on all ranks."""
         if not isinstance(gradient, PartitionedTensor):
-            what = f"gradient of full_tensor() of {tuple(gradient.shape)}"
-            ctx.partition.ranks.require(what, gradient)
+            ctx.partition.ranks.note(gradient)
         return PartitionedTensor(local_of(gradient, ctx.partition), ctx.partition)
 
 
