@@ -2,9 +2,12 @@
 
     net = synth.parallelize(model, (32, 3, 224, 224))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    out = net.gather(net(net.scatter(images)))    # whole on every rank
-    criterion(out, labels).backward()             # the same loss everywhere; its gradient is taken once
+    criterion(net(images), labels).backward()     # images and labels are whole, the same on all ranks
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
     optimizer.step()
+
+Parameters, gradients, the optimizer's state and the output are `PartitionedTensor`s: global tensors, of which
+every rank holds a part.
 
 Convolutions, linear layers, poolings and upsamplings run by their plans. The plans of all layers are chosen
 together with the words that move between layers of different layouts. Batch normalization has the statistics
@@ -67,7 +70,9 @@ def parallelize(
     input_gradient: bool = False,
     ahead: int | None = None,
 ) -> Network:
-    """The model as a module that takes and gives the shard of this rank. All its ranks must call it.
+    """The model as a module on several ranks, with its parameters under their names. All ranks must call it.
+
+    It takes whole batches, the same on all ranks, or partitioned ones, and gives partitioned outputs.
 
     input: shape of the whole batch in elements, fixed for the life of the result.
     procs: the ranks that run it, which alone call it: a process group of torch, or a mesh of one dimension,
