@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from synth.planning.plan_file import read_plan
     from synth.reports.text import report
     from synth.runtime.kernels.autotune import tune
+    from synth.runtime.model.replicas import check_replicas
     from synth.simulation.simulate import simulated as simulate
 
 __all__ = [
     "Layer",
     "Plan",
+    "check_replicas",
     "compare",
     "distributed_conv",
     "feed",
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "check_replicas": ("synth.runtime.model.replicas", "check_replicas"),
     "compare": ("synth.planning.comparison", "compare"),
     "distributed_conv": ("synth.codegen.module", "distributed_conv"),
     "feed": ("synth.parallel.sharded_input", "feed"),

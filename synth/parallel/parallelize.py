@@ -21,7 +21,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from synth.base.errors import InfeasibleError, SynthError, UsageError
 from synth.base.units import as_bytes
@@ -36,6 +37,7 @@ from synth.network.planner.request import NetworkRequest
 from synth.parallel.front_end import trace_model
 from synth.parallel.layer_plans import LayerPlans, plans_of_model
 from synth.parallel.members import ranks_of
+from synth.parallel.plan_digest import digest_of_plan
 from synth.parallel.torch_layers import layer_of
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
@@ -92,28 +94,65 @@ def parallelize(
     ahead: layers of which Ker is gathered while one computes (1); sums of dKer then travel while as many
         compute their gradients. It needs memory for as many more slices: 0 where memory was limited.
 
+    Raises `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
+    option, or version of synth or torch, or if one fails while it reads them.
     Raises `UsageError` for a wrong argument, on a rank that is none of `procs`, for a name that no layer has,
     or a plan of another model. Raises
     `InfeasibleError` if nothing fits the memory. Raises `ValueError` for a model that the ranks cannot run,
     for example one with hooks or tied weights; docs/training.md lists these models.
     """
-    from synth.runtime.model.agreement import require_same_model
+    from synth.runtime.model.consistency import consistent
     from synth.runtime.model.training_watch import watched
 
     members = ranks_of(procs)
+    options = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
+    given = {**options, "memory": memory, "input_gradient": input_gradient, "ahead": ahead}
+    settings = {("options", name): partial(str, value) for name, value in given.items()}
+    settings["plan", "it"] = partial(digest_of_plan, plan)
+    with watched(members) as adopt:  # a rank that is lost meanwhile is named, too
+        read = partial(_read, model, input, members.size, plan, ahead)
+        prepared = consistent(read, model, input, settings, members)
+        return adopt(_network(model, input, members, prepared, memory, input_gradient, ahead, options))
+
+
+class _Prepared(NamedTuple):
+    """What one rank reads by itself: the model, and what the given plan decides of it.
+
+    chosen: by the name of a module, what the user wants for it. plans: a plan of the whole network.
+    """
+
+    traced: TracedModel
+    chosen: dict[str, How]
+    plans: LayerPlans | None
+    planned: bool  # whether the user gave a plan
+
+
+def _read(
+    model: nn.Module,
+    input: Sequence[int],
+    ranks: int,
+    plan: NetworkPlan | os.PathLike[str] | Mapping[str, How] | How | None,
+    ahead: int | None,
+) -> _Prepared:
+    """Model and plan, without communication."""
     if ahead is not None and ahead < 0:
         raise UsageError(f"ahead is {ahead}; give the number of layers, 0 for none")
-    with watched(members) as adopt:  # a rank that is lost meanwhile is named, too
-        require_same_model(model, input, members)
-        options = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
-        return adopt(_network(model, input, members, plan, memory, input_gradient, ahead, options))
+    traced = trace_model(model, input)
+    if isinstance(plan, NetworkPlan | os.PathLike) or str(plan).endswith(".json"):
+        return _Prepared(traced, {}, plans_of_model(plan, traced.network, ranks), True)  # type: ignore[arg-type]
+    chosen = _by_name(plan)
+    known = {name for name, _ in model.named_modules()}
+    for name in chosen:
+        if name not in known:
+            raise UsageError(f"plan names the layer {name}, which the model does not have")
+    return _Prepared(traced, chosen, None, plan is not None)
 
 
 def _network(
     model: nn.Module,
     input: Sequence[int],
     members: Ranks,
-    plan: NetworkPlan | os.PathLike[str] | Mapping[str, How] | How | None,
+    prepared: _Prepared,
     memory: int | str | None,
     input_gradient: bool,
     ahead: int | None,
@@ -123,19 +162,11 @@ def _network(
     from synth.runtime.model.network import Network
 
     ranks = members.size
-    traced = trace_model(model, input)
+    traced, chosen, plans, planned = prepared
     network = traced.network
-    plans = None
-    if plan is None and network.planned:
+    if not planned and network.planned:
         request = NetworkRequest(ranks, input_gradient=input_gradient)
         plans = _from_first(lambda: LayerPlans.of(_planned(network, request, memory)), members)
-    elif isinstance(plan, NetworkPlan | os.PathLike) or str(plan).endswith(".json"):
-        plans = plans_of_model(plan, network, ranks)  # type: ignore[arg-type]
-    chosen = {} if plans else _by_name(plan)  # type: ignore[arg-type]
-    known = {name for name, _ in model.named_modules()}
-    for name in chosen:
-        if name not in known:
-            raise UsageError(f"plan names the layer {name}, which the model does not have")
     inner = {node.name for node in network.planned if input_gradient or network.needs_input_gradient(node)}
     planner = _LayerPlanner(chosen, ranks, memory, options["check_finite"], plans, inner, traced.layers)
     if ahead is None:

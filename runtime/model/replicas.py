@@ -1,0 +1,86 @@
+"""Words that several ranks hold must be the same on all of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+
+from synth.runtime.grid.boxes import Box, overlap, volume, within
+from synth.runtime.model.network import Network
+from synth.runtime.tensor.partition import Partition
+from synth.runtime.tensor.partitioned import PartitionedTensor
+
+Digests = dict[tuple[str, Box], str]  # (parameter or buffer, region) -> its digest
+
+
+def check_replicas(net: Network) -> None:
+    """Compare the copies of parameters and buffers, bit by bit, on all ranks of `net`.
+
+    All its ranks must call it. It takes one exchange of 16 bytes for each region of
+    which several ranks hold copies, and reads each of these words once.
+
+    Raises `RuntimeError` on all ranks, with parameter and ranks, if copies differ: the
+    program changed them on some ranks alone, or a memory or link was faulty.
+    """
+    ranks = net.ranks
+    ranks.require("check of replicas")
+    mine = digests_of(net)
+    told: list[Digests] = [{}] * ranks.size
+    dist.all_gather_object(told, mine, group=ranks.group)
+    apart = differing(told)
+    if not apart:
+        return
+    key, region = next(iter(apart))
+    one, other = (ranks.members[index] for index in apart[key, region])
+    names = list(dict.fromkeys(name for name, _ in apart))
+    more = f", as have {len(names) - 1} more tensors" if len(names) > 1 else ""
+    raise RuntimeError(
+        f"{key} has other words on rank {other} than on rank {one}, in the region"
+        f" {region} of which both hold a copy{more}; change parameters alike on all"
+        " ranks, and load the last checkpoint"
+    )
+
+
+def digests_of(net: Network) -> Digests:
+    """Of every region of which this rank and another hold copies."""
+    found = Digests()
+    for name, values in (*net.named_parameters(), *net.named_buffers()):
+        if isinstance(values, PartitionedTensor):
+            place, local = values.partition, values._local
+            for region in copied(place):
+                found[name, region] = _digest(local[within(region, place.box)])
+        else:  # a plain tensor is the whole on every rank
+            whole = tuple((0, extent) for extent in values.shape)
+            found[name, whole] = _digest(values.detach())
+    return found
+
+
+def copied(place: Partition) -> Iterator[Box]:
+    """The regions of the own box that other ranks hold, too; each once."""
+    boxes = list(place.layout.boxes)
+    others = boxes[: place.ranks.me] + boxes[place.ranks.me + 1 :]
+    regions = dict.fromkeys(overlap(place.box, other) for other in others)
+    return (region for region in regions if volume(region))
+
+
+def differing(told: list[Digests]) -> dict[tuple[str, Box], tuple[int, int]]:
+    """Regions with other words on two ranks: the first with the region, and the other.
+
+    told: the digests by the index of the rank.
+    """
+    first: dict[tuple[str, Box], int] = {}
+    apart: dict[tuple[str, Box], tuple[int, int]] = {}
+    for index, digests in enumerate(told):
+        for key, digest in digests.items():
+            one = first.setdefault(key, index)
+            if told[one][key] != digest:
+                apart.setdefault(key, (one, index))
+    return apart
+
+
+def _digest(values: torch.Tensor) -> str:
+    flat = values.detach().contiguous().reshape(-1).cpu()
+    return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest()[:16]

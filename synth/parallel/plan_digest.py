@@ -1,0 +1,35 @@
+"""A plan as a short text, by which ranks tell whether they were given the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from synth.network.planner.plan import NetworkPlan
+from synth.network.planner.plan_json import to_json
+from synth.planning.plan import Plan
+from synth.planning.plan_file import plan_text
+from synth.planning.plan_json import exact_json
+
+
+def digest_of_plan(plan: Any) -> str:
+    """What `parallelize` was given as its plan, the same text for the same decisions.
+
+    Raises `InputError` for a file that cannot be read.
+    """
+    if isinstance(plan, NetworkPlan):
+        return f"a network plan, digest {to_json(plan)['digest']}"
+    if isinstance(plan, Plan):
+        return f"a layer plan, digest {_short(json.dumps(exact_json(plan), sort_keys=True))}"
+    if isinstance(plan, os.PathLike) or str(plan).endswith(".json"):
+        return f"a file, digest {_short(plan_text(plan))}"
+    if isinstance(plan, Mapping):
+        return ", ".join(f"{name}: {digest_of_plan(plan[name])}" for name in sorted(plan))
+    return str(plan)
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
