@@ -102,6 +102,8 @@ def wholes(value: Any) -> Any:
     """The same nest of dictionaries with whole tensors."""
     if isinstance(value, dict):
         return {key: wholes(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):  # torch makes lists of tuples
+        return [wholes(each) for each in value]
     if isinstance(value, torch.Tensor):
         value = value.full_tensor() if hasattr(value, "full_tensor") else value
         return value.detach().clone().numpy()
