@@ -12,6 +12,23 @@ from rank_pool import REPOSITORY, RankPool
 
 pytestmark = pytest.mark.ranks
 
+VARIANTS = {  # of features that stay: only run with --slow
+    *("AdamW, a loop over parameters", "AdamW with amsgrad", "NAdam", "RMSprop", "Adagrad", "Adadelta"),
+    *("clip_grad_norm_, p = 1", "SGD with momentum", "Adam", "zero_grad(set_to_none=False)"),
+    *("cross_entropy, a sum", "cross_entropy with smoothing and weights", "huber_loss", "smooth_l1_loss"),
+    *("binary_cross_entropy_with_logits", "cross_entropy with labels", "a loss of full_tensor()", "l1_loss"),
+    *("targets of scatter()", "mean over a mask", "squares of parameters in the loss", "AveragedModel"),
+    *("autograd.grad of one parameter", "train() and eval()", "torch.no_grad()", "input: scatter()"),
+    *("net.float(), then net.double()", "autograd.backward with inputs", "GradScaler"),
+    *(
+        "the norm of all gradients by hand",
+        "full_state_dict() in a file",
+        "a change of parameters under no_grad",
+    ),
+    *("backward hooks on modules inside the network", "hooks on gradients of parameters"),
+}
+ALL = [pytest.param(name, marks=[pytest.mark.slow] * (name in VARIANTS), id=name) for name in FEATURES]
+
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
@@ -21,7 +38,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         yield pool
 
 
-@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("name", ALL)
 def test_feature(ranks: RankPool, name: str) -> None:
     """On every rank and with every plan, a feature has the values of one process, or is refused."""
     for rank, found in enumerate(ranks.call("feature", name, seconds=100)):
@@ -43,3 +60,4 @@ def test_documentation_names_all_features() -> None:
     }
     assert all(name == test for name, _, test in rows)
     assert len(rows) == len(FEATURES) >= 45
+    assert set(FEATURES) >= VARIANTS

@@ -111,6 +111,14 @@ def perceptual(run: Run) -> None:
         optimizer.step()
 
 
+@correct("torch.utils.checkpoint inside the model")
+def recomputed(run: Run) -> None:
+    """The model computes a region again in the backward pass."""
+    run.model = run.checkpointed()
+    run.noted_models[:] = [run.model]
+    train(run, sgd, 2)
+
+
 @correct("frozen and unfrozen layers")
 def frozen(run: Run) -> None:
     """A layer is frozen for a step, then trained."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import synth
 from synth.runtime.tensor.partitioned import PartitionedTensor
@@ -78,6 +79,15 @@ class Small(nn.Module):
         return self.head(self.pool(x).flatten(1))
 
 
+class Checkpointed(Small):
+    """The same with a region that is computed again in the backward pass."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = checkpoint(lambda x: self.act(self.bn(self.conv(x))), x, use_reentrant=False)
+        x = functional.silu(self.norm(self.grouped(x)))
+        return self.head(self.pool(x).flatten(1))
+
+
 class Images(nn.Module):
     """Images of images."""
 
@@ -137,6 +147,12 @@ class Run:
         self.model = copy.deepcopy(pairs["small"][0 if on_ranks else 1])
         self.images = copy.deepcopy(pairs["images"][0 if on_ranks else 1])
         self.noted_models = [self.model]
+
+    def checkpointed(self) -> nn.Module:
+        """A model with a region that is computed again."""
+        torch.manual_seed(4)
+        model = Checkpointed(*self.sizes[1:]).double()
+        return synth.parallelize(model, self.sizes.batch, plan=PLANS[self.word]) if self.on_ranks else model
 
     def randn(self, *shape: int) -> torch.Tensor:
         """Random words, the same on all ranks."""

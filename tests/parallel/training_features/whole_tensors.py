@@ -97,6 +97,26 @@ def other_type(run: Run) -> None:
     run.model(run.batch().float())
 
 
+@correct("values written into p.data")
+def written(run: Run) -> None:
+    """Whole values, as from another framework's file."""
+    for parameter in run.model.parameters():
+        parameter.data.copy_(run.randn(*parameter.shape))
+        parameter.data[:1].mul_(0.5)
+    run.note(run.loss())
+
+
+@correct("partitioned labels")
+def partitioned_labels(run: Run) -> None:
+    """Labels made from another network's output."""
+    with torch.no_grad():
+        labels = run.model(run.batch()).argmax(1)
+    loss = functional.cross_entropy(run.model(run.batch()), labels)
+    loss.backward()
+    run.note(labels, loss)
+    run.grads()
+
+
 @correct("full_tensor(), to_local() and redistribute()")
 def converted(run: Run) -> None:
     """Each gives the words that the tensor has."""
