@@ -114,6 +114,7 @@ COPIES = (
 RULES: dict[str, Any] = {
     **dict.fromkeys(COPIES, pointwise),
     **dict.fromkeys((f"{name}_backward" for name in ACTIVATIONS), pointwise),
+    **dict.fromkeys(("hardswish", "hardswish_"), pointwise),
     "log_sigmoid_forward": log_sigmoid,
     **dict.fromkeys(
         ("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided"), create
