@@ -63,7 +63,9 @@ class Agreement:
         sent = bytearray(text + struct.pack("dd", *sums))
         mine = torch.frombuffer(sent, dtype=torch.uint8).to(self.device)
         rows = mine.new_empty(len(self.members), len(sent))
-        dist.all_gather(list(rows.unbind()), mine, group=self.group)
+        # to each rank directly: a rank then sees at once that any other is gone
+        sent_to_all = mine.expand(len(rows), -1).contiguous()
+        dist.all_to_all_single(rows, sent_to_all, group=self.group)
         return self._compared(rows.cpu(), bytes(sent))
 
     def _compared(self, rows: torch.Tensor, sent: bytes) -> bool:
