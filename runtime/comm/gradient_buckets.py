@@ -26,6 +26,7 @@ from synth.runtime.comm.process_groups import ProcessGroups
 
 BYTES = 25 * 2**20
 LocalTensors = dict[str, torch.Tensor]  # key of a parameter -> its local tensor
+Gradients = tuple[torch.Tensor | None, ...]
 
 
 class Shared(NamedTuple):
@@ -61,7 +62,6 @@ class Buckets:
     shared: in the order in which the forward pass uses them.
     process_groups: those of the network.
     size: bytes after which a bucket is full; 0 for a message per parameter.
-    scale: by which sums are multiplied.
 
     Raises `ValueError` for a negative size.
     """
@@ -71,12 +71,11 @@ class Buckets:
         shared: Iterable[Shared],
         process_groups: ProcessGroups,
         size: int = BYTES,
-        scale: float = 1.0,
     ) -> None:
         if size < 0:
             raise ValueError(f"buckets have {size} bytes; give 0 or more")
         self.messages = self.words = 0  # sent so far; words of all buckets sent
-        self.sums, self.scale = True, scale
+        self.sums = True
         wanted = [each for each in shared if len(each.ranks) > 1]
         self.buckets = _packed(wanted[::-1], process_groups, size)
         self.opened: dict[str, list[Bucket]] = {}
@@ -99,13 +98,10 @@ class Buckets:
         """
         rounds = {}
         for bucket in self.buckets:
-            keys = [
-                each.key
-                for each in bucket.shared
-                if each.key in tensors and tensors[each.key].requires_grad
-            ]
-            if keys and torch.is_grad_enabled():
-                rounds[id(bucket)] = sums = Sums(self, bucket, keys)
+            used = [each.key for each in bucket.shared if each.key in tensors]
+            trained = {key: tensors[key] for key in used if tensors[key].requires_grad}
+            if trained and torch.is_grad_enabled():
+                rounds[id(bucket)] = sums = Sums(self, bucket, trained)
                 sums.through(FinishSums, tensors)
         return rounds
 
@@ -119,13 +115,16 @@ class Buckets:
 
 
 class Sums:
-    """The sums of one bucket for the backward passes of one forward pass."""
+    """The sums of one bucket for the backward passes of one forward pass.
 
-    def __init__(self, owner: Buckets, bucket: Bucket, keys: Sequence[str]) -> None:
-        self.owner, self.bucket, self.keys = owner, bucket, keys
+    trained: the local parameters that get gradients.
+    """
+
+    def __init__(self, owner: Buckets, bucket: Bucket, trained: LocalTensors) -> None:
+        self.owner, self.bucket = owner, bucket
+        self.trained = {key: each.detach() for key, each in trained.items()}
         self.flat: torch.Tensor | None = None
         self.request: Any = None
-        self.like: list[torch.Tensor] = []  # the local parameters
         self.summed: list[str] = []  # keys of the parts in `flat`
         self.opened = False
 
@@ -133,9 +132,9 @@ class Sums:
         self, node: type[torch.autograd.Function], tensors: LocalTensors
     ) -> None:
         """Pass the parameters through an autograd node."""
-        given = [tensors[key] for key in self.keys]
+        given = [tensors[key] for key in self.trained]
         made = node.apply(self, *given)  # type: ignore[no-untyped-call]
-        tensors.update(zip(self.keys, made, strict=True))
+        tensors.update(zip(self.trained, made, strict=True))
 
     def start(self, parts: Sequence[torch.Tensor | None]) -> None:
         """Start to sum the parts of this rank, or keep them for a later pass.
@@ -143,7 +142,7 @@ class Sums:
         parts: None for a parameter that has no gradient.
         """
         named: LocalTensors = {}
-        for key, part in zip(self.keys, parts, strict=True):
+        for key, part in zip(self.trained, parts, strict=True):
             if part is not None:
                 named[key] = part.to(sum_dtype(part.dtype))
         kept = self.bucket.kept
@@ -151,7 +150,7 @@ class Sums:
             for key, part in named.items():
                 kept[key] = kept[key] + part if key in kept else part
             return
-        for key in [key for key in self.keys if key in kept]:
+        for key in [key for key in self.trained if key in kept]:
             more = kept.pop(key)
             named[key] = named[key] + more if key in named else more
         self.flat = torch.cat([part.reshape(-1) for part in named.values()])
@@ -164,24 +163,20 @@ class Sums:
     def finish(self) -> list[torch.Tensor | None]:
         """The sums; zeros where they are kept for a later pass, None for none."""
         if self.request is None or self.flat is None:
-            kept = self.bucket.kept
-            like = zip(self.keys, self.like, strict=True)
+            kept, like = self.bucket.kept, self.trained.items()
             return [torch.zeros_like(e) if k in kept else None for k, e in like]
         self.request.wait()
         flat, self.flat, self.request = self.flat, None, None
-        if self.owner.scale != 1:
-            flat *= self.owner.scale
-        given = dict(zip(self.keys, self.like, strict=True))
-        sizes = [given[key].numel() for key in self.summed]
+        sizes = [self.trained[key].numel() for key in self.summed]
         parts = dict(zip(self.summed, torch.split(flat, sizes), strict=True))
         return [
             parts[key].view(each.shape).to(each.dtype) if key in parts else None
-            for key, each in given.items()
+            for key, each in self.trained.items()
         ]
 
 
-class StartSums(torch.autograd.Function):
-    """The parameters of a bucket as layers use them."""
+class PassParameters(torch.autograd.Function):
+    """The parameters of a bucket, unchanged; subclasses sum their gradients."""
 
     @staticmethod
     def forward(ctx: Any, sums: Sums, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -190,11 +185,13 @@ class StartSums(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         return tuple(each.view_as(each) for each in given)
 
+
+class StartSums(PassParameters):
+    """The parameters of a bucket as layers use them."""
+
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any, *parts: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *parts: torch.Tensor | None) -> Gradients:
         """Start the sums; placeholders stand for them until `FinishSums`."""
         ctx.sums.start(parts)
         return None, *(
@@ -203,22 +200,12 @@ class StartSums(torch.autograd.Function):
         )
 
 
-class FinishSums(torch.autograd.Function):
+class FinishSums(PassParameters):
     """The parameters of a bucket at the start of the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, sums: Sums, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The same values."""
-        ctx.sums = sums
-        ctx.set_materialize_grads(False)
-        sums.like = [each.detach() for each in given]
-        return tuple(each.view_as(each) for each in given)
-
-    @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any, *parts: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *parts: torch.Tensor | None) -> Gradients:
         """The sums, waited for here."""
         return None, *ctx.sums.finish()
 

@@ -10,9 +10,8 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.halo_exchange import Neighbours, fetch_rows, return_rows
-from synth.runtime.comm.layout import Layout, replicated
+from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
-from synth.runtime.grid.boxes import within
 
 Count = Callable[[int], None]  # is called with received words
 
@@ -114,27 +113,6 @@ class SumToOwners(torch.autograd.Function):
         held, owned, count = ctx.place
         partial = _exchanged(fetch_rows, gradient, owned, held, count)
         return partial, None, None, None
-
-
-class GatherWhole(torch.autograd.Function):
-    """The whole tensor on every rank, for what all ranks then compute alike."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, shard: torch.Tensor, source: Layout, count: Count
-    ) -> torch.Tensor:
-        """All words."""
-        ctx.source = source
-        target = replicated(source.whole, source.ranks)
-        return _exchanged(fetch_rows, shard, source, target, count)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        """The own part of the gradient, which is the same on every rank."""
-        source = ctx.source
-        frame = tuple((0, extent) for extent in source.whole)
-        return gradient[within(source.mine, frame)].contiguous(), None, None
 
 
 class SumGradient(torch.autograd.Function):

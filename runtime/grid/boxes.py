@@ -74,6 +74,11 @@ def within(box: Box, frame: Box) -> tuple[slice, ...]:
     return tuple(slice(b[0] - f[0], b[1] - f[0]) for b, f in pairs)
 
 
+def with_interval(box: Box, dim: int, interval: Interval) -> Box:
+    """A box with another interval along one dimension."""
+    return (*box[:dim], interval, *box[dim + 1 :])
+
+
 def consecutive(box: Box, frame: Box) -> bool:
     """Whether the words of `box` are contiguous in a tensor over `frame`."""
     sizes = shape(box)

@@ -47,10 +47,10 @@ LAST_WORDS = 3.5  # seconds from the reason to end until the end
 class Watch(Heartbeats):
     """Threads that report this rank's progress, and end the process with code 6.
 
-    They end it when the launcher is gone or sends a signal, when the store or another
-    rank sends no sign of life, or when the ranks do not meet in time. The main thread
-    may hang meanwhile. Before the end, this rank prints which ranks are missing, lost
-    or late, and where they were last.
+    They end it when the launcher is gone or sends a signal. They end it when the store
+    or another rank sends no heartbeat, or when the ranks do not meet in time. The main
+    thread may hang meanwhile. Before the end, this rank prints which ranks are missing,
+    lost or late, and where they were last.
     """
 
     # -- life -----------------------------------------------------------------------

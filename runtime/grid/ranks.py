@@ -110,6 +110,15 @@ class Ranks:
         dist.broadcast_object_list(values, src=self.members[0], group=self.group)
         return values[0]
 
+    def gathered(self, value: Any) -> list[Any]:
+        """The values of all members, on all members. All must call this.
+
+        The value is an object that can be pickled.
+        """
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.group)
+        return values
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
         """The same: copies of a network communicate in the same groups."""
         return self

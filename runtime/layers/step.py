@@ -16,7 +16,7 @@ from torch import nn
 
 from synth.runtime.comm.layout import Layout, broadcast_layout, even, replicated
 from synth.runtime.comm.redistribute import Count, redistribute
-from synth.runtime.grid.boxes import Box, Interval, shape
+from synth.runtime.grid.boxes import Box, Interval, shape, with_interval
 from synth.runtime.kernels.autocast import Region, entered
 from synth.runtime.layers.held import Held, held_by
 from synth.runtime.layers.replicated_params import ReplicatedParams
@@ -158,7 +158,9 @@ class Concat(Step):
         start = 0
         for layout in layouts:
             size, boxes = layout.whole[dim], self.layout.boxes
-            parts = tuple(_with(b, dim, _inside(b[dim], start, size)) for b in boxes)
+            parts = tuple(
+                with_interval(b, dim, _inside(b[dim], start, size)) for b in boxes
+            )
             self.wanted.append(layout.with_boxes(layout.whole, parts))
             start += size
 
@@ -174,15 +176,11 @@ def _like_first(layouts: Sequence[Layout], dim: int) -> Layout:
     first = layouts[0]
     total = sum(layout.whole[dim] for layout in layouts)
     boxes = (
-        _with(box, dim, _scaled(box[dim], first.whole[dim], total))
+        with_interval(box, dim, _scaled(box[dim], first.whole[dim], total))
         for box in first.boxes
     )
     whole = (*first.whole[:dim], total, *first.whole[dim + 1 :])
     return first.with_boxes(whole, boxes)
-
-
-def _with(box: Box, dim: int, interval: Interval) -> Box:
-    return (*box[:dim], interval, *box[dim + 1 :])
 
 
 def _scaled(interval: Interval, size: int, total: int) -> Interval:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -44,11 +43,6 @@ class AutocastRegions:
         kind.__init__, kind.__enter__, kind.__exit__ = made, entered, left
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *fault: object) -> None:
         autocast: Any = torch.autocast
         autocast.__init__, autocast.__enter__, autocast.__exit__ = self.original

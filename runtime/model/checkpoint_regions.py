@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 import torch.utils.checkpoint
@@ -39,11 +38,6 @@ class CheckpointRegions:
         hook.__enter__, hook.__exit__ = enter, leave
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *fault: object) -> None:
         hook: Any = torch.utils.checkpoint._checkpoint_hook
         del hook.__enter__, hook.__exit__  # those of the base class again

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 import synth.runtime
@@ -54,7 +53,7 @@ def consistent(
 def _require_same(facts: Facts, failed: Exception | None, ranks: Ranks) -> None:
     digest = hashlib.sha256(repr(sorted(facts.items())).encode()).hexdigest()
     error = "" if failed is None else f"{type(failed).__name__}: {failed}"
-    told = gathered((digest, error), ranks)
+    told = ranks.gathered((digest, error))
     errors = [error for _, error in told]
     if len(set(errors)) == 1 and failed is not None:
         raise failed
@@ -65,7 +64,7 @@ def _require_same(facts: Facts, failed: Exception | None, ranks: Ranks) -> None:
     text = ""
     if len(set(digests)) > 1:  # a rank that failed may lack facts; these do not count
         theirs = ranks.from_first(facts)
-        differences = gathered(difference(facts, theirs), ranks)
+        differences = ranks.gathered(difference(facts, theirs))
         index = next((i for i, each in enumerate(differences) if each[1]), 0)
         kind, text = differences[index]
     if text:
@@ -122,10 +121,3 @@ def source_digest() -> str:
             found.update(str(file.relative_to(folder)).encode())
             found.update(file.read_bytes())
     return f"{synth.__version__}, sources {found.hexdigest()[:12]}"
-
-
-def gathered(value: Any, ranks: Ranks) -> list[Any]:
-    """The values of all ranks. All must call this."""
-    values: list[Any] = [None] * ranks.size
-    dist.all_gather_object(values, value, group=ranks.group)
-    return values

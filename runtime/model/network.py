@@ -39,7 +39,8 @@ from synth.runtime.tensor.boundary import FromLocal
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
-BOX = tuple[tuple[Box, ...], tuple[Box, ...]]  # of all ranks, before and after a call
+# the boxes of all ranks before and after a call
+BoxPair = tuple[tuple[Box, ...], tuple[Box, ...]]
 
 
 class Network(nn.Module):
@@ -72,7 +73,7 @@ class Network(nn.Module):
         dtype: torch.dtype = torch.float32,
         refuse: bool = False,
         graph: fx.Graph | None = None,
-        places: Mapping[str, BOX] | None = None,
+        places: Mapping[str, BoxPair] | None = None,
         bucket_bytes: int = BYTES,
         check_finite: bool = False,
         ahead: int = 1,
@@ -136,15 +137,16 @@ class Network(nn.Module):
         for key, values in (*model.named_parameters(), *model.named_buffers()):
             everywhere = Partition(replicated(values.shape, ranks))
             place = partitions.get(key, everywhere)
-            if isinstance(values, nn.Parameter):
-                local = (place or everywhere).cut(values.detach()).clone()
-                part = PartitionedTensor(local.contiguous(), place or everywhere)
-                memo[id(values)] = nn.Parameter(part, values.requires_grad)
-            elif place is None or not values.is_floating_point():
+            trained = isinstance(values, nn.Parameter)
+            if place is None or not (trained or values.is_floating_point()):
                 memo[id(values)] = values.detach().clone()
-            else:
-                local = place.cut(values.detach()).clone().contiguous()
-                memo[id(values)] = PartitionedTensor(local, place)
+                continue
+            own = place.cut(values.detach())
+            local = own.clone(memory_format=torch.contiguous_format)
+            part = PartitionedTensor(local, place)
+            memo[id(values)] = (
+                nn.Parameter(part, values.requires_grad) if trained else part
+            )
         taken = copy.deepcopy(model, memo)
         for kind in ("_modules", "_parameters", "_buffers"):
             getattr(self, kind).update(getattr(taken, kind))
@@ -212,8 +214,7 @@ class Network(nn.Module):
         }
         made = program.run(shard, tensors, self.training)
         what = f"backward pass of forward pass {program.forwards}"
-        place = Partition(program.layouts[program.output])
-        out: torch.Tensor = FromLocal.apply(made, place, what)  # type: ignore[no-untyped-call]
+        out: torch.Tensor = FromLocal.apply(made, self.output_partition, what)  # type: ignore[no-untyped-call]
         return out
 
     def _entered(self, batch: torch.Tensor, what: str) -> torch.Tensor:
@@ -253,12 +254,12 @@ class Network(nn.Module):
     @property
     def input_partition(self) -> Partition:
         """Which words of the input each rank reads."""
-        return Partition(self.program.layouts[self.program.input])
+        return self.program.input_partition
 
     @property
     def output_partition(self) -> Partition:
         """Which words of the output each rank computes."""
-        return Partition(self.program.layouts[self.program.output])
+        return self.program.output_partition
 
     def _local(self, key: str, values: torch.Tensor) -> torch.Tensor:
         """The local part of a parameter or buffer, as the steps use it."""
@@ -278,9 +279,8 @@ class Network(nn.Module):
         for module in self.modules():
             if module is self:
                 continue
-            if module._forward_hooks or module._forward_pre_hooks:
-                _refuse_hooks(self, module)
-            if module._backward_hooks or module._backward_pre_hooks:
+            forward = module._forward_hooks or module._forward_pre_hooks
+            if forward or module._backward_hooks or module._backward_pre_hooks:
                 _refuse_hooks(self, module)
             mode = module.training
             changed = self._traced_modes.get(module, mode) != mode

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator
 
 import torch
-import torch.distributed as dist
 
 from synth.runtime.grid.boxes import Box, overlap, volume, within
 from synth.runtime.model.network import Network
@@ -27,10 +26,7 @@ def check_replicas(net: Network) -> None:
     """
     ranks = net.ranks
     ranks.require("check of replicas")
-    mine = digests_of(net)
-    told: list[Digests] = [{}] * ranks.size
-    dist.all_gather_object(told, mine, group=ranks.group)
-    apart = differing(told)
+    apart = differing(ranks.gathered(digests_of(net)))
     if not apart:
         return
     key, region = next(iter(apart))

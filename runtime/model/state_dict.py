@@ -44,9 +44,7 @@ def check_state(
                 " load what the same model saved"
             )
         given = state[key]
-        if isinstance(value, torch.Tensor | torch.Size) and not isinstance(
-            given, torch.Tensor
-        ):
+        if not isinstance(given, torch.Tensor):
             raise ValueError(
                 f"the state is not of this model: its {key} is a"
                 f" {type(given).__name__}, the model's a tensor of shape {mine};"
@@ -55,7 +53,7 @@ def check_state(
         if tuple(given.shape) != mine:
             raise ValueError(
                 f"the state is not of this model: its {key} has the shape"
-                f" {tuple(state[key].shape)}, the model's {mine};"
+                f" {tuple(given.shape)}, the model's {mine};"
                 " load what the same model saved"
             )
     extra = next((key for key in state if key not in own), None)

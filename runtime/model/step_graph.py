@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -58,6 +59,16 @@ class StepGraph:
     def ranks(self) -> Ranks:
         """The ranks that run the network."""
         return self.context.ranks
+
+    @cached_property
+    def input_partition(self) -> Partition:
+        """Which words of the input each rank reads."""
+        return Partition(self.layouts[self.input])
+
+    @cached_property
+    def output_partition(self) -> Partition:
+        """Which words of the output each rank computes."""
+        return Partition(self.layouts[self.output])
 
     @property
     def owners(self) -> dict[str, str]:

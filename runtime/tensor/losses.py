@@ -21,7 +21,7 @@ from synth.runtime.tensor.operands import (
 )
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
-from synth.runtime.tensor.reductions import counted_words, wide
+from synth.runtime.tensor.reductions import summed
 
 NONE, MEAN = 0, 1  # torch's numbers of reductions; 2 is a sum
 
@@ -35,7 +35,7 @@ def loss(func: Any, args: Any, kwargs: Any) -> Any:
     values = func(*args, **kwargs)
     if reduction == NONE:
         return wrap(values, base)
-    total = _summed(values, base)
+    total = summed(values, base)
     return (total / base.shape.numel() if reduction == MEAN else total).to(values.dtype)
 
 
@@ -53,12 +53,6 @@ def loss_backward(func: Any, args: Any, kwargs: Any) -> Any:
     here = [own, *(to_partition(each, base) for each in args[1:])]
     args, kwargs = with_argument(func, here, kwargs, "reduction", NONE)
     return wrap(func(*args, **kwargs), base)
-
-
-def _summed(values: torch.Tensor, partition: Partition) -> torch.Tensor:
-    own = counted_words(values, partition, 0).sum(dtype=wide(values.dtype))
-    partition.all_reduce(own)
-    return own
 
 
 # -- classes ---------------------------------------------------------------------------
@@ -79,7 +73,7 @@ def nll_loss(func: Any, args: Any, kwargs: Any) -> tuple[torch.Tensor, torch.Ten
     if weight is not None:
         each = weight[classes.clamp(0, len(weight) - 1)].to(values.dtype)
     each = each.masked_fill(classes == ignored, 0)
-    total, weights = _summed(values, words), _summed(each, words)
+    total, weights = summed(values, words), summed(each, words)
     result = total / weights if reduction == MEAN else total
     return result.to(values.dtype), weights.to(values.dtype)
 

@@ -7,7 +7,6 @@ boxes are intervals of (group, k of the group, c, r, s).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -15,7 +14,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from synth.runtime.comm.layout import Layout, disjoint, even, replicated, split_copies
+from synth.runtime.comm.layout import (
+    Layout,
+    broadcast_layout,
+    disjoint,
+    even,
+    replicated,
+    split_copies,
+)
 from synth.runtime.comm.redistribute import fetch_boxes
 from synth.runtime.grid.boxes import Box, cut, overlap, shape, volume, within
 from synth.runtime.grid.scatter_gather import gather_shards
@@ -85,13 +91,8 @@ class Partition:
 
         Over all ranks, these boxes contain every word once.
         """
-        return self.counted_of(self.ranks.me)
-
-    def counted_of(self, index: int) -> tuple[Box, ...]:
-        """The same for another rank."""
-        boxes = self.layout.boxes
-        parts: list[Box] = [boxes[index]] if volume(boxes[index]) else []
-        for other in dict.fromkeys(boxes[:index]):
+        parts: list[Box] = [self.box] if volume(self.box) else []
+        for other in dict.fromkeys(self.layout.boxes[: self.ranks.me]):
             parts = [piece for part in parts for piece in _outside(part, other)]
         return tuple(parts)
 
@@ -182,15 +183,7 @@ class Partition:
         """
         if tuple(wanted) == tuple(self.shape):
             return self
-        skip = len(self.shape) - len(wanted)
-        boxes = [
-            tuple(
-                (0, 1) if extent == 1 else interval
-                for extent, interval in zip(wanted, box[skip:], strict=True)
-            )
-            for box in self.layout.boxes
-        ]
-        return self.with_boxes(wanted, boxes)
+        return Partition(broadcast_layout(self.layout, wanted))
 
     def expanded(self, wanted: Sequence[int]) -> Partition:
         """This, broadcast to a larger shape: all ranks hold the new extents."""
@@ -249,8 +242,3 @@ def _outside(box: Box, other: Box) -> list[Box]:
                 pieces.append((*rest[:dim], interval, *rest[dim + 1 :]))
         rest[dim] = (first, last)
     return pieces
-
-
-def words(partition: Partition) -> int:
-    """The words of the whole tensor."""
-    return math.prod(partition.shape)

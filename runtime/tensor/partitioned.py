@@ -218,8 +218,3 @@ class PartitionedTensor(torch.Tensor):
 
     def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
         return checkpoint_items.shard(index, self._local, self._partition)
-
-
-def is_partitioned(value: object) -> bool:
-    """Whether a value is a partitioned tensor."""
-    return isinstance(value, PartitionedTensor)

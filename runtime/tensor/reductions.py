@@ -44,6 +44,16 @@ def counted_words(
     return kept
 
 
+def summed(
+    local: torch.Tensor, partition: Partition, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """The sum of all words, each counted once, in a type that is wide enough."""
+    own = counted_words(local, partition, 0)
+    result = own.sum(dtype=dtype or wide(local.dtype))
+    partition.all_reduce(result)
+    return result
+
+
 def wide(dtype: torch.dtype) -> torch.dtype:
     """The type in which values of a type are summed over ranks."""
     if not dtype.is_floating_point:
@@ -88,17 +98,16 @@ def total(func: Any, args: Any, kwargs: Any) -> Any:
     dtype = kwargs.get("dtype") or (
         torch.int64 if not _floats(given) and not mean else given.dtype
     )
-    own = counted_words(given._local, partition, 0)
     add = wide(dtype)
     keep = keeps_dims(func, args, kwargs)
     count = math.prod(given.shape[dim] for dim in dims) if mean else 1
     if len(dims) == given.dim():
-        result = own.sum(dtype=add)
-        partition.all_reduce(result)
+        result = summed(given._local, partition, add)
         if mean:
             result = result / count
         result = result.to(dtype)
         return result.reshape([1] * given.dim()) if keep else result
+    own = counted_words(given._local, partition, 0)
     partial = own.sum(dims, keepdim=keep, dtype=add)
     return _added(partial, partition.without(dims, keep), count, dtype)
 
@@ -256,7 +265,7 @@ def along(func: Any, args: Any, kwargs: Any) -> Any:
         return on_wholes(func, args, kwargs)
     base = largest._partition.uncut_along(dims)
     result = _on_parts(func, args, kwargs, base)
-    empty = [_meta(each, base) for each in args]
+    empty = [_meta(each) for each in args]
     whole = func(*empty, **kwargs)
     keep = keeps_dims(func, args, kwargs)
 
@@ -285,7 +294,7 @@ def _on_parts(func: Any, args: Any, kwargs: Any, base: Partition) -> Any:
     return func(*here, **kwargs) if volume(base.box) else None
 
 
-def _meta(value: Any, base: Partition) -> Any:
+def _meta(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
     return value
@@ -301,9 +310,8 @@ def spread(func: Any, args: Any, kwargs: Any) -> Any:
     correction = 1 if correction is None else correction
     mean = total(torch.ops.aten.mean.default, (given,), {})
     partition = given._partition
-    centered = counted_words(given._local - mean, partition, 0)
-    squares = centered.to(wide(given.dtype)).square().sum()
-    partition.all_reduce(squares)
+    centered = (given._local - mean).to(wide(given.dtype))
+    squares = summed(centered.square(), partition)
     variance = (squares / max(0, given.numel() - correction)).to(given.dtype)
     if func._schema.name.startswith("aten::var_mean"):
         return variance, mean

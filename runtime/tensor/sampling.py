@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from synth.runtime.tensor.operands import to_whole, written
+from synth.runtime.tensor.operands import on_wholes, to_whole, written
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
@@ -20,7 +20,7 @@ def draw(func: Any, args: Any, kwargs: Any) -> Any:
     """
     given = args[0]
     if not isinstance(given, PartitionedTensor):
-        return func(*map(to_whole, args), **{k: to_whole(v) for k, v in kwargs.items()})
+        return on_wholes(func, args, kwargs)
     partition = given._partition
     require_same_generators(partition, kwargs.get("generator"), given.device)
     if func._schema.name in ("aten::bernoulli", "aten::bernoulli_.Tensor"):

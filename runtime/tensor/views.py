@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from synth.runtime.grid.boxes import Box, Interval, intersect, volume
+from synth.runtime.grid.boxes import Box, Interval, intersect, volume, with_interval
 from synth.runtime.tensor.operands import (
     argument,
     to_partition,
@@ -240,16 +240,14 @@ def cat(func: Any, args: Any, kwargs: Any) -> Any:
     base = first._partition.uncut_along([dim])
     here = []
     for each in parts:
-        boxes = [_with(box, dim, (0, each.shape[dim])) for box in base.layout.boxes]
+        boxes = [
+            with_interval(box, dim, (0, each.shape[dim])) for box in base.layout.boxes
+        ]
         here.append(to_partition(each, base.with_boxes(each.shape, boxes)))
     extent = sum(each.shape[dim] for each in parts)
     whole = [*first.shape[:dim], extent, *first.shape[dim + 1 :]]
-    boxes = [_with(box, dim, (0, extent)) for box in base.layout.boxes]
+    boxes = [with_interval(box, dim, (0, extent)) for box in base.layout.boxes]
     return wrap(torch.cat(here, dim), base.with_boxes(whole, boxes))
-
-
-def _with(box: Box, dim: int, interval: Interval) -> Box:
-    return (*box[:dim], interval, *box[dim + 1 :])
 
 
 # -- reshaping -------------------------------------------------------------------------

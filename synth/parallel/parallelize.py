@@ -95,11 +95,11 @@ def parallelize(
         compute their gradients. It needs memory for as many more slices: 0 where memory was limited.
 
     Raises `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
-    option, or version of synth or torch, or if one fails while it reads them.
+    option, or version of synth or torch. The same holds if one rank fails while it reads them.
     Raises `UsageError` for a wrong argument, on a rank that is none of `procs`, for a name that no layer has,
-    or a plan of another model. Raises
-    `InfeasibleError` if nothing fits the memory. Raises `ValueError` for a model that the ranks cannot run,
-    for example one with hooks or tied weights; docs/training.md lists these models.
+    or a plan of another model. Raises `InfeasibleError` if nothing fits the memory. Raises `ValueError` for a
+    model that the ranks cannot run, for example one with hooks or tied weights. docs/training.md lists these
+    models.
     """
     from synth.runtime.model.consistency import consistent
     from synth.runtime.model.training_watch import watched

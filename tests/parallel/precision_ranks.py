@@ -14,9 +14,9 @@ from torch import fx, nn
 
 import synth
 from synth.parallel.front_end import trace_model
-from synth.runtime.comm.redistribute import GatherWhole
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network
+from synth.runtime.tensor.partition import Partition
 
 Measured = dict[str, Any]
 ROUNDING = {
@@ -86,7 +86,7 @@ def on_ranks(
 
     def keep(name: str) -> Any:
         def hook(step: Any, given: Any, result: torch.Tensor) -> None:
-            made[name] = GatherWhole.apply(result.detach(), step.layout, lambda words: None)
+            made[name] = Partition(step.layout).gather(result.detach())
 
         return hook
 
