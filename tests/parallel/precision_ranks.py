@@ -218,7 +218,8 @@ def moved(plan: Any, low: str | None) -> dict[str, Any]:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             values = next(each for each in args if isinstance(each, torch.Tensor))
-            words[str(values.dtype)] = words.get(str(values.dtype), 0) + values.numel()
+            if kwargs.get("group") is not net.ranks.agreement.group:  # which moves no words
+                words[str(values.dtype)] = words.get(str(values.dtype), 0) + values.numel()
             return original(*args, **kwargs)
 
         return call

@@ -116,10 +116,15 @@ def changed(run: Run) -> None:
 
 @correct("statistics of parameters for a log")
 def statistics(run: Run) -> None:
-    """Means, deviations, extrema, numbers of zeros."""
+    """Means, deviations, extrema, numbers of positive words.
+
+    The gradient of a bias before batch norm is zero up to rounding, and its sign is arbitrary.
+    """
     run.loss().backward()
     for p in run.model.parameters():
-        run.note(p.mean(), p.std(), p.abs().max(), p.min(), (p.grad > 0).sum(), p.grad.abs().mean().item())
+        run.note(
+            p.mean(), p.std(), p.abs().max(), p.min(), (p.grad > 1e-12).sum(), p.grad.abs().mean().item()
+        )
         run.note(torch.isfinite(p.grad).all(), torch.isnan(p).any())
 
 
