@@ -22,7 +22,7 @@ from synth.runtime.comm.layout import (
     replicated,
     split_copies,
 )
-from synth.runtime.comm.redistribute import fetch_boxes
+from synth.runtime.comm.redistribute import add_boxes, fetch_boxes
 from synth.runtime.grid.boxes import Box, cut, overlap, shape, volume, within
 from synth.runtime.grid.scatter_gather import gather_shards
 
@@ -157,6 +157,21 @@ class Partition:
         if self.ranks.size > 1:
             self.ranks.require(f"sum over ranks of {tuple(self.shape)}")
             dist.all_reduce(values, op, group=self.ranks.group)
+
+    def all_gather(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """The values of all ranks, which have one shape."""
+        if self.ranks.size == 1:
+            return [values]
+        self.ranks.require(f"values of all ranks of {tuple(self.shape)}")
+        sent = values.view(torch.uint8) if values.dtype == torch.bool else values
+        told = [torch.empty_like(sent) for _ in range(self.ranks.size)]
+        dist.all_gather(told, sent, group=self.ranks.group)
+        return [each.view(values.dtype) for each in told]
+
+    def add(self, partial: torch.Tensor, owned: Layout) -> torch.Tensor:
+        """Partial sums of the words of the own box, added at their owners."""
+        self.ranks.require(f"sum at owners of {tuple(self.shape)}")
+        return add_boxes(partial, self.layout, owned)
 
     # -- partitions made from this one ------------------------------------------------
 

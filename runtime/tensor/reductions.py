@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.comm.layout import even
-from synth.runtime.comm.redistribute import add_boxes
 from synth.runtime.grid.boxes import volume, within
 from synth.runtime.tensor.operands import (
     argument,
@@ -126,7 +125,7 @@ def _added(
         held.all_reduce(whole)
         return (whole / count if count != 1 else whole).to(dtype)
     owned = even(held.shape, held.ranks)
-    part = add_boxes(partial, held.layout, owned)
+    part = held.add(partial, owned)
     part = (part / count if count != 1 else part).to(dtype)
     return PartitionedTensor(part, Partition(owned))
 
@@ -237,19 +236,10 @@ def _gathered(func: Any, given: torch.Tensor, partition: Partition) -> torch.Ten
     name = func._schema.name
     if name == "aten::prod":
         local = counted_words(local, partition, 1)
-    count = torch.tensor([local.numel()], dtype=torch.int64, device=local.device)
-    own = plain(local) if local.numel() else local.new_zeros(())
-    own = own.reshape(1)
-    if partition.ranks.size == 1:
-        return own
-    size, group = partition.ranks.size, partition.ranks.group
-    as_sent = own.to(torch.uint8) if own.dtype == torch.bool else own
-    values = [torch.empty_like(as_sent) for _ in range(size)]
-    counts = [torch.empty_like(count) for _ in range(size)]
-    dist.all_gather(values, as_sent, group=group)
-    dist.all_gather(counts, count, group=group)
-    kept = [v for v, n in zip(values, counts, strict=True) if int(n)]
-    return torch.cat(kept).to(own.dtype) if kept else local.new_empty(0)
+    own = plain(local if local.numel() else local.new_zeros(1)).reshape(1)
+    pairs = zip(partition.all_gather(own), partition.layout.boxes, strict=True)
+    kept = [value for value, box in pairs if volume(box)]
+    return torch.cat(kept) if kept else local.new_empty(0)
 
 
 def along(func: Any, args: Any, kwargs: Any) -> Any:

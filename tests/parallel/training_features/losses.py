@@ -161,6 +161,15 @@ def on_one_rank(run: Run) -> None:
     run.loss().backward()
 
 
+@refused("the largest word on one rank only", "rank")
+def extremum_on_one_rank(run: Run) -> None:
+    """The other ranks go on."""
+    out = run.model(run.batch())
+    if torch.distributed.get_rank() == 0:
+        out.detach().max()
+    run.loss().backward()
+
+
 @refused("another loss on each rank", "rank")
 def other_losses(run: Run) -> None:
     """A factor differs."""
