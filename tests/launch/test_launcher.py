@@ -26,7 +26,8 @@ def ended(text: str, folder: Path, procs: int = 3, limit: float = 20) -> Ended:
 
 
 def test_codes_and_output(tmp_path: Path) -> None:
-    outcome = ended("print('rank', RANK, 'of', os.environ['WORLD_SIZE'])", tmp_path)
+    line = "f'rank {RANK} of {os.environ[\"WORLD_SIZE\"]}\\n'"
+    outcome = ended(f"sys.stdout.write({line})", tmp_path)  # one write, also without a buffer
     assert (outcome.codes, outcome.code, outcome.first_fault()) == ([0, 0, 0], 0, "")
     assert sorted(outcome.output.split("\n")) == ["", "rank 0 of 3", "rank 1 of 3", "rank 2 of 3"]
 
