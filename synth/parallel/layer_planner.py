@@ -1,0 +1,106 @@
+"""Plans the layers of a model, each by itself or as a plan of the whole network says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from synth.base.errors import InfeasibleError, UsageError
+from synth.base.work_balance import BALANCE, MOST_BALANCE
+from synth.layer.layer import Layer
+from synth.parallel.layer_plans import LayerPlans
+from synth.parallel.torch_layers import layer_of
+from synth.planning.derive import plan as plan_layer
+from synth.planning.plan import Plan
+from synth.search.strategies import strategy_named
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from synth.runtime.kernels.context import Context
+    from synth.runtime.layers.distributed_layer import DistributedLayer
+
+How = Plan | Mapping[str, int] | str  # a plan, parts of a grid, or the name of a strategy
+
+
+class LayerPlanner:
+    """Makes the distributed layers of a model. Equal layers are planned once.
+
+    chosen: module -> what the user wants for it; "" for all others.
+    decided: what a plan of the whole network decides about each layer.
+    inner: layers that make the gradient of their input. names: module -> its layer in the network.
+    """
+
+    def __init__(
+        self,
+        chosen: dict[str, How],
+        ranks: int,
+        memory: int | str | None,
+        check_finite: bool,
+        decided: LayerPlans | None,
+        inner: set[str],
+        names: Mapping[str, str],
+    ) -> None:
+        self.chosen, self.ranks, self.memory = chosen, ranks, memory
+        self.check_finite, self.decided, self.inner, self.names = check_finite, decided, inner, names
+        self.made: dict[tuple[Layer, str, bool], Plan] = {}
+
+    def layer(
+        self, name: str, module: nn.Module, shape: tuple[int, ...], context: Context
+    ) -> DistributedLayer | None:
+        """The distributed layer for a module; None where the planner has no layer for it."""
+        from synth.codegen.module import distributed_conv
+
+        layer = layer_of(self.names[name], module, shape) if name in self.names else None
+        if layer is None:
+            return None
+        how = self.chosen.get(name, self.chosen.get(""))
+        if self.decided is not None:
+            plan = self.decided.plan(layer, self.ranks)
+        else:
+            plan = how if isinstance(how, Plan) else self.plan(layer, how)
+        if isinstance(how, Plan) and name not in self.chosen:
+            raise UsageError("one plan is of one layer; give plans by the names of layers")
+        bias = getattr(module, "bias", None) is not None
+        device = next(module.parameters()).device
+        return distributed_conv(
+            plan,
+            bias=bias,
+            device=device,
+            check_finite=self.check_finite,
+            context=context,
+            parameters=False,
+        )
+
+    def plan(self, layer: Layer, how: Mapping[str, int] | str | None) -> Plan:
+        """The plan of a layer, cut by parts of a grid, by a strategy, or to move the fewest words (None)."""
+        key = layer, str(how), layer.name in self.inner
+        if key not in self.made:
+            self.made[key] = self._plan(layer, how)
+        return self.made[key]
+
+    def _plan(self, layer: Layer, how: Mapping[str, int] | str | None) -> Plan:
+        if isinstance(how, str):
+            how = strategy_named(how).fixed
+        try:
+            return self._free(layer, how)
+        except (InfeasibleError, UsageError) as error:
+            if how is None:  # no even cut: some ranks idle in this layer
+                return self._free(layer, None, exact=False)
+            found = self._plan(layer, None)
+            print(f"{layer.name}: planned freely, grid {found.grid.shown()}: {error}", file=sys.stderr)
+            return found
+
+    def _free(self, layer: Layer, grid: Mapping[str, int] | None, exact: bool = True) -> Plan:
+        balance = BALANCE if grid is None else MOST_BALANCE  # a given grid has no work-balance limit
+        return plan_layer(
+            layer,
+            self.ranks,
+            self.memory,
+            grid=grid,
+            balance=balance,
+            exact_procs=exact,
+            pass_="training",
+            gradients=("in", "ker") if layer.name in self.inner else ("ker",),
+        )
