@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,12 +23,20 @@ ROUNDING = 1e-6  # of a checksum, between machines of different kinds
 class Agreement:
     """The channel on which the ranks of a network agree.
 
-    members: their global ranks. group: torch's process group for these messages alone.
-    device: of the messages: that of the tensors for nccl, else the host.
+    members: their global ranks, ascending. group: torch's process group for these
+        messages alone.
+    alike: the sets of places in `members` of which the tensors must be the same; None
+        for all. device: of the messages: that of the tensors for nccl, else the host.
     """
 
-    def __init__(self, members: tuple[int, ...], group: Any) -> None:
+    def __init__(
+        self,
+        members: tuple[int, ...],
+        group: Any,
+        alike: Sequence[Sequence[int]] | None = None,
+    ) -> None:
         self.members, self.group = members, group
+        self.alike = [range(len(members))] if alike is None else alike
         nccl = dist.get_backend(group) == "nccl"
         self.device = torch.device("cuda" if nccl else "cpu")
         self.noted = (0.0, 0.0)  # a checksum that goes with the next message
@@ -54,10 +63,19 @@ class Agreement:
 
         Raises `RuntimeError` on all ranks unless all are about to do `what`.
         """
+        return self.apart(what, () if values is None else (values,)) is None
+
+    def apart(
+        self, what: str, tensors: Iterable[torch.Tensor] = ()
+    ) -> tuple[int, int] | None:
+        """Two ranks whose tensors must have the same checksum but do not.
+
+        Raises `RuntimeError` on all ranks unless all are about to do `what`.
+        """
         if len(self.members) == 1:
-            return True
-        sums = checksum(values) if values is not None else (0.0, 0.0)
-        sums = sums[0] + self.noted[0], sums[1] + self.noted[1]
+            return None
+        given = [self.noted, *map(checksum, tensors)]
+        sums = sum(one for one, _ in given), sum(other for _, other in given)
         self.noted = 0.0, 0.0
         text = what.encode()[:TEXT].ljust(TEXT)
         sent = bytearray(text + struct.pack("dd", *sums))
@@ -68,10 +86,10 @@ class Agreement:
         dist.all_to_all_single(rows, sent_to_all, group=self.group)
         return self._compared(rows.cpu(), bytes(sent))
 
-    def _compared(self, rows: torch.Tensor, sent: bytes) -> bool:
+    def _compared(self, rows: torch.Tensor, sent: bytes) -> tuple[int, int] | None:
         told = [bytes(row) for row in rows.numpy()]
         if all(each == sent for each in told):
-            return True
+            return None
         doing = [each[:TEXT].decode(errors="replace").rstrip() for each in told]
         for rank, other in zip(self.members, doing, strict=True):
             if other != doing[0]:
@@ -81,11 +99,13 @@ class Agreement:
                     " a loss, a norm or full_tensor() on every rank)"
                 )
         sums = [struct.unpack("dd", each[TEXT:]) for each in told]
-        return all(
-            _close(one, other, sums[0][1])
-            for others in sums
-            for one, other in zip(sums[0], others, strict=True)
-        )
+        for places in self.alike:
+            first, *others = places
+            for place in others:
+                pairs = zip(sums[first], sums[place], strict=True)
+                if not all(_close(*pair, sums[first][1]) for pair in pairs):
+                    return self.members[first], self.members[place]
+        return None
 
 
 def checksum(values: torch.Tensor) -> tuple[float, float]:

@@ -3,6 +3,8 @@
 A weight has one owner, which gets the whole gradient from backward-filter. Biases and
 parameters of gathered layers are replicated, and every copy has a part of the gradient.
 The parts are packed into flat buckets, one sequence of buckets for each set of ranks.
+Replicas of a network average the gradients of all parameters: then the set of a bucket
+is that of the holders in every replica, and a weight is in a bucket, too.
 
 Two autograd nodes stand between the parameters of a bucket and the layers. `StartSums`
 is created just before the first layer that uses the bucket. So its backward runs as
@@ -23,17 +25,42 @@ from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
+from synth.runtime.grid.boxes import Box, shape, within
 
 BYTES = 25 * 2**20
 LocalTensors = dict[str, torch.Tensor]  # key of a parameter -> its local tensor
 Gradients = tuple[torch.Tensor | None, ...]
 
 
+class Spread(NamedTuple):
+    """Where a copy of a whole gradient lies in a bucket, so that each word counts once.
+
+    box: of the local part. span: the box in the bucket. counted: the parts of `box`
+    that this rank alone gives; the other words of `span` are zeros here.
+    """
+
+    box: Box
+    span: Box
+    counted: tuple[Box, ...]
+
+    def packed(self, part: torch.Tensor) -> torch.Tensor:
+        """What this rank gives to the sums."""
+        given = part.new_zeros(shape(self.span))
+        for box in self.counted:
+            given[within(box, self.span)] = part[within(box, self.box)]
+        return given
+
+    def unpacked(self, sums: torch.Tensor) -> torch.Tensor:
+        """The local part of the sums."""
+        return sums.view(shape(self.span))[within(self.box, self.span)]
+
+
 class Shared(NamedTuple):
     """A parameter of which several ranks hold a copy.
 
-    key: of the model's state. ranks: the indices of the holders. words, dtype: of its
-    local part. step: the first call that uses it.
+    key: of the model's state. ranks: the indices of the holders. words, dtype: in a
+    bucket. step: the first call that uses it. spread: where each copy gets the whole
+    gradient; None where it gets a part of it, or there is one copy.
     """
 
     key: str
@@ -41,6 +68,7 @@ class Shared(NamedTuple):
     words: int
     dtype: torch.dtype
     step: str
+    spread: Spread | None = None
 
 
 class Bucket:
@@ -75,12 +103,15 @@ class Buckets:
         if size < 0:
             raise ValueError(f"buckets have {size} bytes; give 0 or more")
         self.messages = self.words = 0  # sent so far; words of all buckets sent
-        self.sums = True
-        wanted = [each for each in shared if len(each.ranks) > 1]
+        self.sums, self.replicas = True, process_groups.ranks.replica_count
+        alone = self.replicas == 1
+        wanted = [each for each in shared if len(each.ranks) > 1 or not alone]
         self.buckets = _packed(wanted[::-1], process_groups, size)
         self.opened: dict[str, list[Bucket]] = {}
+        self.of_key: dict[str, Bucket] = {}
         for bucket in self.buckets:
             self.opened.setdefault(bucket.step, []).append(bucket)
+            self.of_key.update((each.key, bucket) for each in bucket.shared)
 
     @contextmanager
     def later(self) -> Iterator[None]:
@@ -108,10 +139,14 @@ class Buckets:
     def open(self, step: str, tensors: LocalTensors, rounds: dict[int, Sums]) -> None:
         """Just before a call: the buckets that it is the first to use."""
         for bucket in self.opened.get(step, ()):
-            sums = rounds.get(id(bucket))
-            if sums is not None and not sums.opened:
-                sums.opened = True
-                sums.through(StartSums, tensors)
+            _open(bucket, tensors, rounds)
+
+    def open_for(
+        self, key: str, tensors: LocalTensors, rounds: dict[int, Sums]
+    ) -> None:
+        """Just before a parameter is used ahead of its call: its bucket."""
+        if key in self.of_key:
+            _open(self.of_key[key], tensors, rounds)
 
 
 class Sums:
@@ -122,6 +157,7 @@ class Sums:
 
     def __init__(self, owner: Buckets, bucket: Bucket, trained: LocalTensors) -> None:
         self.owner, self.bucket = owner, bucket
+        self.shared = {each.key: each for each in bucket.shared}
         self.trained = {key: each.detach() for key, each in trained.items()}
         self.flat: torch.Tensor | None = None
         self.request: Any = None
@@ -144,7 +180,8 @@ class Sums:
         named: LocalTensors = {}
         for key, part in zip(self.trained, parts, strict=True):
             if part is not None:
-                named[key] = part.to(sum_dtype(part.dtype))
+                spread, wide = self.shared[key].spread, part.to(sum_dtype(part.dtype))
+                named[key] = wide if spread is None else spread.packed(wide)
         kept = self.bucket.kept
         if not self.owner.sums:
             for key, part in named.items():
@@ -167,12 +204,20 @@ class Sums:
             return [torch.zeros_like(e) if k in kept else None for k, e in like]
         self.request.wait()
         flat, self.flat, self.request = self.flat, None, None
-        sizes = [self.trained[key].numel() for key in self.summed]
+        if self.owner.replicas > 1:
+            flat /= self.owner.replicas
+        sizes = [self.shared[key].words for key in self.summed]
         parts = dict(zip(self.summed, torch.split(flat, sizes), strict=True))
         return [
-            parts[key].view(each.shape).to(each.dtype) if key in parts else None
-            for key, each in self.trained.items()
+            self._local(key, parts[key]) if key in parts else None
+            for key in self.trained
         ]
+
+    def _local(self, key: str, sums: torch.Tensor) -> torch.Tensor:
+        """The gradient of a local parameter from its sums in the bucket."""
+        spread, like = self.shared[key].spread, self.trained[key]
+        own = sums if spread is None else spread.unpacked(sums).contiguous()
+        return own.view(like.shape).to(like.dtype)
 
 
 class PassParameters(torch.autograd.Function):
@@ -210,17 +255,27 @@ class FinishSums(PassParameters):
         return None, *ctx.sums.finish()
 
 
+def _open(bucket: Bucket, tensors: LocalTensors, rounds: dict[int, Sums]) -> None:
+    sums = rounds.get(id(bucket))
+    if sums is not None and not sums.opened:
+        sums.opened = True
+        sums.through(StartSums, tensors)
+
+
 def _packed(
     shared: Sequence[Shared], process_groups: ProcessGroups, size: int
 ) -> list[Bucket]:
     """Buckets in the order in which they become complete."""
+    replicated = process_groups.ranks.replica_count > 1
     open_: dict[tuple[Any, ...], Bucket] = {}
     buckets = []
     for each in shared:
         key = each.ranks, each.dtype
         bucket, more = open_.get(key), each.words * each.dtype.itemsize
         if bucket is None or bucket.bytes + more > size:
-            group = process_groups.of(each.ranks, purpose="gradients")
+            group = process_groups.of(
+                each.ranks, purpose="gradients", all_replicas=replicated
+            )
             bucket = open_[key] = Bucket(group)
             buckets.append(bucket)
         bucket.shared.append(each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
@@ -48,7 +49,7 @@ class ProcessGroups:
 
     def __init__(self, ranks: Ranks | None = None) -> None:
         self._ranks = ranks
-        self._groups: dict[tuple[tuple[int, ...], float, str], Any] = {}
+        self._groups: dict[tuple[tuple[int, ...], float, str, bool], Any] = {}
 
     @cached_property
     def ranks(self) -> Ranks:
@@ -56,18 +57,26 @@ class ProcessGroups:
         return self._ranks or Ranks.world()
 
     def of(
-        self, indices: Sequence[int], timeout: float | None = None, purpose: str = ""
+        self,
+        indices: Sequence[int],
+        timeout: float | None = None,
+        purpose: str = "",
+        all_replicas: bool = False,
     ) -> Any:
         """torch's process group of some of the ranks, for one purpose.
 
         All its members must call this in the same order. Other ranks do not take part,
         so the cost does not grow with the number of groups. `timeout` in seconds bounds
         every wait in the group (None: as in the process group of all the ranks).
+
+        all_replicas: with the ranks of these indices in every replica.
         """
         timeout = self.ranks.timeout() if timeout is None else timeout
-        key = tuple(sorted(indices)), timeout, purpose
+        key = tuple(sorted(indices)), timeout, purpose, all_replicas
         if key not in self._groups:
             members = tuple(self.ranks.members[index] for index in key[0])
+            if all_replicas:
+                members = self.ranks.in_all_replicas(indices)
             self._groups[key] = _created(members, timeout, self.ranks.group)
         return self._groups[key]
 
@@ -92,6 +101,22 @@ class ProcessGroups:
     def clear(self) -> None:
         """Forget all groups, before torch destroys them."""
         self._groups.clear()
+
+
+def with_everyone(ranks: Ranks) -> Ranks:
+    """The same ranks, with a process group of the ranks of all replicas.
+
+    All of these must call this; it needs no other rank of the job.
+    """
+    if ranks.replicas is None:
+        return ranks
+    members = ranks.everyone.members
+    if members == tuple(range(dist.get_world_size())):
+        everyone = Ranks.world()
+    else:
+        group = _created(members, ranks.timeout(), ranks.group)
+        everyone = replace(ranks.everyone, group=group)
+    return replace(ranks, replicas=replace(ranks.replicas, everyone=everyone))
 
 
 def _created(ranks: tuple[int, ...], timeout: float, parent: Any) -> Any:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Equal networks that are trained together, each on a batch of its own.
+
+    rows: the global ranks of each, by index. me: the number of this rank's replica.
+    everyone: the ranks of all replicas.
+    """
+
+    rows: tuple[tuple[int, ...], ...]
+    me: int
+    everyone: Ranks
 
 
 @dataclass(frozen=True)
@@ -18,6 +32,7 @@ class Ranks:
     members: global ranks, ascending. me: the index of this rank among them.
     group: torch's process group of these ranks; None for the default group.
     agreement: on which they agree before they communicate, if they do; see `require`.
+    replicas: the networks that are trained together with this one; None for none.
 
     Raises `ValueError` if the members do not ascend.
     """
@@ -26,6 +41,7 @@ class Ranks:
     me: int
     group: Any = None
     agreement: Any = field(default=None, compare=False)
+    replicas: Replicas | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if list(self.members) != sorted(set(self.members)):
@@ -69,6 +85,27 @@ class Ranks:
         """The global rank of this one."""
         return self.members[self.me]
 
+    @property
+    def everyone(self) -> Ranks:
+        """The ranks of all replicas; these ranks where there is one."""
+        return self if self.replicas is None else self.replicas.everyone
+
+    @property
+    def replica_count(self) -> int:
+        """The number of networks that are trained together."""
+        return 1 if self.replicas is None else len(self.replicas.rows)
+
+    @property
+    def reports(self) -> bool:
+        """Whether this rank speaks to the user for all: the first of replica 0."""
+        return self.me == 0 and (self.replicas is None or self.replicas.me == 0)
+
+    def in_all_replicas(self, indices: Iterable[int]) -> tuple[int, ...]:
+        """The global ranks with some indices, of every replica, ascending."""
+        rows = (self.members,) if self.replicas is None else self.replicas.rows
+        chosen = tuple(indices)
+        return tuple(sorted(row[index] for row in rows for index in chosen))
+
     def timeout(self) -> float:
         """Seconds that torch waits in a collective of these ranks.
 
@@ -91,6 +128,12 @@ class Ranks:
         """
         if self.agreement is not None:
             self.agreement.require(what, values)
+
+    def require_all(self, what: str) -> None:
+        """The same of the ranks of all replicas; first those of each agree."""
+        self.require(what)
+        if self.replicas is not None:
+            self.everyone.require(what)
 
     def note(self, values: Any) -> None:
         """Compare a tensor that must be the same on all when they next agree."""

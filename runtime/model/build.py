@@ -206,7 +206,7 @@ class Builder:
         if self.refuse:
             what = name if call.module is not None else call.function.__name__
             raise ValueError(f"{what} ({name}) cannot be computed on shards")
-        if self.context.ranks.me == 0:
+        if self.context.ranks.reports:
             print(f"{name}: gathered, every rank computes it", file=sys.stderr)
         inputs, count = list(layouts.values()), self._counter(call.name)
         if call.module is not None:

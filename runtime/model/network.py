@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import fx, nn
 from torch.distributed.tensor import DTensor
 
-from synth.runtime.comm.agreement import Agreement
 from synth.runtime.comm.gradient_buckets import BYTES, Buckets
 from synth.runtime.comm.layout import replicated
 from synth.runtime.comm.process_groups import ProcessGroups
@@ -27,6 +26,7 @@ from synth.runtime.layers.planned_layer import PlannedBoxes
 from synth.runtime.layers.step import GatheredStep, Step
 from synth.runtime.model.build import Builder, Make
 from synth.runtime.model.execute import schedule
+from synth.runtime.model.replication import Replication, agreeing
 from synth.runtime.model.state_dict import check_state, wholes
 from synth.runtime.model.step_graph import (
     StepGraph,
@@ -61,6 +61,7 @@ class Network(nn.Module):
     check_finite: check for NaN and infinity in what every step makes and in every
         gradient; all ranks then raise `FloatingPointError` with layer and ranks.
     ranks: those that run it; None for all ranks of the job. Only they make and call it.
+        If they have replicas, the ranks of all replicas do.
     """
 
     program: StepGraph
@@ -81,19 +82,19 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         self.training = model.training
-        context = Context(
-            tuner=default_tuner(), process_groups=_groups(ranks or Ranks.world())
-        )
-        ranks = context.ranks
+        ranks = agreeing(ranks or Ranks.world())
+        context = Context(tuner=default_tuner(), process_groups=ProcessGroups(ranks))
+        everyone = ranks.everyone
         for values in (*model.parameters(), *model.buffers()):
-            first = ranks.members[0]
-            dist.broadcast(values.detach(), src=first, group=ranks.group)
+            first = everyone.members[0]
+            dist.broadcast(values.detach(), src=first, group=everyone.group)
         graph = graph or traced(model, whole, dtype)
         placed = {name: PlannedBoxes(*boxes) for name, boxes in (places or {}).items()}
         made = Builder(model, graph, make, context, placed, refuse)
         order = [name for name, _ in made.calls]
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        shared = shared_parameters(made.held, order, tensors)
+        shared = shared_parameters(made.held, order, tensors, ranks)
+        replicated = ranks.replicas is not None
         self.program = StepGraph(
             context,
             made.steps,
@@ -114,6 +115,9 @@ class Network(nn.Module):
             made.output,
             dtype,
             check_finite,
+            Replication(context.process_groups, made.held, tensors)
+            if replicated
+            else None,
         )
         self._take(model, made.partitions, ranks)
         targets = {node.name: str(node.target) for node in graph.nodes}
@@ -203,18 +207,24 @@ class Network(nn.Module):
         Raises `ValueError` for a batch of another shape or on other ranks, and
         `RuntimeError` on all ranks if they call other things or give other batches.
         """
-        program = self.program
+        program, replication = self.program, self.program.replication
         self._require_as_traced()
-        shard = self._entered(batch, f"forward pass {program.forwards + 1}")
-        program.forwards += 1  # behind what may be refused, alike on all ranks
+        joint = torch.is_grad_enabled() or self.training  # of all replicas
+        number = program.forwards + (joint or replication is None)
+        what = f"forward pass {number}"
+        alone = "" if joint or replication is None else ", without gradients"
+        shard = self._entered(batch, what + alone)
+        program.forwards = number  # behind what may be refused, alike on all ranks
         self._set_modes()
         tensors = {
             key: self._local(key, getattr(module, name))
             for key, (module, name) in self._places.items()
         }
+        if joint and replication is not None:
+            replication.begin(what, tensors)
         made = program.run(shard, tensors, self.training)
-        what = f"backward pass of forward pass {program.forwards}"
-        out: torch.Tensor = FromLocal.apply(made, self.output_partition, what)  # type: ignore[no-untyped-call]
+        backward = partial(program.backward_text, number)
+        out: torch.Tensor = FromLocal.apply(made, self.output_partition, backward)  # type: ignore[no-untyped-call]
         return out
 
     def _entered(self, batch: torch.Tensor, what: str) -> torch.Tensor:
@@ -311,6 +321,7 @@ class Network(nn.Module):
 
         For batches that are given in parts. It is the sums of replicated parameters
         that wait; weights have one owner and their gradients are complete at once.
+        With several replicas the averages of all parameters wait.
         """
         return self.program.buckets.later()
 
@@ -378,16 +389,6 @@ class Network(nn.Module):
             )
         state = check_state(state_dict, self.state_dict(), strict)
         return super().load_state_dict(state, strict)
-
-
-def _groups(ranks: Ranks) -> ProcessGroups:
-    """The process groups of a network, whose ranks agree before they communicate."""
-    if ranks.agreement is not None:
-        return ProcessGroups(ranks)
-    everyone = range(ranks.size)
-    group = ProcessGroups(ranks).of(everyone, purpose="agreement")
-    agreement = Agreement(ranks.members, group)
-    return ProcessGroups(replace(ranks, agreement=agreement))
 
 
 def _set_mode(step: Step, module: nn.Module) -> None:

@@ -12,26 +12,29 @@ from synth.runtime.model.network import Network
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
-Digests = dict[tuple[str, Box], str]  # (parameter or buffer, region) -> its digest
+# (parameter or buffer, region, replica; -1 for what all replicas have) -> its digest
+Digests = dict[tuple[str, Box, int], str]
 
 
 def check_replicas(net: Network) -> None:
     """Compare the copies of parameters and buffers, bit by bit, on all ranks of `net`.
 
-    All its ranks must call it. It takes one exchange of 16 bytes for each region of
-    which several ranks hold copies, and reads each of these words once.
+    All its ranks must call it, in every replica. It takes one exchange of 16 bytes for
+    each region of which several ranks hold copies, and reads each of these words once.
+    Running statistics of replicas differ until the next pass that trains, so these are
+    compared inside each replica.
 
     Raises `RuntimeError` on all ranks, with parameter and ranks, if copies differ: the
     program changed them on some ranks alone, or a memory or link was faulty.
     """
-    ranks = net.ranks
-    ranks.require("check of replicas")
+    ranks = net.ranks.everyone
+    net.ranks.require_all("check of replicas")
     apart = differing(ranks.gathered(digests_of(net)))
     if not apart:
         return
-    key, region = next(iter(apart))
-    one, other = (ranks.members[index] for index in apart[key, region])
-    names = list(dict.fromkeys(name for name, _ in apart))
+    (key, region, _), pair = next(iter(apart.items()))
+    one, other = (ranks.members[index] for index in pair)
+    names = list(dict.fromkeys(name for name, _, _ in apart))
     more = f", as have {len(names) - 1} more tensors" if len(names) > 1 else ""
     raise RuntimeError(
         f"{key} has other words on rank {other} than on rank {one}, in the region"
@@ -42,15 +45,22 @@ def check_replicas(net: Network) -> None:
 
 def digests_of(net: Network) -> Digests:
     """Of every region of which this rank and another hold copies."""
-    found = Digests()
+    found, replicas, changing = Digests(), net.ranks.replicas, set[str]()
+    if replicas is not None and net.program.replication is not None:
+        changing = set(net.program.replication.buffers)
     for name, values in (*net.named_parameters(), *net.named_buffers()):
+        own = replicas is not None and name in changing
+        replica = replicas.me if replicas is not None and own else -1
         if isinstance(values, PartitionedTensor):
             place, local = values.partition, values._local
-            for region in copied(place):
-                found[name, region] = _digest(local[within(region, place.box)])
+            regions = dict.fromkeys(copied(place))
+            if replicas is not None and not own and place.local_words:
+                regions[place.box] = None  # whose words other replicas hold
+            for region in regions:
+                found[name, region, replica] = _digest(local[within(region, place.box)])
         else:  # a plain tensor is the whole on every rank
             whole = tuple((0, extent) for extent in values.shape)
-            found[name, whole] = _digest(values.detach())
+            found[name, whole, replica] = _digest(values.detach())
     return found
 
 
@@ -62,13 +72,13 @@ def copied(place: Partition) -> Iterator[Box]:
     return (region for region in regions if volume(region))
 
 
-def differing(told: list[Digests]) -> dict[tuple[str, Box], tuple[int, int]]:
+def differing(told: list[Digests]) -> dict[tuple[str, Box, int], tuple[int, int]]:
     """Regions with other words on two ranks: the first with the region, and the other.
 
     told: the digests by the index of the rank.
     """
-    first: dict[tuple[str, Box], int] = {}
-    apart: dict[tuple[str, Box], tuple[int, int]] = {}
+    first: dict[tuple[str, Box, int], int] = {}
+    apart: dict[tuple[str, Box, int], tuple[int, int]] = {}
     for index, digests in enumerate(told):
         for key, digest in digests.items():
             one = first.setdefault(key, index)

@@ -10,8 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from synth.runtime.comm.gradient_buckets import Buckets, LocalTensors, Shared, Sums
+from synth.runtime.comm.gradient_buckets import (
+    Buckets,
+    LocalTensors,
+    Shared,
+    Sums,
+)
 from synth.runtime.comm.layout import Layout
+from synth.runtime.grid.boxes import volume
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.finite_check import check_gradient, require_finite
@@ -19,6 +25,7 @@ from synth.runtime.layers.held import Held
 from synth.runtime.layers.planned_layer import PlannedLayer
 from synth.runtime.layers.step import Step
 from synth.runtime.model.execute import Calls, Schedule, execute
+from synth.runtime.model.replication import Replication, whole_gradient
 from synth.runtime.tensor.partition import Partition
 
 
@@ -34,7 +41,8 @@ class StepGraph:
     partitions: key -> who holds which words; None for what is whole everywhere.
     names: call -> the module of the model. modes: mode -> why it cannot be entered.
     brings: call -> planned layers of which Ker is prefetched before it computes.
-    buckets: sums of the gradients of replicated parameters.
+    buckets: sums of the gradients of replicated parameters, averages over replicas.
+    replication: what replicas exchange before a pass; None for one replica.
     """
 
     context: Context
@@ -53,7 +61,8 @@ class StepGraph:
     output: str
     dtype: torch.dtype
     check_finite: bool
-    forwards: int = 0  # passes so far
+    replication: Replication | None = None
+    forwards: int = 0  # passes so far; with replicas, those of all of them
 
     @property
     def ranks(self) -> Ranks:
@@ -74,6 +83,11 @@ class StepGraph:
     def owners(self) -> dict[str, str]:
         """Module of the model -> its first call."""
         return {module: call for call, module in self.names.items()}
+
+    def backward_text(self, number: int) -> str:
+        """What the backward pass of a forward pass is called in messages."""
+        later = "" if self.buckets.sums else ", in no_sync()"
+        return f"backward pass of forward pass {number}{later}"
 
     def modules(self) -> Iterator[nn.Module]:
         """The modules of all steps."""
@@ -142,6 +156,7 @@ class StepGraph:
             self.buckets.open(later, tensors, rounds)
             for key, place in self.held[later]:
                 if place.name == "weight":
+                    self.buckets.open_for(key, tensors, rounds)
                     step.prefetch(tensors[key])
 
     def _looked(self, name: str, values: torch.Tensor) -> torch.Tensor:
@@ -169,16 +184,27 @@ def shared_parameters(
     held: dict[str, list[tuple[str, Held]]],
     order: Sequence[str],
     tensors: dict[str, torch.Tensor],
+    ranks: Ranks,
 ) -> list[Shared]:
-    """Parameters of which several ranks hold a copy, in the order of their use."""
+    """Parameters of which several ranks hold a copy, in the order of their use.
+
+    With several replicas these are all parameters of which this rank holds words.
+    """
     found: dict[str, Shared] = {}
     for name in order:
         for key, place in held[name]:
-            if place.copies and place.partition is not None and key not in found:
-                words = place.partition.local_words
-                values = tensors[key]
-                if words and isinstance(values, nn.Parameter):
-                    found[key] = Shared(key, place.copies, words, values.dtype, name)
+            where, values = place.partition, tensors[key]
+            trained = isinstance(values, nn.Parameter)
+            if key in found or not trained or where is None or not where.local_words:
+                continue
+            if place.copies:
+                words = where.local_words
+                found[key] = Shared(key, place.copies, words, values.dtype, name)
+            elif ranks.replicas is not None:
+                held_at, spread = whole_gradient(where)
+                words = where.local_words if spread is None else volume(spread.span)
+                shared = Shared(key, held_at, words, values.dtype, name, spread)
+                found[key] = shared
     return list(found.values())
 
 

@@ -7,6 +7,7 @@ partition of its tensor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,11 +46,15 @@ class FromLocal(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, local: torch.Tensor, partition: Partition, what: str = ""
+        ctx: Any,
+        local: torch.Tensor,
+        partition: Partition,
+        what: Callable[[], str] | None = None,
     ) -> torch.Tensor:
         """The tensor, which shares the memory of the part.
 
-        what: that the ranks first agree to do in the backward pass; "" for nothing.
+        what: says what the ranks, of all replicas, first agree to do in the backward
+            pass; None for nothing.
         """
         ctx.partition, ctx.what = partition, what
         return PartitionedTensor(local, partition)
@@ -60,13 +65,14 @@ class FromLocal(torch.autograd.Function):
 
         Raises `NotImplementedError` if gradients of a network are to have gradients.
         """
-        if ctx.what and torch.is_grad_enabled():
+        what = "" if ctx.what is None else ctx.what()
+        if what and torch.is_grad_enabled():
             raise NotImplementedError(
-                f"create_graph=True in the {ctx.what}: layers on several ranks have no"
+                f"create_graph=True in the {what}: layers on several ranks have no"
                 " second derivative; compute the penalty from the model in one process"
             )
-        if ctx.what:
-            ctx.partition.ranks.require(ctx.what)
+        if what:
+            ctx.partition.ranks.require_all(what)
         return local_of(gradient, ctx.partition), None, None
 
 

@@ -27,7 +27,10 @@ class Chunk(NamedTuple):
 
 
 def write_items(fqn: str, local: torch.Tensor, partition: Partition) -> list[Any]:
-    """What this rank writes: the words of which no rank before it has a copy."""
+    """What this rank writes: the words of which no rank before it has a copy.
+
+    Replica 0 writes for all replicas.
+    """
     from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
     from torch.distributed.checkpoint.planner import (
         TensorWriteData,
@@ -35,6 +38,9 @@ def write_items(fqn: str, local: torch.Tensor, partition: Partition) -> list[Any
         WriteItemType,
     )
 
+    replicas = partition.ranks.replicas
+    if replicas is not None and replicas.me > 0:
+        return []
     properties = TensorProperties.create_from_tensor(local)
     return [
         WriteItem(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from synth.runtime.tensor.operands import on_wholes, to_whole, written
 from synth.runtime.tensor.partition import Partition
@@ -16,13 +17,17 @@ from synth.runtime.tensor.partitioned import PartitionedTensor
 def draw(func: Any, args: Any, kwargs: Any) -> Any:
     """Draw the whole tensor on every rank, and keep the own words.
 
+    The words of a parameter are the same in all replicas.
+
     Raises `RuntimeError` on all ranks if their generators differ.
     """
     given = args[0]
     if not isinstance(given, PartitionedTensor):
         return on_wholes(func, args, kwargs)
     partition = given._partition
-    require_same_generators(partition, kwargs.get("generator"), given.device)
+    parameter = isinstance(given, nn.Parameter)
+    generator = kwargs.get("generator")
+    require_same_generators(partition, generator, given.device, parameter)
     if func._schema.name in ("aten::bernoulli", "aten::bernoulli_.Tensor"):
         whole = to_whole(given)  # its words are probabilities
     else:
@@ -35,9 +40,15 @@ def draw(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def require_same_generators(
-    partition: Partition, generator: torch.Generator | None, device: torch.device
+    partition: Partition,
+    generator: torch.Generator | None,
+    device: torch.device,
+    all_replicas: bool = False,
 ) -> None:
-    """Raise `RuntimeError` on all ranks if their generators have other states."""
+    """Raise `RuntimeError` on all ranks if their generators have other states.
+
+    all_replicas: compare those of all replicas, not of this one alone.
+    """
     if generator is not None:
         state = generator.get_state()
     elif device.type == "cuda":
@@ -46,7 +57,12 @@ def require_same_generators(
         state = torch.get_rng_state()
     digest = zlib.crc32(state.cpu().numpy().tobytes())
     ends = torch.tensor([digest, -digest], dtype=torch.int64, device=device)
-    partition.all_reduce(ends, dist.ReduceOp.MAX)
+    if all_replicas and partition.ranks.replicas is not None:
+        partition.ranks.require_all(f"random words of {tuple(partition.shape)}")
+        group = partition.ranks.everyone.group
+        dist.all_reduce(ends, dist.ReduceOp.MAX, group=group)
+    else:
+        partition.all_reduce(ends, dist.ReduceOp.MAX)
     if int(ends[0]) != -int(ends[1]):
         raise RuntimeError(
             f"the ranks would draw other words of {tuple(partition.shape)}, because"

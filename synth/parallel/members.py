@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from synth.base.errors import UsageError
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
 
 
 def ranks_of(procs: int | DeviceMesh | ProcessGroup | None) -> Ranks:
-    """The ranks that `procs` of `parallelize` says.
+    """The ranks that `procs` of `parallelize` says, without communication.
 
-    Raises `UsageError` for another number of ranks than run, for a mesh of several dimensions, and on a rank
-    that is no member.
+    A mesh of two dimensions has replicas; `with_everyone` then makes their process group.
+
+    Raises `UsageError` for another number of ranks than run, for a mesh of three or more dimensions, and on
+    a rank that is no member.
     """
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh
@@ -33,24 +36,42 @@ def ranks_of(procs: int | DeviceMesh | ProcessGroup | None) -> Ranks:
                 " or give a group or a mesh"
             )
         procs = None
-    if isinstance(procs, DeviceMesh):
-        procs = _group_of(procs)
+    mesh = procs if isinstance(procs, DeviceMesh) else None
     try:
-        return Ranks.of(procs)
+        ranks = Ranks.of(_group_of(mesh) if mesh is not None else procs)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    return ranks if mesh is None or mesh.ndim == 1 else _with_replicas(ranks, mesh)
+
+
+def _with_replicas(ranks: Ranks, mesh: DeviceMesh) -> Ranks:
+    """The ranks of one row of a mesh; the other rows are its replicas."""
+    import torch.distributed as dist
+
+    from synth.runtime.grid.ranks import Ranks, Replicas
+
+    rows = tuple(tuple(sorted(row)) for row in mesh.mesh.tolist())
+    if len(rows) == 1:
+        return ranks
+    members = tuple(sorted(rank for row in rows for rank in row))
+    everyone = Ranks(members, members.index(dist.get_rank()))
+    return replace(ranks, replicas=Replicas(rows, rows.index(ranks.members), everyone))
 
 
 def _group_of(mesh: DeviceMesh) -> ProcessGroup:
+    """The process group of the last dimension of a mesh."""
     import torch.distributed as dist
 
-    if mesh.ndim != 1:
+    if mesh.ndim > 2:
         names = mesh.mesh_dim_names or ()
-        one = f'mesh["{names[-1]}"]' if names else "a mesh with names, and one of them"
-        raise UsageError(f"procs is a mesh of {mesh.ndim} dimensions; give one of them, such as {one}")
+        some = f'mesh["{names[-2]}", "{names[-1]}"]' if names else "a mesh with names, and two of them"
+        raise UsageError(
+            f"procs is a mesh of {mesh.ndim} dimensions; give one (the ranks of the network) or two"
+            f" (replicas, and the ranks of each), such as {some}"
+        )
     if mesh.get_coordinate() is None:
         raise UsageError(
             f"rank {dist.get_rank()} is no member of the mesh with the ranks {mesh.mesh.tolist()};"
             " only members may make and call a network on it"
         )
-    return mesh.get_group()
+    return mesh.get_group(mesh.ndim - 1)

@@ -71,6 +71,9 @@ def parallelize(
     input: shape of the whole batch in elements, fixed for the life of the result.
     procs: the ranks that run it, which alone call it: a process group of torch, or a mesh of one dimension,
         such as `mesh["synth"]` of a larger one. None: all ranks of the job. A number: all of them, checked.
+        With a mesh of two dimensions each row runs a replica of the model, as with HSDP: each replica is
+        given its own batch of the shape `input` and computes its own loss. Gradients are averaged over the
+        replicas, as by DDP. `input` and the plan are those of one replica.
     plan: of the whole network, as `plan_model` makes it or `synth plan NET.yaml --json -o plan.json` writes
         it. Or, for every layer, or by the name of a layer as `named_modules` has it ("" for the others): a
         training plan, parts of its grid such as {"h": 4}, or the name of a strategy such as "spatial". Then
@@ -93,6 +96,7 @@ def parallelize(
     model that the ranks cannot run, for example one with hooks or tied weights. docs/training.md lists these
     models.
     """
+    from synth.runtime.comm.process_groups import with_everyone
     from synth.runtime.model.consistency import consistent
     from synth.runtime.model.training_watch import watched
 
@@ -101,9 +105,10 @@ def parallelize(
     given = {**options, "memory": memory, "input_gradient": input_gradient, "ahead": ahead}
     settings = {("options", name): partial(str, value) for name, value in given.items()}
     settings["plan", "it"] = partial(digest_of_plan, plan)
-    with watched(members) as adopt:  # a rank that is lost meanwhile is named, too
+    with watched(members.everyone) as adopt:  # a rank that is lost meanwhile is named, too
+        members = with_everyone(members)
         read = partial(_read, model, input, members.size, plan, ahead)
-        prepared = consistent(read, model, input, settings, members)
+        prepared = consistent(read, model, input, settings, members.everyone)
         return adopt(_network(model, input, members, prepared, memory, input_gradient, ahead, options))
 
 
@@ -158,7 +163,7 @@ def _network(
     network = traced.network
     if not planned and network.planned:
         request = NetworkRequest(ranks, input_gradient=input_gradient)
-        plans = _from_first(lambda: LayerPlans.of(_planned(network, request, memory)), members)
+        plans = _from_first(lambda: LayerPlans.of(_planned(network, request, memory)), members.everyone)
     inner = {node.name for node in network.planned if input_gradient or network.needs_input_gradient(node)}
     planner = LayerPlanner(chosen, ranks, memory, options["check_finite"], plans, inner, traced.layers)
     if ahead is None:

@@ -182,7 +182,7 @@ def feed(
 
     target: a network of `parallelize`, or the plan of one layer: then for `rank` (this one), with its `halo`.
     order: samples in the order of the epoch, alike on all ranks; as they lie in the file by default. A rest
-        that fills no batch is left out.
+        that fills no batch is left out. R replicas take turns: each is fed every R-th batch, and all as many.
     dataset, shape, dtype: see `open_samples`.
 
     Raises `InputError` where the file does not hold samples of the target's shape.
@@ -203,14 +203,25 @@ def feed(
             "plan for this shape"
         )
     places = range(samples.shape[0]) if order is None else order
-    if len(places) < selection.batch:
+    turns = 1 if isinstance(target, Plan) else target.ranks.replica_count
+    if len(places) < selection.batch * turns:
+        each = f" for each of {turns} replicas" if turns > 1 else ""
         raise InputError(
-            f"{samples.name}: {len(places)} samples fill no batch of {selection.batch}; plan fewer"
+            f"{samples.name}: {len(places)} samples fill no batch of {selection.batch}{each}; plan fewer"
         )
     if isinstance(target, Plan):
         return Feed(samples, selection, places, word, reports=_rank() == 0)
-    partition = target.input_partition
-    return Feed(samples, selection, places, word, partition.ranks.me == 0, partition)
+    ranks = target.ranks
+    if ranks.replicas is not None:
+        places = turn_of(places, selection.batch, turns, ranks.replicas.me)
+    return Feed(samples, selection, places, word, ranks.reports, target.input_partition)
+
+
+def turn_of(order: Sequence[int], batch: int, turns: int, mine: int) -> list[int]:
+    """The samples of every `turns`-th batch, the first of which has the number `mine`."""
+    rounds = len(order) // (batch * turns)
+    firsts = [(each * turns + mine) * batch for each in range(rounds)]
+    return [order[first + place] for first in firsts for place in range(batch)]
 
 
 def _partitioned(shard: torch.Tensor, partition: Partition) -> torch.Tensor:

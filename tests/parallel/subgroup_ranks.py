@@ -107,8 +107,9 @@ def refused() -> list[str]:
     """What is said to wrong ranks, and to a rank that is no member of a group, and of a mesh."""
     (group,) = groups_of((0, 1))
     model, rank = nn.Conv2d(4, 4, 1), dist.get_rank()
-    few, square = DeviceMesh("cpu", [0, 1]), DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("a", "b"))
-    found = [refusal(lambda wrong=wrong: synth.parallelize(model, SHAPE, wrong)) for wrong in (3, square)]
+    few = DeviceMesh("cpu", [0, 1])
+    cube = DeviceMesh("cpu", [[[0], [1]], [[2], [3]]], mesh_dim_names=("a", "b", "c"))
+    found = [refusal(lambda wrong=wrong: synth.parallelize(model, SHAPE, wrong)) for wrong in (3, cube)]
     if rank > 1:
         found += [
             refusal(lambda wrong=wrong: synth.parallelize(model, SHAPE, wrong)) for wrong in (group, few)

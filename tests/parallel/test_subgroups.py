@@ -50,7 +50,8 @@ def test_ranks_that_cannot_run_it_are_told(ranks: RankPool) -> None:
     for rank, said in enumerate(ranks.call("refused")):
         assert said[:2] == [
             "the model is asked for 3 ranks, but 4 run; start as many, or give a group or a mesh",
-            'procs is a mesh of 2 dimensions; give one of them, such as mesh["b"]',
+            "procs is a mesh of 3 dimensions; give one (the ranks of the network) or two (replicas, and the"
+            ' ranks of each), such as mesh["b", "c"]',
         ]
         outside = [
             f"rank {rank} is no member of the {what}; only members may make and call a network on it"
