@@ -24,6 +24,7 @@ from synth.runtime.layers.pooling import (
 )
 from synth.runtime.layers.resize import LINEAR, NEAREST
 from synth.runtime.model.calls import MODULES, WITH_PARAMETERS, Call
+from synth.runtime.model.moved_rows import MovedRows, moved_rows
 
 Kind = Literal[
     "layer",  # a convolution or linear layer, which the planner may plan
@@ -42,6 +43,7 @@ Kind = Literal[
     "flatten",  # (b, c, *spatial) as (b, c * spatial)
     "permute",
     "cat",
+    "reindex",  # every row is a row of the input, or a constant
     "gathered",
 ]
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -142,8 +144,15 @@ class Operators:
         """The call of a node."""
         return Call.of(node, self.modules, self.tensors)
 
+    @staticmethod
+    def moved_rows(call: Call) -> MovedRows | None:
+        """What a call of the kind "reindex" does."""
+        return moved_rows(call)
+
     def operator(self, call: Call) -> Operator:
         """What a call does."""
+        if moved_rows(call) is not None:
+            return Operator("reindex", call.module)
         if call.module is None:
             return _of_function(call)
         if str(call.node.target) in self.shared:

@@ -276,4 +276,5 @@ def _picked(func: Callable[..., Any], index: int) -> Callable[..., Any]:
         return list(_tensors(func(*args, **kwargs)))[index]
 
     run.__name__ = f"{getattr(func, '__name__', 'call')}_{index}"
+    run.picked = getattr(func, "__name__", "").strip("_"), index  # type: ignore[attr-defined]
     return run

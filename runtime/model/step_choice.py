@@ -16,6 +16,7 @@ from synth.runtime.layers.batch_norm import BatchNorm
 from synth.runtime.layers.dropout import Dropout
 from synth.runtime.layers.group_norm import GroupNorm, LayerNorm
 from synth.runtime.layers.pooling import GlobalPool, adaptive_pool_step, pool_step
+from synth.runtime.layers.reindex import Reindex
 from synth.runtime.layers.replicated_params import ReplicatedParams
 from synth.runtime.layers.resize import resize_step
 from synth.runtime.layers.step import (
@@ -28,6 +29,7 @@ from synth.runtime.layers.step import (
     largest,
 )
 from synth.runtime.model.calls import Call
+from synth.runtime.model.moved_rows import moved_rows
 from synth.runtime.model.operators import Operator
 
 
@@ -82,6 +84,10 @@ def choose_step(
             return resize_step(module, source, call.out, count)
         case "flatten":
             return Flatten(source, count)
+        case "reindex":
+            moved = moved_rows(call)
+            assert moved is not None
+            return Reindex(source, moved.maps, count, moved.value, moved.dims)
         case "permute":
             return Permute(source, call.order())
         case "cat":

@@ -52,8 +52,13 @@ def _times(network: Network) -> dict[Edge, int]:
                         key = source.node, target.node
                         sums[key] = max(sums.get(key, 0), len(node.region))
     return {
-        edge: len(network.nodes[edge.target].region)
-        if edge.role == "in"
+        edge: len(network.nodes[_reader(edge)].region)
+        if edge.role == "in" or edge.moves_rows
         else sums.get((edge.source, edge.target), 0)
         for edge in network.edges
     }
+
+
+def _reader(edge: Edge) -> str:
+    """The node that reads what an edge moves."""
+    return edge.target_path[-1].name if edge.moves_rows else edge.target

@@ -12,19 +12,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 from synth.layer.layer import Layer
 from synth.layer.nest import WORD_BYTES
+from synth.network.row_maps import Reindexing, RowMap
 
 CONVS = ("conv1d", "conv2d", "conv3d")
 NORMS = ("batchnorm", "layernorm", "groupnorm", "instancenorm")
 PASSIVE = (*NORMS, "relu", "prelu", "scale", "dropout", "softmax", "flatten")
 WEIGHTLESS = ("pool", "globalpool", "upsample")  # planned, but without weights
-KINDS = (*CONVS, "linear", "matmul", *WEIGHTLESS, "add", "mul", "cat", *PASSIVE, "gathered")
+KINDS = (*CONVS, "linear", "matmul", *WEIGHTLESS, "add", "mul", "cat", *PASSIVE, "reindex", "gathered")
 Role = Literal["in", "out"]
+Path = tuple[Reindexing, ...]
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Node:
     trained: trained words of a node without a loop nest: scale and shift of a normalization, slopes.
     saves: what the backward pass of an operation on single words needs: "in", "out" or "none".
     region: the checkpoints of the model that it is in during training, the outermost first.
+    maps, dims: of a reindexing; see `Reindexing`.
     """
 
     name: str
@@ -46,6 +49,8 @@ class Node:
     trained: int = 0
     saves: str = field(default="out", compare=False)
     region: tuple[int, ...] = field(default=(), compare=False)
+    maps: tuple[RowMap, ...] = ()
+    dims: tuple[int, ...] = ()
 
     @property
     def weighted(self) -> bool:
@@ -100,6 +105,8 @@ class Edge:
 
     channels: those that move, if a concatenation moves only some; () for all. trained: whether a parameter
     is trained before the edge, so that gradients return over it.
+    source_path, target_path: reindexings between the node and the value, in its layout, that moves or that
+    receives. moves_rows: whether the edge is the last reindexing of `target_path` itself.
     """
 
     source: str
@@ -107,15 +114,22 @@ class Edge:
     role: Role
     channels: tuple[Channels, ...] = ()
     trained: bool = True
+    source_path: Path = ()
+    target_path: Path = ()
+    moves_rows: bool = False
 
 
 @dataclass(frozen=True)
 class Part:
-    """Channels of a value, and the planned node whose output holds them; None for the network's input."""
+    """Channels of a value, and the planned node whose output holds them; None for the network's input.
+
+    path: reindexings between the two. The value then has all its channels, numbered after them.
+    """
 
     node: str | None
     first: int
     count: int
+    path: Path = ()
 
 
 @dataclass(frozen=True)
@@ -147,11 +161,24 @@ class Network:
                 parts[node.name] = (Part(None, 0, math.prod(node.shape[1:2])),)
             elif node.layer or not node.inputs:
                 parts[node.name] = (Part(node.name, 0, node.shape[1]),)
+            elif node.kind == "reindex":
+                parts[node.name] = (self._reindexed(node, parts[node.inputs[0]]),)
             elif node.kind == "cat":
                 parts[node.name] = tuple(part for name in node.inputs for part in parts[name])
             else:
                 parts[node.name] = parts[node.inputs[0]]
         return parts
+
+    def _reindexed(self, node: Node, parts: tuple[Part, ...]) -> Part:
+        """The part of a reindexed value; without a planned node where that has other samples or channels."""
+        first = parts[0]
+        unknown = Part(None, 0, math.prod(node.shape[1:2]))
+        if len(parts) > 1 or first.node is None or node.dims[:2] not in ((), (0, 1)):
+            return unknown
+        if (first.first, first.count) != (0, node.in_shape[1]):
+            return unknown
+        path = (*first.path, Reindexing(node.name, node.maps, node.shape, node.dims))
+        return Part(first.node, 0, node.shape[1], path)
 
     @cached_property
     def trained(self) -> frozenset[str]:
@@ -170,32 +197,47 @@ class Network:
     @cached_property
     def edges(self) -> list[Edge]:
         """All redistributions between two nodes, each once."""
-        joined: dict[tuple[str, str, Role], list[Channels]] = {}
-        back = set[tuple[str, str, Role]]()
-        for value, (source, target, role, channels) in self._edges():
-            found = joined.setdefault((source, target, role), [])
+        joined: dict[Edge, list[Channels]] = {}
+        back = set[Edge]()
+        for value, ends, channels in self._edges():
+            found = joined.setdefault(ends, [])
             found += [channels] if channels not in found else []
-            back |= {(source, target, role)} if value in self.trained else set()
-        return [Edge(*ends, self._partial(ends, every), ends in back) for ends, every in joined.items()]
+            back |= {ends} if value in self.trained else set()
+        return [
+            replace(ends, channels=self._partial(ends, every), trained=ends in back)
+            for ends, every in joined.items()
+        ]
 
-    def _partial(self, ends: tuple[str, str, Role], channels: list[Channels]) -> tuple[Channels, ...]:
+    def _partial(self, ends: Edge, channels: list[Channels]) -> tuple[Channels, ...]:
         """The channels of an edge; () if they are all channels of source and target."""
-        source, target, role = ends
-        reads = self.nodes[target].in_shape if role == "in" else self.nodes[target].shape
-        every = Channels(0, 0, self.nodes[source].shape[1])
-        return () if channels == [every] and reads[1] == every.count else tuple(channels)
+        source, target = self.end_shapes(ends)
+        every = Channels(0, 0, source[1])
+        whole = ends.moves_rows or (channels == [every] and target[1] == every.count)
+        return () if whole else tuple(channels)
 
-    def _edges(self) -> Iterator[tuple[str, tuple[str, str, Role, Channels]]]:
-        """(node whose output moves, (source, target, role, channels)) of every part of an edge."""
+    def end_shapes(self, edge: Edge) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of the value that an edge moves, and of the one that it is moved for."""
+        source, target = self.nodes[edge.source], self.nodes[edge.target]
+        there = target.in_shape if edge.role == "in" else target.shape
+        return (
+            edge.source_path[-1].shape if edge.source_path else source.shape,
+            edge.target_path[-1].shape if edge.target_path else there,
+        )
+
+    def _edges(self) -> Iterator[tuple[str, Edge, Channels]]:
+        """(node whose output moves, the ends of the edge, channels) of every part of an edge."""
         for node in self.nodes.values():
+            if node.kind == "reindex" and (part := self.parts[node.name][0]).node:
+                whole_edge = Edge(part.node, part.node, "out", (), True, part.path[:-1], part.path, True)
+                yield node.inputs[0], whole_edge, Channels(0, 0, part.count)
             if node.layer:
                 whole = (Part(node.name, 0, node.in_shape[1]),)
                 for name in node.inputs:
-                    yield from ((name, each) for each in _common_channels(self.parts[name], whole, "in"))
+                    yield from ((name, *each) for each in _common_channels(self.parts[name], whole, "in"))
             elif node.kind in ("add", "mul"):
                 for name in node.inputs[1:]:
                     common = _common_channels(self.parts[name], self.parts[node.name], "out")
-                    yield from ((name, each) for each in common)
+                    yield from ((name, *each) for each in common)
 
     @property
     def parameters(self) -> int:
@@ -218,17 +260,18 @@ class Network:
 
 def _common_channels(
     sources: tuple[Part, ...], targets: tuple[Part, ...], role: Role
-) -> Iterator[tuple[str, str, Role, Channels]]:
-    """(source, target, role, channels) of all pairs of parts that have channels in common."""
+) -> Iterator[tuple[Edge, Channels]]:
+    """(ends of an edge, channels) of all pairs of parts that have channels in common."""
     begin = 0
     for source in sources:
         start = 0
         for target in targets:
             low = max(begin, start)
             count = min(begin + source.count, start + target.count) - low
-            ends = source.node, target.node
-            if count > 0 and ends[0] and ends[1] and (role == "in" or ends[0] != ends[1]):
+            there = role == "out" and (source.node, source.path) == (target.node, target.path)
+            if count > 0 and source.node and target.node and not there:
                 channels = Channels(source.first + low - begin, target.first + low - start, count)
-                yield ends[0], ends[1], role, channels
+                ends = source.node, target.node, role
+                yield Edge(*ends, source_path=source.path, target_path=target.path), channels
             start += target.count
         begin += source.count

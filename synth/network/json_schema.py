@@ -10,6 +10,11 @@ from synth.network.node_builder import ARGUMENTS, FLAGS, REQUIRED
 
 _COUNT = {"type": "integer", "minimum": 1}
 _INTS = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "array", "items": {"type": "integer"}}]}
+_RUNS: dict[str, Any] = {
+    "type": "array",
+    "items": {"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 4},
+    "description": "runs of rows: dimension, first input row (-1: none), number of rows, step (1)",
+}
 
 
 def network_file_schema() -> dict[str, Any]:
@@ -50,7 +55,10 @@ def network_file_schema() -> dict[str, Any]:
 
 
 def _kind(kind: str) -> dict[str, Any]:
+    properties: dict[str, Any]
     properties = {key: {"type": "boolean"} if key in FLAGS else _INTS for key in ARGUMENTS[kind]}
+    if "rows" in properties:
+        properties["rows"] = _RUNS
     required = list(REQUIRED.get(kind, ()))
     return {
         "type": ["object", "null"] if not required else "object",

@@ -12,6 +12,7 @@ from synth.layer.layer import Layer
 from synth.layer.validate import LayerError
 from synth.network.entries import Entry, in_dependency_order
 from synth.network.graph import CONVS, NORMS, PASSIVE, WEIGHTLESS, Network, Node
+from synth.network.row_map_entries import row_maps
 
 Shape = tuple[int, ...]
 WINDOW_KEYS = ("kernel", "stride", "padding", "dilation")
@@ -24,6 +25,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("globalpool", "add", "mul", "cat", *PASSIVE), ()),
     **dict.fromkeys(NORMS, ("affine", "parameters")),
     **dict.fromkeys(("prelu", "scale"), ("parameters",)),
+    "reindex": ("rows", "dims"),
     "gathered": ("shape", "parameters"),
 }
 FLAGS = ("bias", "ceil", "transposed", "linear", "affine")
@@ -34,6 +36,7 @@ REQUIRED = {
     "matmul": ("n",),
     "pool": ("kernel",),
     "upsample": ("scale",),
+    "reindex": ("rows",),
     "gathered": ("shape",),
 }
 
@@ -87,6 +90,7 @@ class _NodeBuilder:
             "mul": self.mul,
             "cat": self.cat,
             "flatten": self.flatten,
+            "reindex": self.reindex,
             "gathered": self.gathered,
         }
         return builders.get(self.kind, self.passive)()
@@ -143,6 +147,19 @@ class _NodeBuilder:
             )
         trained = self.trained() if "parameters" in entry.arguments else 0
         return Node(entry.name, self.kind, entry.inputs, shape, self.shape, trained=trained)
+
+    def reindex(self) -> Node:
+        """Rows that are moved or selected; dimensions that `rows` does not name stay as they are."""
+        entry, maps = self.entry, row_maps(self.entry, self.shape)
+        extents = [len(each.rows) for each in maps]
+        given = self.number("dims") if "dims" in entry.arguments else ()
+        dims = given if isinstance(given, tuple) else (given,)
+        if any(not -1 <= dim < len(extents) for dim in dims):
+            raise entry.arguments["dims"].fault(
+                f"{entry.name}: dims is {list(dims)}; use -1 or one of {len(extents)} dimensions from 0"
+            )
+        shape = tuple(1 if dim < 0 else extents[dim] for dim in dims) if dims else tuple(extents)
+        return Node(entry.name, self.kind, entry.inputs, shape, self.shape, maps=maps, dims=dims)
 
     def mul(self) -> Node:
         """An element-wise product; inputs but the first may have one position per channel."""

@@ -10,6 +10,7 @@ from typing import Any
 from synth.layer.layer import Layer
 from synth.layer.validate import DEFAULTS
 from synth.network.graph import CONVS, NORMS, Network, Node
+from synth.network.row_map_entries import runs_of
 
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")  # needs no quotes in YAML
 
@@ -59,6 +60,9 @@ def _arguments(node: Node) -> dict[str, Any]:
             assert layer is not None
             linear = layer.kernel != layer.stride
             return {"scale": list(layer.stride)} | ({"linear": True} if linear else {})
+        case "reindex":
+            rows = {"rows": list(runs_of(node.maps))}
+            return rows | ({"dims": list(node.dims)} if node.dims else {})
         case "gathered":
             return {"shape": list(node.shape)} | ({"parameters": node.trained} if node.trained else {})
         case kind if kind in (*NORMS, "scale", "prelu"):

@@ -18,6 +18,7 @@ from synth.layer.layer import Layer
 from synth.layer.validate import MAX_NAME, LayerError, check_name
 from synth.network.graph import Network, Node
 from synth.network.node_builder import shape_before_flatten
+from synth.network.row_maps import RowMap
 from synth.parallel.torch_layers import global_pool_layer, layer_of, pool_layer, takes_map, upsample_layer
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class NetworkReader:
                 value = self._elementwise(call)
             case "cat":
                 value = self._cat(call)
+            case "reindex":
+                value = self._reindex(call)
             case "dropout":
                 value = self._add(call, "dropout", [first.name], first.order)
             case "prelu" | "batchnorm" | "groupnorm" | "instancenorm":
@@ -179,6 +182,25 @@ class NetworkReader:
         sources = tuple(self._ordered(part, order, name) for part in parts)
         first, shape = self._shape_of(sources[0]), _permuted(call.out, order)
         self.nodes[name] = Node(name, "cat", sources, shape, first)
+        return Value(name, order)
+
+    def _reindex(self, call: Call) -> Value | None:
+        """Rows that are moved or selected, in the order of the network's dimensions."""
+        moved = self.operators.moved_rows(call)
+        assert moved is not None
+        first, dims = self.values[call.inputs[0]], moved.dims
+        maps: list[Any] = [None] * len(moved.maps)
+        for dim, each in enumerate(moved.maps):
+            maps[first.order[dim]] = RowMap.of(each.size, each.rows)
+        order, inner = first.order, tuple[int, ...]()
+        if dims is not None:
+            if first.order != _straight(call.shapes[0]) or dims[:2] != (0, 1):
+                return None
+            order, inner = _straight(call.out), tuple(-1 if dim is None else dim for dim in dims)
+        name, shape = self._name(call), _permuted(call.out, order)
+        before = self._shape_of(first.name)
+        self.nodes[name] = Node(name, "reindex", (first.name,), shape, before, maps=tuple(maps), dims=inner)
+        self.notes[name] = type(call.module).__name__ if call.module is not None else call.word.strip("_")
         return Value(name, order)
 
     def _elementwise(self, call: Call) -> Value | None:

@@ -155,6 +155,8 @@ class ForwardWalk:
             first = self.network.nodes.get(node.inputs[0])
             channels = first.shape[1] if first else self.network.input[1]
             return self.own[node.inputs[0]] * node.shape[1] / channels
+        if node.kind == "reindex":
+            return self.own[node.inputs[0]] * node.out_words / node.in_words
         return self.own[node.inputs[0]]
 
     def _compute_gathered(self, node: Node, own: Words) -> list[Storage]:

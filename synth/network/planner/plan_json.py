@@ -17,7 +17,6 @@ from synth.base.errors import InputError
 from synth.layer.axes import AXES, TENSORS
 
 if TYPE_CHECKING:  # reading a file must not import numpy
-    from synth.network.graph import Edge
     from synth.network.planner.layer_class import LayerClass
     from synth.network.planner.owned_boxes import PlacedGrid
     from synth.network.planner.plan import NetworkPlan
@@ -58,7 +57,7 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
         "memory_words": plan.used_words,
         "resident_words": plan.resident_words,
         "layers": _layers(plan),
-        "redistributions": [_redistribution(edge, plan) for edge in plan.edge_words],
+        "redistributions": _redistributions(plan),
         "singles": [{"name": s.name, "cost": s.cost, "why": s.why} for s in plan.single_strategies],
         "best_single": best.name if best else None,
         "ratio": plan.ratio,
@@ -107,14 +106,15 @@ def _words_by_tensor(layer_class: LayerClass, placed: PlacedGrid, plan: NetworkP
     return {tensor: int(words[tensor][0]) for tensor in ("in", "ker", "out")}
 
 
-def _redistribution(edge: Edge, plan: NetworkPlan) -> dict[str, Any]:
-    return {
-        "from": edge.source,
-        "to": edge.target,
-        "onto": edge.role,
-        "words": plan.edge_words[edge],
-        "cost": plan.edge_costs[edge],
-    }
+def _redistributions(plan: NetworkPlan) -> list[dict[str, Any]]:
+    """A row for the edges of two layers; from a layer to itself: rows of padding, slices and shifts."""
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for edge, words in plan.edge_words.items():
+        ends = edge.source, edge.target, edge.role
+        row = rows.setdefault(ends, dict(zip(("from", "to", "onto"), ends, strict=True)))
+        row["words"] = row.get("words", 0) + words
+        row["cost"] = row.get("cost", 0) + plan.edge_costs[edge]
+    return list(rows.values())
 
 
 def is_network_plan(text: str) -> bool:
@@ -249,7 +249,8 @@ class _Check:
         self.keys(edge, ["from", "to", "onto", "words", "cost"], key)
         self.text(edge["from"], f"{key}.from")
         self.text(edge["to"], f"{key}.to")
-        if not {edge["from"], edge["to"]} <= names or edge["from"] == edge["to"]:
+        itself = edge["from"] == edge["to"] and edge["onto"] != "out"
+        if not {edge["from"], edge["to"]} <= names or itself:
             raise self.fail(f"{key} does not join two layers of the plan")
         self.one_of(edge["onto"], ("in", "out"), f"{key}.onto")
         moved = self.whole(edge["words"], 0, MAX_NUMBER, f"{key}.words")

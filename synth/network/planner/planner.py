@@ -231,6 +231,9 @@ class _NetworkPlanner:
         pairs: dict[tuple[int, int], Table] = {}
         for edge, (_, cost) in priced.items():
             key = self.position[edge.source], self.position[edge.target]
+            if key[0] == key[1]:
+                costs[key[0]] = costs[key[0]] + np.diag(cost)
+                continue
             pairs[key] = pairs[key] + cost if key in pairs else cost
         return solve(costs, pairs, method, self.progress), priced
 
@@ -246,7 +249,8 @@ class _NetworkPlanner:
             source, target = (self.class_of[self.position[n]] for n in (edge.source, edge.target))
             single = single_positions(self.network, edge)
             back = self.request.sends_gradient_back(edge)
-            key = (source, target, edge.role, edge.channels, single, back)
+            paths = (edge.source_path, edge.target_path, edge.moves_rows)
+            key = (source, target, edge.role, edge.channels, single, back, *paths)
             if key not in known:
                 before, after = (EdgeEnd(self.classes[k], boxes[k]) for k in (source, target))
                 words = redistribution_words(edge, before, after, single=single, back=back)

@@ -16,6 +16,7 @@ from synth.layer.interval_arrays import Spans
 from synth.layer.nest import Nest
 from synth.network.graph import Edge, Network
 from synth.network.planner.layer_class import LayerClass
+from synth.network.planner.moved_rows import boxes_after, moved_rows_words
 from synth.network.planner.owned_boxes import FLAT, Array, OwnedBoxes
 
 
@@ -32,6 +33,7 @@ def redistribution_words(
     """Words of an edge by (source option, target option).
 
     single: see `single_positions`. back: whether to add the words of the gradient.
+    Of an edge that ends where it begins, only entries with twice the same option have a meaning.
     """
     layer_class = target.layer_class
     tensor = layer_class.input_tensor if edge.role == "in" else layer_class.output_tensor
@@ -41,7 +43,12 @@ def redistribution_words(
         have = in_user_rows(have, source.layer_class.nest, source.layer_class.rows)
     if edge.role == "out" and layer_class.transposed:
         want = in_user_rows(want, layer_class.nest, layer_class.rows)
-    want = collapsed(want, single)
+    have = boxes_after(have, edge.source_path)
+    if edge.moves_rows:
+        there, again = moved_rows_words(have, edge.target_path[-1])
+        words_of_option = there + again if back else there
+        return np.repeat(words_of_option[:, None], len(words_of_option), axis=1)
+    want = collapsed(boxes_after(want, edge.target_path), single)
     tables = rows_read(layer_class.nest) if edge.role == "in" and tensor == "In" else {}
     pairs = [(have, want)]
     if edge.channels:
@@ -58,8 +65,7 @@ def single_positions(network: Network, edge: Edge) -> tuple[bool, ...]:
 
     Such a source is a gate: the factor of a product with one word per channel.
     """
-    shapes = (network.nodes[name].shape for name in (edge.source, edge.target))
-    one, other = ((1,) * (5 - len(shape)) + shape[2:] for shape in shapes)
+    one, other = ((1,) * (5 - len(shape)) + shape[2:] for shape in network.end_shapes(edge))
     gate = edge.role == "out" and one != other
     return tuple(gate and at > 1 and one[at - 2] == 1 for at in range(len(FLAT)))
 

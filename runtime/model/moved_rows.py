@@ -1,0 +1,312 @@
+"""Calls that move or select rows, as one row map per dimension.
+
+Along each dimension the result reads one input row per row, or a constant: padding of
+all modes, slices, `narrow`, `select`, one part of `chunk`, `split` or `unbind`, `roll`,
+`flip`, `expand`, `repeat`, and dimensions of extent 1 that are added or left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx, nn
+
+from synth.runtime.grid.row_maps import CONSTANT, RowMap
+from synth.runtime.model.calls import Call
+
+Dims = list["int | None"]
+
+
+class MovedRows(NamedTuple):
+    """What a call does with rows.
+
+    maps: of every dimension of the input. value: of the rows that read nothing.
+    dims: the dimension of the input that each of the result is; None for a new one.
+    """
+
+    maps: tuple[RowMap, ...]
+    value: float = 0.0
+    dims: tuple[int | None, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the result."""
+        extents = [len(each.rows) for each in self.maps]
+        dims = range(len(extents)) if self.dims is None else self.dims
+        return tuple(1 if dim is None else extents[dim] for dim in dims)
+
+
+PADS: dict[type[nn.Module], str] = {
+    **dict.fromkeys((nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d), "constant"),
+    **dict.fromkeys((nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d), "constant"),
+    nn.ReflectionPad1d: "reflect",
+    nn.ReflectionPad2d: "reflect",
+    nn.ReflectionPad3d: "reflect",
+    nn.ReplicationPad1d: "replicate",
+    nn.ReplicationPad2d: "replicate",
+    nn.ReplicationPad3d: "replicate",
+    **dict.fromkeys((nn.CircularPad1d, nn.CircularPad2d, nn.CircularPad3d), "circular"),
+}
+
+
+def moved_rows(call: Call) -> MovedRows | None:
+    """The row maps of a call; None for calls that do anything else."""
+    if len(call.inputs) != 1 or call.parameters:
+        return None
+    if not call.shapes[0] or not call.out or not all(call.out):
+        return None
+    shape = call.shapes[0]
+    try:
+        found = _of_module(call, shape) if call.module else _of_function(call, shape)
+    except (TypeError, ValueError, IndexError, KeyError):  # arguments of another kind
+        return None
+    return found if found is not None and found.shape == call.out else None
+
+
+def _of_module(call: Call, shape: Sequence[int]) -> MovedRows | None:
+    mode = PADS.get(type(call.module))  # type: ignore[arg-type]
+    if mode is None:
+        return None
+    module: Any = call.module
+    return pad_rows(shape, module.padding, mode, getattr(module, "value", 0.0))
+
+
+def _of_function(call: Call, shape: Sequence[int]) -> MovedRows | None:
+    name, part = getattr(call.function, "picked", (call.word, 0))
+    found = FUNCTIONS.get(name)
+    if found is None:
+        return None
+    given = _Arguments(call.node.args[1:], call.node.kwargs)
+    return found(given, tuple(shape), part)
+
+
+class _Arguments:
+    """The arguments of a call after its input."""
+
+    def __init__(self, args: Sequence[Any], kwargs: Any) -> None:
+        self.args, self.kwargs = tuple(args), kwargs
+
+    def get(self, place: int, name: str, default: Any = None) -> Any:
+        """One argument. Raises `TypeError` for one that is computed."""
+        given = self.kwargs.get(name, default)
+        given = self.args[place] if len(self.args) > place else given
+        if isinstance(given, fx.Node | torch.Tensor):
+            raise TypeError(name)
+        return given
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """Integers that are given one by one, or as a list."""
+        given: Any = self.kwargs.get(name, self.args)
+        if len(given) == 1 and isinstance(given[0], Sequence):
+            given = given[0]
+        return tuple(_whole(each) for each in given)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(value)
+    return int(value)
+
+
+# -- padding ---------------------------------------------------------------------------
+
+
+def pad_rows(
+    shape: Sequence[int], padding: Sequence[int], mode: str, value: Any
+) -> MovedRows:
+    """Padding as `torch.nn.functional.pad` takes it, of the last dimension first."""
+    maps = [identity(size) for size in shape]
+    pairs = zip(padding[::2], padding[1::2], strict=True)
+    for dim, (before, after) in zip(reversed(range(len(shape))), pairs, strict=False):
+        maps[dim] = RowMap(shape[dim], padded_rows(shape[dim], before, after, mode))
+    return MovedRows(tuple(maps), float(value or 0.0))
+
+
+def padded_rows(size: int, before: int, after: int, mode: str) -> list[int]:
+    """The input row of every row of a padded dimension."""
+    rows = range(-before, size + after)
+    if mode == "constant":
+        return [row if 0 <= row < size else CONSTANT for row in rows]
+    if mode == "circular":
+        return [row % size for row in rows]
+    if mode == "replicate":
+        return [min(max(row, 0), size - 1) for row in rows]
+    if mode != "reflect":
+        raise ValueError(mode)
+    period = max(1, 2 * size - 2)
+    return [min(row % period, -row % period) for row in rows]
+
+
+def _pad(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
+    mode = given.get(1, "mode", "constant")
+    return pad_rows(shape, given.get(0, "pad"), mode, given.get(2, "value"))
+
+
+# -- selections ------------------------------------------------------------------------
+
+
+def identity(size: int) -> RowMap:
+    """Every row reads itself."""
+    return RowMap(size, range(size))
+
+
+def along(
+    shape: Sequence[int], dim: int, rows: Sequence[int], dims: Any = None
+) -> MovedRows:
+    """Some rows of one dimension."""
+    maps = [identity(size) for size in shape]
+    maps[dim] = RowMap(shape[dim], rows)
+    return MovedRows(tuple(maps), 0.0, dims)
+
+
+def _getitem(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
+    (index,) = given.args
+    items = list(index) if isinstance(index, tuple) else [index]
+    taken = sum(each is not None and each is not Ellipsis for each in items)
+    rest = [slice(None)] * (len(shape) - taken)
+    place = next((i for i, each in enumerate(items) if each is Ellipsis), len(items))
+    items[place : place + 1] = rest
+    maps, dims = list[RowMap](), Dims()
+    for each in items:
+        if each is None:
+            dims.append(None)
+            continue
+        size = shape[len(maps)]
+        if isinstance(each, slice):
+            dims.append(len(maps))
+            maps.append(RowMap(size, range(size)[each]))
+        else:
+            maps.append(RowMap(size, [range(size)[_whole(each)]]))
+    plain = dims == list(range(len(shape)))
+    return MovedRows(tuple(maps), 0.0, None if plain else tuple(dims))
+
+
+def _narrow(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
+    dim, start = _whole(given.get(0, "dim")), _whole(given.get(1, "start"))
+    size = shape[dim]
+    start = start % size if start < 0 else start
+    stop = start + _whole(given.get(2, "length"))
+    return along(shape, dim % len(shape), range(start, stop))
+
+
+def _select(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
+    dim, index = _whole(given.get(0, "dim")), _whole(given.get(1, "index"))
+    return _one(shape, dim % len(shape), index)
+
+
+def _one(shape: tuple[int, ...], dim: int, index: int) -> MovedRows:
+    kept = tuple(each for each in range(len(shape)) if each != dim)
+    return along(shape, dim, [range(shape[dim])[index]], kept)
+
+
+def _unbind(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
+    return _one(shape, _whole(given.get(0, "dim", 0)) % len(shape), part)
+
+
+def _pieces(name: str, *words: str) -> Callable[..., MovedRows]:
+    """One part of a tensor that a function of torch cuts along a dimension."""
+
+    def piece(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
+        sizes = next(s for s in (given.get(0, each) for each in words) if s is not None)
+        dim = _whole(given.get(1, "dim", 0)) % len(shape)
+        rows = getattr(torch, name)(torch.arange(shape[dim]), sizes)[part]
+        return along(shape, dim, rows.tolist())
+
+    return piece
+
+
+# -- shifts and repetitions ------------------------------------------------------------
+
+
+def _roll(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows | None:
+    shifts, dims = given.get(0, "shifts"), given.get(1, "dims")
+    if dims is None or dims == ():
+        return None
+    pairs = zip(_listed(shifts), _listed(dims), strict=True)
+    maps = [identity(size) for size in shape]
+    for shift, dim in pairs:
+        size = shape[dim]
+        rows = [maps[dim].rows[(row - shift) % size] for row in range(size)]
+        maps[dim] = RowMap(size, rows)
+    return MovedRows(tuple(maps))
+
+
+def _listed(value: Any) -> tuple[int, ...]:
+    many = isinstance(value, Sequence)
+    return tuple(_whole(each) for each in (value if many else (value,)))
+
+
+def _flip(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
+    dims = {dim % len(shape) for dim in given.numbers("dims")}
+    orders = [range(n)[::-1] if d in dims else range(n) for d, n in enumerate(shape)]
+    return MovedRows(tuple(map(RowMap, shape, orders)))
+
+
+def _expand(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
+    sizes = given.numbers("size")
+    new = len(sizes) - len(shape)
+    pairs = list(zip(shape, sizes[new:], strict=True))
+    if any(size not in (1, -1) for size in sizes[:new]):
+        raise ValueError(sizes)
+    if any(wanted not in (-1, size) and size != 1 for size, wanted in pairs):
+        raise ValueError(sizes)
+    rows = [range(n) if m in (-1, n) else (0,) * m for n, m in pairs]
+    maps = tuple(map(RowMap, shape, rows))
+    return MovedRows(maps, 0.0, (*[None] * new, *range(len(shape))))
+
+
+def _repeat(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
+    times = given.numbers("repeats")
+    new = len(times) - len(shape)
+    if any(each != 1 for each in times[:new]):
+        raise ValueError(times)
+    rows = [
+        list(itertools.chain.from_iterable([range(n)] * m))
+        for n, m in zip(shape, times[new:], strict=True)
+    ]
+    return MovedRows(
+        tuple(map(RowMap, shape, rows)), 0.0, (*[None] * new, *range(len(shape)))
+    )
+
+
+def _interleave(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
+    times, dim = _whole(given.get(0, "repeats")), _whole(given.get(1, "dim"))
+    dim %= len(shape)
+    return along(shape, dim, [row // times for row in range(times * shape[dim])])
+
+
+def _unsqueeze(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
+    dims: Dims = list(range(len(shape)))
+    dims.insert(_whole(given.get(0, "dim")) % (len(shape) + 1), None)
+    return MovedRows(tuple(map(identity, shape)), 0.0, tuple(dims))
+
+
+def _squeeze(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
+    wanted = given.get(0, "dim")
+    all_dims = range(len(shape))
+    some = all_dims if wanted is None else {d % len(shape) for d in _listed(wanted)}
+    dims = tuple(dim for dim in all_dims if dim not in some or shape[dim] != 1)
+    return MovedRows(tuple(map(identity, shape)), 0.0, dims)
+
+
+FUNCTIONS: dict[str, Callable[..., MovedRows | None]] = {
+    "pad": _pad,
+    "__getitem__": _getitem,
+    "narrow": _narrow,
+    "select": _select,
+    "unbind": _unbind,
+    "chunk": _pieces("chunk", "chunks"),
+    "split": _pieces("split", "split_size_or_sections", "split_size"),
+    "split_with_sizes": _pieces("split", "split_sizes"),
+    "tensor_split": _pieces("tensor_split", "indices_or_sections", "sections"),
+    "roll": _roll,
+    "flip": _flip,
+    "expand": _expand,
+    "repeat": _repeat,
+    "repeat_interleave": _interleave,
+    "unsqueeze": _unsqueeze,
+    "squeeze": _squeeze,
+}

@@ -1,0 +1,70 @@
+"""Row maps as a network file has them.
+
+    rows: [[2, 15, 1], [2, 0, 16], [2, 0, 1]]     # a circular padding of the 16 rows of dimension 2
+
+Each entry is a run of output rows: dimension, first input row, number of rows, and the step (by default 1).
+A first row of -1 is a run of rows that read nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from synth.base.yaml_positions import Listing, Scalar
+from synth.base.yaml_positions import Node as YamlNode
+from synth.network.entries import Entry
+from synth.network.row_maps import CONSTANT, RowMap, Run
+
+MAX_ROWS = 2**20
+
+
+def row_maps(entry: Entry, shape: Sequence[int]) -> tuple[RowMap, ...]:
+    """The map of every dimension of the input. Raises `InputError` at the place of a wrong run."""
+    given = entry.arguments["rows"]
+    if not isinstance(given, Listing):
+        raise given.fault(f"{entry.name}: rows is {given}; list runs as [dimension, first row, number, step]")
+    runs: list[list[Run]] = [[] for _ in shape]
+    for item in given.items:
+        dim, run = _run(entry, item, shape)
+        runs[dim].append(run)
+        inside = [first for first, _, _ in runs[dim][1:-1]]
+        if CONSTANT in inside:
+            raise item.fault(f"{entry.name}: only the ends of dimension {dim} may read nothing")
+    return tuple(
+        RowMap(size, tuple(each)) if each else RowMap(size, ((0, size, 1),))
+        for size, each in zip(shape, runs, strict=True)
+    )
+
+
+def runs_of(maps: Sequence[RowMap]) -> Iterator[list[int]]:
+    """The entries of `rows` for some maps."""
+    for dim, each in enumerate(maps):
+        if not each.plain:
+            for first, count, step in each.runs:
+                usual = step == 1 or first == CONSTANT
+                yield [dim, first, count] if usual else [dim, first, count, step]
+
+
+def _run(entry: Entry, item: YamlNode, shape: Sequence[int]) -> tuple[int, Run]:
+    numbers = [each.integer("an entry of rows") for each in _scalars(item)]
+    if len(numbers) not in (3, 4):
+        raise item.fault(f"{entry.name}: a run is {item}; write [dimension, first row, number, step]")
+    dim, first, count, step = *numbers, *([1] * (4 - len(numbers)))
+    if not 0 <= dim < len(shape):
+        raise item.fault(f"{entry.name}: dimension {dim} is none of the input's {len(shape)}; count from 0")
+    if not 1 <= count <= MAX_ROWS:
+        raise item.fault(f"{entry.name}: a run has {count} rows; use 1 to {MAX_ROWS}")
+    last = first + step * (count - 1)
+    if first == CONSTANT:
+        return dim, (CONSTANT, count, 0)
+    if not (0 <= first < shape[dim] and 0 <= last < shape[dim]):
+        raise item.fault(
+            f"{entry.name}: rows {first} to {last} are not all in the {shape[dim]} rows of dimension {dim}; "
+            f"use rows from 0 to {shape[dim] - 1}"
+        )
+    return dim, (first, count, step)
+
+
+def _scalars(item: YamlNode) -> list[Scalar]:
+    items = item.items if isinstance(item, Listing) else ()
+    return [each for each in items if isinstance(each, Scalar)]

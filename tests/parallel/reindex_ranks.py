@@ -1,0 +1,161 @@
+"""What the ranks of the tests of moved rows do: models on several plans, compared with one process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import synth
+
+Built = tuple[nn.Module, tuple[int, ...]]
+PLANS: dict[str, Any] = {
+    "samples": "data",
+    "space": "spatial",
+    "channels": "channel",
+    "filters": "filter",
+    "mixed": {"h": 2, "c": 2},
+    "free": None,
+}
+
+
+class Between(nn.Module):
+    """Some calls between two convolutions, on tensors of `channels` and of `made` channels."""
+
+    def __init__(self, call: Callable[[torch.Tensor], torch.Tensor], channels: int, made: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, channels, 3, padding=1), nn.Conv2d(made, 5, 3)
+        self.norm = nn.BatchNorm2d(made)
+        self.call = call
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.norm(self.call(self.first(x)))))
+
+
+def circular(x: torch.Tensor) -> torch.Tensor:
+    """Longitude wraps, latitude is reflected."""
+    return functional.pad(functional.pad(x, (2, 1, 0, 0), "circular"), (0, 0, 1, 3), "reflect")
+
+
+def gated(x: torch.Tensor) -> torch.Tensor:
+    """One half of the channels times the other."""
+    one, other = x.chunk(2, 1)
+    return one * torch.sigmoid(other)
+
+
+def quarters(x: torch.Tensor) -> torch.Tensor:
+    """Every second row and column, four times, one beside the other (patch merging, Focus)."""
+    parts = [x[..., ::2, ::2], x[..., 1::2, ::2], x[..., ::2, 1::2], x[..., 1::2, 1::2]]
+    return torch.cat(parts, 1)
+
+
+def shifted(x: torch.Tensor) -> torch.Tensor:
+    """A shift and back, around something."""
+    y = torch.roll(x, (-2, -1), (2, 3))
+    return torch.roll(torch.tanh(y) * y, (2, 1), (2, 3)) + x.flip(3)
+
+
+def positions(x: torch.Tensor) -> torch.Tensor:
+    """One row and one channel, spread over all."""
+    row = x[:, :, 3:4].expand(-1, -1, x.shape[2], -1)
+    one = x.select(1, 2).unsqueeze(1)
+    return x + row * one
+
+
+def crop(x: torch.Tensor) -> torch.Tensor:
+    """A crop beside what was repeated and cropped."""
+    wide = x.repeat_interleave(2, dim=2).repeat(1, 1, 1, 2)
+    return torch.cat([x[:, :, 1:-2, 2:], wide.narrow(2, 3, x.shape[2] - 3)[..., 5 : x.shape[3] + 3]], 1)
+
+
+CALLS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int, int]] = {
+    "causal": (lambda x: functional.pad(x, (2, 0, 3, 1)), 4, 4),
+    "constant": (nn.ConstantPad2d((1, 2, 0, 3), 0.7), 4, 4),
+    "circular": (circular, 4, 4),
+    "replicate": (nn.ReplicationPad2d((3, 0, 1, 4)), 4, 4),
+    "reflect": (nn.ReflectionPad2d(3), 6, 6),
+    "cropped": (lambda x: functional.pad(x, (-2, 1, -1, -2)), 4, 4),
+    "gated": (gated, 8, 4),
+    "quarters": (quarters, 3, 12),
+    "shifted": (shifted, 4, 4),
+    "positions": (positions, 4, 4),
+    "crop": (crop, 4, 8),
+}
+
+
+def compared(names: list[str], plan: str, shape: tuple[int, ...]) -> dict[str, dict[str, float]]:
+    """Model -> errors of the output and of the states after two steps; refuses what would be gathered."""
+    return {name: _compared(*CALLS[name], PLANS[plan], shape) for name in names}
+
+
+def _compared(call: Any, channels: int, made: int, plan: Any, shape: tuple[int, ...]) -> dict[str, float]:
+    torch.manual_seed(0)
+    whole = Between(call, channels, made).double()
+    net = synth.parallelize(copy.deepcopy(whole), shape, plan=plan, refuse=True, input_gradient=True)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (net, whole)]
+    errors = {"forward": 0.0, "state": 0.0}
+    for _ in range(2):
+        batch = torch.randn(shape, dtype=torch.float64)
+        right = whole(batch)
+        outs = [net(batch).full_tensor(), right]
+        errors["forward"] = max(errors["forward"], _error(*outs))
+        for out, optimizer in zip(outs, optimizers, strict=True):
+            optimizer.zero_grad()
+            (out * torch.arange(out.numel()).reshape(out.shape).sin()).sum().backward()
+            optimizer.step()
+    state = net.full_state_dict()
+    errors["state"] = max(_error(state[key], values) for key, values in whole.state_dict().items())
+    return errors
+
+
+def _error(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs().max().detach() / (1 + other.abs().max().detach()))
+
+
+def words(names: list[str], axes: str, shape: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+    """Model -> words that this rank receives between layers, there and back, and those of the plan."""
+    found = {}
+    for name in names:
+        torch.manual_seed(0)
+        model = Between(*CALLS[name]).double()
+        plan = synth.plan_model(model, shape, 4, axes=axes, input_gradient=True)
+        net = synth.parallelize(model, shape, plan=plan)
+        batch = net.scatter(torch.randn(shape, dtype=torch.float64)).requires_grad_()
+        net.program.context.traffic.steps.clear()
+        out = net(batch)
+        there = _moved(net)
+        out.square().sum().backward()
+        back = {what: count - there.get(what, 0) for what, count in _moved(net).items()}
+        found[name] = {"there": there, "back": back, "planned": _planned(plan)}
+    return found
+
+
+def _moved(net: Any) -> dict[str, int]:
+    steps = net.program.context.traffic.steps.items()
+    return {name: count for (phase, _, name), count in steps if phase.strip() == "move"}
+
+
+def _planned(plan: Any) -> dict[str, int]:
+    """What words are moved for -> words, there and back."""
+    network, found = plan.network, dict[str, int]()
+    parts, nodes = network.parts, network.nodes.values()
+    for edge, count in plan.edge_words.items():
+        ends = (edge.target, edge.target_path), (edge.source, edge.source_path)
+        if edge.moves_rows:
+            what = [edge.target_path[-1].name]
+        elif edge.role == "in":
+            read = network.nodes[edge.target].inputs[0]
+            while network.nodes[read].kind in ("relu", "batchnorm"):
+                read = network.nodes[read].inputs[0]
+            last = edge.source_path[-1].name if edge.source_path else edge.source
+            what = [f"{read} <- {last}" if network.nodes[read].kind == "cat" else edge.target]
+        else:
+            homes = {n.name: [(parts[i][0].node, parts[i][0].path) for i in n.inputs] for n in nodes}
+            what = [name for name, home in homes.items() if home == list(ends)]
+        assert len(what) == 1, (edge, what)
+        found[what[0]] = found.get(what[0], 0) + count
+    return found

@@ -1,0 +1,65 @@
+"""Padding, slices, shifts and the like on four real ranks: computed on shards, as in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rank_pool import RankPool
+
+pytestmark = pytest.mark.ranks
+EVEN, UNEVEN = (4, 3, 8, 8), (3, 3, 9, 7)
+NAMES = [
+    *("causal", "constant", "circular", "replicate", "reflect", "cropped"),
+    *("gated", "shifted", "positions", "crop"),
+]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    with RankPool(Path(__file__).with_name("reindex_ranks.py"), 4, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
+
+
+def assert_as_one_process(ranks: RankPool, plan: str, shape: tuple[int, ...]) -> None:
+    names = [*NAMES, "quarters"] if shape == EVEN else NAMES
+    for rank in ranks.call("compared", names, plan, shape):
+        assert list(rank) == names
+        for name, errors in rank.items():
+            assert max(errors.values()) < 1e-8, (name, errors)
+
+
+@pytest.mark.parametrize("plan", ["space", "mixed", "free"])
+def test_moved_rows_are_those_of_one_process(plan: str, ranks: RankPool) -> None:
+    """Forward and two training steps; nothing is gathered."""
+    assert_as_one_process(ranks, plan, UNEVEN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [EVEN, UNEVEN])
+@pytest.mark.parametrize("plan", ["samples", "space", "channels", "filters", "mixed", "free"])
+def test_moved_rows_with_every_plan(plan: str, shape: tuple[int, ...], ranks: RankPool) -> None:
+    assert_as_one_process(ranks, plan, shape)
+
+
+@pytest.mark.parametrize(("axes", "shape"), [("h", (2, 3, 8, 8)), ("hw", EVEN), ("bhk", UNEVEN)])
+def test_words_of_moved_rows_are_those_of_the_plan(
+    axes: str, shape: tuple[int, ...], ranks: RankPool
+) -> None:
+    """Of every reindexing, sum and layer: the most of any rank there, and the most of any back."""
+    names = [name for name in NAMES if name != "positions"]  # whose select has no planned layout
+    results = ranks.call("words", names, axes, shape)
+    moved = dict[str, int]()
+    for name in names:
+        planned = {what: count for what, count in results[0][name]["planned"].items() if count}
+        counted: dict[str, int] = {}
+        for way in ("there", "back"):
+            every = [rank[name][way] for rank in results]
+            for what in {what for each in every for what in each}:
+                counted[what] = counted.get(what, 0) + max(each.get(what, 0) for each in every)
+        unplanned = {"first", "norm"}  # the batch's own layout, and sums of a normalization
+        assert {k: v for k, v in counted.items() if v and k not in unplanned} == planned, name
+        moved |= planned
+    assert sum(moved.values()) > 1000
+    assert axes == "bhk" or {"roll", "roll_1"} <= set(moved)  # rows, not only between layers
