@@ -1,4 +1,4 @@
-"""Mean and variance of a shard, row by row, without a copy of the shard."""
+"""Mean and variance of a shard, without a copy of the shard."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import torch
 
 CHUNK = 2**18  # words whose centered values are held at once
+SHORT = 64  # words of a row up to which torch's kernel is faster than one by rows
 
 
 def moments(shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,6 +31,18 @@ def moments(shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean[part] += rounding
         squares[part] = centered.square_().sum(1) - words * rounding.square()
     return mean.view(shard.shape[:2]), squares.view(shard.shape[:2])
+
+
+def channel_moments(shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Means and variances of the channels.
+
+    shard: (b, c, *spatial) with at least one word. Both results are (c,).
+    """
+    words = words_per_row(shard)
+    if words <= SHORT and not shard.is_cuda:
+        return torch.batch_norm_update_stats(shard, None, None, 0.0)
+    mean, squares = joined_moments(*moments(shard), words)
+    return mean, squares / (words * shard.shape[0])
 
 
 def joined_moments(

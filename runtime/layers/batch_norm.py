@@ -15,7 +15,7 @@ from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box, intersect, shape
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
-from synth.runtime.kernels.moments import joined_moments, moments, words_per_row
+from synth.runtime.kernels.moments import channel_moments
 from synth.runtime.layers.held import Held, declare
 from synth.runtime.tensor.partition import Partition
 
@@ -113,9 +113,7 @@ class BatchNorm(nn.Module):
         """
         own = shard.new_zeros(2, shard.shape[1])
         if shard.numel():
-            words = words_per_row(shard)
-            own[0], squares = joined_moments(*moments(shard), words)
-            own[1] = squares / (words * shard.shape[0])
+            own[0], own[1] = channel_moments(shard)
         if self.group is None:
             return own[0], own[1]
         means, variances = self.gathered(own).unbind(1)

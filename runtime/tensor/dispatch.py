@@ -17,7 +17,9 @@ from synth.runtime.tensor import losses, pointwise, reductions, sampling, views
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
 Rule = Callable[[Any, Any, Any], Any]
-KNOWN = (torch.Tensor, torch.nn.Parameter, PartitionedTensor, torch.nn.Buffer)
+KNOWN = frozenset(
+    (torch.Tensor, torch.nn.Parameter, PartitionedTensor, torch.nn.Buffer)
+)
 RULES: dict[str, Rule] = {
     **pointwise.RULES,
     **reductions.RULES,
@@ -29,14 +31,13 @@ RULES: dict[str, Rule] = {
 
 def dispatch(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
     """Call an operation. Raises `NotImplementedError` where it has no rule."""
-    rule = rule_of(func)
-    for each in types:
-        if each not in KNOWN:
-            raise TypeError(
-                f"{short_name(func)} mixes a partitioned tensor and a {each.__name__};"
-                " convert one of them: full_tensor() gives a plain tensor"
-            )
-    return rule(func, args, kwargs)
+    if not KNOWN.issuperset(types):
+        other = next(each for each in types if each not in KNOWN)
+        raise TypeError(
+            f"{short_name(func)} mixes a partitioned tensor and a {other.__name__};"
+            " convert one of them: full_tensor() gives a plain tensor"
+        )
+    return rule_of(func)(func, args, kwargs)
 
 
 @cache

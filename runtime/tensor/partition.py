@@ -60,7 +60,7 @@ class Partition:
     def __repr__(self) -> str:
         return f"Partition({tuple(self.shape)}, box={self.box})"
 
-    @property
+    @cached_property
     def local_shape(self) -> tuple[int, ...]:
         """The extents of the own box."""
         return shape(self.box)

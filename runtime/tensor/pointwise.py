@@ -24,18 +24,31 @@ def pointwise(func: Any, args: Any, kwargs: Any) -> Any:
     An operation that changes a plain tensor gets whole operands.
     """
     target = written(func)
-    if target is None:
-        tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
-        base = common_partition(tensors)
-    else:
-        changed = kwargs.get(target, args[0])
-        if not isinstance(changed, PartitionedTensor):
-            return on_wholes(func, args, kwargs)
-        base = changed._partition
+    if target is not None:
+        return _changed(func, args, kwargs, kwargs.get(target, args[0]))
+    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+    base = common_partition(tensors)
     here = [to_partition(each, base) for each in args]
     named = {name: to_partition(each, base) for name, each in kwargs.items()}
-    result = func(*here, **named)
-    return wrap(result, base) if target is None else changed
+    return wrap(func(*here, **named), base)
+
+
+def _changed(func: Any, args: Any, kwargs: Any, changed: Any) -> Any:
+    """Change a tensor in place, as an optimizer does for every parameter."""
+    if not isinstance(changed, PartitionedTensor):
+        return on_wholes(func, args, kwargs)
+    base = changed._partition
+    here = [to_partition(each, base) for each in args]
+    if kwargs:
+        kwargs = {name: to_partition(each, base) for name, each in kwargs.items()}
+    func(*here, **kwargs)
+    return changed
+
+
+def detach(func: Any, args: Any, kwargs: Any) -> PartitionedTensor:
+    """The same words outside of autograd."""
+    given: PartitionedTensor = args[0]
+    return PartitionedTensor(given._local, given._partition)
 
 
 def foreach(func: Any, args: Any, kwargs: Any) -> Any:
@@ -106,7 +119,7 @@ ACTIVATIONS = (  # those of which torch does not say that their gradient is poin
     *("mish", "softplus"),
 )
 COPIES = (
-    *("detach", "alias", "clone", "_to_copy", "lift_fresh", "contiguous"),
+    *("alias", "clone", "_to_copy", "lift_fresh", "contiguous"),
     *("zeros_like", "ones_like", "empty_like", "full_like"),
     *("copy_", "zero_", "fill_", "fill", "where", "masked_fill", "masked_fill_"),
     *("lerp", "lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_", "clamp", "clamp_"),
@@ -115,6 +128,7 @@ RULES: dict[str, Any] = {
     **dict.fromkeys(COPIES, pointwise),
     **dict.fromkeys((f"{name}_backward" for name in ACTIVATIONS), pointwise),
     **dict.fromkeys(("hardswish", "hardswish_"), pointwise),
+    "detach": detach,
     "log_sigmoid_forward": log_sigmoid,
     **dict.fromkeys(
         ("new_zeros", "new_ones", "new_empty", "new_full", "new_empty_strided"), create
