@@ -1,0 +1,140 @@
+"""A model on ranks beside the same model in one process: forward pass, and two steps of SGD."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree
+
+import synth
+from benchmarks.models_survey.entry import Entry
+from benchmarks.models_survey.look import gathered_in, sentence
+from synth.parallel.front_end import trace_model
+from synth.runtime.layers.step import GatheredStep
+from synth.runtime.model.inputs import Arguments, Inputs
+from synth.runtime.model.network import Network
+
+RATE = 1e-3
+
+
+def compare(entry: Entry) -> dict[str, Any]:
+    """What every rank finds; all ranks run this.
+
+    forward: the error of the outputs in evaluation, relative to the largest word. steps: that of the state
+    after two steps of SGD; None for a model that is not trained. gathered: share of the operations by name.
+    refused, or "refused in training": the sentence.
+    """
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    whole = _without_chance(entry.make().double())
+    found: dict[str, Any] = {}
+    start = time.perf_counter()
+    net, model = None, whole
+    if entry.trains:
+        try:
+            net = synth.parallelize(copy.deepcopy(whole.train()), entry.input)
+            found["steps"] = _two_steps(net, model, entry.input)
+            net.eval()
+        except ValueError as error:
+            found["refused in training"] = sentence(error)
+            net = None if "steps" not in found else net
+    model.eval()
+    try:
+        if net is None or not _evaluates(net):
+            net = synth.parallelize(copy.deepcopy(model), entry.input)
+        found["forward"] = _forward(net, model, entry.input)
+    except ValueError as error:
+        return {**found, "refused": sentence(error)}
+    gathered = [name for name, step in net.program.steps.items() if isinstance(step, GatheredStep)]
+    found |= gathered_in(trace_model(model, entry.input), model, gathered)
+    return {**found, "seconds": time.perf_counter() - start}
+
+
+def _evaluates(net: Network) -> bool:
+    """Whether the network is in evaluation now."""
+    return not net.training
+
+
+def _without_chance(model: nn.Module) -> nn.Module:
+    """The model with all dropout and stochastic depth off: ranks draw other numbers than one process."""
+    for module in model.modules():
+        for name in ("p", "drop_prob", "drop_p", "drop_rate", "dropout", "attn_drop", "dropout_p"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model
+
+
+def _batch(model: nn.Module, input: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Arguments for the model: random numbers in the shapes, and the examples themselves."""
+    torch.manual_seed(seed)
+    arguments = Arguments(model, Inputs.of(input))
+    examples = iter(_examples(input))
+    made = [
+        torch.randn(each.shape) if each.dtype is None or each.dtype.is_floating_point else next(examples)
+        for each in arguments.specs
+    ]
+    return arguments.filled(made)
+
+
+def _examples(input: Any) -> list[torch.Tensor]:
+    leaves = _pytree.tree_leaves(input)
+    return [each for each in leaves if isinstance(each, torch.Tensor) and not each.is_floating_point()]
+
+
+def _outputs(made: Any) -> list[torch.Tensor]:
+    """All floating-point tensors that a model gives."""
+    from synth.runtime.model.outputs import Structure
+
+    return [each for each in Structure(made).tensors if each.is_floating_point()]
+
+
+def _whole(values: torch.Tensor) -> torch.Tensor:
+    return values.full_tensor() if hasattr(values, "full_tensor") else values
+
+
+def _forward(net: Network, model: nn.Module, input: Any) -> float:
+    """The error of all outputs, without gradients."""
+    args, kwargs = _batch(model, input, 1)
+    with torch.no_grad():
+        ours = [_whole(each) for each in _outputs(net(*args, **kwargs))]
+        theirs = _outputs(model(*args, **kwargs))
+    return error(ours, theirs)
+
+
+def _two_steps(net: Network, model: nn.Module, input: Any) -> float | None:
+    """The error of the state after two steps of both; None where no parameter gets a gradient."""
+    pair = net, model
+    trained = [[p for p in each.parameters() if p.requires_grad] for each in pair]
+    if not all(trained):
+        return None
+    optimizers = [torch.optim.SGD(each, lr=RATE, momentum=0.9) for each in trained]
+    before = [values.clone() for values in model.state_dict().values()]
+    for number in range(2):
+        args, kwargs = _batch(model, input, 2 + number)
+        for each, optimizer in zip(pair, optimizers, strict=True):
+            outs = _outputs(each(*args, **kwargs))
+            loss = torch.stack([_whole(out).square().mean() for out in outs]).sum()
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+    ours, theirs = net.full_state_dict(), model.state_dict()
+    pairs = zip(theirs.items(), before, strict=True)
+    changes = [(ours[key] - old, values - old) for (key, values), old in pairs if values.is_floating_point()]
+    return error(*zip(*changes, strict=True))
+
+
+def error(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:
+    """The largest difference, relative to the largest word of all."""
+    if len(ours) != len(theirs):
+        return math.inf
+    size = max((float(each.abs().max()) for each in theirs if each.numel()), default=0.0)
+    pairs = zip(ours, theirs, strict=True)
+    found = [float((one - other).abs().max()) for one, other in pairs if other.numel()]
+    worst = max(found, default=0.0)
+    return worst / size if size else worst

@@ -1,0 +1,136 @@
+"""The survey's table: one line per model, and the causes of refusals."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+LITTLE = 0.02  # of the multiply-adds: what may be gathered
+FORWARD, STEPS = 1e-8, 1e-6  # relative errors that count as equal, in float64
+
+Found = dict[str, Any]
+HEADS = ("library", "model", "parameters", "gathered", "forward", "two steps", "plan s", "remark")
+
+
+def cells(found: Found) -> list[str]:
+    """One line of the table."""
+    ranks = found.get("ranks", {})
+    remark = refusal(found) or found.get("refused in training", "")
+    if not remark and most_gathered(found) > LITTLE:
+        remark = ", ".join(f"{name} {share:.0%}" for name, share in list(gathered(found).items())[:3])
+    return [
+        found["library"],
+        found["name"],
+        f"{found.get('parameters', 0):,}",
+        f"{sum(gathered(found).values()):.1%}" if "operations" in found else "",
+        _error(ranks.get("forward"), FORWARD),
+        _error(ranks.get("steps"), STEPS),
+        f"{found['plan s']:.1f}" if "plan s" in found else "",
+        remark,
+    ]
+
+
+def gathered(found: Found) -> dict[str, float]:
+    """Name -> share of the operations: as the ranks compute, else as the operator table says."""
+    shares: dict[str, float] = found.get("ranks", {}).get("gathered", found.get("gathered", {}))
+    return shares
+
+
+def most_gathered(found: Found) -> float:
+    """The share of the single call that is gathered with the most operations."""
+    return max(gathered(found).values(), default=0.0)
+
+
+def refusal(found: Found) -> str:
+    """Why the model does not run; "" where it does."""
+    ranks = found.get("ranks", {})
+    for each in (found, ranks):
+        for key in ("refused", "failed"):
+            if key in each:
+                return str(each[key])
+    return ""
+
+
+def equal(found: Found) -> bool:
+    """Whether ranks ran the model and equal one process."""
+    ranks = found.get("ranks", {})
+    forward, steps = ranks.get("forward"), ranks.get("steps")
+    return forward is not None and forward <= FORWARD and (steps is None or steps <= STEPS)
+
+
+def _error(value: float | None, bound: float) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0e}" if value <= bound else f"{value:.0e}, not equal"
+
+
+def row(found: Found) -> str:
+    """A line on the screen."""
+    return "  ".join(each.ljust(width) for each, width in zip(cells(found), WIDTHS, strict=True)).rstrip()
+
+
+WIDTHS = (11, 40, 12, 8, 8, 8, 6, 0)
+
+
+def verdict(found: list[Found]) -> str:
+    """The headline."""
+    runs = [each for each in found if not refusal(each)]
+    little = [each for each in runs if most_gathered(each) <= LITTLE]
+    compared = [each for each in found if "ranks" in each]
+    text = f"{len(found)} models: {len(runs)} accepted, {len(found) - len(runs)} refused"
+    if compared:
+        text += f", {sum(map(equal, compared))} of {len(compared)} that ran equal one process"
+    text += f"; on {len(little)} nothing that costs more than {LITTLE:.0%} of the operations is gathered."
+    return text
+
+
+def causes(found: list[Found]) -> list[str]:
+    """Cause -> number of models -> names, the most frequent first."""
+    groups = dict[str, list[Found]]()
+    for each in found:
+        reason = refusal(each)
+        if reason:
+            groups.setdefault(_kind(reason), []).append(each)
+    lines = list[str]()
+    for members in sorted(groups.values(), key=len, reverse=True):
+        names = ", ".join(f"{each['library']} {each['name']}" for each in members)
+        lines.append(f"{len(members)} x {refusal(members[0])}\n    {names}")
+    return lines
+
+
+def costly(found: list[Found]) -> list[str]:
+    """What is gathered and costs more than 2 % of the operations: kind -> models, the most frequent first."""
+    groups = dict[str, list[str]]()
+    for each in found:
+        for name, share in gathered(each).items():
+            if share > LITTLE:
+                kind = name.split()[0]
+                groups.setdefault(kind, []).append(f"{each['library']} {each['name']} ({share:.0%} {name})")
+    ordered = sorted(groups.items(), key=lambda pair: -len(pair[1]))
+    return [f"{len(names)} x {kind}\n    {'; '.join(names[:12])}" for kind, names in ordered]
+
+
+def _kind(reason: str) -> str:
+    """A reason without names, shapes and numbers."""
+    reason = re.sub(r"\([\d, ]*\)", "()", reason)
+    reason = re.sub(r"[\w.]*\.[\w.]+", "NAME", reason)
+    return re.sub(r"\d+", "N", reason)[:90]
+
+
+def page(found: list[Found], missing: list[str], ranks: int) -> str:
+    """The page of results."""
+    lines = ["# Convolutional models of four libraries", "", verdict(found), ""]
+    if missing:
+        lines += [f"Not installed: {', '.join(missing)}.", ""]
+    if ranks:
+        lines += [
+            f"On {ranks} gloo ranks in float64. Errors are relative to the largest word: of the outputs in"
+            f" evaluation (equal up to {FORWARD:.0e}), and of the state after two steps of SGD (up to"
+            f" {STEPS:.0e}). Gathered is the share of the multiply-adds that every rank computes.",
+            "",
+        ]
+    lines += [f"| {' | '.join(HEADS)} |", "|" + "---|" * len(HEADS)]
+    lines += [f"| {' | '.join(each.replace('|', '/') for each in cells(one))} |" for one in found]
+    lines += ["", "## Causes of refusals", "", *[f"* {text}" for text in causes(found)]]
+    lines += ["", "## What is gathered", "", *[f"* {text}" for text in costly(found)]]
+    return "\n".join(lines) + "\n"

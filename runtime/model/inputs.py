@@ -1,0 +1,202 @@
+"""What a model is called with: tensors of fixed shapes, and values that do not change.
+
+A user gives shapes, example tensors and values by position or by name. They are matched
+with the arguments of the model's `forward`, so that a call may later name an argument
+that was given by position before.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils import _pytree
+
+
+class Spec(NamedTuple):
+    """A tensor among the arguments. dtype: None for that of the model's parameters."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+
+    def __str__(self) -> str:
+        kind = "" if self.dtype is None else f" of {self.dtype}"
+        return f"{self.shape}{kind}"
+
+
+class Inputs:
+    """The arguments of a model, by position and by name.
+
+        synth.Inputs((4, 3, 64, 64), torch.tensor([10, 20]), mask=(4, 64), scale=2.0)
+
+    A tuple or list of integers is the shape of a tensor with the dtype of the model's
+    parameters. A tensor is an example: its shape and dtype count, not its values. What
+    is none of both, such as a number, a word or None, is part of the plan. Shapes and
+    tensors may be in tuples, lists and dicts.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.args = tuple(_specified(each) for each in args)
+        self.kwargs = {name: _specified(each) for name, each in kwargs.items()}
+
+    @classmethod
+    def of(cls, given: Any) -> Inputs:
+        """From what a user gives: one shape, a tuple by position, or a dict by name.
+
+        Raises `ValueError` for anything else.
+        """
+        if isinstance(given, Inputs):
+            return given
+        if _is_shape(given) or isinstance(given, torch.Tensor):
+            return cls(given)
+        if isinstance(given, Mapping):
+            return cls(**given)
+        if isinstance(given, Sequence) and not isinstance(given, str) and given:
+            return cls(*given)
+        raise ValueError(
+            f"the input is {given!r}; give the shape of the whole batch, or for several"
+            " inputs a tuple of shapes and tensors, a dict by name, or synth.Inputs"
+        )
+
+    def __str__(self) -> str:
+        if len(self.args) == 1 and not self.kwargs:
+            return str(self.args[0])
+        named = (f"{name}={each}" for name, each in self.kwargs.items())
+        return f"({', '.join([*map(str, self.args), *named])})"
+
+
+class Arguments:
+    """The inputs of one model, matched with the arguments of its `forward`.
+
+    names: of the tensors, in order. specs: of the same.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Inputs) -> None:
+        """Raises `ValueError` where `forward` does not take them."""
+        self.inputs = inputs
+        self.signature = inspect.signature(model.forward)
+        try:
+            leaves = self._leaves(inputs.args, inputs.kwargs)
+        except TypeError as error:
+            raise ValueError(
+                f"forward of {type(model).__name__} does not take the input {inputs}:"
+                f" {error}"
+            ) from error
+        specs = {path: each for path, each in leaves.items() if isinstance(each, Spec)}
+        self.values = {p: each for p, each in leaves.items() if p not in specs}
+        self.names, self.specs = tuple(specs), tuple(specs.values())
+        if not self.names:
+            raise ValueError(
+                f"the input {inputs} has no tensor; give the shape of the whole batch"
+            )
+
+    def tensors(self, dtype: torch.dtype) -> list[torch.Tensor]:
+        """Tensors without values. dtype: of the model's parameters."""
+        return [
+            torch.empty(each.shape, dtype=each.dtype or dtype, device="meta")
+            for each in self.specs
+        ]
+
+    def filled(self, tensors: Sequence[torch.Tensor]) -> tuple[Any, dict[str, Any]]:
+        """Arguments by position and by name, with tensors in place of specs."""
+        fresh = iter(tensors)
+
+        def fill(leaf: Any) -> Any:
+            return next(fresh) if isinstance(leaf, Spec) else leaf
+
+        bound = self.signature.bind(*self.inputs.args, **self.inputs.kwargs)
+        bound.apply_defaults()  # in the order of `names`
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = _pytree.tree_map(fill, value, is_leaf=_is_leaf)
+        return bound.args, bound.kwargs
+
+    def read(self, args: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+        """The tensors of a call, in the order of `names`.
+
+        Raises `TypeError` as a call of `forward` does, and `ValueError` for another
+        value than the one that is part of the plan.
+        """
+        leaves = self._leaves(args, kwargs)
+        found = []
+        for path, spec in zip(self.names, self.specs, strict=True):
+            tensor = leaves.pop(path, None)
+            if not isinstance(tensor, torch.Tensor):
+                raise ValueError(
+                    f"{path} is {tensor!r}, but the network is planned for a tensor of"
+                    f" {spec}"
+                )
+            if spec.dtype is not None and tensor.dtype != spec.dtype:
+                raise ValueError(
+                    f"{path} is of {tensor.dtype}, but the network is planned for"
+                    f" {spec.dtype}"
+                )
+            found.append(tensor)
+        for path in {**self.values, **leaves}:
+            planned, now = (each.get(path, _MISSING) for each in (self.values, leaves))
+            if not _same(planned, now):
+                raise ValueError(
+                    f"{path} is {now!r}, but the network is planned for {planned!r};"
+                    " give what changes as a tensor, also when the network is planned"
+                )
+        return found
+
+    def _leaves(self, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Name -> a tensor, a spec or a value, of all arguments and defaults."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        pairs, _ = _pytree.tree_flatten_with_path(
+            dict(bound.arguments), is_leaf=_is_leaf
+        )
+        return {_path(keys): leaf for keys, leaf in pairs}
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "not given"
+
+
+_MISSING = _Missing()
+
+
+def _is_shape(given: Any) -> bool:
+    """Whether this is a tuple or list of integers."""
+    if isinstance(given, Spec) or not isinstance(given, tuple | list) or not given:
+        return False
+    return all(isinstance(n, int) and not isinstance(n, bool) for n in given)
+
+
+def _is_leaf(given: Any) -> bool:
+    return isinstance(given, Spec)
+
+
+def _specified(given: Any) -> Any:
+    """The same structure with specs in the places of shapes and tensors."""
+    if _is_shape(given):
+        return Spec(tuple(given), None)
+    if isinstance(given, torch.Tensor):
+        return Spec(tuple(given.shape), given.dtype)
+    if isinstance(given, tuple | list):
+        parts = [_specified(each) for each in given]
+        return type(given)(*parts) if hasattr(given, "_fields") else type(given)(parts)
+    if isinstance(given, dict):
+        return {name: _specified(each) for name, each in given.items()}
+    return given
+
+
+def _path(keys: Any) -> str:
+    """The name of an argument, or of a part of it: "mask", "sizes.0"."""
+    parts = (getattr(key, "key", getattr(key, "idx", getattr(key, "name", "")))
+             for key in keys)  # fmt: skip
+    return ".".join(map(str, parts))
+
+
+def _same(planned: Any, now: Any) -> bool:
+    if planned is now:
+        return True
+    try:
+        return type(planned) is type(now) and bool(planned == now)
+    except Exception:  # objects that cannot be compared
+        return False
