@@ -47,6 +47,19 @@ def test_a_rank_that_ends_is_named(rank: int, statement: str, named: str, tmp_pa
     assert re.search(rf"rank \d: failed, last started .*; rank {rank} {named}", outcome.output)
 
 
+@pytest.mark.parametrize("replicas", ["2", pytest.param("4", marks=SLOW)])
+def test_a_rank_of_another_replica_is_named(
+    replicas: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPLICAS", replicas)
+    outcome, taken = suffered(2, "os.kill(os.getpid(), signal.SIGKILL)", tmp_path)
+    assert taken < SLACK + 1
+    assert [code for i, code in enumerate(outcome.codes) if i != 2] == [6] * 3
+    assert re.search(
+        r"rank [01]: failed, .*; rank 2 is lost, last seen at .* step 0, at training_faults", outcome.output
+    )
+
+
 @pytest.mark.parametrize("rank", [0, pytest.param(2, marks=SLOW)])
 def test_a_rank_that_stops_is_named(rank: int, tmp_path: Path) -> None:
     outcome, taken = suffered(rank, "os.kill(os.getpid(), signal.SIGSTOP)", tmp_path)

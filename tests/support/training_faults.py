@@ -3,6 +3,7 @@
     python training_faults.py TIMEOUT MARK RANK STATEMENT [STEP]
 
 The rank runs the statement in a step, after it has touched the mark. Ranks are told as torchrun tells them.
+REPLICAS is the number of replicas (1).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 import synth
 
@@ -32,7 +34,9 @@ def main() -> None:
     if me == int(rank) and step_of_fault == 0:
         touch(mark)
         exec(statement, {**globals(), "model": model})
-    net = synth.parallelize(model, (4, 4, 8, 8), check_finite="finite" in os.environ)
+    replicas = int(os.environ.get("REPLICAS", "1"))
+    mesh = init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas)) if replicas > 1 else None
+    net = synth.parallelize(model, (4, 4, 8, 8), mesh, check_finite="finite" in os.environ)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     batch = torch.rand(4, 4, 8, 8)
     for step in range(int(os.environ.get("STEPS", "1000000"))):
