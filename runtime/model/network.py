@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import fx, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.utils.parametrize import is_parametrized
 
 from synth.runtime.comm.gradient_buckets import BYTES, Buckets
 from synth.runtime.comm.layout import replicated
@@ -217,7 +218,7 @@ class Network(nn.Module):
         program.forwards = number  # behind what may be refused, alike on all ranks
         self._set_modes()
         tensors = {
-            key: self._local(key, getattr(module, name))
+            key: self._local(key, _held_value(key, module, name))
             for key, (module, name) in self._places.items()
         }
         if joint and replication is not None:
@@ -389,6 +390,23 @@ class Network(nn.Module):
             )
         state = check_state(state_dict, self.state_dict(), strict)
         return super().load_state_dict(state, strict)
+
+
+def _held_value(key: str, module: nn.Module, name: str) -> torch.Tensor:
+    """A parameter or buffer, as a parametrization of torch computes it.
+
+    Raises `ValueError` for a parametrization that partitioned tensors do not allow.
+    """
+    try:
+        values: torch.Tensor = getattr(module, name)
+    except Exception as error:
+        if not is_parametrized(module, name):
+            raise
+        raise ValueError(
+            f"{key} has a parametrization that its ranks cannot compute from parts"
+            f" ({error}); register it on the model before parallelize"
+        ) from error
+    return values
 
 
 def _set_mode(step: Step, module: nn.Module) -> None:

@@ -13,7 +13,14 @@ from typing import Any, NoReturn
 
 import torch
 
-from synth.runtime.tensor import losses, pointwise, reductions, sampling, views
+from synth.runtime.tensor import (
+    losses,
+    pointwise,
+    reductions,
+    sampling,
+    views,
+    weight_norm,
+)
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
 Rule = Callable[[Any, Any, Any], Any]
@@ -26,6 +33,7 @@ RULES: dict[str, Rule] = {
     **losses.RULES,
     **views.RULES,
     **sampling.RULES,
+    **weight_norm.RULES,
 }
 
 

@@ -7,7 +7,8 @@ import io
 
 import torch
 from torch import nn, optim
-from torch.nn import utils
+from torch.nn import functional, utils
+from torch.nn.utils import parametrizations, parametrize, prune
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from training_features.optimizers import sgd
@@ -169,4 +170,93 @@ def vector(run: Run) -> None:
 def replaced(run: Run) -> None:
     """The network would not know whose words it has."""
     run.model.head.weight = nn.Parameter(run.randn(*run.model.head.weight.shape))
+    run.loss()
+
+
+class Positive(nn.Module):
+    """Weights above zero."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Computed from any words."""
+        return functional.softplus(values) / 8
+
+    def right_inverse(self, values: torch.Tensor) -> torch.Tensor:
+        """Words for which the weights are about the given ones."""
+        return torch.log(torch.expm1(8 * values.abs() + 0.1))
+
+
+class Product(nn.Module):
+    """What no part of a matrix tells; torch asks for it when the layer is called."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """A matrix product."""
+        return values @ values.mT
+
+
+@correct("a pointwise parametrization of weights")
+def parametrized(run: Run) -> None:
+    """Of a planned layer, a grouped one and a linear one."""
+    for layer in (run.model.conv, run.model.grouped, run.model.head):
+        parametrize.register_parametrization(layer, "weight", Positive())
+    train(run, sgd, 2)
+    run.note(run.model.conv.weight)
+    parametrize.remove_parametrizations(run.model.conv, "weight")
+    train(run, sgd, 1)
+
+
+@correct("parametrizations.weight_norm")
+def weight_normed(run: Run) -> None:
+    """A direction and a length for each filter."""
+    for layer in (run.model.conv, run.model.head):
+        parametrizations.weight_norm(layer)
+    train(run, sgd, 2)
+
+
+@refused("weight_norm of a grouped layer", "register it on the model before parallelize")
+def weight_normed_groups(run: Run) -> None:
+    """Its weight is stored by groups."""
+    parametrizations.weight_norm(run.model.grouped)
+    run.loss()
+
+
+@correct("a parametrization before parallelize()")
+def parametrized_before(run: Run) -> None:
+    """Every rank computes the layer from the whole."""
+    run.model = run.made(lambda model: parametrizations.spectral_norm(model.grouped))
+    run.noted_models[:] = [run.model]
+    train(run, sgd, 2)
+
+
+@refused("an unsafe parametrization by a matrix product", "register it on the model before parallelize")
+def parametrized_by_product(run: Run) -> None:
+    """Its error names the weight."""
+    parametrize.register_parametrization(run.model.head, "weight", Product(), unsafe=True)
+    run.loss()
+
+
+@refused("parametrizations.spectral_norm", "call full_tensor()")
+def spectral_normed(run: Run) -> None:
+    """Products of the weight and a vector."""
+    parametrizations.spectral_norm(run.model.conv)
+    run.loss()
+
+
+@refused("parametrizations.orthogonal", "call full_tensor()")
+def orthogonal(run: Run) -> None:
+    """Factors of the weight."""
+    parametrizations.orthogonal(run.model.conv)
+    run.loss()
+
+
+@refused("utils.weight_norm, by a hook", "has hooks")
+def weight_normed_by_hook(run: Run) -> None:
+    """The older form."""
+    utils.weight_norm(run.model.conv)
+    run.loss()
+
+
+@refused("pruning", "call full_tensor()")
+def pruned(run: Run) -> None:
+    """A mask of the smallest weights."""
+    prune.l1_unstructured(run.model.conv, "weight", 0.3)
     run.loss()

@@ -154,6 +154,13 @@ class Run:
         model = Checkpointed(*self.sizes[1:]).double()
         return synth.parallelize(model, self.sizes.batch, plan=PLANS[self.word]) if self.on_ranks else model
 
+    def made(self, change: Callable[[Any], Any]) -> nn.Module:
+        """A new model that is changed before it is parallelized."""
+        torch.manual_seed(4)
+        model = Small(*self.sizes[1:]).double()
+        change(model)
+        return synth.parallelize(model, self.sizes.batch, plan=PLANS[self.word]) if self.on_ranks else model
+
     def randn(self, *shape: int) -> torch.Tensor:
         """Random words, the same on all ranks."""
         return torch.randn(shape, generator=self.generator, dtype=torch.float64)
