@@ -1,0 +1,38 @@
+"""accelerate's usual loop around a network: as in one process, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_pool import RankPool
+
+pytest.importorskip("accelerate")
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    module = Path(__file__).with_name("accelerate_ranks.py")
+    with RankPool(module, 4, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("plan", [{"h": 4}, "filter"])
+def test_a_loop_with_a_prepared_optimizer(plan: Any, ranks: RankPool) -> None:
+    for error in ranks.call("loop", plan, seconds=100):
+        assert error < 1e-8
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("network", "accelerate: do not prepare() it"),
+        ("loader", "plain tensor must be the same on all ranks"),
+    ],
+)
+def test_what_is_not_to_be_prepared(what: str, text: str, ranks: RankPool) -> None:
+    for said in ranks.call("refused", what, seconds=100):
+        assert text in said
