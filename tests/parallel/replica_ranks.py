@@ -66,14 +66,17 @@ def mesh_of(rows: int) -> DeviceMesh:
 class Pair:
     """A network on the rows of a mesh, and copies of the model in one process, one for each replica."""
 
-    def __init__(self, rows: int, word: str, optimizer: str = "SGD", model: Any = Model) -> None:
+    def __init__(
+        self, rows: int, word: str, optimizer: str = "SGD", model: Any = Model, **options: Any
+    ) -> None:
         self.sizes, self.rows = sizes_of(word), rows
         torch.manual_seed(3 + dist.get_rank())  # the first rank's values are taken
         mine = model(*self.sizes[1:]).double()
         torch.manual_seed(3)
         first = model(*self.sizes[1:]).double()
         plan = PLANS[4 // rows][word]
-        self.net = synth.parallelize(mine, self.sizes.batch, mesh_of(rows), plan, input_gradient=True)
+        options["input_gradient"] = True
+        self.net = synth.parallelize(mine, self.sizes.batch, mesh_of(rows), plan, **options)
         self.me = dist.get_rank() * rows // 4
         self.copies = [copy.deepcopy(first) for _ in range(rows)]
         self.models: list[nn.Module] = [self.net, *self.copies]
@@ -160,6 +163,19 @@ def trains(rows: int, word: str, optimizer: str) -> dict[str, float]:
         pair.backward(pair.losses())
         pair.step()
     return pair.state()
+
+
+def buckets(rows: int, word: str) -> dict[str, float]:
+    """Any size of buckets, also where one has a layer's weight and what is used before it."""
+    found, sent = {"error": 0.0}, list[int]()
+    for size in (0, 300, 1500, 6000):
+        pair = Pair(rows, word, bucket_bytes=size, ahead=2)
+        pair.backward(pair.losses())
+        pair.step()
+        found["error"] = max(found["error"], *pair.state().values())
+        sent.append(pair.net.program.buckets.messages)
+    assert sent[0] > sent[1] > sent[3]
+    return found
 
 
 def accumulates(rows: int, word: str) -> dict[str, float]:

@@ -50,6 +50,11 @@ def test_around_a_step(what: str, word: str, ranks: RankPool) -> None:
     exact(ranks.call(what, 2, word))
 
 
+@pytest.mark.parametrize(("rows", "word"), [(2, "channels"), (4, "mixed")])
+def test_sizes_of_buckets(rows: int, word: str, ranks: RankPool) -> None:
+    exact(ranks.call("buckets", rows, word), "error")
+
+
 def test_one_replica_sends_what_none_sends(ranks: RankPool) -> None:
     for one, none in ranks.call("messages", "mixed"):
         assert one == none
