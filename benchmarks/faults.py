@@ -146,7 +146,7 @@ def _suffered(case: Case, timeout: float, folder: Path, hosts: Hosts) -> Outcome
             for each in commands
         ]
         begin = time.time()
-        while time.time() < begin + case.moment and processes(folder):
+        while time.time() < begin + case.moment and any(each.poll() is None for each in running):
             time.sleep(0.02)
         inject(case, folder, running, hosts)
         fault = time.time()

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def job_name() -> str:
-    """What tells this job from others that use the same port, as the launcher says."""
+def job_name(environment: Mapping[str, str] = os.environ) -> str:
+    """What tells a job from others that use the same port, as the launcher says."""
     names = (
         *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
         *("SLURM_JOB_ID", "SLURM_STEP_ID", "SYNTH_RUN_ID"),
     )
-    return "/".join(os.environ.get(name, "") for name in names)
+    return "/".join(environment.get(name, "") for name in names)
 
 
 def agent_store() -> bool:

@@ -7,6 +7,8 @@ import signal
 import socket
 from contextlib import suppress
 
+from synth.runtime.grid.launched_job import job_name
+
 
 def process_facts(pid: int) -> list[str]:
     """/proc/PID/stat after the name: state, parent, and so on; [] if there is none."""
@@ -48,17 +50,29 @@ def is_orphan() -> bool:
 def siblings() -> dict[int, int]:
     """Rank -> process, of those that the same launcher started for the same job."""
     parent, found = os.getppid(), dict[int, int]()
-    port = f"MASTER_PORT={os.environ.get('MASTER_PORT')}"
+    own = os.environ.get("MASTER_PORT"), job_name()
     with suppress(OSError):
         with open(f"/proc/{parent}/task/{parent}/children", encoding="utf-8") as file:
             pids = [int(word) for word in file.read().split()]
         for pid in pids:
-            with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-                given = file.read().decode(errors="replace").split("\0")
-                ranks = [word[5:] for word in given if word.startswith("RANK=")]
-                if port in given and ranks and ranks[0].isdecimal():
-                    found[int(ranks[0])] = pid
+            given = _environment(pid)
+            rank, job = (
+                given.get("RANK", ""),
+                (given.get("MASTER_PORT"), job_name(given)),
+            )
+            if job == own and rank.isdecimal():
+                found[int(rank)] = pid
     return found
+
+
+def _environment(pid: int) -> dict[str, str]:
+    """The environment with which a process started; {} if it has gone."""
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        words = file.read().decode(errors="replace").split("\0")
+        return {
+            name: value for name, _, value in (word.partition("=") for word in words)
+        }
+    return {}
 
 
 def siblings_by_fate() -> tuple[set[int], set[int]]:

@@ -28,8 +28,14 @@ def check_state(
 ) -> dict[str, Any]:
     """The state to load, with DTensors as partitioned tensors.
 
-    Raises `ValueError` with the first key or shape that differs from the model's.
+    Raises `ValueError` with the first key or shape that differs from the model's, or
+    for values that cannot be copied.
     """
+    if not isinstance(state, Mapping):
+        raise ValueError(
+            f"the state is a {type(state).__name__}; give a dict of tensors by their"
+            " names in the model"
+        )
     for key, value in own.items():
         if not isinstance(value, torch.Tensor):
             continue
@@ -56,6 +62,12 @@ def check_state(
                 f" {tuple(given.shape)}, the model's {mine};"
                 " load what the same model saved"
             )
+        kind = _not_copied(given, value)
+        if kind:
+            raise ValueError(
+                f"{key} of the state is {kind}, which is not copied into the model's"
+                f" {value.dtype}; convert it first"
+            )
     extra = next((key for key in state if key not in own), None)
     if extra is not None and strict:
         raise ValueError(
@@ -63,6 +75,19 @@ def check_state(
             " load what the same model saved"
         )
     return {key: _partitioned(key, value, own.get(key)) for key, value in state.items()}
+
+
+def _not_copied(given: torch.Tensor, own: torch.Tensor) -> str:
+    """What is wrong with values that would be lost or not read, or ""."""
+    if given.is_meta:
+        return "on the device meta, without values"
+    if given.layout != torch.strided:
+        return f"of the layout {given.layout}"
+    if given.is_quantized:
+        return f"of the dtype {given.dtype}"
+    if given.is_complex() and not own.is_complex():
+        return f"of the dtype {given.dtype}"
+    return ""
 
 
 def _partitioned(key: str, value: Any, own: Any) -> Any:

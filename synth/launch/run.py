@@ -133,6 +133,9 @@ def _write(program: Path, text: str) -> None:
 
 
 def _report(folder: Path, rank: int) -> dict[str, Any] | None:
+    """What a rank counted; None unless it has written that and its shard."""
+    if not Path(folder, f"rank-{rank:05d}.pt").exists():
+        return None
     try:
         report: dict[str, Any] = json.loads(Path(folder, f"rank-{rank:05d}.json").read_text())
     except (OSError, ValueError):
