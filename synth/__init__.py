@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from synth.planning.plan_file import read_plan
     from synth.reports.text import report
     from synth.runtime.kernels.autotune import tune
+    from synth.runtime.model.inputs import Inputs
     from synth.runtime.model.replicas import check_replicas
     from synth.simulation.simulate import simulated as simulate
 
 __all__ = [
+    "Inputs",
     "Layer",
     "Plan",
     "check_replicas",
@@ -51,6 +53,7 @@ _HOMES = {
     "compare": ("synth.planning.comparison", "compare"),
     "distributed_conv": ("synth.codegen.module", "distributed_conv"),
     "feed": ("synth.parallel.sharded_input", "feed"),
+    "Inputs": ("synth.runtime.model.inputs", "Inputs"),
     "Layer": ("synth.layer.layer", "Layer"),
     "load_layer": ("synth.layer.layer", "load_layer"),
     "open_samples": ("synth.parallel.sharded_input", "open_samples"),

@@ -84,7 +84,7 @@ class Redistribute(torch.autograd.Function):
     ) -> torch.Tensor:
         """The words of the target's box."""
         ctx.place = source, target, count
-        return _exchanged(fetch_rows, shard, source, target, count)
+        return fetch_boxes(shard, source, target, count)
 
     @staticmethod
     @once_differentiable

@@ -23,6 +23,7 @@ from synth.runtime.layers.planned_layer import (
 from synth.runtime.layers.step import GatheredStep, Step
 from synth.runtime.model.calls import Call, node_shape
 from synth.runtime.model.operators import Kind, Operator, Operators
+from synth.runtime.model.outputs import Structure
 from synth.runtime.model.step_choice import choose_step, hold
 from synth.runtime.tensor.partition import Partition
 
@@ -78,17 +79,21 @@ class Builder:
         self.partitions: dict[str, Partition | None] = {}
         self.modes: dict[bool, str] = {}
         self.regions: dict[bool | None, dict[str, tuple[int, ...]]] = {}
-        self.input = self.output = ""
+        self.inputs: list[str] = []
+        self.outputs: list[str] = []
+        self.structure = Structure(None)
         for node in graph.nodes:
             self._read(node)
 
     def _read(self, node: fx.Node) -> None:
         match node.op:
             case "placeholder":
-                self.input = node.name
+                self.inputs.append(node.name)
                 self.layouts[node.name] = self._input_layout(node)
             case "output":
-                self.output = node.all_input_nodes[0].name
+                given: Any = node.args[0]
+                self.outputs = [each.name for each in given]
+                self.structure = node.meta["structure"]
                 self.modes = node.meta.get("refused", {})
             case "call_module" | "call_function":
                 self._add(node)
@@ -221,7 +226,7 @@ class Builder:
     def _input_layout(self, node: fx.Node) -> Layout:
         """Where the first planned layer owns its input, or an even layout."""
         whole = node_shape(node)
-        first = next(iter(node.users), None)
+        first = next((user for user in node.users if user.op != "output"), None)
         wanted = None if first is None else self._wanted_by(first, whole)
         return wanted or even(whole, self.context.ranks)
 

@@ -7,7 +7,7 @@ process unnamed, and other code or another plan would compute something else.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from torch import nn
 
 import synth.runtime
 from synth.runtime.grid.ranks import Ranks
+from synth.runtime.model.inputs import Inputs
 
 T = TypeVar("T")
 Facts = dict[tuple[str, str], str]  # (kind, what is compared) -> how it is on a rank
@@ -25,7 +26,7 @@ Facts = dict[tuple[str, str], str]  # (kind, what is compared) -> how it is on a
 def consistent(
     prepare: Callable[[], T],
     model: nn.Module,
-    input: Sequence[int],
+    input: Any,
     settings: Mapping[tuple[str, str], Callable[[], object]],
     ranks: Ranks,
 ) -> T:
@@ -79,12 +80,12 @@ def _require_same(facts: Facts, failed: Exception | None, ranks: Ranks) -> None:
     ) from failed
 
 
-def facts_of(model: nn.Module, input: Sequence[int]) -> Facts:
+def facts_of(model: nn.Module, input: Any) -> Facts:
     """What all ranks must have alike: code, input, modules, parameters and buffers."""
     facts = {
         ("version", "torch"): str(torch.__version__),
         ("version", "synth"): source_digest(),
-        ("model", "the input"): str(tuple(input)),
+        ("model", "the input"): str(Inputs.of(input)),
     }
     for name, module in model.named_modules():
         kind, settings = type(module).__name__, module.extra_repr()

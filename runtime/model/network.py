@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import fx, nn
-from torch.distributed.tensor import DTensor
 from torch.nn.utils.parametrize import is_parametrized
 
 from synth.runtime.comm.gradient_buckets import BYTES, Buckets
@@ -25,8 +24,11 @@ from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.held import local_part
 from synth.runtime.layers.planned_layer import PlannedBoxes
 from synth.runtime.layers.step import GatheredStep, Step
+from synth.runtime.model.boundary import entered, left, whole_of
 from synth.runtime.model.build import Builder, Make
 from synth.runtime.model.execute import schedule
+from synth.runtime.model.inputs import Arguments, Inputs
+from synth.runtime.model.outputs import Structure
 from synth.runtime.model.replication import Replication, agreeing
 from synth.runtime.model.state_dict import check_state, wholes
 from synth.runtime.model.step_graph import (
@@ -35,8 +37,6 @@ from synth.runtime.model.step_graph import (
     shared_parameters,
 )
 from synth.runtime.model.trace import traced
-from synth.runtime.tensor import dtensor
-from synth.runtime.tensor.boundary import FromLocal
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
@@ -52,6 +52,7 @@ class Network(nn.Module):
     the same on all ranks, or one that is partitioned, and gives a partitioned output.
 
     model: the user's, alike on all ranks (the first rank's values are taken).
+    inputs: what `Inputs.of` takes.
     make: the planned layer for a name, a module and its input's shape, None for none.
     refuse: raise `ValueError` for a layer that could only be computed from the whole.
     graph: what the model calls; None to trace it here.
@@ -70,7 +71,7 @@ class Network(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        whole: tuple[int, ...],
+        inputs: Any,
         make: Make,
         dtype: torch.dtype = torch.float32,
         refuse: bool = False,
@@ -89,10 +90,11 @@ class Network(nn.Module):
         for values in (*model.parameters(), *model.buffers()):
             first = everyone.members[0]
             dist.broadcast(values.detach(), src=first, group=everyone.group)
-        graph = graph or traced(model, whole, dtype)
+        graph = graph or traced(model, inputs, dtype)
         placed = {name: PlannedBoxes(*boxes) for name, boxes in (places or {}).items()}
         made = Builder(model, graph, make, context, placed, refuse)
         order = [name for name, _ in made.calls]
+        arguments = Arguments(model, Inputs.of(inputs))
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         shared = shared_parameters(made.held, order, tensors, ranks)
         replicated = ranks.replicas is not None
@@ -101,7 +103,7 @@ class Network(nn.Module):
             made.steps,
             made.calls,
             {  # by mode; None: without gradients
-                mode: schedule(made.calls, [made.output], made.regions.get(mode))
+                mode: schedule(made.calls, made.outputs, made.regions.get(mode))
                 for mode in (None, False, True)
             },
             made.layouts,
@@ -112,8 +114,10 @@ class Network(nn.Module):
             made.modes,
             prefetched_before(made.steps, order, ahead),
             Buckets(shared, context.process_groups, bucket_bytes),
-            made.input,
-            made.output,
+            dict(zip(arguments.names, made.inputs, strict=True)),
+            tuple(made.outputs),
+            arguments,
+            made.structure,
             dtype,
             check_finite,
             Replication(context.process_groups, made.held, tensors)
@@ -199,11 +203,12 @@ class Network(nn.Module):
 
     # -- use ------------------------------------------------------------------------
 
-    def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        """The partitioned output for a batch.
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model gives, with partitioned tensors.
 
-        batch: the whole, the same on all ranks, a partitioned tensor, a DTensor, or
-            this rank's part with the shape of its box.
+        It takes the arguments of the model's `forward`. Each tensor is the whole, the
+        same on all ranks, a partitioned tensor, a DTensor, or this rank's part with the
+        shape of its box. A single number is given as a plain tensor.
 
         Raises `ValueError` for a batch of another shape or on other ranks, and
         `RuntimeError` on all ranks if they call other things or give other batches.
@@ -214,7 +219,10 @@ class Network(nn.Module):
         number = program.forwards + (joint or replication is None)
         what = f"forward pass {number}"
         alone = "" if joint or replication is None else ", without gradients"
-        shard = self._entered(batch, what + alone)
+        given = program.arguments.read(args, kwargs)
+        batches = dict(zip(program.inputs, given, strict=True))
+        places = program.input_partitions
+        shards = entered(batches, places, program.ranks, what + alone)
         program.forwards = number  # behind what may be refused, alike on all ranks
         self._set_modes()
         tensors = {
@@ -223,39 +231,11 @@ class Network(nn.Module):
         }
         if joint and replication is not None:
             replication.begin(what, tensors)
-        made = program.run(shard, tensors, self.training)
+        made = program.run(shards, tensors, self.training)
         backward = partial(program.backward_text, number)
-        out: torch.Tensor = FromLocal.apply(made, self.output_partition, backward)  # type: ignore[no-untyped-call]
-        return out
-
-    def _entered(self, batch: torch.Tensor, what: str) -> torch.Tensor:
-        """This rank's part of a batch, in the layout of the input."""
-        ranks, place = self.program.ranks, self.input_partition
-        if isinstance(batch, DTensor):
-            place_of = dtensor.partition_of(batch, ranks)
-            batch = PartitionedTensor.from_local(batch.to_local(), place_of)
-        if isinstance(batch, PartitionedTensor) and batch.shape == place.shape:
-            ranks.require(what)
-            moved: Any = batch.redistribute(place)
-            return local_part(moved)
-        if batch.shape == place.shape and not isinstance(batch, PartitionedTensor):
-            ranks.require(what, batch)
-            if batch.requires_grad and torch.is_grad_enabled():
-                return local_part(PartitionedTensor.from_whole(batch, place))
-            return place.cut(batch).contiguous()
-        if batch.shape == place.local_shape:
-            if ranks.same(what, batch) and batch.detach().any():
-                raise ValueError(
-                    f"all ranks were given the same batch of {tuple(batch.shape)}, but"
-                    f" the network is planned for {tuple(place.shape)}; give the whole"
-                    " batch, or on each rank its own part"
-                )
-            return batch
-        raise ValueError(
-            f"rank {ranks.rank} was given a batch of {tuple(batch.shape)}, but the"
-            f" network is planned for {tuple(place.shape)}, of which this rank holds"
-            f" {place.local_shape}; give the whole batch or `scatter(batch)`"
-        )
+        pairs = zip(made, program.output_partitions.values(), strict=True)
+        outs = [left(part, place, backward) for part, place in pairs]
+        return program.structure.filled(outs)
 
     @property
     def ranks(self) -> Ranks:
@@ -264,13 +244,13 @@ class Network(nn.Module):
 
     @property
     def input_partition(self) -> Partition:
-        """Which words of the input each rank reads."""
-        return self.program.input_partition
+        """Which words of the first input each rank reads."""
+        return next(iter(self.program.input_partitions.values()))
 
     @property
     def output_partition(self) -> Partition:
-        """Which words of the output each rank computes."""
-        return self.program.output_partition
+        """Which words of the first output each rank computes."""
+        return next(iter(self.program.output_partitions.values()))
 
     def _local(self, key: str, values: torch.Tensor) -> torch.Tensor:
         """The local part of a parameter or buffer, as the steps use it."""
@@ -329,32 +309,43 @@ class Network(nn.Module):
     def scatter(self, batch: torch.Tensor, like: str | None = None) -> torch.Tensor:
         """A whole batch, or whole targets, partitioned as the input or the output.
 
-        like: "input" or "output", where the two have one shape but other owners.
+        like: "input" or "output", where the two have one shape but other owners. Where
+            the model has several inputs, the name of one, and of several outputs a name
+            such as "output.0" or "output.sample".
         """
-        sides = {"input": self.input_partition, "output": self.output_partition}
+        inputs = self.program.input_partitions
+        if len(inputs) == 1:
+            inputs = {"input": self.input_partition}
+        sides = {**inputs, **self.program.output_partitions}
         if like is not None and like not in sides:
-            raise ValueError(f"a batch is like input or output, not like {like!r}")
+            names = " or ".join(sides)
+            raise ValueError(f"a batch is like {names}, not like {like!r}")
         wanted = sides if like is None else {like: sides[like]}
-        fits = [place for place in wanted.values() if place.shape == batch.shape]
+        fits = {s: place for s, place in wanted.items() if place.shape == batch.shape}
         if not fits:
             shapes = " nor ".join(f"{s} of {tuple(wanted[s].shape)}" for s in wanted)
             raise ValueError(f"a batch of {tuple(batch.shape)} is no {shapes}")
-        if fits[0] != fits[-1]:
+        first = next(iter(fits.values()))
+        if any(place != first for place in fits.values()):
+            names = " or ".join(f"like={side!r}" for side in fits)
             raise ValueError(
-                f"a batch of {tuple(batch.shape)} may be input or output, which lie"
-                " differently; add like='input' or like='output'"
+                f"a batch of {tuple(batch.shape)} may be {' or '.join(fits)}, which lie"
+                f" differently; add {names}"
             )
-        return PartitionedTensor.from_whole(batch, fits[0])
+        return PartitionedTensor.from_whole(batch, first)
 
-    def gather(self, output: torch.Tensor) -> torch.Tensor:
-        """The whole output on every rank: its `full_tensor()`.
+    def gather(self, output: Any) -> Any:
+        """The whole output on every rank: `full_tensor()` of each of its tensors.
 
         Compute the loss from it alike on every rank: its gradient is taken once.
         """
-        if not isinstance(output, PartitionedTensor):
-            output = PartitionedTensor.from_local(output, self.output_partition)
-        whole: torch.Tensor = output.full_tensor()  # type: ignore[attr-defined]
-        return whole
+        given, places = Structure(output), self.program.output_partitions
+        return given.filled(
+            [
+                whole_of(values, places.get(name))
+                for name, values in zip(given.names, given.tensors, strict=True)
+            ]
+        )
 
     def received(self) -> int:
         """Words that this rank received, between layers and in them."""

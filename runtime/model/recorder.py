@@ -12,6 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 from synth.runtime.model.autocast_regions import AutocastRegions
 from synth.runtime.model.checkpoint_regions import CheckpointRegions
+from synth.runtime.model.inputs import Arguments
+from synth.runtime.model.outputs import Structure
 from synth.runtime.model.unsupported import record_autograd_functions
 
 # methods without a result that change what a tensor is or does
@@ -38,9 +40,18 @@ class Recorder(TorchFunctionMode):
         self.regions, self.autocast = CheckpointRegions(), AutocastRegions(device)
         self.derived: dict[int, str] = {}  # id -> the parameter it is computed from
 
-    def graph_of(self, model: nn.Module, batch: torch.Tensor) -> fx.Graph:
-        """The graph of one run. Raises `ValueError` for what a graph cannot show."""
-        self._remember(batch, self.graph.placeholder("x"))
+    def graph_of(
+        self, model: nn.Module, arguments: Arguments, dtype: torch.dtype
+    ) -> fx.Graph:
+        """The graph of one run. Raises `ValueError` for what a graph cannot show.
+
+        dtype: of the model's parameters.
+        """
+        tensors = arguments.tensors(dtype)
+        for name, values in zip(arguments.names, tensors, strict=True):
+            word = "x" if len(tensors) == 1 else _node_name(name)
+            self._remember(values, self.graph.placeholder(word))
+        args, kwargs = arguments.filled(tensors)
         for name, module in model.named_modules():
             if module.__module__.startswith("torch.nn") and _is_layer(module):
                 module.register_forward_pre_hook(self._enter, with_kwargs=True)
@@ -51,26 +62,29 @@ class Recorder(TorchFunctionMode):
             self.autocast,
             record_autograd_functions(self._autograd_function),
         ):
-            result = model(batch)
+            result = model(*args, **kwargs)
         for key, name in _stored(model):
             if self.stored.get(key) != name:
                 raise ValueError(
                     f"forward puts another tensor in the place of {name}, which the"
                     " ranks would not do; compute it outside of the model"
                 )
-        found = list(_tensors(result))
-        if len(found) != 1:
-            raise ValueError(
-                f"the model gives {len(found)} tensors, not a single one;"
-                " wrap it in a module that returns the one that is wanted"
-            )
-        if found[0].dim() == 0:
-            raise ValueError(
-                "the model gives a single number, of which ranks have no shards;"
-                " give the tensor that it is computed from"
-            )
-        self.graph.output(self._node(found[0]))
+        self._give(Structure(result))
         return self.graph
+
+    def _give(self, given: Structure) -> None:
+        """What the model gives: the nodes of its tensors, and their structure."""
+        nodes = [self._node(values) for values in given.tensors]
+        if not nodes:
+            raise ValueError("the model gives no tensor; let its forward return one")
+        for name, node in zip(given.names, nodes, strict=True):
+            if node.op == "get_attr":
+                raise ValueError(
+                    f"the model gives {node.target} as {name}, which is no result of"
+                    " its input; read it from the network"
+                )
+        node = self.graph.output(tuple(nodes))
+        node.meta["structure"] = given.without_tensors()
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None

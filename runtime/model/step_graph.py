@@ -25,6 +25,8 @@ from synth.runtime.layers.held import Held
 from synth.runtime.layers.planned_layer import PlannedLayer
 from synth.runtime.layers.step import Step
 from synth.runtime.model.execute import Calls, Schedule, execute
+from synth.runtime.model.inputs import Arguments
+from synth.runtime.model.outputs import Structure
 from synth.runtime.model.replication import Replication, whole_gradient
 from synth.runtime.tensor.partition import Partition
 
@@ -42,6 +44,8 @@ class StepGraph:
     names: call -> the module of the model. modes: mode -> why it cannot be entered.
     brings: call -> planned layers of which Ker is prefetched before it computes.
     buckets: sums of the gradients of replicated parameters, averages over replicas.
+    inputs: name of a tensor among the arguments -> its node. outputs: nodes.
+    arguments: with what the model is called. structure: of what it gives.
     replication: what replicas exchange before a pass; None for one replica.
     """
 
@@ -57,8 +61,10 @@ class StepGraph:
     modes: dict[bool, str]
     brings: dict[str, list[str]]
     buckets: Buckets
-    input: str
-    output: str
+    inputs: dict[str, str]
+    outputs: tuple[str, ...]
+    arguments: Arguments
+    structure: Structure
     dtype: torch.dtype
     check_finite: bool
     replication: Replication | None = None
@@ -69,15 +75,22 @@ class StepGraph:
         """The ranks that run the network."""
         return self.context.ranks
 
-    @cached_property
-    def input_partition(self) -> Partition:
-        """Which words of the input each rank reads."""
-        return Partition(self.layouts[self.input])
+    @property
+    def input(self) -> str:
+        """The node of the first input."""
+        return next(iter(self.inputs.values()))
 
     @cached_property
-    def output_partition(self) -> Partition:
-        """Which words of the output each rank computes."""
-        return Partition(self.layouts[self.output])
+    def input_partitions(self) -> dict[str, Partition]:
+        """By name, which words of an input each rank reads."""
+        pairs = self.inputs.items()
+        return {name: Partition(self.layouts[node]) for name, node in pairs}
+
+    @cached_property
+    def output_partitions(self) -> dict[str, Partition]:
+        """By name, which words of an output each rank computes."""
+        pairs = zip(self.structure.names, self.outputs, strict=True)
+        return {name: Partition(self.layouts[node]) for name, node in pairs}
 
     @property
     def owners(self) -> dict[str, str]:
@@ -95,11 +108,11 @@ class StepGraph:
             yield from step.modules()
 
     def run(
-        self, shard: torch.Tensor, tensors: LocalTensors, training: bool
-    ) -> torch.Tensor:
-        """The own shard of the output.
+        self, shards: Sequence[torch.Tensor], tensors: LocalTensors, training: bool
+    ) -> list[torch.Tensor]:
+        """The own shards of the outputs.
 
-        shard: of the input. tensors: key -> the local part of a parameter or buffer.
+        shards: of the inputs. tensors: key -> the local part of a parameter or buffer.
         training: the mode of the model.
         """
         self.context.wait_pending()  # what a step that broke off left on its way
@@ -114,10 +127,12 @@ class StepGraph:
             with torch.set_grad_enabled(grads and name not in self.detached):
                 return self._looked(name, self._call(name, given, tensors))
 
-        values = {self.input: self._looked(self.input, shard)}
+        nodes = self.inputs.values()
+        pairs = zip(nodes, shards, strict=True)
+        values = {node: self._looked(node, shard) for node, shard in pairs}
         schedule = self.schedules[training if grads else None]
         execute(schedule, values, run, self.steps)
-        return values[self.output]
+        return [values[node] for node in self.outputs]
 
     def _call(
         self, name: str, given: Sequence[torch.Tensor], tensors: LocalTensors

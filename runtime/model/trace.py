@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from synth.runtime.model.inputs import Arguments, Inputs
 from synth.runtime.model.recorder import Recorder
 from synth.runtime.model.unsupported import check_supported
 
@@ -22,10 +23,11 @@ DROPOUT_FUNCTIONS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
 MODES = {True: "training", False: "evaluation"}
 
 
-def traced(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> fx.Graph:
-    """The graph of a model for one input shape.
+def traced(model: nn.Module, inputs: Any, dtype: torch.dtype) -> fx.Graph:
+    """The graph of a model for inputs of one shape.
 
-    Nodes are the input, calls of layers ("call_module", by name) and of functions
+    inputs: what `Inputs.of` takes. dtype: of the model's parameters.
+    Nodes are the inputs, calls of layers ("call_module", by name) and of functions
     ("call_function"), and parameters or buffers used outside of layers ("get_attr").
     Metadata of a node: "value" is its result on "meta"; "grad" says whether the call
     records gradients; "training" of a dropout function says whether it drops now;
@@ -33,17 +35,20 @@ def traced(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> fx.G
     "autocast" has the model's own autocast regions around the call. The output's
     "refused" maps a mode to the reason why it cannot be entered.
 
-    Raises `ValueError` where the model does not run on this input, gives no single
-    tensor, or does what a graph does not show.
+    The output's "structure" says how the model gives its tensors.
+
+    Raises `ValueError` where the model does not run on this input, gives no tensor, or
+    does what a graph does not show.
     """
     check_supported(model)
-    graph = _run(model, shape, dtype, None)
-    _compare_modes(model, graph, lambda mode: _run(model, shape, dtype, mode))
+    given = Arguments(model, Inputs.of(inputs))
+    graph = _run(model, given, dtype, None)
+    _compare_modes(model, graph, lambda mode: _run(model, given, dtype, mode))
     return graph
 
 
 def _run(
-    model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, mode: bool | None
+    model: nn.Module, given: Arguments, dtype: torch.dtype, mode: bool | None
 ) -> fx.Graph:
     """The graph of one run: in training (True), in evaluation, or as the model is."""
     # copied before the move to "meta": the user's model keeps its values
@@ -55,14 +60,14 @@ def _run(
             module.momentum = module.momentum or 0.0  # None would count batches
     device = next((each.device.type for each in model.parameters()), "cpu")
     recorder = Recorder(empty, device)
-    batch = torch.empty(shape, dtype=dtype, device="meta")
     try:
         with torch.enable_grad():
-            return recorder.graph_of(empty, batch)
+            return recorder.graph_of(empty, given, dtype)
     except (TypeError, RuntimeError, NotImplementedError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"{type(model).__name__} has no graph for an input of {shape}: {reason}"
+            f"{type(model).__name__} has no graph for an input of {given.inputs}:"
+            f" {reason}"
         ) from error
 
 

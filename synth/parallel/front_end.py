@@ -6,9 +6,8 @@ alike, and a plan of its network file fits the model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from synth.network.graph import Network
 from synth.network.write import network_text
@@ -38,17 +37,17 @@ class TracedModel:
         return network_text(self.network, self.notes, title)
 
 
-def trace_model(model: nn.Module, shape: Sequence[int], name: str = "") -> TracedModel:
-    """Traces a model for one input shape, in the mode that it is in; nothing is computed.
+def trace_model(model: nn.Module, inputs: Any, name: str = "") -> TracedModel:
+    """Traces a model for inputs of one shape, in the mode that it is in; nothing is computed.
 
-    shape: of the whole batch, in elements. name: of the network; by default the model's class.
+    inputs: as `synth.parallelize` takes them. name: of the network; by default the model's class.
     Raises `ValueError`, in one sentence, for a model that the ranks cannot run.
     """
     from synth.runtime.model.operators import Operators
     from synth.runtime.model.trace import traced
 
     dtype = model_dtype(model)
-    graph = traced(model, tuple(shape), dtype)
+    graph = traced(model, inputs, dtype)
     parameters = dict(model.named_parameters())
     operators = Operators(graph, dict(model.named_modules()), {**parameters, **dict(model.named_buffers())})
     bypass_flatten(graph, operators)

@@ -59,10 +59,12 @@ class NetworkReader:
 
     def network(self, graph: fx.Graph, name: str) -> Network:
         """The network of a graph."""
+        inputs = [node for node in graph.nodes if node.op == "placeholder"]
+        first = max(inputs, key=lambda node: (2 <= len(_shape(node)) <= 5, math.prod(_shape(node))))
+        self.input = _shape(first)
         for node in graph.nodes:
             if node.op == "placeholder":
-                self.input = _shape(node)
-                self.values[node] = Value("input", _straight(self.input))
+                self.values[node] = self._input(node, node is first)
             elif node.op.startswith("call"):
                 before = set(self.nodes)
                 call = self.operators.call(node)
@@ -71,6 +73,16 @@ class NetworkReader:
                 for each in self.nodes.keys() - before:
                     self.nodes[each] = replace(self.nodes[each], **facts)
         return Network(name, self.input, self.nodes, self.dtype)
+
+    def _input(self, node: fx.Node, largest: bool) -> Value:
+        """The largest input is that of the network; the others have no planned layout."""
+        shape = _shape(node)
+        if largest:
+            return Value("input", _straight(shape))
+        name = self._free(str(node.name))
+        self.nodes[name] = Node(name, "gathered", ("input",), shape or (1,), self.input)
+        self.notes[name] = "another input"
+        return Value(name, _straight(shape))
 
     # -- operators ------------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from synth.parallel.front_end import TracedModel
     from synth.runtime.grid.ranks import Ranks
+    from synth.runtime.model.inputs import Inputs
     from synth.runtime.model.network import Network
 
 T = TypeVar("T")
@@ -53,7 +54,7 @@ Boxes = tuple[tuple[tuple[int, int], ...], ...]  # of every rank: an interval pe
 
 def parallelize(
     model: nn.Module,
-    input: Sequence[int],
+    input: Sequence[int] | Sequence[Any] | Mapping[str, Any] | Inputs,
     procs: int | DeviceMesh | ProcessGroup | None = None,
     plan: NetworkPlan | os.PathLike[str] | Mapping[str, How] | How | None = None,
     *,
@@ -66,9 +67,11 @@ def parallelize(
 ) -> Network:
     """The model as a module on several ranks, with its parameters under their names. All ranks must call it.
 
-    It takes whole batches, the same on all ranks, or partitioned ones, and gives partitioned outputs.
+    It takes the arguments of the model's `forward`: whole batches, the same on all ranks, or partitioned
+    ones. It gives what the model gives, with partitioned tensors in the places of tensors.
 
-    input: shape of the whole batch in elements, fixed for the life of the result.
+    input: shape of the whole batch in elements, fixed for the life of the result. For several inputs a tuple
+        of shapes and example tensors by position, a dict of them by name, or `synth.Inputs` with both.
     procs: the ranks that run it, which alone call it: a process group of torch, or a mesh of one dimension,
         such as `mesh["synth"]` of a larger one. None: all ranks of the job. A number: all of them, checked.
         With a mesh of two dimensions each row runs a replica of the model, as with HSDP: each replica is
@@ -126,7 +129,7 @@ class _Prepared(NamedTuple):
 
 def _read(
     model: nn.Module,
-    input: Sequence[int],
+    input: Any,
     ranks: int,
     plan: NetworkPlan | os.PathLike[str] | Mapping[str, How] | How | None,
     ahead: int | None,
@@ -147,7 +150,7 @@ def _read(
 
 def _network(
     model: nn.Module,
-    input: Sequence[int],
+    input: Any,
     members: Ranks,
     prepared: _Prepared,
     memory: int | str | None,
@@ -172,7 +175,7 @@ def _network(
         ahead = 0 if limited else 1
     return Network(
         model,
-        tuple(input),
+        input,
         planner.layer,
         traced.dtype,
         graph=traced.graph,
@@ -196,7 +199,7 @@ def _places(traced: TracedModel, plans: LayerPlans, ranks: int) -> dict[str, tup
 
 def plan_model(
     model: nn.Module,
-    input: Sequence[int],
+    input: Sequence[int] | Sequence[Any] | Mapping[str, Any] | Inputs,
     procs: int,
     *,
     memory: int | str | None = None,

@@ -65,6 +65,7 @@ def three_steps(whole: nn.Module, shape: tuple[int, ...], plan: Any, procs: Any 
         right = getattr(right, "logits", right)
         target = torch.randn(right.shape)
         out = net.gather(net(net.scatter(batch)))
+        out = getattr(out, "logits", out)
         losses = [nn.functional.mse_loss(each, target) for each in (out, right)]
         errors += [error(out, right), error(*losses)]
         for loss, optimizer in zip(losses, optimizers, strict=True):

@@ -84,7 +84,9 @@ def test_parallelize_gives_the_outputs_of_the_model(name: str, alone: None) -> N
     batch = torch.randn(shape, dtype=net.program.dtype)
     right = model(batch)
     out = net.gather(net(net.scatter(batch, "input")))
-    torch.testing.assert_close(out, getattr(right, "logits", right), rtol=1e-3, atol=1e-4)
+    assert type(out) is type(right)
+    pair = (getattr(each, "logits", each) for each in (out, right))
+    torch.testing.assert_close(*pair, rtol=1e-3, atol=1e-4)
 
 
 def test_layers_have_the_names_of_their_modules() -> None:

@@ -169,19 +169,9 @@ CASES: list[tuple[nn.Module, str]] = [
     (Does(standardized), "the model computes a tensor of (8, 8, 3, 3) from conv.weight; a function of a"),
     (Does(scaled_twice), "the model computes a tensor of (8, 1, 1) from scale; a function of a parameter is"),
     (Does(lambda self, x: x + torch.ones(8)), "makes a tensor of (8,) by itself; register it as a buffer"),
-    (Does(lambda self, x: x.mean()), "the model gives a single number, of which ranks have no shards; give"),
-]
-
-
-class Two(nn.Module):
-    """Gives two tensors."""
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x + 1, x - 1
-
-
-CASES += [
-    (Two(), "the model gives 2 tensors, not a single one; wrap it in a module that returns the one that"),
+    (Does(lambda self, x: None), "the model gives no tensor; let its forward return one"),
+    (Does(lambda self, x: (x, self.scale)), "the model gives scale as output.1, which is no result of its"),
+    (Does(lambda self, x: {x}), "the model gives a set, of which the ranks cannot make another; give its"),
     (
         Does(lambda self, x: x if x.sum() > 0 else -x),
         "Does has no graph for an input of (4, 8, 8, 8): ",

@@ -1,0 +1,138 @@
+"""Where a network takes tensors and gives them: global outside, local parts inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor
+
+from synth.runtime.grid.ranks import Ranks
+from synth.runtime.layers.held import local_part
+from synth.runtime.tensor import dtensor
+from synth.runtime.tensor.boundary import FromLocal
+from synth.runtime.tensor.partition import Partition
+from synth.runtime.tensor.partitioned import PartitionedTensor
+
+
+def entered(
+    batches: Mapping[str, torch.Tensor],
+    places: Mapping[str, Partition],
+    ranks: Ranks,
+    what: str,
+) -> list[torch.Tensor]:
+    """This rank's parts of the inputs, in their order.
+
+    batches: by name, each the whole, a partitioned tensor, a DTensor, or the own part.
+    places: the partitions in which the network reads them. what: the ranks are about to
+    do, for messages.
+
+    Raises `ValueError` for a batch of another shape or on other ranks, and
+    `RuntimeError` on all ranks if they call other things or give other batches.
+    """
+    given = {name: _partitioned(batch, ranks) for name, batch in batches.items()}
+    parts = {
+        name: batch
+        for name, batch in given.items()
+        if _is_part(name, batch, places[name], ranks)
+    }
+    wholes = [
+        batch
+        for name, batch in given.items()
+        if name not in parts and not isinstance(batch, PartitionedTensor)
+    ]
+    for batch in wholes:
+        ranks.note(batch)
+    if wholes or not parts:
+        ranks.require(what)
+        what += ", its own parts"
+    for name, batch in parts.items():
+        if ranks.same(what, batch) and batch.detach().any():
+            raise ValueError(
+                f"all ranks were given the same batch of {tuple(batch.shape)}, but"
+                f" the network is planned for {tuple(places[name].shape)}; give the"
+                " whole batch, or on each rank its own part"
+            )
+    return [
+        batch if name in parts else _cut(batch, places[name])
+        for name, batch in given.items()
+    ]
+
+
+def _partitioned(batch: torch.Tensor, ranks: Ranks) -> torch.Tensor:
+    """The same tensor, partitioned where it was a DTensor."""
+    if not isinstance(batch, DTensor):
+        return batch
+    place = dtensor.partition_of(batch, ranks)
+    return PartitionedTensor.from_local(batch.to_local(), place)
+
+
+def _is_part(name: str, batch: torch.Tensor, place: Partition, ranks: Ranks) -> bool:
+    """Whether this is the part of one rank; `ValueError` if it is not the whole."""
+    if batch.shape == place.shape:
+        return False
+    if batch.shape == place.local_shape and not isinstance(batch, PartitionedTensor):
+        return True
+    raise ValueError(
+        f"rank {ranks.rank} was given a batch of {tuple(batch.shape)}{_as(name)}, but"
+        f" the network is planned for {tuple(place.shape)}, of which this rank holds"
+        f" {place.local_shape}; give the whole batch or `scatter(batch)`"
+    )
+
+
+def _as(name: str) -> str:
+    return "" if name == "x" else f" as {name}"
+
+
+def _cut(batch: torch.Tensor, place: Partition) -> torch.Tensor:
+    """The own part of a whole or partitioned tensor."""
+    if isinstance(batch, PartitionedTensor):
+        moved: Any = batch.redistribute(place)
+        return local_part(moved)
+    if batch.requires_grad and torch.is_grad_enabled():
+        return local_part(PartitionedTensor.from_whole(batch, place))
+    return place.cut(batch).contiguous()
+
+
+def left(made: torch.Tensor, place: Partition, what: Callable[[], str]) -> torch.Tensor:
+    """An output of the network from this rank's part.
+
+    what: that the ranks first agree to do in the backward pass. A single number is a
+    plain tensor, the same on all ranks.
+    """
+    kind: Any = FromLocal if place.shape else Number
+    out: torch.Tensor = kind.apply(made, place, what)
+    return out
+
+
+def whole_of(values: torch.Tensor, place: Partition | None) -> torch.Tensor:
+    """All words of a partitioned tensor, or of a part in the box of a place."""
+    if not isinstance(values, PartitionedTensor):
+        if place is None or not place.shape:
+            return values
+        values = PartitionedTensor.from_local(values, place)
+    whole: torch.Tensor = values.full_tensor()  # type: ignore[attr-defined]
+    return whole
+
+
+class Number(torch.autograd.Function):
+    """A single number, which all ranks have; the first rank takes its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, number: torch.Tensor, place: Partition, what: Callable[[], str]
+    ) -> torch.Tensor:
+        """The same number."""
+        ctx.ranks, ctx.what = place.ranks, what
+        return number.view_as(number)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """The gradient on the first rank, zero on the others."""
+        ctx.ranks.note(gradient)
+        ctx.ranks.require_all(ctx.what())
+        share = gradient if ctx.ranks.me == 0 else torch.zeros_like(gradient)
+        return share, None, None

@@ -1,0 +1,106 @@
+"""Several inputs and outputs, by position and by name, on four real ranks: as in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from rank_pool import RankPool
+from torch import nn
+
+from synth.runtime.model.inputs import Arguments, Inputs
+from synth.runtime.model.outputs import Structure
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    module = Path(__file__).with_name("structured_ranks.py")
+    with RankPool(module, 4, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("plan", [None, "spatial", "filter"])
+@pytest.mark.parametrize("name", ["by name", "by position", "both", "nested", "outputs"])
+def test_two_steps(name: str, plan: str | None, ranks: RankPool) -> None:
+    for found in ranks.call("trained", name, plan):
+        assert found["error"] < 1e-12
+        ours, theirs = found["kinds"]
+        assert ours == theirs
+
+
+@pytest.mark.ranks
+def test_partitioned_inputs(ranks: RankPool) -> None:
+    for found in ranks.call("placed"):
+        assert found["error"] < 1e-12
+        assert found["refused"] == (
+            "a batch of (2, 4, 8, 8) may be sample or output.sample, which lie differently;"
+            " add like='sample' or like='output.sample'"
+        )
+
+
+@pytest.mark.ranks
+def test_other_arguments_are_refused(ranks: RankPool) -> None:
+    said = [
+        "scale is 2.0, but the network is planned for 1.0; give what changes as a tensor",
+        "timestep is of torch.float32, but the network is planned for torch.int64",
+        "timestep is 3, but the network is planned for a tensor of (2,) of torch.int64",
+        "words is tensor(",
+        "was given a batch of (1, 4, 8, 8) as sample, but the network is planned for (2, 4, 8, 8)",
+        "forward of Denoiser does not take the input (2, 4, 8, 8): missing a required argument: 'timestep'",
+        "forward of Denoiser does not take the input (sample=(2, 4, 8, 8), time=(2,) of torch.int64):",
+        "the input is 3; give the shape of the whole batch, or for several inputs a tuple",
+        "Denoiser has no graph for an input of (sample=(2, 4, 8, 8), timestep=3): ",
+    ]
+    for found in ranks.call("refused"):
+        for sentence, expected in zip(found, said, strict=True):
+            assert expected in sentence
+
+
+@pytest.mark.ranks
+def test_every_input_is_compared(ranks: RankPool) -> None:
+    for sentence in ranks.call("other_times"):
+        assert sentence.startswith("forward pass 1: the ranks have plain tensors with other values (a batch")
+
+
+class Takes(nn.Module):
+    """Takes anything."""
+
+    def forward(self, x, *more, mask=None, **others):  # type: ignore[no-untyped-def]
+        return x
+
+
+def test_arguments() -> None:
+    given = Inputs((2, 3), (4,), mask={"a": (1, 1), "b": None}, other=torch.ones(2, dtype=torch.bool))
+    arguments = Arguments(Takes(), given)
+    assert arguments.names == ("x", "more.0", "mask.a", "others.other")
+    args, kwargs = arguments.filled(arguments.tensors(torch.float64))
+    assert [each.shape for each in args] == [(2, 3), (4,)]
+    assert kwargs["mask"]["b"] is None
+    assert kwargs["other"].dtype == torch.bool
+    assert arguments.read(args, kwargs)[3] is kwargs["other"]
+    with pytest.raises(ValueError, match=r"^mask is not given, but|^mask.a is None, but"):
+        arguments.read(args, {"other": kwargs["other"]})
+    assert str(Inputs.of([2, 3])) == "(2, 3)"
+    assert str(Inputs.of(((2, 3), None))) == "((2, 3), None)"
+
+
+class Own(dict):  # type: ignore[type-arg]
+    """A class of dicts that torch does not know."""
+
+
+def test_structures() -> None:
+    x, y = torch.zeros(1), torch.ones(1)
+    for given, names in (
+        (x, ["output"]),
+        ((x, [y, 3]), ["output.0", "output.1.0"]),
+        (Own(a=x, b={"c": y}), ["output.a", "output.b.c"]),
+        ([x, x], ["output.0", "output.1"]),
+    ):
+        found = Structure(given)
+        assert found.names == names
+        made = found.without_tensors().filled(found.tensors)
+        assert type(made) is type(given)
+        assert str(made) == str(given)
