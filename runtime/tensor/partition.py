@@ -152,11 +152,18 @@ class Partition:
         own = local[within(owned.mine, self.box)]
         return fetch_boxes(own.contiguous(), owned, target)
 
-    def all_reduce(self, values: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> None:
-        """Reduce values over the ranks, in place."""
-        if self.ranks.size > 1:
-            self.ranks.require(f"sum over ranks of {tuple(self.shape)}")
-            dist.all_reduce(values, op, group=self.ranks.group)
+    def all_reduce(
+        self,
+        values: torch.Tensor,
+        op: Any = dist.ReduceOp.SUM,
+        all_replicas: bool = False,
+    ) -> None:
+        """Reduce values over the ranks, or over those of all replicas, in place."""
+        ranks = self.ranks.everyone if all_replicas else self.ranks
+        if ranks.size > 1:
+            agree = self.ranks.require_all if all_replicas else self.ranks.require
+            agree(f"sum over ranks of {tuple(self.shape)}")
+            dist.all_reduce(values, op, group=ranks.group)
 
     def all_gather(self, values: torch.Tensor) -> list[torch.Tensor]:
         """The values of all ranks, which have one shape."""

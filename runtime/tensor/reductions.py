@@ -329,7 +329,7 @@ def equal(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def non_finite(func: Any, args: Any, kwargs: Any) -> None:
-    """GradScaler's unscaling: an overflow on one rank is one on all."""
+    """GradScaler's unscaling: an overflow on one rank is one in all replicas."""
     gradients, found, inverse = args
     func(
         [g._local if isinstance(g, PartitionedTensor) else g for g in gradients],
@@ -337,7 +337,7 @@ def non_finite(func: Any, args: Any, kwargs: Any) -> None:
         inverse,
     )
     for places in _by_ranks(gradients):
-        gradients[places[0]]._partition.all_reduce(found, dist.ReduceOp.MAX)
+        gradients[places[0]]._partition.all_reduce(found, dist.ReduceOp.MAX, True)
 
 
 def non_zero_count(func: Any, args: Any, kwargs: Any) -> Any:

@@ -57,12 +57,7 @@ def require_same_generators(
         state = torch.get_rng_state()
     digest = zlib.crc32(state.cpu().numpy().tobytes())
     ends = torch.tensor([digest, -digest], dtype=torch.int64, device=device)
-    if all_replicas and partition.ranks.replicas is not None:
-        partition.ranks.require_all(f"random words of {tuple(partition.shape)}")
-        group = partition.ranks.everyone.group
-        dist.all_reduce(ends, dist.ReduceOp.MAX, group=group)
-    else:
-        partition.all_reduce(ends, dist.ReduceOp.MAX)
+    partition.all_reduce(ends, dist.ReduceOp.MAX, all_replicas)
     if int(ends[0]) != -int(ends[1]):
         raise RuntimeError(
             f"the ranks would draw other words of {tuple(partition.shape)}, because"

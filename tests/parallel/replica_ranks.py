@@ -240,23 +240,25 @@ def freezes(rows: int, word: str) -> dict[str, float]:
 
 
 def scales(rows: int, word: str) -> dict[str, float]:
-    """An overflow in one replica skips the step of all, and the scale is halved everywhere."""
+    """An overflow in one replica's loss, or in a gradient of one rank, skips the step of all."""
     pair = Pair(rows, word)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     before = pair.net.full_state_dict()
-    last = pair.me == rows - 1
-    for overflow in (True, False):
-        loss = pair.losses()[0] * (torch.inf if overflow and last else 1.0)
+    last = dist.get_rank() >= 4 - 4 // rows
+    for overflow in ("loss", "gradient", ""):
+        loss = pair.losses()[0] * (torch.inf if overflow == "loss" and last else 1.0)
         scaler.scale(loss).backward()
+        if overflow == "gradient" and dist.get_rank() == 3:
+            pair.net.get_parameter("bn.bias").grad._local.fill_(torch.inf)
         scaler.step(pair.optimizers[0])
         scaler.update()
         pair.optimizers[0].zero_grad()
         after = pair.net.full_state_dict()
         names = [name for name, _ in pair.net.named_parameters()]
         same = all(torch.equal(before[name], after[name]) for name in names)
-        assert same == overflow
+        assert same == bool(overflow)
     synth.check_replicas(pair.net)
-    return {"scale": scaler.get_scale() - 4.0}
+    return {"scale": scaler.get_scale() - 2.0}
 
 
 def messages(word: str) -> list[tuple[int, int, int]]:
