@@ -164,7 +164,8 @@ def _torch_call(plan: Plan) -> list[str]:
     lines = ["SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE"] if plan.task != "forward" else []
     if layer.kind == "matmul":
         return lines
-    numbers = ", ".join(map(_tuple, (layer.stride, layer.padding, layer.dilation)))
+    zeros = tuple(before for before, _ in layer.zeros)
+    numbers = ", ".join(map(_tuple, (layer.stride, zeros, layer.dilation)))
     return [*lines, f"STRIDE, PADDING, DILATION = {numbers}"]
 
 

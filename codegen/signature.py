@@ -164,4 +164,5 @@ def pads_once(plan: Plan) -> bool:
     tiled = (axis for t in plan.pass_plans if t.written != FRAMED for axis in t.loops())
     split = (axis for axis in SPATIAL if getattr(plan.grid, axis) > 1)
     alone = plan.distribution.group_size(FRAMED) == 1 and not any(axis in DIMS[FRAMED] for axis in tiled)
-    return alone and any(plan.nest.windows[axis].padding > 0 for axis in split)
+    windows = [plan.nest.windows[axis] for axis in split]
+    return alone and any(window.padding > 0 or window.trailing > 0 for window in windows)

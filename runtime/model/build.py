@@ -140,7 +140,7 @@ class Builder:
         step: Step | None = None
         place = self.places.get(call.node.name)
         if operator.kind == "layer":
-            step = self._planned(call, layouts)
+            step = self._planned(call, operator, layouts)
         elif place is not None:
             step = self._placed(call, operator, layouts, place)
         elif operator.kind == "cat":
@@ -159,26 +159,28 @@ class Builder:
             )
         return step or self._gathered(call, layouts)
 
-    def _planned(self, call: Call, layouts: Mapping[fx.Node, Layout]) -> Step | None:
+    def _planned(
+        self, call: Call, operator: Operator, layouts: Mapping[fx.Node, Layout]
+    ) -> Step | None:
         """A planned layer with the parameters of its module."""
-        assert call.module is not None
         ((_, source),) = layouts.items()
-        made = self._made(call, source.whole)
+        made = self._made(call, operator, source.whole)
         if made is None:
             return None
         del self.ready[str(call.node.target)]
-        given = dict(call.module.named_parameters())
+        given = dict(operator.module.named_parameters())
         shapes = {name: each.shape for name, each in given.items()}
         flat = len(source.whole) > 2 and len(call.out) == 2
         kind = PlannedLinearOnMap if flat else PlannedLayer
         return kind(made, source, self._counter(call.name), shapes)
 
-    def _made(self, call: Call, whole: tuple[int, ...]) -> DistributedLayer | None:
+    def _made(
+        self, call: Call, operator: Operator, whole: tuple[int, ...]
+    ) -> DistributedLayer | None:
         """The distributed layer of a call, made once."""
         name = str(call.node.target)
         if name not in self.ready:
-            assert call.module is not None
-            self.ready[name] = self.make(name, call.module, whole, self.context)
+            self.ready[name] = self.make(name, operator.module, whole, self.context)
         return self.ready[name]
 
     def _placed(
@@ -255,9 +257,10 @@ class Builder:
         if node.op != "call_module":
             return None
         call = self.operators.call(node)
-        if self.operators.operator(call).kind != "layer":
+        operator = self.operators.operator(call)
+        if operator.kind != "layer":
             return None
-        made = self._made(call, whole)
+        made = self._made(call, operator, whole)
         if made is None or whole != made.input.whole:
             return None
         transposed = made.program.transposed_rows is not None  # it reads every row

@@ -7,6 +7,7 @@ is "gathered": every rank computes it from the whole.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -150,7 +151,19 @@ class Operators:
         return moved_rows(call)
 
     def operator(self, call: Call) -> Operator:
-        """What a call does."""
+        """What a call does.
+
+        The metadata "zeros" of a node are those that a convolution has around its
+        input, in place of its own padding.
+        """
+        found, zeros = self._operator(call), call.node.meta.get("zeros")
+        if zeros is None or found.kind != "layer":
+            return found
+        module = copy.copy(found.module)
+        module.zeros = zeros
+        return Operator("layer", module)
+
+    def _operator(self, call: Call) -> Operator:
         if moved_rows(call) is not None:
             return Operator("reindex", call.module)
         if call.module is None:

@@ -106,7 +106,14 @@ def gradient(
     else:
         groups = ker.shape[0] if lead == 3 else 1
         flat = (inputs.flatten(1, 2), ker.flatten(0, 1)) if lead == 3 else (inputs, ker)
-        out = conv(*flat, None, list(stride), list(padding), list(dilation), groups)
+        zeros: list[int] = []
+        for dim in range(len(stride)):
+            reach = dilation[dim] * (shapes[1][lead + dim] - 1) + 1
+            read = stride[dim] * (shapes[2][lead + dim] - 1) + reach
+            after = max(0, read - padding[dim] - shapes[0][lead + dim])
+            zeros = [padding[dim], after, *zeros]
+        flat = F.pad(flat[0], zeros), flat[1]
+        out = conv(*flat, None, list(stride), 0, list(dilation), groups)
     (result,) = torch.autograd.grad(out.reshape(dout.shape), asked, dout)
     for dim, window in enumerate((windows or {}).values(), lead):
         rows = list(range(*box[dim])) if of == "dKer" else source_rows(box[dim], window)

@@ -33,7 +33,7 @@ MOST_ROWS = 2**22  # limit of outputs times taps of a dimension, which are count
 MOST_OUTPUTS = {2: 2**17, 3: 2**12, 4: 2**12}  # taps -> limit of outputs for a constant below √min(N, R)
 MOST_PROOF = 2**17  # limit of matrix rows in one proof; certificates of the planner need a third of it
 BITS = 80  # fractional bits of the factorizations, whose residuals are computed exactly
-Dim = tuple[int, int, int, int, int]  # input size, kernel, stride, padding, dilation
+Dim = tuple[int, int, int, int, int, int]  # input size, kernel, stride, zeros before, dilation, zeros after
 
 
 # --- 1: facts ------------------------------------------------------------------------------------------
@@ -41,8 +41,8 @@ Dim = tuple[int, int, int, int, int]  # input size, kernel, stride, padding, dil
 
 def tap_counts(dim: Dim) -> list[int]:
     """Per tap: the number of output positions at which it reads an input row, not padding."""
-    size, kernel, stride, padding, dilation = dim
-    out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+    size, kernel, stride, padding, dilation, after = dim
+    out = (size + padding + after - dilation * (kernel - 1) - 1) // stride + 1
     rows = range(-padding, -padding + stride * out, stride)
     return [sum(0 <= row + dilation * tap < size for row in rows) for tap in range(kernel)]
 
@@ -52,12 +52,17 @@ def classes(dim: Dim) -> list[tuple[int, list[int]]]:
 
     Two taps are in the same class if they can read the same input row; see docs/bounds.md.
     """
-    size, kernel, stride, padding, dilation = dim
-    out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+    size, kernel, stride, padding, dilation, after = dim
+    out = (size + padding + after - dilation * (kernel - 1) - 1) // stride + 1
     common = math.gcd(stride, dilation)
     step = stride // common
     members = [list(range(first, kernel, step)) for first in range(min(step, kernel))]
     return [(-(-out * common // dilation), taps) for taps in members]
+
+
+def _dim(size: int, kernel: int, stride: int, padding: int | list[int], dilation: int) -> Dim:
+    before, after = (padding, padding) if isinstance(padding, int) else padding
+    return size, kernel, stride, before, dilation, after
 
 
 def facts(problem: dict[str, Any]) -> tuple[dict[str, int], int, list[Dim], int]:
@@ -71,12 +76,12 @@ def facts(problem: dict[str, Any]) -> tuple[dict[str, int], int, list[Dim], int]
         return {"Out": m * n, "In": m * k, "Ker": k * n}, m * n * k, [], m * n * k
     batch, channels, *sizes = problem["input"]
     keys = ("kernel", "stride", "padding", "dilation")
-    dims: list[Dim] = list(zip(sizes, *(problem[key] for key in keys), strict=True))
+    dims = [_dim(*numbers) for numbers in zip(sizes, *(problem[key] for key in keys), strict=True)]
     filters, groups = problem["out_channels"], problem["groups"]
     outs = inputs = taps = real = 1
     for dim in dims:
-        size, kernel, stride, padding, dilation = dim
-        out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+        size, kernel, stride, padding, dilation, after = dim
+        out = (size + padding + after - dilation * (kernel - 1) - 1) // stride + 1
         if out * kernel > MOST_ROWS:
             raise InputError(
                 f"{out} outputs of {kernel} taps are too many for a certificate, which counts each of them, "

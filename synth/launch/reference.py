@@ -58,7 +58,9 @@ def _layer(layer: Layer, inputs: Any, ker: Any) -> Any:
     if layer.groups > 1:
         inputs, ker = inputs.flatten(1, 2), ker.flatten(0, 1)
     conv = getattr(functional, layer.kind)
-    return conv(inputs, ker, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+    zeros = [n for ends in reversed(layer.zeros) for n in ends]
+    inputs = functional.pad(inputs, zeros)
+    return conv(inputs, ker, None, layer.stride, 0, layer.dilation, layer.groups)
 
 
 def _read_rows(layer: Layer, din: Any) -> Any:

@@ -21,7 +21,7 @@ _MEANING = {
     "out_channels": "output channels K of all groups together",
     "kernel": "kernel positions per dimension",
     "stride": "input positions from one window to the next",
-    "padding": "zeros before and after each dimension",
+    "padding": "zeros at both ends of each dimension, or [before, after]; same: the extent stays",
     "dilation": "input positions from one kernel position to the next",
     "groups": "divides the input channels and the output channels",
     "output_padding": "positions more at the end of a transposed convolution's output",
@@ -62,6 +62,12 @@ def _list(key: str, length: int) -> dict[str, Any]:
     return {"type": "array", "items": _integer(key), "minItems": length, "maxItems": length}
 
 
+def _padding(axes: int) -> dict[str, Any]:
+    ends = {"oneOf": [_integer("padding"), _list("padding", 2)]}
+    mixed = {"type": "array", "items": ends, "minItems": axes, "maxItems": axes}
+    return {"oneOf": [_integer("padding"), mixed, {"const": "same"}]}
+
+
 def _input(kind: str) -> dict[str, Any]:
     names = INPUT_ENTRIES[kind]
     return {**_list("input", len(names)), "description": ", ".join(names)}
@@ -75,7 +81,9 @@ def _conv(kind: str) -> dict[str, Any]:
     properties: dict[str, Any] = {"input": _input(kind)}
     for key, meaning in _MEANING.items():
         value = _integer(key)
-        if key in (*PER_AXIS_KEYS, "output_padding"):
+        if key == "padding":
+            value = _padding(len(SPATIAL_AXES[kind]))
+        elif key in (*PER_AXIS_KEYS, "output_padding"):
             value = {"oneOf": [value, _list(key, len(SPATIAL_AXES[kind]))]}
         default = {"default": DEFAULTS[key]} if key in DEFAULTS else {}
         properties[key] = {**value, **default, "description": meaning}

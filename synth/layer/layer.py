@@ -4,7 +4,7 @@
       input: [32, 256, 14, 14]    # N, C, H, W as torch has it; matmul: m, n, k
       out_channels: 256
       kernel: [3, 3]              # an int or one per dimension; likewise stride, padding, dilation
-      padding: 1
+      padding: 1                  # or [[2, 0], 1]: zeros before and after; or same, as torch has it
       transposed: false           # true: conv_transpose2d, with output_padding
     name: conv4_2                 # optional
 
@@ -34,10 +34,9 @@ from synth.layer.validate import (
     Kind,
     LayerError,
     normalised,
-    out_size,
     transposed_shape,
 )
-from synth.layer.window import Window
+from synth.layer.window import Padding, Window, both_ends, out_size
 
 __all__ = ["Layer", "LayerError", "layer_file_schema", "load_layer", "parse_layer"]
 
@@ -48,7 +47,7 @@ class Rest(TypedDict, total=False):
     """The arguments of a convolution that have defaults."""
 
     stride: Ints
-    padding: Ints
+    padding: Ints | str | Sequence[int | Sequence[int]]
     dilation: Ints
     groups: int
     dtype: str
@@ -73,7 +72,7 @@ class Layer:
     out_channels: int
     kernel: tuple[int, ...]  # per spatial axis, like the next three
     stride: tuple[int, ...] = 1  # type: ignore[assignment]  # one int holds for every axis
-    padding: tuple[int, ...] = 0  # type: ignore[assignment]
+    padding: tuple[Any, ...] = 0  # type: ignore[assignment]  # an entry may be (before, after)
     dilation: tuple[int, ...] = 1  # type: ignore[assignment]
     groups: int = 1
     dtype: str = "float32"
@@ -123,6 +122,11 @@ class Layer:
         return (self.input[0], self.out_channels, *(out_size(*dimension) for dimension in numbers))
 
     @property
+    def zeros(self) -> tuple[tuple[int, int], ...]:
+        """Zeros before and after, per spatial axis."""
+        return tuple(both_ends(each) for each in self.padding)
+
+    @property
     def what(self) -> str:
         """The kind as text for people."""
         return f"transposed {self.kind}" if self.transposed else self.kind
@@ -169,7 +173,7 @@ class Layer:
         left_out |= set() if self.kind == "conv3d" else {"d", "t"}
         return {
             "extents": {index: sizes[index] for index in "bgcdhwktrs" if index not in left_out},
-            **{key: list(getattr(self, key)) for key in ("stride", "padding", "dilation")},
+            **{key: listed(getattr(self, key)) for key in ("stride", "padding", "dilation")},
             "groups": self.groups,
             "dtype": self.dtype,
             "kind": self.kind,
@@ -203,14 +207,14 @@ class Layer:
         return layer
 
     def __str__(self) -> str:
-        def by(numbers: Sequence[int]) -> str:
+        def by(numbers: Sequence[int | str]) -> str:
             return "x".join(map(str, numbers))
 
         if self.kind == "matmul":
             m, n, k = self.input
             return f"matmul {m}x{k} by {k}x{n}, {self.dtype}"
         extras = [
-            f"{key.replace('_', ' ')} {by(getattr(self, key))}"
+            f"{key.replace('_', ' ')} {by([_shown(each) for each in getattr(self, key)])}"
             for key in ("stride", "padding", "dilation", "output_padding")
             if set(getattr(self, key)) != {DEFAULTS[key]}
         ]
@@ -234,6 +238,15 @@ def parse_layer(text: str, filename: str) -> Layer:
         return Layer(**parsed.values)
     except LayerError as fault:
         raise parsed.fault(fault) from fault
+
+
+def listed(numbers: Sequence[Padding]) -> list[int | list[int]]:
+    """Numbers per axis as a file has them."""
+    return [each if isinstance(each, int) else list(each) for each in numbers]
+
+
+def _shown(zeros: Padding) -> str:
+    return str(zeros) if isinstance(zeros, int) else f"({zeros[0]}, {zeros[1]})"
 
 
 def _in_order(value: object, like: object) -> object:

@@ -119,10 +119,14 @@ def _value(node: Node, key: str) -> Any:
     if key == "transposed":
         word = _word(node, key)
         return {"true": True, "false": False}.get(word, word)
+    if key == "padding" and isinstance(node, Scalar) and node.text == "same":
+        return node.text
     if isinstance(node, Scalar):
         return node.integer(key)
     if not isinstance(node, Listing):
         raise node.fault(f"{key} is {node}; write integers")
+    if key == "padding" and any(isinstance(item, Listing) for item in node.items):
+        return tuple(_value(item, "an entry of padding") for item in node.items)
     for item in node.items:
         if not isinstance(item, Scalar):
             raise item.fault(f"an entry of {key} is {item}; write an integer")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from synth.base.errors import UsageError
 from synth.base.yaml_positions import did_you_mean, shown
 from synth.layer.axes import Axis
 from synth.layer.nest import WORD_BYTES
+from synth.layer.window import both_ends, out_size
 
 Kind = Literal["conv1d", "conv2d", "conv3d", "matmul"]
 
@@ -70,7 +71,9 @@ def normalised(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
     names = INPUT_ENTRIES[kind]
     fields: dict[str, Any] = {"input": _entries(kind, "input", values["input"], names)}
     for key in PER_AXIS_KEYS:
-        fields[key] = _entries(kind, key, values[key], axes)
+        if key != "padding":
+            fields[key] = _entries(kind, key, values[key], axes)
+    fields["padding"] = _padding(kind, values["padding"], fields)
     filters = values["out_channels"]
     if kind == "matmul" and filters is None:
         filters = fields["input"][1]
@@ -112,6 +115,12 @@ def transposed_shape(input: tuple[int, ...], *numbers: tuple[int, ...]) -> tuple
 
 def _transposed(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the convolution whose backward-data pass the layer is. Raises `LayerError` if none is."""
+    for index, zeros in enumerate(fields["padding"]):
+        if not isinstance(zeros, int):
+            raise LayerError(
+                f"padding {list(zeros)} is not the same at both ends of a transposed layer; write one number",
+                *("padding", index, f"{kind}: "),
+            )
     for index, (more, stride) in enumerate(zip(fields["output_padding"], fields["stride"], strict=True)):
         if more >= stride:
             raise LayerError(
@@ -128,11 +137,6 @@ def _transposed(kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
             )
     before, channels = fields["input"][0], fields["out_channels"]
     return {**fields, "input": (before, channels, *sizes), "out_channels": fields["input"][1]}
-
-
-def out_size(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    """Output positions of a convolution along one dimension, as in torch."""
-    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
 def check_name(name: object) -> str:
@@ -170,6 +174,41 @@ def _entries(kind: str, key: str, value: Any, names: tuple[str, ...]) -> tuple[i
         _integer(kind, key, label, item, index)
         for index, (label, item) in enumerate(zip(labels, items, strict=True))
     )
+
+
+def _padding(kind: str, value: Any, fields: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Zeros per axis: an integer for both ends alike, else (before, after). Raises `LayerError`.
+
+    "same" is torch's: as many zeros as keep the extent, the odd one after.
+    """
+    axes = SPATIAL_AXES[kind]
+    if isinstance(value, str) and value == "same":
+        if kind == "matmul" or set(fields["stride"]) - {1}:
+            raise LayerError(f"{kind} padding is same, which needs a stride of 1; write numbers", "padding")
+        spans = [d * (k - 1) for d, k in zip(fields["dilation"], fields["kernel"], strict=True)]
+        return tuple(_joint(span // 2, span - span // 2) for span in spans)
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == len(axes):
+        ends = [each for each in value if isinstance(each, Sequence) and not isinstance(each, str)]
+        if ends:
+            return tuple(_pair(kind, each, index) for index, each in enumerate(value))
+    return _entries(kind, "padding", value, axes)
+
+
+def _pair(kind: str, value: Any, index: int) -> Any:
+    """The zeros of one axis."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return _integer(kind, "padding", "padding", value, index)
+    if len(value) != 2:
+        raise LayerError(
+            f"padding {list(value)} has {len(value)} numbers for one dimension; write those before and after",
+            *("padding", index, f"{kind}: "),
+        )
+    before, after = (_integer(kind, "padding", "padding", each, index) for each in value)
+    return _joint(before, after)
+
+
+def _joint(before: int, after: int) -> Any:
+    return before if before == after else (before, after)
 
 
 def _index(value: Any) -> int | None:
@@ -227,10 +266,11 @@ def _check_channels(fields: Mapping[str, Any]) -> None:
 def _check_window(kind: str, fields: Mapping[str, Any], index: int) -> None:
     """Check one spatial dimension: the kernel fits, and some window reads an input position, not padding."""
     size: int = fields["input"][2 + index]
-    kernel, stride, padding, dilation = (fields[key][index] for key in PER_AXIS_KEYS)
+    kernel, stride, zeros, dilation = (fields[key][index] for key in PER_AXIS_KEYS)
+    padding, behind = both_ends(zeros)
     along = f"along {SPATIAL_AXES[kind][index]}" if len(SPATIAL_AXES[kind]) > 1 else ""
     where = f"{kind} {along}".rstrip() + ": "
-    padded, span = size + 2 * padding, dilation * (kernel - 1) + 1
+    padded, span = size + padding + behind, dilation * (kernel - 1) + 1
     if span > padded:
         dilated = f" with dilation {dilation} spans {span} and" if dilation > 1 else ""
         raise LayerError(
@@ -238,16 +278,17 @@ def _check_window(kind: str, fields: Mapping[str, Any], index: int) -> None:
             f"{-(-(span - size) // 2)} or use a kernel of at most {(padded - 1) // dilation + 1}",
             *("kernel", index, where),
         )
-    out = out_size(size, kernel, stride, padding, dilation)
+    out = out_size(size, kernel, stride, zeros, dilation)
+    shown_zeros = padding if padding == behind else list(both_ends(zeros))
     if out > MAX_EXTENT:
-        sentence = f"padding {padding} makes {out} output positions, more than {MAX_EXTENT}; pad by less"
+        sentence = f"padding {shown_zeros} makes {out} output positions, more than {MAX_EXTENT}; pad by less"
         raise LayerError(sentence, "padding", index, where)
     for tap in range(kernel):  # nearly always returns at the first or second tap
         shift = padding - dilation * tap
         if -(-max(0, shift) // stride) <= min(out - 1, (size - 1 + shift) // stride):
             return
     raise LayerError(
-        f"padding {padding} leaves every window in the padding, none of the {size} input positions is read; "
-        f"use another padding, or a smaller stride {stride} or dilation {dilation}",
+        f"padding {shown_zeros} leaves every window in the padding, none of the {size} input positions is "
+        f"read; use another padding, or a smaller stride {stride} or dilation {dilation}",
         *("padding", index, where),
     )

@@ -8,6 +8,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+Padding = int | tuple[int, int]  # zeros at both ends alike, or before and after
+
+
+def both_ends(padding: Padding) -> tuple[int, int]:
+    """Zeros before and after a dimension."""
+    return (padding, padding) if isinstance(padding, int) else padding
+
+
+def out_size(size: int, kernel: int, stride: int, padding: Padding, dilation: int) -> int:
+    """Output positions of a convolution along one dimension, as in torch."""
+    return (size + sum(both_ends(padding)) - dilation * (kernel - 1) - 1) // stride + 1
+
 
 @dataclass(frozen=True)
 class Window:
@@ -31,9 +43,10 @@ class Window:
     run: int = 1
 
     @classmethod
-    def reduced(cls, size: int, kernel: int, stride: int, dilation: int, padding: int) -> Window:
+    def reduced(cls, size: int, kernel: int, stride: int, dilation: int, zeros: Padding) -> Window:
         """The window of a layer's own numbers. `size` is the number of input rows in the user's tensor."""
-        out = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+        out = out_size(size, kernel, stride, zeros, dilation)
+        padding, _ = both_ends(zeros)
         if kernel == 1:
             dilation = stride  # one tap needs no dilation; this value gives a lattice without gaps
         lattice = math.gcd(stride, dilation)
@@ -98,6 +111,11 @@ class Window:
         if first == last:
             return end - begin, 0
         return first - begin, end - last
+
+    @property
+    def trailing(self) -> int:
+        """Zeros after the last row that windows read."""
+        return max(0, self.frame(self.out) - self.padding - self.size)
 
     def plain(self, low: int, high: int) -> bool:
         """Whether the `padding=` argument of a torch convolution can express the padding of a block."""

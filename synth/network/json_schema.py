@@ -6,6 +6,7 @@ from typing import Any
 
 from synth.machine.collectives import ALGORITHMS
 from synth.machine.file import COMPUTE, LEVEL, TOP
+from synth.network.graph import CONVS
 from synth.network.node_builder import ARGUMENTS, FLAGS, REQUIRED
 
 _COUNT = {"type": "integer", "minimum": 1}
@@ -57,6 +58,9 @@ def network_file_schema() -> dict[str, Any]:
 def _kind(kind: str) -> dict[str, Any]:
     properties: dict[str, Any]
     properties = {key: {"type": "boolean"} if key in FLAGS else _INTS for key in ARGUMENTS[kind]}
+    if "padding" in properties and kind in CONVS:
+        ends = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]}
+        properties["padding"] = {"anyOf": [_INTS, {"type": "array", "items": ends}, {"const": "same"}]}
     if "rows" in properties:
         properties["rows"] = _RUNS
     required = list(REQUIRED.get(kind, ()))

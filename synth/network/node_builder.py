@@ -267,13 +267,20 @@ class _NodeBuilder:
             raise place.fault(f"{self.entry.name}: {fault.sentence}") from fault
 
     def number(self, key: str) -> Any:
-        node = self.entry.arguments[key]
+        return self.number_of(self.entry.arguments[key], key)
+
+    def number_of(self, node: YamlNode, key: str) -> Any:
+        """An integer or a tuple of them; of the padding of a convolution also pairs, and `same`."""
+        padding = key == "padding" and self.kind in CONVS
         if isinstance(node, Scalar):
-            return node.integer(key)
+            return node.text if padding and node.text == "same" else node.integer(key)
         items = node.items if isinstance(node, Listing) else ()
         if not items:
             raise node.fault(f"{self.entry.name}: {key} is {node}; write an integer or a list of them")
-        return tuple(item.integer(key) if isinstance(item, Scalar) else 0 for item in items)
+        for item in items:
+            if not isinstance(item, Scalar | Listing) or (isinstance(item, Listing) and not padding):
+                raise item.fault(f"{self.entry.name}: an entry of {key} is {item}; write an integer")
+        return tuple(self.number_of(item, key) for item in items)
 
     def flag(self, key: str) -> bool:
         node = self.entry.arguments.get(key)

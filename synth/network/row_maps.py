@@ -24,7 +24,7 @@ class RowMap:
     @classmethod
     def of(cls, size: int, rows: Sequence[int]) -> RowMap:
         """The map of a list of input rows, in the fewest runs."""
-        return cls(size, tuple(_runs(rows)))
+        return cls(size, tuple(_runs(tuple(rows))))
 
     @cached_property
     def rows(self) -> tuple[int, ...]:
@@ -78,13 +78,16 @@ def _rows(run: Run) -> Iterable[int]:
     return range(first, first + count * step, step)
 
 
-def _runs(rows: Sequence[int]) -> Iterable[Run]:
+def _runs(rows: tuple[int, ...]) -> Iterable[Run]:
     start = 0
     while start < len(rows):
         first, end = rows[start], start + 1
         step = 0 if first == CONSTANT else 1
-        if end < len(rows) and first != CONSTANT and rows[end] != CONSTANT:
-            step = rows[end] - first
+        pair = rows[start : start + 2]
+        if len(pair) == 2 and CONSTANT not in pair:
+            rise = pair[1] - first
+            alone = abs(rise) > 1 and rows[end + 1 : end + 2] != (pair[1] + rise,)
+            step = 1 if alone else rise
         while end < len(rows) and rows[end] == rows[end - 1] + step and (rows[end] != CONSTANT or not step):
             end += 1
         yield first, end - start, step

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from synth.layer.layer import Layer
+from synth.layer.layer import Layer, listed
 from synth.layer.validate import DEFAULTS
 from synth.network.graph import CONVS, NORMS, Network, Node
 from synth.network.row_map_entries import runs_of
@@ -75,7 +75,7 @@ def _window(layer: Layer) -> dict[str, Any]:
     """Kernel, stride, padding and dilation where they are no defaults."""
     keys = ("stride", "padding", "dilation", "output_padding")
     numbers = {key: getattr(layer, key) for key in keys}
-    changed = {key: list(value) for key, value in numbers.items() if set(value) - {DEFAULTS[key]}}
+    changed = {key: listed(value) for key, value in numbers.items() if set(value) - {DEFAULTS[key]}}
     return {"kernel": list(layer.kernel), **changed}
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from synth.network.graph import Network
 from synth.network.write import network_text
 from synth.parallel.fx_network import NetworkReader
+from synth.parallel.fx_padding import move_padding
 from synth.parallel.fx_rewrite import bypass_flatten, split_joins
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "") -> TracedModel:
     graph = traced(model, inputs, dtype)
     parameters = dict(model.named_parameters())
     operators = Operators(graph, dict(model.named_modules()), {**parameters, **dict(model.named_buffers())})
+    move_padding(graph, operators)
     bypass_flatten(graph, operators)
     reader = NetworkReader(operators, str(dtype).removeprefix("torch."), frozenset(parameters))
     network = reader.network(graph, name or type(model).__name__)

@@ -126,20 +126,20 @@ class NetworkReader:
 
     def _layer(self, call: Call) -> Value | None:
         """A convolution or linear layer."""
-        assert call.module is not None
+        module: Any = self.operators.operator(call).module
         before, after = call.shapes[0], call.out
         name = self._name(call)
-        layer = layer_of(name, call.module, before)
+        layer = layer_of(name, module, before)
         if layer is None:
             return None
-        bias = getattr(call.module, "bias", None) is not None
-        on_positions = len(after) > 2 and len(call.module.get_parameter("weight").shape) == 2
+        bias = getattr(module, "bias", None) is not None
+        on_positions = len(after) > 2 and len(module.get_parameter("weight").shape) == 2
         ordered = _channels_last if on_positions else _straight
         order = ordered(after)
         source = self._ordered(self.values[call.inputs[0]], ordered(before), name)
         in_shape = self._shape_of(source)
         kind = "linear" if len(after) == 2 else layer.kind
-        if kind == "linear" and not takes_map(call.module, before):
+        if kind == "linear" and not takes_map(module, before):
             flat = shape_before_flatten(self.nodes, source)
             if flat is not None and math.prod(flat[2:]) > 1:  # a file would mean the map
                 source = self._detached(source, before, name)

@@ -15,8 +15,9 @@ Shape = tuple[int, ...]
 
 
 def layer_of(name: str, module: nn.Module, shape: Shape) -> Layer | None:
-    """A convolution or linear layer for the planner; None for any other module, or unusual padding.
+    """A convolution or linear layer for the planner; None for any other module.
 
+    A module with an attribute `zeros` pads by these, before and after, in place of its own padding.
     shape: of the input, (N, C, *spatial) in elements. A linear layer on positions, whose channels are the
     last dimension, is a convolution with a kernel of one. A linear layer of a feature map is the convolution
     whose kernel covers the map.
@@ -30,16 +31,12 @@ def layer_of(name: str, module: nn.Module, shape: Shape) -> Layer | None:
     transposed = {nn.ConvTranspose1d: 1, nn.ConvTranspose2d: 2, nn.ConvTranspose3d: 3}
     dims = {**plain, **transposed}.get(type(module))
     conv: Any = module
-    if dims is None or conv.padding_mode != "zeros" or len(shape) != dims + 2:
+    zeros = getattr(conv, "zeros", None)
+    if dims is None or len(shape) != dims + 2 or (zeros is None and conv.padding_mode != "zeros"):
         return None
-    padding = conv.padding
+    padding = conv.padding if zeros is None else zeros
     if padding == "valid":
         padding = (0,) * dims
-    if padding == "same":
-        spans = [d * (k - 1) for d, k in zip(conv.dilation, conv.kernel_size, strict=True)]
-        if any(span % 2 for span in spans):
-            return None
-        padding = tuple(span // 2 for span in spans)
     rest = {"stride": conv.stride, "padding": padding, "dilation": conv.dilation, "groups": conv.groups}
     if type(module) in transposed:
         if any(more >= step for more, step in zip(conv.output_padding, conv.stride, strict=True)):

@@ -55,7 +55,11 @@ def _measure(layer: Layer, batch: int, repeat: int) -> LayerTimes:
             rest = (layer.output_padding, layer.groups, layer.dilation)
 
         def run() -> torch.Tensor:
-            out: torch.Tensor = conv(inputs, weight, None, layer.stride, layer.padding, *rest)
+            given, zeros = inputs, layer.padding
+            if any(not isinstance(each, int) for each in zeros):
+                ends = [n for pair in reversed(layer.zeros) for n in pair]
+                given, zeros = functional.pad(inputs, ends), (0,) * len(zeros)
+            out: torch.Tensor = conv(given, weight, None, layer.stride, zeros, *rest)
             return out
 
     forward, backward, update = [], [], []

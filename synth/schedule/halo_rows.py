@@ -85,7 +85,7 @@ def _wanted_bound(window: Window, out: int, parts: int, members: int) -> int:
 
 def plainly_padded(window: Window, extent: int, parts: int, tiles: int) -> bool:
     """Whether the `padding=` argument of the local kernel can express the padding of every tile."""
-    return window.plain(0, extent) if parts * tiles == 1 else window.padding == 0
+    return window.plain(0, extent) if parts * tiles == 1 else window.padding == window.trailing == 0
 
 
 @cache

@@ -20,6 +20,7 @@ PLANS: dict[str, Any] = {
     "filters": "filter",
     "mixed": {"h": 2, "c": 2},
     "free": None,
+    "frames": {"d": 2, "w": 2},
 }
 
 
@@ -87,6 +88,81 @@ CALLS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int, int]] = {
 }
 
 
+class Causal(nn.Module):
+    """Zeros before the frames alone, as causal video convolutions have them, with strides and groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv3d(3, 4, 3), nn.Conv3d(4, 4, (3, 3, 2), stride=(2, 1, 2), groups=2)
+        self.last = nn.Conv3d(4, 3, (4, 1, 3), dilation=(1, 1, 2), padding=(0, 0, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.one(functional.pad(x, (1, 1, 1, 1, 2, 0)))
+        x = self.two(functional.pad(torch.relu(x), (0, 1, 1, 1, 2, 0)))
+        return self.last(functional.pad(x, (0, 0, 0, 0, 3, 0)))
+
+
+class Same(nn.Module):
+    """As many zeros as keep the extent, the odd one behind, as TensorFlow pads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(3, 4, 3, stride=2))
+        self.same = nn.Conv2d(4, 6, (2, 4), padding="same", groups=2)
+        self.up = nn.Sequential(nn.Upsample(scale_factor=2), nn.ZeroPad2d((0, 1, 0, 1)))
+        self.two, self.last = nn.Conv2d(6, 3, 2), nn.Conv2d(6, 3, 2, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = self.up(self.same(self.first(x)))  # two layers read the same zeros
+        return self.two(wide) + self.last(wide)[..., 1:-1, 1:-1]
+
+
+class Wrapped(nn.Module):
+    """Longitude wraps in every layer; rows are reflected and repeated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(3, 4, 3, padding=(1, 2), padding_mode="circular")
+        self.two = nn.Conv2d(4, 4, 3, padding=1, stride=2, padding_mode="reflect", bias=False)
+        self.last = nn.Conv2d(4, 3, 4, padding="same", padding_mode="replicate")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.two(torch.relu(self.one(x)))))
+
+
+class Series(nn.Module):
+    """Dilated causal convolutions of a series with gates and skips, as WaveNet has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.skip = nn.Conv1d(3, 4, 1), nn.Conv1d(4, 3, 1)
+        self.layers = nn.ModuleList(nn.Conv1d(4, 8, 2, dilation=2**i) for i in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            one, other = layer(functional.pad(x, (layer.dilation[0], 0))).chunk(2, 1)
+            x = x + torch.tanh(one) * torch.sigmoid(other)
+        return self.skip(x)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "causal": (Causal, (2, 3, 5, 6, 7)),
+    "same": (Same, (3, 3, 10, 8)),
+    "wrapped": (Wrapped, (3, 3, 9, 8)),
+    "series": (Series, (3, 3, 13)),
+}
+
+
+def padded(plan: str) -> dict[str, dict[str, float]]:
+    """Model -> errors, as `compared` gives them, of convolutions with padding of all kinds."""
+    found = {}
+    for name, (kind, shape) in MODELS.items():
+        torch.manual_seed(0)
+        found[name] = two_steps(kind().double(), PLANS[plan], shape)
+    return found
+
+
 def compared(names: list[str], plan: str, shape: tuple[int, ...]) -> dict[str, dict[str, float]]:
     """Model -> errors of the output and of the states after two steps; refuses what would be gathered."""
     return {name: _compared(*CALLS[name], PLANS[plan], shape) for name in names}
@@ -94,7 +170,11 @@ def compared(names: list[str], plan: str, shape: tuple[int, ...]) -> dict[str, d
 
 def _compared(call: Any, channels: int, made: int, plan: Any, shape: tuple[int, ...]) -> dict[str, float]:
     torch.manual_seed(0)
-    whole = Between(call, channels, made).double()
+    return two_steps(Between(call, channels, made).double(), plan, shape)
+
+
+def two_steps(whole: nn.Module, plan: Any, shape: tuple[int, ...]) -> dict[str, float]:
+    """The errors of the output and of the states of two training steps."""
     net = synth.parallelize(copy.deepcopy(whole), shape, plan=plan, refuse=True, input_gradient=True)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (net, whole)]
     errors = {"forward": 0.0, "state": 0.0}

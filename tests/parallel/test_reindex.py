@@ -36,6 +36,25 @@ def test_moved_rows_are_those_of_one_process(plan: str, ranks: RankPool) -> None
     assert_as_one_process(ranks, plan, UNEVEN)
 
 
+def assert_padded(ranks: RankPool, plan: str) -> None:
+    for rank in ranks.call("padded", plan):
+        assert len(rank) == 4
+        for name, errors in rank.items():
+            assert max(errors.values()) < 1e-8, (name, errors)
+
+
+@pytest.mark.parametrize("plan", ["space", "mixed", "free"])
+def test_convolutions_with_any_padding_are_those_of_one_process(plan: str, ranks: RankPool) -> None:
+    """Causal, `same`, circular, reflected and replicated; forward and two training steps."""
+    assert_padded(ranks, plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["samples", "channels", "filters", "frames"])
+def test_convolutions_with_any_padding_on_every_plan(plan: str, ranks: RankPool) -> None:
+    assert_padded(ranks, plan)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [EVEN, UNEVEN])
 @pytest.mark.parametrize("plan", ["samples", "space", "channels", "filters", "mixed", "free"])

@@ -24,7 +24,8 @@ def by_torch(layer: Layer, inputs: Values, ker: Values) -> Values:
     if layer.kind == "matmul":
         return (one @ other).numpy()
     function = {"conv1d": torch.conv1d, "conv2d": torch.conv2d, "conv3d": torch.conv3d}[layer.kind]
-    numbers = (list(layer.stride), list(layer.padding), list(layer.dilation), layer.groups)
+    one = torch.nn.functional.pad(one, [n for ends in reversed(layer.zeros) for n in ends])
+    numbers = (list(layer.stride), [0] * len(layer.zeros), list(layer.dilation), layer.groups)
     result: Values = function(one, other, None, *numbers).numpy()
     return result
 

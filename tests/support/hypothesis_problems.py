@@ -16,7 +16,7 @@ from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.layer.passes import sequences
 from synth.layer.validate import SPATIAL_AXES, LayerError
-from synth.layer.window import Window
+from synth.layer.window import Padding, Window, both_ends
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.schedule import Schedule
@@ -30,12 +30,18 @@ MOST_TILES = 24  # of a pass plan
 # -- layers and nests -----------------------------------------------------------------------------------
 
 
+def paddings() -> st.SearchStrategy[Padding]:
+    """Zeros at both ends alike, or other numbers before and after."""
+    one = st.integers(0, 3)
+    return one | st.tuples(one, one).filter(lambda ends: ends[0] != ends[1])
+
+
 @st.composite
 def windows(draw: st.DrawFn, largest: int = 16) -> Window:
     """A window with any stride, dilation and padding that torch accepts."""
     kernel, stride = draw(st.integers(1, 4)), draw(st.integers(1, 3))
-    dilation, padding = draw(st.integers(1, 3)), draw(st.integers(0, 3))
-    least = max(1, dilation * (kernel - 1) + 1 - 2 * padding)
+    dilation, padding = draw(st.integers(1, 3)), draw(paddings())
+    least = max(1, dilation * (kernel - 1) + 1 - sum(both_ends(padding)))
     size = draw(st.integers(least, least + largest))
     return Window.reduced(size, kernel, stride, dilation, padding)
 
@@ -62,7 +68,7 @@ def layers(draw: st.DrawFn, most: int = 7, kinds: tuple[str, ...] = KINDS) -> La
             filters,
             each(1, 4),
             each(1, 3),
-            each(0, 3),
+            tuple(draw(paddings()) for _ in range(dims)),
             each(1, 3),
             groups,
         )

@@ -14,5 +14,6 @@ def torch_output(layer: Layer, inputs: torch.Tensor, ker: torch.Tensor) -> torch
     if layer.groups > 1:
         inputs, ker = inputs.flatten(1, 2), ker.flatten(0, 1)
     conv = getattr(torch.nn.functional, layer.kind)
-    made: torch.Tensor = conv(inputs, ker, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+    inputs = torch.nn.functional.pad(inputs, [n for ends in reversed(layer.zeros) for n in ends])
+    made: torch.Tensor = conv(inputs, ker, None, layer.stride, 0, layer.dilation, layer.groups)
     return made

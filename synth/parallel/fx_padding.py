@@ -1,0 +1,107 @@
+"""Rewrites the padding of convolutions in a graph: zeros become part of the layer, other rows move before it.
+
+A convolution with other zeros before than after, as `torch.nn.functional.pad` makes them before it, is one
+layer of the planner. Circular, reflected and replicated rows are a call of their own, which moves rows.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from synth.parallel.torch_layers import layer_of
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from synth.runtime.model.operators import Operators
+
+Zeros = tuple[tuple[int, int], ...]
+MODES = ("circular", "reflect", "replicate")
+
+
+def move_padding(graph: fx.Graph, operators: Operators) -> None:
+    """Give convolutions the zeros of a call before them; put a call of its own for other padding.
+
+    Writes the zeros of such a layer into the metadata "zeros" of its node.
+    """
+    for node in list(graph.nodes):
+        if not node.op.startswith("call"):
+            continue
+        operator = operators.operator(operators.call(node))
+        module: Any = operator.module
+        if operator.kind != "layer" or not hasattr(module, "padding_mode"):
+            continue
+        if module.padding_mode in MODES:
+            _pad_before(graph, node, module)
+        elif module.padding_mode == "zeros":
+            _take_zeros(graph, node, module, operators)
+
+
+def _pad_before(graph: fx.Graph, node: fx.Node, module: Any) -> None:
+    """Put a call of `pad` before a convolution that pads by other rows than zeros."""
+    from torch.nn import functional
+
+    (source,) = node.all_input_nodes[:1]
+    before, pairs = source.meta["value"], tuple(module._reversed_padding_repeated_twice)
+    none = ((0, 0),) * len(module.kernel_size)
+    if not any(pairs) or not _planned(module, tuple(functional.pad(before, pairs).shape), none):
+        return
+    with graph.inserting_before(node):
+        made = graph.call_function(functional.pad, (source, pairs), {"mode": module.padding_mode})
+    made.meta = {key: value for key, value in node.meta.items() if key not in ("layer", "name")}
+    made.meta["value"] = functional.pad(before, pairs)
+    node.replace_input_with(source, made)
+    node.meta["zeros"] = none
+
+
+def _take_zeros(graph: fx.Graph, node: fx.Node, module: Any, operators: Operators) -> None:
+    """Take the zeros that calls before a convolution put around its input."""
+    own = _own_zeros(module)
+    while own is not None and (zeros := _zeros_of(node.all_input_nodes[0], operators)) is not None:
+        pad = node.all_input_nodes[0]
+        (source,) = pad.all_input_nodes
+        own = tuple((a + c, b + d) for (a, b), (c, d) in zip(own, zeros, strict=True))
+        if not _planned(module, tuple(source.meta["value"].shape), own):
+            return
+        node.replace_input_with(pad, source)
+        node.meta["zeros"] = own
+        if not pad.users:
+            graph.erase_node(pad)
+
+
+def _own_zeros(module: Any) -> Zeros | None:
+    """The zeros of a convolution's own padding; None for a transposed one."""
+    if module.transposed:
+        return None
+    if module.padding == "valid":
+        return ((0, 0),) * len(module.kernel_size)
+    if module.padding == "same":
+        spans = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
+        return tuple((span // 2, span - span // 2) for span in spans)
+    return tuple((each, each) for each in module.padding)
+
+
+def _zeros_of(node: fx.Node, operators: Operators) -> Zeros | None:
+    """The zeros that a call puts around the positions of its input; None for any other call."""
+    if not node.op.startswith("call"):
+        return None
+    moved = operators.moved_rows(operators.call(node))
+    if moved is None or moved.value or moved.dims is not None or not all(m.plain for m in moved.maps[:2]):
+        return None
+    zeros = []
+    for each in moved.maps[2:]:
+        if 0 not in each.rows:
+            return None
+        before, rest = each.rows.index(0), len(each.rows) - each.size
+        if each.rows != (-1,) * before + tuple(range(each.size)) + (-1,) * (rest - before):
+            return None
+        zeros.append((before, rest - before))
+    return tuple(zeros)
+
+
+def _planned(module: Any, shape: tuple[int, ...], zeros: Zeros) -> bool:
+    """Whether the planner has a layer for a convolution with these zeros."""
+    twin = copy.copy(module)
+    twin.zeros = zeros
+    return layer_of("layer", twin, shape) is not None
