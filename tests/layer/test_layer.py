@@ -334,11 +334,20 @@ def test_same_keeps_the_extent_as_torch_does(kernel: int, dilation: int, padding
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"padding": "same", "stride": 2}, "conv2d padding is same, which needs a stride of 1; write numbers"),
+        (
+            {"padding": "same", "stride": 2},
+            "conv2d padding is same, which needs a stride of 1; write numbers",
+        ),
         ({"padding": "valid"}, "conv2d padding is 'valid'; give an integer or the list h, w"),
-        ({"padding": [[1, 2, 3], 0]}, "padding [1, 2, 3] has 3 numbers for one dimension; write those before and"),
+        (
+            {"padding": [[1, 2, 3], 0]},
+            "padding [1, 2, 3] has 3 numbers for one dimension; write those before and",
+        ),
         ({"padding": [[1, -2], 0]}, "padding is -2, less than 0; use at least 0"),
-        ({"padding": [[1, 0], 0], "transposed": True}, "padding [1, 0] is not the same at both ends of a tran"),
+        (
+            {"padding": [[1, 0], 0], "transposed": True},
+            "padding [1, 0] is not the same at both ends of a tran",
+        ),
     ],
 )
 def test_padding_that_no_layer_has(arguments: dict[str, Any], said: str) -> None:
