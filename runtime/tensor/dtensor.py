@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.dtensor_placements import boxes_of
 from synth.runtime.grid.ranks import Ranks
@@ -63,11 +64,25 @@ def to_dtensor(local: torch.Tensor, partition: Partition) -> DTensor:
     Raises `ValueError` if no placements give each rank its box.
     """
     mesh, placements = placements_of(partition)
-    device = DeviceMesh(local.device.type, mesh)
+    device = _device_mesh(local.device.type, mesh, partition.ranks)
     stride = torch.empty(partition.shape, device="meta").stride()
     return DTensor.from_local(
         local, device, placements, run_check=False, shape=partition.shape, stride=stride
     )
+
+
+def _device_mesh(device: str, mesh: torch.Tensor, ranks: Ranks) -> DeviceMesh:
+    """A mesh of these ranks, which needs no other rank of the job."""
+    if ranks.size == dist.get_world_size():
+        return DeviceMesh(device, mesh)
+    (place,) = (mesh == ranks.rank).nonzero().tolist()
+    groups, handles = ProcessGroups(ranks), []
+    for dim in range(mesh.ndim):
+        at: list[Any] = [*place[:dim], slice(None), *place[dim + 1 :]]
+        line = [ranks.members.index(rank) for rank in mesh[tuple(at)].tolist()]
+        handles.append(groups.of(line, purpose=f"DTensor, dimension {dim}"))
+    names = tuple(f"dim_{dim}" for dim in range(mesh.ndim))
+    return DeviceMesh.from_group(handles, device, mesh, mesh_dim_names=names)
 
 
 def placements_of(partition: Partition) -> tuple[torch.Tensor, list[Any]]:

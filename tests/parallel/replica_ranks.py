@@ -417,6 +417,15 @@ def parts_of_a_job() -> list[int]:
     return found
 
 
+def as_dtensors() -> list[bool]:
+    """Whether parameters of a replica, as DTensors on its ranks, have the same words."""
+    net = Pair(2, "space", model=Small).net
+    shown = [p.detach().to_dtensor() for p in net.parameters() if not p.partition.refined]
+    assert all(each.device_mesh.mesh.flatten().tolist() == list(net.ranks.members) for each in shown)
+    kept = [whole(p) for p in net.parameters() if not p.partition.refined]
+    return [torch.equal(one.full_tensor(), other) for one, other in zip(shown, kept, strict=True)]
+
+
 def fed(file: str) -> list[list[float]]:
     """The first word of each sample that replicas are fed, and the bytes that were read."""
     net = synth.parallelize(nn.Conv2d(1, 1, 1), (2, 1, 2, 2), mesh_of(2), {"b": 2})

@@ -13,12 +13,14 @@ from rank_pool import RankPool
 pytestmark = pytest.mark.ranks
 
 SLOW = pytest.mark.slow
+WORDS = [*((2, word) for word in ("samples", "space", "channels", "mixed", "uneven"))]
+WORDS += [(4, "mixed"), (4, "uneven"), (1, "mixed"), (1, "uneven")]
+FAST = [*((*each, "SGD") for each in WORDS if each not in ((4, "uneven"), (1, "mixed")))]
+FAST += [(2, "space", "AdamW"), (2, "uneven", "AdamW"), (4, "mixed", "AdamW")]
 CASES = [
-    *((2, word) for word in ("samples", "space", "channels", "mixed", "uneven")),
-    (4, "mixed"),
-    *(pytest.param(4, word, marks=SLOW) for word in ("uneven",)),
-    (1, "uneven"),
-    pytest.param(1, "mixed", marks=SLOW),
+    pytest.param(*each, name, marks=[SLOW] * ((*each, name) not in FAST))
+    for each in WORDS
+    for name in ("SGD", "AdamW")
 ]
 
 
@@ -36,16 +38,13 @@ def exact(found: list[dict[str, float]], *names: str) -> None:
         assert max(errors.values()) < 1e-8, f"rank {rank}: {errors}"
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
-@pytest.mark.parametrize(("rows", "word"), CASES)
+@pytest.mark.parametrize(("rows", "word", "optimizer"), CASES)
 def test_three_steps(rows: int, word: str, optimizer: str, ranks: RankPool) -> None:
     exact(ranks.call("trains", rows, word, optimizer), "output", "loss", "gradient", "state")
 
 
-@pytest.mark.parametrize(
-    "what", ["accumulates", "clips", "gradients", "freezes", pytest.param("scales", id="scales")]
-)
-@pytest.mark.parametrize("word", ["space", "uneven"])
+@pytest.mark.parametrize("what", ["accumulates", "clips", "gradients", "freezes", "scales"])
+@pytest.mark.parametrize("word", ["uneven", pytest.param("space", marks=SLOW)])
 def test_around_a_step(what: str, word: str, ranks: RankPool) -> None:
     exact(ranks.call(what, 2, word))
 
@@ -125,6 +124,12 @@ def test_dropout_differs_between_replicas_alone(ranks: RankPool) -> None:
 
 def test_replicas_on_some_ranks_and_in_another_order(ranks: RankPool) -> None:
     assert ranks.call("parts_of_a_job") == [[0, 2], [1, 1, 3], [0, 2], [3, 1, 3]]
+
+
+def test_dtensors_of_a_replica(ranks: RankPool) -> None:
+    for equal in ranks.call("as_dtensors", seconds=60):
+        assert len(equal) > 5
+        assert all(equal)
 
 
 def test_replicas_are_fed_in_turns(ranks: RankPool, tmp_path: Path) -> None:
