@@ -141,11 +141,12 @@ class BatchNorm(nn.Module):
         """Update running statistics, with the unbiased variance, as torch does."""
         if self.running_mean is None or self.running_var is None:
             return
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked += 1
-        rate = self.momentum
+        counter, rate = self.num_batches_tracked, self.momentum
+        if counter is not None:  # a function has none
+            counter += 1
         if rate is None:
-            rate = 1 / int(self.num_batches_tracked)
+            assert counter is not None
+            rate = 1 / int(counter)
         unbiased = variance * (self.words / max(1, self.words - 1))
         pairs = (self.running_mean, mean), (self.running_var, unbiased)
         for running, now in pairs:  # half precision is rounded once

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from synth.runtime.comm.layout import Layout, broadcast_layout, even, replicated
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, Interval, shape, with_interval
 from synth.runtime.kernels.autocast import Region, entered
+from synth.runtime.layers.draws import Draws
 from synth.runtime.layers.held import Held, held_by
 from synth.runtime.layers.replicated_params import ReplicatedParams
 from synth.runtime.tensor.partition import Partition
@@ -27,10 +29,13 @@ class Step(nn.Module):
     """A part of a network: takes shards, returns a shard of `layout`.
 
     autocast: the regions of the model's own in which the call stands.
+    trains: mode of the module that makes the call -> whether the step trains then,
+        where the two are not the same.
     """
 
     layout: Layout
     autocast: tuple[Region, ...] = ()
+    trains: Mapping[bool, bool] = MappingProxyType({})
 
     def __call__(self, *shards: torch.Tensor) -> torch.Tensor:
         """`forward` with its hooks, inside of the model's autocast regions."""
@@ -173,7 +178,7 @@ class Concat(Step):
 
 def _like_first(layouts: Sequence[Layout], dim: int) -> Layout:
     """The layout of the first part, scaled along a dimension to all parts."""
-    first = layouts[0]
+    first = next((each for each in layouts if each.whole[dim]), layouts[0])
     total = sum(layout.whole[dim] for layout in layouts)
     boxes = (
         with_interval(box, dim, _scaled(box[dim], first.whole[dim], total))
@@ -185,7 +190,7 @@ def _like_first(layouts: Sequence[Layout], dim: int) -> Layout:
 
 def _scaled(interval: Interval, size: int, total: int) -> Interval:
     low, high = interval
-    return low * total // size, high * total // size
+    return low * total // max(1, size), high * total // max(1, size)
 
 
 def _inside(interval: Interval, start: int, size: int) -> Interval:
@@ -218,22 +223,24 @@ class Flatten(Step):
 class GatheredStep(Step):
     """A function that every rank computes from the whole inputs; it keeps a part.
 
-    For functions that cannot be cut. `call` takes the whole tensors, then the
-    parameters of `params`. If there is a `module`, that is called instead. Gradients of
-    the parameters of either are summed over the ranks.
+    For functions that cannot be cut. `call`, a pair for evaluation and training, takes
+    the whole tensors, then the parameters of `params`. If there is a `module`, that is
+    called instead. Gradients of the parameters of either are summed over the ranks.
+    Random numbers are drawn alike on all ranks.
     """
 
     def __init__(
         self,
-        call: Callable[..., Any],
+        call: tuple[Callable[..., Any], Callable[..., Any]],
         layouts: Sequence[Layout],
         out: Sequence[int],
         count: Count,
+        draws: Draws | None = None,
         params: ReplicatedParams | None = None,
         module: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.call, self.layouts, self.count = call, layouts, count
+        self.call, self.layouts, self.count, self.draws = call, layouts, count, draws
         self.plain = None if module is None else empty_copy(module)
         self.module = params if module is None else self.plain
         self.layout = even(out, layouts[0].ranks)
@@ -267,16 +274,20 @@ class GatheredStep(Step):
             )
             for shard, layout in pairs
         ]
-        if self.plain is not None:
-            with bound_flat_weights(self.plain):
-                result = self.plain(*whole)
-        else:
-            held = self.module
-            params = held.all() if isinstance(held, ReplicatedParams) else []
-            result = self.call(*whole, *params)
+        device = shards[0].device
+        with self.draws.alike(device) if self.draws else nullcontext():
+            result = self._computed(whole)
         mine = tuple(slice(*interval) for interval in self.layout.mine)
         part: torch.Tensor = result[mine].contiguous()
         return part
+
+    def _computed(self, whole: list[torch.Tensor]) -> Any:
+        if self.plain is not None:
+            with bound_flat_weights(self.plain):
+                return self.plain(*whole)
+        held = self.module
+        params = held.all() if isinstance(held, ReplicatedParams) else []
+        return self.call[self.training](*whole, *params)
 
 
 def empty_copy(module: nn.Module) -> nn.Module:

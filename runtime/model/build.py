@@ -13,7 +13,10 @@ from synth.runtime.comm.layout import Layout, even, replicated
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.distributed_layer import DistributedLayer
+from synth.runtime.layers.draws import Draws
+from synth.runtime.layers.expression import ExpressionStep
 from synth.runtime.layers.held import Held
+from synth.runtime.layers.one_mode import InOneMode, set_mode
 from synth.runtime.layers.planned_layer import (
     PlannedBoxes,
     PlannedLayer,
@@ -22,10 +25,11 @@ from synth.runtime.layers.planned_layer import (
 )
 from synth.runtime.layers.step import GatheredStep, Step
 from synth.runtime.model.calls import Call, node_shape
+from synth.runtime.model.expressions import DRAWS, is_expression
 from synth.runtime.model.operators import Kind, Operator, Operators
 from synth.runtime.model.outputs import Structure
+from synth.runtime.model.parameters import first_names, homes
 from synth.runtime.model.step_choice import choose_step, hold
-from synth.runtime.tensor.partition import Partition
 
 Make = Callable[[str, nn.Module, tuple[int, ...], Context], DistributedLayer | None]
 # what keeps the shape of its input and computes it where it lies
@@ -45,9 +49,11 @@ class Builder:
 
     steps: node -> its step. calls: (node, the nodes that it reads), in order.
     layouts: node -> the layout of its result. detached: nodes without gradients.
-    owners: module of the model -> its first node. held: node -> (key in the model's
-    state, where the step uses it). partitions: key -> who holds which words, None for a
-    counter. modes: mode -> why it cannot be entered.
+    owners: node -> the module that it calls, and the one that calls it. names: node ->
+    the module, of layers. held: node -> (key, where the step
+    uses it); the key is that of the model's state, or the name of an expression.
+    homes: key of the state -> where it is held. modes: mode -> why it cannot be
+    entered.
     regions: mode -> node -> the checkpoints that it is in, the outermost first.
     """
 
@@ -61,22 +67,24 @@ class Builder:
         refuse: bool,
     ) -> None:
         self.make, self.context, self.places = make, context, places
-        self.refuse, self.training = refuse, model.training
+        self.refuse = refuse
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.modules = dict(model.named_modules())
         tensors: dict[str, torch.Tensor] = {
             **dict(model.named_parameters()),
             **dict(model.named_buffers()),
         }
-        self.operators = Operators(graph, self.modules, tensors)
+        self.operators = Operators(self.modules, tensors)
+        self.tensors, self.first_names = tensors, first_names(model)
         self.ready: dict[str, DistributedLayer | None] = {}
         self.steps: dict[str, Step] = {}
         self.calls: list[tuple[str, tuple[str, ...]]] = []
         self.layouts: dict[str, Layout] = {}
         self.detached: set[str] = set()
-        self.owners: dict[str, str] = {}
+        self.owners: dict[str, tuple[str, str]] = {}
+        self.names: dict[str, str] = {}
         self.held: dict[str, list[tuple[str, Held]]] = {}
-        self.partitions: dict[str, Partition | None] = {}
+        self.expressions: set[str] = set()
         self.modes: dict[bool, str] = {}
         self.regions: dict[bool | None, dict[str, tuple[int, ...]]] = {}
         self.inputs: list[str] = []
@@ -84,6 +92,7 @@ class Builder:
         self.structure = Structure(None)
         for node in graph.nodes:
             self._read(node)
+        self.homes = homes(self.held, self.steps, self.tensors, context.ranks)
 
     def _read(self, node: fx.Node) -> None:
         match node.op:
@@ -100,38 +109,67 @@ class Builder:
 
     def _add(self, node: fx.Node) -> None:
         call = self.operators.call(node)
-        operator = self.operators.operator(call)
-        layouts = {each: self.layouts[each.name] for each in call.inputs}
-        step = self._step(call, operator, layouts)
+        step = self._expression(call) if is_expression(node) else self._shards(call)
         if not isinstance(step, GatheredStep):  # which has no tensors
             step.to(self.device)
-        self._set_mode(step, node)
-        self.steps[node.name] = step
         step.autocast = node.meta.get("autocast", ())
+        step.trains = node.meta["trains"]
+        if "only" in node.meta:
+            step = self._in_one_mode(call, step)
+        self.steps[node.name] = step
+        maker = str(node.meta["module"])
+        own = maker if call.module is None else str(node.target)
+        self.owners[node.name] = own, maker
+        set_mode(step, self.modules[own], self.modules[maker])
+        if call.module is not None or isinstance(step, PlannedLayer):
+            self.names[node.name] = call.owner
         if not node.meta.get("grad", True):
             self.detached.add(node.name)
         for mode, region in node.meta.get("regions", {}).items():
             self.regions.setdefault(mode, {})[node.name] = region
-        self.calls.append((node.name, tuple(each.name for each in call.inputs)))
+        others = [each for each in call.parameters if is_expression(each)]
+        sources = tuple(each.name for each in (*call.inputs, *others))
+        self.calls.append((node.name, sources))
         self.layouts[node.name] = step.layout
         self._add_held(call, step)
-        if call.module is not None:
-            self.owners.setdefault(str(node.target), node.name)
+
+    def _shards(self, call: Call) -> Step:
+        """The step of a call that depends on the input."""
+        operator = self.operators.operator(call)
+        layouts = {each: self.layouts[each.name] for each in call.inputs}
+        return self._step(call, operator, layouts)
+
+    def _expression(self, call: Call) -> Step:
+        """The step of a call that does not."""
+        self.expressions.add(call.node.name)
+        values = {call.state_key(name): v for name, v in call.parameters.values()}
+        return ExpressionStep(
+            call.filled(training=True),
+            call.filled(training=False),
+            values,
+            self.context.ranks,
+            self.device,
+            call.word in DRAWS,
+            call.out,
+        )
+
+    def _in_one_mode(self, call: Call, step: Step) -> Step:
+        """A step for a call that the other mode does not make."""
+        passed: fx.Node | None = call.node.meta["passes"]
+        if passed is None:
+            return InOneMode(step, call.node.meta["only"], None, None)
+        place, layout = call.inputs.index(passed), self.layouts[passed.name]
+        count = self._counter(call.name)
+        return InOneMode(step, call.node.meta["only"], place, (layout, count))
 
     def _add_held(self, call: Call, step: Step) -> None:
         """The keys by which the user's model knows what a step uses."""
-        keys = {call.state_key(name): name for name, _ in call.parameters.values()}
+        keys = {} if call.module is not None else call.entries()
         prefix = f"{call.node.target}." if call.module and call.node.target else ""
         self.held[call.node.name] = found = []
         for own, held in step.held_tensors().items():
             key = keys.get(own, f"{prefix}{own}")
-            found.append((key, held))
-            first = self.partitions.setdefault(key, held.partition)
-            if first != held.partition:
-                raise ValueError(
-                    f"{key} is used by two calls that hold other words of it:"
-                    f" {held.partition} and {first}; give each call its own"
-                )
+            found.append((self.first_names.get(key, key), held))
 
     def _step(
         self, call: Call, operator: Operator, layouts: Mapping[fx.Node, Layout]
@@ -167,7 +205,7 @@ class Builder:
         made = self._made(call, operator, source.whole)
         if made is None:
             return None
-        del self.ready[str(call.node.target)]
+        del self.ready[call.node.name]
         given = dict(operator.module.named_parameters())
         shapes = {name: each.shape for name, each in given.items()}
         flat = len(source.whole) > 2 and len(call.out) == 2
@@ -178,7 +216,7 @@ class Builder:
         self, call: Call, operator: Operator, whole: tuple[int, ...]
     ) -> DistributedLayer | None:
         """The distributed layer of a call, made once."""
-        name = str(call.node.target)
+        name = call.node.name
         if name not in self.ready:
             self.ready[name] = self.make(name, operator.module, whole, self.context)
         return self.ready[name]
@@ -210,18 +248,24 @@ class Builder:
     def _gathered(self, call: Call, layouts: Mapping[fx.Node, Layout]) -> Step:
         """A step for which every rank computes the whole."""
         name = call.node.name if call.module is None else str(call.node.target)
+        place = call.node.meta.get("place", "")
         if self.refuse:
             what = name if call.module is not None else call.function.__name__
-            raise ValueError(f"{what} ({name}) cannot be computed on shards")
+            raise ValueError(f"{what} ({name}) cannot be computed on shards{place}")
         if self.context.ranks.reports:
-            print(f"{name}: gathered, every rank computes it", file=sys.stderr)
+            what = f"{name}: gathered, every rank computes it{place}"
+            print(what, file=sys.stderr)
         inputs, count = list(layouts.values()), self._counter(call.name)
-        if call.module is not None:
-            return GatheredStep(_unused, inputs, call.out, count, module=call.module)
         ranks, given = self.context.ranks, call.parameters.values()
+        draws = Draws(ranks) if _may_draw(call) else None
+        if call.module is not None:
+            calls = _unused, _unused
+            plain = call.module
+            return GatheredStep(calls, inputs, call.out, count, draws, module=plain)
         whole = {name: replicated(values.shape, ranks) for name, values in given}
         held = hold(call, whole, count)
-        return GatheredStep(call.filled(), inputs, call.out, count, held)
+        calls = call.filled(training=False), call.filled(training=True)
+        return GatheredStep(calls, inputs, call.out, count, draws, held)
 
     # -- layouts -------------------------------------------------------------------
 
@@ -254,7 +298,7 @@ class Builder:
 
     def _wanted_by(self, node: fx.Node, whole: tuple[int, ...]) -> Layout | None:
         """What a planned layer owns of its input; None where that is not all of it."""
-        if node.op != "call_module":
+        if not node.op.startswith("call"):
             return None
         call = self.operators.call(node)
         operator = self.operators.operator(call)
@@ -271,20 +315,22 @@ class Builder:
 
     # -- small parts ---------------------------------------------------------------
 
-    def _set_mode(self, step: Step, node: fx.Node) -> None:
-        """Training or evaluation, as the model's module is."""
-        if node.op == "call_module":
-            step.training = self.modules[str(node.target)].training
-        else:
-            step.training = node.meta.get("training", self.training)
-        if not isinstance(step, GatheredStep):  # which has a copy of the module
-            step.train(step.training)
-
     def _counter(self, name: str) -> Count:
         return self.context.counter("move", 0, name)
 
     def _halo_counter(self, name: str) -> Count:
         return self.context.counter("halo", 0, name)
+
+
+def _may_draw(call: Call) -> bool:
+    """Whether a gathered call may draw random numbers."""
+    if call.module is None:
+        return call.word in DRAWS or not hasattr(torch, call.word)
+    drops: Any = nn.modules.dropout._DropoutNd, nn.RReLU
+    return any(
+        isinstance(each, drops) or getattr(each, "dropout", 0)
+        for each in call.module.modules()
+    )
 
 
 def _unused(*values: Any) -> torch.Tensor:

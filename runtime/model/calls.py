@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from synth.runtime.layers.pooling import (
-    ADAPTIVE_AVG,
-    ADAPTIVE_MAX,
-    AVG_POOLS,
-    MAX_POOLS,
-)
-
-# functions that are layers of torch.nn, too
-MODULES: dict[str, Callable[..., nn.Module]] = {
-    "dropout": nn.Dropout,
-    "dropout1d": nn.Dropout1d,
-    "dropout2d": nn.Dropout2d,
-    "dropout3d": nn.Dropout3d,
-    **{f"max_pool{d}d": each for d, each in enumerate(MAX_POOLS, 1)},
-    **{f"avg_pool{d}d": each for d, each in enumerate(AVG_POOLS, 1)},
-    **{f"adaptive_avg_pool{d}d": each for d, each in enumerate(ADAPTIVE_AVG, 1)},
-    **{f"adaptive_max_pool{d}d": each for d, each in enumerate(ADAPTIVE_MAX, 1)},
-    "interpolate": nn.Upsample,
-    "layer_norm": nn.LayerNorm,
-    "group_norm": nn.GroupNorm,
-}
-WITH_PARAMETERS = ("layer_norm", "group_norm")  # those that may be given tensors
+from synth.runtime.model.expressions import is_computed, is_expression, leaves
+from synth.runtime.model.functional import Layer, layer_of_function
 
 
 @dataclass(frozen=True)
@@ -38,12 +18,15 @@ class Call:
     """One call of a `module`, or of the function that `node` names.
 
     node: of a graph of `synth.runtime.model.trace.traced`.
-    parameters: node -> (name, value) of each parameter or buffer among the arguments.
+    parameters: node -> (name, value) of each argument that does not depend on the
+        model's input: a parameter or buffer, or an expression, named by `key_of`.
+    layer: of torch.nn that does what the function does; None for modules and others.
     """
 
     node: fx.Node
     module: nn.Module | None
     parameters: Mapping[fx.Node, tuple[str, torch.Tensor]]
+    layer: Layer | None = None
 
     @classmethod
     def of(
@@ -53,12 +36,17 @@ class Call:
         tensors: Mapping[str, torch.Tensor],
     ) -> Call:
         """The call of a node; `tensors` are the model's parameters and buffers."""
-        used = [each for each in node.all_input_nodes if each.op == "get_attr"]
-        return cls(
-            node,
-            modules[str(node.target)] if node.op == "call_module" else None,
-            {each: (str(each.target), tensors[str(each.target)]) for each in used},
+        if node.op == "call_module":
+            module = modules[str(node.target)]
+            return cls(node, module, _parameters(node, tensors))
+        call = cls(node, None, _parameters(node, tensors))
+        if is_expression(node) or len(call.inputs) != 1:
+            return call
+        shape = call.shapes[0]
+        layer = layer_of_function(
+            call.function, call.word, node, shape, call.parameters
         )
+        return replace(call, layer=layer)
 
     @property
     def name(self) -> str:
@@ -82,8 +70,8 @@ class Call:
 
     @property
     def inputs(self) -> list[fx.Node]:
-        """The computed tensors among the arguments, each once."""
-        return [each for each in self.node.all_input_nodes if each.op != "get_attr"]
+        """The arguments that depend on the model's input, each once."""
+        return [each for each in self.node.all_input_nodes if is_computed(each)]
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -95,51 +83,47 @@ class Call:
         """The shape of the result."""
         return node_shape(self.node)
 
-    def filled(self, in_place: bool = True) -> Callable[..., Any]:
-        """The function of the tensors `inputs`, then of the parameters."""
+    def filled(
+        self, in_place: bool = True, training: bool = True
+    ) -> Callable[..., Any]:
+        """The function of the tensors `inputs`, then of the parameters.
+
+        training: the mode, if the other arguments depend on it.
+        """
         call: Any = self.function
         nodes = [*self.inputs, *self.parameters]
         if not in_place and getattr(call, "__name__", "").endswith("_"):
             call = getattr(torch.Tensor, self.word, call)
-        given = self.node.kwargs.items()
-        kwargs = {k: v for k, v in given if in_place or k != "inplace"}
+        modes = self.node.meta.get("arguments", {})
+        given, named = modes.get(training, (self.node.args, self.node.kwargs))
+        kwargs = {k: v for k, v in named.items() if in_place or k != "inplace"}
 
         def run(*tensors: torch.Tensor) -> Any:
             values = dict(zip(nodes, tensors, strict=True))
-            args: Any = fx.node.map_arg(
-                (tuple(self.node.args), kwargs), values.__getitem__
-            )
+            args: Any = fx.node.map_arg((tuple(given), kwargs), values.__getitem__)
             return call(*args[0], **args[1])
 
         return run
 
-    def as_module(self) -> nn.Module | None:
-        """The layer that does what this function does with these arguments."""
-        args, kwargs = self.node.args, dict(self.node.kwargs)
-        if self.word.startswith("dropout"):
-            trains = args[2] if len(args) > 2 else kwargs.get("training", True)
-            p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
-            return MODULES[self.word](p if trains else 0.0)
-        if kwargs.pop("recompute_scale_factor", None) or kwargs.pop("antialias", False):
-            return None
-        given = {name.rpartition(".")[2]: v for name, v in self.parameters.values()}
-        for name in ("input", "weight", "bias", "inplace"):
-            kwargs.pop(name, None)
-        rest = [each for each in args[1:] if not isinstance(each, fx.Node)]
-        module: nn.Module
-        try:
-            if self.word == "group_norm":
-                module = nn.GroupNorm(rest[0], self.shapes[0][1], **kwargs)  # type: ignore[arg-type]
-            else:
-                module = MODULES[self.word](*rest, **kwargs)
-        except (TypeError, IndexError):
-            return None
-        if self.word in WITH_PARAMETERS:
-            if set(given) - {"weight", "bias"} or len(given) < len(self.parameters):
-                return None
-            for name in ("weight", "bias"):
-                module.register_parameter(name, given.get(name))  # type: ignore[arg-type]
-        return module
+    @property
+    def owner(self) -> str:
+        """The module that has what the call uses, or that makes the call."""
+        if self.module is not None:
+            return str(self.node.target)
+        operands = self.layer.operands if self.layer else {}
+        given = [operands["weight"]] if "weight" in operands else list(self.parameters)
+        names = {name for each in given for name in leaves(each)}
+        owners = {
+            name.rpartition(".")[0].partition(".parametrizations")[0] for name in names
+        }
+        return owners.pop() if len(owners) == 1 else str(self.node.meta["module"])
+
+    def entries(self) -> dict[str, str]:
+        """Where a step uses a parameter -> its key. Not for modules."""
+        if self.layer is not None:
+            operands = self.layer.operands.items()
+            return {name: self.parameters[each][0] for name, each in operands}
+        return {self.state_key(name): name for name, _ in self.parameters.values()}
 
     def order(self) -> tuple[int, ...]:
         """The order of dimensions that a permuting function makes."""
@@ -175,6 +159,37 @@ class Call:
         last = name.rpartition(".")[2]
         others = [each.rpartition(".")[2] for each, _ in self.parameters.values()]
         return last if others.count(last) == 1 else name.replace(".", "_")
+
+
+def key_of(node: fx.Node) -> str:
+    """The name of a value that does not depend on the input.
+
+    That of a parameter or buffer; that of an expression ends with parentheses.
+    """
+    return f"{node.name}()" if is_expression(node) else str(node.target)
+
+
+def _parameters(
+    node: fx.Node, tensors: Mapping[str, torch.Tensor]
+) -> dict[fx.Node, tuple[str, torch.Tensor]]:
+    """The arguments of a call that do not depend on the input."""
+    found = {}
+    for each in node.all_input_nodes:
+        if is_expression(each):
+            trained = any(tensors[name].requires_grad for name in leaves(each))
+            value: torch.Tensor = each.meta["value"]
+            floats = value.is_floating_point()
+            found[each] = (
+                key_of(each),
+                (
+                    nn.Parameter(value, requires_grad=True)
+                    if trained and floats
+                    else value
+                ),
+            )
+        elif each.op == "get_attr":
+            found[each] = str(each.target), tensors[str(each.target)]
+    return found
 
 
 def node_shape(node: fx.Node) -> tuple[int, ...]:

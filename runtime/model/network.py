@@ -21,9 +21,9 @@ from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.autotune import default_tuner
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.distributed_layer import DistributedLayer
-from synth.runtime.layers.held import local_part
+from synth.runtime.layers.held import Held, local_part
+from synth.runtime.layers.one_mode import set_mode
 from synth.runtime.layers.planned_layer import PlannedBoxes
-from synth.runtime.layers.step import GatheredStep, Step
 from synth.runtime.model.boundary import entered, left, whole_of
 from synth.runtime.model.build import Builder, Make
 from synth.runtime.model.execute import schedule
@@ -96,7 +96,7 @@ class Network(nn.Module):
         order = [name for name, _ in made.calls]
         arguments = Arguments(model, Inputs.of(inputs))
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        shared = shared_parameters(made.held, order, tensors, ranks)
+        shared = shared_parameters(made.held, made.homes, order, tensors, ranks)
         replicated = ranks.replicas is not None
         self.program = StepGraph(
             context,
@@ -109,10 +109,11 @@ class Network(nn.Module):
             made.layouts,
             made.detached,
             made.held,
-            made.partitions,
-            {step: name for name, step in made.owners.items()},
+            made.homes,
+            made.expressions,
+            made.names,
             made.modes,
-            prefetched_before(made.steps, order, ahead),
+            prefetched_before(made.steps, order, ahead, made.held, made.homes),
             Buckets(shared, context.process_groups, bucket_bytes),
             dict(zip(arguments.names, made.inputs, strict=True)),
             tuple(made.outputs),
@@ -120,16 +121,12 @@ class Network(nn.Module):
             made.structure,
             dtype,
             check_finite,
-            Replication(context.process_groups, made.held, tensors)
+            Replication(context.process_groups, made.held, made.homes, tensors)
             if replicated
             else None,
         )
-        self._take(model, made.partitions, ranks)
-        targets = {node.name: str(node.target) for node in graph.nodes}
-        modules = {n.name for n in graph.nodes if n.op == "call_module"}
-        self._targets = {name: targets[name] for name in order if name in modules}
-        free = [name for name in order if name not in modules]
-        self._free_modes = {name: made.steps[name].training for name in free}
+        self._take(model, made.homes, ranks)
+        self._targets = made.owners
         self._connect()
         self._traced_modes = {m: m.training for m in self.modules() if m is not self}
 
@@ -138,14 +135,15 @@ class Network(nn.Module):
     def _take(
         self,
         model: nn.Module,
-        partitions: Mapping[str, Partition | None],
+        homes: Mapping[str, Held],
         ranks: Ranks,
     ) -> None:
         """Copy the modules of a model, with partitioned parameters and buffers."""
         memo: dict[int, Any] = {}
         for key, values in (*model.named_parameters(), *model.named_buffers()):
-            everywhere = Partition(replicated(values.shape, ranks))
-            place = partitions.get(key, everywhere)
+            place: Partition | None = Partition(replicated(values.shape, ranks))
+            if key in homes:
+                place = homes[key].partition
             trained = isinstance(values, nn.Parameter)
             if place is None or not (trained or values.is_floating_point()):
                 memo[id(values)] = values.detach().clone()
@@ -166,11 +164,13 @@ class Network(nn.Module):
         modules = dict(self.named_modules(remove_duplicate=False))
         self._places = {
             key: (modules[key.rpartition(".")[0]], key.rpartition(".")[2])
-            for held in self.program.held.values()
-            for key, _ in held
+            for key in self.program.homes
         }
-        pairs = self._targets.items()
-        self._owners = [(self.program.steps[s], modules[name]) for s, name in pairs]
+        modules[""] = self
+        self._owners = [
+            (self.program.steps[name], modules[own], modules[maker])
+            for name, (own, maker) in self._targets.items()
+        ]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Network:
         """A copy of parameters and buffers that computes with the same steps."""
@@ -254,7 +254,7 @@ class Network(nn.Module):
 
     def _local(self, key: str, values: torch.Tensor) -> torch.Tensor:
         """The local part of a parameter or buffer, as the steps use it."""
-        place = self.program.partitions[key]
+        place = self.program.homes[key].partition
         if place is None:
             return values
         if not isinstance(values, PartitionedTensor) or values._partition != place:
@@ -280,11 +280,8 @@ class Network(nn.Module):
 
     def _set_modes(self) -> None:
         """Let the steps train or evaluate as the modules do."""
-        for step, module in self._owners:
-            _set_mode(step, module)
-        for name, mode in self._free_modes.items():
-            if self.program.steps[name].training != mode:
-                self.program.steps[name].train(mode)
+        for owner in self._owners:
+            set_mode(*owner)
 
     def train(self, mode: bool = True) -> Network:
         """Put all modules into training or evaluation.
@@ -294,7 +291,6 @@ class Network(nn.Module):
         if mode in self.program.modes:
             raise ValueError(self.program.modes[mode])
         super().train(mode)
-        self._free_modes = dict.fromkeys(self._free_modes, mode)
         return self
 
     def no_sync(self) -> AbstractContextManager[None]:
@@ -398,15 +394,6 @@ def _held_value(key: str, module: nn.Module, name: str) -> torch.Tensor:
             f" ({error}); register it on the model before parallelize"
         ) from error
     return values
-
-
-def _set_mode(step: Step, module: nn.Module) -> None:
-    if isinstance(step, GatheredStep) and step.plain is not None:
-        pairs = zip(step.plain.modules(), module.modules(), strict=True)
-        for plain, own in pairs:
-            plain.training = own.training
-    elif step.training != module.training:
-        step.train(module.training)
 
 
 def _refuse_hooks(network: nn.Module, module: nn.Module) -> NoReturn:

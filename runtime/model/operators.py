@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,7 +23,8 @@ from synth.runtime.layers.pooling import (
     MAX_POOLS,
 )
 from synth.runtime.layers.resize import LINEAR, NEAREST
-from synth.runtime.model.calls import MODULES, WITH_PARAMETERS, Call
+from synth.runtime.model.calls import Call
+from synth.runtime.model.expressions import is_expression
 from synth.runtime.model.moved_rows import MovedRows, moved_rows
 
 Kind = Literal[
@@ -103,47 +103,23 @@ GATHERED = Operator("gathered")
 
 
 class Operators:
-    """The operators of one graph.
-
-    Raises `ValueError` where a parameter is used by two different calls.
-    """
+    """The operators of one graph."""
 
     def __init__(
         self,
-        graph: fx.Graph,
         modules: Mapping[str, nn.Module],
         tensors: Mapping[str, torch.Tensor],
     ) -> None:
         self.modules, self.tensors = modules, tensors
-        calls = Counter(str(n.target) for n in graph.nodes if n.op == "call_module")
-        # with a state, and called more than once: all calls share one replica
-        self.shared = {
-            name for name, n in calls.items() if n > 1 and modules[name].state_dict()
-        }
-        users: dict[str, str] = {}  # parameter -> module or node
-        for node in graph.nodes:
-            for key, user in self._uses(node):
-                if users.setdefault(key, user) != user:
-                    raise ValueError(
-                        f"{key} is used by two calls, {users[key]} and {user};"
-                        " give each its own"
-                    )
-
-    def _uses(self, node: fx.Node) -> list[tuple[str, str]]:
-        """The parameters and buffers of a call, each with the only user it may have."""
-        if not node.op.startswith("call"):
-            return []
-        used = [n for n in node.all_input_nodes if n.op == "get_attr"]
-        pairs = [(str(n.target), node.name) for n in used]
-        if node.op == "call_module":
-            name = str(node.target)
-            state = self.modules[name].state_dict()
-            pairs += [(f"{name}.{key}" if name else key, name) for key in state]
-        return pairs
+        self.calls: dict[fx.Node, tuple[Any, Call]] = {}
 
     def call(self, node: fx.Node) -> Call:
         """The call of a node."""
-        return Call.of(node, self.modules, self.tensors)
+        given = node.args, node.kwargs
+        if node not in self.calls or self.calls[node][0] != given:
+            made = Call.of(node, self.modules, self.tensors)
+            self.calls[node] = given, made
+        return self.calls[node][1]
 
     @staticmethod
     def moved_rows(call: Call) -> MovedRows | None:
@@ -151,7 +127,7 @@ class Operators:
         return moved_rows(call)
 
     def operator(self, call: Call) -> Operator:
-        """What a call does.
+        """What a call does. An expression is none of these: see `is_expression`.
 
         The metadata "zeros" of a node are those that a convolution has around its
         input, in place of its own padding.
@@ -164,22 +140,20 @@ class Operators:
         return Operator("layer", module)
 
     def _operator(self, call: Call) -> Operator:
+        if is_expression(call.node) or "arguments" in call.node.meta:
+            return GATHERED  # "arguments": others in evaluation
         if moved_rows(call) is not None:
             return Operator("reindex", call.module)
         if call.module is None:
             return _of_function(call)
-        if str(call.node.target) in self.shared:
-            return GATHERED
         if len(call.inputs) != 1 or call.parameters:
             return GATHERED
         return _of_module(call, call.module)
 
 
 def _of_function(call: Call) -> Operator:
-    if call.word in MODULES:
-        plain = not call.parameters or call.word in WITH_PARAMETERS
-        module = call.as_module() if plain and len(call.inputs) == 1 else None
-        return GATHERED if module is None else _of_module(call, module)
+    if call.layer is not None:
+        return _of_module(call, call.layer.module)
     kind = FUNCTIONS.get(call.word, "gathered")
     if kind in ("elementwise", "same"):
         fits = _broadcasts(call)

@@ -8,18 +8,29 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 from synth.runtime.model.autocast_regions import AutocastRegions
 from synth.runtime.model.checkpoint_regions import CheckpointRegions
+from synth.runtime.model.expressions import (
+    LIKE_SECOND,
+    OF_SHAPE,
+    constant,
+    is_computed,
+    keep_used,
+    of_shape,
+)
 from synth.runtime.model.inputs import Arguments
 from synth.runtime.model.outputs import Structure
-from synth.runtime.model.unsupported import record_autograd_functions
+from synth.runtime.model.unsupported import in_user_code, record_autograd_functions
 
 # methods without a result that change what a tensor is or does
 SETTERS = ("set", "register_hook", "register_post_accumulate_grad_hook", "backward")
 # functions that return their operand where it has the dtype that is asked for
 CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16")
+# layers of torch.nn that give several tensors, or are called with other settings
+FOLLOWED = (nn.MultiheadAttention, nn.RNNBase, nn.LSTMCell)
 
 
 class Recorder(TorchFunctionMode):
@@ -30,15 +41,19 @@ class Recorder(TorchFunctionMode):
 
     def __init__(self, model: nn.Module, device: str = "cpu") -> None:
         super().__init__()
-        self.graph = fx.Graph()
+        self.graph, self.device = fx.Graph(), device
         # id of a tensor -> the node that made it, and its version at that time
         self.nodes: dict[int, tuple[fx.Node, int]] = {}
         self.alive: list[torch.Tensor] = []  # keeps every id unique
-        self.depth = 0  # layers of torch.nn that are running
+        self.path: list[str] = []  # names of the modules that run
+        self.depth = 0  # those of them that are recorded as one call, or are part of it
         self.arguments: Any = ()  # of the outermost of them
         self.stored = dict(_stored(model))  # id of a parameter or buffer -> name
+        self.trained = {  # storage of a parameter -> name
+            values.untyped_storage()._cdata: name
+            for name, values in model.named_parameters()
+        }
         self.regions, self.autocast = CheckpointRegions(), AutocastRegions(device)
-        self.derived: dict[int, str] = {}  # id -> the parameter it is computed from
 
     def graph_of(
         self, model: nn.Module, arguments: Arguments, dtype: torch.dtype
@@ -53,10 +68,11 @@ class Recorder(TorchFunctionMode):
             self._remember(values, self.graph.placeholder(word))
         args, kwargs = arguments.filled(tensors)
         for name, module in model.named_modules():
-            if module.__module__.startswith("torch.nn") and _is_layer(module):
-                module.register_forward_pre_hook(self._enter, with_kwargs=True)
-                module.register_forward_hook(partial(self._leave, name))
+            enter = partial(self._enter, name)
+            module.register_forward_pre_hook(enter, with_kwargs=True)
+            module.register_forward_hook(partial(self._leave, name))
         with (
+            torch.device("meta"),
             self,
             self.regions,
             self.autocast,
@@ -70,6 +86,7 @@ class Recorder(TorchFunctionMode):
                     " ranks would not do; compute it outside of the model"
                 )
         self._give(Structure(result))
+        keep_used(self.graph)
         return self.graph
 
     def _give(self, given: Structure) -> None:
@@ -78,9 +95,10 @@ class Recorder(TorchFunctionMode):
         if not nodes:
             raise ValueError("the model gives no tensor; let its forward return one")
         for name, node in zip(given.names, nodes, strict=True):
-            if node.op == "get_attr":
+            if not is_computed(node):
+                shown = node.target if node.op == "get_attr" else node.name
                 raise ValueError(
-                    f"the model gives {node.target} as {name}, which is no result of"
+                    f"the model gives {shown} as {name}, which is no result of"
                     " its input; read it from the network"
                 )
         node = self.graph.output(tuple(nodes))
@@ -93,29 +111,36 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.depth:
             return func(*args, **kwargs)
+        word = _function_name(func)
+        args = self._shapes_for_values(word, args)
+        nodes = self._with_nodes((args, kwargs))
+        args, kwargs = self._on_meta((args, kwargs))
         used = list(_tensors((args, kwargs)))
-        known = any(self._computed(t) for t in used)
-        nodes = self._with_nodes((args, kwargs)) if known else None
+        computed = any(self._computed(values) for values in used)
         before = [values._version for values in used]
-        result = func(*args, **kwargs)
-        if _function_name(func) in CASTS and self._computed(result):
+        result = self._on_meta(func(*args, **kwargs), results=True)
+        if word in CASTS and isinstance(result, torch.Tensor):
             with torch._C.DisableTorchFunction():  # another dtype under autocast
                 result = result.view_as(result)
         results = list(_tensors(result))
-        for values, version in zip(used, before, strict=True):
-            if values._version != version:
-                self._check_change(values, func, results)
-        if not results and _function_name(func) in SETTERS:
+        pairs = zip(used, before, strict=True)
+        changed = [values for values, version in pairs if values._version != version]
+        for values in changed:
+            self._check_change(values, func, results, computed)
+        if not results and word in SETTERS:
             for values in used:
-                if self._computed(values) or self._source(values):
-                    self._refuse_change(values, func)
-        if nodes is None or not results:
-            self._derive(used, results)
+                self._refuse_change(values, func)
+        stored = results and all(id(values) in self.stored for values in results)
+        if changed and not computed and (stored or not results):
+            self._record_change(func, nodes, changed)
             return result
         for index, values in enumerate(results):
+            same = any(values is each for each in used)
+            if same and not changed:
+                continue  # what is given back is recorded already
             call = func if len(results) == 1 else _picked(func, index)
-            name = _node_name(_function_name(call))
-            node = self._create("call_function", call, nodes, name)
+            node = self._create("call_function", call, nodes, _function_name(call))
+            node.meta["expression"], node.meta["changes"] = not computed, bool(changed)
             self._remember(values, node)
         return result
 
@@ -126,55 +151,109 @@ class Recorder(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             return self.__torch_function__(call, (), args, kwargs)
 
+    # -- what does not depend on the input -------------------------------------------
+
+    def _shapes_for_values(self, word: str, args: Any) -> Any:
+        """Arguments of which only shape and dtype are read: without their values."""
+        if not args or self._computed(args[0]) != (word in OF_SHAPE):
+            return args
+        if word in OF_SHAPE:
+            return (self._of_shape(args[0]), *args[1:])
+        if word in LIKE_SECOND and len(args) > 1 and self._computed(args[1]):
+            return (args[0], self._of_shape(args[1]), *args[2:])
+        return args
+
+    def _of_shape(self, like: torch.Tensor) -> torch.Tensor:
+        """A tensor without values for a function that asks for shape and dtype only."""
+        given = tuple(like.shape), like.dtype, torch.device(self.device)
+        node = self._create("call_function", of_shape, (given, {}), "of_shape")
+        node.meta["expression"] = True
+        with torch._C.DisableTorchFunction():
+            made = of_shape(*given[:2], torch.device("meta"))
+        self._remember(made, node)
+        return made
+
+    def _constant(self, values: torch.Tensor) -> None:
+        """A tensor that the model has, but not as a parameter or buffer."""
+        if values.is_meta:
+            raise ValueError(
+                f"the model makes a tensor of {tuple(values.shape)} in a way that is"
+                f" not seen; register it as a buffer{in_user_code()}"
+            )
+        call = constant(values.detach().clone())
+        node = self._create("call_function", call, ((), {}), "constant")
+        node.meta["expression"] = True
+        self._remember(values, node)
+
+    def _record_change(
+        self, func: Any, nodes: Any, changed: list[torch.Tensor]
+    ) -> None:
+        """A change in place of what does not depend on the input.
+
+        Without a result that others read: calls run in order, so those that read the
+        tensor later see the change.
+        """
+        node = self._create("call_function", func, nodes, _function_name(func))
+        node.meta["expression"] = node.meta["changes"] = True
+        node.meta["value"] = None
+        for values in changed:
+            maker, _ = self.nodes[id(values)]
+            self.nodes[id(values)] = maker, values._version
+
     def _check_change(
-        self, values: torch.Tensor, func: Any, results: list[torch.Tensor]
+        self,
+        values: torch.Tensor,
+        func: Any,
+        results: list[torch.Tensor],
+        computed: bool,
     ) -> None:
         """Refuse a change in place that the graph does not show."""
         returned = any(values is each for each in results)
-        recorded = id(values) in self.nodes
-        if self._source(values) is not None:
-            # a call with another result, such as batch_norm, runs with the buffer
-            shown = recorded and bool(results) and not returned
-        else:
-            # a tensor of no recorded call may change; `x.data` shares words unseen
-            data = (
-                recorded and _function_name(self.nodes[id(values)][0].target) == "get"
-            )
-            shown = not recorded or (returned and not data)
-        if not shown:
+        if not self._computed(values):
+            # parameters change by training only; buffers and other tensors by what
+            # does not depend on the input, or as statistics of a layer
+            kept = values.untyped_storage()._cdata in self.trained
+            stored = id(values) in self.stored
+            statistics = stored and bool(results) and not returned
+            if kept or (computed and not statistics):
+                self._refuse_change(values, func)
+            return
+        maker = self.nodes[id(values)][0]  # `x.data` shares words unseen
+        if not returned or _function_name(maker.target) == "get":
             self._refuse_change(values, func)
 
     def _refuse_change(self, values: torch.Tensor, func: Any) -> None:
-        what = self._source(values) or f"a tensor of {tuple(values.shape)}"
+        storage = values.untyped_storage()._cdata
+        what = self.stored.get(id(values)) or self.trained.get(storage)
+        what = what or f"a tensor of {tuple(values.shape)}"
         raise ValueError(
             f"forward changes {what} in place by {_function_name(func)}, which the"
             " ranks would not do; compute a new tensor, as by torch.where or torch.cat"
+            f"{in_user_code()}"
         )
 
-    def _derive(self, used: list[torch.Tensor], results: list[torch.Tensor]) -> None:
-        """Remember which results are computed from parameters and buffers alone."""
-        source = next(filter(None, map(self._source, used)), None)
-        for result in results:
-            if source and id(result) not in self.stored:
-                self.derived[id(result)] = source
-                self.alive.append(result)
-
-    def _computed(self, values: torch.Tensor) -> bool:
+    def _computed(self, values: Any) -> bool:
         """Whether a tensor is the input or computed from it."""
         node, _ = self.nodes.get(id(values), (None, 0))
-        return node is not None and node.op != "get_attr"
+        return node is not None and is_computed(node)
 
-    def _source(self, values: torch.Tensor) -> str | None:
-        """The parameter or buffer that a tensor is, or is computed from."""
-        return self.stored.get(id(values)) or self.derived.get(id(values))
+    # -- modules ---------------------------------------------------------------------
 
-    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if not self.depth:
+    def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.path.append(name)
+        if self.depth:
+            self.depth += 1
+        elif _is_one_call(module, args, kwargs) and any(
+            self._computed(each) for each in _tensors((args, kwargs))
+        ):
             with torch._C.DisableTorchFunction():
                 self.arguments = self._with_nodes((args, kwargs))
-        self.depth += 1
+            self.depth = 1
 
     def _leave(self, name: str, module: nn.Module, args: Any, result: Any) -> None:
+        self.path.pop()
+        if not self.depth:
+            return
         self.depth -= 1
         if self.depth:
             return
@@ -183,64 +262,72 @@ class Recorder(TorchFunctionMode):
                 f"{name or 'the model'}, a {type(module).__name__}, gives no single"
                 " tensor; give what it gives to a module that returns the one wanted"
             )
-        node = self._create("call_module", name, self.arguments, _node_name(name))
+        node = self._create("call_module", name, self.arguments, name)
         with torch._C.DisableTorchFunction():
             self._remember(result, node)
 
+    # -- nodes -----------------------------------------------------------------------
+
     def _create(self, kind: str, target: Any, given: Any, name: str) -> fx.Node:
         args, kwargs = given
+        name = _node_name(name)
         node = self.graph.create_node(kind, target, args, kwargs, name=name)
         node.meta["grad"] = torch.is_grad_enabled()
         node.meta["region"] = self.regions.current
         node.meta["autocast"] = self.autocast.current
+        node.meta["module"] = self.path[-1] if self.path else ""
+        node.meta["place"] = in_user_code()
         return node
 
     def _remember(self, value: torch.Tensor, node: fx.Node) -> None:
         """Note that a node made a tensor."""
-        node.meta["value"] = torch.empty(
-            value.shape, dtype=value.dtype, device=value.device
-        )
+        node.meta["value"] = torch.empty(value.shape, dtype=value.dtype, device="meta")
         self.alive.append(value)
         self.nodes[id(value)] = node, value._version
 
     def _node(self, value: torch.Tensor) -> fx.Node:
         """The node that made a tensor; a new one for a parameter or buffer."""
-        if id(value) not in self.nodes:
-            self._remember(value, self.graph.create_node("get_attr", self._name(value)))
+        if id(value) not in self.nodes and id(value) in self.stored:
+            node = self.graph.create_node("get_attr", self.stored[id(value)])
+            self._remember(value, node)
+        elif id(value) not in self.nodes:
+            self._constant(value)
         node, version = self.nodes[id(value)]
-        if value._version != version:
+        if value._version != version and is_computed(node):
             raise ValueError(
                 f"a tensor of {tuple(value.shape)} from {node.name} is used after"
                 " another call changed it in place; compute a new tensor there"
+                f"{in_user_code()}"
             )
         return node
 
-    def _name(self, value: torch.Tensor) -> str:
-        """The name of a parameter or buffer."""
-        name, source = self.stored.get(id(value)), self._source(value)
-        if name is None and source is not None:
-            raise ValueError(
-                f"the model computes a tensor of {tuple(value.shape)} from {source};"
-                " a function of a parameter is not supported outside of the layers of"
-                " torch.nn, so give the model the result as a parameter"
-            )
-        if name is None:
-            raise ValueError(
-                f"the model makes a tensor of {tuple(value.shape)} by itself;"
-                " register it as a buffer"
-            )
-        return name
-
     def _with_nodes(self, given: Any) -> Any:
-        """Arguments with nodes in the place of tensors."""
+        """Arguments with nodes in the place of tensors, and the ranks' device."""
         if isinstance(given, torch.Tensor):
-            return self._node(given)
-        if isinstance(given, tuple | list):
-            kind = list if isinstance(given, list) else tuple
-            return kind(self._with_nodes(each) for each in given)
-        if isinstance(given, dict):
-            return {key: self._with_nodes(each) for key, each in given.items()}
-        return given
+            with torch._C.DisableTorchFunction():
+                return self._node(given)
+        if isinstance(given, torch.device) and given.type == "meta":
+            return torch.device(self.device)
+        if isinstance(given, str) and given == "meta":
+            return self.device
+        return _mapped(self._with_nodes, given)
+
+    def _on_meta(self, given: Any, results: bool = False) -> Any:
+        """Arguments, or results, without values."""
+        if results and all(each.is_meta for each in _tensors(given)):
+            return given
+        if isinstance(given, torch.Tensor):
+            if given.is_meta:
+                return given
+            with torch._C.DisableTorchFunction():
+                empty = given.to("meta")
+            if not results:
+                self.nodes[id(empty)] = self.nodes[id(given)][0], empty._version
+                self.alive.append(empty)
+            return empty
+        if isinstance(given, torch.device):
+            return torch.device("meta")
+        return _mapped(lambda each: self._on_meta(each, results), given)
 
 
 def _stored(model: nn.Module) -> Iterator[tuple[int, str]]:
@@ -260,9 +347,33 @@ def _node_name(name: str) -> str:
     return f"{name}_call" if hasattr(nn.ModuleDict, name) else name
 
 
-def _is_layer(module: nn.Module) -> bool:
-    """Whether a module of torch computes something itself."""
-    return not isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict)
+def _is_one_call(module: nn.Module, args: Any, kwargs: Any) -> bool:
+    """Whether a module is a layer of torch.nn, which is recorded as one call."""
+    own = type(module).__module__.startswith("torch.nn.modules")
+    if not own or parametrize.is_parametrized(module):
+        return False
+    if (
+        isinstance(module, nn.modules.conv._ConvTransposeNd)
+        and len(args) + len(kwargs) > 1
+    ):
+        return False  # output_size is another padding of the function
+    holders = nn.Sequential, nn.ModuleList, nn.ModuleDict
+    return not isinstance(module, (*holders, *FOLLOWED))
+
+
+def _mapped(change: Callable[[Any], Any], given: Any) -> Any:
+    """A structure of tuples, lists, dicts and slices with changed entries."""
+    if isinstance(given, torch.Size):
+        return given
+    if isinstance(given, tuple) and hasattr(given, "_fields"):
+        return type(given)(*map(change, given))
+    if isinstance(given, tuple | list):
+        return (list if isinstance(given, list) else tuple)(map(change, given))
+    if isinstance(given, dict):
+        return {key: change(each) for key, each in given.items()}
+    if isinstance(given, slice):
+        return slice(*map(change, (given.start, given.stop, given.step)))
+    return given
 
 
 def _tensors(given: Any) -> Iterator[torch.Tensor]:

@@ -29,13 +29,15 @@ class Replication:
     """Agreement of the replicas, and their running statistics.
 
     process_groups: those of the network. held: call -> (key in the model's state, where
-    a step uses it). tensors: key -> a parameter or buffer of the model.
+    a step uses it). homes: key of the state -> where it is held. tensors: key -> a
+    parameter or buffer of the model.
     """
 
     def __init__(
         self,
         process_groups: ProcessGroups,
         held: Mapping[str, list[tuple[str, Held]]],
+        homes: Mapping[str, Held],
         tensors: Mapping[str, torch.Tensor],
     ) -> None:
         self.ranks = ranks = process_groups.ranks
@@ -43,7 +45,7 @@ class Replication:
         self.group = process_groups.of(mine, purpose="buffers", all_replicas=True)
         assert ranks.replicas is not None
         self.first = ranks.replicas.rows[0][ranks.me]
-        pairs = [pair for each in held.values() for pair in each]
+        pairs = [pair for each in held.values() for pair in each if pair[0] in homes]
         self.parameters = list(
             dict.fromkeys(k for k, _ in pairs if isinstance(tensors[k], nn.Parameter))
         )

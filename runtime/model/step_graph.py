@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,16 +17,20 @@ from synth.runtime.comm.gradient_buckets import (
     Sums,
 )
 from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.redistribute import Count
 from synth.runtime.grid.boxes import volume
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.context import Context
+from synth.runtime.layers.expression import part_of
 from synth.runtime.layers.finite_check import check_gradient, require_finite
 from synth.runtime.layers.held import Held
+from synth.runtime.layers.homes import fetched, is_at_home, write_back
 from synth.runtime.layers.planned_layer import PlannedLayer
 from synth.runtime.layers.step import Step
 from synth.runtime.model.execute import Calls, Schedule, execute
 from synth.runtime.model.inputs import Arguments
 from synth.runtime.model.outputs import Structure
+from synth.runtime.model.parameters import Uses, used_at_home
 from synth.runtime.model.replication import Replication, whole_gradient
 from synth.runtime.tensor.partition import Partition
 
@@ -39,8 +43,10 @@ class StepGraph:
     steps: call -> its step. calls: in order, each with those that it reads.
     schedules: training or not -> what is computed when; None: without gradients.
     layouts: call -> the layout of its result. detached: calls without gradients.
-    held: call -> (key in the model's state, where the step uses it).
-    partitions: key -> who holds which words; None for what is whole everywhere.
+    held: call -> (key, where the step uses it); the key is that of the model's state,
+        or the name of an expression with parentheses.
+    homes: key of the state -> where it is held. expressions: calls that do not depend
+        on the input; every rank has their whole results.
     names: call -> the module of the model. modes: mode -> why it cannot be entered.
     brings: call -> planned layers of which Ker is prefetched before it computes.
     buckets: sums of the gradients of replicated parameters, averages over replicas.
@@ -56,7 +62,8 @@ class StepGraph:
     layouts: dict[str, Layout]
     detached: set[str]
     held: dict[str, list[tuple[str, Held]]]
-    partitions: dict[str, Partition | None]
+    homes: dict[str, Held]
+    expressions: set[str]
     names: dict[str, str]
     modes: dict[bool, str]
     brings: dict[str, list[str]]
@@ -81,6 +88,11 @@ class StepGraph:
         return next(iter(self.inputs.values()))
 
     @cached_property
+    def sources(self) -> dict[str, tuple[str, ...]]:
+        """Call -> those that it reads."""
+        return dict(self.calls)
+
+    @cached_property
     def input_partitions(self) -> dict[str, Partition]:
         """By name, which words of an input each rank reads."""
         pairs = self.inputs.items()
@@ -95,7 +107,7 @@ class StepGraph:
     @property
     def owners(self) -> dict[str, str]:
         """Module of the model -> its first call."""
-        return {module: call for call, module in self.names.items()}
+        return {module: call for call, module in reversed(self.names.items())}
 
     def backward_text(self, number: int) -> str:
         """What the backward pass of a forward pass is called in messages."""
@@ -139,22 +151,59 @@ class StepGraph:
     ) -> torch.Tensor:
         """Call a step with its parameters bound."""
         step: Any = self.steps[name]
-        held = self.held[name]
         planned = isinstance(step, PlannedLayer)
-        for key, place in held:
-            local = tensors[key]
+        values = dict(zip(self.sources[name], given, strict=True))
+        bound = []
+        for key, place in self.held[name]:
+            local = self._used(name, key, place, tensors, values)
             if self.check_finite and not planned and local.requires_grad:
                 what = f"{self.names.get(name, name)}: d{place.name}"
                 check_gradient(what, local, _nowhere, self.ranks)
-            place.bind(local)
-        if planned:
-            step.module.check_parameters()
+            bound.append((key, place, local))
+        shards = [each for key, each in values.items() if key not in self.expressions]
         try:
-            made: torch.Tensor = step(*given)
+            for _, place, local in bound:
+                place.bind(local)
+            if planned:
+                step.module.check_parameters()
+            made: torch.Tensor = step(*shards)
         finally:
-            for _, place in held:
+            for _, place, _ in bound:
                 place.bind(None)
+        self._write_back(name, bound, tensors)
         return made
+
+    def _used(
+        self,
+        name: str,
+        key: str,
+        place: Held,
+        tensors: LocalTensors,
+        values: LocalTensors,
+    ) -> torch.Tensor:
+        """What a step uses of a parameter, buffer or expression."""
+        if key not in self.homes:
+            return part_of(values[key.removesuffix("()")], place)
+        home, local = self.homes[key], tensors[key]
+        if is_at_home(place, home):
+            return local
+        return fetched(local, home, place, self._counter(name))
+
+    def _write_back(
+        self, name: str, bound: list[tuple[str, Held, torch.Tensor]], tensors: Any
+    ) -> None:
+        """Copy buffers that a step may have changed to where they are held."""
+        for key, place, local in bound:
+            if key not in self.homes or place.name not in place.module._buffers:
+                continue
+            home = self.homes[key]
+            if not is_at_home(place, home) and self.steps[name].training:
+                with torch.no_grad():
+                    count = self._counter(name)
+                    write_back(local, tensors[key], home, place, count)
+
+    def _counter(self, name: str) -> Count:
+        return self.context.counter("move", 0, f"weights of {name}")
 
     def _prefetch(
         self,
@@ -176,7 +225,7 @@ class StepGraph:
 
     def _looked(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """What a step made, looked at with its gradient to come where that is asked."""
-        if self.check_finite:
+        if self.check_finite and name not in self.expressions:
             shown = self.names.get(name, name)
             require_finite(f"{shown}: Out", values, _nowhere, self.ranks)
             check_gradient(f"{shown}: dOut", values, _nowhere, self.ranks)
@@ -184,10 +233,21 @@ class StepGraph:
 
 
 def prefetched_before(
-    steps: dict[str, Step], order: Sequence[str], ahead: int
+    steps: dict[str, Step],
+    order: Sequence[str],
+    ahead: int,
+    held: Uses,
+    homes: Mapping[str, Held],
 ) -> dict[str, list[str]]:
-    """Call -> the planned layers of which Ker is prefetched before it computes."""
-    planned = [name for name in order if isinstance(steps[name], PlannedLayer)]
+    """Call -> the planned layers of which Ker is prefetched before it computes.
+
+    Not those whose Ker is an expression or is held elsewhere.
+    """
+    planned = [
+        name
+        for name in order
+        if isinstance(steps[name], PlannedLayer) and used_at_home(name, held, homes)
+    ]
     brings = dict[str, list[str]]()
     for place, name in enumerate(planned if ahead else []):
         before = planned[max(0, place - ahead)]
@@ -196,7 +256,8 @@ def prefetched_before(
 
 
 def shared_parameters(
-    held: dict[str, list[tuple[str, Held]]],
+    held: Uses,
+    homes: Mapping[str, Held],
     order: Sequence[str],
     tensors: dict[str, torch.Tensor],
     ranks: Ranks,
@@ -207,9 +268,9 @@ def shared_parameters(
     """
     found: dict[str, Shared] = {}
     for name in order:
-        for key, place in held[name]:
-            where, values = place.partition, tensors[key]
-            trained = isinstance(values, nn.Parameter)
+        for key in (key for key, _ in held[name] if key in homes):
+            place, values = homes[key], tensors[key]
+            where, trained = place.partition, isinstance(values, nn.Parameter)
             if key in found or not trained or where is None or not where.local_words:
                 continue
             if place.copies:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,7 +38,7 @@ def check_supported(model: nn.Module) -> None:
     for name, values in model.named_parameters():
         for place, kind in OF_PARAMETERS.items():
             _refuse_hook(f"the parameter {name}", values, place, kind)
-    _refuse_tied(model)
+    _refuse_shared_memory(model)
 
 
 def _refuse_hook(what: str, holder: Any, place: str, kind: str) -> None:
@@ -47,18 +49,35 @@ def _refuse_hook(what: str, holder: Any, place: str, kind: str) -> None:
         )
 
 
-def _refuse_tied(model: nn.Module) -> None:
-    """Two names of one tensor would be trained, and saved, as two tensors."""
-    names: dict[Any, str] = {}
+def _refuse_shared_memory(model: nn.Module) -> None:
+    """Two tensors with the same memory would be trained, and saved, as two tensors.
+
+    One tensor under two names is one tensor on the ranks, too.
+    """
+    names: dict[Any, tuple[str, int]] = {}
     for each in (model.named_parameters, model.named_buffers):
         for name, values in each(remove_duplicate=False):
             key = values.device, values.data_ptr() or id(values)
-            first = names.setdefault(key, name)
-            if first != name:
+            first, one = names.setdefault(key, (name, id(values)))
+            if one != id(values):
                 raise ValueError(
-                    f"{first} and {name} are one tensor, which the ranks would train"
-                    " as two; give each module its own"
+                    f"{first} and {name} share their memory, but are two tensors, which"
+                    " the ranks would train apart; give both modules one parameter"
                 )
+
+
+def in_user_code() -> str:
+    """The line of the model that makes a call, as " (model.py:12)"; "" for none."""
+    frame: Any = sys._getframe(1)
+    torch_code, own = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.endswith("runtime/model/trace.py"):  # which runs the model
+            return ""
+        if not file.startswith((torch_code, own, "<")):
+            return f" ({Path(file).name}:{frame.f_lineno})"
+        frame = frame.f_back
+    return ""
 
 
 @contextmanager

@@ -34,6 +34,7 @@ class Node:
     """One layer. `shape` is that of its output, (N, C, *spatial); `layer` its loop nest, if it has one.
 
     trained: trained words of a node without a loop nest: scale and shift of a normalization, slopes.
+    tied: whether its weights are those of a node before it.
     saves: what the backward pass of an operation on single words needs: "in", "out" or "none".
     region: the checkpoints of the model that it is in during training, the outermost first.
     maps, dims: of a reindexing; see `Reindexing`.
@@ -47,6 +48,7 @@ class Node:
     layer: Layer | None = None
     bias: bool = False
     trained: int = 0
+    tied: bool = field(default=False, compare=False)
     saves: str = field(default="out", compare=False)
     region: tuple[int, ...] = field(default=(), compare=False)
     maps: tuple[RowMap, ...] = ()
@@ -62,7 +64,7 @@ class Node:
         """Trained words: weights, biases, scale and shift of a normalization."""
         if self.layer is None:
             return self.trained
-        if not self.weighted:
+        if not self.weighted or self.tied:
             return 0
         return kernel_words(self.layer) + (self.layer.out_channels if self.bias else 0)
 

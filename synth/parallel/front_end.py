@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 class TracedModel:
     """A model as the ranks run it (`graph`) and as the planner sees it (`network`).
 
-    layers: module with weights -> its layer in the network. notes: layer -> what its kind does not say.
+    layers: node of the graph -> its layer in the network, and the module that has its weights.
+    notes: layer -> what its kind does not say.
     """
 
     graph: fx.Graph
     network: Network
     dtype: torch.dtype
-    layers: dict[str, str]
+    layers: dict[str, tuple[str, str]]
     notes: dict[str, str]
 
     def file_text(self, title: str = "") -> str:
@@ -45,18 +46,20 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "") -> TracedModel:
     Raises `ValueError`, in one sentence, for a model that the ranks cannot run.
     """
     from synth.runtime.model.operators import Operators
+    from synth.runtime.model.parameters import first_names
     from synth.runtime.model.trace import traced
 
     dtype = model_dtype(model)
     graph = traced(model, inputs, dtype)
     parameters = dict(model.named_parameters())
-    operators = Operators(graph, dict(model.named_modules()), {**parameters, **dict(model.named_buffers())})
+    operators = Operators(dict(model.named_modules()), {**parameters, **dict(model.named_buffers())})
     move_padding(graph, operators)
     bypass_flatten(graph, operators)
-    reader = NetworkReader(operators, str(dtype).removeprefix("torch."), frozenset(parameters))
+    word = str(dtype).removeprefix("torch.")
+    reader = NetworkReader(operators, word, frozenset(parameters), first_names(model))
     network = reader.network(graph, name or type(model).__name__)
-    calls = [node for node in graph.nodes if node.op == "call_module" and "layer" in node.meta]
-    layers = {str(node.target): str(node.meta["layer"]) for node in calls}
+    calls = [operators.call(node) for node in graph.nodes if "layer" in node.meta]
+    layers = {call.node.name: (str(call.node.meta["layer"]), call.owner) for call in calls}
     split_joins(graph, operators)
     return TracedModel(graph, network, dtype, layers, reader.notes)
 

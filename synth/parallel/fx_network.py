@@ -51,6 +51,7 @@ class NetworkReader:
     operators: Operators
     dtype: str
     parameters: frozenset[str]
+    first_names: dict[str, str]  # name of a parameter -> its first one, where it has several
     nodes: dict[str, Node] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # layer -> what its kind leaves out
     values: dict[fx.Node, Value] = field(default_factory=dict)
@@ -65,7 +66,7 @@ class NetworkReader:
         for node in graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = self._input(node, node is first)
-            elif node.op.startswith("call"):
+            elif node.op.startswith("call") and not node.meta.get("expression"):
                 before = set(self.nodes)
                 call = self.operators.call(node)
                 self.values[node] = self._read(call)
@@ -97,7 +98,7 @@ class NetworkReader:
             case "permute":
                 value = Value(first.name, tuple(first.order[dim] for dim in call.order()))
             case "layer":
-                value = self._layer(call)
+                value = self._layer(call, operator.module)
             case "elementwise":
                 value = self._elementwise(call)
             case "cat":
@@ -124,9 +125,8 @@ class NetworkReader:
                 value = None
         return value or self._gathered(call)
 
-    def _layer(self, call: Call) -> Value | None:
+    def _layer(self, call: Call, module: Any) -> Value | None:
         """A convolution or linear layer."""
-        module: Any = self.operators.operator(call).module
         before, after = call.shapes[0], call.out
         name = self._name(call)
         layer = layer_of(name, module, before)
@@ -145,7 +145,10 @@ class NetworkReader:
                 source = self._detached(source, before, name)
             else:
                 in_shape = flat or in_shape
-        node = Node(name, kind, (source,), _permuted(after, order), in_shape, layer, bias)
+        tied = not self._trained(call) and any(p.requires_grad for p in module.parameters())
+        node = Node(name, kind, (source,), _permuted(after, order), in_shape, layer, bias, tied=tied)
+        if tied:
+            self.notes[name] = f"with the weights of {call.owner}"
         return self._planned(call, node, order)
 
     def _weightless(self, call: Call, kind: str, layer: Layer | None) -> Value | None:
@@ -254,8 +257,7 @@ class NetworkReader:
         before = self._shape_of(sources[0])
         self.nodes[name] = Node(name, "gathered", sources, out, before, trained=self._trained(call))
         what = type(call.module).__name__ if call.module is not None else call.word
-        shared = call.module is not None and str(call.node.target) in self.operators.shared
-        self.notes[name] = f"{what} of {call.node.target}, which is called again" if shared else what
+        self.notes[name] = what
         return Value(name, _straight(out))
 
     # -- nodes ----------------------------------------------------------------------------------------
@@ -294,26 +296,33 @@ class NetworkReader:
 
     def _trained(self, call: Call) -> int:
         """Trained words of a call that no call before it has."""
-        used = {name: values for name, values in call.parameters.values() if name in self.parameters}
+        from synth.runtime.model.expressions import leaves
+
+        used = {name for each in call.parameters for name in leaves(each)}
         if call.module is not None:
             target = str(call.node.target)
-            used |= {f"{target}.{name}": values for name, values in call.module.named_parameters()}
-        fresh = [values.numel() for name, values in used.items() if name not in self.counted]
-        self.counted |= set(used)
-        return sum(fresh)
+            names = (f"{target}.{name}" if target else name for name, _ in call.module.named_parameters())
+            used |= {self.first_names[name] for name in names}
+        fresh = (used & self.parameters) - self.counted
+        self.counted |= used
+        return sum(self.operators.tensors[name].numel() for name in fresh)
 
     # -- names ----------------------------------------------------------------------------------------
 
     def _name(self, call: Call) -> str:
         """The name of the module, of a loose parameter, or of the call in the graph; each once."""
+        from synth.runtime.model.expressions import leaves
+
         node = call.node
         known: str | None = node.meta.get("name")
         if known is None:
             name = node.name
             if call.module is not None:
                 name = str(node.target) or node.name
+            elif call.layer is not None and call.layer.operands:
+                name = call.owner or node.name
             elif len(call.inputs) == 1:
-                names = [name for name, _ in call.parameters.values()]
+                names = sorted({name for each in call.parameters for name in leaves(each)})
                 owners = {name.rpartition(".")[0] for name in names}
                 name = names[0] if len(names) == 1 else owners.pop() if len(owners) == 1 else name
                 name = name or node.name

@@ -26,7 +26,7 @@ def move_padding(graph: fx.Graph, operators: Operators) -> None:
     Writes the zeros of such a layer into the metadata "zeros" of its node.
     """
     for node in list(graph.nodes):
-        if not node.op.startswith("call"):
+        if not node.op.startswith("call") or "only" in node.meta:
             continue
         operator = operators.operator(operators.call(node))
         module: Any = operator.module

@@ -23,8 +23,13 @@ def bypass_flatten(graph: fx.Graph, operators: Operators) -> None:
     """
     from torch import nn
 
+    from synth.runtime.model.expressions import is_expression
+
     for node in list(graph.nodes):
-        if node.op != "call_module" or not isinstance(operators.modules[str(node.target)], nn.Linear):
+        if not node.op.startswith("call") or is_expression(node):
+            continue
+        operator = operators.operator(operators.call(node))
+        if operator.kind != "layer" or not isinstance(operator.module, nn.Linear):
             continue
         between, flat = _chain(node, operators)
         if flat is None:
@@ -33,7 +38,7 @@ def bypass_flatten(graph: fx.Graph, operators: Operators) -> None:
         shape = tuple(before.meta["value"].shape)
         if not 2 < len(shape) <= 5 or math.prod(shape[2:]) == 1:
             continue
-        if not takes_map(operators.modules[str(node.target)], shape):
+        if not takes_map(operator.module, shape):
             continue
         (between[-1] if between else node).replace_input_with(flat, before)
         for each in between:
@@ -47,7 +52,7 @@ def _chain(node: fx.Node, operators: Operators) -> tuple[list[fx.Node], fx.Node 
     between: list[fx.Node] = []
     while True:
         (node,) = node.all_input_nodes[:1]
-        if not node.op.startswith("call"):
+        if not node.op.startswith("call") or node.meta.get("expression"):
             return between, None
         call = operators.call(node)
         kind = operators.operator(call).kind

@@ -29,7 +29,8 @@ class LayerPlanner:
 
     chosen: module -> what the user wants for it; "" for all others.
     decided: what a plan of the whole network decides about each layer.
-    inner: layers that make the gradient of their input. names: module -> its layer in the network.
+    inner: layers that make the gradient of their input. names: call -> its layer in the network, and the
+    module that has its weights.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class LayerPlanner:
         check_finite: bool,
         decided: LayerPlans | None,
         inner: set[str],
-        names: Mapping[str, str],
+        names: Mapping[str, tuple[str, str]],
     ) -> None:
         self.chosen, self.ranks, self.memory = chosen, ranks, memory
         self.check_finite, self.decided, self.inner, self.names = check_finite, decided, inner, names
@@ -49,18 +50,19 @@ class LayerPlanner:
     def layer(
         self, name: str, module: nn.Module, shape: tuple[int, ...], context: Context
     ) -> DistributedLayer | None:
-        """The distributed layer for a module; None where the planner has no layer for it."""
+        """The distributed layer for a call of a module; None where the planner has no layer for it."""
         from synth.codegen.module import distributed_conv
 
-        layer = layer_of(self.names[name], module, shape) if name in self.names else None
+        shown, owner = self.names.get(name, ("", ""))
+        layer = layer_of(shown, module, shape) if shown else None
         if layer is None:
             return None
-        how = self.chosen.get(name, self.chosen.get(""))
+        how = self.chosen.get(owner, self.chosen.get(""))
         if self.decided is not None:
             plan = self.decided.plan(layer, self.ranks)
         else:
             plan = how if isinstance(how, Plan) else self.plan(layer, how)
-        if isinstance(how, Plan) and name not in self.chosen:
+        if isinstance(how, Plan) and owner not in self.chosen:
             raise UsageError("one plan is of one layer; give plans by the names of layers")
         bias = getattr(module, "bias", None) is not None
         device = next(module.parameters()).device

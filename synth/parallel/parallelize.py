@@ -96,7 +96,7 @@ def parallelize(
     option, or version of synth or torch. The same holds if one rank fails while it reads them.
     Raises `UsageError` for a wrong argument, on a rank that is none of `procs`, for a name that no layer has,
     or a plan of another model. Raises `InfeasibleError` if nothing fits the memory. Raises `ValueError` for a
-    model that the ranks cannot run, for example one with hooks or tied weights. docs/training.md lists these
+    model that the ranks cannot run, for example one with hooks. docs/training.md lists these
     models.
     """
     from synth.runtime.comm.process_groups import with_everyone

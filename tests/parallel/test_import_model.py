@@ -15,6 +15,7 @@ from torch import nn
 from synth.base.errors import UsageError
 from synth.cli.main import main
 from synth.network.file import parse_network
+from synth.parallel.front_end import trace_model
 from synth.parallel.import_model import import_model
 
 
@@ -139,15 +140,16 @@ def test_a_model_of_another_dtype() -> None:
     assert "dtype" not in import_model("test_import_model:factory", (4, 3, 16, 16))
 
 
-def test_a_layer_that_is_called_twice_is_no_planned_layer() -> None:
-    """Its calls share the weights, which two layers of a file would not."""
+def test_a_layer_that_is_called_twice_is_planned_for_each_call() -> None:
+    """Its weights count once in the model; a file has two layers, and says that they share them."""
     text = import_model("test_import_model:twice", (1, 3, 8, 8))
     network = parse_network(text, "net.yaml")
-    assert [(node.kind, node.parameters) for node in network.nodes.values()] == [
-        ("gathered", 84),
-        ("gathered", 0),
+    assert [(node.name, node.kind) for node in network.nodes.values()] == [
+        ("conv", "conv2d"),
+        ("conv_1", "conv2d"),
     ]
-    assert text.count("  # Conv2d of conv, which is called again") == 2
+    assert text.count("  # with the weights of conv") == 1
+    assert trace_model(Twice(), (1, 3, 8, 8)).network.parameters == 84
 
 
 def test_a_failing_export_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:

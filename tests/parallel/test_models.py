@@ -57,7 +57,7 @@ def test_layers_train_with_every_strategy(plan: str, ranks: RankPool) -> None:
 def test_layers_train_and_what_is_gathered_is_named(ranks: RankPool) -> None:
     assert_trains(ranks, "own", None, models=4)
     lines = [line.partition(": gathered, every rank computes it") for line in ranks.said().splitlines()]
-    assert {name for name, found, _ in lines if found} == {"flatten", "best", "conv"}
+    assert {name for name, found, _ in lines if found} == {"flatten", "best"}
 
 
 def test_a_state_moves_to_another_grid(ranks: RankPool) -> None:
@@ -104,7 +104,7 @@ def test_a_mode_in_which_forward_does_otherwise_is_refused(ranks: RankPool) -> N
     trained = "parallelize a model that is in training, and load the state"
     for rank in ranks.call("refused_modes"):
         assert rank == [
-            f"forward does otherwise in evaluation, at output; {evaluated}",
+            f"forward does otherwise in evaluation, at getitem; {evaluated}",
             f"forward does otherwise in training, at sigmoid; {trained}",
             f"dropout drops words in evaluation, too; {evaluated}",
         ]

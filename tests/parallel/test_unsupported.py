@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -40,18 +41,11 @@ def parameter_hooked(register: str) -> nn.Module:
 
 def tied(what: str) -> nn.Module:
     made = model()
-    if what == "module":
-        made.append(made[0])
-    elif what == "parameter":
-        made[3].weight = made[0].weight
-    elif what == "memory":
+    if what == "memory":
         made[3].weight = nn.Parameter(made[0].weight.detach())
-    elif what == "view":
+    else:
         made[3] = nn.ConvTranspose2d(8, 8, 3, padding=1)
         made[3].weight = nn.Parameter(made[0].weight.detach().transpose(0, 1))
-    else:
-        made.append(nn.BatchNorm2d(8))
-        made[4].running_mean = made[1].running_mean
     return made
 
 
@@ -105,13 +99,20 @@ def follows_anew(self: Any, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def standardized(self: Any, x: torch.Tensor) -> torch.Tensor:
-    weight = self.conv.weight
-    return nn.functional.conv2d(x, weight - weight.mean((1, 2, 3), keepdim=True))
+def doubles_a_view(self: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        self.scale.view(-1).mul_(2)
+    return x * self.scale
 
 
-def scaled_twice(self: Any, x: torch.Tensor) -> torch.Tensor:
-    return x * self.scale + self.scale.exp()
+def mixes(self: Any, x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros(x.shape, device=x.device)
+    out[:, :2] = x[:, :2]
+    return out
+
+
+def by_chance(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return x * random.random()
 
 
 def checkpointed(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -146,12 +147,8 @@ CASES: list[tuple[nn.Module, str]] = [
     (parameter_hooked("register_hook"), "the parameter 3.weight has a gradient hook, which"),
     (parameter_hooked("register_post_accumulate_grad_hook"), "3.weight has a hook after its gradient, which"),
     (replaced(), "the module 0 has a forward that is not its class's, which the ranks would not run; make"),
-    (tied("module"), "0.weight and 4.weight are one tensor, which the ranks would train as two; give each"),
-    (tied("parameter"), "0.weight and 3.weight are one tensor"),
-    (tied("memory"), "0.weight and 3.weight are one tensor"),
-    (tied("view"), "0.weight and 3.weight are one tensor"),
-    (tied("buffer"), "1.running_mean and 4.running_mean are one tensor"),
-    (Does(lambda self, x: x * self.scale + self.scale), "scale is used by two calls, mul and add; give each"),
+    (tied("memory"), "0.weight and 3.weight share their memory, but are two tensors, which the ranks would"),
+    (tied("view"), "0.weight and 3.weight share their memory, but are two"),
     (Does(writes), "forward changes a tensor of (4, 8, 8, 8) in place by setitem, which the ranks would not"),
     (Does(writes_a_part), "a tensor of (4, 8, 8, 8) from conv is used after another call changed it in"),
     (Does(reads_a_changed_part), "a tensor of (4, 2, 8, 8) from getitem is used after another call changed"),
@@ -166,9 +163,13 @@ CASES: list[tuple[nn.Module, str]] = [
     (Does(sets_an_entry), "forward changes mean in place by setitem, which"),
     (Does(follows), "forward changes mean in place by lerp, which the ranks would not do; compute a new"),
     (Does(follows_anew), "forward puts another tensor in the place of mean, which the ranks would not do;"),
-    (Does(standardized), "the model computes a tensor of (8, 8, 3, 3) from conv.weight; a function of a"),
-    (Does(scaled_twice), "the model computes a tensor of (8, 1, 1) from scale; a function of a parameter is"),
-    (Does(lambda self, x: x + torch.ones(8)), "makes a tensor of (8,) by itself; register it as a buffer"),
+    (Does(doubles_a_view), "forward changes scale in place by mul, which the ranks would not do; compute"),
+    (Does(mixes), "forward changes a tensor of (4, 8, 8, 8) in place by setitem, which the ranks would not"),
+    (
+        Does(lambda self, x: self.scale.exp()),
+        "the model gives exp as output, which is no result of its input;",
+    ),
+    (Does(by_chance), "Does draws from Python's random numbers in forward, which would be drawn once, when"),
     (Does(lambda self, x: None), "the model gives no tensor; let its forward return one"),
     (Does(lambda self, x: (x, self.scale)), "the model gives scale as output.1, which is no result of its"),
     (Does(lambda self, x: {x}), "the model gives a set, of which the ranks cannot make another; give its"),

@@ -1,0 +1,113 @@
+"""Values that do not depend on a network's input, and parts of them for its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from synth.runtime.comm.layout import replicated
+from synth.runtime.grid.boxes import within
+from synth.runtime.grid.ranks import Ranks
+from synth.runtime.layers.draws import Draws
+from synth.runtime.layers.held import Held, declare
+from synth.runtime.layers.step import Step
+from synth.runtime.tensor.partition import Partition
+
+
+class ExpressionStep(Step):
+    """A function of parameters, buffers and other expressions: whole on every rank.
+
+    call: takes the tensors of `values`, whole. evaluated: the same in evaluation.
+    values: name -> what is bound later.
+    draws: whether it draws random numbers, alike on all ranks then.
+
+    Each rank has a part of the gradient, so each gives a part of that of a parameter:
+    the function is differentiated on every rank, and the parts are added.
+    """
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        evaluated: Callable[..., Any],
+        values: Mapping[str, torch.Tensor],
+        ranks: Ranks,
+        device: torch.device,
+        draws: bool,
+        shape: tuple[int, ...],
+    ) -> None:
+        super().__init__()
+        self.call, self.evaluated, self.device = call, evaluated, device
+        self.draws = Draws(ranks) if draws else None
+        self.layout = replicated(shape, ranks)
+        self.likes = dict(values)
+        for name, like in values.items():
+            declare(self, name, like)
+
+    def forward(self) -> torch.Tensor:
+        """The whole value."""
+        given = [getattr(self, name) for name in self.likes]
+        call = self.call if self.training else self.evaluated
+        with self.draws.alike(self.device) if self.draws else nullcontext():
+            made = call(*given)
+        nothing = torch.empty(0, device=self.device)  # of what changes a tensor only
+        return made if isinstance(made, torch.Tensor) else nothing
+
+    def held_tensors(self) -> dict[str, Held]:
+        """All operands, whole; what is no number that can be trained is not cut."""
+        ranks = self.layout.ranks
+        everyone = tuple(range(ranks.size))
+        return {
+            name: Held(self, name, Partition(replicated(like.shape, ranks)), everyone)
+            if like.is_floating_point()
+            else Held(self, name, None)
+            for name, like in self.likes.items()
+        }
+
+
+def part_of(whole: torch.Tensor, held: Held) -> torch.Tensor:
+    """What a step uses of an expression; its gradient is a part of the whole one."""
+    place = held.partition
+    if place is None or (place.replicated and not place.refined and held.copies):
+        return whole
+    part: torch.Tensor = OwnPart.apply(whole, held)  # type: ignore[no-untyped-call]
+    return part
+
+
+class OwnPart(torch.autograd.Function):
+    """The own words of a value that every rank has whole."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: torch.Tensor, held: Held) -> torch.Tensor:
+        """A copy of the words."""
+        assert held.partition is not None
+        ctx.held, ctx.shape = held, whole.shape
+        return held.partition.cut(whole).clone(memory_format=torch.contiguous_format)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Zero but for the own words. Over all ranks, every word is there once."""
+        place = ctx.held.partition
+        whole = gradient.new_zeros(place.layout.whole)
+        whole[within(place.box, place.frame)] = counted_once(gradient, ctx.held)
+        return whole.reshape(ctx.shape), None
+
+
+def counted_once(gradient: torch.Tensor, held: Held) -> torch.Tensor:
+    """Parts of a gradient whose sum over all ranks is the whole gradient.
+
+    Where a step gives every copy of a word its whole gradient, one copy counts.
+    """
+    place = held.partition
+    assert place is not None
+    if held.copies:
+        return gradient
+    part = torch.zeros_like(gradient)
+    for box in place.counted:
+        inside = within(box, place.box)
+        part[inside] = gradient[inside]
+    return part

@@ -1,0 +1,111 @@
+"""Parameters that several steps use: held in one partition, moved to the others.
+
+The home of a parameter is where the optimizer finds it. A step that wants other words
+gets them before it computes, and its gradients travel back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd.function import once_differentiable
+
+from synth.runtime.comm.layout import Layout, one_owner, replicated, split_copies
+from synth.runtime.comm.redistribute import Count, add_boxes, fetch_boxes
+from synth.runtime.grid.boxes import within
+from synth.runtime.grid.scatter_gather import gather_shards
+from synth.runtime.layers.expression import counted_once
+from synth.runtime.layers.held import Held
+from synth.runtime.tensor.partition import Partition
+
+
+def is_at_home(use: Held, home: Held) -> bool:
+    """Whether a step uses a parameter as it is held. The same on all ranks."""
+    if use.partition is None or home.partition is None:
+        return use.partition is home.partition
+    return use.partition == home.partition and use.copies == home.copies
+
+
+def fetched(values: torch.Tensor, home: Held, use: Held, count: Count) -> torch.Tensor:
+    """The words that a step uses, from the ranks that hold them; differentiable."""
+    if home.partition is None:  # whole on every rank, and not trained
+        return values if use.partition is None else use.partition.cut(values)
+    made: torch.Tensor = Fetch.apply(values, home, use, count)  # type: ignore[no-untyped-call]
+    return made
+
+
+def write_back(
+    values: torch.Tensor, own: torch.Tensor, home: Held, use: Held, count: Count
+) -> None:
+    """Copy a buffer that a step may have changed to where it is held."""
+    if home.partition is None or use.partition is None:
+        return
+    own.copy_(_words(values, use.partition, home.partition, count))
+
+
+class Fetch(torch.autograd.Function):
+    """From the home of a parameter to the words that a step uses."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: torch.Tensor, home: Held, use: Held, count: Count
+    ) -> torch.Tensor:
+        """The words of the step's box."""
+        assert home.partition is not None
+        assert use.partition is not None
+        ctx.place = home, use, count
+        return _words(values, home.partition, use.partition, count)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        """The gradient as its home wants it: whole, or in parts to be added there."""
+        home, use, count = ctx.place
+        place, part = home.partition, counted_once(gradient, use)
+        held = use.partition.layout
+        if held.whole != place.layout.whole:  # other refinements of one shape
+            whole = part.new_zeros(held.whole)
+            whole[within(use.partition.box, use.partition.frame)] = part
+            part = whole.reshape(place.layout.whole)
+            held = replicated(place.layout.whole, held.ranks)
+        return _at_home(part.contiguous(), held, home, count), None, None, None
+
+
+def _at_home(
+    part: torch.Tensor, held: Layout, home: Held, count: Count
+) -> torch.Tensor:
+    """The sum of parts: on all ranks that hold a word, or on one if they are added."""
+    place = home.partition
+    assert place is not None
+    if not place.layout.whole:
+        dist.all_reduce(part, group=held.ranks.group)
+        return part if not home.copies or held.ranks.me == 0 else part * 0
+    owned = one_owner(place.layout)
+    total = add_boxes(part, held, owned, count)
+    if not home.copies:
+        return fetch_boxes(total, owned, place.layout, count)
+    own = total.new_zeros(place.local_shape)
+    own[within(owned.mine, place.box)] = total
+    return own
+
+
+def _words(
+    values: torch.Tensor, source: Partition, target: Partition, count: Count
+) -> torch.Tensor:
+    """The words of the target's box, from those that hold them."""
+    layout = source.layout
+    if source.replicated:
+        whole = values.reshape(source.shape)
+    elif source.disjoint:
+        owned, direct = split_copies(layout), layout.whole == target.layout.whole
+        own = values[within(owned.mine, source.box)].contiguous()
+        if direct:
+            return fetch_boxes(own, owned, target.layout, count)
+        every = replicated(layout.whole, layout.ranks)
+        whole = fetch_boxes(own, owned, every, count).reshape(source.shape)
+    else:
+        boxes, ranks = layout.boxes, layout.ranks
+        whole = gather_shards(values, boxes, layout.whole, ranks).reshape(source.shape)
+    return target.cut(whole).clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,66 @@
+"""Steps that are made in training or in evaluation only, and the modes of steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.redistribute import Count, redistribute
+from synth.runtime.grid.boxes import shape
+from synth.runtime.layers.held import Held
+from synth.runtime.layers.step import GatheredStep, Step
+
+
+class InOneMode(Step):
+    """A step that the model makes in one mode only. In the other it passes a value on.
+
+    mode: in which it computes. place: of that value among the arguments; None if nobody
+    reads the result in the other mode. source: where the value lies, and the counter of
+    the words that move if the result lies elsewhere.
+    """
+
+    def __init__(
+        self,
+        inner: Step,
+        mode: bool,
+        place: int | None,
+        source: tuple[Layout, Count] | None,
+    ) -> None:
+        super().__init__()
+        self.inner, self.mode, self.place, self.source = inner, mode, place, source
+        self.layout = inner.layout
+
+    def forward(self, *shards: torch.Tensor) -> torch.Tensor:
+        """The shard of the result, or of the value that is passed on."""
+        if self.training == self.mode:
+            result: torch.Tensor = self.inner(*shards)
+            return result
+        if self.place is None or self.source is None:
+            like = shards[0] if shards else torch.empty(())
+            return like.new_empty(shape(self.layout.mine))
+        layout, count = self.source
+        return redistribute(shards[self.place], layout, self.layout, count)
+
+    def held_tensors(self) -> dict[str, Held]:
+        """What the inner step uses."""
+        return self.inner.held_tensors()
+
+
+def set_mode(step: Step, own: nn.Module, maker: nn.Module) -> None:
+    """Let a step train or evaluate as modules do.
+
+    own: the module that the step stands for; that in which the call is made for a
+    function. maker: the module in which the call is made.
+    """
+    if isinstance(step, InOneMode):
+        step.training, step = maker.training, step.inner
+    mode = step.trains.get(own.training, own.training)
+    plain: Any = step.plain if isinstance(step, GatheredStep) else None
+    if plain is not None:
+        for each, its in zip(plain.modules(), own.modules(), strict=True):
+            each.training = its.training
+    elif step.training != mode:
+        step.train(mode)

@@ -1,0 +1,82 @@
+"""Expressions: values of a graph that do not depend on the model's input.
+
+They are computed from parameters and buffers, or made in `forward`: a standardized
+weight, a table of positions, a mask. Every rank computes them whole, at each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+# functions that read shape and dtype of their operand, not its values
+OF_SHAPE = {
+    *("zeros_like", "ones_like", "full_like", "empty_like"),
+    *("rand_like", "randn_like", "randint_like"),
+    *("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"),
+}
+# functions that read shape and dtype of their second operand
+LIKE_SECOND = {"to", "type_as", "expand_as", "view_as", "reshape_as"}
+# functions that draw random numbers, without the _ of their in-place form
+DRAWS = {
+    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like"),
+    *("randint_like", "bernoulli", "normal", "uniform", "random", "exponential"),
+    *("multinomial", "poisson", "log_normal", "cauchy", "geometric", "binomial"),
+    *("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"),
+    *("dropout1d", "dropout2d", "dropout3d", "rrelu", "gumbel_softmax"),
+    *("trunc_normal", "scaled_dot_product_attention"),
+}
+
+
+def of_shape(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """A tensor of which no values may be read; it takes the memory of one word."""
+    return torch.empty((), dtype=dtype, device=device).expand(shape)
+
+
+def constant(values: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """A function that gives a tensor of the model that is no parameter or buffer."""
+
+    def run() -> torch.Tensor:
+        return values
+
+    run.__name__ = "constant"
+    return run
+
+
+def is_computed(node: fx.Node) -> bool:
+    """Whether a value is the input or computed from it."""
+    return node.op != "get_attr" and not node.meta.get("expression", False)
+
+
+def is_expression(node: fx.Node) -> bool:
+    """Whether a node is a call that does not depend on the input."""
+    return bool(node.meta.get("expression", False))
+
+
+def leaves(node: fx.Node) -> Iterator[str]:
+    """The parameters and buffers that a value without input is computed from."""
+    if node.op == "get_attr":
+        yield str(node.target)
+    for each in node.all_input_nodes if is_expression(node) else ():
+        yield from leaves(each)
+
+
+def keep_used(graph: fx.Graph) -> None:
+    """Erase the calls of functions that nobody reads and that change nothing."""
+    for node in reversed(list(graph.nodes)):
+        if node.users or node.op not in ("call_function", "get_attr"):
+            continue
+        if node.meta.get("changes") or _keeps_statistics(node):
+            continue
+        graph.erase_node(node)
+
+
+def _keeps_statistics(node: fx.Node) -> bool:
+    """Whether a call may update buffers, as a batch normalization does."""
+    name: Any = getattr(node.target, "__name__", "")
+    return node.op == "call_function" and str(name) in ("batch_norm", "instance_norm")

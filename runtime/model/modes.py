@@ -1,0 +1,267 @@
+"""Training and evaluation: one graph that has the calls of both.
+
+A model may make some calls in training only, as stochastic depth does, and some with
+other arguments, as dropout and batch normalization do. The graph is that of the mode
+with more calls. A call that the other mode does not make passes its input on there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx, nn
+
+from synth.runtime.model.expressions import is_computed
+
+Run = Callable[[bool | None], fx.Graph]
+MODES = {True: "training", False: "evaluation"}
+DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
+# function -> the argument that says whether it trains, and its place
+TRAINS: dict[str, tuple[str, int]] = {
+    **dict.fromkeys(DROPOUTS, ("training", 2)),
+    **dict.fromkeys(("alpha_dropout", "feature_alpha_dropout"), ("training", 2)),
+    "batch_norm": ("training", 5),
+    "instance_norm": ("use_input_stats", 5),
+}
+
+
+def joined_modes(model: nn.Module, run: Run) -> fx.Graph:
+    """The graph of a model in both modes; `run` traces it in one, or as it is (None).
+
+    Metadata of its nodes: "only" is the mode in which a call is made that the other
+    does not make, and "passes" the node that stands for it there, None if nobody reads
+    it. "trains" maps a mode to the argument of that name, "arguments" to all arguments
+    where they differ, and "regions" to checkpoints. The output's "refused" maps a mode
+    that cannot be entered to the reason.
+
+    The mode of a call is that of the module that makes it.
+    """
+    as_is = run(None)
+    graphs, refused = {}, dict[bool, str]()
+    for mode, word in MODES.items():
+        try:
+            same = all(module.training == mode for module in model.modules())
+            graphs[mode] = as_is if same else run(mode)
+        except Exception as error:  # whatever forward raises in that mode
+            refused[mode] = f"in {word} {error}; {_remedy(mode)}"
+    found = _joined(as_is, graphs, model)
+    if isinstance(found, _Joined):
+        graph, twins = found
+    else:  # the modes differ: the calls of the model as it is are those that are made
+        graph, twins = as_is, {}
+        for mode, other in graphs.items():
+            twin = (
+                _matched(graph, other) if len(other.nodes) == len(graph.nodes) else ""
+            )
+            if isinstance(twin, dict):
+                twins[mode] = twin
+            else:
+                call, word = _first_difference(graph, other), MODES[mode]
+                refused[mode] = (
+                    f"forward does otherwise in {word}, at {call}; {_remedy(mode)}"
+                )
+    _annotate(graph, twins)
+    for node in graph.nodes:
+        if _word(node) in DROPOUTS and node.meta["trains"].get(False):
+            reason = f"{node.name} drops words in evaluation, too"
+            refused.setdefault(False, f"{reason}; {_remedy(False)}")
+        if node.op == "output":
+            node.meta["refused"] = refused
+    return graph
+
+
+def trains(node: fx.Node, mode: bool) -> bool:
+    """Whether a call trains, if the module that makes it is in a mode."""
+    return bool(node.meta.get("trains", {}).get(mode, mode))
+
+
+def _remedy(mode: bool) -> str:
+    return f"parallelize a model that is in {MODES[mode]}, and load the state"
+
+
+# -- one graph for both ----------------------------------------------------------------
+
+Twins = dict[fx.Node, fx.Node]  # call of a graph -> the same call of another
+
+
+class _Joined(NamedTuple):
+    graph: fx.Graph
+    twins: dict[bool, Twins]
+
+
+def _joined(
+    as_is: fx.Graph, graphs: Mapping[bool, fx.Graph], model: nn.Module
+) -> _Joined | None:
+    """The graph that has the calls of both modes; None where there is none."""
+    if len(graphs) < 2:
+        return None
+    mode = len(graphs[True].nodes) >= len(graphs[False].nodes)
+    if len(graphs[True].nodes) == len(graphs[False].nodes):
+        mode = as_is is not graphs[False]
+    graph = graphs[mode]
+    other = _matched(graph, graphs[not mode])
+    if isinstance(other, str):
+        return None
+    twins = {mode: {node: node for node in graph.nodes}, not mode: other}
+    for node in graph.nodes:
+        if node not in other and node.op.startswith("call"):
+            node.meta["only"], node.meta["passes"] = mode, _passed(node)
+    if as_is is graphs[True] or as_is is graphs[False]:
+        return _Joined(graph, twins)
+    mixed = _matched(graph, as_is)
+    fits = isinstance(mixed, dict) and _follows(graph, mixed, twins, model)
+    if not fits:
+        for node in graph.nodes:
+            node.meta.pop("only", None)
+    return _Joined(graph, twins) if fits else None
+
+
+def _follows(
+    graph: fx.Graph, mixed: Twins, twins: Mapping[bool, Twins], model: nn.Module
+) -> bool:
+    """Whether the modes of the modules decide the calls of a model as it is."""
+    modules = dict(model.named_modules())
+    for node in graph.nodes:
+        if not node.op.startswith("call"):
+            continue
+        mode = modules[str(node.meta["module"])].training
+        made = node.meta.get("only", mode) == mode
+        if made != (node in mixed):
+            return False
+        if made and _constants(mixed[node]) != _constants(twins[mode][node]):
+            return False
+    return True
+
+
+def _annotate(graph: fx.Graph, twins: Mapping[bool, Twins]) -> None:
+    """Write into the nodes what depends on the mode."""
+    for node in graph.nodes:
+        node.meta["trains"] = {}
+        same = {mode: pairs[node] for mode, pairs in twins.items() if node in pairs}
+        for mode, twin in same.items():
+            if twin.meta.get("region"):
+                node.meta.setdefault("regions", {})[mode] = twin.meta["region"]
+            if _word(node) in TRAINS:
+                node.meta["trains"][mode] = _trains_now(twin)
+        if _word(node) in TRAINS:
+            node.meta["trains"] = node.meta["trains"] or dict.fromkeys(
+                MODES, _trains_now(node)
+            )
+        elif len({repr(_constants(twin)) for twin in same.values()}) > 1:
+            back = {twin: own for own, twin in twins[False].items()}
+            mapped: Any = fx.node.map_arg(
+                (same[False].args, same[False].kwargs), back.__getitem__
+            )
+            node.meta["arguments"] = {
+                True: (node.args, node.kwargs) if same[True] is node else None,
+                False: mapped,
+            }
+
+
+# -- one graph in another --------------------------------------------------------------
+
+
+def _matched(graph: fx.Graph, other: fx.Graph) -> Twins | str:
+    """Call of a graph -> that call of another, which makes no others; in order.
+
+    The name of the first call that differs where there is none.
+    """
+    if graph is other:
+        return {node: node for node in graph.nodes}
+    places = {str(n.target): n for n in other.nodes if n.op == "get_attr"}
+    left = [node for node in other.nodes if node.op != "get_attr"]
+    twins: Twins = {}
+    stands: dict[fx.Node, fx.Node | None] = {}  # for a value, in the other graph
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            stands[node] = places.get(str(node.target))
+            if str(node.target) in places:
+                twins[node] = places[str(node.target)]
+        elif left and _same(node, left[0], stands):
+            stands[node] = twins[node] = left.pop(0)
+        elif node.op.startswith("call"):
+            passed = _passed(node)
+            stands[node] = None if passed is None else stands[passed]
+        else:
+            return str(node.name)
+    return twins if not left else str(left[0].name)
+
+
+def _same(
+    node: fx.Node, twin: fx.Node, stands: Mapping[fx.Node, fx.Node | None]
+) -> bool:
+    """Whether two calls are the same in two graphs."""
+    if _facts(node) != _facts(twin):
+        return False
+    mine = [stands[each] for each in _operands(node)]
+    if mine != _operands(twin):
+        return False
+    if _constants(node) == _constants(twin):
+        return True
+    here = (node.meta.get("place"), node.meta.get("module"))
+    return here == (twin.meta.get("place"), twin.meta.get("module"))
+
+
+def _passed(node: fx.Node) -> fx.Node | None:
+    """The operand that stands for a call that is not made: it has the same shape."""
+    value = node.meta.get("value")
+    if value is None or not is_computed(node):
+        return None
+    fits = (each for each in node.all_input_nodes if is_computed(each))
+    return next((n for n in fits if n.meta["value"].shape == value.shape), None)
+
+
+def _first_difference(one: fx.Graph, other: fx.Graph) -> str:
+    """The first call in which two graphs differ."""
+    pairs = zip(one.nodes, other.nodes, strict=False)
+    for node, twin in pairs:
+        if _facts(node) != _facts(twin) or repr(_constants(node)) != repr(
+            _constants(twin)
+        ):
+            return str(node.name)
+    return "output"
+
+
+def _facts(node: fx.Node) -> tuple[Any, ...]:
+    """What a node says, without its arguments."""
+    target = getattr(node.target, "__name__", node.target)
+    value = node.meta.get("value")
+    shape = value.shape if isinstance(value, torch.Tensor) else None
+    names = getattr(node.meta.get("structure"), "names", None)  # of the output
+    return node.op, target, shape, node.meta.get("grad"), names
+
+
+def _operands(node: fx.Node) -> list[fx.Node]:
+    """The nodes among the arguments, in order and as often as they are there."""
+    found = list[fx.Node]()
+    fx.node.map_arg((node.args, node.kwargs), found.append)
+    return found
+
+
+def _constants(node: fx.Node) -> str:
+    """The other arguments, without the one that says whether the call trains."""
+    args, kwargs = list(node.args), dict(node.kwargs)
+    if _word(node) in TRAINS:
+        name, place = TRAINS[_word(node)]
+        args[place : place + 1] = [None] if len(args) > place else []
+        kwargs.pop(name, None)
+    return str(fx.node.map_arg((tuple(args), kwargs), lambda each: "a tensor"))
+
+
+def _trains_now(node: fx.Node) -> bool:
+    """The argument of a function that says whether it trains."""
+    name, place = TRAINS[_word(node)]
+    default = _word(node) != "batch_norm"
+    given = (
+        node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
+    )
+    return bool(given)
+
+
+def _word(node: fx.Node) -> str:
+    """The name of the function of a node, without the _ of its in-place form."""
+    if node.op != "call_function":
+        return ""
+    return str(getattr(node.target, "__name__", "")).strip("_")

@@ -1,0 +1,62 @@
+"""What real models do outside of the layers of torch.nn, on four ranks: as in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_pool import RankPool
+from wild import wild
+
+# what every rank computes from the whole; nothing else is
+GATHERED = {
+    "tokens": {"flatten"},
+}
+GRIDS: dict[str, Any] = {"channels": {"c": 2, "k": 2}, "spatial": "spatial", "data": "data"}
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    with RankPool(Path(__file__).with_name("wild_ranks.py"), 4, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
+
+
+def assert_same(ranks: RankPool, name: str, plan: Any) -> list[str]:
+    """The model computes and trains as in one process. What is gathered."""
+    for rank in ranks.call("compare", name, plan, seconds=100):
+        wrong = {what: error for what, error in rank["errors"].items() if not error < 1e-8}
+        assert not wrong, name
+    return rank["gathered"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", list(wild()))
+def test_models_train_as_in_one_process(name: str, ranks: RankPool) -> None:
+    assert_same(ranks, name, None)
+
+
+def test_branches_are_left_out_alike_on_all_ranks(ranks: RankPool) -> None:
+    """Whatever the generators of the ranks are; other samples in each pass, none in evaluation."""
+    told = ranks.call("left_out", 5)
+    for rank in told:
+        assert rank["error"] < 1e-9
+        assert rank["kept"] == told[0]["kept"]
+    first, second = told[0]["kept"]
+    assert first != second
+    assert 0 < sum(first) + sum(second) < 16
+
+
+def test_calls_of_one_mode_follow_the_module_that_makes_them(ranks: RankPool) -> None:
+    for rank in ranks.call("modes_of_parts"):
+        assert max(rank["errors"].values()) < 1e-9, rank
+        assert rank["alike"]
+        assert rank["anew"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", GRIDS)
+@pytest.mark.parametrize("name", list(wild()))
+def test_models_train_with_every_strategy(name: str, plan: str, ranks: RankPool) -> None:
+    assert_same(ranks, name, GRIDS[plan])

@@ -1,0 +1,327 @@
+"""Small models that do what real ones do outside of the layers of torch.nn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as fn
+from torch.nn.utils import parametrizations
+from torch.utils.checkpoint import checkpoint
+
+Built = tuple[nn.Module, tuple[int, ...]]
+IMAGES = 4, 4, 8, 8
+
+
+class LayerScale(nn.Module):
+    """A block of ConvNeXt: a trained factor per channel, reshaped in forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+        self.gamma = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.conv(x) * self.gamma.reshape(1, -1, 1, 1)
+
+
+class StdConv2d(nn.Conv2d):
+    """A convolution with standardized weights, as in timm's residual networks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = self.weight.reshape(1, self.out_channels, -1)
+        weight = fn.batch_norm(flat, None, None, training=True, momentum=0.0, eps=1e-6)
+        return fn.conv2d(x, weight.reshape_as(self.weight), self.bias, self.stride, self.padding)
+
+
+class Normed(nn.Module):
+    """The weight of a convolution over its norm, and a large one, which is held in parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = StdConv2d(4, 32, 3, padding=1)
+        self.second = nn.Conv2d(32, 32, 3, padding=1)
+        self.gain = nn.Parameter(torch.rand(32, 1, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.second.weight
+        weight = self.gain * weight / weight.flatten(1).norm(dim=1).reshape(-1, 1, 1, 1)
+        return fn.conv2d(self.first(x).relu(), weight, self.second.bias, padding=1)
+
+
+def parametrized() -> nn.Module:
+    """Convolutions with weight and spectral norms."""
+    return nn.Sequential(
+        parametrizations.weight_norm(nn.Conv2d(4, 8, 3, padding=1)),
+        nn.ReLU(),
+        parametrizations.spectral_norm(nn.Conv2d(8, 8, 3, padding=1)),
+        nn.ReLU(),
+        nn.ConvTranspose2d(8, 4, 2, 2),
+        parametrizations.weight_norm(nn.Conv2d(4, 4, 1)),
+    )
+
+
+class FrozenBatchNorm(nn.Module):
+    """As in torchvision's detectors: buffers alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+        for name in ("weight", "bias", "mean", "var"):
+            self.register_buffer(name, torch.rand(4) + 0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        w, b, m, v = (each.reshape(1, -1, 1, 1) for each in (self.weight, self.bias, self.mean, self.var))
+        scale = w * (v + 1e-5).rsqrt()
+        return self.conv(x) * scale + (b - m * scale)
+
+
+class Tokens(nn.Module):
+    """Class token, positions, and attention with a table of relative positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(4, 8, 2, 2)
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+        self.places = nn.Parameter(torch.randn(1, 17, 8))
+        self.table = nn.Parameter(torch.randn(9, 2))
+        self.register_buffer("index", torch.randint(9, (17, 17)))
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.places
+        q, k, v = self.qkv(x).reshape(x.shape[0], 17, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        bias = self.table[self.index.view(-1)].view(17, 17, 2).permute(2, 0, 1).contiguous()
+        scores = (q @ k.transpose(-2, -1) + bias.unsqueeze(0)).softmax(-1)
+        return self.out((scores @ v).transpose(1, 2).reshape(x.shape))
+
+
+class CausalConv3d(nn.Conv3d):
+    """A convolution that reads earlier frames only, as in video autoencoders."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        depth, height, width = self.padding
+        self.around = (width, width, height, height, 2 * depth, 0)
+        self.padding = (0, 0, 0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(fn.pad(x, self.around))
+
+
+class Conv2dSame(nn.Conv2d):
+    """A convolution that pads as TensorFlow does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pads = [max(0, (-(-n // s) - 1) * s + k - n) for n, s, k in zip(
+            x.shape[2:], self.stride, self.kernel_size, strict=True)]  # fmt: skip
+        x = fn.pad(x, [pads[1] // 2, pads[1] - pads[1] // 2, pads[0] // 2, pads[0] - pads[0] // 2])
+        return fn.conv2d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+
+
+class Functional(nn.Module):
+    """Layers as functions of parameters of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel, self.shift = nn.Parameter(torch.randn(8, 2, 3, 3) / 4), nn.Parameter(torch.randn(8))
+        self.up = nn.Parameter(torch.randn(8, 2, 2, 2) / 4)
+        self.matrix = nn.Parameter(torch.randn(6, 4) / 4)
+        self.scale, self.offset = nn.Parameter(torch.rand(8) + 0.5), nn.Parameter(torch.rand(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = fn.conv2d(x, self.kernel, self.shift, padding=1, groups=2)
+        x = fn.group_norm(x, 4, self.scale, self.offset.exp())
+        x = fn.conv_transpose2d(fn.relu(x), self.up, None, 2, groups=2)
+        x = fn.max_pool2d(fn.instance_norm(x), 2)
+        return fn.linear(x.permute(0, 2, 3, 1), self.matrix)
+
+
+class BatchNormAct2d(nn.BatchNorm2d):
+    """timm's normalization with activation: it counts batches, and calls the function."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = self.momentum
+        if self.training and self.track_running_stats:
+            self.num_batches_tracked.add_(1)
+        trains = self.training or self.running_mean is None
+        x = fn.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, trains, factor)
+        return fn.silu(x, inplace=True)
+
+
+class Twice(nn.Module):
+    """One normalization and one convolution on two scales, and with other weights in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.other, self.scale = nn.Conv2d(4, 4, 1), nn.Parameter(torch.rand(4, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        small = self.norm(self.conv(fn.avg_pool2d(x, 2))) * self.scale
+        x = self.norm(self.conv(self.other(x))) * self.scale.exp()
+        return x + fn.interpolate(small, scale_factor=2) + self.scale
+
+
+class ConvLSTM(nn.Module):
+    """A cell that is called for each frame, from a state of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates = nn.Conv2d(6, 16, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.zeros(x.shape[0], 4, *x.shape[3:], dtype=x.dtype, device=x.device)
+        cell = torch.zeros_like(hidden)
+        for frame in x.unbind(2):
+            i, f, o, g = self.gates(torch.cat([frame, hidden], 1)).chunk(4, 1)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            hidden = o.sigmoid() * cell.tanh()
+        return hidden
+
+
+class Tied(nn.Module):
+    """One weight in three places, one module under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+        self.second.weight = self.first.weight
+        self.skip = self.same = nn.Conv2d(4, 4, 1)
+        self.norm, self.last = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+        self.last.running_mean = self.norm.running_mean
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.second(fn.relu(self.first(x)))) + self.skip(x)
+        return self.last(fn.conv2d(y, self.first.weight.transpose(0, 1), padding=1) + self.same(y))
+
+
+class Coordinates(nn.Module):
+    """Masks, coordinates and constants that forward makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(6, 4, 3, padding=1)
+        self.frequencies = torch.tensor([1.0, 2.0], dtype=torch.float64)  # no buffer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, columns = torch.meshgrid(
+            torch.linspace(-1, 1, x.shape[2], dtype=x.dtype, device=x.device),
+            torch.arange(x.shape[3], dtype=x.dtype, device=x.device),
+            indexing="ij",
+        )
+        grid = torch.stack([rows, columns / x.shape[3]]) * self.frequencies.view(2, 1, 1).to(x)
+        x = self.conv(torch.cat([x, grid.expand(x.shape[0], -1, -1, -1)], 1))
+        mask = torch.zeros(1, 1, *x.shape[2:], dtype=x.dtype, device=x.device)
+        mask[:, :, 2:-2, 1:] = 1
+        return x * mask + torch.ones_like(x) * 0.5 + x.new_full((1,), 2)
+
+
+class Reaches(nn.Module):
+    """A transposed convolution with a size, a tensor beside itself, empty slices, layers on buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose2d(4, 4, 3, 2, 1)
+        self.conv, self.mlp = nn.Conv2d(8, 4, 1), nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 4))
+        self.register_buffer("table", torch.rand(16, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        up = self.up(x, output_size=[16, 16])
+        up = self.conv(torch.cat([up, up], 1))
+        up = torch.cat([up[:, :0], up, up[:, 4:]], 1)
+        return up + self.mlp(self.table).sum(0).view(1, 4, 1, 1)
+
+
+class Checkpointed(nn.Module):
+    """Computed weights and masks inside a checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normed, self.places = Normed(), Coordinates()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = checkpoint(self.places, x, use_reentrant=False)
+        return checkpoint(self.normed, y, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+class StochasticDepth(nn.Module):
+    """As in torchvision and timm: in training a branch is left out of some samples."""
+
+    def __init__(self, keep: float) -> None:
+        super().__init__()
+        self.keep = keep
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return x
+        kept = x.new_empty([x.shape[0], *[1] * (x.dim() - 1)]).bernoulli_(self.keep)
+        return x * kept.div_(self.keep)
+
+
+class Deep(nn.Module):
+    """A branch that may be left out, and noise that is added in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.depth = nn.Conv2d(4, 4, 3, padding=1), StochasticDepth(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.depth(self.conv(x))
+
+
+class Noisy(nn.Module):
+    """Noise in training, and attention, whose arguments differ by the mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 3, padding=1), BatchNormAct2d(4)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.conv(x))
+        if self.training:
+            x = x + torch.randn_like(x) * 0.1
+        return x + self.attention(*[x.flatten(2).transpose(1, 2)] * 3)[0].transpose(1, 2).reshape(x.shape)
+
+
+class Sharp(nn.Module):
+    """An activation in evaluation only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x)
+        return x if self.training else torch.sigmoid(x)
+
+
+def wild() -> dict[str, Callable[[], Built]]:
+    """Name -> model and shape of its input."""
+    return {
+        "layer scale": lambda: (LayerScale(), IMAGES),
+        "normed weights": lambda: (Normed(), IMAGES),
+        "parametrized": lambda: (parametrized(), IMAGES),
+        "frozen norm": lambda: (FrozenBatchNorm(), IMAGES),
+        "tokens": lambda: (Tokens(), IMAGES),
+        "causal": lambda: (
+            nn.Sequential(CausalConv3d(2, 4, 3, padding=1), nn.SiLU(), CausalConv3d(4, 2, 3, padding=1)),
+            (2, 2, 6, 8, 8),
+        ),
+        "same": lambda: (nn.Sequential(Conv2dSame(4, 8, 3, 2), nn.ReLU(), Conv2dSame(8, 4, 3)), IMAGES),
+        "functional": lambda: (Functional(), IMAGES),
+        "norm and act": lambda: (
+            nn.Sequential(nn.Conv2d(4, 6, 3), BatchNormAct2d(6), nn.Conv2d(6, 4, 1), BatchNormAct2d(4)),
+            IMAGES,
+        ),
+        "twice": lambda: (Twice(), IMAGES),
+        "recurrent": lambda: (ConvLSTM(), (4, 2, 3, 8, 8)),
+        "tied": lambda: (Tied(), IMAGES),
+        "coordinates": lambda: (Coordinates(), IMAGES),
+        "reaches": lambda: (Reaches(), (4, 4, 8, 8)),
+        "checkpointed": lambda: (Checkpointed(), IMAGES),
+    }
