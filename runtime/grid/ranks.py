@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.distributed as dist
+
+BETWEEN_REPLICAS = 0x61C88647  # odd, so that all replicas have seeds of their own
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,16 @@ class Ranks:
         values = [value]
         dist.broadcast_object_list(values, src=self.members[0], group=self.group)
         return values[0]
+
+    def seed(self) -> int:
+        """A number that the first member's generator draws, the same on all members.
+
+        Each replica has its own, also where all generators have one state. All must
+        call this.
+        """
+        drawn: int = self.from_first(int(torch.randint(2**31, ())))
+        number = 0 if self.replicas is None else self.replicas.me
+        return (drawn + number * BETWEEN_REPLICAS) % 2**31
 
     def gathered(self, value: Any) -> list[Any]:
         """The values of all members, on all members. All must call this.

@@ -20,7 +20,7 @@ class Draws(nn.Module):
 
     def __init__(self, ranks: Ranks) -> None:
         super().__init__()  # of its step, so that a checkpoint draws the same again
-        self.seed = ranks.from_first(int(torch.randint(2**31, ())))
+        self.seed = ranks.seed()
         self.calls = 0
 
     @contextmanager

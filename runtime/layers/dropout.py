@@ -19,7 +19,6 @@ from synth.runtime.grid.boxes import shape
 CHUNK = 2**16  # words whose numbers are drawn at once; they are 8 bytes each
 CHUNK = 2**16  # words whose numbers are drawn at once; each takes 8 bytes
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-BETWEEN_REPLICAS = 0x61C88647  # odd, so that all replicas have seeds of their own
 MIXES = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
 
@@ -36,10 +35,7 @@ class Dropout(nn.Module):
         dims = len(layout.whole) if dims is None else dims
         self.whole, self.box = layout.whole[:dims], layout.mine[:dims]
         self.each = (*shape(self.box), *[1] * (len(layout.whole) - dims))
-        drawn = layout.ranks.from_first(int(torch.randint(2**31, ())))
-        replicas = layout.ranks.replicas
-        number = 0 if replicas is None else replicas.me
-        self.seed = (drawn + number * BETWEEN_REPLICAS) % 2**31
+        self.seed = layout.ranks.seed()
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """The shard with words dropped, scaled so that the mean stays."""
