@@ -27,6 +27,7 @@ from synth.runtime.grid.boxes import (
     zeros_around,
 )
 from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
+from synth.runtime.layers.adaptive_pooling import UnevenPool
 from synth.runtime.layers.step import Step, scaled_boxes
 
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
@@ -198,16 +199,20 @@ def pool_step(
 def adaptive_pool_step(
     module: Any, source: Layout, out: tuple[int, ...], count: Count
 ) -> Step | None:
-    """The step for an adaptive pooling whose windows all have one size.
+    """The step for an adaptive pooling.
 
-    They do if every spatial extent of the input is a multiple of that of the output.
+    All windows have one size if every spatial extent of the input is a multiple of that
+    of the output.
     """
     pairs = list(zip(source.whole[2:], out[2:], strict=True))
-    if any(size % n for size, n in pairs) or getattr(module, "return_indices", False):
+    if getattr(module, "return_indices", False):
         return None
-    windows = [Window(size, size // n, size // n) for size, n in pairs]
     average = isinstance(module, ADAPTIVE_AVG)
     name = "adaptive_avg_pool" if average else "adaptive_max_pool"
+    if any(size % n for size, n in pairs):
+        operator = pool_operator(name, len(pairs))
+        return UnevenPool(source, out[2:], count, average, operator)
+    windows = [Window(size, size // n, size // n) for size, n in pairs]
     return Pool(source, windows, out[2:], count, name)
 
 

@@ -25,6 +25,7 @@ from synth.runtime.layers.pooling import (
 from synth.runtime.layers.resize import LINEAR, NEAREST
 from synth.runtime.model.calls import Call
 from synth.runtime.model.expressions import is_expression
+from synth.runtime.model.local_calls import local_form
 from synth.runtime.model.moved_rows import MovedRows, moved_rows
 
 Kind = Literal[
@@ -45,6 +46,7 @@ Kind = Literal[
     "permute",
     "cat",
     "reindex",  # every row is a row of the input, or a constant
+    "local",  # computed where a box is whole along some dimensions
     "gathered",
 ]
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -145,10 +147,13 @@ class Operators:
         if moved_rows(call) is not None:
             return Operator("reindex", call.module)
         if call.module is None:
-            return _of_function(call)
-        if len(call.inputs) != 1 or call.parameters:
-            return GATHERED
-        return _of_module(call, call.module)
+            found = _of_function(call)
+        elif len(call.inputs) != 1 or call.parameters:
+            found = GATHERED
+        else:
+            found = _of_module(call, call.module)
+        local = found.kind == "gathered" and local_form(call) is not None
+        return Operator("local", call.module) if local else found
 
 
 def _of_function(call: Call) -> Operator:
@@ -220,14 +225,8 @@ def _pools(call: Call, module: Any) -> bool:
     )
 
 
-def _pools_evenly(call: Call, module: Any) -> bool:
-    """Whether all windows have one size: the input's a multiple of the result's."""
-    pairs = zip(call.shapes[0][2:], call.out[2:], strict=True)
-    return (
-        _has_batch(call, module)
-        and all(size % n == 0 for size, n in pairs)
-        and not getattr(module, "return_indices", False)
-    )
+def _pools_adaptively(call: Call, module: Any) -> bool:
+    return _has_batch(call, module) and not getattr(module, "return_indices", False)
 
 
 def _resizes(call: Call, module: Any) -> bool:
@@ -245,7 +244,7 @@ MODULE_CHECKS: dict[Kind, Callable[[Call, Any], bool]] = {
     ),
     "layernorm": lambda call, module: len(module.normalized_shape) == 1,
     "pool": _pools,
-    "adaptive": _pools_evenly,
+    "adaptive": _pools_adaptively,
     "globalpool": _has_batch,
     "resize": _resizes,
     "flatten": lambda call, module: module.start_dim == 1 and _is_flat(call),

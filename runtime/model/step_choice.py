@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -15,6 +16,7 @@ from synth.runtime.comm.redistribute import Count
 from synth.runtime.layers.batch_norm import BatchNorm
 from synth.runtime.layers.dropout import Dropout
 from synth.runtime.layers.group_norm import GroupNorm, LayerNorm
+from synth.runtime.layers.local import Local
 from synth.runtime.layers.pooling import GlobalPool, adaptive_pool_step, pool_step
 from synth.runtime.layers.reindex import Reindex
 from synth.runtime.layers.replicated_params import ReplicatedParams
@@ -29,6 +31,7 @@ from synth.runtime.layers.step import (
     largest,
 )
 from synth.runtime.model.calls import Call
+from synth.runtime.model.local_calls import RESHAPES, local_form
 from synth.runtime.model.moved_rows import moved_rows
 from synth.runtime.model.operators import Operator
 
@@ -88,6 +91,8 @@ def choose_step(
             moved = moved_rows(call)
             assert moved is not None
             return Reindex(source, moved.maps, count, moved.value, moved.dims)
+        case "local":
+            return _local(call, source, count)
         case "permute":
             return Permute(source, call.order())
         case "cat":
@@ -107,6 +112,16 @@ def broadcast_channels(source: Layout, shape: Sequence[int]) -> Layout:
     if tuple(shape) == (1,):
         return source.with_boxes((1,), (((0, 1),),) * len(source.boxes))
     return source.with_boxes(shape, ((box[1],) for box in source.boxes))
+
+
+def _local(call: Call, source: Layout, count: Count) -> Step:
+    """A reshape, or a function along dimensions, of boxes that are whole there."""
+    form = local_form(call)
+    assert form is not None
+    if call.word in RESHAPES or isinstance(call.module, nn.Flatten | nn.Unflatten):
+        return Local(lambda box, mine: box.reshape(mine), source, form, count)
+    run: Any = call.module or call.filled(in_place=False)
+    return Local(lambda box, mine: run(box).reshape(mine), source, form, count)
 
 
 def _elementwise(call: Call, layouts: list[Layout], count: Count) -> Step:

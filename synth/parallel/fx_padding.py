@@ -60,6 +60,8 @@ def _take_zeros(graph: fx.Graph, node: fx.Node, module: Any, operators: Operator
     own = _own_zeros(module)
     while own is not None and (zeros := _zeros_of(node.all_input_nodes[0], operators)) is not None:
         pad = node.all_input_nodes[0]
+        if pad.meta.get("grad", True) != node.meta.get("grad", True):
+            return
         (source,) = pad.all_input_nodes
         own = tuple((a + c, b + d) for (a, b), (c, d) in zip(own, zeros, strict=True))
         if not _planned(module, tuple(source.meta["value"].shape), own):
@@ -84,7 +86,7 @@ def _own_zeros(module: Any) -> Zeros | None:
 
 def _zeros_of(node: fx.Node, operators: Operators) -> Zeros | None:
     """The zeros that a call puts around the positions of its input; None for any other call."""
-    if not node.op.startswith("call"):
+    if not node.op.startswith("call") or {"only", "arguments"} & set(node.meta):
         return None
     moved = operators.moved_rows(operators.call(node))
     if moved is None or moved.value or moved.dims is not None or not all(m.plain for m in moved.maps[:2]):

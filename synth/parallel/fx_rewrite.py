@@ -63,6 +63,33 @@ def _chain(node: fx.Node, operators: Operators) -> tuple[list[fx.Node], fx.Node 
         between.append(node)
 
 
+def join_stacks(graph: fx.Graph) -> None:
+    """Replace every stack by a concatenation along a new dimension."""
+    import torch
+
+    from synth.runtime.model.expressions import is_computed
+
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target is not torch.stack or "arguments" in node.meta:
+            continue
+        parts = node.args[0] if node.args else node.kwargs.get("tensors")
+        dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+        given = isinstance(parts, list | tuple) and isinstance(dim, int) and "out" not in node.kwargs
+        if not given or not all(is_computed(each) for each in parts):
+            continue
+        dim %= node.meta["value"].dim()
+        with graph.inserting_before(node):
+            wide = []
+            for part in parts:
+                each = graph.call_function(torch.unsqueeze, (part, dim))
+                each.meta = {**node.meta, "value": part.meta["value"].unsqueeze(dim)}
+                wide.append(each)
+            made = graph.call_function(torch.cat, (wide, dim))
+        made.meta = node.meta
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
+
+
 def split_joins(graph: fx.Graph, operators: Operators) -> None:
     """Give every reader of a concatenation one of its own, of the parts of all that it is joined from.
 

@@ -74,6 +74,8 @@ def pool_layer(name: str, module: Any, before: Shape, after: Shape, dtype: str) 
     An input that a last, partial window exceeds is widened by it.
     """
     if getattr(module, "kernel_size", None) is None:  # adaptive: windows follow from the extents
+        if any(size % n for size, n in zip(before[2:], after[2:], strict=True)):
+            return None  # windows of several sizes
         kernel = tuple(size // n for size, n in zip(before[2:], after[2:], strict=True))
         numbers = {"stride": kernel}
     else:

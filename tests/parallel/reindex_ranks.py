@@ -73,6 +73,40 @@ def crop(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([x[:, :, 1:-2, 2:], wide.narrow(2, 3, x.shape[2] - 3)[..., 5 : x.shape[3] + 3]], 1)
 
 
+def windows(x: torch.Tensor) -> torch.Tensor:
+    """Attention windows, normalized and softened each by itself, and back (Swin)."""
+    b, c, h, w = x.shape
+    y = x.view(b, c, h // 2, 2, w // 2, 2).permute(0, 2, 4, 3, 5, 1).reshape(-1, 4, c)
+    y = torch.softmax(y, -1) * functional.normalize(y, dim=1)
+    y = y.view(b, h // 2, w // 2, 2, 2, c).permute(0, 5, 1, 3, 2, 4)
+    return y.reshape(b, c, h, w)
+
+
+def shuffled(x: torch.Tensor) -> torch.Tensor:
+    """Channels in another order, then to positions and back."""
+    b, c, h, w = x.shape
+    y = x.view(b, 2, c // 2, h, w).transpose(1, 2).reshape(b, c, h, w)
+    y = functional.pixel_shuffle(y, 2)
+    return functional.pixel_unshuffle(torch.tanh(y), 2) + nn.PixelUnshuffle(2)(nn.PixelShuffle(2)(x))
+
+
+def along(x: torch.Tensor) -> torch.Tensor:
+    """Sums along channels and rows, a norm, and a scan."""
+    y = functional.normalize(x) + functional.softmax(x, 1).cumsum(2)
+    return y * x.sum(1, keepdim=True) + x.amax((2, 3), keepdim=True) + x.norm(dim=-1, keepdim=True)
+
+
+def stacked(x: torch.Tensor) -> torch.Tensor:
+    """Two tensors in a new dimension, of which one is taken back, and the mean of both."""
+    y = torch.stack([x, torch.tanh(x)], 2)
+    return y[:, :, 1] + y.mean(2) + torch.stack((x, x), dim=-1).unbind(-1)[1]
+
+
+def adaptive(x: torch.Tensor) -> torch.Tensor:
+    """Windows of several sizes, of means and of maxima that may be equal."""
+    return functional.adaptive_avg_pool2d(x, (5, 7)) + functional.adaptive_max_pool2d(torch.relu(x), (5, 7))
+
+
 CALLS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int, int]] = {
     "causal": (lambda x: functional.pad(x, (2, 0, 3, 1)), 4, 4),
     "constant": (nn.ConstantPad2d((1, 2, 0, 3), 0.7), 4, 4),
@@ -85,6 +119,11 @@ CALLS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int, int]] = {
     "shifted": (shifted, 4, 4),
     "positions": (positions, 4, 4),
     "crop": (crop, 4, 8),
+    "windows": (windows, 4, 4),
+    "shuffled": (shuffled, 8, 8),
+    "along": (along, 4, 4),
+    "stacked": (stacked, 4, 4),
+    "adaptive": (adaptive, 4, 4),
 }
 
 

@@ -57,7 +57,7 @@ def test_layers_train_with_every_strategy(plan: str, ranks: RankPool) -> None:
 def test_layers_train_and_what_is_gathered_is_named(ranks: RankPool) -> None:
     assert_trains(ranks, "own", None, models=4)
     lines = [line.partition(": gathered, every rank computes it") for line in ranks.said().splitlines()]
-    assert {name for name, found, _ in lines if found} == {"flatten", "best"}
+    assert {name for name, found, _ in lines if found} == {"roll"}
 
 
 def test_a_state_moves_to_another_grid(ranks: RankPool) -> None:

@@ -14,6 +14,7 @@ NAMES = [
     *("causal", "constant", "circular", "replicate", "reflect", "cropped"),
     *("gated", "shifted", "positions", "crop"),
 ]
+BOXES = ["windows", "shuffled", "along", "stacked", "adaptive"]
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +24,18 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 def assert_as_one_process(ranks: RankPool, plan: str, shape: tuple[int, ...]) -> None:
-    names = [*NAMES, "quarters"] if shape == EVEN else NAMES
+    names = [*NAMES, "quarters", *BOXES] if shape == EVEN else [*NAMES, *BOXES[1:]]
     for rank in ranks.call("compared", names, plan, shape):
         assert list(rank) == names
+        for name, errors in rank.items():
+            assert max(errors.values()) < 1e-8, (name, errors)
+
+
+@pytest.mark.parametrize("plan", ["space", "mixed"])
+def test_calls_on_whole_boxes_are_those_of_one_process(plan: str, ranks: RankPool) -> None:
+    """Reshapes, shuffles, functions along a dimension and stacks; nothing is gathered."""
+    for rank in ranks.call("compared", BOXES, plan, EVEN):
+        assert len(rank) == len(BOXES)
         for name, errors in rank.items():
             assert max(errors.values()) < 1e-8, (name, errors)
 
@@ -33,7 +43,10 @@ def assert_as_one_process(ranks: RankPool, plan: str, shape: tuple[int, ...]) ->
 @pytest.mark.parametrize("plan", ["space", "mixed", "free"])
 def test_moved_rows_are_those_of_one_process(plan: str, ranks: RankPool) -> None:
     """Forward and two training steps; nothing is gathered."""
-    assert_as_one_process(ranks, plan, UNEVEN)
+    for rank in ranks.call("compared", NAMES, plan, UNEVEN):
+        assert list(rank) == NAMES
+        for name, errors in rank.items():
+            assert max(errors.values()) < 1e-8, (name, errors)
 
 
 def assert_padded(ranks: RankPool, plan: str) -> None:

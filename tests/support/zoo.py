@@ -81,7 +81,7 @@ class Transposed(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Joins, gates, resizing, norms with and without parameters, loose parameters and buffers."""
+    """Joins, gates, resizing, norms with and without parameters, loose parameters, a roll of all words."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Mixed(nn.Module):
         z = nn.functional.interpolate(y, scale_factor=2, mode="nearest")
         z = z * torch.sigmoid(z.mean((2, 3), keepdim=True))
         z = self.last(self.drop(self.up(z)))
-        z = self.best(nn.functional.pad(z, (1, 1)))
+        z = self.best(nn.functional.pad(z, (1, 1)).roll(1))
         return self.norm(nn.functional.silu(self.words(z.flatten(2).transpose(1, 2))))
 
 
