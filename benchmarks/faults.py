@@ -33,17 +33,20 @@ SIGNALS = ("KILL", "STOP", "TERM", "HUP")
 FAULTS = (*SIGNALS, "exit 0", "exception", "link cut", "parent killed")
 MARK = "SYNTH_FAULT_RUN"
 SLACK = 5.0
+TORCHS_OWN = ("torchelastic_", "torchinductor_")
 PATIENCE = 40.0  # seconds after the timeout until what is left is killed
 LAYER = "conv2d: {input: [8, 8, 8, 8], out_channels: 8, kernel: [3, 3], padding: 1}\n"
 INSIDE = """
 import ctypes, os, threading, time
+class Injected(BaseException):  # no import of a library catches it
+    pass
 def fault():
     time.sleep(max(0.0, float(os.environ["FAULT_AT"]) - time.time()))
     open(os.environ["FAULT_MARK"], "w").close()
     if os.environ["FAULT"] == "exit 0":
         os._exit(0)
     main = ctypes.c_ulong(threading.main_thread().ident)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(KeyError))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(Injected))
 if os.environ.get("RANK") == os.environ.get("FAULT_RANK"):
     threading.Thread(target=fault, daemon=True).start()
 """
@@ -156,7 +159,7 @@ def _suffered(case: Case, timeout: float, folder: Path, hosts: Hosts) -> Outcome
             time.sleep(0.05)
         seconds = time.time() - fault
     text = (folder / "said").read_text(errors="replace")
-    files = [path.name for path in temporary.iterdir() if not path.name.startswith("torchelastic_")]
+    files = [path.name for path in temporary.iterdir() if not path.name.startswith(TORCHS_OWN)]
     return Outcome(seconds, named(case, text), len(left), files, text)
 
 
