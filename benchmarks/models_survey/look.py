@@ -57,12 +57,12 @@ def gathered_in(traced: TracedModel, model: nn.Module, steps: Any = None) -> dic
     """
     modules = dict(model.named_modules())
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    operators = Operators(traced.graph, modules, tensors)
+    operators = Operators(modules, tensors)
     empty = dict(_on_meta(model).named_modules())
     total, gathered = 0, dict[str, int]()
     for node in traced.graph.nodes:
-        if not node.op.startswith("call"):
-            continue
+        if not node.op.startswith("call") or node.meta.get("expression"):
+            continue  # of parameters alone
         count = operations_of(node, empty)
         total += count
         if _is_gathered(node, operators) if steps is None else node.name in steps:

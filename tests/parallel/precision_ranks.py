@@ -65,7 +65,7 @@ def one_process(
     """Results of all calls, and all gradients, in one process."""
     run = Values(model, trace_model(model, shape).graph)
     with autocast(low):
-        out = run.run(batch)
+        (out,) = run.run(batch)
     with autocast(low if inside else None):
         loss_of(out).backward()
     grads = {f"d {name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
