@@ -14,6 +14,7 @@ from benchmarks.models_survey.entry import Entry
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
 from synth.parallel.front_end import TracedModel, trace_model
+from synth.runtime.model.expressions import is_expression
 from synth.runtime.model.operators import Operators
 
 
@@ -53,7 +54,8 @@ def sentence(error: BaseException) -> str:
 def gathered_in(traced: TracedModel, model: nn.Module, steps: Any = None) -> dict[str, Any]:
     """operations: multiply-adds of a forward pass. gathered: name of a call -> its share of them.
 
-    steps: the names of the calls that ranks really gather; None for what the operator table says.
+    steps: the names of the calls that ranks really gather; None for what the operator table says. What is
+    computed from parameters alone counts as gathered, since every rank computes it.
     """
     modules = dict(model.named_modules())
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -65,7 +67,9 @@ def gathered_in(traced: TracedModel, model: nn.Module, steps: Any = None) -> dic
             continue  # of parameters alone
         count = operations_of(node, empty)
         total += count
-        if _is_gathered(node, operators) if steps is None else node.name in steps:
+        everywhere = is_expression(node)  # of parameters alone
+        everywhere |= _is_gathered(node, operators) if steps is None else node.name in steps
+        if everywhere:
             gathered[_shown(node, modules)] = gathered.get(_shown(node, modules), 0) + count
     shares = {name: count / max(total, 1) for name, count in gathered.items()}
     return {"operations": total, "gathered": dict(sorted(shares.items(), key=lambda pair: -pair[1]))}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree
 
@@ -36,29 +37,47 @@ def compare(entry: Entry) -> dict[str, Any]:
     found: dict[str, Any] = {}
     start = time.perf_counter()
     net, model = None, whole
-    if entry.trains:
-        try:
-            net = synth.parallelize(copy.deepcopy(whole.train()), entry.input)
-            found["steps"] = _two_steps(net, model, entry.input)
-            net.eval()
-        except ValueError as error:
-            found["refused in training"] = sentence(error)
-            net = None if "steps" not in found else net
-    model.eval()
     try:
-        if net is None or not _evaluates(net):
+        if entry.trains:
+            net = _in_training(model, entry, found)
+        model.eval()
+        both = net is not None and not _refused(lambda: net.eval())
+        if not both:  # forward does otherwise in evaluation
             net = synth.parallelize(copy.deepcopy(model), entry.input)
         found["forward"] = _forward(net, model, entry.input)
+        if entry.trains and both:
+            found["steps"] = _two_steps(net.train(), model.train(), entry.input)
     except ValueError as error:
         return {**found, "refused": sentence(error)}
+    if dist.get_rank():
+        return found
+    model.eval()
     gathered = [name for name, step in net.program.steps.items() if isinstance(step, GatheredStep)]
     found |= gathered_in(trace_model(model, entry.input), model, gathered)
     return {**found, "seconds": time.perf_counter() - start}
 
 
-def _evaluates(net: Network) -> bool:
-    """Whether the network is in evaluation now."""
-    return not net.training
+def _in_training(model: nn.Module, entry: Entry, found: dict[str, Any]) -> Network | None:
+    """The network of the model in training; None if it is refused.
+
+    Where it cannot be put into evaluation, it is trained at once.
+    """
+    try:
+        net = synth.parallelize(copy.deepcopy(model.train()), entry.input)
+    except ValueError as error:
+        found["refused in training"] = sentence(error)
+        return None
+    if _refused(lambda: copy.deepcopy(net).eval()):
+        found["steps"] = _two_steps(net, copy.deepcopy(model), entry.input)
+    return net
+
+
+def _refused(call: Callable[[], Any]) -> bool:
+    try:
+        call()
+    except ValueError:
+        return True
+    return False
 
 
 def _without_chance(model: nn.Module) -> nn.Module:

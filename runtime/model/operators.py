@@ -27,6 +27,7 @@ from synth.runtime.model.calls import Call
 from synth.runtime.model.expressions import is_expression
 from synth.runtime.model.local_calls import local_form
 from synth.runtime.model.moved_rows import MovedRows, moved_rows
+from synth.runtime.model.products import product_of
 
 Kind = Literal[
     "layer",  # a convolution or linear layer, which the planner may plan
@@ -47,6 +48,7 @@ Kind = Literal[
     "cat",
     "reindex",  # every row is a row of the input, or a constant
     "local",  # computed where a box is whole along some dimensions
+    "product",  # a sum of products: dimensions of the result are independent
     "gathered",
 ]
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -152,8 +154,11 @@ class Operators:
             found = GATHERED
         else:
             found = _of_module(call, call.module)
-        local = found.kind == "gathered" and local_form(call) is not None
-        return Operator("local", call.module) if local else found
+        if found.kind != "gathered":
+            return found
+        if local_form(call) is not None:
+            return Operator("local", call.module)
+        return Operator("product") if product_of(call) is not None else found
 
 
 def _of_function(call: Call) -> Operator:

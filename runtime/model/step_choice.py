@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from synth.runtime.layers.dropout import Dropout
 from synth.runtime.layers.group_norm import GroupNorm, LayerNorm
 from synth.runtime.layers.local import Local
 from synth.runtime.layers.pooling import GlobalPool, adaptive_pool_step, pool_step
+from synth.runtime.layers.product import ProductStep, best_layout, wanted
 from synth.runtime.layers.reindex import Reindex
 from synth.runtime.layers.replicated_params import ReplicatedParams
 from synth.runtime.layers.resize import resize_step
@@ -34,6 +35,7 @@ from synth.runtime.model.calls import Call
 from synth.runtime.model.local_calls import RESHAPES, local_form
 from synth.runtime.model.moved_rows import moved_rows
 from synth.runtime.model.operators import Operator
+from synth.runtime.model.products import product_of
 
 
 def choose_step(
@@ -93,6 +95,8 @@ def choose_step(
             return Reindex(source, moved.maps, count, moved.value, moved.dims)
         case "local":
             return _local(call, source, count)
+        case "product":
+            return _product(call, inputs, count)
         case "permute":
             return Permute(source, call.order())
         case "cat":
@@ -105,6 +109,37 @@ def choose_step(
             return Concat(layouts, dim, counts, places, wanted)
         case _:
             return None
+
+
+def _product(call: Call, inputs: Mapping[fx.Node, Layout], count: Count) -> Step | None:
+    """A step that ranks divide over dimensions along which the call is independent."""
+    found = product_of(call)
+    assert found is not None
+    pairs = list(zip(found.operands, found.dims, strict=True))
+    sources = [(inputs[node], dims) for node, dims in pairs if node in inputs]
+    layout = best_layout(call.out, sources, found.cut)
+    given = {node: dims for node, dims in pairs if node in call.parameters}
+    if len(given) + len(sources) < len(pairs):
+        return None  # a parameter that occurs twice
+    boxes = {
+        name: wanted(layout, tuple(call.parameters[node][1].shape), given[node])
+        for node, (name, _) in call.parameters.items()
+    }
+    orders = {**_numbered(call.inputs), **_numbered(call.parameters)}
+    return ProductStep(
+        found.call,
+        [inputs.get(node) for node, _ in pairs],
+        found.dims,
+        [orders[node] for node, _ in pairs],
+        layout,
+        call.node.meta["value"].dtype,
+        count,
+        hold(call, boxes, count),
+    )
+
+
+def _numbered(nodes: Iterable[fx.Node]) -> dict[fx.Node, int]:
+    return {node: number for number, node in enumerate(nodes)}
 
 
 def broadcast_channels(source: Layout, shape: Sequence[int]) -> Layout:

@@ -1,0 +1,69 @@
+"""Products and attention behind a convolution, on ranks beside one process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import synth
+from synth.runtime.layers.product import ProductStep
+from synth.runtime.layers.step import GatheredStep
+
+Function = Callable[[Any, torch.Tensor], torch.Tensor]
+
+
+def attends_with_mask(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(x, x + 1, x * 2, attn_mask=self.square)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "attention": lambda self, x: functional.scaled_dot_product_attention(x, x + 1, x * 2),
+    "causal attention": lambda self, x: functional.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "attention with a mask": attends_with_mask,
+    "grouped attention": lambda self, x: functional.scaled_dot_product_attention(
+        x, x[:, :2], x[:, :2], enable_gqa=True
+    ),
+    "matmul": lambda self, x: x @ (x + 1).transpose(2, 3),
+    "matmul with itself": lambda self, x: torch.matmul(x, x),
+    "matmul with a parameter": lambda self, x: x @ self.square,
+    "parameter times x": lambda self, x: self.square @ x,
+    "einsum": lambda self, x: torch.einsum("bchw,bdhw->bcd", x, x + 1),
+    "einsum with a parameter": lambda self, x: torch.einsum("bchw,vw->bvch", x, self.square),
+}
+
+
+class Behind(nn.Module):
+    """A function between two convolutions, where its result is a map."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.function = FUNCTIONS[name]
+        self.conv = nn.Conv2d(2, 4, 3, padding=1)
+        self.square = nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of any shape."""
+        return self.function(self, self.conv(x))
+
+
+def compared(name: str, samples: int, plan: Any) -> dict[str, Any]:
+    """error: of output and gradients in one process. steps: how many calls are divided, and are gathered."""
+    torch.manual_seed(0)
+    whole, shape = Behind(name).double(), (samples, 2, 6, 6)
+    net = synth.parallelize(copy.deepcopy(whole), shape, plan=plan)
+    x = torch.randn(shape, dtype=torch.float64)
+    outs = [net(x).full_tensor(), whole(x)]
+    weights = torch.randn_like(outs[1])
+    for out in outs:
+        (out * weights).sum().backward()
+    pairs = list(zip(net.parameters(), whole.parameters(), strict=True))
+    grads = [(p.grad.full_tensor(), q.grad) for p, q in pairs if q.grad is not None]
+    errors = [float((one - other).abs().max()) for one, other in [outs, *grads]]
+    steps = list(net.program.steps.values())
+    kinds = [sum(isinstance(step, kind) for step in steps) for kind in (ProductStep, GatheredStep)]
+    return {"error": max(errors), "divided": kinds[0], "gathered": kinds[1]}

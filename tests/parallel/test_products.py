@@ -1,0 +1,63 @@
+"""Products of matrices, attention and einsum: ranks divide them and equal one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from product_ranks import FUNCTIONS
+from rank_pool import RankPool
+
+from synth.runtime.comm.layout import Layout
+from synth.runtime.grid.boxes import volume
+from synth.runtime.grid.ranks import Ranks
+from synth.runtime.layers.product import best_layout, wanted
+
+RANKS = Ranks((0, 1, 2, 3), 0)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    module = Path(__file__).with_name("product_ranks.py")
+    with RankPool(module, 4, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_as_in_one_process(name: str, ranks: RankPool) -> None:
+    for samples, plan in ((3, "spatial"), (1, "filter")):
+        for found in ranks.call("compared", name, samples, plan):
+            assert found["error"] < 1e-10
+            assert found["divided"] == 1
+            assert not found["gathered"]
+
+
+def rows(whole: tuple[int, ...], dim: int) -> Layout:
+    """A layout that is cut along one dimension."""
+    boxes = []
+    for rank in range(4):
+        box = [(0, extent) for extent in whole]
+        box[dim] = (whole[dim] * rank // 4, whole[dim] * (rank + 1) // 4)
+        boxes.append(tuple(box))
+    return Layout(whole, tuple(boxes), RANKS)
+
+
+def test_an_operand_stays_where_it_may() -> None:
+    source = rows((2, 8, 6), 1)
+    assert best_layout((2, 8, 6), [(source, (0, 1, 2))], (0, 1)).boxes == source.boxes
+
+
+def test_one_sample_is_divided_along_rows_of_the_query() -> None:
+    query, key = rows((1, 1, 64, 8), 3), rows((1, 1, 32, 8), 2)
+    dims = (0, 1, 2, None), (0, 1, None, None)
+    found = best_layout((1, 1, 64, 8), list(zip((query, key), dims, strict=True)), (0, 1, 2))
+    assert [box[2] for box in found.boxes] == [(0, 16), (16, 32), (32, 48), (48, 64)]
+    assert [volume(box) for box in wanted(found, key.whole, dims[1]).boxes] == [256] * 4
+
+
+def test_more_ranks_than_words() -> None:
+    found = best_layout((3,), [(rows((3, 8), 1), (0, None))], (0,))
+    assert sorted(volume(box) for box in found.boxes) == [0, 1, 1, 1]
+    assert sum(volume(box) for box in wanted(found, (3, 8), (0, None)).boxes) == 24
