@@ -114,7 +114,7 @@ class Builder:
             step.to(self.device)
         step.autocast = node.meta.get("autocast", ())
         step.trains = node.meta["trains"]
-        if "only" in node.meta:
+        if "only" in node.meta and not is_expression(node):
             step = self._in_one_mode(call, step)
         self.steps[node.name] = step
         maker = str(node.meta["module"])
@@ -143,9 +143,12 @@ class Builder:
         """The step of a call that does not."""
         self.expressions.add(call.node.name)
         values = {call.state_key(name): v for name, v in call.parameters.values()}
+        calls = {mode: call.filled(training=mode) for mode in (True, False)}
+        if "only" in call.node.meta:
+            calls[not call.node.meta["only"]] = call.passed()
         return ExpressionStep(
-            call.filled(training=True),
-            call.filled(training=False),
+            calls[True],
+            calls[False],
             values,
             self.context.ranks,
             self.device,

@@ -105,6 +105,15 @@ class Call:
 
         return run
 
+    def passed(self) -> Callable[..., Any]:
+        """What stands for an expression in a mode in which it is not computed."""
+        nodes, node = list(self.parameters), self.node.meta["passes"]
+
+        def run(*tensors: torch.Tensor) -> Any:
+            return None if node is None else tensors[nodes.index(node)]
+
+        return run
+
     @property
     def owner(self) -> str:
         """The module that has what the call uses, or that makes the call."""

@@ -207,9 +207,10 @@ def _same(
 def _passed(node: fx.Node) -> fx.Node | None:
     """The operand that stands for a call that is not made: it has the same shape."""
     value = node.meta.get("value")
-    if value is None or not is_computed(node):
+    if value is None:
         return None
-    fits = (each for each in node.all_input_nodes if is_computed(each))
+    kind = is_computed(node)
+    fits = (each for each in node.all_input_nodes if is_computed(each) == kind)
     return next((n for n in fits if n.meta["value"].shape == value.shape), None)
 
 

@@ -61,7 +61,13 @@ def moved_rows(call: Call) -> MovedRows | None:
     shape = call.shapes[0]
     try:
         found = _of_module(call, shape) if call.module else _of_function(call, shape)
-    except (TypeError, ValueError, IndexError, KeyError):  # arguments of another kind
+    except (
+        TypeError,
+        ValueError,
+        IndexError,
+        KeyError,
+        StopIteration,
+    ):  # arguments of another kind
         return None
     return found if found is not None and found.shape == call.out else None
 

@@ -37,6 +37,7 @@ from synth.runtime.model.step_graph import (
     shared_parameters,
 )
 from synth.runtime.model.trace import traced
+from synth.runtime.model.unsupported import computes_weight, plain_copies
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
@@ -139,7 +140,7 @@ class Network(nn.Module):
         ranks: Ranks,
     ) -> None:
         """Copy the modules of a model, with partitioned parameters and buffers."""
-        memo: dict[int, Any] = {}
+        memo: dict[int, Any] = plain_copies(model)
         for key, values in (*model.named_parameters(), *model.named_buffers()):
             place: Partition | None = Partition(replicated(values.shape, ranks))
             if key in homes:
@@ -270,7 +271,8 @@ class Network(nn.Module):
         for module in self.modules():
             if module is self:
                 continue
-            forward = module._forward_hooks or module._forward_pre_hooks
+            before = module._forward_pre_hooks.values()
+            forward = module._forward_hooks or not all(map(computes_weight, before))
             if forward or module._backward_hooks or module._backward_pre_hooks:
                 _refuse_hooks(self, module)
             mode = module.training

@@ -23,7 +23,11 @@ from synth.runtime.model.expressions import (
 )
 from synth.runtime.model.inputs import Arguments
 from synth.runtime.model.outputs import Structure
-from synth.runtime.model.unsupported import in_user_code, record_autograd_functions
+from synth.runtime.model.unsupported import (
+    computes_weight,
+    in_user_code,
+    record_autograd_functions,
+)
 
 # methods without a result that change what a tensor is or does
 SETTERS = ("set", "register_hook", "register_post_accumulate_grad_hook", "backward")
@@ -129,7 +133,8 @@ class Recorder(TorchFunctionMode):
             self._check_change(values, func, results, computed)
         if not results and word in SETTERS:
             for values in used:
-                self._refuse_change(values, func)
+                if computed or not _sets_requires_grad(func):
+                    self._refuse_change(values, func)
         stored = results and all(id(values) in self.stored for values in results)
         if changed and not computed and (stored or not results):
             self._record_change(func, nodes, changed)
@@ -215,12 +220,21 @@ class Recorder(TorchFunctionMode):
             kept = values.untyped_storage()._cdata in self.trained
             stored = id(values) in self.stored
             statistics = stored and bool(results) and not returned
-            if kept or (computed and not statistics):
+            alone = returned and not stored and not self._is_shared(values)
+            if kept or (computed and not statistics and not alone):
                 self._refuse_change(values, func)
             return
         maker = self.nodes[id(values)][0]  # `x.data` shares words unseen
         if not returned or _function_name(maker.target) == "get":
             self._refuse_change(values, func)
+
+    def _is_shared(self, values: torch.Tensor) -> bool:
+        """Whether other tensors have the memory of one."""
+        storage = values.untyped_storage()._cdata
+        return values._base is not None or any(
+            each is not values and each.untyped_storage()._cdata == storage
+            for each in self.alive
+        )
 
     def _refuse_change(self, values: torch.Tensor, func: Any) -> None:
         storage = values.untyped_storage()._cdata
@@ -341,6 +355,10 @@ def _function_name(func: Any) -> str:
     return str(getattr(func, "__name__", "call")).strip("_")
 
 
+def _sets_requires_grad(func: Any) -> bool:
+    return getattr(func, "__self__", None) is vars(torch._C.TensorBase)["requires_grad"]
+
+
 def _node_name(name: str) -> str:
     """A name for a node that can be a key of a `ModuleDict`."""
     name = name.strip("_").replace(".", "_") or "model"
@@ -350,7 +368,10 @@ def _node_name(name: str) -> str:
 def _is_one_call(module: nn.Module, args: Any, kwargs: Any) -> bool:
     """Whether a module is a layer of torch.nn, which is recorded as one call."""
     own = type(module).__module__.startswith("torch.nn.modules")
+    hooks = module._forward_pre_hooks.values()
     if not own or parametrize.is_parametrized(module):
+        return False
+    if any(map(computes_weight, hooks)) or getattr(module, "return_indices", False):
         return False
     if (
         isinstance(module, nn.modules.conv._ConvTransposeNd)

@@ -25,6 +25,7 @@ from synth.runtime.layers.expression import part_of
 from synth.runtime.layers.finite_check import check_gradient, require_finite
 from synth.runtime.layers.held import Held
 from synth.runtime.layers.homes import fetched, is_at_home, write_back
+from synth.runtime.layers.one_mode import InOneMode
 from synth.runtime.layers.planned_layer import PlannedLayer
 from synth.runtime.layers.step import Step
 from synth.runtime.model.execute import Calls, Schedule, execute
@@ -154,7 +155,8 @@ class StepGraph:
         planned = isinstance(step, PlannedLayer)
         values = dict(zip(self.sources[name], given, strict=True))
         bound = []
-        for key, place in self.held[name]:
+        passes = isinstance(step, InOneMode) and step.training != step.mode
+        for key, place in () if passes else self.held[name]:
             local = self._used(name, key, place, tensors, values)
             if self.check_finite and not planned and local.requires_grad:
                 what = f"{self.names.get(name, name)}: d{place.name}"

@@ -18,7 +18,7 @@ from torch import fx, nn
 from synth.runtime.model.inputs import Arguments, Inputs
 from synth.runtime.model.modes import joined_modes
 from synth.runtime.model.recorder import Recorder
-from synth.runtime.model.unsupported import check_supported
+from synth.runtime.model.unsupported import check_supported, plain_copies
 
 
 def traced(model: nn.Module, inputs: Any, dtype: torch.dtype) -> fx.Graph:
@@ -50,7 +50,7 @@ def _run(
 ) -> fx.Graph:
     """The graph of one run: in training (True), in evaluation, or as the model is."""
     # copied before the move to "meta": the user's model keeps its values
-    empty = copy.deepcopy(model).to("meta")
+    empty = copy.deepcopy(model, plain_copies(model)).to("meta")
     if mode is not None:
         empty.train(mode)
     for module in empty.modules():

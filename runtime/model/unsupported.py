@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 HOOKS = {
     "_forward_pre_hooks": "a forward pre-hook",
@@ -41,8 +43,27 @@ def check_supported(model: nn.Module) -> None:
     _refuse_shared_memory(model)
 
 
+def computes_weight(hook: Any) -> bool:
+    """Whether a hook computes a weight from parameters, as old norms of torch do."""
+    return type(hook) in (WeightNorm, SpectralNorm)
+
+
+def plain_copies(model: nn.Module) -> dict[int, torch.Tensor]:
+    """The computed tensors that modules have as attributes, by id, as constants.
+
+    `copy.deepcopy` takes them as what is copied already: it refuses computed tensors.
+    """
+    values = (each for module in model.modules() for each in vars(module).values())
+    return {
+        id(each): each.detach()
+        for each in values
+        if isinstance(each, torch.Tensor) and not each.is_leaf
+    }
+
+
 def _refuse_hook(what: str, holder: Any, place: str, kind: str) -> None:
-    if getattr(holder, place, None):
+    hooks = getattr(holder, place, None) or {}
+    if not all(map(computes_weight, hooks.values())):
         raise ValueError(
             f"{what} has {kind}, which the ranks would not run; remove it, or put what"
             " it does into a forward"

@@ -63,6 +63,27 @@ def parametrized() -> nn.Module:
     )
 
 
+def normed_by_hooks() -> nn.Module:
+    """The same by the older functions of torch, which compute weights in hooks; a pooling with places."""
+    return nn.Sequential(
+        torch.nn.utils.weight_norm(nn.Conv2d(4, 8, 3, padding=1)),
+        Pooled(),
+        torch.nn.utils.spectral_norm(nn.Conv2d(8, 4, 3, padding=1)),
+    )
+
+
+class Pooled(nn.Module):
+    """A pooling that gives the places of its results, and the reverse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool, self.unpool = nn.MaxPool2d(2, return_indices=True), nn.MaxUnpool2d(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        small, places = self.pool(x)
+        return x + self.unpool(small * 2, places)
+
+
 class FrozenBatchNorm(nn.Module):
     """As in torchvision's detectors: buffers alone."""
 
@@ -306,6 +327,7 @@ def wild() -> dict[str, Callable[[], Built]]:
         "layer scale": lambda: (LayerScale(), IMAGES),
         "normed weights": lambda: (Normed(), IMAGES),
         "parametrized": lambda: (parametrized(), IMAGES),
+        "normed by hooks": lambda: (normed_by_hooks(), IMAGES),
         "frozen norm": lambda: (FrozenBatchNorm(), IMAGES),
         "tokens": lambda: (Tokens(), IMAGES),
         "causal": lambda: (
