@@ -240,6 +240,20 @@ def _unets() -> list[Entry]:
         cross_attention_dim=16,
         attention_head_dim=8,
     )
+    signals = partial(
+        diffusers.UNet1DModel,
+        sample_size=256,
+        in_channels=14,
+        out_channels=14,
+        time_embedding_type="positional",
+        use_timestep_embedding=True,
+        down_block_types=("DownResnetBlock1D",) * 3,
+        mid_block_type="MidResTemporalBlock1D",
+        up_block_types=("UpResnetBlock1D",) * 2,
+        out_block_type="OutConv1DBlock",
+        act_fn="swish",
+        block_out_channels=(16, 32, 64),
+    )
     noise, words = (2, 4, 16, 16), (2, 7, 16)
     step = {"timestep": TIME, "encoder_hidden_states": words, "return_dict": False}
     images = {"sample": (2, 3, 32, 32), "timestep": TIME}
@@ -251,7 +265,7 @@ def _unets() -> list[Entry]:
         _one("UNet3DConditionModel", films, {"sample": (2, 4, 2, 16, 16), **step}),
         _one(
             "UNet1DModel",
-            partial(diffusers.UNet1DModel, sample_size=256, extra_in_channels=16),
-            {"sample": (2, 2, 256), "timestep": TIME, "return_dict": False},
+            signals,
+            {"sample": (2, 14, 256), "timestep": TIME, "return_dict": False},
         ),
     ]

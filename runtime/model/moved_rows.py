@@ -61,13 +61,7 @@ def moved_rows(call: Call) -> MovedRows | None:
     shape = call.shapes[0]
     try:
         found = _of_module(call, shape) if call.module else _of_function(call, shape)
-    except (
-        TypeError,
-        ValueError,
-        IndexError,
-        KeyError,
-        StopIteration,
-    ):  # arguments of another kind
+    except (TypeError, ValueError, IndexError, KeyError):  # arguments of another kind
         return None
     return found if found is not None and found.shape == call.out else None
 
@@ -216,7 +210,10 @@ def _pieces(name: str, *words: str) -> Callable[..., MovedRows]:
     """One part of a tensor that a function of torch cuts along a dimension."""
 
     def piece(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:
-        sizes = next(s for s in (given.get(0, each) for each in words) if s is not None)
+        known = [given.get(0, each) for each in words]
+        sizes = next((each for each in known if each is not None), None)
+        if sizes is None:
+            raise TypeError(name)  # another argument
         dim = _whole(given.get(1, "dim", 0)) % len(shape)
         rows = getattr(torch, name)(torch.arange(shape[dim]), sizes)[part]
         return along(shape, dim, rows.tolist())
@@ -307,7 +304,9 @@ FUNCTIONS: dict[str, Callable[..., MovedRows | None]] = {
     "chunk": _pieces("chunk", "chunks"),
     "split": _pieces("split", "split_size_or_sections", "split_size"),
     "split_with_sizes": _pieces("split", "split_sizes"),
-    "tensor_split": _pieces("tensor_split", "indices_or_sections", "sections"),
+    "tensor_split": _pieces(
+        "tensor_split", "indices_or_sections", "sections", "indices"
+    ),
     "roll": _roll,
     "flip": _flip,
     "expand": _expand,

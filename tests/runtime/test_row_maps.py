@@ -105,6 +105,7 @@ CALLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "a part of split": lambda x: torch.split(x, [1, 3, 2], dim=1)[2],
     "a part of split by size": lambda x: x.split(4, -1)[1],
     "a part of tensor_split": lambda x: x.tensor_split(4, 2)[2],
+    "a part of tensor_split at rows": lambda x: torch.tensor_split(x, indices=(1, 3), dim=1)[1],
     "a part of unbind": lambda x: x.unbind(1)[3],
     "narrow": lambda x: x.narrow(2, 1, 3),
     "select": lambda x: x.select(1, -2),
