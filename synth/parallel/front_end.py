@@ -13,7 +13,7 @@ from synth.network.graph import Network
 from synth.network.write import network_text
 from synth.parallel.fx_network import NetworkReader
 from synth.parallel.fx_padding import move_padding
-from synth.parallel.fx_rewrite import bypass_flatten, join_stacks, split_joins
+from synth.parallel.fx_rewrite import bypass_flatten, fix_shapes, join_stacks, split_joins
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +53,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "") -> TracedModel:
     graph = traced(model, inputs, dtype)
     parameters = dict(model.named_parameters())
     operators = Operators(dict(model.named_modules()), {**parameters, **dict(model.named_buffers())})
+    fix_shapes(graph)
     join_stacks(graph)
     move_padding(graph, operators)
     bypass_flatten(graph, operators)

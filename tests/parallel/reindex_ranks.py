@@ -93,7 +93,8 @@ def shuffled(x: torch.Tensor) -> torch.Tensor:
 def along(x: torch.Tensor) -> torch.Tensor:
     """Sums along channels and rows, a norm, and a scan."""
     y = functional.normalize(x) + functional.softmax(x, 1).cumsum(2)
-    return y * x.sum(1, keepdim=True) + x.amax((2, 3), keepdim=True) + x.norm(dim=-1, keepdim=True)
+    y = y * x.sum(1, keepdim=True).expand_as(x)
+    return y + x.amax((2, 3), keepdim=True) + x.norm(dim=-1, keepdim=True)
 
 
 def stacked(x: torch.Tensor) -> torch.Tensor:
