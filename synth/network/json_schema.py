@@ -8,6 +8,7 @@ from synth.machine.collectives import ALGORITHMS
 from synth.machine.file import COMPUTE, LEVEL, TOP
 from synth.network.graph import CONVS
 from synth.network.node_builder import ARGUMENTS, FLAGS, REQUIRED
+from synth.network.row_map_entries import MODES
 
 _COUNT = {"type": "integer", "minimum": 1}
 _INTS = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "array", "items": {"type": "integer"}}]}
@@ -61,6 +62,8 @@ def _kind(kind: str) -> dict[str, Any]:
     if "padding" in properties and kind in CONVS:
         ends = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]}
         properties["padding"] = {"anyOf": [_INTS, {"type": "array", "items": ends}, {"const": "same"}]}
+    if "padding_mode" in properties:
+        properties["padding_mode"] = {"enum": list(MODES)}
     if "rows" in properties:
         properties["rows"] = _RUNS
     required = list(REQUIRED.get(kind, ()))

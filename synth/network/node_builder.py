@@ -12,12 +12,15 @@ from synth.layer.layer import Layer
 from synth.layer.validate import LayerError
 from synth.network.entries import Entry, in_dependency_order
 from synth.network.graph import CONVS, NORMS, PASSIVE, WEIGHTLESS, Network, Node
-from synth.network.row_map_entries import row_maps
+from synth.network.row_map_entries import padding_of, row_maps
 
 Shape = tuple[int, ...]
 WINDOW_KEYS = ("kernel", "stride", "padding", "dilation")
+CONV_ARGUMENTS = (
+    *("out_channels", *WINDOW_KEYS, "padding_mode", "groups", "bias", "transposed", "output_padding"),
+)
 ARGUMENTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(CONVS, ("out_channels", *WINDOW_KEYS, "groups", "bias", "transposed", "output_padding")),
+    **dict.fromkeys(CONVS, CONV_ARGUMENTS),
     "linear": ("out_features", "bias"),
     "matmul": ("n", "bias"),
     "pool": (*WINDOW_KEYS, "ceil"),
@@ -53,6 +56,13 @@ def build_network(
     nodes: dict[str, Node] = {}
     for entry in in_dependency_order(entries):
         shapes = [shape if source == "input" else nodes[source].shape for source in entry.inputs]
+        if entry.kind in CONVS and "padding_mode" in entry.arguments and len(shapes) == 1:
+            pad, entry = padding_of(entry, shapes[0])
+            if pad is not None:
+                shapes = [pad.shape]
+                nodes[pad.name] = pad
+            if pad is not None and any(each.name == pad.name for each in entries):
+                raise entry.place.fault(f"{pad.name} is the padding of {entry.name}; rename the other")
         nodes[entry.name] = _NodeBuilder(entry, shapes, word, nodes).node()
     return Network(name, shape, nodes, word, origin)
 

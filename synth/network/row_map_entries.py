@@ -9,13 +9,16 @@ A first row of -1 is a run of rows that read nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from synth.base.yaml_positions import Listing, Scalar
 from synth.base.yaml_positions import Node as YamlNode
 from synth.network.entries import Entry
+from synth.network.graph import Node
 from synth.network.row_maps import CONSTANT, RowMap, Run
 
 MAX_ROWS = 2**20
+MODES = ("zeros", "circular", "reflect", "replicate")
 
 
 def row_maps(entry: Entry, shape: Sequence[int]) -> tuple[RowMap, ...]:
@@ -68,3 +71,63 @@ def _run(entry: Entry, item: YamlNode, shape: Sequence[int]) -> tuple[int, Run]:
 def _scalars(item: YamlNode) -> list[Scalar]:
     items = item.items if isinstance(item, Listing) else ()
     return [each for each in items if isinstance(each, Scalar)]
+
+
+def padding_of(entry: Entry, shape: tuple[int, ...]) -> tuple[Node | None, Entry]:
+    """The padding of a convolution that does not pad by zeros, and the convolution without it.
+
+    None for padding by zeros, which is part of the convolution.
+
+    shape: of the input. Raises `InputError` at the place of a wrong mode or number.
+    """
+    arguments = dict(entry.arguments)
+    mode, given = arguments.pop("padding_mode"), arguments.pop("padding", None)
+    word = mode.text if isinstance(mode, Scalar) else ""
+    if word not in MODES:
+        raise mode.fault(f"{entry.name}: padding_mode is {mode}; write one of {', '.join(MODES)}")
+    if word == "zeros":
+        return None, replace(entry, arguments=arguments | ({} if given is None else {"padding": given}))
+    if "transposed" in arguments:
+        raise mode.fault(f"{entry.name}: a transposed convolution pads by zeros only; leave padding_mode out")
+    ends = _ends(entry, given, len(shape) - 2)
+    maps = [RowMap(size, ((0, size, 1),)) for size in shape[:2]]
+    for size, (before, after) in zip(shape[2:], ends, strict=True):
+        most = {"circular": size, "reflect": size - 1}.get(word, MAX_ROWS)
+        if max(before, after) > most:
+            place = mode if given is None else given
+            raise place.fault(
+                f"{entry.name}: padding {max(before, after)} is more than {word} of {size} rows allows; "
+                f"use at most {most}"
+            )
+        maps.append(RowMap.of(size, _padded(size, before, after, word)))
+    padded = tuple(len(each.rows) for each in maps)
+    name = f"{entry.name}.pad"
+    pad = Node(name, "reindex", entry.inputs, padded, shape, maps=tuple(maps))
+    return pad, replace(entry, arguments=arguments, inputs=(name,))
+
+
+def _ends(entry: Entry, given: YamlNode | None, dims: int) -> list[tuple[int, int]]:
+    """Rows before and after every spatial dimension."""
+    items: Sequence[YamlNode | None] = given.items if isinstance(given, Listing) else [given] * dims
+    if len(items) != dims and given is not None:
+        raise given.fault(f"{entry.name}: padding has {len(items)} entries, needs {dims}")
+    found = []
+    for item in items:
+        each = item.items if isinstance(item, Listing) else (item, item)
+        numbers = [one.integer("padding") if isinstance(one, Scalar) else 0 for one in each]
+        if len(numbers) != 2 or min(numbers) < 0:
+            place = entry.place if item is None else item
+            raise place.fault(f"{entry.name}: padding is {item}; write a number from 0, or [before, after]")
+        found.append((numbers[0], numbers[1]))
+    return found
+
+
+def _padded(size: int, before: int, after: int, mode: str) -> list[int]:
+    """The input row of every row of a padded dimension."""
+    rows = range(-before, size + after)
+    if mode == "circular":
+        return [row % size for row in rows]
+    if mode == "replicate":
+        return [min(max(row, 0), size - 1) for row in rows]
+    period = max(1, 2 * size - 2)
+    return [min(row % period, -row % period) for row in rows]
