@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 from synth.runtime.model.autocast_regions import AutocastRegions
@@ -23,18 +22,22 @@ from synth.runtime.model.expressions import (
 )
 from synth.runtime.model.inputs import Arguments
 from synth.runtime.model.outputs import Structure
-from synth.runtime.model.unsupported import (
-    computes_weight,
-    in_user_code,
-    record_autograd_functions,
+from synth.runtime.model.recorded import (
+    function_name,
+    is_one_call,
+    mapped,
+    node_name,
+    picked,
+    sets_requires_grad,
+    stored_tensors,
+    tensors_in,
 )
+from synth.runtime.model.unsupported import in_user_code, record_autograd_functions
 
 # methods without a result that change what a tensor is or does
 SETTERS = ("set", "register_hook", "register_post_accumulate_grad_hook", "backward")
 # functions that return their operand where it has the dtype that is asked for
 CASTS = ("to", "type", "type_as", "float", "double", "half", "bfloat16")
-# layers of torch.nn that give several tensors, or are called with other settings
-FOLLOWED = (nn.MultiheadAttention, nn.RNNBase, nn.LSTMCell)
 
 
 class Recorder(TorchFunctionMode):
@@ -52,7 +55,7 @@ class Recorder(TorchFunctionMode):
         self.path: list[str] = []  # names of the modules that run
         self.depth = 0  # those of them that are recorded as one call, or are part of it
         self.arguments: Any = ()  # of the outermost of them
-        self.stored = dict(_stored(model))  # id of a parameter or buffer -> name
+        self.stored = dict(stored_tensors(model))  # id of a parameter or buffer -> name
         self.trained = {  # storage of a parameter -> name
             values.untyped_storage()._cdata: name
             for name, values in model.named_parameters()
@@ -68,7 +71,7 @@ class Recorder(TorchFunctionMode):
         """
         tensors = arguments.tensors(dtype)
         for name, values in zip(arguments.names, tensors, strict=True):
-            word = "x" if len(tensors) == 1 else _node_name(name)
+            word = "x" if len(tensors) == 1 else node_name(name)
             self._remember(values, self.graph.placeholder(word))
         args, kwargs = arguments.filled(tensors)
         for name, module in model.named_modules():
@@ -83,7 +86,7 @@ class Recorder(TorchFunctionMode):
             record_autograd_functions(self._autograd_function),
         ):
             result = model(*args, **kwargs)
-        for key, name in _stored(model):
+        for key, name in stored_tensors(model):
             if self.stored.get(key) != name:
                 raise ValueError(
                     f"forward puts another tensor in the place of {name}, which the"
@@ -115,25 +118,25 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.depth:
             return func(*args, **kwargs)
-        word = _function_name(func)
+        word = function_name(func)
         args = self._shapes_for_values(word, args)
         nodes = self._with_nodes((args, kwargs))
         args, kwargs = self._on_meta((args, kwargs))
-        used = list(_tensors((args, kwargs)))
+        used = list(tensors_in((args, kwargs)))
         computed = any(self._computed(values) for values in used)
         before = [values._version for values in used]
         result = self._on_meta(func(*args, **kwargs), results=True)
         if word in CASTS and isinstance(result, torch.Tensor):
             with torch._C.DisableTorchFunction():  # another dtype under autocast
                 result = result.view_as(result)
-        results = list(_tensors(result))
+        results = list(tensors_in(result))
         pairs = zip(used, before, strict=True)
         changed = [values for values, version in pairs if values._version != version]
         for values in changed:
             self._check_change(values, func, results, computed)
         if not results and word in SETTERS:
             for values in used:
-                if computed or not _sets_requires_grad(func):
+                if computed or not sets_requires_grad(func):
                     self._refuse_change(values, func)
         stored = results and all(id(values) in self.stored for values in results)
         if changed and not computed and (stored or not results):
@@ -143,8 +146,9 @@ class Recorder(TorchFunctionMode):
             same = any(values is each for each in used)
             if same and not changed:
                 continue  # what is given back is recorded already
-            call = func if len(results) == 1 else _picked(func, index)
-            node = self._create("call_function", call, nodes, _function_name(call))
+            one = isinstance(result, torch.Tensor)
+            call = func if one else picked(func, index)
+            node = self._create("call_function", call, nodes, function_name(call))
             node.meta["expression"], node.meta["changes"] = not computed, bool(changed)
             self._remember(values, node)
         return result
@@ -198,7 +202,7 @@ class Recorder(TorchFunctionMode):
         Without a result that others read: calls run in order, so those that read the
         tensor later see the change.
         """
-        node = self._create("call_function", func, nodes, _function_name(func))
+        node = self._create("call_function", func, nodes, function_name(func))
         node.meta["expression"] = node.meta["changes"] = True
         node.meta["value"] = None
         for values in changed:
@@ -225,7 +229,7 @@ class Recorder(TorchFunctionMode):
                 self._refuse_change(values, func)
             return
         maker = self.nodes[id(values)][0]  # `x.data` shares words unseen
-        if not returned or _function_name(maker.target) == "get":
+        if not returned or function_name(maker.target) == "get":
             self._refuse_change(values, func)
 
     def _is_shared(self, values: torch.Tensor) -> bool:
@@ -241,7 +245,7 @@ class Recorder(TorchFunctionMode):
         what = self.stored.get(id(values)) or self.trained.get(storage)
         what = what or f"a tensor of {tuple(values.shape)}"
         raise ValueError(
-            f"forward changes {what} in place by {_function_name(func)}, which the"
+            f"forward changes {what} in place by {function_name(func)}, which the"
             " ranks would not do; compute a new tensor, as by torch.where or torch.cat"
             f"{in_user_code()}"
         )
@@ -257,8 +261,8 @@ class Recorder(TorchFunctionMode):
         self.path.append(name)
         if self.depth:
             self.depth += 1
-        elif _is_one_call(module, args, kwargs) and any(
-            self._computed(each) for each in _tensors((args, kwargs))
+        elif is_one_call(module, args, kwargs) and any(
+            self._computed(each) for each in tensors_in((args, kwargs))
         ):
             with torch._C.DisableTorchFunction():
                 self.arguments = self._with_nodes((args, kwargs))
@@ -284,7 +288,7 @@ class Recorder(TorchFunctionMode):
 
     def _create(self, kind: str, target: Any, given: Any, name: str) -> fx.Node:
         args, kwargs = given
-        name = _node_name(name)
+        name = node_name(name)
         node = self.graph.create_node(kind, target, args, kwargs, name=name)
         node.meta["grad"] = torch.is_grad_enabled()
         node.meta["region"] = self.regions.current
@@ -324,11 +328,11 @@ class Recorder(TorchFunctionMode):
             return torch.device(self.device)
         if isinstance(given, str) and given == "meta":
             return self.device
-        return _mapped(self._with_nodes, given)
+        return mapped(self._with_nodes, given)
 
     def _on_meta(self, given: Any, results: bool = False) -> Any:
         """Arguments, or results, without values."""
-        if results and all(each.is_meta for each in _tensors(given)):
+        if results and all(each.is_meta for each in tensors_in(given)):
             return given
         if isinstance(given, torch.Tensor):
             if given.is_meta:
@@ -341,86 +345,4 @@ class Recorder(TorchFunctionMode):
             return empty
         if isinstance(given, torch.device):
             return torch.device("meta")
-        return _mapped(lambda each: self._on_meta(each, results), given)
-
-
-def _stored(model: nn.Module) -> Iterator[tuple[int, str]]:
-    """The ids of parameters and buffers, and their names."""
-    for values_of in (model.named_parameters, model.named_buffers):
-        for name, values in values_of():
-            yield id(values), name
-
-
-def _function_name(func: Any) -> str:
-    return str(getattr(func, "__name__", "call")).strip("_")
-
-
-def _sets_requires_grad(func: Any) -> bool:
-    return getattr(func, "__self__", None) is vars(torch._C.TensorBase)["requires_grad"]
-
-
-def _node_name(name: str) -> str:
-    """A name for a node that can be a key of a `ModuleDict`."""
-    name = name.strip("_").replace(".", "_") or "model"
-    return f"{name}_call" if hasattr(nn.ModuleDict, name) else name
-
-
-def _is_one_call(module: nn.Module, args: Any, kwargs: Any) -> bool:
-    """Whether a module is a layer of torch.nn, which is recorded as one call."""
-    own = type(module).__module__.startswith("torch.nn.modules")
-    hooks = module._forward_pre_hooks.values()
-    if not own or parametrize.is_parametrized(module):
-        return False
-    if any(map(computes_weight, hooks)) or getattr(module, "return_indices", False):
-        return False
-    if (
-        isinstance(module, nn.modules.conv._ConvTransposeNd)
-        and len(args) + len(kwargs) > 1
-    ):
-        return False  # output_size is another padding of the function
-    holders = nn.Sequential, nn.ModuleList, nn.ModuleDict
-    return not isinstance(module, (*holders, *FOLLOWED))
-
-
-def _mapped(change: Callable[[Any], Any], given: Any) -> Any:
-    """A structure of tuples, lists, dicts and slices with changed entries."""
-    if isinstance(given, torch.Size):
-        return given
-    if isinstance(given, tuple) and hasattr(given, "_fields"):
-        return type(given)(*map(change, given))
-    if isinstance(given, tuple | list):
-        return (list if isinstance(given, list) else tuple)(map(change, given))
-    if isinstance(given, dict):
-        return {key: change(each) for key, each in given.items()}
-    if isinstance(given, slice):
-        return slice(*map(change, (given.start, given.stop, given.step)))
-    return given
-
-
-def _tensors(given: Any) -> Iterator[torch.Tensor]:
-    """All tensors in a structure of tuples, lists and dicts, each once."""
-    if isinstance(given, torch.Tensor):
-        yield given
-        return
-    parts: Iterable[Any] = ()
-    if isinstance(given, dict):
-        parts = given.values()
-    elif isinstance(given, tuple | list):
-        parts = given
-    seen: set[int] = set()
-    for part in parts:
-        for tensor in _tensors(part):
-            if id(tensor) not in seen:
-                seen.add(id(tensor))
-                yield tensor
-
-
-def _picked(func: Callable[..., Any], index: int) -> Callable[..., Any]:
-    """A function that gives one of several results of another."""
-
-    def run(*args: Any, **kwargs: Any) -> torch.Tensor:
-        return list(_tensors(func(*args, **kwargs)))[index]
-
-    run.__name__ = f"{getattr(func, '__name__', 'call')}_{index}"
-    run.picked = getattr(func, "__name__", "").strip("_"), index  # type: ignore[attr-defined]
-    return run
+        return mapped(lambda each: self._on_meta(each, results), given)

@@ -306,7 +306,10 @@ class Noisy(nn.Module):
         x = self.norm(self.conv(x))
         if self.training:
             x = x + torch.randn_like(x) * 0.1
-        return x + self.attention(*[x.flatten(2).transpose(1, 2)] * 3)[0].transpose(1, 2).reshape(x.shape)
+        words = x.flatten(2).transpose(1, 2)
+        for weights in (True, False):
+            words = words + self.attention(words, words, words, need_weights=weights)[0]
+        return words.transpose(1, 2).reshape(x.shape)
 
 
 class Sharp(nn.Module):

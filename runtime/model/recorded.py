@@ -1,0 +1,99 @@
+"""What a recorder looks at: functions, layers, and the tensors among arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from synth.runtime.model.unsupported import computes_weight
+
+# layers of torch.nn that give several tensors, or are called with other settings
+FOLLOWED = (nn.MultiheadAttention, nn.RNNBase, nn.LSTMCell)
+
+
+def stored_tensors(model: nn.Module) -> Iterator[tuple[int, str]]:
+    """The ids of parameters and buffers, and their names."""
+    for values_of in (model.named_parameters, model.named_buffers):
+        for name, values in values_of():
+            yield id(values), name
+
+
+def function_name(func: Any) -> str:
+    """The name of a function, without the _ of its in-place form."""
+    return str(getattr(func, "__name__", "call")).strip("_")
+
+
+def sets_requires_grad(func: Any) -> bool:
+    """Whether a function is the assignment to `requires_grad`."""
+    return getattr(func, "__self__", None) is vars(torch._C.TensorBase)["requires_grad"]
+
+
+def node_name(name: str) -> str:
+    """A name for a node that can be a key of a `ModuleDict`."""
+    name = name.strip("_").replace(".", "_") or "model"
+    return f"{name}_call" if hasattr(nn.ModuleDict, name) else name
+
+
+def is_one_call(module: nn.Module, args: Any, kwargs: Any) -> bool:
+    """Whether a module is a layer of torch.nn, which is recorded as one call."""
+    own = type(module).__module__.startswith("torch.nn.modules")
+    hooks = module._forward_pre_hooks.values()
+    if not own or parametrize.is_parametrized(module):
+        return False
+    if any(map(computes_weight, hooks)) or getattr(module, "return_indices", False):
+        return False
+    if (
+        isinstance(module, nn.modules.conv._ConvTransposeNd)
+        and len(args) + len(kwargs) > 1
+    ):
+        return False  # output_size is another padding of the function
+    holders = nn.Sequential, nn.ModuleList, nn.ModuleDict
+    return not isinstance(module, (*holders, *FOLLOWED))
+
+
+def mapped(change: Callable[[Any], Any], given: Any) -> Any:
+    """A structure of tuples, lists, dicts and slices with changed entries."""
+    if isinstance(given, torch.Size):
+        return given
+    if isinstance(given, tuple) and hasattr(given, "_fields"):
+        return type(given)(*map(change, given))
+    if isinstance(given, tuple | list):
+        return (list if isinstance(given, list) else tuple)(map(change, given))
+    if isinstance(given, dict):
+        return {key: change(each) for key, each in given.items()}
+    if isinstance(given, slice):
+        return slice(*map(change, (given.start, given.stop, given.step)))
+    return given
+
+
+def tensors_in(given: Any) -> Iterator[torch.Tensor]:
+    """All tensors in a structure of tuples, lists and dicts, each once."""
+    if isinstance(given, torch.Tensor):
+        yield given
+        return
+    parts: Iterable[Any] = ()
+    if isinstance(given, dict):
+        parts = given.values()
+    elif isinstance(given, tuple | list):
+        parts = given
+    seen: set[int] = set()
+    for part in parts:
+        for tensor in tensors_in(part):
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield tensor
+
+
+def picked(func: Callable[..., Any], index: int) -> Callable[..., Any]:
+    """A function that gives one of several results of another."""
+
+    def run(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return list(tensors_in(func(*args, **kwargs)))[index]
+
+    run.__name__ = f"{getattr(func, '__name__', 'call')}_{index}"
+    run.picked = getattr(func, "__name__", "").strip("_"), index  # type: ignore[attr-defined]
+    return run
