@@ -45,6 +45,8 @@ class Builder:
     make: the planned layer for a name, a module, the shape of its input and the
         context of the network, or None.
     refuse: raise `ValueError` for a call that could only be computed from the whole.
+    given_homes: where the parameters are held already; None to hold them where the
+        steps use them. device: of the steps; None for that of the parameters.
     places: node -> the boxes of all ranks before and after a layer without weights.
 
     steps: node -> its step. calls: (node, the nodes that it reads), in order.
@@ -65,10 +67,13 @@ class Builder:
         context: Context,
         places: Mapping[str, PlannedBoxes],
         refuse: bool,
+        given_homes: Mapping[str, Held] | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self.make, self.context, self.places = make, context, places
         self.refuse = refuse
-        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        here = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.device = device or here
         self.modules = dict(model.named_modules())
         tensors: dict[str, torch.Tensor] = {
             **dict(model.named_parameters()),
@@ -93,6 +98,8 @@ class Builder:
         for node in graph.nodes:
             self._read(node)
         self.homes = homes(self.held, self.steps, self.tensors, context.ranks)
+        if given_homes is not None:
+            self.homes = {key: _home(key, given_homes) for key in self.homes}
 
     def _read(self, node: fx.Node) -> None:
         match node.op:
@@ -323,6 +330,16 @@ class Builder:
 
     def _halo_counter(self, name: str) -> Count:
         return self.context.counter("halo", 0, name)
+
+
+def _home(key: str, homes: Mapping[str, Held]) -> Held:
+    """Where a parameter is held already."""
+    if key not in homes:
+        raise ValueError(
+            f"for this shape the model uses {key}, which it does not use for the shape"
+            " that the network was planned for; parallelize the model for both"
+        )
+    return homes[key]
 
 
 def _may_draw(call: Call) -> bool:

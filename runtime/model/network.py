@@ -10,39 +10,24 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch import fx, nn
+from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from synth.runtime.comm.gradient_buckets import BYTES, Buckets
 from synth.runtime.comm.layout import replicated
 from synth.runtime.comm.process_groups import ProcessGroups
-from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.kernels.autotune import default_tuner
-from synth.runtime.kernels.context import Context
-from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.held import Held, local_part
 from synth.runtime.layers.one_mode import set_mode
-from synth.runtime.layers.planned_layer import PlannedBoxes
+from synth.runtime.model.assemble import NetworkParts, assembled
 from synth.runtime.model.boundary import entered, left, whole_of
-from synth.runtime.model.build import Builder, Make
-from synth.runtime.model.execute import schedule
-from synth.runtime.model.inputs import Arguments, Inputs
 from synth.runtime.model.outputs import Structure
-from synth.runtime.model.replication import Replication, agreeing
+from synth.runtime.model.programs import Plan, Programs, emptied
+from synth.runtime.model.replication import agreeing
 from synth.runtime.model.state_dict import check_state, wholes
-from synth.runtime.model.step_graph import (
-    StepGraph,
-    prefetched_before,
-    shared_parameters,
-)
-from synth.runtime.model.trace import traced
+from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.model.unsupported import computes_weight, plain_copies
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
-
-# the boxes of all ranks before and after a call
-BoxPair = tuple[tuple[Box, ...], tuple[Box, ...]]
 
 
 class Network(nn.Module):
@@ -53,18 +38,16 @@ class Network(nn.Module):
     the same on all ranks, or one that is partitioned, and gives a partitioned output.
 
     model: the user's, alike on all ranks (the first rank's values are taken).
-    inputs: what `Inputs.of` takes.
-    make: the planned layer for a name, a module and its input's shape, None for none.
-    refuse: raise `ValueError` for a layer that could only be computed from the whole.
-    graph: what the model calls; None to trace it here.
-    places: by the name of a call, the boxes of all ranks before and after a pooling.
-    bucket_bytes: of gradients that are summed in one message; see `Buckets`.
-    ahead: layers of which Ker is on its way while one computes; its sums of dKer then
-        travel while the gradients of as many are computed.
-    check_finite: check for NaN and infinity in what every step makes and in every
-        gradient; all ranks then raise `FloatingPointError` with layer and ranks.
+    parts: what it is made of. `refuse` raises `ValueError` for a layer that could only
+        be computed from the whole. `bucket_bytes` of gradients are summed in one
+        message; see `Buckets`. `ahead` is the number of layers of which Ker is on its
+        way while one computes; its sums of dKer then travel while the gradients of as
+        many are computed. `check_finite`: check for NaN and infinity in what every step
+        makes and in every gradient; all ranks then raise `FloatingPointError` with
+        layer and ranks.
     ranks: those that run it; None for all ranks of the job. Only they make and call it.
         If they have replicas, the ranks of all replicas do.
+    plan: makes a step graph for inputs of other shapes; None to refuse them.
     """
 
     program: StepGraph
@@ -72,62 +55,20 @@ class Network(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        inputs: Any,
-        make: Make,
-        dtype: torch.dtype = torch.float32,
-        refuse: bool = False,
-        graph: fx.Graph | None = None,
-        places: Mapping[str, BoxPair] | None = None,
-        bucket_bytes: int = BYTES,
-        check_finite: bool = False,
-        ahead: int = 1,
+        parts: NetworkParts,
         ranks: Ranks | None = None,
+        plan: Plan | None = None,
     ) -> None:
         super().__init__()
         self.training = model.training
         ranks = agreeing(ranks or Ranks.world())
-        context = Context(tuner=default_tuner(), process_groups=ProcessGroups(ranks))
         everyone = ranks.everyone
         for values in (*model.parameters(), *model.buffers()):
             first = everyone.members[0]
             dist.broadcast(values.detach(), src=first, group=everyone.group)
-        graph = graph or traced(model, inputs, dtype)
-        placed = {name: PlannedBoxes(*boxes) for name, boxes in (places or {}).items()}
-        made = Builder(model, graph, make, context, placed, refuse)
-        order = [name for name, _ in made.calls]
-        arguments = Arguments(model, Inputs.of(inputs))
-        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        shared = shared_parameters(made.held, made.homes, order, tensors, ranks)
-        replicated = ranks.replicas is not None
-        self.program = StepGraph(
-            context,
-            made.steps,
-            made.calls,
-            {  # by mode; None: without gradients
-                mode: schedule(made.calls, made.outputs, made.regions.get(mode))
-                for mode in (None, False, True)
-            },
-            made.layouts,
-            made.detached,
-            made.held,
-            made.homes,
-            made.expressions,
-            made.names,
-            made.modes,
-            prefetched_before(made.steps, order, ahead, made.held, made.homes),
-            Buckets(shared, context.process_groups, bucket_bytes),
-            dict(zip(arguments.names, made.inputs, strict=True)),
-            tuple(made.outputs),
-            arguments,
-            made.structure,
-            dtype,
-            check_finite,
-            Replication(context.process_groups, made.held, made.homes, tensors)
-            if replicated
-            else None,
-        )
-        self._take(model, made.homes, ranks)
-        self._targets = made.owners
+        self.program = assembled(model, parts, ProcessGroups(ranks))
+        self._take(model, self.program.homes, ranks)
+        self._programs = Programs(self.program, emptied(model), plan)
         self._connect()
         self._traced_modes = {m: m.training for m in self.modules() if m is not self}
 
@@ -168,21 +109,18 @@ class Network(nn.Module):
             for key in self.program.homes
         }
         modules[""] = self
-        self._owners = [
-            (self.program.steps[name], modules[own], modules[maker])
-            for name, (own, maker) in self._targets.items()
-        ]
+        self._by_name = modules
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Network:
         """A copy of parameters and buffers that computes with the same steps."""
         made = Network.__new__(Network)
         memo[id(self)] = made
         nn.Module.__init__(made)
-        own = ("program", "_places", "_owners", "_traced_modes")
+        own = ("program", "_programs", "_places", "_by_name", "_traced_modes")
         for name, value in self.__dict__.items():
             if name not in own:
                 made.__dict__[name] = copy.deepcopy(value, memo)
-        made.program = self.program
+        made.program, made._programs = self.program, self._programs
         made._connect()
         modes = self._traced_modes.items()
         made._traced_modes = {memo[id(m)]: mode for m, mode in modes if id(m) in memo}
@@ -214,18 +152,21 @@ class Network(nn.Module):
         Raises `ValueError` for a batch of another shape or on other ranks, and
         `RuntimeError` on all ranks if they call other things or give other batches.
         """
-        program, replication = self.program, self.program.replication
+        first = self.program
         self._require_as_traced()
         joint = torch.is_grad_enabled() or self.training  # of all replicas
-        number = program.forwards + (joint or replication is None)
-        what = f"forward pass {number}"
+        number = first.forwards + (joint or first.replication is None)
+        given = first.arguments.read(args, kwargs)
+        batches = dict(zip(first.inputs, given, strict=True))
+        program = self._programs.of(batches, self)
+        self._programs.require_alone(program)
+        replication = program.replication
+        what = f"forward pass {number}{self._programs.suffix(program)}"
         alone = "" if joint or replication is None else ", without gradients"
-        given = program.arguments.read(args, kwargs)
-        batches = dict(zip(program.inputs, given, strict=True))
         places = program.input_partitions
         shards = entered(batches, places, program.ranks, what + alone)
-        program.forwards = number  # behind what may be refused, alike on all ranks
-        self._set_modes()
+        first.forwards = number  # behind what may be refused, alike on all ranks
+        self._set_modes(program)
         tensors = {
             key: self._local(key, _held_value(key, module, name))
             for key, (module, name) in self._places.items()
@@ -280,10 +221,11 @@ class Network(nn.Module):
             if changed and mode != self.training and mode in self.program.modes:
                 raise ValueError(self.program.modes[mode])
 
-    def _set_modes(self) -> None:
+    def _set_modes(self, program: StepGraph) -> None:
         """Let the steps train or evaluate as the modules do."""
-        for owner in self._owners:
-            set_mode(*owner)
+        modules = self._by_name
+        for name, (own, maker) in program.targets.items():
+            set_mode(program.steps[name], modules[own], modules[maker])
 
     def train(self, mode: bool = True) -> Network:
         """Put all modules into training or evaluation.
@@ -302,7 +244,7 @@ class Network(nn.Module):
         that wait; weights have one owner and their gradients are complete at once.
         With several replicas the averages of all parameters wait.
         """
-        return self.program.buckets.later()
+        return self._programs.later()
 
     def scatter(self, batch: torch.Tensor, like: str | None = None) -> torch.Tensor:
         """A whole batch, or whole targets, partitioned as the input or the output.
@@ -347,10 +289,7 @@ class Network(nn.Module):
 
     def received(self) -> int:
         """Words that this rank received, between layers and in them."""
-        modules = self.program.modules()
-        layers = (m for m in modules if isinstance(m, DistributedLayer))
-        inside = sum(layer.traffic.received()["total"] for layer in layers)
-        return inside + sum(self.program.context.traffic.steps.values())
+        return self._programs.received()
 
     # -- state ----------------------------------------------------------------------
 

@@ -48,7 +48,8 @@ class StepGraph:
         or the name of an expression with parentheses.
     homes: key of the state -> where it is held. expressions: calls that do not depend
         on the input; every rank has their whole results.
-    names: call -> the module of the model. modes: mode -> why it cannot be entered.
+    names: call -> the module of the model. targets: call -> the module that it calls,
+        and the one that calls it. modes: mode -> why it cannot be entered.
     brings: call -> planned layers of which Ker is prefetched before it computes.
     buckets: sums of the gradients of replicated parameters, averages over replicas.
     inputs: name of a tensor among the arguments -> its node. outputs: nodes.
@@ -66,6 +67,7 @@ class StepGraph:
     homes: dict[str, Held]
     expressions: set[str]
     names: dict[str, str]
+    targets: dict[str, tuple[str, str]]
     modes: dict[bool, str]
     brings: dict[str, list[str]]
     buckets: Buckets

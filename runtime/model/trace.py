@@ -21,10 +21,13 @@ from synth.runtime.model.recorder import Recorder
 from synth.runtime.model.unsupported import check_supported, plain_copies
 
 
-def traced(model: nn.Module, inputs: Any, dtype: torch.dtype) -> fx.Graph:
+def traced(
+    model: nn.Module, inputs: Any, dtype: torch.dtype, device: str | None = None
+) -> fx.Graph:
     """The graph of a model for inputs of one shape.
 
-    inputs: what `Inputs.of` takes. dtype: of the model's parameters.
+    inputs: what `Inputs.of` takes. dtype: of the model's parameters. device: the kind
+    on which it runs if the model is on "meta".
     Nodes are the inputs, calls of layers ("call_module", by name) and of functions
     ("call_function"), and parameters or buffers used outside of layers ("get_attr").
     Metadata of a node: "value" is its result on "meta"; "grad" says whether the call
@@ -42,11 +45,17 @@ def traced(model: nn.Module, inputs: Any, dtype: torch.dtype) -> fx.Graph:
     """
     check_supported(model)
     given = Arguments(model, Inputs.of(inputs))
-    return joined_modes(model, lambda mode: _run(model, given, dtype, mode))
+    if device is None:
+        device = next((each.device.type for each in model.parameters()), "cpu")
+    return joined_modes(model, lambda mode: _run(model, given, dtype, mode, device))
 
 
 def _run(
-    model: nn.Module, given: Arguments, dtype: torch.dtype, mode: bool | None
+    model: nn.Module,
+    given: Arguments,
+    dtype: torch.dtype,
+    mode: bool | None,
+    device: str,
 ) -> fx.Graph:
     """The graph of one run: in training (True), in evaluation, or as the model is."""
     # copied before the move to "meta": the user's model keeps its values
@@ -57,7 +66,6 @@ def _run(
         own = type(module).__module__.startswith("torch.nn.modules")
         if own and isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = module.momentum or 0.0  # None would count batches
-    device = next((each.device.type for each in model.parameters()), "cpu")
     recorder = Recorder(empty, device)
     drawn = random.getstate()
     try:

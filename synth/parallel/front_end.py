@@ -39,10 +39,11 @@ class TracedModel:
         return network_text(self.network, self.notes, title)
 
 
-def trace_model(model: nn.Module, inputs: Any, name: str = "") -> TracedModel:
+def trace_model(model: nn.Module, inputs: Any, name: str = "", device: str | None = None) -> TracedModel:
     """Traces a model for inputs of one shape, in the mode that it is in; nothing is computed.
 
     inputs: as `synth.parallelize` takes them. name: of the network; by default the model's class.
+    device: the kind on which it runs if the model is on "meta".
     Raises `ValueError`, in one sentence, for a model that the ranks cannot run.
     """
     from synth.runtime.model.operators import Operators
@@ -50,7 +51,7 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "") -> TracedModel:
     from synth.runtime.model.trace import traced
 
     dtype = model_dtype(model)
-    graph = traced(model, inputs, dtype)
+    graph = traced(model, inputs, dtype, device)
     parameters = dict(model.named_parameters())
     operators = Operators(dict(model.named_modules()), {**parameters, **dict(model.named_buffers())})
     fix_shapes(graph)

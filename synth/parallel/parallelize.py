@@ -39,14 +39,17 @@ from synth.parallel.plan_digest import digest_of_plan
 from synth.planning.plan import Plan
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
     from synth.parallel.front_end import TracedModel
     from synth.runtime.grid.ranks import Ranks
+    from synth.runtime.model.assemble import NetworkParts
     from synth.runtime.model.inputs import Inputs
     from synth.runtime.model.network import Network
+    from synth.runtime.model.step_graph import StepGraph
 
 T = TypeVar("T")
 Boxes = tuple[tuple[tuple[int, int], ...], ...]  # of every rank: an interval per dimension
@@ -70,8 +73,9 @@ def parallelize(
     It takes the arguments of the model's `forward`: whole batches, the same on all ranks, or partitioned
     ones. It gives what the model gives, with partitioned tensors in the places of tensors.
 
-    input: shape of the whole batch in elements, fixed for the life of the result. For several inputs a tuple
-        of shapes and example tensors by position, a dict of them by name, or `synth.Inputs` with both.
+    input: shape of the whole batch in elements. A batch of another shape, such as the last one of an epoch,
+        is planned when it comes first; the weights stay where they are. For several inputs a tuple of
+        shapes and example tensors by position, a dict of them by name, or `synth.Inputs` with both.
     procs: the ranks that run it, which alone call it: a process group of torch, or a mesh of one dimension,
         such as `mesh["synth"]` of a larger one. None: all ranks of the job. A number: all of them, checked.
         With a mesh of two dimensions each row runs a replica of the model, as with HSDP: each replica is
@@ -101,6 +105,7 @@ def parallelize(
     """
     from synth.runtime.comm.process_groups import with_everyone
     from synth.runtime.model.consistency import consistent
+    from synth.runtime.model.inputs import Inputs
     from synth.runtime.model.training_watch import watched
 
     members = ranks_of(procs)
@@ -112,7 +117,8 @@ def parallelize(
         members = with_everyone(members)
         read = partial(_read, model, input, members.size, plan, ahead)
         prepared = consistent(read, model, input, settings, members.everyone)
-        return adopt(_network(model, input, members, prepared, memory, input_gradient, ahead, options))
+        recipe = _Recipe(members, memory, input_gradient, ahead, options)
+        return adopt(recipe.network(model, Inputs.of(input), prepared))
 
 
 class _Prepared(NamedTuple):
@@ -125,6 +131,11 @@ class _Prepared(NamedTuple):
     chosen: dict[str, How]
     plans: LayerPlans | None
     planned: bool  # whether the user gave a plan
+
+    @property
+    def whole_plan(self) -> bool:
+        """Whether the user gave a plan of the whole network."""
+        return self.planned and self.plans is not None
 
 
 def _read(
@@ -148,42 +159,55 @@ def _read(
     return _Prepared(traced, chosen, None, plan is not None)
 
 
-def _network(
-    model: nn.Module,
-    input: Any,
-    members: Ranks,
-    prepared: _Prepared,
-    memory: int | str | None,
-    input_gradient: bool,
-    ahead: int | None,
-    options: dict[str, Any],
-) -> Network:
-    """The network that `parallelize` describes. options: for `Network` as they are."""
-    from synth.runtime.model.network import Network
+class _Recipe(NamedTuple):
+    """How `parallelize` plans a model, for its first shape and for others.
 
-    ranks = members.size
-    traced, chosen, plans, planned = prepared
-    network = traced.network
-    if not planned and network.planned:
-        request = NetworkRequest(ranks, input_gradient=input_gradient)
-        plans = _from_first(lambda: LayerPlans.of(_planned(network, request, memory)), members.everyone)
-    inner = {node.name for node in network.planned if input_gradient or network.needs_input_gradient(node)}
-    planner = LayerPlanner(chosen, ranks, memory, options["check_finite"], plans, inner, traced.layers)
-    if ahead is None:
-        given = [each for each in chosen.values() if isinstance(each, Plan)]
-        limited = plans.limited if plans else memory is not None or any(p.limit_bytes for p in given)
-        ahead = 0 if limited else 1
-    return Network(
-        model,
-        input,
-        planner.layer,
-        traced.dtype,
-        graph=traced.graph,
-        places=_places(traced, plans, ranks) if plans else {},
-        ahead=ahead,
-        ranks=members,
-        **options,
-    )
+    options: of `NetworkParts`.
+    """
+
+    members: Ranks
+    memory: int | str | None
+    input_gradient: bool
+    ahead: int | None
+    options: dict[str, Any]
+
+    def network(self, model: nn.Module, inputs: Inputs, prepared: _Prepared) -> Network:
+        """The network of a model. Other shapes are planned like the first, if that was planned here."""
+        from synth.runtime.model.assemble import assembled
+        from synth.runtime.model.network import Network
+
+        def other(template: nn.Module, inputs: Inputs, first: StepGraph, device: torch.device) -> StepGraph:
+            if prepared.whole_plan:
+                raise ValueError(
+                    f"the plan that was given is not for the input {inputs}; parallelize without a plan, or"
+                    " with a strategy, to run several shapes"
+                )
+            traced = trace_model(template, inputs, device=device.type)
+            read = _Prepared(traced, prepared.chosen, None, prepared.planned)
+            return assembled(template, self.parts(inputs, read), first.context.process_groups, first, device)
+
+        return Network(model, self.parts(inputs, prepared), self.members, other)
+
+    def parts(self, inputs: Inputs, prepared: _Prepared) -> NetworkParts:
+        """What the network is made of for some inputs. All ranks call this."""
+        from synth.runtime.model.assemble import NetworkParts
+
+        members, memory, options = self.members, self.memory, self.options
+        traced, chosen, plans, planned = prepared
+        network, ranks = traced.network, members.size
+        if not planned and network.planned:
+            request = NetworkRequest(ranks, input_gradient=self.input_gradient)
+            plans = _from_first(lambda: LayerPlans.of(_planned(network, request, memory)), members.everyone)
+        needed = network.needs_input_gradient
+        inner = {node.name for node in network.planned if self.input_gradient or needed(node)}
+        planner = LayerPlanner(chosen, ranks, memory, options["check_finite"], plans, inner, traced.layers)
+        ahead = self.ahead
+        if ahead is None:
+            given = [each for each in chosen.values() if isinstance(each, Plan)]
+            limited = plans.limited if plans else memory is not None or any(p.limit_bytes for p in given)
+            ahead = 0 if limited else 1
+        places = _places(traced, plans, ranks) if plans else {}
+        return NetworkParts(inputs, traced.graph, planner.layer, places, traced.dtype, ahead=ahead, **options)
 
 
 def _places(traced: TracedModel, plans: LayerPlans, ranks: int) -> dict[str, tuple[Boxes, Boxes]]:

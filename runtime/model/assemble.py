@@ -1,0 +1,106 @@
+"""Assembles the step graph of a network from its traced model and its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import fx, nn
+
+from synth.runtime.comm.gradient_buckets import BYTES, Buckets
+from synth.runtime.comm.process_groups import ProcessGroups
+from synth.runtime.grid.boxes import Box
+from synth.runtime.kernels.autotune import default_tuner
+from synth.runtime.kernels.context import Context
+from synth.runtime.layers.planned_layer import PlannedBoxes
+from synth.runtime.model.build import Builder, Make
+from synth.runtime.model.execute import schedule
+from synth.runtime.model.inputs import Arguments, Inputs
+from synth.runtime.model.replication import Replication
+from synth.runtime.model.step_graph import (
+    StepGraph,
+    prefetched_before,
+    shared_parameters,
+)
+
+# the boxes of all ranks before and after a call
+BoxPair = tuple[tuple[Box, ...], tuple[Box, ...]]
+
+
+class NetworkParts(NamedTuple):
+    """What a network is made of for one shape of its inputs.
+
+    inputs: with what the model is called. graph: what it then calls.
+    make: the planned layer for a name, a module and its input's shape, None for none.
+    places: by the name of a call, the boxes of all ranks before and after a pooling.
+    dtype: of the parameters. The others are those of `Network`.
+    """
+
+    inputs: Inputs
+    graph: fx.Graph
+    make: Make
+    places: Mapping[str, BoxPair]
+    dtype: torch.dtype = torch.float32
+    refuse: bool = False
+    bucket_bytes: int = BYTES
+    check_finite: bool = False
+    ahead: int = 1
+
+
+def assembled(
+    model: nn.Module,
+    parts: NetworkParts,
+    process_groups: ProcessGroups,
+    first: StepGraph | None = None,
+    device: torch.device | None = None,
+) -> StepGraph:
+    """The step graph of a model.
+
+    first: another one, of which this one uses the parameters where they are held.
+    device: that of the model's parameters if the model is on "meta".
+
+    Raises `ValueError` for a model that ranks cannot run, or that uses parameters or
+    buffers which it does not use in the first graph.
+    """
+    context = Context(tuner=default_tuner(), process_groups=process_groups)
+    placed = {name: PlannedBoxes(*boxes) for name, boxes in parts.places.items()}
+    homes = None if first is None else first.homes
+    made = Builder(
+        *(model, parts.graph, parts.make, context, placed, parts.refuse, homes, device)
+    )
+    order = [name for name, _ in made.calls]
+    arguments = Arguments(model, parts.inputs)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    ranks = process_groups.ranks
+    shared = shared_parameters(made.held, made.homes, order, tensors, ranks)
+    brings = prefetched_before(made.steps, order, parts.ahead, made.held, made.homes)
+    replication = None
+    if ranks.replicas is not None:
+        replication = Replication(process_groups, made.held, made.homes, tensors)
+    return StepGraph(
+        context,
+        made.steps,
+        made.calls,
+        {  # by mode; None: without gradients
+            mode: schedule(made.calls, made.outputs, made.regions.get(mode))
+            for mode in (None, False, True)
+        },
+        made.layouts,
+        made.detached,
+        made.held,
+        made.homes,
+        made.expressions,
+        made.names,
+        made.owners,
+        made.modes,
+        brings,
+        Buckets(shared, process_groups, parts.bucket_bytes),
+        dict(zip(arguments.names, made.inputs, strict=True)),
+        tuple(made.outputs),
+        arguments,
+        made.structure,
+        parts.dtype,
+        parts.check_finite,
+        replication,
+    )

@@ -1,0 +1,189 @@
+"""The step graphs of a network: one for each shape of its inputs, made on first use.
+
+All use the same parameters, which stay where the first graph holds them. A step of
+another graph that wants other words of a weight gets them before it computes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from synth.runtime.kernels.autocast import no_autocast
+from synth.runtime.layers.distributed_layer import DistributedLayer
+from synth.runtime.model.inputs import Inputs
+from synth.runtime.model.step_graph import StepGraph
+from synth.runtime.model.unsupported import plain_copies
+from synth.runtime.tensor.partitioned import PartitionedTensor
+
+MOST = 8  # step graphs that are kept; beyond, the one that was used longest ago goes
+Shapes = dict[str, tuple[int, ...]]  # by the name of an input
+Plan = Callable[[nn.Module, Inputs, StepGraph, torch.device], StepGraph]
+
+
+class Programs:
+    """The step graphs of one network and of its copies.
+
+    first: for the shapes that the network was planned for. template: the user's model
+    on "meta". plan: makes the graph for other inputs from it; None to refuse them. It
+    may raise `ValueError`. All ranks call it.
+    """
+
+    def __init__(
+        self, first: StepGraph, template: nn.Module, plan: Plan | None
+    ) -> None:
+        self.first, self.template, self.plan = first, template, plan
+        self.others: OrderedDict[tuple[Any, ...], StepGraph] = OrderedDict()
+        self.words = 0  # received in graphs that are no more kept
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
+        """The same: copies of a network compute with the same steps."""
+        return self
+
+    def __iter__(self) -> Iterator[StepGraph]:
+        return iter((self.first, *self.others.values()))
+
+    def of(self, batches: Mapping[str, torch.Tensor], network: nn.Module) -> StepGraph:
+        """The step graph for these inputs: whole, partitioned, or a rank's own parts.
+
+        Raises `ValueError` where there is none, and `RuntimeError` on all ranks if they
+        are given other shapes.
+        """
+        first, shapes = self.first, {n: tuple(b.shape) for n, b in batches.items()}
+        if not self._other(shapes) or not self._are_whole(batches):
+            return first  # which takes parts, and refuses what does not fit
+        key = tuple(shapes.items())
+        if key not in self.others:
+            first.ranks.require_all(f"the first forward pass with {_text(shapes)}")
+            made = self._planned(shapes, network)
+            made.buckets.sums = first.buckets.sums
+            self.others[key] = made
+            if len(self.others) >= MOST:
+                _, old = self.others.popitem(last=False)
+                self.words += _received(old)
+        self.others.move_to_end(key)
+        return self.others[key]
+
+    def require_alone(self, program: StepGraph) -> None:
+        """Raise `ValueError` if gradients of another graph wait to be summed."""
+        for each in self:
+            if each is not program and any(b.kept for b in each.buckets.buckets):
+                raise ValueError(
+                    "gradients of batches of another shape wait for their sum; make the"
+                    " last pass outside of no_sync() with a batch of that shape, or"
+                    " leave no_sync() away"
+                )
+
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        """Backward passes in here only accumulate, in all graphs."""
+        before = self.first.buckets.sums
+        self._set_sums(False)
+        try:
+            yield
+        finally:
+            self._set_sums(before)
+
+    def received(self) -> int:
+        """Words that this rank received, between layers and in them."""
+        return self.words + sum(_received(each) for each in self)
+
+    def suffix(self, program: StepGraph) -> str:
+        """What tells the passes of a graph from those of the others, in messages."""
+        if program is self.first:
+            return ""
+        shapes = {n: tuple(at.shape) for n, at in program.input_partitions.items()}
+        return f" with {_text(shapes)}"
+
+    def _set_sums(self, sums: bool) -> None:
+        for each in self:
+            each.buckets.sums = sums
+
+    def _other(self, shapes: Shapes) -> bool:
+        """Whether extents are others than planned, and may be planned."""
+        planned = {n: tuple(p.shape) for n, p in self.first.input_partitions.items()}
+        if self.plan is None or shapes == planned:
+            return False
+        return all(len(shapes[name]) == len(each) for name, each in planned.items())
+
+    def _are_whole(self, batches: Mapping[str, torch.Tensor]) -> bool:
+        """Whether inputs of another shape are wholes, not the parts of each rank."""
+        places, ranks = self.first.input_partitions, self.first.ranks
+        given = (
+            batch
+            for name, batch in batches.items()
+            if batch.shape != places[name].shape
+            and not isinstance(batch, PartitionedTensor | DTensor)
+        )
+        plain = [each.detach() for each in given]
+        for each in plain[1:]:
+            ranks.note(each)
+        what = "a forward pass with another shape"
+        return not plain or (
+            ranks.same(what, plain[0]) and any(bool(each.any()) for each in plain)
+        )
+
+    def _planned(self, shapes: Shapes, network: nn.Module) -> StepGraph:
+        assert self.plan is not None
+        _follow(self.template, network)
+        arguments = self.first.arguments
+        given = [
+            shapes[name]
+            if spec.dtype is None
+            else torch.empty(shapes[name], dtype=spec.dtype, device="meta")
+            for name, spec in zip(arguments.names, arguments.specs, strict=True)
+        ]
+        args, kwargs = arguments.filled(given)  # type: ignore[arg-type]
+        here = next((p.device for p in network.parameters()), torch.device("cpu"))
+        inputs = Inputs(*args, **kwargs)
+        # as `parallelize` is called; the graph runs in all modes
+        with torch.inference_mode(False), torch.enable_grad(), no_autocast(here):
+            return self.plan(self.template, inputs, self.first, here)
+
+
+def emptied(model: nn.Module) -> nn.Module:
+    """A copy of a model on "meta", without values."""
+    memo: dict[int, Any] = plain_copies(model)
+    for values in (*model.parameters(), *model.buffers()):
+        empty = torch.empty_like(values, device="meta", requires_grad=False)
+        if isinstance(values, nn.Parameter):
+            empty = nn.Parameter(empty, values.requires_grad)
+        memo[id(values)] = empty
+    return copy.deepcopy(model, memo)
+
+
+def _follow(template: nn.Module, network: nn.Module) -> None:
+    """Let the template train, and need gradients, as the network now does."""
+    modules = dict(network.named_modules())
+    for name, module in template.named_modules():
+        if name in modules:
+            module.training = modules[name].training
+    trained = dict(network.named_parameters())
+    for name, values in template.named_parameters():
+        if name in trained:
+            values.requires_grad_(trained[name].requires_grad)
+            if values.dtype != trained[name].dtype:
+                values.data = values.data.to(trained[name].dtype)
+    held = dict(network.named_buffers())
+    for name, buffer in template.named_buffers():
+        if name in held and buffer.dtype != held[name].dtype:
+            buffer.data = buffer.data.to(held[name].dtype)
+
+
+def _received(program: StepGraph) -> int:
+    layers = (m for m in program.modules() if isinstance(m, DistributedLayer))
+    inside = sum(layer.traffic.received()["total"] for layer in layers)
+    return inside + sum(program.context.traffic.steps.values())
+
+
+def _text(shapes: Shapes) -> str:
+    if len(shapes) == 1:
+        return f"a batch of {next(iter(shapes.values()))}"
+    return ", ".join(f"{name} of {shape}" for name, shape in shapes.items())
