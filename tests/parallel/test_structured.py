@@ -48,7 +48,7 @@ def test_other_arguments_are_refused(ranks: RankPool) -> None:
         "timestep is of torch.float32, but the network is planned for torch.int64",
         "timestep is 3, but the network is planned for a tensor of (2,) of torch.int64",
         "words is tensor(",
-        "Denoiser has no graph for an input of (sample=(1, 3, 8, 8), timestep=(2,) of torch.int64",
+        "Denoiser has no graph for an input of ((1, 3, 8, 8), (2,) of torch.int64",
         "forward of Denoiser does not take the input (2, 4, 8, 8): missing a required argument: 'timestep'",
         "forward of Denoiser does not take the input (sample=(2, 4, 8, 8), time=(2,) of torch.int64):",
         "the input is 3; give the shape of the whole batch, or for several inputs a tuple",
