@@ -44,6 +44,8 @@ class RowSets(NamedTuple):
         """The same rows, numbered from the owner's first one."""
         found = []
         places = self.places(owner, reader)
+        if any(place.stop <= place.start for place in places):
+            return [[] for _ in places]  # the reader wants nothing of it
         box = self.owned.boxes[owner]
         for rows, place, (low, _) in zip(self.wanted[reader], places, box, strict=True):
             found.append([row - low for row in rows[place]])
@@ -69,7 +71,9 @@ class FetchRowSets(torch.autograd.Function):
         result = own.new_empty([len(rows) for rows in sets.mine])
         sends = _by_peer(sets, lambda peer: _picked(own, sets.rows_of_owner(me, peer)))
         sizes = _by_peer(sets, lambda peer: _sizes(sets, peer, me))
-        result[sets.places(me, me)] = _picked(own, sets.rows_of_owner(me, me))
+        kept = _picked(own, sets.rows_of_owner(me, me))
+        if kept.numel():
+            result[sets.places(me, me)] = kept
         for peer, piece in _exchange(own, sends, sizes, sets, count):
             result[sets.places(peer, me)] = piece
         return result
