@@ -16,6 +16,7 @@ from synth.network.planner.request import NetworkRequest
 from synth.parallel.front_end import TracedModel, trace_model
 from synth.runtime.model.expressions import is_expression
 from synth.runtime.model.operators import Operators
+from synth.runtime.model.unsupported import plain_copies
 
 
 def look(entry: Entry, procs: int, planned: bool) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def operations_of(node: fx.Node, modules: dict[str, nn.Module]) -> int:
 def _on_meta(model: nn.Module) -> nn.Module:
     import copy
 
-    return copy.deepcopy(model).to("meta")
+    return copy.deepcopy(model, plain_copies(model)).to("meta")
 
 
 def _shown(node: fx.Node, modules: dict[str, nn.Module]) -> str:

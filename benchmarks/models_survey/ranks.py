@@ -20,6 +20,7 @@ from synth.parallel.front_end import trace_model
 from synth.runtime.layers.step import GatheredStep
 from synth.runtime.model.inputs import Arguments, Inputs
 from synth.runtime.model.network import Network
+from synth.runtime.model.unsupported import plain_copies
 
 RATE = 1e-3
 
@@ -43,7 +44,7 @@ def compare(entry: Entry) -> dict[str, Any]:
         model.eval()
         both = net is not None and not _refused(lambda: net.eval())
         if not both:  # forward does otherwise in evaluation
-            net = synth.parallelize(copy.deepcopy(model), entry.input)
+            net = synth.parallelize(copy.deepcopy(model, plain_copies(model)), entry.input)
         found["forward"] = _forward(net, model, entry.input)
         if entry.trains and both:
             found["steps"] = _two_steps(net.train(), model.train(), entry.input)
@@ -67,8 +68,8 @@ def _in_training(model: nn.Module, entry: Entry, found: dict[str, Any]) -> Netwo
     except ValueError as error:
         found["refused in training"] = sentence(error)
         return None
-    if _refused(lambda: copy.deepcopy(net).eval()):
-        found["steps"] = _two_steps(net, copy.deepcopy(model), entry.input)
+    if _refused(lambda: copy.deepcopy(net, plain_copies(net)).eval()):
+        found["steps"] = _two_steps(net, copy.deepcopy(model, plain_copies(model)), entry.input)
     return net
 
 
