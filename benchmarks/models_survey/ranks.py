@@ -64,7 +64,7 @@ def _in_training(model: nn.Module, entry: Entry, found: dict[str, Any]) -> Netwo
     Where it cannot be put into evaluation, it is trained at once.
     """
     try:
-        net = synth.parallelize(copy.deepcopy(model.train()), entry.input)
+        net = synth.parallelize(copy.deepcopy(model.train(), plain_copies(model)), entry.input)
     except ValueError as error:
         found["refused in training"] = sentence(error)
         return None
