@@ -213,13 +213,23 @@ class Network(nn.Module):
             if module is self:
                 continue
             before = module._forward_pre_hooks.values()
-            forward = module._forward_hooks or not all(map(computes_weight, before))
+            forward = module._forward_hooks or not all(
+                computes_weight(hook)
+                and not self._holds(module, str(vars(hook).get("name")))
+                for hook in before
+            )
             if forward or module._backward_hooks or module._backward_pre_hooks:
                 _refuse_hooks(self, module)
             mode = module.training
             changed = self._traced_modes.get(module, mode) != mode
             if changed and mode != self.training and mode in self.program.modes:
                 raise ValueError(self.program.modes[mode])
+
+    def _holds(self, module: nn.Module, name: str) -> bool:
+        """Whether the steps use a tensor of a module as it is held."""
+        return any(
+            name == own and each is module for each, own in self._places.values()
+        )
 
     def _set_modes(self, program: StepGraph) -> None:
         """Let the steps train or evaluate as the modules do."""

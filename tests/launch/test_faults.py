@@ -230,7 +230,7 @@ def test_an_interrupted_run_ends_its_ranks(tmp_path: Path, processes: Processes)
 @pytest.mark.parametrize(
     ("number", "code"),
     [
-        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
         pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
         (signal.SIGKILL, -signal.SIGKILL),
     ],

@@ -53,6 +53,7 @@ def said(ranks: list[subprocess.Popen[str]]) -> tuple[list[int], str]:
     return [rank.returncode for rank in ranks], output
 
 
+@pytest.mark.slow
 def test_two_jobs_on_one_port_do_not_mix(tmp_path: Path, processes: Processes) -> None:
     first, second, mark = tmp_path / "first.py", tmp_path / "second.py", tmp_path / "mark"
     first.write_text(broken("time.sleep(15)", mark))

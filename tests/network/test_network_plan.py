@@ -187,7 +187,9 @@ def test_memory_is_respected_or_refused() -> None:
         plan_network(network, NetworkRequest(4, limit_bytes=2000))
 
 
-@pytest.mark.parametrize(("name", "training"), [("vgg16", False), ("cosmoflow", True)])
+@pytest.mark.parametrize(
+    ("name", "training"), [("vgg16", False), pytest.param("cosmoflow", True, marks=pytest.mark.slow)]
+)
 def test_the_memory_that_a_refusal_names_is_enough(name: str, training: bool) -> None:
     network = load_network(NETWORKS / f"{name}.yaml")
     with pytest.raises(InfeasibleError) as fault:

@@ -35,6 +35,7 @@ def assert_trains(ranks: RankPool, family: str, plan: Any, models: int) -> None:
             assert measured["words"] > 0, name
 
 
+@pytest.mark.slow
 @needs_models
 def test_models_train_as_in_one_process(ranks: RankPool) -> None:
     assert_trains(ranks, "tiny", None, models=8)
@@ -78,6 +79,7 @@ def test_states_of_other_models_are_refused(ranks: RankPool) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_what_is_frozen_evaluated_or_detached_stays_so(ranks: RankPool) -> None:
     """On two plans; then what was frozen is trained, and the other way round."""
     for rank in ranks.call("partly_trained", {"free": None, "spatial": "spatial"}):

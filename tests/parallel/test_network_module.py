@@ -39,7 +39,10 @@ def told(folder: Path, function: str, argument: str, ranks: int = 4) -> Outcome:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("plans", ["free data spatial channel", "filter hybrid rows_channels mixed"])
+@pytest.mark.parametrize(
+    "plans",
+    ["free data spatial channel", pytest.param("filter hybrid rows_channels mixed", marks=pytest.mark.slow)],
+)
 def test_residual_trains_as_torch(plans: str, tmp_path: Path) -> None:
     differences = told(tmp_path, "trains_as_torch", f"residual {plans}").facts
     assert [list(each) for each in differences] == [plans.split()] * 4

@@ -14,6 +14,10 @@ CASES = [
     *("decoder ", "resnet ", "unet ", "cosmoflow ", "checkpoints ", "nested "),
     *("decoder hk", "resnet c", "cosmoflow dk"),
 ]
+MARKED = [
+    pytest.param(case, marks=[pytest.mark.slow] * (case in ("resnet c", "unet ", "nested ")))
+    for case in CASES
+]
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +28,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", MARKED)
 def test_the_peak_of_every_rank_is_planned(case: str, ranks: RankPool) -> None:
     name, axes = case.split(" ")
     if name == "unet" and find_spec("monai") is None:

@@ -75,7 +75,14 @@ def test_moved_rows_with_every_plan(plan: str, shape: tuple[int, ...], ranks: Ra
     assert_as_one_process(ranks, plan, shape)
 
 
-@pytest.mark.parametrize(("axes", "shape"), [("h", (2, 3, 8, 8)), ("hw", EVEN), ("bhk", UNEVEN)])
+@pytest.mark.parametrize(
+    ("axes", "shape"),
+    [
+        pytest.param("h", (2, 3, 8, 8), marks=pytest.mark.slow),
+        pytest.param("hw", EVEN, marks=pytest.mark.slow),
+        ("bhk", UNEVEN),
+    ],
+)
 def test_words_of_moved_rows_are_those_of_the_plan(
     axes: str, shape: tuple[int, ...], ranks: RankPool
 ) -> None:

@@ -59,6 +59,7 @@ def test_one_replica_sends_what_none_sends(ranks: RankPool) -> None:
         assert one == none
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_each_word_once_and_loads_elsewhere(ranks: RankPool, tmp_path: Path) -> None:
     saved = ranks.call("saves", str(tmp_path))
     assert all(extra == [0] * len(extra) for _, extra in saved)

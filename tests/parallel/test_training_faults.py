@@ -47,7 +47,8 @@ def test_a_rank_that_ends_is_named(rank: int, statement: str, named: str, tmp_pa
     assert re.search(rf"rank \d: failed, last started .*; rank {rank} {named}", outcome.output)
 
 
-@pytest.mark.parametrize("replicas", ["2", pytest.param("4", marks=SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", ["2", "4"])
 def test_a_rank_of_another_replica_is_named(
     replicas: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +61,8 @@ def test_a_rank_of_another_replica_is_named(
     )
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(2, marks=SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_stops_is_named(rank: int, tmp_path: Path) -> None:
     outcome, taken = suffered(rank, "os.kill(os.getpid(), signal.SIGSTOP)", tmp_path)
     assert taken < TIMEOUT + SLACK + 1

@@ -14,12 +14,12 @@ PROGRAM = "from prefetch_ranks import main\n\nmain()\n"
 @pytest.mark.parametrize(
     ("function", "argument", "ranks"),
     [
-        ("values", "residual free data mixed", 4),
+        pytest.param("values", "residual free data mixed", 4, marks=pytest.mark.slow),
         ("values", "cosmo volume", 4),
         ("values", "odd free", 4),
         ("order", "", 4),
         ("together", "", 4),
-        ("broken", "", 3),
+        pytest.param("broken", "", 3, marks=pytest.mark.slow),
         ("hooked", "", 2),
         ("idle", "", 5),
         ("slices", "", 4),

@@ -183,7 +183,8 @@ def other_batches(run: Run) -> None:
     run.model(run.batch() + torch.distributed.get_rank())
 
 
-@refused("the last, smaller batch", "planned for")
+@correct("the last, smaller batch")
 def last_batch(run: Run) -> None:
-    """The plan is for one shape."""
-    run.model(run.batch()[:-1])
+    """It is planned when it comes."""
+    run.note(run.model(run.batch()[:-1]))
+    run.loss().backward()
