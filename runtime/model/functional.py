@@ -171,18 +171,21 @@ def _made(
     if len(shape) != dims + 2:
         return None
     groups = numbers.pop("groups", 1)
-    places, kernel = {}, tuple(weight.shape[2:])
-    for name, number in numbers.items():
-        plain = isinstance(number, str) or not isinstance(number, int)
-        places[name] = number if plain else (number,) * dims
+    kernel = tuple(weight.shape[2:])
+    places = {name: _per_dimension(each, dims) for name, each in numbers.items()}
     ins, outs = shape[1], weight.shape[0]
     made: Any = CONVS[dims - 1]
     if SIGNATURES[function] is CONV_TRANSPOSED:
         made, outs = TRANSPOSED[dims - 1], weight.shape[1] * groups
-    for name, number in places.items():
-        if not isinstance(number, str):
-            places[name] = tuple(number) * (dims if len(number) == 1 else 1)
     return made(ins, outs, kernel, groups=groups, bias=bias, **places, **meta)  # type: ignore[no-any-return]
+
+
+def _per_dimension(number: Any, dims: int) -> Any:
+    """An argument of a convolution, with a number for each dimension if it has any."""
+    if isinstance(number, str):
+        return number
+    numbers = (number,) if isinstance(number, int) else tuple(number)
+    return numbers * dims if len(numbers) == 1 else numbers
 
 
 def _empty(like: torch.Tensor) -> nn.Parameter:

@@ -25,6 +25,12 @@ from synth.runtime.layers.pooling import (
 from synth.runtime.layers.resize import LINEAR, NEAREST
 from synth.runtime.model.calls import Call
 from synth.runtime.model.expressions import is_expression
+from synth.runtime.model.functional import (
+    BATCH_NORMS,
+    CONVS,
+    INSTANCE_NORMS,
+    TRANSPOSED,
+)
 from synth.runtime.model.local_calls import local_form
 from synth.runtime.model.moved_rows import MovedRows, moved_rows
 from synth.runtime.model.products import product_of
@@ -53,10 +59,7 @@ Kind = Literal[
 ]
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 LAYERS: dict[type[nn.Module], Kind] = {
-    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear), "layer"),
-    **dict.fromkeys(
-        (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), "layer"
-    ),
+    **dict.fromkeys((*CONVS, *TRANSPOSED, nn.Linear), "layer"),
     **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU), "elementwise"),
     **dict.fromkeys((nn.SiLU, nn.Mish, nn.Sigmoid, nn.LogSigmoid), "elementwise"),
     **dict.fromkeys((nn.Tanh, nn.Hardswish, nn.Hardsigmoid), "elementwise"),
@@ -65,11 +68,9 @@ LAYERS: dict[type[nn.Module], Kind] = {
     nn.Identity: "same",
     nn.PReLU: "prelu",
     **dict.fromkeys(DROPOUTS, "dropout"),
-    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), "batchnorm"),
+    **dict.fromkeys(BATCH_NORMS.values(), "batchnorm"),
     nn.GroupNorm: "groupnorm",
-    **dict.fromkeys(
-        (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), "instancenorm"
-    ),
+    **dict.fromkeys(INSTANCE_NORMS.values(), "instancenorm"),
     nn.LayerNorm: "layernorm",
     **dict.fromkeys((*MAX_POOLS, *AVG_POOLS), "pool"),
     **dict.fromkeys((*ADAPTIVE_AVG, *ADAPTIVE_MAX), "adaptive"),
