@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from synth.runtime.comm.process_groups import ProcessGroups
 
 TEXT = 120  # bytes for what a rank does
 ROUNDING = 1e-6  # of a checksum, between machines of different kinds
@@ -23,8 +24,8 @@ ROUNDING = 1e-6  # of a checksum, between machines of different kinds
 class Agreement:
     """The channel on which the ranks of a network agree.
 
-    members: their global ranks, ascending. group: torch's process group for these
-        messages alone.
+    members: their global ranks, ascending. groups: where it has a process group of
+        torch for these messages alone.
     alike: the sets of places in `members` of which the tensors must be the same; None
         for all. device: of the messages: that of the tensors for nccl, else the host.
     """
@@ -32,12 +33,13 @@ class Agreement:
     def __init__(
         self,
         members: tuple[int, ...],
-        group: Any,
+        groups: ProcessGroups,
         alike: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        self.members, self.group = members, group
+        self.members, self.groups = members, groups
+        self.group = groups.of(range(len(members)), purpose="agreement")
         self.alike = [range(len(members))] if alike is None else alike
-        nccl = dist.get_backend(group) == "nccl"
+        nccl = dist.get_backend(self.group) == "nccl"
         self.device = torch.device("cuda" if nccl else "cpu")
         self.noted = (0.0, 0.0)  # a checksum that goes with the next message
 

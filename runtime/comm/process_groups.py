@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import json
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -41,15 +43,22 @@ class Group(NamedTuple):
         return self._replace(record=partial(context.count, phase, tensor))
 
 
+_left: list[Any] = []  # groups of collected networks, which other networks may take
+
+
 class ProcessGroups:
     """The process groups of one network or program, each created once.
 
     ranks: those that run it; None for all ranks of the job.
+    reused: whether later networks take them over once this object is collected. Then
+        all that communicates in them must hold this object.
     """
 
-    def __init__(self, ranks: Ranks | None = None) -> None:
+    def __init__(self, ranks: Ranks | None = None, reused: bool = False) -> None:
         self._ranks = ranks
         self._groups: dict[tuple[tuple[int, ...], float, str, bool], Any] = {}
+        if reused:
+            weakref.finalize(self, _leave, self._groups).atexit = False
 
     @cached_property
     def ranks(self) -> Ranks:
@@ -119,8 +128,38 @@ def with_everyone(ranks: Ranks) -> Ranks:
     return replace(ranks, replicas=replace(ranks.replicas, everyone=everyone))
 
 
+def _leave(groups: dict[Any, Any]) -> None:
+    """Leave groups to later networks; the collector calls this."""
+    _left.extend(groups.values())
+    groups.clear()
+
+
+def _left_alike(ranks: tuple[int, ...], timeout: float, backend: str) -> dict[str, Any]:
+    """Name -> a group that a collected network has left, of these ranks."""
+    torch_own: Any = dist.distributed_c10d
+    found = {}
+    for group in tuple(_left):
+        name = torch_own._world.pg_names.get(group)
+        if name is None:  # of a world that has ended
+            _left.remove(group)
+        elif tuple(sorted(dist.get_process_group_ranks(group))) == ranks:
+            kind = torch_own.get_backend_config(group)
+            if (kind, _timeout_of(group)) == (backend, timeout):
+                found[name] = group
+    return found
+
+
+def _timeout_of(group: Any) -> float:
+    """The shortest timeout of a group's backends, in seconds."""
+    backends = [group._get_backend(device) for device in group._device_types]
+    return float(min(each.options._timeout.total_seconds() for each in backends))
+
+
 def _created(ranks: tuple[int, ...], timeout: float, parent: Any) -> Any:
-    """A new process group of some global ranks, with the backend of another group.
+    """A process group of some global ranks, with the backend of another group.
+
+    It is one that collected networks of all members have left, or a new one: torch
+    keeps the connections and threads of a group until the job ends.
 
     torch names a group after its ranks and after how many groups a member has created.
     Members that have created different numbers would wait for each other for ever. So
@@ -133,20 +172,26 @@ def _created(ranks: tuple[int, ...], timeout: float, parent: Any) -> Any:
     # No member is here for the next group before all have been here for this one.
     turn = (store.add(f"{name}/calls", 1) - 1) // len(ranks)
     created = torch_own._world.pg_names
-    store.set(f"{name}/{turn}/{me}", str(len(created)))
-    most = 0
+    backend = torch_own.get_backend_config(parent)
+    left = _left_alike(ranks, timeout, backend)
+    store.set(f"{name}/{turn}/{me}", json.dumps([len(created), sorted(left)]))
+    most, alike = 0, set(left)
     for rank in ranks:  # each wait is as long as the store's own timeout at most
         try:
-            most = max(most, int(store.get(f"{name}/{turn}/{rank}")))
+            count, names = json.loads(store.get(f"{name}/{turn}/{rank}"))
+            most, alike = max(most, count), alike & set(names)
         except dist.DistStoreError as error:
             raise RuntimeError(
                 f"rank {rank} did not come to create the group of the ranks"
                 f" {list(ranks)}; all its members must create the same groups"
             ) from error
+    if alike:
+        found = left[min(alike)]
+        _left.remove(found)
+        return found
     while len(created) < most:
         dist.new_group([me], use_local_synchronization=True)
     limit = datetime.timedelta(seconds=timeout)
-    backend = None if parent is None else torch_own.get_backend_config(parent)
     return dist.new_group(list(ranks), limit, backend, use_local_synchronization=True)
 
 

@@ -66,7 +66,7 @@ class Network(nn.Module):
         for values in (*model.parameters(), *model.buffers()):
             first = everyone.members[0]
             dist.broadcast(values.detach(), src=first, group=everyone.group)
-        self.program = assembled(model, parts, ProcessGroups(ranks))
+        self.program = assembled(model, parts, ProcessGroups(ranks, reused=True))
         self._take(model, self.program.homes, ranks)
         self._programs = Programs(self.program, emptied(model), plan)
         self._connect()

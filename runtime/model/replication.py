@@ -118,8 +118,8 @@ def agreeing(ranks: Ranks) -> Ranks:
     """The same ranks, which agree before they communicate: in each replica, and all."""
     if ranks.agreement is not None:
         return ranks
-    group = ProcessGroups(ranks).of(range(ranks.size), purpose="agreement")
-    found = replace(ranks, agreement=Agreement(ranks.members, group))
+    groups = ProcessGroups(ranks, reused=True)
+    found = replace(ranks, agreement=Agreement(ranks.members, groups))
     if ranks.replicas is None:
         return found
     return replace(found, replicas=_agreeing_replicas(ranks.replicas))
@@ -128,8 +128,8 @@ def agreeing(ranks: Ranks) -> Ranks:
 def _agreeing_replicas(replicas: Replicas) -> Replicas:
     """The ranks with one index hold the same words."""
     everyone = replicas.everyone
-    group = ProcessGroups(everyone).of(range(everyone.size), purpose="agreement")
+    groups = ProcessGroups(everyone, reused=True)
     columns = zip(*replicas.rows, strict=True)
     alike = [[everyone.members.index(rank) for rank in column] for column in columns]
-    agreement = Agreement(everyone.members, group, alike)
+    agreement = Agreement(everyone.members, groups, alike)
     return replace(replicas, everyone=replace(everyone, agreement=agreement))

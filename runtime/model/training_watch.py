@@ -8,6 +8,7 @@ long as the timeout of the process group. A rank that raises says so to the othe
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -34,6 +35,7 @@ LIBRARIES = tuple(
     os.path.dirname(os.path.abspath(str(file))) + os.sep
     for file in (os.__file__, torch.__file__, synth.runtime.__file__)
 )
+LOOKING = threading.Lock()
 COLLECTIVES = os.path.join("torch", "distributed"), os.path.join("runtime", "comm")
 
 
@@ -55,7 +57,7 @@ class TrainingWatch(Watch):
         self.keeper = 0 if ranks.members[0] == 0 else None
         self.keeps_store = ranks.rank == 0 and not agent_store()
         self.main, self.failed_at = threading.main_thread().ident, 0.0
-        self.lost_store_at = 0.0
+        self.lost_store_at, self.released = 0.0, False
         self.bell, self.ring = os.pipe()
         self.caught = {}
         self.connect(own)
@@ -77,7 +79,7 @@ class TrainingWatch(Watch):
 
     def place(self) -> tuple[int, str]:
         """Whether this rank waits in a collective; what it started last, and where."""
-        frame = sys._current_frames().get(self.main or 0)
+        frame = frames().get(self.main or 0)
         waits = WAITING if frame and is_collective(frame) else AWAY
         where = user_line(frame)
         return waits, self.traffic.latest + (f", at {where}" if where else "")
@@ -85,6 +87,20 @@ class TrainingWatch(Watch):
     def reached(self) -> int:
         """Ranks that do not wait in a collective are late."""
         return WAITING
+
+    def watch(self) -> None:
+        """The same; the pipe of this thread ends with it."""
+        try:
+            super().watch()
+        finally:
+            os.close(self.bell)
+
+    def carry(self) -> None:
+        """The same; a network that was collected says farewell from this thread."""
+        super().carry()
+        if self.released:
+            self.farewell()
+            atexit.unregister(self.leave_at_exit)
 
     def heeds_launcher(self) -> bool:
         """A script may start ranks and end; torchrun stays as long as its ranks."""
@@ -131,16 +147,34 @@ class TrainingWatch(Watch):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, self.timeout)
 
+    def release(self) -> None:
+        """Stop to watch because the network was collected.
+
+        The collector may run in any thread, inside of any function of Python's
+        libraries. So this takes no lock, starts no thread and waits for nothing: the
+        two threads see it and end.
+        """
+        if os.getpid() != self.own[1]:  # a fork of this process
+            return
+        if self.state == "here":
+            self.released, self.state = True, "done"
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the thread that decides look at the state: the other end is closed."""
+        ring, self.ring = self.ring, -1
+        if ring >= 0:
+            os.close(ring)
+
     def leave(self) -> None:
         """Stop to watch: this rank needs the others no more."""
-        if os.getpid() != self.own[1]:  # a fork of this process
+        if os.getpid() != self.own[1]:
             return
         if self.state == "here":
             self.state = "done"
             ends_within(TICK, self.farewell)
         atexit.unregister(self.leave_at_exit)
-        with suppress(OSError):
-            os.write(self.ring, b"\0")
+        self.wake()
         if threading.current_thread() is not self.thread:
             self.thread.join(2 * LAST_WORDS if self.state == "failed" else TICK)
         if self.courier:
@@ -189,7 +223,7 @@ def watched(ranks: Ranks) -> Iterator[Callable[[Network], Network]]:
     def adopt(network: Network) -> Network:
         if watch is not None:
             watch.traffic = network.program.context.traffic
-            weakref.finalize(network.program, watch.leave).atexit = False
+            weakref.finalize(network.program, watch.release).atexit = False
         return network
 
     try:
@@ -198,6 +232,22 @@ def watched(ranks: Ranks) -> Iterator[Callable[[Network], Network]]:
         if watch is not None:
             watch.leave()
         raise
+
+
+def frames() -> dict[int, FrameType]:
+    """Where the threads of this process are, by their identities.
+
+    Python holds a lock meanwhile which the start of a thread needs. A destructor that
+    the collector calls there would wait for it with all threads.
+    """
+    with LOOKING:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            if collects:
+                gc.enable()
 
 
 def is_collective(frame: FrameType) -> bool:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import json
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -18,7 +23,9 @@ from zoo import Drops, Partly, own
 
 import synth
 from synth.base.errors import UsageError
+from synth.runtime.comm import process_groups
 from synth.runtime.model.network import Network
+from synth.runtime.model.training_watch import TrainingWatch
 
 SHAPE = (4, 4, 8, 8)
 
@@ -162,3 +169,49 @@ def fed(folder: str) -> None:
     read = torch.tensor(feed.samples.bytes_read)
     dist.all_reduce(read, group=group)
     assert read == 4 * batches.numel()
+
+
+def collected() -> tuple[list[str], list[str], list[str]]:
+    """What goes wrong while the collector frees a network where no thread can start, how the ranks say that
+    they have left, and the threads of its watch that are left.
+    """
+    faults: list[str] = []
+    gc.collect()
+    net = synth.parallelize(nn.Sequential(nn.Conv2d(4, 4, 3)), (4, 4, 8, 8))
+    watches = (each for each in gc.get_objects() if type(each) is TrainingWatch)
+    watch = max(watches, key=lambda each: each.born)
+
+    def refuse(*_: Any) -> None:
+        faults.append("a thread is started or waited for")
+
+    thread = threading.Thread
+    with mock.patch.object(thread, "start", refuse), mock.patch.object(thread, "join", refuse):
+        del net
+        gc.collect()
+    torch_own: Any = dist.distributed_c10d
+    store, states, threads = torch_own._get_default_store(), ["here"], [watch.thread, watch.courier]
+    for _ in range(100):
+        states = [json.loads(store.get(key))[1] for key in watch.keys]
+        left = [str(each) for each in threads if each and each.is_alive()]
+        if "here" not in states and not left:
+            break
+        time.sleep(0.1)
+    return faults, states, left
+
+
+def groups_of_torch() -> list[int]:
+    """How many process groups torch has after each of five networks, of which each is right.
+
+    The first ones are collected at once, the third on some ranks only.
+    """
+    torch_own: Any = dist.distributed_c10d
+    counts, kept = [], []
+    process_groups._left.clear()
+    for turn in range(5):
+        net = trained("residual h", dist.group.WORLD)
+        counts.append(len(torch_own._world.pg_names))
+        if turn == 2 and dist.get_rank() == 1:
+            kept.append(net)
+        del net
+        gc.collect()
+    return counts

@@ -76,3 +76,16 @@ def test_a_rank_is_named_by_its_number_in_the_job(ranks: RankPool) -> None:
 
 def test_a_file_is_read_once_by_its_ranks(ranks: RankPool, tmp_path: Path) -> None:
     assert ranks.call("fed", str(tmp_path)) == [None] * 4
+
+
+def test_a_collected_network_leaves_nothing(ranks: RankPool) -> None:
+    for faults, states, threads in ranks.call("collected"):
+        assert faults == []
+        assert states == ["done"] * 4
+        assert threads == []
+
+
+def test_networks_take_over_the_groups_of_collected_ones(ranks: RankPool) -> None:
+    for counts in ranks.call("groups_of_torch"):
+        assert counts[0] == counts[1] == counts[2]
+        assert counts[2] < counts[3] == counts[4]  # what one rank still holds is not taken by any

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,11 @@ def test_a_member_that_does_not_come_is_named(tmp_path: Path) -> None:
     port = free_port()
     run_forked(absent_main, [(rank, str(tmp_path), port) for rank in range(2)], 60)
     assert (tmp_path / "raised").exists()
+
+
+def test_no_destructor_runs_while_python_lists_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    from synth.runtime.model.training_watch import frames
+
+    monkeypatch.setattr(sys, "_current_frames", lambda: {0: gc.isenabled()})
+    assert frames() == {0: False}
+    assert gc.isenabled()

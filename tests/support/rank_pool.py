@@ -9,6 +9,7 @@ The functions stand in a module beside the test. The module is imported once, th
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ import sys
 import time
 import traceback
 import warnings
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -59,11 +61,19 @@ class RankPool:
                 except EOFError:
                     result = "the rank ended"
             if not done:
+                self._tell_where()
                 self.stop()
                 logs = [path.read_text() for path in sorted(self.folder.glob("log-*"))]
                 raise AssertionError("\n".join([f"rank {rank}: {result}", *logs]))
             results.append(result)
         return results
+
+    def _tell_where(self) -> None:
+        """Let ranks that do not answer write to their logs where all their threads are."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGUSR2)
+                time.sleep(1)
 
     def said(self) -> str:
         """What rank 0 printed since this was last asked."""
@@ -106,6 +116,7 @@ def serve(module: Any, rank: int, size: int, port: str, folder: str, pipe: Conne
     with open(Path(folder, f"log-{rank}"), "w", encoding="utf-8") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    faulthandler.register(signal.SIGUSR2, file=2)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     import torch
@@ -133,6 +144,7 @@ def main() -> None:
     """argv: the module, a free port, a folder for the output, and a file descriptor for every rank."""
     name, port, folder, *files = sys.argv[1:]
     warnings.simplefilter("ignore")
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     module = importlib.import_module(name)
     if hasattr(module, "preload"):
         module.preload()
