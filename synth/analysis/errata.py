@@ -20,15 +20,17 @@ from synth.bounds.closed_form import (
     table2_printed,
     tile_memory,
 )
-from synth.bounds.paper_cost import memory_at, tile_words
+from synth.bounds.paper_cost import ORDER, grids, memory_at, owned_words, tile_words, work_of
 from synth.layer.axes import PerAxis
 from synth.layer.layer import Layer
-from synth.layer.nest import accessed_words
+from synth.layer.nest import Nest, accessed_words
 from synth.layer.window import Window
 
 CONV4 = Layer.conv2d((32, 256, 16, 16), 256, 3, name="conv4_x")
 CONV2 = Layer.conv2d((32, 64, 56, 56), 256, 1, name="conv2_x")
 THIN = Layer.conv2d((32, 1, 256, 256), 1, 1, name="one channel")
+FIRST = Layer.conv2d((32, 3, 224, 224), 64, 3, padding=1, name="VGG conv1_1")
+WIDE = Layer.conv2d((32, 64, 62, 62), 64, 7, name="7x7")
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,17 @@ def errata() -> list[Erratum]:
     """All errata, in the order of the paper."""
     return [
         footprint(),
-        orders(),
-        missing_case(CONV2, 4),
-        missing_case(THIN, 1),
+        missing_case(),
+        never_short(),
         share_without_procs(),
         tile_bounds(),
         table2_row1(),
+        partial_sums(),
         halo_memory(),
+        shards_along_c(),
+        buffers(),
+        overlapping_slices(),
+        own_words(),
         memory_difference(),
     ]
 
@@ -76,35 +82,48 @@ def footprint() -> Erratum:
     )
 
 
-def orders() -> Erratum:
-    """The remark on loop orders: the number of distinct costs of the 120 orders of the tile loops."""
-    block = {"b": 32, "c": 27, "h": 20, "w": 28, "k": 22, "r": 3, "s": 3, "g": 1, "d": 1, "t": 1}
-    tile = {"b": 4, "c": 3, "h": 4, "w": 7, "k": 11, "r": 3, "s": 3, "g": 1, "d": 1, "t": 1}
-    found = {
-        sum(accessed_words(CONV4.nest.accesses, order, block, tile).values())
-        for order in itertools.permutations(("b", "c", "h", "w", "k"))
-    }
-    return Erratum(
-        "The remark on loop orders",
-        "the order of the outer four tile loops does matter, unless b, h, w stay together",
-        "the 120 orders of the loops b, c, h, w, k of one tile",
-        "3 classes, by the innermost loop (b, h, w as a band)",
-        f"{len(found)} distinct costs: innermost run c, k, or any non-empty part of b, h, w",
-    )
-
-
-def missing_case(layer: Layer, procs: int) -> Erratum:
+def missing_case() -> Erratum:
     """Table 1: case 1b, which the text derives (Eq. 7), is missing."""
-    problem = Eq4.of(layer.nest, procs)
-    form = solve(problem, "Out")
-    (case, words), (name, right) = table1_printed(problem), table1_corrected(problem)
+    examples, printed, correct = [], [], []
+    for layer, procs in ((CONV2, 4), (THIN, 1)):
+        problem = Eq4.of(layer.nest, procs)
+        form = solve(problem, "Out")
+        (case, words), (name, right) = table1_printed(problem), table1_corrected(problem)
+        sizes = (
+            f"N_k = {problem.Nk:.0f}, N_c = {problem.Nc:.0f}, N_bhw = {show_words(problem.Nx)}, P = {procs}"
+        )
+        examples.append(f"{layer.name} ({sizes})")
+        printed.append(f"{show_words(words)} words, case {case}: {words / form.cost:.3f} of the optimum")
+        correct.append(f"{show_words(right)}, case {name} ({show_words(form.cost)} with T <= N)")
     return Erratum(
         "Table 1",
-        "case 1b (t* < q_O < M_L: the shard q_O itself is the tile) is missing, row 2 answers instead",
-        f"{layer.name}: {layer}, P = {procs}, ample memory",
-        f"{show_words(words)} words, case {case}: {words / form.cost:.3f} of the optimum",
-        f"{show_words(right)} words, case {name}; with T <= N kept {show_words(form.cost)}",
+        "case 1b (t* < q_O < M_L: the shard q_O itself is the tile) is missing, row 2 answers in its place",
+        " and ".join(examples),
+        "; ".join(printed),
+        "; ".join(correct),
     )
+
+
+def never_short() -> Erratum:
+    """Table 1, row 1: its condition is false wherever Eq. 11 holds."""
+    nest, procs = CONV4.nest, 16
+    problem = Eq4.of(nest, procs, 16384)
+    case, words = table1_printed(problem)
+    left = min(_memory_left(nest, grid) for grid in grids(nest, procs))
+    return Erratum(
+        "Table 1, row 1, beside Eq. 11",
+        "at M_L = M case 1a (q_O >= M_L) cannot occur: Eq. 11 charges the whole slice of Out, not its tile",
+        f"{CONV4.name}, P = {procs}, M_L = {show_words(problem.M_L)} words",
+        f"case {case}: {show_words(words)} words",
+        f"on every grid M = M_D - (|In| + |Ker|)/P >= {show_words(left)} words, more than q_O = "
+        f"{show_words(problem.shards['Out'])}",
+    )
+
+
+def _memory_left(nest: Nest, grid: PerAxis) -> float:
+    """The least M = M_D - (|In| + |Ker|)/P that Eq. 11 asks for on a grid, in words."""
+    own = owned_words(nest.accesses, nest.loop_extents(nest.extents), grid.size, "Out")
+    return float(memory_at(nest, "Out", grid, PerAxis(), True)) - float(own)
 
 
 def share_without_procs() -> Erratum:
@@ -146,26 +165,102 @@ def table2_row1() -> Erratum:
     )
 
 
+def partial_sums() -> Erratum:
+    """Table 2: with Ker or In stationary, Out is visited several times."""
+    nest, grid, tile = CONV4.nest, PerAxis(k=16), PerAxis(b=32, h=14, w=14, c=32, k=16)
+    block, sizes = nest.loop_extents(work_of(nest, grid)), nest.loop_extents(tile)
+    printed = accessed_words(nest.accesses, ORDER["Ker"], block, sizes)["Out"]
+    first = nest.accesses["Out"].footprint(block)
+    return Erratum(
+        "Table 2",
+        "with Ker or In stationary every visit of Out but the first reads partial sums and writes them",
+        f"{CONV4.name}, grid {grid.shown()}, Ker stationary, tile {tile.shown()}: "
+        f"{int(printed // first)} visits of {show_words(first)} words",
+        f"{show_words(printed)} words of Out, one move per visit",
+        f"{show_words(2 * printed - first)} words, unless the memory that owns Out adds",
+    )
+
+
 def halo_memory() -> Erratum:
     """The remark on M_L as a function of M: large halos."""
-    layer = Layer.conv2d((32, 64, 62, 62), 64, 7, name="7x7")
-    nest, procs, memory = layer.nest, 16, 600
+    nest, procs, memory = WIDE.nest, 16, 490
     words = tile_memory(memory, Eq4.of(nest, procs).K)
-
-    def filled(t_k: float, t_x: float) -> PerAxis:
-        return PerAxis(k=int(t_k), w=min(nest.extents.w, int(t_x)), h=max(1, int(t_x / nest.extents.w)))
-
-    def needed(tile: PerAxis) -> str:
-        return f"tile {tile.shown()} needs {tile_words(nest.accesses, nest.loop_extents(tile))} words"
-
     printed = solve(Eq4.of(nest, procs, words), "Out")
     right = iterated_tile_memory(nest, procs, memory)
+    need, tile = _least_memory(nest, round(words))
     return Erratum(
         "Remark on M_L",
         "M_L + 3K*sqrt(M_L) = M presumes a halo that inflates a tile at most twofold",
-        f"{layer.name} kernel, 64 channels, P = {procs}, M = {memory} words, tiles fill w, then h",
-        f"M_L = {words:.0f} words: {needed(filled(printed.t_k, printed.t_x))}",
-        f"with the halo of the tile itself: {needed(filled(right.t_k, right.t_x))}",
+        f"{WIDE.name} kernel, 64 channels, P = {procs}, M = {memory} words",
+        f"M_L = {words:.0f} words: T_k = {printed.t_k:.0f}, T_bhw = {printed.t_x:.0f}",
+        f"no tile with {words:.0f} outputs needs less than {need} words ({tile.shown()}); with the halo of "
+        f"the tile itself M_L = {right.t_k * right.t_x:.1f}",
+    )
+
+
+def _least_memory(nest: Nest, outputs: int) -> tuple[int, PerAxis]:
+    """The least memory of a tile with at least `outputs` outputs and one channel: (words, tile)."""
+    found = []
+    for b, h, w in itertools.product(*(range(1, min(n, outputs) + 1) for n in (*nest.extents[:1], 56, 56))):
+        k = -(-outputs // (b * h * w))
+        if k <= nest.extents.k:
+            tile = PerAxis(b=b, h=h, w=w, k=k)
+            found.append((int(tile_words(nest.accesses, nest.loop_extents(tile))), tile))
+    return min(found)
+
+
+def shards_along_c() -> Erratum:
+    """Section 2.2: the initial distribution cuts slices along c only."""
+    grid = PerAxis(b=16)
+    return Erratum(
+        "Section 2.2, initial distribution",
+        "shards along c need W_c >= P_b*P_h*P_w (Ker) and W_c >= P_k (In)",
+        f"{FIRST.name}, grid {grid.shown()}",
+        f"{FIRST.nest.extents.c}/{grid.x} input channels of Ker in each process",
+        f"cut along k: {FIRST.nest.extents.k // grid.x} filters in each",
+    )
+
+
+def buffers() -> Erratum:
+    """Section 2.2: the buffers of a tile lack T_c, which Eq. 11 has."""
+    tile = PerAxis(h=14, w=14, c=4, k=64)
+    sizes = CONV4.nest.loop_extents(tile)
+    right = [int(CONV4.nest.accesses[t].footprint(sizes)) for t in ("In", "Ker")]
+    return Erratum(
+        "Section 2.2, buffers",
+        "T_c is missing in the buffers of In and Ker; Eq. 11 has it",
+        f"{CONV4.name}, tile {tile.shown()}",
+        " and ".join(show_words(words // tile.c) for words in right) + " words",
+        " and ".join(map(show_words, right)) + " words",
+    )
+
+
+def overlapping_slices() -> Erratum:
+    """Eq. 10 and 11: the slices of In overlap."""
+    nest, grid = CONV4.nest, PerAxis(h=2, w=2, k=4)
+    block = nest.loop_extents(work_of(nest, grid))
+    share = nest.accesses["In"].footprint(block) / grid.k
+    return Erratum(
+        "Eq. 10 and 11",
+        "slices of In overlap by their halos, so a P_k-th of a slice is more than |In|/P",
+        f"{CONV4.name}, grid {grid.shown()}",
+        f"{show_words(nest.words['In'] / grid.size)} words of In in each process",
+        f"{show_words(share)} words, or one owner per word and an exchange of halos",
+    )
+
+
+def own_words() -> Erratum:
+    """Eq. 10: a process that broadcasts does not receive its own words."""
+    nest, grid = CONV4.nest, PerAxis(b=4, k=4)
+    block = nest.loop_extents(work_of(nest, grid))
+    charged = [int(nest.accesses[t].footprint(block)) for t in ("In", "Ker")]
+    received = [words - words // group for words, group in zip(charged, (grid.k, grid.x), strict=True)]
+    return Erratum(
+        "Eq. 10",
+        "cost_C charges a broadcast to its root, too, which receives nothing",
+        f"{CONV4.name}, grid {grid.shown()}, every slice broadcast once",
+        f"{show_words(sum(charged))} words of In and Ker in each process",
+        f"{show_words(sum(received))} words received; 1/P_k of In and 1/(P_b*P_h*P_w) of Ker are its own",
     )
 
 
@@ -184,6 +279,17 @@ def memory_difference() -> Erratum:
         "the same difference",
         f"{show_words(float(first))} and {show_words(float(second))} words",
     )
+
+
+def loop_orders() -> int:
+    """The number of distinct costs of the 120 orders of the loops b, c, h, w, k of one tile."""
+    block = {"b": 32, "c": 27, "h": 20, "w": 28, "k": 22, "r": 3, "s": 3, "g": 1, "d": 1, "t": 1}
+    tile = {"b": 4, "c": 3, "h": 4, "w": 7, "k": 11, "r": 3, "s": 3, "g": 1, "d": 1, "t": 1}
+    found = {
+        sum(accessed_words(CONV4.nest.accesses, order, block, tile).values())
+        for order in itertools.permutations(("b", "c", "h", "w", "k"))
+    }
+    return len(found)
 
 
 def text() -> str:

@@ -102,6 +102,15 @@ def test_sequential_bound_by_hand() -> None:
     assert sequential_bound(100, 1, 25) == pytest.approx(2 * 100 / 5 - 50)
 
 
+@given(st.floats(0.01, 1e4), st.integers(1, 10**6))
+def test_sequential_bound_follows_from_segments_of_equal_work(y: float, limit_words: int) -> None:
+    """docs/bounds.md (3): 3·n^(1/3)·W^(2/3) - (n+1)·M words move, for every n."""
+    weight = y * limit_words**1.5
+    near = max(1, round(y))
+    proved = 3 * near ** (1 / 3) * weight ** (2 / 3) - (near + 1) * limit_words
+    assert sequential_bound(weight, 1.0, limit_words) <= max(0.0, proved) + 1e-9 * abs(proved)
+
+
 def test_refusals_name_the_numbers() -> None:
     nest = Layer.matmul(2, 3, 4).nest
     with pytest.raises(UsageError) as fault:
