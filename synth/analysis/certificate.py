@@ -1,10 +1,10 @@
-"""The certificate of a plan's lower bound."""
+"""The certificate of a plan's lower bound, and whether a certificate is about a plan."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from synth.base.errors import InfeasibleError
+from synth.base.errors import CheckError, InfeasibleError
 from synth.bounds.certificate import certificate
 from synth.planning.plan import Plan
 
@@ -22,5 +22,25 @@ def plan_certificate(plan: Plan) -> dict[str, Any]:
         plan.procs,
         limit_words=plan.limit_words,
         most_work=plan.distribution.most_real_work,
-        plan_id=plan.id,
     )
+
+
+def check_plan(data: dict[str, Any], plan: Plan) -> str:
+    """A line that compares a plan with a certificate that `certificate_check` has checked.
+
+    Raises `CheckError` unless layer, processes, memory and the most work of a process are those of the plan.
+    """
+    wanted = {
+        "problem": plan.layer.to_json(),
+        "procs": plan.procs,
+        "memory_words": plan.limit_words,
+        "most_work": min(plan.distribution.most_real_work, max(1, plan.nest.real_work)),
+    }
+    for key, value in wanted.items():
+        if data[key] != value:
+            raise CheckError(
+                f"the certificate is not about plan {plan.id}: {key} is {str(data[key])[:80]} in it and "
+                f"{str(value)[:80]} in the plan"
+            )
+    total = plan.words["total"]
+    return f"plan {plan.id} has this layer, P, memory and most work; its processes receive {total} at most"

@@ -52,6 +52,7 @@ class Received:
     bound: float
     segments: int
     most_work: int  # the most multiply-adds of one process that the bound assumes
+    fair_bound: float  # the bound for equal work, ⌈F/P⌉ multiply-adds
     regime: Regime
     relaxation: float | None
     plan: BestPlan | None  # None: no plan fits
@@ -145,7 +146,8 @@ class Sweep:
 
     def _received(self, procs: int, words: int | None) -> Received:
         nest, plan = self.nest, self._plan(procs, words)
-        load = Distribution(nest, plan.grid).most_real_work if plan else max(1, -(-nest.real_work // procs))
+        fair = universal_bound(nest, procs, words)
+        load = Distribution(nest, plan.grid).most_real_work if plan else fair.most_work
         bound = universal_bound(nest, procs, words, load)
         relaxed = gap = None
         if self.family:
@@ -158,7 +160,7 @@ class Sweep:
         if is_matmul(nest):
             matmul = matmul_memory_independent(nest.extents.x, nest.extents.k, nest.extents.c, procs)
         regime = regime_of(bound, nest)
-        return Received(bound.words, bound.segments, load, regime, relaxed, plan, gap, matmul)
+        return Received(bound.words, bound.segments, load, fair.words, regime, relaxed, plan, gap, matmul)
 
     def _accessed(self, procs: int, words: int | None) -> Accessed:
         nest = self.nest

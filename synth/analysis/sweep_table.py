@@ -11,11 +11,13 @@ from typing import Any
 from synth.analysis.sweep import Point
 from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
+from synth.bounds.assumptions import SCHEDULES, TILED
 from synth.bounds.regimes import Change, changes_along_memory, changes_along_procs
 from synth.layer.layer import Layer
 from synth.planning.plan_json import axes_json
 
 SCHEMA = "synth.bounds/1"
+LOAD = "no process does more work than in the plan beside the bound; in `fair`, work is equal"
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Study:
             "schema": SCHEMA,
             "name": self.layer.name,
             "problem": self.layer.to_json(),
+            "assumptions": {"universal": [*SCHEDULES, LOAD], "paper": TILED},
             "points": [_point_json(self.layer, point) for point in self.points],
             "changes": [asdict(change) for change in self.changes],
         }
@@ -84,6 +87,7 @@ def _point_json(layer: Layer, point: Point) -> dict[str, Any]:
             "bound": r.bound,
             "segments": r.segments,
             "most_work": r.most_work,
+            "bound_at_fair_load": r.fair_bound,
             "regime": r.regime,
             "relaxation": r.relaxation,
             "plan": plan,
@@ -161,11 +165,11 @@ def _head(study: Study) -> list[str]:
 
 def _received(study: Study) -> list[str]:
     matmul = any(p.received.matmul is not None for p in study.points)
-    head = [*_head(study), "bound", "n", "regime", *(["matmul"] if matmul else []), "relaxation"]
+    head = [*_head(study), "bound", "fair", "n", "regime", *(["matmul"] if matmul else []), "relaxation"]
     rows = [[*head, "plan", "/bound", "integer", "halo", "bound", "regime", "grid"]]
     for point in study.points:
         r = point.received
-        row = [*_where(study, point), _words(r.bound), str(r.segments), r.regime]
+        row = [*_where(study, point), _words(r.bound), _words(r.fair_bound), str(r.segments), r.regime]
         row += [_words(r.matmul)] if matmul else []
         row += [_words(r.relaxation)]
         row += [_words(r.plan.words) if r.plan else "-"]
@@ -178,6 +182,8 @@ def _received(study: Study) -> list[str]:
     last = len(rows[0]) - 1
     lines = table(rows, right=[i for i in range(last - 1) if rows[0][i] != "regime"])
     lines += ["", "integer, halo, bound: the parts of the gap plan - bound, in percent of the bound"]
+    lines += [f"bound: for every schedule with {SCHEDULES[0]};", *(f"  {each};" for each in SCHEDULES[1:])]
+    lines += [f"  {LOAD}"]
     if not all(fits(study.layer, point) for point in study.points):
         lines.append("does not fit: the memory of all processes is less than the three tensors")
     return lines

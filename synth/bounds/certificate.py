@@ -10,7 +10,8 @@ import math
 from fractions import Fraction
 from typing import Any
 
-from synth.bounds.certificate_check import SCHEMA, TENSORS, Dim, classes, facts, proved, tap_counts
+from synth.bounds.assumptions import claim
+from synth.bounds.certificate_check import SCHEMA, TENSORS, Dim, classes, digest, facts, proved, tap_counts
 from synth.bounds.holder_brascamp_lieb import hbl_constant
 from synth.bounds.universal import words_bound
 from synth.layer.layer import Layer
@@ -19,15 +20,12 @@ GRAIN = 2**48  # weights and squares are multiples of 1/GRAIN
 SLACKS = (1e-10, 1e-8, 1e-6, 1e-4)  # relative slacks of a constant; the first that can be proved is used
 
 
-def certificate(
-    layer: Layer, procs: int, *, limit_words: int | None, most_work: int, plan_id: str
-) -> dict[str, Any]:
+def certificate(layer: Layer, procs: int, *, limit_words: int | None, most_work: int) -> dict[str, Any]:
     """The certificate of the universal bound of one pass, as JSON data with fractions as text "p/q".
 
     `limit_words`: memory per process, None for unlimited. `most_work`: the most multiply-adds of one
-    process, padding excluded. `plan_id`: the identifier of the plan, for the reader. The values that prove
-    the bound are those that `certificate_check.check` explains. Raises `InputError` if the layer is too
-    large to count.
+    process, padding excluded. `certificate_check.check` explains the values, and checks each of them. Raises
+    `InputError` if the layer is too large to count.
     """
     problem = layer.to_json()
     words, work, dims, flat = facts(problem)
@@ -52,11 +50,10 @@ def certificate(
     total = 3 * nu + sum(m * words[t] for m, t in zip(mu, TENSORS, strict=True))
     carried = (segments - 1) * (limit_words or 0)
     bound = max(Fraction(0), total / procs - carried - Fraction(sum(words.values()), procs))
-    return {
+    least = str(Fraction(math.floor(bound * 1000), 1000))
+    data = {
         "schema": SCHEMA,
-        "plan": plan_id,
-        "name": layer.name,
-        "claim": "received words per process, average over processes, for every schedule that the docs admit",
+        "claim": claim(least, procs, cap, limit_words),
         "problem": problem,
         "procs": procs,
         "memory_words": limit_words,
@@ -71,9 +68,9 @@ def certificate(
         "x": {t: str(v) for t, v in zip(TENSORS, x, strict=True)},
         "nu": str(nu),
         "multipliers": {t: str(m) for t, m in zip(TENSORS, mu, strict=True)},
-        "words": str(Fraction(math.floor(bound * 1000), 1000)),
-        "words_decimal": math.floor(bound * 1000) / 1000,
+        "words": least,
     }
+    return {**data, "digest": digest(data)}
 
 
 def _shapes(dims: list[Dim]) -> list[tuple[int, int]]:

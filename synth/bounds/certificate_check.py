@@ -1,9 +1,9 @@
 """Checks a certificate of a lower bound with integers and fractions, without floating point.
 
-Assumptions of the claim: P processes do each multiply-add of a convolution once, none does more than
-`most_work` of them, every word of In, Ker and Out has one owner, and a process holds at most M words. The
-claim: a process receives at least `words` words, on average over the processes. The proof has six steps,
-which docs/bounds.md justifies:
+The claim: a process receives at least `words` words, on average over the processes, under the assumptions
+that `assumptions.claim` states: among them P processes, none of which does more than `most_work`
+multiply-adds. The file has no field that is not checked: the claim is written anew and compared, and the
+digest is that of all other fields. The proof has six steps, which docs/bounds.md justifies:
 
     1  facts      |Out|, |In|, |Ker|, F: counted here from the layer, independently of the planner
     2  constants  C(N, R)² <= square, by exact factorizations; weight <= C^(-2/3)
@@ -16,6 +16,7 @@ which docs/bounds.md justifies:
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
@@ -25,9 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from synth.base.errors import CheckError, InputError
+from synth.bounds.assumptions import claim
 from synth.layer.layer import Layer
 
-SCHEMA = "synth.certificate/1"
+SCHEMA = "synth.certificate/2"
+FIELDS = {"schema", "claim", "problem", "procs", "memory_words", "most_work", "sizes", "multiply_adds"}
+FIELDS |= {"constants", "segments", "x", "nu", "multipliers", "words", "digest"}
 TENSORS = ("Out", "In", "Ker")
 MOST_ROWS = 2**22  # limit of outputs times taps of a dimension, which are counted one by one
 MOST_OUTPUTS = {2: 2**17, 3: 2**12, 4: 2**12}  # taps -> limit of outputs for a constant below √min(N, R)
@@ -180,10 +184,11 @@ def proved(outputs: int, taps: int, square: Fraction) -> bool:
 
 
 def check(data: dict[str, Any]) -> list[str]:
-    """Check the six steps of a certificate and return them as lines of text.
+    """Check all fields and the six steps of a certificate, and return the claim and the steps as text.
 
     Raises `CheckError` at the first false step.
     """
+    _must(data.keys() == FIELDS, f"its fields are {', '.join(sorted(FIELDS))}")
     problem = data["problem"]
     procs, segments, most_work = (_whole(data[key]) for key in ("procs", "segments", "most_work"))
     words, work, dims, flat = facts(problem)
@@ -225,8 +230,16 @@ def check(data: dict[str, Any]) -> list[str]:
     bound = total / procs - carried - Fraction(sum(words.values()), procs)
     claimed = _fraction(data["words"])
     _must(claimed <= max(bound, Fraction(0)), f"{float(claimed):.3f} words follow; {float(bound):.3f} do")
+    _must(data["claim"] == claim(data["words"], procs, most_work, limit_words), "the claim is what is proved")
+    _must(data["digest"] == digest(data), "the digest is that of the other fields, which were edited")
     lines.append(f"6  received words per process >= {float(bound):.3f} >= {float(claimed):.3f}, as claimed")
-    return lines
+    return [*lines, f"so {data['claim']}"]
+
+
+def digest(data: dict[str, Any]) -> str:
+    """Sixteen hexadecimal digits of all fields but this one, so that any edit is noticed."""
+    rest = {key: value for key, value in data.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _weights(
@@ -266,8 +279,8 @@ def _fraction(text: object) -> Fraction:
     return Fraction(text)
 
 
-def check_file(path: str) -> list[str]:
-    """`check` of a file. Raises `InputError` if it is not a certificate, `CheckError` at a false step."""
+def read_certificate(path: str) -> dict[str, Any]:
+    """The JSON data of a certificate file, unchecked. Raises `InputError` if it is not one."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as fault:
@@ -276,6 +289,12 @@ def check_file(path: str) -> list[str]:
         raise InputError(f"{path}: is not JSON; write it with `synth plan --certify`") from fault
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise InputError(f"{path}: is not a certificate ({SCHEMA}); write one with `synth plan --certify`")
+    return data
+
+
+def check_file(path: str) -> list[str]:
+    """`check` of a file. Raises `InputError` if it is not a certificate, `CheckError` at a false step."""
+    data = read_certificate(path)
     Layer.from_json(data.get("problem"), path)
     try:
         return check(data)

@@ -143,6 +143,7 @@ def solve(problem: Eq4, stationary: Tensor) -> ClosedForm:
 
     The cost is convex in log t and piecewise smooth. Its minimum is at t = q, at a stationary point of a
     piece, or where a tile reaches a bound. The function evaluates all these points and takes the best.
+    `kkt.Lagrangian.solve` derives them in symbols, one per set of active constraints.
     Raises `InfeasibleError` if M_L does not hold the smallest tile, which has `s` words.
     """
     term = problem.term(stationary)
@@ -157,7 +158,7 @@ def solve(problem: Eq4, stationary: Tensor) -> ClosedForm:
         )
     candidates = [cap, q, s, problem.t_star]
     candidates += [math.sqrt(v) for v in (A * b * s * Na, A * a * s * Nb, A * b * s, A * a * s)]
-    candidates += [s * Na**2 * b / a, s * Nb**2 * a / b, s * b / a, s * a / b, s * Na * Nb]
+    candidates += [s * Na**2 * b / a, s * Nb**2 * a / b, s * b / a, s * a / b, s * Na, s * Nb, s * Na * Nb]
 
     def cost(t: float) -> float:
         Ta, Tb = _tile(term, t, Na, Nb)

@@ -11,12 +11,19 @@ def register(subparsers: Any) -> None:
     """Declares the command."""
     command = subparsers.add_parser("certify", help="check a certificate (`synth plan --certify`) exactly")
     command.add_argument("certificate", metavar="FILE", help="a certificate, JSON")
+    command.add_argument("--plan", metavar="FILE", help="a plan file that the certificate must be about")
     command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the chain that was checked. Raises `InputError` or `CheckError`."""
-    from synth.bounds.certificate_check import check_file
+    from synth.bounds.certificate_check import check_file, read_certificate
 
-    sys.stdout.write("\n".join(check_file(args.certificate)) + "\n")
+    lines = check_file(args.certificate)
+    if args.plan:
+        from synth.analysis.certificate import check_plan
+        from synth.planning.plan_file import read_plan
+
+        lines.append(check_plan(read_certificate(args.certificate), read_plan(args.plan)))
+    sys.stdout.write("\n".join(lines) + "\n")
     return 0

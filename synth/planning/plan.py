@@ -16,6 +16,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any, Literal
 
 from synth.base.work_balance import BALANCE
+from synth.bounds.assumptions import conditions
 from synth.bounds.closed_form import ClosedForm, Eq4, best
 from synth.bounds.paper_cost import cost_at
 from synth.bounds.training_step import training_bound
@@ -179,9 +180,26 @@ class Plan:
 
         It holds for every schedule that loads no process with more work than this plan does.
         """
+        return self._bound_at(self.distribution.most_real_work)
+
+    @cached_property
+    def fair_bound(self) -> UniversalBound:
+        """The same bound for schedules with equal work: no process does more than ⌈F/P⌉ multiply-adds.
+
+        It is at least `bound`. A plan whose work is less even than that can receive fewer words.
+        """
+        return self._bound_at(max(1, -(-self.nest.real_work // self.procs)))
+
+    def _bound_at(self, most_work: int) -> UniversalBound:
         if self.pass_ == "training":
-            return training_bound(self.nest, self.procs, self.distribution.most_real_work, self.passes)
-        return universal_bound(self.nest, self.procs, self.limit_words, self.distribution.most_real_work)
+            return training_bound(self.nest, self.procs, most_work, self.passes)
+        return universal_bound(self.nest, self.procs, self.limit_words, most_work)
+
+    @property
+    def assumptions(self) -> list[str]:
+        """What `bound` assumes of a schedule, a phrase each; docs/bounds.md has the proof."""
+        limit = self.limit_words
+        return conditions(self.procs, self.bound.most_work, limit, self.pass_ == "training")
 
     @cached_property
     def closed_form(self) -> ClosedForm:

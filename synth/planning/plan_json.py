@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from synth.bounds.assumptions import TILED
 from synth.layer.axes import AXES, ROW_MAJOR, Axis, PerAxis
 from synth.layer.layer import Layer
 from synth.machine.hierarchy import Machine
@@ -69,6 +70,13 @@ def float_json(plan: Plan) -> dict[str, Any]:
             "universal": plan.bound.words,
             "paper": plan.paper_bound,
             "ratio": plan.ratio,
+        },
+        "assumptions": {
+            "universal": plan.assumptions,
+            "paper": TILED,
+            "most_work": plan.bound.most_work,
+            "fair_work": plan.fair_bound.most_work,
+            "universal_at_fair_work": plan.fair_bound.words,
         },
         "closed_form": {
             "case": form.case,

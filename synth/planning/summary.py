@@ -24,7 +24,7 @@ def summary(plan: Plan) -> str:
         f"words   {show_words(total)} received per process, at most = {show_bytes(total * size)}",
         f"memory  {show_words(plan.used_words)} words used per process, at most "
         f"= {show_bytes(plan.used_bytes)}{limit}",
-        f"bound   {show_words(plan.bound.words)} received words{ratio}",
+        f"bound   {show_words(plan.bound.words)} received words{ratio}, at the load of the plan",
     ]
     if plan.timed:
         machine, found = plan.timed

@@ -8,9 +8,8 @@ Li et al., SPAA'21) lead to the closed form; the plan itself is the optimum in r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any
 
 from synth.base.units import show_words
 from synth.bounds.closed_form import Eq4
@@ -18,32 +17,15 @@ from synth.bounds.paper_cost import ORDER, accessed_cost
 from synth.layer.axes import AXES, KERNEL_OF, SPATIAL, TENSORS, Tensor
 from synth.layer.nest import accesses
 from synth.planning.plan import Plan
-
-Style = Literal["text", "latex"]
-
-
-@dataclass(frozen=True)
-class Equation:
-    """`name = symbolic = numeric`; either right side may be missing."""
-
-    name: str
-    symbolic: Any = None
-    numeric: Any = None
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading, sentences, equations."""
-
-    title: str
-    sentences: Sequence[str]
-    equations: Sequence[Equation] = ()
+from synth.reports.derivation_kkt import kkt_section
+from synth.reports.derivation_text import Equation, Section, Style, latex, text
 
 
 def explain(plan: Plan, style: Style = "text") -> str:
     """The derivation of a plan as text or as a LaTeX fragment (amsmath)."""
     parts = list(sections(plan))
-    return _text(plan, parts) if style == "text" else _latex(plan, parts)
+    title = f"{plan.layer.name} on {plan.procs} processes, plan {plan.id}"
+    return text(title, parts) if style == "text" else latex(title, parts)
 
 
 def sections(plan: Plan) -> Iterator[Section]:
@@ -53,7 +35,7 @@ def sections(plan: Plan) -> Iterator[Section]:
     yield _footprints(plan, symbols)
     yield _order(plan, symbols)
     yield _closed_form(plan)
-    yield _kkt(plan)
+    yield kkt_section(plan)
     yield _integers(plan, symbols)
     yield _bound(plan)
 
@@ -194,37 +176,6 @@ def _tiles(plan: Plan) -> tuple[float, float]:
     return of[names[0]], of[names[1]]
 
 
-def _kkt(plan: Plan) -> Section:
-    import sympy
-
-    form = plan.closed_form
-    problem = Eq4.of(plan.nest, plan.procs, plan.limit_words)
-    term = problem.term(form.stationary)
-    A, K, t = sympy.symbols("A K t", positive=True)
-    cost = t + 2 * A * K / sympy.sqrt(t)
-    (star,) = sympy.solve(sympy.diff(cost, t), t)
-    values = {A: problem.A, K: problem.K}
-    where = {
-        "1a": "the memory is smaller than the share q: t = M",
-        "1b": "t* < q < M: the share q itself is the best tile, more would not pay (2D)",
-        "2a": "q <= t* <= M: the block grows until t = t* (3D)",
-        "2b": "q < M < t*: the block grows as far as memory allows, t = M (2.5D)",
-    }
-    binding = ", ".join(form.binding) or "none"
-    return Section(
-        "The KKT case",
-        [
-            "With both tile sizes inside their bounds T_a/T_b = a/b: 2*A*K/sqrt(t) words are streamed.",
-            f"q = {term.q:g}, t* = {problem.t_star:g}, M = {problem.M_L:g}: case {form.case}, "
-            f"{where.get(form.case, 'a bound of a tile decides')}.",
-            f"Inequalities that hold with equality: {binding}.",
-            f"Optimum over real numbers: {form.cost:.1f} accessed words at T_k = {form.t_k:.4g}, "
-            f"T_x = {form.t_x:.4g}, T_c = {form.t_c:.4g}.",
-        ],
-        [Equation("cost_2", cost), Equation("t_*", star, star.subs(values).evalf(8))],
-    )
-
-
 def _role(plan: Plan) -> list[str]:
     if plan.pass_ == "forward":
         return []
@@ -264,51 +215,8 @@ def _bound(plan: Plan) -> Section:
             f"process, at {accessed}.",
             f"Less the {bound.resident:.1f} words that it owns, a process receives at least "
             f"{bound.words:.1f} words on average ({segments}); {ratio}.",
+            f"Assumed: {'; '.join(plan.assumptions)}.",
+            f"At fair load, {show_words(plan.fair_bound.most_work)} multiply-adds each, the bound is "
+            f"{plan.fair_bound.words:.1f} words.",
         ],
     )
-
-
-# --- text and LaTeX ------------------------------------------------------------------------------------
-
-
-def _text(plan: Plan, parts: Sequence[Section]) -> str:
-    import textwrap
-
-    import sympy
-
-    lines = [f"{plan.layer.name} on {plan.procs} processes, plan {plan.id}", ""]
-    for number, part in enumerate(parts, 1):
-        lines.append(f"{number}. {part.title}")
-        for sentence in part.sentences:
-            lines += textwrap.wrap(sentence, 100, initial_indent="   ", subsequent_indent="   ")
-        for each in part.equations:
-            sides = [each.name, *(sympy.sstr(v) for v in (each.symbolic, each.numeric) if v is not None)]
-            lines += textwrap.wrap(
-                " = ".join(sides), 100, initial_indent="     ", subsequent_indent="       "
-            )
-        lines.append("")
-    return "\n".join(lines)
-
-
-SPECIAL = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
-SPECIAL |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "$": r"\$", "<": r"$<$", ">": r"$>$"}
-
-
-def _escaped(text: str) -> str:
-    return "".join(SPECIAL.get(each, each) for each in text)
-
-
-def _latex(plan: Plan, parts: Sequence[Section]) -> str:
-    import sympy
-
-    title = f"{plan.layer.name} on {plan.procs} processes, plan {plan.id}"
-    lines = [f"% {title!r}; needs amsmath", rf"\section*{{{_escaped(title)}}}"]
-    for part in parts:
-        lines.append(rf"\subsection*{{{_escaped(part.title)}}}")
-        lines += [_escaped(sentence) for sentence in part.sentences]
-        for each in part.equations:
-            name = sympy.latex(sympy.Symbol(each.name))
-            sides = [name, *(sympy.latex(v) for v in (each.symbolic, each.numeric) if v is not None)]
-            lines += [r"\begin{multline*}", " = \\\\\n".join([sides[0] + " = " + sides[1], *sides[2:]])]
-            lines.append(r"\end{multline*}")
-    return "\n".join(lines) + "\n"

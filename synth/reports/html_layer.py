@@ -39,6 +39,7 @@ def html_report(plan: Plan) -> str:
         memory=memory_bars(plan),
         words_chart=Markup(words_chart(plan)),
         tradeoff_chart=Markup(tradeoff_chart(plan, memory_curve(plan))),
+        assumptions=plan.assumptions,
         cut_short=sum(t.steps for t in plan.pass_plans) > MOST_STEPS,
     )
 
@@ -58,8 +59,8 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
             "words received",
             f"at most, by any rank: {show_bytes(total * plan.nest.word_bytes)}",
         ),
-        (show_words(plan.bound.words), "lower bound", "no schedule receives fewer on average"),
-        (ratio, "words / bound", "1 is proven optimal"),
+        (show_words(plan.bound.words), "lower bound", "at this load; assumptions below"),
+        (ratio, "words / bound", "1: no schedule with these assumptions receives fewer"),
         (show_bytes(plan.used_bytes), "memory", f"per process, at most; {limit}"),
     ]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
+from synth.bounds.assumptions import SCHEDULES
 from synth.layer.axes import LACKS, ROW_MAJOR, TENSORS
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import group_of
@@ -52,19 +53,35 @@ def memory_stages(plan: Plan) -> dict[str, int]:
 
 
 def certificates(plan: Plan) -> list[str]:
-    """The lower bound, its ratio to the plan, and the closed form."""
+    """The lower bound, its assumptions, its ratio to the plan, and the closed form."""
     ratio = "none: the bound is 0" if plan.ratio is None else f"{plan.ratio:.3f}"
-    form = plan.closed_form
+    form, indent = plan.closed_form, " " * 26
     binding = ", ".join(form.binding) or "none"
     return [
         "certificates",
         f"  universal lower bound   {show_words(plan.bound.words)} received words; plan / bound = {ratio}",
+        *(f"{indent}{line}" for line in loads(plan)),
+        f"{indent}for every schedule with",
+        *(f"{indent}- {phrase}" for phrase in SCHEDULES),
         f"  closed form             {show_words(form.cost)} accessed words (owned ones count, too), "
-        f"{form.stationary} stationary",
-        f"                          Eq. 4 of Li et al., SPAA'21, case {form.case} ({form.algorithm}) "
+        f"{form.stationary} stationary; for tiled schedules",
+        f"{indent}Eq. 4 of Li et al., SPAA'21, case {form.case} ({form.algorithm}) "
         f"at T_k={form.t_k:.4g}, T_x={form.t_x:.4g}",
-        f"                          binding: {binding}",
+        f"{indent}binding: {binding}",
     ]
+
+
+def loads(plan: Plan) -> list[str]:
+    """The work of a process that the bound assumes, and the bound for equal work."""
+    most, fair = plan.bound, plan.fair_bound
+    each = " and pass" if plan.pass_ == "training" else ""
+    here = f"at the load of the plan: at most {show_words(most.most_work)} multiply-adds in a process{each}"
+    if fair.most_work == most.most_work:
+        return [f"{here}, which is fair"]
+    total = plan.words["total"]
+    ratio = f"; plan / bound = {total / fair.words:.3f}" if fair.words > 0 else ""
+    words = f"at fair load, {show_words(fair.most_work)}: {show_words(fair.words)} words{ratio}"
+    return [here, words]
 
 
 def strategy_lines(plan: Plan) -> list[str]:

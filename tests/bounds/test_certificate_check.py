@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 import sys
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,9 @@ from typing import Any
 import pytest
 from seeded_problems import random_plan
 
-from synth.analysis.certificate import plan_certificate
+from synth.analysis.certificate import check_plan, plan_certificate
 from synth.base.errors import CheckError, InfeasibleError, InputError
-from synth.bounds.certificate_check import check, check_file, facts, proved
+from synth.bounds.certificate_check import check, check_file, digest, facts, proved
 from synth.bounds.holder_brascamp_lieb import hbl_constant
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
@@ -40,8 +42,11 @@ def plan() -> Plan:
 def test_certificates_prove_what_plans_print(layer: str, procs: int) -> None:
     made = plan_layer(layer, procs)
     data = plan_certificate(made)
-    assert check(data)[-1].endswith("as claimed")
-    assert data["words_decimal"] == pytest.approx(made.bound.words, rel=1e-6, abs=2e-3)
+    steps = check(data)
+    assert steps[-2].endswith("as claimed")
+    assert steps[-1] == f"so {data['claim']}"
+    assert f"at most {data['most_work']} multiply-adds in each" in data["claim"]
+    assert float(Fraction(data["words"])) == pytest.approx(made.bound.words, rel=1e-6, abs=2e-3)
 
 
 def test_certificates_of_random_plans() -> None:
@@ -68,8 +73,8 @@ def test_several_segments(plan: Plan) -> None:
     tight = Plan(plan.layer, 64, plan.grid, plan.first, limit_bytes=32 * 1024)
     several = plan_certificate(tight)
     assert several["segments"] > 1
-    assert several["words_decimal"] > data["words_decimal"]
-    assert several["words_decimal"] == pytest.approx(tight.bound.words, rel=1e-6)
+    assert float(Fraction(several["words"])) > float(Fraction(data["words"]))
+    assert float(Fraction(several["words"])) == pytest.approx(tight.bound.words, rel=1e-6)
     check(several)
 
 
@@ -88,6 +93,86 @@ def test_several_segments(plan: Plan) -> None:
 def test_false_steps_are_found(plan: Plan, change: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckError, match=message.replace("(", r"\(")):
         check({**plan_certificate(plan), **change})
+
+
+def leaves(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """All (path, value) of JSON data, objects and arrays included."""
+    if path:
+        yield path, data
+    for key, value in (
+        data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    ):
+        yield from leaves(value, (*path, key))
+
+
+def changed(value: Any) -> list[Any]:
+    """Other values of the same kind, and of other kinds."""
+    if isinstance(value, str):
+        near = (
+            [str(Fraction(value) + step) for step in (1, -1)]
+            if re.fullmatch(r"[1-9]\d*(/\d+)?", value)
+            else []
+        )
+        return [*near, value + "1", "", None]
+    if isinstance(value, int):
+        return [value + 1, value - 1, str(value), None, 0]
+    return [None, 1] if value else [1, 10**9, "", {}]
+
+
+def mutants(data: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Copies of a certificate with one value changed, removed or added, and the path of it."""
+    for path, value in leaves(data):
+        for other in [*changed(value), leaves]:
+            edited = copy.deepcopy(data)
+            within: Any = edited
+            for key in path[:-1]:
+                within = within[key]
+            if other is leaves:
+                del within[path[-1]]
+            else:
+                within[path[-1]] = other
+            yield path, edited
+    yield ("more",), {**copy.deepcopy(data), "more": 1}
+
+
+@pytest.mark.parametrize(
+    ("layer", "procs", "memory"), [("small", 4, None), ("matmul", 8, "32MB"), ("conv1d", 2, None)]
+)
+def test_every_changed_field_is_refused(tmp_path: Path, layer: str, procs: int, memory: str | None) -> None:
+    data = plan_certificate(plan_layer(f"examples/{layer}.yaml", procs, memory))
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps(data))
+    check_file(str(file))
+    count = 0
+    for path, edited in mutants(data):
+        file.write_text(json.dumps(edited))
+        with pytest.raises((CheckError, InputError)):
+            check_file(str(file))
+        assert path
+        count += 1
+    assert count > 100
+
+
+def test_a_new_digest_makes_no_false_claim_true(plan: Plan) -> None:
+    data = plan_certificate(plan)
+    true = {data["claim"]}
+    for path, edited in mutants(data):
+        if path[0] in ("schema", "digest"):
+            continue
+        try:
+            claimed = check({**edited, "digest": digest(edited)})[-1]
+        except (CheckError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
+            continue
+        assert path[0] in ("constants",), path  # another proof of the same claim
+        assert claimed.removeprefix("so ") in true
+
+
+def test_a_certificate_is_about_a_plan(plan: Plan) -> None:
+    data = plan_certificate(plan)
+    assert plan.id in check_plan(data, plan)
+    for other in (plan_layer("examples/conv.yaml", 32), plan_layer("examples/conv.yaml", 64, "16MiB")):
+        with pytest.raises(CheckError, match="is not about plan"):
+            check_plan(data, other)
 
 
 def test_false_constants_are_found(plan: Plan) -> None:
@@ -135,6 +220,7 @@ def test_the_checker_needs_no_arithmetic_but_its_own() -> None:
     imports = [line for line in source.splitlines() if line.startswith(("import", "from"))]
     assert imports == [
         "from __future__ import annotations",
+        "import hashlib",
         "import itertools",
         "import json",
         "import math",
@@ -143,6 +229,7 @@ def test_the_checker_needs_no_arithmetic_but_its_own() -> None:
         "from pathlib import Path",
         "from typing import Any",
         "from synth.base.errors import CheckError, InputError",
+        "from synth.bounds.assumptions import claim",
         "from synth.layer.layer import Layer",
     ]
     assert "math.sqrt" not in source

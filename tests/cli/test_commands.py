@@ -61,7 +61,14 @@ def test_certify(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert synth(capsys, "plan", CONV, "--procs", "64", "--certify", "-o", str(file))[0] == 0
     code, out, _ = synth(capsys, "certify", str(file))
     assert code == 0
-    assert out.endswith("as claimed\n")
+    assert "as claimed\nso a process receives at least" in out
+    plan = str(tmp_path / "p.json")
+    assert synth(capsys, "plan", CONV, "--procs", "64", "--json", "-o", plan)[0] == 0
+    assert "plan d9e6b4656711 has this layer" in synth(capsys, "certify", str(file), "--plan", plan)[1]
+    assert synth(capsys, "plan", CONV, "--procs", "32", "--json", "-o", plan)[0] == 0
+    code, out, err = synth(capsys, "certify", str(file), "--plan", plan)
+    assert (code, out) == (5, "")
+    assert "procs is 64 in it and 32 in the plan" in err
     file.write_text(file.read_text().replace('"words": "1464', '"words": "1564'))
     code, out, err = synth(capsys, "certify", str(file))
     assert (code, out) == (5, "")
