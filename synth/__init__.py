@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     __version__: str
     from synth.codegen.module import distributed_conv
     from synth.layer.layer import Layer, load_layer
+    from synth.parallel.input.feed import feed
+    from synth.parallel.input.order import sampler
+    from synth.parallel.input.samples import open_samples
     from synth.parallel.parallelize import parallelize, plan_model
-    from synth.parallel.sharded_input import feed, open_samples
     from synth.planning.comparison import compare
     from synth.planning.derive import plan
     from synth.planning.plan import Plan
@@ -44,6 +46,7 @@ __all__ = [
     "plan_model",
     "read_plan",
     "report",
+    "sampler",
     "simulate",
     "tune",
 ]
@@ -52,17 +55,18 @@ _HOMES = {
     "check_replicas": ("synth.runtime.model.replicas", "check_replicas"),
     "compare": ("synth.planning.comparison", "compare"),
     "distributed_conv": ("synth.codegen.module", "distributed_conv"),
-    "feed": ("synth.parallel.sharded_input", "feed"),
+    "feed": ("synth.parallel.input.feed", "feed"),
     "Inputs": ("synth.runtime.model.inputs", "Inputs"),
     "Layer": ("synth.layer.layer", "Layer"),
     "load_layer": ("synth.layer.layer", "load_layer"),
-    "open_samples": ("synth.parallel.sharded_input", "open_samples"),
+    "open_samples": ("synth.parallel.input.samples", "open_samples"),
     "parallelize": ("synth.parallel.parallelize", "parallelize"),
     "plan": ("synth.planning.derive", "plan"),
     "plan_model": ("synth.parallel.parallelize", "plan_model"),
     "Plan": ("synth.planning.plan", "Plan"),
     "read_plan": ("synth.planning.plan_file", "read_plan"),
     "report": ("synth.reports.text", "report"),
+    "sampler": ("synth.parallel.input.order", "sampler"),
     "simulate": ("synth.simulation.simulate", "simulated"),
     "tune": ("synth.runtime.kernels.autotune", "tune"),
 }

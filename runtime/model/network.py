@@ -184,6 +184,13 @@ class Network(nn.Module):
         """The ranks that run the network."""
         return self.program.ranks
 
+    def program_for(self, samples: int) -> StepGraph:
+        """The steps for batches of some number of samples, planned on first use.
+
+        All ranks of all replicas call this. Raises `ValueError` where no plan fits.
+        """
+        return self._programs.of_batch(samples, self)
+
     @property
     def input_partition(self) -> Partition:
         """Which words of the first input each rank reads."""

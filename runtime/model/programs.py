@@ -59,6 +59,30 @@ class Programs:
         first, shapes = self.first, {n: tuple(b.shape) for n, b in batches.items()}
         if not self._other(shapes) or not self._are_whole(batches):
             return first  # which takes parts, and refuses what does not fit
+        return self._of_shapes(shapes, network)
+
+    def of_batch(self, samples: int, network: nn.Module) -> StepGraph:
+        """The step graph for batches of another number of samples.
+
+        All ranks of all replicas call this. Raises `ValueError` where there is none.
+        """
+        planned = {n: tuple(p.shape) for n, p in self.first.input_partitions.items()}
+        batch = next(iter(planned.values()))[0]
+        if samples == batch:
+            return self.first
+        if self.plan is None:
+            raise ValueError(
+                f"the network is planned for batches of {batch} samples, not {samples};"
+                " leave a smaller batch out by drop_last=True"
+            )
+        shapes = {
+            name: (samples, *shape[1:]) if shape[:1] == (batch,) else shape
+            for name, shape in planned.items()
+        }
+        return self._of_shapes(shapes, network)
+
+    def _of_shapes(self, shapes: Shapes, network: nn.Module) -> StepGraph:
+        first = self.first
         key = tuple(shapes.items())
         if key not in self.others:
             first.ranks.require_all(f"the first forward pass with {_text(shapes)}")

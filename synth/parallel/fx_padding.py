@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from synth.parallel.fx_rewrite import redirect
 from synth.parallel.torch_layers import layer_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _pad_before(graph: fx.Graph, node: fx.Node, module: Any) -> None:
         made = graph.call_function(functional.pad, (source, pairs), {"mode": module.padding_mode})
     made.meta = {key: value for key, value in node.meta.items() if key not in ("layer", "name")}
     made.meta["value"] = functional.pad(before, pairs)
-    node.replace_input_with(source, made)
+    redirect(node, source, made)
     node.meta["zeros"] = none
 
 
@@ -66,7 +67,7 @@ def _take_zeros(graph: fx.Graph, node: fx.Node, module: Any, operators: Operator
         own = tuple((a + c, b + d) for (a, b), (c, d) in zip(own, zeros, strict=True))
         if not _planned(module, tuple(source.meta["value"].shape), own):
             return
-        node.replace_input_with(pad, source)
+        redirect(node, pad, source)
         node.meta["zeros"] = own
         if not pad.users:
             graph.erase_node(pad)

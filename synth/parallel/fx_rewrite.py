@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 MOVABLE = ("elementwise", "same", "dropout")  # the same on a feature map and on its flat form
 
 
+def redirect(user: fx.Node, old: fx.Node, new: fx.Node) -> None:
+    """Let a call read another value, also in the mode in which it is not made or has other arguments."""
+    from torch.fx.node import map_arg
+
+    user.replace_input_with(old, new)
+    if user.meta.get("passes") is old:
+        user.meta["passes"] = new
+    if "arguments" in user.meta:
+        user.meta["arguments"] = {
+            mode: given and map_arg(given, lambda each: new if each is old else each)
+            for mode, given in user.meta["arguments"].items()
+        }
+
+
 def bypass_flatten(graph: fx.Graph, operators: Operators) -> None:
     """Give linear layers the feature map itself where the graph flattens it for them.
 
@@ -40,7 +54,7 @@ def bypass_flatten(graph: fx.Graph, operators: Operators) -> None:
             continue
         if not takes_map(operator.module, shape):
             continue
-        (between[-1] if between else node).replace_input_with(flat, before)
+        redirect(between[-1] if between else node, flat, before)
         for each in between:
             each.meta["value"] = each.meta["value"].reshape(shape)
         if not flat.users:
@@ -103,7 +117,8 @@ def join_stacks(graph: fx.Graph) -> None:
                 wide.append(each)
             made = graph.call_function(torch.cat, (wide, dim))
         made.meta = node.meta
-        node.replace_all_uses_with(made)
+        for user in list(node.users):
+            redirect(user, node, made)
         graph.erase_node(node)
 
 
@@ -123,7 +138,7 @@ def split_joins(graph: fx.Graph, operators: Operators) -> None:
                 **node.meta,
                 "regions": user.meta.get("regions", {}),
             }  # it is computed where it is read
-            user.replace_input_with(node, twin)
+            redirect(user, node, twin)
     for node in reversed(list(graph.nodes)):
         if not node.users and _joined_dim(node, operators) is not None:
             graph.erase_node(node)

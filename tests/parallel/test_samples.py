@@ -14,7 +14,8 @@ import synth
 from synth.base.errors import InputError, UsageError
 from synth.layer.axes import PerAxis
 from synth.layer.intervals import volume
-from synth.parallel.sharded_input import Samples, of_plan, open_samples
+from synth.parallel.input.samples import Samples, open_samples
+from synth.parallel.input.selection import of_plan
 from synth.planning.plan import Plan
 from synth.runtime.grid.scatter_gather import shard_of
 
@@ -38,9 +39,14 @@ def written(folder: Path, kind: str, values: np.ndarray) -> Samples:
     if kind == "raw":
         values.tofile(file)
         return open_samples(file, shape=values.shape, dtype=str(values.dtype))
+    chunks = (1, *(max(1, n // 2) for n in values.shape[1:]))
+    if kind == "zarr":
+        zarr = pytest.importorskip("zarr")
+        zarr.open_group(file, mode="w").create_array("group/x", data=values, chunks=chunks)
+        return open_samples(file, dataset="group/x")
     h5py = pytest.importorskip("h5py")
     with h5py.File(file, "w") as made:
-        made.create_dataset("group/x", data=values, chunks=(1, *(max(1, n // 2) for n in values.shape[1:])))
+        made.create_dataset("group/x", data=values, chunks=chunks)
     return open_samples(file, dataset="group/x")
 
 
@@ -56,7 +62,7 @@ def user_share(plan: Plan, whole: torch.Tensor, rank: int, halo: bool) -> torch.
     return shard_of(shaped, (*box[:3], *spatial), windows).flatten(1, 2)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", ["npy", "raw", "h5"])
+@pytest.mark.parametrize("kind", ["npy", "raw", "h5", "zarr"])
 @pytest.mark.parametrize("name", PLANS)
 def test_a_rank_reads_the_box_that_it_owns(kind: str, name: str, tmp_path: Path) -> None:
     plan = PLANS[name]
@@ -96,6 +102,24 @@ def test_of_a_huge_file_only_the_own_part_is_touched(tmp_path: Path) -> None:
     assert share.sum() == 7
 
 
+def test_only_the_chunks_of_the_own_box_are_read(tmp_path: Path) -> None:
+    """All other chunks of the zarr array are no chunks."""
+    zarr = pytest.importorskip("zarr")
+    plan = _plan(SMALL, PerAxis(h=2, w=4))
+    values = np.random.default_rng(0).random(plan.layer.input, dtype=np.float32)
+    file = tmp_path / "x.zarr"
+    zarr.create_array(file, data=values, chunks=(1, 16, 4, 2))
+    chunks = [path for path in file.rglob("*") if path.is_file() and path.name != "zarr.json"]
+    own = [path for path in chunks if path.parts[-2:] == ("1", "2")]  # of rows and columns
+    assert len(own) == len(chunks) // 8 == len(values)
+    for path in set(chunks) - set(own):
+        path.write_bytes(b"spoiled")
+    (share,) = synth.feed(plan, file, rank=6)
+    assert torch.equal(share, torch.from_numpy(values[:, :, 4:, 4:6]))
+    with pytest.raises(Exception, match=r".+"):
+        list(synth.feed(plan, file, rank=5))
+
+
 def test_every_plan_of_the_tests_can_be_fed() -> None:
     for plan in CASES.values():
         if plan.layer.kind != "matmul":
@@ -122,6 +146,11 @@ def test_wrong_files_and_arguments(tmp_path: Path) -> None:
         synth.feed(plan, file)
     with pytest.raises(UsageError, match="is a matrix product"):
         synth.feed(CASES["matrix_2d"], file)
+    with pytest.raises(UsageError, match="samples are 3; give a file, an array"):
+        synth.feed(plan, 3)
+    (tmp_path / "no.zarr").mkdir()
+    with pytest.raises((InputError, UsageError), match=r"zarr"):
+        open_samples(tmp_path / "no.zarr")
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "x.h5", "w"):
         pass
@@ -132,7 +161,7 @@ def test_wrong_files_and_arguments(tmp_path: Path) -> None:
 def test_rank_0_says_how_far_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synth.parallel.sharded_input.PROGRESS_SECONDS", -1.0)
+    monkeypatch.setattr("synth.parallel.input.feed.PROGRESS_SECONDS", -1.0)
     np.save(tmp_path / "x.npy", np.zeros((4, 16, 8, 8), np.float32))
     list(synth.feed(_plan(SMALL, PerAxis()), tmp_path / "x.npy"))
     assert "batch 0: 4 of 4 samples, 16 KiB in all" in capsys.readouterr().err

@@ -324,6 +324,21 @@ class Sharp(nn.Module):
         return x if self.training else torch.sigmoid(x)
 
 
+class JoinedInTraining(nn.Module):
+    """A concatenation that two layers read, one of them by way of a call that training alone makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Conv2d(4, 4, n, padding="same") for n in (1, 3))
+        self.readers = nn.ModuleList(nn.Conv2d(8, 4, 3, padding=1) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        joined = torch.cat([part(x) for part in self.parts], 1)
+        first: torch.Tensor = self.readers[0](joined)
+        other = joined.mul(1.5) if self.training else joined
+        return first + self.readers[1](other)
+
+
 def wild() -> dict[str, Callable[[], Built]]:
     """Name -> model and shape of its input."""
     return {
@@ -349,4 +364,5 @@ def wild() -> dict[str, Callable[[], Built]]:
         "coordinates": lambda: (Coordinates(), IMAGES),
         "reaches": lambda: (Reaches(), (4, 4, 8, 8)),
         "checkpointed": lambda: (Checkpointed(), IMAGES),
+        "joined in training": lambda: (JoinedInTraining(), IMAGES),
     }

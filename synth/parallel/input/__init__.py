@@ -1,0 +1,1 @@
+"""Parallel input: every rank reads its own part of every batch."""
