@@ -1,8 +1,7 @@
-"""Batch normalization of shards, with the statistics of the whole batch."""
+"""Batch normalization of shards, with global or local statistics."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -10,13 +9,19 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.layout import Layout, one_owner
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
-from synth.runtime.grid.boxes import Box, intersect, shape
+from synth.runtime.comm.redistribute import Count, SumCopies
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
 from synth.runtime.kernels.moments import channel_moments
 from synth.runtime.layers.held import Held, declare
+from synth.runtime.layers.homes import moved_words
+from synth.runtime.layers.statistic_groups import (
+    first_samples,
+    own_samples,
+    whole_batch,
+)
 from synth.runtime.tensor.partition import Partition
 
 COUNTER = "num_batches_tracked"
@@ -24,13 +29,24 @@ STATE = ("weight", "bias", "running_mean", "running_var", COUNTER)
 SMALL = 2**20  # bytes that a rank sends to all others in one all-to-all
 
 
+def _uncounted(words: int) -> None:
+    """Count nothing."""
+
+
 class BatchNorm(nn.Module):
     """`torch.nn.BatchNorm1d/2d/3d` on shards of (b, c, *spatial) with any layout.
 
-    A rank holds scale, shift and running statistics of the channels in its box. Ranks
-    that hold words of the same channels exchange two values per channel in the forward
-    pass and two in the backward pass. The latter are also the whole gradients of scale
-    and shift. Half precision is normalized in float32 and rounded once, as torch does.
+    A rank holds scale and shift of the channels in its box. Ranks of a group exchange
+    two values per channel in the forward pass and two in the backward pass; see
+    `StatisticGroup`. Half precision is normalized in float32 and rounded once, as torch
+    does.
+
+    local: whether statistics are those of the rank's own samples, as DDP's. If they are
+        global, a rank holds running statistics of its channels, and the sums of the
+        backward pass are also the whole gradients of scale and shift. If they are
+        local, the ranks of the first samples hold the running statistics, which others
+        fetch in evaluation, and each rank gives its part of the gradients.
+    count: of the words received in exchanges of statistics.
     """
 
     weight: nn.Parameter | None
@@ -40,35 +56,63 @@ class BatchNorm(nn.Module):
     num_batches_tracked: torch.Tensor | None
 
     def __init__(
-        self, plain: Any, layout: Layout, process_groups: ProcessGroups
+        self,
+        plain: Any,
+        layout: Layout,
+        process_groups: ProcessGroups,
+        local: bool = False,
+        count: Count = _uncounted,
     ) -> None:
         super().__init__()
         self.eps, self.momentum = plain.eps, plain.momentum
         self.layout, self.channels = layout, layout.mine[1]
-        self.span, ranks = _sharing(layout.boxes, layout.ranks.me)
+        self.local, self.count = local, count
+        self.shared = own_samples(layout) if local else whole_batch(layout)
+        ranks = self.shared.ranks
         self.group = process_groups.of(ranks) if len(ranks) > 1 else None
-        self.words = math.prod(layout.whole) // layout.whole[1]  # per channel
-        # (rank, channel of the span) -> words there
-        self.counts = torch.tensor([self._counts(layout.boxes[rank]) for rank in ranks])
+        boxes = [(box[1],) for box in layout.boxes]
+        self.each = Partition(layout.with_boxes(layout.whole[1:2], boxes))
+        self.running = first_samples(layout) if local else self.each
         self.has = [name for name in STATE if getattr(plain, name) is not None]
         for name in STATE:
             declare(self, name, getattr(plain, name))
 
     def held_tensors(self) -> dict[str, Held]:
         """Scale, shift, running statistics and the counter of batches."""
-        boxes = [(box[1],) for box in self.layout.boxes]
-        layout = self.layout.with_boxes(self.layout.whole[1:2], boxes)
-        each = Partition(layout)
-        return {
-            name: Held(self, name, each if name != COUNTER else None)
-            for name in self.has
+        boxes = self.each.layout.boxes
+        alike = [rank for rank, box in enumerate(boxes) if box == self.each.box]
+        # if parts of a gradient are to be added
+        copies = tuple(alike) if self.local and self.each.disjoint else ()
+        places = {
+            "weight": Held(self, "weight", self.each, copies),
+            "bias": Held(self, "bias", self.each, copies),
+            "running_mean": Held(self, "running_mean", self.running),
+            "running_var": Held(self, "running_var", self.running),
+            COUNTER: Held(self, COUNTER, None),
         }
+        return {name: places[name] for name in self.has}
 
-    def _counts(self, box: Box) -> list[int]:
-        """How many words of each channel of the span a rank with this box holds."""
-        low, high = box[1]
-        words = math.prod(shape(box)) // max(1, high - low)
-        return [words if low <= channel < high else 0 for channel in range(*self.span)]
+    def _scale_and_shift(self) -> list[torch.Tensor | None]:
+        """The own parameters; parts of their gradients are added over all copies.
+
+        Buckets add them if any two ranks have equal channels or none in common.
+        """
+        found: list[torch.Tensor | None] = []
+        for values in (self.weight, self.bias):
+            if self.local and not self.each.disjoint and values is not None:
+                held = self.each.layout
+                place = held, one_owner(held), self.count
+                values = SumCopies.apply(values, *place)  # type: ignore[no-untyped-call]
+            found.append(values)
+        return found
+
+    def _running_statistics(self) -> list[torch.Tensor | None]:
+        """Those of the own channels; local ones come from the ranks that hold them."""
+        values = [self.running_mean, self.running_var]
+        if not self.local or None in values:
+            return values
+        places = self.running, self.each, self.count
+        return [moved_words(each, *places) for each in values if each is not None]
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """The normalized shard.
@@ -82,24 +126,29 @@ class BatchNorm(nn.Module):
             return self._normalized(shard.to(dtype))
 
     def _normalized(self, given: torch.Tensor) -> torch.Tensor:
-        mean, variance = self.running_mean, self.running_var
-        batch = False
-        if self.training and self.words == 1:
+        if self.training and self.shared.fewest == 1:
+            where = " of some ranks' samples" if self.local else ""
             raise ValueError(
-                f"one value per channel, of {self.layout.whole}, has no variance; train"
-                " with a larger batch"
+                f"one value per channel{where}, of {self.layout.whole}, has no"
+                " variance; train with a larger batch"
             )
-        if self.training or mean is None or variance is None:
-            batch = True
+        batch = self.training or self.running_mean is None or self.running_var is None
+        mean: torch.Tensor | None
+        variance: torch.Tensor | None
+        if batch:
             wide = sum_dtype(given.dtype)
             mean, variance = self._statistics(given.detach().to(wide))
             if self.training:
                 self._update_running(mean, variance)
-        elif torch.is_grad_enabled():  # they may change before the backward pass
-            mean, variance = mean.clone(), variance.clone()
+        else:
+            mean, variance = self._running_statistics()
+            if torch.is_grad_enabled():  # they may change before the backward pass
+                assert mean is not None
+                assert variance is not None
+                mean, variance = mean.clone(), variance.clone()
         mean, variance, weight, bias = (
             values if values is None else values.to(sum_dtype(given.dtype))
-            for values in (mean, variance, self.weight, self.bias)
+            for values in (mean, variance, *self._scale_and_shift())
         )
         out: torch.Tensor = Normalize.apply(  # type: ignore[no-untyped-call]
             given, weight, bias, mean, variance, self, batch
@@ -107,7 +156,7 @@ class BatchNorm(nn.Module):
         return out
 
     def _statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and variance of the own channels over the whole batch.
+        """Mean and variance of the own channels over the words of the group.
 
         The parts of the ranks are combined as in Chan, Golub and LeVeque (1983).
         """
@@ -117,7 +166,7 @@ class BatchNorm(nn.Module):
         if self.group is None:
             return own[0], own[1]
         means, variances = self.gathered(own).unbind(1)
-        weights = (self.counts.double() / self.words).to(own)
+        weights = (self.shared.counts.double() / self.shared.words).to(own)
         mean = (weights * means).sum(0)
         spread = (means - mean).square()
         variance = (weights * (variances + spread)).sum(0)
@@ -128,13 +177,15 @@ class BatchNorm(nn.Module):
 
         All ranks add them in the same order, so they get the same bits.
         """
-        (low, high), (first, last) = self.channels, self.span
+        (low, high), (first, last) = self.channels, self.shared.span
         spread = nn.functional.pad(own, (low - first, last - high))
-        return gather_small(spread, len(self.counts), self.group)
+        ranks = len(self.shared.ranks)
+        self.count((ranks - 1) * spread.numel())
+        return gather_small(spread, ranks, self.group)
 
     def own(self, values: torch.Tensor) -> torch.Tensor:
         """The values of the own channels, from those of the span."""
-        (low, high), first = self.channels, self.span[0]
+        (low, high), first = self.channels, self.shared.span[0]
         return values[..., low - first : high - first]
 
     def _update_running(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
@@ -147,14 +198,17 @@ class BatchNorm(nn.Module):
         if rate is None:
             assert counter is not None
             rate = 1 / int(counter)
-        unbiased = variance * (self.words / max(1, self.words - 1))
+        if not self.running_mean.numel():  # other ranks hold them
+            return
+        words = self.shared.words
+        unbiased = variance * (words / max(1, words - 1))
         pairs = (self.running_mean, mean), (self.running_var, unbiased)
         for running, now in pairs:  # half precision is rounded once
             running.copy_(torch.lerp(running.to(now.dtype), now, rate))
 
 
 class Normalize(torch.autograd.Function):
-    """Normalize, scale and shift; the backward pass sums over the whole batch.
+    """Normalize, scale and shift; the backward pass sums over the words of the group.
 
     batch: whether mean and variance are those of the batch, and so depend on it.
     """
@@ -178,19 +232,21 @@ class Normalize(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of shard, weight and bias; sums are over the whole batch."""
+        """Gradients of shard, weight and bias; of the last two parts if local."""
         shard, weight, mean, variance = ctx.saved_tensors
         norm, asked = ctx.norm, ctx.needs_input_grad
         scale = torch.ones_like(mean) if weight is None else weight
         sums = mean.new_zeros(2, len(mean))
         wanted = any(asked[1:3]) or ctx.batch
+        exchanged = ctx.batch and asked[0] if norm.local else wanted
         if wanted and shard.numel():
             _, by_scale, by_shift = torch.ops.aten.native_batch_norm_backward(
                 *(dout.contiguous(), shard, scale, mean, variance),
                 *(None, None, False, norm.eps, [False, True, True]),
             )
             sums = torch.stack([by_shift, by_scale])
-        if wanted and norm.group is not None:
+        own = sums
+        if exchanged and norm.group is not None:
             sums = norm.own(norm.gathered(sums).sum(0))
         dshift, dscale = sums
         dshard = None
@@ -198,10 +254,10 @@ class Normalize(torch.autograd.Function):
             inverse = torch.rsqrt(variance + norm.eps)
             each = scale * inverse
             if ctx.batch:
-                slope = each * inverse * dscale / -norm.words
+                slope = each * inverse * dscale / -norm.shared.words
                 zero, one = torch.zeros_like(mean), torch.ones_like(mean)
                 # torch's evaluation kernel computes shard * slope + offset
-                offset = each * dshift / -norm.words - slope * mean
+                offset = each * dshift / -norm.shared.words - slope * mean
                 wide = shard.to(mean.dtype)
                 dshard = normalized(wide, slope, offset, zero, one, 0.0)
                 more = dout.to(mean.dtype)
@@ -209,8 +265,9 @@ class Normalize(torch.autograd.Function):
             else:
                 dshard = dout * per_channel(each, shard)
             dshard = dshard.to(shard.dtype)
-        dweight = dscale if asked[1] else None
-        return dshard, dweight, dshift if asked[2] else None, None, None, None, None
+        dbias, dweight = own if norm.local else sums
+        given = dshard, dweight if asked[1] else None, dbias if asked[2] else None
+        return *given, None, None, None, None
 
 
 def _operator(
@@ -259,20 +316,3 @@ def gather_small(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:
     else:
         dist.all_gather_into_tensor(rows.view(-1), own.view(-1), group=group)
     return rows
-
-
-def _sharing(boxes: tuple[Box, ...], rank: int) -> tuple[tuple[int, int], list[int]]:
-    """The channels and the ranks that share channels with one rank, transitively."""
-    low, high = boxes[rank][1]
-    ranks: list[int] = []
-    while True:
-        found = []
-        for peer, box in enumerate(boxes):
-            both = intersect(box[1], (low, high))
-            if peer == rank or both[1] > both[0]:
-                found.append(peer)
-        if found == ranks:
-            return (low, high), ranks
-        ranks = found
-        held = [boxes[peer][1] for peer in ranks]
-        low, high = min(h[0] for h in held), max(h[1] for h in held)

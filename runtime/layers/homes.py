@@ -42,7 +42,7 @@ def write_back(
     """Copy a buffer that a step may have changed to where it is held."""
     if home.partition is None or use.partition is None:
         return
-    own.copy_(_words(values, use.partition, home.partition, count))
+    own.copy_(moved_words(values, use.partition, home.partition, count))
 
 
 class Fetch(torch.autograd.Function):
@@ -56,7 +56,7 @@ class Fetch(torch.autograd.Function):
         assert home.partition is not None
         assert use.partition is not None
         ctx.place = home, use, count
-        return _words(values, home.partition, use.partition, count)
+        return moved_words(values, home.partition, use.partition, count)
 
     @staticmethod
     @once_differentiable
@@ -91,7 +91,7 @@ def _at_home(
     return own
 
 
-def _words(
+def moved_words(
     values: torch.Tensor, source: Partition, target: Partition, count: Count
 ) -> torch.Tensor:
     """The words of the target's box, from those that hold them."""

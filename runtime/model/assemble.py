@@ -14,6 +14,7 @@ from synth.runtime.grid.boxes import Box
 from synth.runtime.kernels.autotune import default_tuner
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.planned_layer import PlannedBoxes
+from synth.runtime.model.batch_norms import BatchNorms, Statistics
 from synth.runtime.model.build import Builder, Make
 from synth.runtime.model.execute import schedule
 from synth.runtime.model.inputs import Arguments, Inputs
@@ -43,6 +44,7 @@ class NetworkParts(NamedTuple):
     places: Mapping[str, BoxPair]
     dtype: torch.dtype = torch.float32
     refuse: bool = False
+    batch_norm: Statistics = "global"
     bucket_bytes: int = BYTES
     check_finite: bool = False
     ahead: int = 1
@@ -67,7 +69,8 @@ def assembled(
     placed = {name: PlannedBoxes(*boxes) for name, boxes in parts.places.items()}
     homes = None if first is None else first.homes
     made = Builder(
-        *(model, parts.graph, parts.make, context, placed, parts.refuse, homes, device)
+        *(model, parts.graph, parts.make, context, placed, parts.refuse),
+        *(BatchNorms(context, parts.batch_norm), homes, device),
     )
     order = [name for name, _ in made.calls]
     arguments = Arguments(model, parts.inputs)

@@ -24,6 +24,7 @@ from synth.runtime.layers.planned_layer import (
     RedistributedStep,
 )
 from synth.runtime.layers.step import GatheredStep, Step
+from synth.runtime.model.batch_norms import BatchNorms
 from synth.runtime.model.calls import Call, node_shape
 from synth.runtime.model.expressions import DRAWS, is_expression
 from synth.runtime.model.operators import Kind, Operator, Operators
@@ -45,6 +46,7 @@ class Builder:
     make: the planned layer for a name, a module, the shape of its input and the
         context of the network, or None.
     refuse: raise `ValueError` for a call that could only be computed from the whole.
+    batch_norms: makes the steps of batch normalizations.
     given_homes: where the parameters are held already; None to hold them where the
         steps use them. device: of the steps; None for that of the parameters.
     places: node -> the boxes of all ranks before and after a layer without weights.
@@ -67,11 +69,12 @@ class Builder:
         context: Context,
         places: Mapping[str, PlannedBoxes],
         refuse: bool,
+        batch_norms: BatchNorms,
         given_homes: Mapping[str, Held] | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.make, self.context, self.places = make, context, places
-        self.refuse = refuse
+        self.refuse, self.batch_norms = refuse, batch_norms
         here = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.device = device or here
         self.modules = dict(model.named_modules())
@@ -105,6 +108,7 @@ class Builder:
         match node.op:
             case "placeholder":
                 self.inputs.append(node.name)
+                self.batch_norms.add_input(node_shape(node))
                 self.layouts[node.name] = self._input_layout(node)
             case "output":
                 given: Any = node.args[0]
@@ -198,13 +202,13 @@ class Builder:
                 operator,
                 layouts,
                 self._counter,
-                self.context.process_groups,
+                self.batch_norms,
                 wanted,
             )
         else:
-            step = choose_step(
-                call, operator, layouts, self._counter, self.context.process_groups
-            )
+            step = choose_step(call, operator, layouts, self._counter, self.batch_norms)
+        if step is None:
+            self.batch_norms.check_gathered(call, operator.module or call.module)
         return step or self._gathered(call, layouts)
 
     def _planned(
@@ -246,7 +250,7 @@ class Builder:
             operator,
             {node: wanted},
             self._halo_counter,
-            self.context.process_groups,
+            self.batch_norms,
         )
         if step is None:
             return None

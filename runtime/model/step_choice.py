@@ -11,9 +11,7 @@ from torch import fx, nn
 from torch.nn import functional
 
 from synth.runtime.comm.layout import Layout, broadcast_layout
-from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count
-from synth.runtime.layers.batch_norm import BatchNorm
 from synth.runtime.layers.dropout import Dropout
 from synth.runtime.layers.group_norm import GroupNorm, LayerNorm
 from synth.runtime.layers.local import Local
@@ -31,6 +29,7 @@ from synth.runtime.layers.step import (
     Step,
     largest,
 )
+from synth.runtime.model.batch_norms import BatchNorms
 from synth.runtime.model.calls import Call
 from synth.runtime.model.local_calls import RESHAPES, local_form
 from synth.runtime.model.moved_rows import moved_rows
@@ -43,14 +42,14 @@ def choose_step(
     operator: Operator,
     inputs: Mapping[fx.Node, Layout],
     counter: Callable[[str], Count],
-    process_groups: ProcessGroups,
+    batch_norms: BatchNorms,
     wanted: Layout | None = None,
 ) -> Step | None:
     """The step for a call; None where every rank has to compute it from the whole.
 
     inputs: the layout of each computed tensor among the arguments.
     counter: makes the counter of received words for a name.
-    process_groups: those of the network.
+    batch_norms: makes the steps of batch normalizations.
     wanted: the layout of a concatenation; by default that of its first part.
     """
     source, module = next(iter(inputs.values())), operator.module
@@ -71,7 +70,7 @@ def choose_step(
             dims = None if isinstance(module, nn.Dropout) else 2
             return OnShards(Dropout(module.p, source, dims), source)
         case "batchnorm":
-            return OnShards(BatchNorm(module, source, process_groups), source)
+            return batch_norms.step(call, module, source)
         case "groupnorm":
             return OnShards(GroupNorm(module, module.num_groups, source, count), source)
         case "instancenorm":

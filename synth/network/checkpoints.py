@@ -1,7 +1,8 @@
 """Words that move again in the backward pass, because the model checkpoints parts of itself.
 
 A region of `torch.utils.checkpoint` is computed again before its backward pass. The forward words of its
-layers, and of the redistributions into them, then move again; in a region of a region, twice more.
+layers and batch normalizations, and of the redistributions into them, then move again; in a region of a
+region, twice more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from synth.layer.nest import Nest
 from synth.network.graph import Edge, Network
 from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.redistribution import EdgeEnd, redistribution_words, single_positions
+from synth.network.planner.statistics import recomputed_statistics
 
 if TYPE_CHECKING:
     from synth.network.planner.plan import NetworkPlan
@@ -23,7 +25,7 @@ def recomputed_words(plan: NetworkPlan) -> int:
         return 0
     rows = zip(plan.network.planned, plan.layer_classes, plan.placed_grids, strict=True)
     ends = {node.name: EdgeEnd(kind, _boxes(plan, kind.nest, placed)) for node, kind, placed in rows}
-    total = 0
+    total = recomputed_statistics(plan)
     for node in plan.network.planned:
         kind, boxes = ends[node.name]
         if node.region:

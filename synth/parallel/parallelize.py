@@ -11,8 +11,8 @@ every rank holds a part.
 
 Convolutions, linear layers, poolings and upsamplings run by their plans. The plans of all layers are chosen
 together with the words that move between layers of different layouts. Batch normalization has the statistics
-of the whole batch; pooling fetches the rows of its neighbours. Every rank computes from the gathered whole
-what cannot be computed on shards; the first rank names it on stderr.
+of the whole batch, or local ones; pooling fetches the rows of its neighbours. Every rank computes from the
+gathered whole what cannot be computed on shards; the first rank names it on stderr.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from synth.base.errors import SynthError, UsageError
 from synth.base.units import as_bytes
@@ -30,7 +30,7 @@ from synth.machine.file import load_machine
 from synth.network import graph
 from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.planner.request import NetworkRequest, check_batch_norm
 from synth.parallel.front_end import trace_model
 from synth.parallel.layer_planner import How, LayerPlanner
 from synth.parallel.layer_plans import LayerPlans, plans_of_model
@@ -67,6 +67,7 @@ def parallelize(
     check_finite: bool = False,
     input_gradient: bool = False,
     ahead: int | None = None,
+    batch_norm: Literal["global", "local"] = "global",
 ) -> Network:
     """The model as a module on several ranks, with its parameters under their names. All ranks must call it.
 
@@ -95,6 +96,9 @@ def parallelize(
     input_gradient: whether a step makes the gradient of the batch, too. A given plan decides it by itself.
     ahead: layers of which Ker is gathered while one computes (1); sums of dKer then travel while as many
         compute their gradients. It needs memory for as many more slices: 0 where memory was limited.
+    batch_norm: statistics of batch normalizations, over the whole batch, as in one process; or "local", over
+        the samples that a rank has, as DDP's. Ranks that hold parts of the same samples share statistics.
+        Running statistics are those of the first samples, as DDP keeps those of rank 0.
 
     Raises `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
     option, or version of synth or torch. The same holds if one rank fails while it reads them.
@@ -108,8 +112,10 @@ def parallelize(
     from synth.runtime.model.inputs import Inputs
     from synth.runtime.model.training_watch import watched
 
+    check_batch_norm(batch_norm)
     members = ranks_of(procs)
-    options = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
+    options: dict[str, Any] = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
+    options["batch_norm"] = batch_norm
     given = {**options, "memory": memory, "input_gradient": input_gradient, "ahead": ahead}
     settings = {("options", name): partial(str, value) for name, value in given.items()}
     settings["plan", "it"] = partial(digest_of_plan, plan)
@@ -231,6 +237,7 @@ def plan_model(
     input_gradient: bool = False,
     objective: str = "words",
     machine: str | os.PathLike[str] | None = None,
+    batch_norm: Literal["global", "local"] = "global",
 ) -> NetworkPlan:
     """A training plan of all layers of a model together: the fewest words in layers and between them.
 
@@ -241,13 +248,20 @@ def plan_model(
         all axes.
     input_gradient: whether a step makes the gradient of the batch, too; else layers with nothing trained
         before them make that of their weights alone.
+    batch_norm: as for `parallelize`. It decides `statistics_words` of the plan, not its grids.
 
     Raises `InfeasibleError` where no plan fits; the message says what would. `UsageError` for a wrong
     argument, `InputError` for a wrong machine file.
     """
     where = None if machine is None else load_machine(machine)
     request = NetworkRequest(
-        procs, objective, machine=where, axes=axes, strict_axes=False, input_gradient=input_gradient
+        procs,
+        objective,
+        machine=where,
+        axes=axes,
+        strict_axes=False,
+        input_gradient=input_gradient,
+        batch_norm=batch_norm,
     )
     return _planned(trace_model(model, input).network, request, memory)
 

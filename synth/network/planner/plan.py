@@ -99,6 +99,13 @@ class NetworkPlan:
         return recomputed_words(self)
 
     @cached_property
+    def statistics_words(self) -> int:
+        """Words received per rank, beside `cost`, in the exchanges of batch normalizations."""
+        from synth.network.planner.statistics import statistics_words
+
+        return statistics_words(self)
+
+    @cached_property
     def memory(self) -> StepMemory:
         """What every rank holds, at most, in a step that `parallelize` runs; see `StepMemory`."""
         return step_memory(self)

@@ -57,6 +57,7 @@ def totals(plan: NetworkPlan) -> list[str]:
         f"layers {plan.show_cost(sum(plan.layer_costs))}, redistribution "
         f"{plan.show_cost(sum(plan.edge_costs.values()))}, together {plan.show_cost(plan.cost)}",
         *again(plan),
+        *statistics(plan),
         f"{len(plan.free_edges)} of {len(plan.edge_words)} redistributions move nothing",
         *idle_processes(plan),
         f"memory per process, at most: {show_bytes(plan.used_bytes)}, of which "
@@ -74,6 +75,14 @@ def again(plan: NetworkPlan) -> list[str]:
     count = sum(bool(node.region) for node in plan.network.planned)
     words = show_words(plan.recomputed_words)
     return [f"checkpoints compute {count} layers again: {words} words more per process"]
+
+
+def statistics(plan: NetworkPlan) -> list[str]:
+    """Words of the exchanges of batch normalizations; no line without them."""
+    if not plan.statistics_words:
+        return []
+    words, how = show_words(plan.statistics_words), plan.request.batch_norm
+    return [f"batch normalizations with {how} statistics exchange {words} words more per process"]
 
 
 def step_of_model(plan: NetworkPlan) -> list[str]:

@@ -13,6 +13,7 @@ from synth.network.graph import Edge
 
 MAX_PROCS = 2**20
 OBJECTIVES = ("words", "time")
+BATCH_NORMS = ("global", "local")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class NetworkRequest:
     exact_procs: whether layers with weights use all processes, even unevenly loaded, if some grid does.
     saves: tensors that a training step gathers once and saves for a later pass.
     input_gradient: whether training computes the gradient of the network's input as well.
+    batch_norm: "global" or "local" statistics of batch normalizations; see `synth.parallelize`.
     """
 
     procs: int
@@ -46,9 +48,11 @@ class NetworkRequest:
     exact_procs: bool = False
     saves: frozenset[Tensor] = frozenset({"Out"})
     input_gradient: bool = True
+    batch_norm: str = "global"
 
     def __post_init__(self) -> None:
         check_balance(self.balance)
+        check_batch_norm(self.batch_norm)
         if self.objective not in OBJECTIVES:
             raise UsageError(f"objective is {self.objective!r}; for a network it must be words or time")
         if self.objective == "time" and self.machine is None:
@@ -66,3 +70,12 @@ class NetworkRequest:
         if not self.reorder_ranks:
             return (ROW_MAJOR,)
         return ORDERS if self.objective == "time" else (ROW_MAJOR, CHANNELS_SWAPPED)
+
+
+def check_batch_norm(statistics: str) -> None:
+    """Raises `UsageError` for statistics of batch normalizations that there are not."""
+    if statistics not in BATCH_NORMS:
+        raise UsageError(
+            f"batch_norm is {statistics!r}; it must be global (statistics of the whole batch) or local"
+            " (of the samples of each rank)"
+        )
