@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import linecache
 import sys
-from types import ModuleType
+from functools import lru_cache
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from synth.codegen.render import render
@@ -24,17 +25,32 @@ def distributed_conv(plan: Plan, **options: Any) -> DistributedLayer:
     The options are those of `DistributedLayer`. Raises `UsageError` if the plan is not of a training step,
     `ValueError` if the number of ranks is not that of the plan.
     """
-    module = imported(render(plan, module=True), f"synth_plan_{plan.id}")
+    name = f"synth_plan_{plan.id}"
+    module = _run(_compiled(plan, name), name)
     layer: DistributedLayer = module.layer(**options)
     return layer
 
 
 def imported(text: str, name: str) -> ModuleType:
     """The module of an emitted text; tracebacks show its lines."""
+    return _run(_code(text, name), name)
+
+
+@lru_cache(maxsize=256)  # models have equal layers, and are made again for batches of other shapes
+def _compiled(plan: Plan, name: str) -> CodeType:
+    return _code(render(plan, module=True), name)
+
+
+def _code(text: str, name: str) -> CodeType:
     file = f"<{name}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    return compile(text, file, "exec")
+
+
+def _run(code: CodeType, name: str) -> ModuleType:
+    """A new module, as the code may be run for several layers."""
     module = ModuleType(name)
-    module.__file__ = file
+    module.__file__ = code.co_filename
     sys.modules[name] = module
-    exec(compile(text, file, "exec"), module.__dict__)
+    exec(code, module.__dict__)
     return module

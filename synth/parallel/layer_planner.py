@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from synth.base.errors import InfeasibleError, UsageError
@@ -95,14 +96,26 @@ class LayerPlanner:
             return found
 
     def _free(self, layer: Layer, grid: Mapping[str, int] | None, exact: bool = True) -> Plan:
-        balance = BALANCE if grid is None else MOST_BALANCE  # a given grid has no work-balance limit
-        return plan_layer(
-            layer,
-            self.ranks,
-            self.memory,
-            grid=grid,
-            balance=balance,
-            exact_procs=exact,
-            pass_="training",
-            gradients=("in", "ker") if layer.name in self.inner else ("ker",),
-        )
+        parts = None if grid is None else tuple(grid.items())
+        return _planned(layer, self.ranks, self.memory, parts, exact, layer.name in self.inner)
+
+
+@lru_cache(maxsize=1024)  # several models of one process have equal layers
+def _planned(
+    layer: Layer,
+    ranks: int,
+    memory: int | str | None,
+    grid: tuple[tuple[str, int], ...] | None,
+    exact: bool,
+    inner: bool,
+) -> Plan:
+    return plan_layer(
+        layer,
+        ranks,
+        memory,
+        grid=None if grid is None else dict(grid),
+        balance=BALANCE if grid is None else MOST_BALANCE,  # a given grid has no work-balance limit
+        exact_procs=exact,
+        pass_="training",
+        gradients=("in", "ker") if inner else ("ker",),
+    )

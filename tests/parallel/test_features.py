@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from features_ranks import FEATURES, PLANS
-from rank_pool import REPOSITORY, RankPool
+from rank_pool import RankPool
 
 pytestmark = pytest.mark.ranks
 
@@ -52,7 +52,7 @@ def test_feature(ranks: RankPool, name: str) -> None:
 
 def test_documentation_names_all_features() -> None:
     """The table of docs/training.md has a row for every feature, with what the tests find."""
-    text = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
     section = text.split("## What works around a network\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| (correct|refused) \| `test_feature\[(.+?)\]` \|$", section, re.M)
     assert {name: kind for name, kind, _ in rows} == {

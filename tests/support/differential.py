@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import collections
 import json
-import multiprocessing
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from program_batch import run_programs
+from ranks import fork_server
 from rich.progress import track
 from seeded_problems import random_problem
 
@@ -117,9 +117,7 @@ def _alone() -> None:
 def verdicts(seed: int, numbers: range, jobs: int) -> Iterator[Verdict]:
     """The verdicts of many problems, in any order."""
     tasks = ((seed, number) for number in numbers)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "synth.planning.derive", "synth.simulation.interpreter"])
-    with context.Pool(jobs, _alone) as pool:
+    with fork_server().Pool(jobs, _alone) as pool:
         yield from pool.imap_unordered(_judged, tasks, chunksize=20)
 
 

@@ -4,31 +4,28 @@
         for result in ranks.call("train", "residual", None):
             assert result["error"] < 1e-4
 
-The functions stand in a module beside the test. The module is imported once, then the ranks are forked.
+The functions stand in a module beside the test. A process of the fork server imports it and forks the ranks.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib
 import multiprocessing
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 import traceback
 import warnings
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from ranks import free_port
-
-SUPPORT = Path(__file__).parent
-REPOSITORY = SUPPORT.parents[1]
+from ranks import fork_server, free_port
 
 
 class RankPool:
@@ -36,7 +33,7 @@ class RankPool:
 
     def __init__(self, module: Path, size: int, folder: Path) -> None:
         self.module, self.size, self.folder = module, size, folder
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: ForkServerProcess | None = None
         self.pipes: list[Connection] = []
         self.read = 0  # characters of rank 0's output that `said` has given
 
@@ -70,7 +67,7 @@ class RankPool:
 
     def _tell_where(self) -> None:
         """Let ranks that do not answer write to their logs where all their threads are."""
-        if self.process is not None:
+        if self.process is not None and self.process.pid is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGUSR2)
                 time.sleep(1)
@@ -88,26 +85,22 @@ class RankPool:
         self.pipes, process, self.process = [], self.process, None
         if process is None:
             return
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        process.join(20)
+        if process.exitcode is None:
+            assert process.ident is not None
+            os.killpg(process.ident, signal.SIGKILL)
+            process.join()
 
     def _start(self) -> None:
-        pairs = [socket.socketpair() for _ in range(self.size)]
-        self.pipes, self.read = [Connection(mine.detach()) for mine, _ in pairs], 0
-        theirs = [other.fileno() for _, other in pairs]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, SUPPORT, self.module.parent))),
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [sys.executable, __file__, self.module.stem, str(free_port()), str(self.folder)]
-        self.process = subprocess.Popen(
-            [*command, *map(str, theirs)], env=environment, pass_fds=theirs, start_new_session=True
+        context = fork_server()
+        pairs = [context.Pipe() for _ in range(self.size)]
+        self.pipes, self.read = [mine for mine, _ in pairs], 0
+        theirs = [other for _, other in pairs]
+        self.process = context.Process(
+            target=fork_ranks, args=(self.module, free_port(), self.folder, theirs)
         )
-        for _, other in pairs:
+        self.process.start()
+        for other in theirs:
             other.close()
 
 
@@ -140,19 +133,20 @@ def serve(module: Any, rank: int, size: int, port: str, folder: str, pipe: Conne
     os._exit(0)  # without waiting for the other ranks
 
 
-def main() -> None:
-    """argv: the module, a free port, a folder for the output, and a file descriptor for every rank."""
-    name, port, folder, *files = sys.argv[1:]
+def fork_ranks(path: Path, port: int, folder: Path, pipes: list[Connection]) -> None:
+    """Import the module, and become the parent of one rank for every pipe."""
+    os.setsid()
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    module = importlib.import_module(name)
+    sys.path.insert(0, str(path.parent))
+    module = importlib.import_module(path.stem)
     if hasattr(module, "preload"):
         module.preload()
+    gc.freeze()  # so that collections do not copy these objects to every rank
     context = multiprocessing.get_context("fork")
-    pipes = [Connection(int(file)) for file in files]
     ranks = [
-        context.Process(target=serve_one, args=(module, rank, pipes, port, folder))
-        for rank in range(len(files))
+        context.Process(target=serve_one, args=(module, rank, pipes, str(port), str(folder)))
+        for rank in range(len(pipes))
     ]
     for each in ranks:
         each.start()
@@ -169,7 +163,3 @@ def serve_one(module: Any, rank: int, pipes: list[Connection], port: str, folder
         if other != rank:
             pipe.close()
     serve(module, rank, len(pipes), port, folder, pipes[rank])
-
-
-if __name__ == "__main__":
-    main()

@@ -10,25 +10,13 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 
+SUPPORT = Path(__file__).parent
 FACTS = "facts: "  # begins the line that `print_facts` writes
-PRELOAD = [
-    "torch",
-    "torch.distributed",
-    "synth.runtime.program.cli",
-    "synth.runtime.comm.halo_exchange",
-    "synth.runtime.kernels.conv",
-    "synth.runtime.layers.distributed_layer",
-    "synth.runtime.model.network",
-    "synth.runtime.layers.planned_layer",
-    "synth.codegen.module",
-    "synth.parallel.parallelize",
-    "torch.fx",
-    "torch._dynamo",  # what tracing on "meta" loads
-    "benchmarks.suite.rank",
-]
 
 
 @dataclass(frozen=True)
@@ -57,6 +45,22 @@ def free_port() -> int:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         return int(server.getsockname()[1])
+
+
+def fork_server() -> ForkServerContext:
+    """The context whose processes come from a server that has loaded `preloaded`; all tests share it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["preloaded"])
+    before = os.environ.get("PYTHONPATH")  # the server finds modules by it alone
+    paths = [str(SUPPORT.parents[1]), str(SUPPORT), *filter(None, [before])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    try:
+        ensure_running()
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+    return context
 
 
 def rank_main(program: str, rank: int, size: int, port: int, argv: list[str], log: str) -> None:
@@ -100,8 +104,7 @@ def run_forked(
 
     When this returns, or an exception ends it, none of the processes is left.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
+    context = fork_server()
     processes = [context.Process(target=target, args=each) for each in arguments]
     try:
         for process in processes:
