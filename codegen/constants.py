@@ -6,7 +6,7 @@ from itertools import groupby
 
 from synth.codegen.quoting import literal
 from synth.codegen.roles import role_names
-from synth.layer.axes import AXES, KERNEL_OF, LACKED_INDEX, LACKS, TENSORS
+from synth.layer.axes import AXES, KERNEL_OF, LACKED_INDEX, TENSORS
 from synth.layer.passes import GRADIENTS
 from synth.layer.window import Window
 from synth.planning.plan import Plan
@@ -58,7 +58,7 @@ def _grid(plan: Plan) -> list[str]:
     lines.append(f"PROCS = {plan.procs}  # ranks that may be started")
     groups = []
     for tensor in TENSORS:
-        along = [axis for axis in LACKS[tensor] if getattr(plan.grid, axis) > 1]
+        along = [axis for axis in plan.distribution.lacked(tensor) if getattr(plan.grid, axis) > 1]
         if along:
             text = ", ".join(f'"{axis}"' for axis in along) + ("," if len(along) == 1 else "")
             of = role_names(plan, tensor)
@@ -142,7 +142,7 @@ def _counts(pass_plan: PassPlan) -> str:
 
 def _shapes(plan: Plan) -> list[str]:
     """The shapes of all tensors that the program is given, as torch has them."""
-    layer, gradients = plan.layer.conv, plan.task != "forward"
+    layer, gradients = plan.layer.conv, plan.task != "forward" or bool(plan.resident)
     if layer.kind == "matmul":
         lines = ["IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it"]
         return [*lines, *["OUT_SHAPE = (N_b, N_k)"] * gradients]

@@ -138,10 +138,11 @@ def _ownership(plan: Plan, tensor: Tensor) -> str:
             over.append(index if len(parts) == 1 else f"{parts[dim]} parts of {index}")
         if over:
             cuts.append(f"{dim} over " + " then ".join(over))
-    group = [axis for axis in LACKS[tensor] if getattr(plan.grid, axis) > 1]
+    group = [axis for axis in plan.distribution.lacked(tensor) if getattr(plan.grid, axis) > 1]
     named = f" (x: {', '.join(group)})" if tensor == "Ker" and group else ""
+    whole = "every rank has all" if tensor in plan.resident else "one rank has all"
     return (
-        f"{role_names(plan, tensor)}: {', '.join(cuts) or 'one rank has all'}{named}"
+        f"{role_names(plan, tensor)}: {', '.join(cuts) or whole}{named}"
         f"{_partial_sums(plan, tensor) if group else ''}"
     )
 

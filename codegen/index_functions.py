@@ -5,7 +5,7 @@ from __future__ import annotations
 from synth.codegen.line_breaks import WIDTH
 from synth.codegen.program import IndexFunction
 from synth.codegen.roles import roles, suffix
-from synth.layer.axes import AXES, DIMS, KERNEL_OF, LACKS, SPATIAL, TENSORS, Axis, Tensor
+from synth.layer.axes import AXES, DIMS, KERNEL_OF, SPATIAL, TENSORS, Axis, Tensor
 from synth.planning.plan import Plan
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.pass_program import FRAMED
@@ -48,10 +48,11 @@ def tensor_functions(plan: Plan) -> tuple[IndexFunction, ...]:
 def _owned_function(plan: Plan, tensor: Tensor) -> IndexFunction:
     member, named = _member(plan, tensor)
     intervals = tuple(_owned(plan, tensor, dim) for dim in dims_of(plan, tensor))
+    only = "" if tensor in plan.resident else "only "
     return IndexFunction(
         name=f"owned_{suffix(plan, tensor)}",
         parameter="at",
-        about=f"The box of {_shown(plan, tensor)} that only the rank at `at` stores.",
+        about=f"The box of {_shown(plan, tensor)} that {only}the rank at `at` stores.",
         body=(*(_member_lines(member) if named else ()), *_returned(intervals)),
     )
 
@@ -115,7 +116,7 @@ def _member_lines(member: str) -> tuple[str, ...]:
 
 def _group_axes(plan: Plan, tensor: Tensor) -> list[Axis]:
     """The axes along which the ranks of a tensor's group differ."""
-    return [axis for axis in LACKS[tensor] if getattr(plan.grid, axis) > 1]
+    return [axis for axis in plan.distribution.lacked(tensor) if getattr(plan.grid, axis) > 1]
 
 
 def _group_index(axes: list[Axis]) -> str:

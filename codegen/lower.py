@@ -9,7 +9,7 @@ from synth.codegen.constants import check_constants, layer_constants, plan_const
 from synth.codegen.header import header, title
 from synth.codegen.index_functions import first_panel, tensor_functions, work_intervals
 from synth.codegen.pass_body import PassBody, rotated_tile
-from synth.codegen.program import Call, Function, Layer, Operand, Program, Result, RotatedTile
+from synth.codegen.program import Call, Forward, Function, Layer, Operand, Program, Result, RotatedTile
 from synth.codegen.quoting import in_docstring
 from synth.codegen.roles import suffix
 from synth.codegen.signature import Signature
@@ -30,9 +30,9 @@ CLASSES = {
 def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.py") -> Program:
     """The program of a plan. `command` is the line that emits it, `name` its file, for its header.
 
-    With `module` the program of a training plan ends in a `torch.nn.Module` instead of a command line.
-    Raises `UsageError` for a module of anything but a training plan, and for a single pass that reuses or
-    saves a tensor.
+    With `module` the program of a training plan, or of a forward pass with resident Ker, ends in a
+    `torch.nn.Module` instead of a command line. Raises `UsageError` for a module of any other plan, and for a
+    single pass that reuses or saves a tensor.
     """
     _refuse(plan, module)
     signatures = [_signature(plan, number, module) for number in range(len(plan.pass_plans))]
@@ -46,6 +46,7 @@ def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.p
         constants=plan_constants(plan),
         functions=_functions(signatures),
         layer=_layer(signatures, plan.overlap, module) if plan.later else None,
+        forward=_forward(signatures[0]) if module and not plan.later else None,
         work=work_intervals(plan),
         loop="by pass" if plan.later else "one axis" if len(loops) == 1 else "nested axes",
         loop_axis=loops[0] if loops else "",
@@ -65,10 +66,12 @@ def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.p
 
 
 def _refuse(plan: Plan, module: bool) -> None:
-    if module and not plan.later:
+    if module and not plan.later and not plan.resident:
         raise UsageError(
             f"a module needs a training plan, but this one is of the {plan.pass_} pass; plan --pass training"
         )
+    if plan.resident and not module:
+        raise UsageError(f"{plan.layer.name}: a program of its own has no resident Ker; render a module")
     if not plan.later and plan.first.reuses | plan.first.saves:
         raise UsageError(
             f"a single {plan.pass_} pass reuses and saves nothing, but this plan does; plan --pass training"
@@ -78,7 +81,8 @@ def _refuse(plan: Plan, module: bool) -> None:
 def _signature(plan: Plan, number: int, module: bool) -> Signature:
     """How a pass is called. In a module the sums of dKer are deferred, and Ker may be prefetched."""
     program = pass_program(plan.distribution, plan.pass_plans[number])
-    signature = Signature(plan, program, deferred=plan.overlap and number == 1)
+    checked = not plan.later and not module
+    signature = Signature(plan, program, deferred=plan.overlap and number == 1, checked=checked)
     if not module:
         return signature
     reduces = bool(program.reduces or program.loop.reduces)
@@ -143,6 +147,17 @@ def _layer(signatures: Sequence[Signature], overlap: bool, module: bool) -> Laye
     )
 
 
+def _forward(signature: Signature) -> Forward:
+    """The forward pass of a network in inference."""
+    given: Tensor = "In" if signature.written == "Out" else "Out"
+    result, operand = signature.role(signature.written), signature.role(given)
+    return Forward(
+        given=signature.given(given),
+        about=f"{result}, from the shard of {operand} and the resident slice of Ker.",
+        ahead=_call(signature),
+    )
+
+
 def _written(signature: Signature) -> str:
     return signature.role(signature.written)
 
@@ -167,7 +182,7 @@ def _call(signature: Signature, module: bool = False) -> Call:
 
 def _protocol(plan: Plan, prefetches: bool) -> tuple[tuple[str, str], ...]:
     """What a module declares to the runtime: the fields of `LayerProgram`, after the protocol's version."""
-    both = plan.gradients == GRADIENTS
+    both = plan.gradients == GRADIENTS and not plan.resident
     return (
         ("protocol", str(PROTOCOL)),
         ("name", "NAME"),
@@ -181,10 +196,10 @@ def _protocol(plan: Plan, prefetches: bool) -> tuple[tuple[str, str], ...]:
         ("out_shape", "OUT_SHAPE"),
         ("windows", "WINDOWS" if plan.layer.spatial_axes else "{}"),
         ("transposed_rows", "TRANSPOSED" if plan.layer.transposed else "None"),
-        ("gradients", '("In", "Ker")' if both else "GRADIENTS"),
-        ("owned_in", "owned_in"),
+        ("gradients", '("In", "Ker")' if both else "()" if plan.resident else "GRADIENTS"),
+        ("owned_in", f"owned_{suffix(plan, 'In')}"),
         ("owned_ker", "owned_ker"),
-        ("owned_out", "owned_out"),
+        ("owned_out", f"owned_{suffix(plan, 'Out')}"),
         ("function", "Layer"),
         ("prefetch_ker", "prefetch_ker" if prefetches else "None"),
     )

@@ -62,7 +62,7 @@ class PassBody:
         lines = (
             f'context.check_shard("{of.role(t)}", {of.given(t)}, {of.owned(t)}(at), DTYPE)' for t in of.reads
         )
-        return [Text(tuple(lines))] if self.alone else []
+        return [Text(tuple(lines))] if of.checked else []
 
     def _constants(self) -> Paragraph:
         """The tiles of this pass, in a program of several."""

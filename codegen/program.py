@@ -214,6 +214,15 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Forward:
+    """The forward pass of a network in inference, as a function that has no gradient."""
+
+    given: str  # the parameter with the layer's input
+    about: str
+    ahead: Call
+
+
+@dataclass(frozen=True)
 class RotatedTile:
     """What a rank works on in a step of a pass where the ranks of a group start at different panels."""
 
@@ -255,6 +264,7 @@ class Program:
     constants: tuple[str, ...]  # that the algorithm reads
     functions: tuple[Function, ...]  # the algorithm: the passes
     layer: Layer | None  # training
+    forward: Forward | None  # inference
     work: tuple[tuple[str, str], ...]  # axis -> expression of its interval
     loop: str  # "one axis", "nested axes" or "by pass": what `tile` cuts
     loop_axis: str

@@ -31,11 +31,12 @@ def render(
     A standalone program contains the runtime functions that it uses and needs torch alone. With `module`
     the text ends in `layer()`, a `torch.nn.Module`, instead of a command line. Raises `UsageError` when
     the name of the layer, the command or the file cannot stand in a text, or a module is asked of a single
-    pass.
+    pass without resident Ker.
     """
     program = lower(plan, command, module, name)
     algorithm = [_function(function) for function in program.functions]
     algorithm += [_template("layer.py.j2", layer=program.layer)] if program.layer else []
+    algorithm += [_template("forward.py.j2", layer=program.forward)] if program.forward else []
     algorithm += [_template("step.py.j2", p=program)] if program.layer and not module else []
     end = _template("module.py.j2" if module else "main.py.j2", p=program)
     helpers = inline_runtime.used_functions(_template("helpers.py.j2", p=program), [*algorithm, end], ALWAYS)

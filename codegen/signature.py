@@ -20,13 +20,14 @@ class Signature:
     """How the function of one pass is called.
 
     deferred: the function returns another one that waits for its sums. prefetched: the gather of Ker has
-    started when the function is called.
+    started when the function is called. checked: it refuses shards of other shapes or dtypes.
     """
 
     plan: Plan
     program: PassProgram
     deferred: bool = False
     prefetched: bool = False
+    checked: bool = False
 
     @property
     def name(self) -> str:

@@ -207,10 +207,10 @@ class DistributedLayer(nn.Module):
         for tensor, values in (("In", shard), ("Ker", self.weight)):
             asks = values.requires_grad and torch.is_grad_enabled()
             if asks and tensor not in made:
+                makes = f"makes that of {made[0]} alone" if made else "makes none"
                 raise ValueError(
-                    f"{self.name}: {tensor} asks for a gradient, but the plan makes"
-                    f" that of {made[0]} alone; plan gradients of both"
-                    " (`input_gradient=True` of a network)"
+                    f"{self.name}: {tensor} asks for a gradient, but the plan {makes};"
+                    " plan gradients of both (`input_gradient=True` of a network)"
                 )
 
     def _weight(self) -> tuple[torch.Tensor, Prefetch]:

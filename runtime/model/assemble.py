@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import fx, nn
 
-from synth.runtime.comm.gradient_buckets import BYTES, Buckets
+from synth.runtime.comm.gradient_buckets import BYTES, Buckets, Shared
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box
 from synth.runtime.kernels.autotune import default_tuner
@@ -35,7 +35,8 @@ class NetworkParts(NamedTuple):
     inputs: with what the model is called. graph: what it then calls.
     make: the planned layer for a name, a module and its input's shape, None for none.
     places: by the name of a call, the boxes of all ranks before and after a pooling.
-    dtype: of the parameters. The others are those of `Network`.
+    dtype: of the parameters. inference: only forward passes run, without gradients.
+    The others are those of `Network`.
     """
 
     inputs: Inputs
@@ -48,6 +49,7 @@ class NetworkParts(NamedTuple):
     bucket_bytes: int = BYTES
     check_finite: bool = False
     ahead: int = 1
+    inference: bool = False
 
 
 def assembled(
@@ -76,7 +78,9 @@ def assembled(
     arguments = Arguments(model, parts.inputs)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     ranks = process_groups.ranks
-    shared = shared_parameters(made.held, made.homes, order, tensors, ranks)
+    shared: list[Shared] = []
+    if not parts.inference:
+        shared = shared_parameters(made.held, made.homes, order, tensors, ranks)
     brings = prefetched_before(made.steps, order, parts.ahead, made.held, made.homes)
     replication = None
     if ranks.replicas is not None:
@@ -106,4 +110,5 @@ def assembled(
         parts.dtype,
         parts.check_finite,
         replication,
+        parts.inference,
     )

@@ -20,6 +20,7 @@ from synth.runtime.layers.held import Held, local_part
 from synth.runtime.layers.one_mode import set_mode
 from synth.runtime.model.assemble import NetworkParts, assembled
 from synth.runtime.model.boundary import entered, left, whole_of
+from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
 from synth.runtime.model.outputs import Structure
 from synth.runtime.model.programs import Plan, Programs, emptied
 from synth.runtime.model.replication import agreeing
@@ -151,12 +152,28 @@ class Network(nn.Module):
 
         Raises `ValueError` for a batch of another shape or on other ranks, and
         `RuntimeError` on all ranks if they call other things or give other batches.
+        In inference no gradients are recorded, with or without `torch.no_grad()`.
         """
         first = self.program
         self._require_as_traced()
+        given = first.arguments.read(args, kwargs)
+        refuses = first.inference and asks_gradient((*given, *self.parameters()))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not first.inference):
+            program, made, number = self._computed(given)
+        if refuses:
+            made = [without_gradient(each) for each in made]
+        backward = partial(program.backward_text, number)
+        pairs = zip(made, program.output_partitions.values(), strict=True)
+        outs = [left(part, place, backward) for part, place in pairs]
+        return program.structure.filled(outs)
+
+    def _computed(
+        self, given: list[torch.Tensor]
+    ) -> tuple[StepGraph, list[torch.Tensor], int]:
+        """The step graph for some inputs, the own parts of its outputs, its number."""
+        first = self.program
         joint = torch.is_grad_enabled() or self.training  # of all replicas
         number = first.forwards + (joint or first.replication is None)
-        given = first.arguments.read(args, kwargs)
         batches = dict(zip(first.inputs, given, strict=True))
         program = self._programs.of(batches, self)
         self._programs.require_alone(program)
@@ -173,11 +190,7 @@ class Network(nn.Module):
         }
         if joint and replication is not None:
             replication.begin(what, tensors)
-        made = program.run(shards, tensors, self.training)
-        backward = partial(program.backward_text, number)
-        pairs = zip(made, program.output_partitions.values(), strict=True)
-        outs = [left(part, place, backward) for part, place in pairs]
-        return program.structure.filled(outs)
+        return program, program.run(shards, tensors, self.training), number
 
     @property
     def ranks(self) -> Ranks:
@@ -247,8 +260,12 @@ class Network(nn.Module):
     def train(self, mode: bool = True) -> Network:
         """Put all modules into training or evaluation.
 
-        Raises `ValueError` where the model's forward then does otherwise.
+        Raises `ValueError` where the model's forward then does otherwise, and for the
+        training of a network that only infers.
         """
+        trained = any(each.requires_grad for each in self.parameters())
+        if mode and trained and self.program.inference:
+            raise ValueError(REFUSED)
         if mode in self.program.modes:
             raise ValueError(self.program.modes[mode])
         super().train(mode)

@@ -55,6 +55,7 @@ class StepGraph:
     inputs: name of a tensor among the arguments -> its node. outputs: nodes.
     arguments: with what the model is called. structure: of what it gives.
     replication: what replicas exchange before a pass; None for one replica.
+    inference: whether only forward passes run, without gradients.
     """
 
     context: Context
@@ -78,6 +79,7 @@ class StepGraph:
     dtype: torch.dtype
     check_finite: bool
     replication: Replication | None = None
+    inference: bool = False
     forwards: int = 0  # passes so far; with replicas, those of all of them
 
     @property

@@ -22,14 +22,7 @@ def register(subparsers: Any) -> None:
         "bounds", help="lower bounds, closed forms, relaxation and best plan over ranges of P and memory"
     )
     command.add_argument("layer", metavar="LAYER", help="layer file (YAML)")
-    command.add_argument("--procs", metavar="P", help="64, 1,8,61 or 1:65536 (log-spaced)")
-    command.add_argument(
-        "--symbolic",
-        nargs="?",
-        const="text",
-        choices=("text", "latex", "json"),
-        help="print the bound as formulas in P and M, without --procs",
-    )
+    command.add_argument("--procs", metavar="P", required=True, help="64, 1,8,61 or 1:65536 (log-spaced)")
     command.add_argument("--memory", metavar="SIZE", help="bytes per process: 16GiB or 64KiB:64GiB")
     command.add_argument("--points", type=int, metavar="N", help="points per range (default: doubling)")
     add_balance(command)
@@ -45,10 +38,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the symbolic bound, or runs the sweep and prints it."""
-    if args.symbolic:
-        put(symbolic_text(args), args.output)
-        return 0
+    """Runs the sweep and prints it."""
     made = study(args)
     if args.plot:
         from synth.reports.plot import draw, picture_format, sweep_figure
@@ -67,29 +57,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def symbolic_text(args: argparse.Namespace) -> str:
-    """The bound of a layer as formulas. Raises `UsageError` if an option of the sweep is given."""
-    for name in ("procs", "memory", "points", "csv", "plot", "eq3", "bounds_only", "exact_procs"):
-        if getattr(args, name):
-            raise UsageError(
-                f"--symbolic gives formulas in P and M; --{name.replace('_', '-')} belongs to a sweep"
-            )
-    from synth.bounds.symbolic import SymbolicBound, latex, text
-    from synth.layer.layer import load_layer
-
-    layer = load_layer(args.layer)
-    bound = SymbolicBound(layer.nest)
-    if args.json or args.symbolic == "json":
-        return json_text(bound.to_json(layer))
-    return text(layer, bound) if args.symbolic == "text" else latex(layer, bound)
-
-
 def study(args: argparse.Namespace) -> Study:
     """The sweep that the arguments describe. Raises `UsageError`, `InputError` or `InfeasibleError`."""
     from synth.base.ranges import MOST_POINTS, parse_memory, parse_procs
 
-    if args.procs is None:
-        raise UsageError("synth bounds needs --procs, such as 64 or 1:4096, or --symbolic")
     procs = parse_procs(args.procs, args.points)
     memory: list[int | None] = [None] if args.memory is None else [*parse_memory(args.memory, args.points)]
     check_balance(args.balance)

@@ -52,6 +52,7 @@ def network_plan_of(args: argparse.Namespace) -> NetworkPlan:
         args.procs,
         args.objective,
         training=args.pass_ == "training",
+        resident_weights=args.pass_ == "forward",
         limit_bytes=parse_bytes(args.memory) if args.memory else (machine.limit_bytes if machine else None),
         machine=machine,
         balance=args.balance,

@@ -310,8 +310,8 @@ def along(stationary: Tensor) -> Axis:
 
 
 def layer_seconds(
-    machine: Machine, nest: Nest, grid: PerAxis, order: Order, passes: Passes, weighted: bool = True
+    machine: Machine, distribution: Distribution, order: Order, passes: Passes, weighted: bool = True
 ) -> float:
     """Seconds of a layer in some passes: the forward pass alone, or with the gradients."""
-    timer = LayerTimer(machine, Footprints(Distribution(nest, grid)), order, weighted, steps=passes)
+    timer = LayerTimer(machine, Footprints(distribution), order, weighted, steps=passes)
     return sum(timer.least(pass_) for pass_ in passes)

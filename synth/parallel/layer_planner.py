@@ -8,9 +8,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from synth.base.errors import InfeasibleError, UsageError
+from synth.base.units import as_bytes
 from synth.base.work_balance import BALANCE, MOST_BALANCE
 from synth.layer.layer import Layer
-from synth.parallel.layer_plans import LayerPlans
+from synth.network.planner.owned_boxes import PlacedGrid
+from synth.parallel.layer_plans import LayerPlans, cheapest_resident_plan, resident_plan
 from synth.parallel.torch_layers import layer_of
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
@@ -31,7 +33,7 @@ class LayerPlanner:
     chosen: module -> what the user wants for it; "" for all others.
     decided: what a plan of the whole network decides about each layer.
     inner: layers that make the gradient of their input. names: call -> its layer in the network, and the
-    module that has its weights.
+    module that has its weights. inference: plan the forward pass alone, with resident weights.
     """
 
     def __init__(
@@ -43,9 +45,11 @@ class LayerPlanner:
         decided: LayerPlans | None,
         inner: set[str],
         names: Mapping[str, tuple[str, str]],
+        inference: bool = False,
     ) -> None:
         self.chosen, self.ranks, self.memory = chosen, ranks, memory
         self.check_finite, self.decided, self.inner, self.names = check_finite, decided, inner, names
+        self.inference = inference
         self.made: dict[tuple[Layer, str, bool], Plan] = {}
 
     def layer(
@@ -59,12 +63,15 @@ class LayerPlanner:
         if layer is None:
             return None
         how = self.chosen.get(owner, self.chosen.get(""))
-        if self.decided is not None:
-            plan = self.decided.plan(layer, self.ranks)
-        else:
-            plan = how if isinstance(how, Plan) else self.plan(layer, how)
         if isinstance(how, Plan) and owner not in self.chosen:
             raise UsageError("one plan is of one layer; give plans by the names of layers")
+        if self.decided is not None:
+            plan = self.decided.plan(layer, self.ranks, self.inference)
+        elif isinstance(how, Plan):
+            given = PlacedGrid(how.grid, how.order)
+            plan = resident_plan(layer, self.ranks, given, None) if self.inference else how
+        else:
+            plan = self.plan(layer, how)
         bias = getattr(module, "bias", None) is not None
         device = next(module.parameters()).device
         return distributed_conv(
@@ -96,6 +103,8 @@ class LayerPlanner:
             return found
 
     def _free(self, layer: Layer, grid: Mapping[str, int] | None, exact: bool = True) -> Plan:
+        if self.inference:
+            return cheapest_resident_plan(layer, self.ranks, grid, as_bytes(self.memory), exact)
         parts = None if grid is None else tuple(grid.items())
         return _planned(layer, self.ranks, self.memory, parts, exact, layer.name in self.inner)
 

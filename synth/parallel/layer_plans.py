@@ -11,19 +11,25 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from synth.base.errors import InputError, UsageError
+from synth.base.errors import InfeasibleError, InputError, UsageError
+from synth.base.work_balance import BALANCE
 from synth.layer.axes import AXES, TENSORS, Axis, PerAxis, Tensor, placement
 from synth.layer.layer import Layer
-from synth.layer.passes import GRADIENTS
+from synth.layer.passes import GRADIENTS, sequences
 from synth.network.graph import Network, Node
+from synth.network.planner.grid_family import family
 from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.plan_json import parse_network_plan
+from synth.network.planner.resident_weights import KER, choose_resident_tiling, slice_words
 from synth.planning.plan import Plan
 from synth.planning.plan_file import plan_text
 from synth.schedule.distribution import Distribution
+from synth.schedule.pass_plan import PassPlan
 from synth.search.branch_and_bound import STATIONARY
+from synth.search.grids import Space, all_grids
+from synth.search.tiling_search import TilingChoice
 from synth.search.training_step import choose_tilings_reusing
 
 Ranks = tuple[tuple[tuple[int, int], ...], ...]  # per rank a box: an interval per dimension
@@ -36,6 +42,7 @@ class LayerPlans:
     limit_words: what the working memory of a layer may take; None where nothing limits it.
     saves: tensors that a pass gathers once and saves for a later pass.
     limited: whether the plan was made for a memory limit.
+    resident: whether it is of a forward pass with resident weights; see `NetworkRequest`.
     """
 
     placed: dict[str, PlacedGrid]
@@ -43,18 +50,21 @@ class LayerPlans:
     gradients: dict[str, tuple[Tensor, ...]]
     saves: frozenset[Tensor]
     limited: bool
+    resident: bool = False
 
     @classmethod
     def of(cls, plan: NetworkPlan) -> LayerPlans:
-        """What a plan decides. A plan of the forward pass alone leaves memory and `saves` open."""
+        """What a plan decides. One of a forward pass that gathers weights leaves memory and `saves` open."""
         names = [node.name for node in plan.network.planned]
-        limited = plan.request.training and plan.request.limit_bytes is not None
+        resident = plan.request.resident_weights
+        limited = (plan.request.training or resident) and plan.request.limit_bytes is not None
         return cls(
             dict(zip(names, plan.placed_grids, strict=True)),
             {n: each.used_words if limited else None for n, each in zip(names, plan.tilings, strict=True)},
             {n: each.gradients for n, each in zip(names, plan.layer_classes, strict=True)},
             plan.request.saves if plan.request.training else frozenset(TENSORS),
             limited,
+            resident,
         )
 
     @classmethod
@@ -62,13 +72,18 @@ class LayerPlans:
         """What a plan file decides; `data` as `parse_network_plan` gives it."""
         rows = msgspec.convert(data["layers"], list[_Row])
         training = data["pass"] == "training"
+        resident = not training and "ker" in data["kept"]
         lower = {tensor.lower(): tensor for tensor in TENSORS}
         return cls(
             {row.name: PlacedGrid(PerAxis(**row.grid), row.order) for row in rows},
-            {row.name: row.memory_words if training else None for row in rows},
+            {
+                row.name: row.memory_words if training or (resident and data["memory_limit"]) else None
+                for row in rows
+            },
             {row.name: row.made if training else GRADIENTS for row in rows},
             frozenset(lower[each] for each in data["kept"]) if training else frozenset(TENSORS),
             data["memory_limit"] is not None,
+            resident,
         )
 
     def renamed(self, pairs: Mapping[str, str]) -> LayerPlans:
@@ -79,26 +94,23 @@ class LayerPlans:
             {mine: self.gradients[theirs] for mine, theirs in pairs.items()},
             self.saves,
             self.limited,
+            self.resident,
         )
 
-    def plan(self, layer: Layer, procs: int) -> Plan:
-        """The training plan of a layer. Raises `InputError` where nothing fits the planned memory."""
-        placed, limit_words = self.placed[layer.name], self.limit_words[layer.name]
+    def plan(self, layer: Layer, procs: int, inference: bool = False) -> Plan:
+        """The training plan of a layer, or in inference that of its forward pass with resident weights.
+
+        A plan of the one work leaves the memory of the other open. Raises `InputError` where nothing fits the
+        planned memory.
+        """
+        placed = self.placed[layer.name]
+        limit_words = self.limit_words[layer.name] if self.resident == inference else None
+        if inference:
+            return resident_plan(layer, procs, placed, limit_words)
         distribution = Distribution(layer.nest, placed.grid, placed.order)
         training = self.saves, layer.transposed, self.gradients[layer.name]
         found, _ = choose_tilings_reusing(distribution, STATIONARY, limit_words, *training)
-        if found is None:  # the planner found one, but a file may be of another program
-            raise InputError(
-                f"{layer.name}: no program of the planned grid fits the planned {limit_words} words; "
-                "plan anew"
-            )
-        first, *later = found.pass_plans
-        order = placement(placed.grid, placed.order)
-        limit_bytes = None if limit_words is None else limit_words * layer.nest.word_bytes
-        exact = placed.grid.size == procs
-        return Plan(
-            layer, procs, placed.grid, first, limit_bytes, exact_procs=exact, later=tuple(later), order=order
-        )
+        return _plan(layer, procs, placed, limit_words, found)
 
     def boxes(self, node: Node, procs: int) -> tuple[Ranks, Ranks] | None:
         """What each rank owns of the input and of the output of a layer without weights.
@@ -124,6 +136,73 @@ class LayerPlans:
         return result[0], result[1]
 
 
+def resident_plan(layer: Layer, procs: int, placed: PlacedGrid, limit_words: int | None) -> Plan:
+    """The forward pass of a layer whose ranks hold their slices of Ker.
+
+    limit_words: beside the weights. Raises `InputError` where nothing fits it.
+    """
+    distribution = Distribution(layer.nest, placed.grid, placed.order, KER)
+    forward = PassPlan(pass_="backward-data") if layer.transposed else PassPlan()
+    found, _ = choose_resident_tiling(distribution, limit_words, forward)
+    if found is not None and limit_words is not None:
+        limit_words += slice_words(layer.nest, placed.grid)
+    return _plan(layer, procs, placed, limit_words, found, KER)
+
+
+def cheapest_resident_plan(
+    layer: Layer, procs: int, fixed: Mapping[str, int] | None, limit_bytes: int | None, exact: bool
+) -> Plan:
+    """The forward pass with resident weights that moves the fewest words, on a grid with some given parts.
+
+    fixed: axis -> parts; None for a free grid within the usual work balance. limit_bytes: of the layer, its
+    weights included. exact: use all ranks. Raises `InfeasibleError` where no grid does, or none fits.
+    """
+    nest, limit_words = layer.nest, None if limit_bytes is None else limit_bytes // layer.nest.word_bytes
+    if fixed is None:
+        grids = family(nest, procs, BALANCE, exact, uneven=exact)
+    else:
+        grids = all_grids(Space(nest, procs, fixed, exact), procs)
+    if not grids:
+        raise InfeasibleError(
+            f"{layer.name}: no grid of {procs} processes has the parts {fixed}; free some axes"
+        )
+    placed = [PlacedGrid(grid) for grid in grids]
+    words, _ = OwnedBoxes(nest, placed, procs, KER).words(sequences(layer.transposed, ())[0], True)
+    for _, each in sorted(zip(words.tolist(), placed, strict=True), key=lambda pair: (pair[0], pair[1].grid)):
+        left = None if limit_words is None else limit_words - slice_words(nest, each.grid)
+        try:
+            return resident_plan(layer, procs, each, left)
+        except InputError:
+            continue
+    raise InfeasibleError(f"{layer.name}: no grid fits {limit_bytes} bytes per process; allow more memory")
+
+
+def _plan(
+    layer: Layer,
+    procs: int,
+    placed: PlacedGrid,
+    limit_words: int | None,
+    found: TilingChoice | None,
+    resident: frozenset[Tensor] = frozenset(),
+) -> Plan:
+    if found is None:  # the planner found one, but a file may be of another program
+        raise InputError(
+            f"{layer.name}: no program of the planned grid fits the planned {limit_words} words; plan anew"
+        )
+    first, *later = found.pass_plans
+    return Plan(
+        layer,
+        procs,
+        placed.grid,
+        first,
+        None if limit_words is None else limit_words * layer.nest.word_bytes,
+        exact_procs=placed.grid.size == procs,
+        later=tuple(later),
+        order=placement(placed.grid, placed.order),
+        resident=resident,
+    )
+
+
 class _Row(msgspec.Struct):
     """A layer in a plan file."""
 
@@ -139,8 +218,10 @@ class _Row(msgspec.Struct):
         return tuple(tensor for tensor in GRADIENTS if tensor.lower() in self.gradients)
 
 
-def plans_of_model(plan: NetworkPlan | str | os.PathLike[str], network: Network, procs: int) -> LayerPlans:
-    """What a plan, or its file, decides about the layers of a model's `network`.
+def plans_of_model(
+    plan: NetworkPlan | str | os.PathLike[str], network: Network, procs: int, inference: bool = False
+) -> LayerPlans:
+    """What a plan, or its file, decides about the layers of a model's `network`, which trains or infers.
 
     Layers with weights are found by their names. Those without weights are found by their order where the
     names differ. Raises `UsageError` where the plan is of another model or of other processes, `InputError`
@@ -157,7 +238,8 @@ def plans_of_model(plan: NetworkPlan | str | os.PathLike[str], network: Network,
         raise UsageError(f"{name} is for {planned_procs} processes, but {procs} ranks run; start as many")
     found = found.renamed(_matched(network, found, name))
     for node in network.planned:
-        _check_gradients(node, network, found, name)
+        if not inference:
+            _check_gradients(node, network, found, name)
     for node in network.planned:
         _check_grid(node, found.placed[node.name].grid, name)
     return found

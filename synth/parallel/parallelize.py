@@ -35,6 +35,7 @@ from synth.parallel.front_end import trace_model
 from synth.parallel.layer_planner import How, LayerPlanner
 from synth.parallel.layer_plans import LayerPlans, plans_of_model
 from synth.parallel.members import ranks_of
+from synth.parallel.mode import check_mode, require_evaluation
 from synth.parallel.plan_digest import digest_of_plan
 from synth.planning.plan import Plan
 
@@ -68,6 +69,7 @@ def parallelize(
     input_gradient: bool = False,
     ahead: int | None = None,
     batch_norm: Literal["global", "local"] = "global",
+    mode: str = "training",
 ) -> Network:
     """The model as a module on several ranks, with its parameters under their names. All ranks must call it.
 
@@ -99,6 +101,8 @@ def parallelize(
     batch_norm: statistics of batch normalizations, over the whole batch, as in one process; or "local", over
         the samples that a rank has, as DDP's. Ranks that hold parts of the same samples share statistics.
         Running statistics are those of the first samples, as DDP keeps those of rank 0.
+    mode: "training", or "inference" for the forward pass alone. Then each rank always holds the weights that
+        it uses, and only activations move; docs/inference.md. What would train is refused.
 
     Raises `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
     option, or version of synth or torch. The same holds if one rank fails while it reads them.
@@ -116,14 +120,14 @@ def parallelize(
     members = ranks_of(procs)
     options: dict[str, Any] = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
     options["batch_norm"] = batch_norm
-    given = {**options, "memory": memory, "input_gradient": input_gradient, "ahead": ahead}
+    given = {**options, "memory": memory, "input_gradient": input_gradient, "ahead": ahead, "mode": mode}
     settings = {("options", name): partial(str, value) for name, value in given.items()}
     settings["plan", "it"] = partial(digest_of_plan, plan)
     with watched(members.everyone) as adopt:  # a rank that is lost meanwhile is named, too
         members = with_everyone(members)
-        read = partial(_read, model, input, members.size, plan, ahead)
+        read = partial(_read, model, input, members.size, plan, ahead, mode)
         prepared = consistent(read, model, input, settings, members.everyone)
-        recipe = _Recipe(members, memory, input_gradient, ahead, options)
+        recipe = _Recipe(members, memory, input_gradient, ahead, options, mode == "inference")
         return adopt(recipe.network(model, Inputs.of(input), prepared))
 
 
@@ -150,13 +154,18 @@ def _read(
     ranks: int,
     plan: NetworkPlan | os.PathLike[str] | Mapping[str, How] | How | None,
     ahead: int | None,
+    mode: str,
 ) -> _Prepared:
     """Model and plan, without communication."""
+    check_mode(mode)
+    if mode == "inference":
+        require_evaluation(model)
     if ahead is not None and ahead < 0:
         raise UsageError(f"ahead is {ahead}; give the number of layers, 0 for none")
     traced = trace_model(model, input)
     if isinstance(plan, NetworkPlan | os.PathLike) or str(plan).endswith(".json"):
-        return _Prepared(traced, {}, plans_of_model(plan, traced.network, ranks), True)  # type: ignore[arg-type]
+        found = plans_of_model(plan, traced.network, ranks, mode == "inference")  # type: ignore[arg-type]
+        return _Prepared(traced, {}, found, True)
     chosen = _by_name(plan)
     known = {name for name, _ in model.named_modules()}
     for name in chosen:
@@ -168,7 +177,7 @@ def _read(
 class _Recipe(NamedTuple):
     """How `parallelize` plans a model, for its first shape and for others.
 
-    options: of `NetworkParts`.
+    options: of `NetworkParts`. inference: whether only forward passes run.
     """
 
     members: Ranks
@@ -176,6 +185,7 @@ class _Recipe(NamedTuple):
     input_gradient: bool
     ahead: int | None
     options: dict[str, Any]
+    inference: bool = False
 
     def network(self, model: nn.Module, inputs: Inputs, prepared: _Prepared) -> Network:
         """The network of a model. Other shapes are planned like the first, if that was planned here."""
@@ -202,18 +212,25 @@ class _Recipe(NamedTuple):
         traced, chosen, plans, planned = prepared
         network, ranks = traced.network, members.size
         if not planned and network.planned:
-            request = NetworkRequest(ranks, input_gradient=self.input_gradient)
+            request = _request(self.inference, procs=ranks, input_gradient=self.input_gradient)
             plans = _from_first(lambda: LayerPlans.of(_planned(network, request, memory)), members.everyone)
         needed = network.needs_input_gradient
         inner = {node.name for node in network.planned if self.input_gradient or needed(node)}
-        planner = LayerPlanner(chosen, ranks, memory, options["check_finite"], plans, inner, traced.layers)
-        ahead = self.ahead
+        planner = LayerPlanner(
+            *(chosen, ranks, memory, options["check_finite"], plans, inner, traced.layers, self.inference)
+        )
+        ahead = 0 if self.inference else self.ahead
         if ahead is None:
             given = [each for each in chosen.values() if isinstance(each, Plan)]
             limited = plans.limited if plans else memory is not None or any(p.limit_bytes for p in given)
             ahead = 0 if limited else 1
         places = _places(traced, plans, ranks) if plans else {}
-        return NetworkParts(inputs, traced.graph, planner.layer, places, traced.dtype, ahead=ahead, **options)
+        return NetworkParts(
+            *(inputs, traced.graph, planner.layer, places, traced.dtype),
+            ahead=ahead,
+            inference=self.inference,
+            **options,
+        )
 
 
 def _places(traced: TracedModel, plans: LayerPlans, ranks: int) -> dict[str, tuple[Boxes, Boxes]]:
@@ -238,6 +255,7 @@ def plan_model(
     objective: str = "words",
     machine: str | os.PathLike[str] | None = None,
     batch_norm: Literal["global", "local"] = "global",
+    mode: str = "training",
 ) -> NetworkPlan:
     """A training plan of all layers of a model together: the fewest words in layers and between them.
 
@@ -249,14 +267,18 @@ def plan_model(
     input_gradient: whether a step makes the gradient of the batch, too; else layers with nothing trained
         before them make that of their weights alone.
     batch_norm: as for `parallelize`. It decides `statistics_words` of the plan, not its grids.
+    mode: "training", or "inference" for a forward pass with resident weights. `memory` then limits the
+        weights of all layers together with the working memory of each.
 
     Raises `InfeasibleError` where no plan fits; the message says what would. `UsageError` for a wrong
     argument, `InputError` for a wrong machine file.
     """
+    check_mode(mode)
     where = None if machine is None else load_machine(machine)
-    request = NetworkRequest(
-        procs,
-        objective,
+    request = _request(
+        mode == "inference",
+        procs=procs,
+        objective=objective,
         machine=where,
         axes=axes,
         strict_axes=False,
@@ -269,8 +291,15 @@ def plan_model(
 def _planned(network: graph.Network, request: NetworkRequest, memory: int | str | None) -> NetworkPlan:
     limit = as_bytes(memory)
     saves = frozenset(TENSORS) if limit is None else request.saves
-    request = replace(request, training=True, limit_bytes=limit, exact_procs=True, saves=saves)
+    request = replace(request, limit_bytes=limit, exact_procs=True, saves=saves)
     return plan_network(network, request)
+
+
+def _request(inference: bool, **fields: Any) -> NetworkRequest:
+    """A request of a training step, or of a forward pass with resident weights."""
+    if inference:
+        return NetworkRequest(**{**fields, "input_gradient": True}, resident_weights=True)
+    return NetworkRequest(**fields, training=True)
 
 
 def _from_first(make: Callable[[], T], ranks: Ranks) -> T:

@@ -58,6 +58,7 @@ class Plan:
     later: tuple[PassPlan, ...] = ()  # training: the backward passes, in order of execution
     order: Order = ROW_MAJOR  # how the axes run over the ranks; the last one varies fastest
     timed: Timed | None = field(default=None, compare=False)
+    resident: frozenset[Tensor] = frozenset()  # in inference: Ker, of which ranks hold whole slices
     algorithm: Algorithm | None = None  # see `planning.algorithm`; by default 2D, or 3D for a split index
 
     def __post_init__(self) -> None:
@@ -78,7 +79,7 @@ class Plan:
     @cached_property
     def distribution(self) -> Distribution:
         """Who works on what and owns what."""
-        return Distribution(self.nest, self.grid, self.order)
+        return Distribution(self.nest, self.grid, self.order, self.resident)
 
     @property
     def pass_plans(self) -> tuple[PassPlan, ...]:
@@ -178,7 +179,8 @@ class Plan:
     def bound(self) -> UniversalBound:
         """The universal lower bound on received words, for any schedule on as many processes.
 
-        It holds for every schedule that loads no process with more work than this plan does.
+        It holds for every schedule that loads no process with more work than this plan does, and in which
+        every word has one owner. So it is no bound for a plan with resident tensors.
         """
         return self._bound_at(self.distribution.most_real_work)
 
@@ -235,15 +237,17 @@ class Plan:
         return to_json(self)
 
     def decisions(self) -> dict[str, Any]:
-        """The decisions, as JSON data: what `id` hashes. Row-major order and overlap go without saying."""
+        """The decisions, as JSON data: what `id` hashes. Usual decisions go without saying."""
         placed = {} if self.order == ROW_MAJOR else {"order": list(self.order)}
         waits = {"overlap": False} if self._overlaps(None) and not self.overlap else {}
+        resident = {"resident": sorted(self.resident)} if self.resident else {}
         return {
             "problem": self.layer.to_json(),
             "procs": self.procs,
             "grid": self.grid._asdict(),
             **placed,
             **waits,
+            **resident,
             "passes": [pass_plan.to_json() for pass_plan in self.pass_plans],
         }
 

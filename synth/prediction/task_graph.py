@@ -53,7 +53,7 @@ class _Lister:
         timers = {
             node.name: LayerTimer(
                 self.machine,
-                Footprints(Distribution(node.layer.nest, placed.grid)),
+                Footprints(Distribution(node.layer.nest, placed.grid, resident=self.plan.request.resident)),
                 placed.order,
                 node.weighted,
                 steps=kind.passes(True),

@@ -38,11 +38,14 @@ class Distribution:
     """Blocks and ownership of one nest on one process grid.
 
     order: how the axes run over the ranks. What the process at some coordinates owns does not depend on it.
+    resident: tensors that stay where they are used. Every process owns its whole slice, several processes
+        hold copies of one slice, and no pass gathers it: the weights of a network in inference.
     """
 
     nest: Nest
     grid: PerAxis
     order: Order = ROW_MAJOR
+    resident: frozenset[Tensor] = frozenset()
 
     @property
     def ranks(self) -> range:
@@ -85,21 +88,25 @@ class Distribution:
 
     # -- groups ---------------------------------------------------------------------------------------
 
+    def lacked(self, tensor: Tensor) -> tuple[Axis, ...]:
+        """The axes along which the processes of a tensor's group differ; none for a resident tensor."""
+        return () if tensor in self.resident else LACKS[tensor]
+
     def group_size(self, tensor: Tensor) -> int:
-        """Processes that share a slice of the tensor."""
-        return self.grid.of(LACKS[tensor])
+        """Processes that share a slice of the tensor; 1 for a resident tensor, of which each has a copy."""
+        return self.grid.of(self.lacked(tensor))
 
     def member(self, tensor: Tensor, at: PerAxis) -> int:
         """Index of a process in the group that shares its slice of the tensor."""
         index = 0
-        for axis in LACKS[tensor]:
+        for axis in self.lacked(tensor):
             index = index * getattr(self.grid, axis) + getattr(at, axis)
         return index
 
     def group(self, tensor: Tensor, at: PerAxis) -> list[PerAxis]:
         """Coordinates of all processes that share the slice of the process at `at`, in member order."""
         line = [at]
-        for axis in LACKS[tensor]:
+        for axis in self.lacked(tensor):
             line = [p.with_(axis, i) for p in line for i in range(getattr(self.grid, axis))]
         return line
 
@@ -116,7 +123,7 @@ class Distribution:
     @cached_property
     def groups(self) -> tuple[tuple[Axis, ...], ...]:
         """Per tensor, in the order of `TENSORS`: the split grid axes of its group; () if a rank is alone."""
-        return tuple(tuple(axis for axis in LACKS[t] if getattr(self.grid, axis) > 1) for t in TENSORS)
+        return tuple(tuple(a for a in self.lacked(t) if getattr(self.grid, a) > 1) for t in TENSORS)
 
     @cached_property
     def row_axes(self) -> tuple[Axis, ...]:

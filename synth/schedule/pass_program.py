@@ -17,7 +17,8 @@ not implemented yet:
     blocks cut by input rows       the framed tensor of an axis would be Out: `Rows("return", "Out")` after a
                                    forward pass, `Rows("fetch", "Out")` before a backward pass
     residue classes of a dilation  one more axis of the nest; the nodes would stay
-    replicated weights             no `Gather`, and a `Reduce` whose scope is the whole tensor
+    training with replicated Ker   no `Gather`, as for a resident tensor of `Distribution`, and a `Reduce` of
+                                   the whole tensor
 """
 
 from __future__ import annotations

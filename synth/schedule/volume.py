@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.layer.axes import AXES, DIMS, LACKS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
+from synth.layer.axes import AXES, DIMS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.interval_arrays import Spans, covered, cut, lengths, meet, widened
 from synth.layer.window import Window
 from synth.schedule.distribution import Distribution
@@ -167,7 +167,7 @@ class _Lines:
     def part(self, tensor: Tensor, dim: str) -> tuple[int, Any]:
         """Shares of a slice along one dimension, and which of them each process owns."""
         member: Any = self.index("")
-        for axis in LACKS[tensor]:
+        for axis in self.distribution.lacked(tensor):
             member = member * getattr(self.grid, axis) + self.index(axis)
         return member_parts(self.distribution.shard_cuts[tensor], member).get(dim, (1, self.index("")))
 

@@ -229,6 +229,6 @@ def test_a_transposed_layer_is_timed_as_it_runs() -> None:
     timer = LayerTimer(machine, Footprints(Distribution(layer.nest, grid)), ROW_MAJOR, steps=passes)
     assert timer.wanted(True) == passes
     assert timer.wanted(False) == passes[:1]
-    seconds = layer_seconds(machine, layer.nest, grid, ROW_MAJOR, passes)
+    seconds = layer_seconds(machine, Distribution(layer.nest, grid), ROW_MAJOR, passes)
     assert seconds == sum(time.total for time in timer.passes(True))
-    assert seconds < layer_seconds(machine, layer.nest, grid, ROW_MAJOR, sequences(True)[0])
+    assert seconds < layer_seconds(machine, Distribution(layer.nest, grid), ROW_MAJOR, sequences(True)[0])

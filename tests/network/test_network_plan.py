@@ -111,7 +111,7 @@ def layer_cost(request: NetworkRequest, nest: Nest, placed: PlacedGrid) -> float
     """Words or seconds of the forward pass of one layer."""
     if request.machine is None:
         return received(Distribution(nest, placed.grid), PassPlan()).most()["total"]
-    return layer_seconds(request.machine, nest, placed.grid, placed.order, ("forward",), True)
+    return layer_seconds(request.machine, Distribution(nest, placed.grid), placed.order, ("forward",), True)
 
 
 @pytest.mark.parametrize("machine", [None, LINKS], ids=["words", "time"])
@@ -270,7 +270,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["plan", str(file), "--procs", "4", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["schema"] == "synth.network-plan/1"
-    assert data["cost"] == plan_network(parse_network(SMALL, "small.yaml"), NetworkRequest(4)).cost
+    request = NetworkRequest(4, resident_weights=True)
+    assert data["cost"] == plan_network(parse_network(SMALL, "small.yaml"), request).cost
     trace = tmp_path / "t.json"
     assert main(["replay", str(file), "--procs", "8", "--machine", "lassen", "--trace", str(trace)]) == 0
     assert json.loads(trace.read_text())["traceEvents"]

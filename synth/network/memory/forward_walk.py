@@ -48,7 +48,7 @@ class ForwardWalk:
         self.plan, self.network, self.training = plan, plan.network, training
         rows = zip(plan.network.planned, plan.layer_classes, plan.placed_grids, plan.tilings, strict=True)
         self.layers = {
-            node.name: LayerWords(node, kind, placed, tiling, plan.request.procs)
+            node.name: LayerWords(node, kind, placed, tiling, plan.request.procs, plan.request.resident)
             for node, kind, placed, tiling in rows
         }
         self.ranks = next(iter(self.layers.values())).ranks

@@ -47,11 +47,17 @@ class LayerWords:
     """The words of one layer of a network plan, one number per rank."""
 
     def __init__(
-        self, node: Node, layer_class: LayerClass, placed: PlacedGrid, tiling: TilingChoice, procs: int
+        self,
+        node: Node,
+        layer_class: LayerClass,
+        placed: PlacedGrid,
+        tiling: TilingChoice,
+        procs: int,
+        resident: frozenset[Tensor] = frozenset(),
     ) -> None:
         self.node, self.layer_class, self.tiling = node, layer_class, tiling
         self.nest: Nest = layer_class.nest
-        self.boxes = OwnedBoxes(self.nest, [placed], procs)
+        self.boxes = OwnedBoxes(self.nest, [placed], procs, resident)
         self.distribution = self.boxes.distributions[0]
         self.footprints = Footprints(self.distribution)
         self.ranks = self.boxes.idle.shape[1]
@@ -146,7 +152,8 @@ class LayerWords:
     def _copies(self, plan: PassPlan) -> Words:
         """Words beside the result that torch's kernel needs at most, on a CPU.
 
-        oneDNN copies tensors into blocks of 16 channels, and the result out of them. It reads an In of up to
+        oneDNN copies tensors into blocks of 16 channels, and the result out of them; with groups the blocks
+        are not filled up. It reads an In of up to
         three channels, and the kernels of one position, as they are. Strided dIn is made without blocks, in
         two copies. A gradient's shape is told by an empty tensor. For other words than float32 torch copies
         every window. Products of matrices and poolings copy nothing.
@@ -160,7 +167,9 @@ class LayerWords:
             return shape_only + out / max(1, nest.extents.k) * nest.extents.c * nest.taps
         if nest.taps == 1:
             return shape_only
-        wide_in, wide_out = _in_blocks(in_, nest.extents.c), _in_blocks(out, nest.extents.k)
+        wide_in, wide_out = in_, out
+        if nest.extents.g == 1:
+            wide_in, wide_out = _in_blocks(in_, nest.extents.c), _in_blocks(out, nest.extents.k)
         read_in = wide_in if nest.extents.c > THIN else nothing
         strided = any(window.stride > 1 for window in nest.windows.values())
         match plan.pass_:

@@ -17,6 +17,7 @@ from synth.network.planner.grid_family import family, largest_block
 from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, OwnedBoxes, PlacedGrid
 from synth.network.planner.request import NetworkRequest
+from synth.schedule.distribution import Distribution
 from synth.search.grid_ranges import shared_rows
 from synth.search.grids import Space, all_grids
 
@@ -57,7 +58,8 @@ class GridCandidates:
         words, size = self.nest.words, grid.size
         inputs = words["In"] * (1 / (grid.x * grid.g * grid.c) - 1 / size)
         gathered = inputs if self.layer_class.transposed else inputs + self._halo(grid)
-        ker = words["Ker"] * (1 / (grid.g * grid.c * grid.k) - 1 / size) if self.layer_class.weighted else 0.0
+        moved = self.layer_class.weighted and not self.request.resident_weights
+        ker = words["Ker"] * (1 / (grid.g * grid.c * grid.k) - 1 / size) if moved else 0.0
         out = words["Out"] * (1 / (grid.x * grid.g * grid.k) - 1 / size)
         passes, saves = self.layer_class.passes(self.request.training), self.request.saves
         times_gathered, times = gathers(passes, saves)["In"], moves(passes, saves)
@@ -93,7 +95,11 @@ class GridCandidates:
             assert machine is not None
             passes = self.layer_class.passes(self.request.training)
             self._seconds[placed] = layer_seconds(
-                machine, self.nest, placed.grid, placed.order, passes, self.layer_class.weighted
+                machine,
+                Distribution(self.nest, placed.grid, resident=self.request.resident),
+                placed.order,
+                passes,
+                self.layer_class.weighted,
             )
         return self._seconds[placed]
 
@@ -101,7 +107,8 @@ class GridCandidates:
         """Count the exact words of several grids together."""
         new = [grid for grid in grids if grid not in self._words]
         if new:
-            boxes = OwnedBoxes(self.nest, [PlacedGrid(g) for g in new], self.request.procs)
+            placed = [PlacedGrid(grid) for grid in new]
+            boxes = OwnedBoxes(self.nest, placed, self.request.procs, self.request.resident)
             passes = self.layer_class.passes(self.request.training)
             words, _ = boxes.words(passes, self.layer_class.weighted, self.request.saves)
             self._words.update(zip(new, map(int, words), strict=True))
@@ -128,6 +135,14 @@ class GridCandidates:
             frozenset(axis for axis, cut in zip(AXES, split, strict=True) if cut): grids
             for split, grids in found.items()
         }
+
+    @cached_property
+    def by_weights(self) -> dict[int, PerAxis]:
+        """Parts into which a grid cuts Ker -> the grid with the lowest bound that does."""
+        found: dict[int, PerAxis] = {}
+        for grid in self.lower_bounds:
+            found.setdefault(grid.g * grid.c * grid.k, grid)
+        return found
 
     @cached_property
     def by_x_grid(self) -> dict[PerAxis, list[PerAxis]]:

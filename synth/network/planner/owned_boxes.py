@@ -47,11 +47,20 @@ class PlacedGrid:
 
 
 class OwnedBoxes:
-    """Boxes of several placed grids of one nest over `procs` ranks. All arrays are (grid, rank)."""
+    """Boxes of several placed grids of one nest over `procs` ranks. All arrays are (grid, rank).
 
-    def __init__(self, nest: Nest, placed: Sequence[PlacedGrid], procs: int) -> None:
+    resident: tensors of which every rank owns its whole slice; see `Distribution`.
+    """
+
+    def __init__(
+        self,
+        nest: Nest,
+        placed: Sequence[PlacedGrid],
+        procs: int,
+        resident: frozenset[Tensor] = frozenset(),
+    ) -> None:
         self.nest, self.placed, self.procs = nest, list(placed), procs
-        self.distributions = [Distribution(nest, each.grid) for each in placed]
+        self.distributions = [Distribution(nest, each.grid, resident=resident) for each in placed]
         self._integer: Any = np.int32 if max(max(nest.shapes.values())) < 2**31 else np.int64
         self._slices: dict[tuple[str, str], Spans] = {}
         ranks = sampled_ranks(procs)[None, :]

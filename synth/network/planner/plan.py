@@ -32,7 +32,8 @@ class NetworkPlan:
     Costs are words received per rank (the maximum over ranks), or seconds, as `request.objective` says.
     lower_bound: sum of the least cost of every layer; no plan of this family costs less.
     resident_words: words that every rank holds throughout the step: weights, in training also gradients
-    and inputs of all layers. tilings: the pass plans of every layer.
+    and inputs of all layers. tilings: the pass plans of every layer; their memory does not contain weights
+    that are resident.
     """
 
     network: Network
@@ -122,6 +123,7 @@ class NetworkPlan:
     def __str__(self) -> str:
         """A summary in one line; `report` gives the whole report."""
         work = "training step" if self.request.training else "forward pass"
+        work += " with resident weights" if self.request.resident_weights else ""
         unit = " words received" if self.request.objective == "words" else ""
         again = f" and {show_words(self.recomputed_words)} again" if self.recomputed_words else ""
         beside = "" if self.ratio is None else f", {self.ratio:.3f} of the best single strategy"

@@ -36,6 +36,7 @@ MAX_ROWS = 100_000
 def to_json(plan: NetworkPlan) -> dict[str, Any]:
     """`synth.network-plan/1`: decisions and costs. Costs are words or seconds as `objective` says.
 
+    `kept`: tensors that a training step saves for a later pass; ker in a forward pass with resident weights.
     `memory_limit` is in bytes; all other memory is in words of `word_bytes` bytes.
     """
     request = plan.request
@@ -46,7 +47,9 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
         "procs": request.procs,
         "objective": request.objective,
         "pass": "training" if request.training else "forward",
-        "kept": [t.lower() for t in TENSORS if request.training and t in request.saves],
+        "kept": [
+            t.lower() for t in TENSORS if t in (request.saves if request.training else request.resident)
+        ],
         "machine": request.machine.name if request.machine else None,
         "cost": plan.cost,
         "lower_bound": plan.lower_bound,
@@ -101,7 +104,7 @@ def _words_by_tensor(layer_class: LayerClass, placed: PlacedGrid, plan: NetworkP
     from synth.network.planner.owned_boxes import OwnedBoxes
 
     request = plan.request
-    boxes = OwnedBoxes(layer_class.nest, [placed], request.procs)
+    boxes = OwnedBoxes(layer_class.nest, [placed], request.procs, request.resident)
     _, words = boxes.words(layer_class.passes(request.training), layer_class.weighted, request.saves)
     return {tensor: int(words[tensor][0]) for tensor in ("in", "ker", "out")}
 
@@ -176,9 +179,11 @@ class _Check:
             self.text(data[key], key)
         self.one_of(data["objective"], ("words", "time"), "objective")
         self.one_of(data["pass"], ("forward", "training"), "pass")
-        tensors = ("in", "ker", "out") if data["pass"] == "training" else ()
+        tensors = ("in", "ker", "out") if data["pass"] == "training" else ("ker",)
         if not isinstance(data["kept"], list) or not all(each in tensors for each in data["kept"]):
-            raise self.fail("kept is not a list of tensors that a training step gathers")
+            raise self.fail(
+                "kept is not a list of tensors that a training step gathers, or a forward pass has"
+            )
         if data["machine"] is not None:
             self.text(data["machine"], "machine")
         self.whole(data["procs"], 1, 2**20, "procs")

@@ -10,7 +10,6 @@ import numpy as np
 
 from synth.base.errors import InfeasibleError, UsageError
 from synth.base.work_balance import BALANCE
-from synth.layer.axes import PerAxis
 from synth.machine.rank_groups import split_over
 from synth.network.graph import Edge, Network
 from synth.network.planner.candidates import GridCandidates
@@ -24,14 +23,10 @@ from synth.network.planner.options import (
 )
 from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, Array, OwnedBoxes, PlacedGrid
 from synth.network.planner.plan import NetworkPlan, SingleStrategy
+from synth.network.planner.plan_memory import PlanMemory
 from synth.network.planner.redistribution import EdgeEnd, redistribution_words, single_positions
 from synth.network.planner.request import NetworkRequest
 from synth.network.planner.solve import Progress, Solution, Table, solve
-from synth.schedule.distribution import Distribution
-from synth.schedule.pass_plan import PassPlan
-from synth.search.branch_and_bound import STATIONARY
-from synth.search.tiling_search import TilingChoice, choose_tiling
-from synth.search.training_step import choose_tilings_reusing
 
 OptionTable = list[list[LayerOption]]  # layer class -> its options
 PricedEdges = dict[Edge, tuple[Array, Table]]  # edge -> (words, cost) by (source option, target option)
@@ -67,13 +62,12 @@ class _NetworkPlanner:
         ]
         self.classes = list(dict.fromkeys(self.node_classes))
         self.class_of = [self.classes.index(each) for each in self.node_classes]
-        self.tilings: dict[tuple[LayerClass, PerAxis], TilingChoice | None] = {}
+        self.memory = PlanMemory(self.nodes, self.node_classes, request)
 
     def run(self) -> NetworkPlan:
         self.progress(f"{len(self.nodes)} layers, {len(self.classes)} of them different")
         self.candidates = [GridCandidates(each, self.request) for each in self.classes]
         check_feasible([self.candidates[i] for i in self.class_of], self.nodes, self.request)
-        self.resident_words = self._resident_words()
         if self.request.axes:
             return self._within_axes()
         exact = self.request.procs <= MAX_EXACT_RANKS
@@ -82,10 +76,14 @@ class _NetworkPlanner:
         for chosen in [*(single.placed_grids for single in singles), self._plan_at_usual_balance()]:
             for layer_class, placed in zip(self.class_of, chosen, strict=False):
                 extra[layer_class].append(placed)
-        table = self._require_fitting(options(self.candidates, self._near_classes(), extra, self.request))
+        if self.request.weights_compete:  # grids that move more words, but cut the weights
+            for placed_grids, candidates in zip(extra, self.candidates, strict=True):
+                placed_grids += map(PlacedGrid, candidates.by_weights.values())
+        table = self.memory.require_fitting(
+            self.classes, options(self.candidates, self._near_classes(), extra, self.request)
+        )
         self.progress(f"options per layer: {min(map(len, table))} to {max(map(len, table))}")
-        solution, priced = self._solve(table, self.method)
-        return self._result(table, solution, priced, singles)
+        return self._result(table, *self._solve(table, self.method), singles)
 
     def _plan_at_usual_balance(self) -> tuple[PlacedGrid, ...]:
         """The plan within the default balance, if more is allowed. It keeps the result from getting worse."""
@@ -103,9 +101,8 @@ class _NetworkPlanner:
         if isinstance(found, int):
             node = self.nodes[self.class_of.index(found)]
             raise InfeasibleError(f"{node.name}: no grid splits {self.request.axes} only; free more axes")
-        table = self._require_fitting(found)
-        solution, priced = self._solve(table, self.method)
-        return self._result(table, solution, priced, ())
+        table = self.memory.require_fitting(self.classes, found)
+        return self._result(table, *self._solve(table, self.method), ())
 
     def _near_classes(self) -> list[list[int]]:
         """Class -> the classes of layers that are at most two redistributions away."""
@@ -119,82 +116,6 @@ class _NetworkPlanner:
             reached = others.union(*(beside[other] for other in others)) - {node}
             near[self.class_of[node]] |= {self.class_of[other] for other in reached}
         return [sorted(each) for each in near]
-
-    # -- memory ---------------------------------------------------------------------------------------
-
-    def _resident_words(self) -> int:
-        """Words that a rank holds throughout, at most: weights; in training also gradients and inputs."""
-        total = 0
-        for node, layer_class in zip(self.nodes, self.node_classes, strict=True):
-            nest, procs = layer_class.nest, self.request.procs
-            if node.weighted:
-                total += -(-nest.words["Ker"] // procs) * (2 if self.request.training else 1)
-            if self.request.training:
-                total += -(-nest.words[layer_class.input_tensor] // procs)
-        return total
-
-    def _fitting(self, table: OptionTable) -> OptionTable | None:
-        """The options that fit the memory limit; None if a layer has none."""
-        if self.request.limit_bytes is None:
-            return table
-        result = []
-        for layer_class, row in zip(self.classes, table, strict=True):
-            fitting = [option for option in row if self._tiling(layer_class, option.placed) is not None]
-            if not fitting:
-                return None
-            result.append(fitting)
-        return result
-
-    def _require_fitting(self, table: OptionTable) -> OptionTable:
-        """The options that fit; raises `InfeasibleError` if a layer has none."""
-        found = self._fitting(table)
-        if found is None:
-            raise self._memory_too_small(table)
-        return found
-
-    def _limit_words(self, layer_class: LayerClass) -> int | None:
-        """What is left for the working memory of a layer."""
-        if self.request.limit_bytes is None:
-            return None
-        return self.request.limit_bytes // layer_class.nest.word_bytes - self.resident_words
-
-    def _tiling(self, layer_class: LayerClass, placed: PlacedGrid) -> TilingChoice | None:
-        """The pass plans of a layer on a grid within the memory limit; cached."""
-        key = (layer_class, placed.grid)
-        if key not in self.tilings:
-            limit_words = self._limit_words(layer_class)
-            self.tilings[key] = self._choose_tiling(layer_class, placed, limit_words)[0]
-        return self.tilings[key]
-
-    def _choose_tiling(
-        self, layer_class: LayerClass, placed: PlacedGrid, limit_words: int | None
-    ) -> tuple[TilingChoice | None, int]:
-        """The pass plans that fit a limit, and the least words that any pass plans need."""
-        distribution = Distribution(layer_class.nest, placed.grid)
-        if self.request.training and layer_class.weighted:
-            return choose_tilings_reusing(
-                distribution,
-                STATIONARY,
-                limit_words,
-                self.request.saves,
-                layer_class.transposed,
-                layer_class.gradients,
-            )
-        return choose_tiling(distribution, STATIONARY, limit_words, _forward_pass(layer_class))
-
-    def _memory_too_small(self, table: Sequence[Sequence[LayerOption]]) -> InfeasibleError:
-        """The error that names the layer that needs most, and the memory that would be enough."""
-        needs = [
-            min(self._choose_tiling(layer_class, option.placed, 0)[1] for option in row)
-            for layer_class, row in zip(self.classes, table, strict=True)
-        ]
-        most = max(range(len(needs)), key=needs.__getitem__)
-        node, word_bytes = self.nodes[self.class_of.index(most)], self.classes[most].nest.word_bytes
-        need = (needs[most] + self.resident_words) * word_bytes
-        return InfeasibleError(
-            f"{node.name}: no option fits {self.request.limit_bytes} bytes per process next to the "
-            f"{self.resident_words * word_bytes} bytes that are always resident; --memory {need} would do"
-        )
 
     # -- the choice of one option per layer ---------------------------------------------------------------
 
@@ -218,10 +139,13 @@ class _NetworkPlanner:
                 if all(option.placed != placed for option in found[layer_class]):
                     cost = self.candidates[layer_class].cost(placed)
                     found[layer_class].append(LayerOption(placed, cost))
-        table = self._fitting(found)
+        table = self.memory.fitting(self.classes, found)
         if table is None:
             return SingleStrategy(axes, None, "needs more memory")
-        solution, _ = self._solve(table, "auto")
+        try:
+            solution, _ = self._solve(table, "auto")
+        except InfeasibleError:  # the weights together
+            return SingleStrategy(axes, None, "needs more memory")
         chosen = tuple(table[k][o].placed for k, o in zip(self.class_of, solution.chosen, strict=True))
         return SingleStrategy(axes, solution.cost, "", chosen)
 
@@ -235,6 +159,9 @@ class _NetworkPlanner:
                 costs[key[0]] = costs[key[0]] + np.diag(cost)
                 continue
             pairs[key] = pairs[key] + cost if key in pairs else cost
+        if self.request.weights_compete:
+            placed = [[option.placed for option in table[k]] for k in self.class_of]
+            return self.memory.cheapest_fitting(placed, costs, pairs, method), priced
         return solve(costs, pairs, method, self.progress), priced
 
     def _price_edges(self, table: OptionTable) -> PricedEdges:
@@ -285,11 +212,13 @@ class _NetworkPlanner:
         singles: tuple[SingleStrategy, ...],
     ) -> NetworkPlan:
         chosen = [table[k][o] for k, o in zip(self.class_of, solution.chosen, strict=True)]
+        self.memory.place(option.placed for option in chosen)
         at = {
             edge: (solution.chosen[self.position[edge.source]], solution.chosen[self.position[edge.target]])
             for edge in priced
         }
-        tilings = tuple(self._tiling(k, c.placed) for k, c in zip(self.node_classes, chosen, strict=True))
+        pairs = zip(self.node_classes, chosen, strict=True)
+        tilings = tuple(self.memory.tiling(layer_class, each.placed) for layer_class, each in pairs)
         assert all(each is not None for each in tilings)
         return NetworkPlan(
             network=self.network,
@@ -301,12 +230,7 @@ class _NetworkPlanner:
             solution=solution,
             lower_bound=math.fsum(self.candidates[k].proven_least() for k in self.class_of),
             single_strategies=singles,
-            resident_words=self.resident_words,
+            resident_words=self.memory.resident_words,
             tilings=tuple(each for each in tilings if each is not None),
             layer_classes=tuple(self.node_classes),
         )
-
-
-def _forward_pass(layer_class: LayerClass) -> PassPlan:
-    """The pass of the nest that the layer's forward pass is."""
-    return PassPlan(pass_="backward-data") if layer_class.transposed else PassPlan()

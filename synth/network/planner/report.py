@@ -18,6 +18,7 @@ def heading(plan: NetworkPlan) -> list[str]:
     request = plan.request
     unit = "words received per process, at most" if request.objective == "words" else "seconds"
     passes = "forward, backward-data and backward-filter" if request.training else "the forward pass"
+    passes += " with resident weights" if request.resident_weights else ""
     lines = [str(plan.network), f"{request.procs} processes, {passes}; objective: {unit}"]
     if request.machine:
         lines.append(f"machine {request.machine}")

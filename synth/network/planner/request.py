@@ -31,6 +31,8 @@ class NetworkRequest:
     reorder_ranks: whether the grid axes may run over the ranks in another order than row-major.
     exact_procs: whether layers with weights use all processes, even unevenly loaded, if some grid does.
     saves: tensors that a training step gathers once and saves for a later pass.
+    resident_weights: whether every process always holds the weights that its forward pass reads, so that only
+        activations move. Copies of weights take memory, not words. Not for training.
     input_gradient: whether training computes the gradient of the network's input as well.
     batch_norm: "global" or "local" statistics of batch normalizations; see `synth.parallelize`.
     """
@@ -49,6 +51,7 @@ class NetworkRequest:
     saves: frozenset[Tensor] = frozenset({"Out"})
     input_gradient: bool = True
     batch_norm: str = "global"
+    resident_weights: bool = False
 
     def __post_init__(self) -> None:
         check_balance(self.balance)
@@ -57,12 +60,26 @@ class NetworkRequest:
             raise UsageError(f"objective is {self.objective!r}; for a network it must be words or time")
         if self.objective == "time" and self.machine is None:
             raise UsageError("objective time needs a machine; name one with --machine")
+        if self.training and self.resident_weights:
+            raise UsageError(
+                "a training step changes its weights, so they cannot be resident; plan one of both"
+            )
         if not 1 <= self.procs <= MAX_PROCS:
             raise UsageError(f"procs is {self.procs}; it must be from 1 to {MAX_PROCS} for a network")
 
     def sends_gradient_back(self, edge: Edge) -> bool:
         """Whether the gradient of the value that an edge carries returns over that edge."""
         return self.training and (self.input_gradient or edge.trained)
+
+    @property
+    def resident(self) -> frozenset[Tensor]:
+        """The tensors of a layer that stay where they are used; see `Distribution`."""
+        return frozenset({"Ker"} if self.resident_weights else ())
+
+    @property
+    def weights_compete(self) -> bool:
+        """Whether copies of weights and a memory limit decide together which grids fit."""
+        return self.resident_weights and self.limit_bytes is not None
 
     @property
     def orders(self) -> tuple[Order, ...]:
