@@ -32,6 +32,7 @@ from synth.runtime.model.recorded import (
     stored_tensors,
     tensors_in,
 )
+from synth.runtime.model.slice_writes import is_added_in_place, with_slices
 from synth.runtime.model.unsupported import in_user_code, record_autograd_functions
 
 # methods without a result that change what a tensor is or does
@@ -118,6 +119,8 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.depth:
             return func(*args, **kwargs)
+        if func is torch.Tensor.__setitem__ and self._set_slices(*args):
+            return None
         word = function_name(func)
         args = self._shapes_for_values(word, args)
         nodes = self._with_nodes((args, kwargs))
@@ -208,6 +211,35 @@ class Recorder(TorchFunctionMode):
         for values in changed:
             maker, _ = self.nodes[id(values)]
             self.nodes[id(values)] = maker, values._version
+
+    def _set_slices(self, values: torch.Tensor, index: Any, given: Any) -> bool:
+        """Record words that are set by an index as a new tensor; whether that is so."""
+        if not any(map(self._computed, tensors_in((values, index, given)))):
+            return False
+        if not self._computed(values) and (
+            id(values) in self.stored or self._is_shared(values)
+        ):
+            return False
+        node, version = self.nodes.get(id(values), (None, 0))
+        added = (
+            values._version == version + 1
+            and isinstance(given, torch.Tensor)
+            and node is not None
+            and self.nodes.get(id(given), (node, 0))[1] == values._version
+            and is_added_in_place(node, index, self.nodes[id(given)][0])
+        )
+        before = torch.empty_like(values)
+        self.alive.append(before)
+        old = node if added and node is not None else self._node(values)
+        self.nodes[id(before)] = old, before._version
+        with self:
+            made = with_slices(before, index, given)
+        if made is None:
+            return False
+        place, own, words = self._on_meta((values, index, given))
+        place[own] = words
+        self.nodes[id(values)] = self._node(made), values._version
+        return True
 
     def _check_change(
         self,

@@ -18,7 +18,7 @@ from torch import fx, nn
 from synth.runtime.model.inputs import Arguments, Inputs
 from synth.runtime.model.modes import joined_modes
 from synth.runtime.model.recorder import Recorder
-from synth.runtime.model.unsupported import check_supported, plain_copies
+from synth.runtime.model.unsupported import check_supported, place_of, plain_copies
 
 
 def traced(
@@ -73,9 +73,15 @@ def _run(
             graph = recorder.graph_of(empty, given, dtype)
     except (TypeError, RuntimeError, NotImplementedError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if "meta tensor" in reason:  # which has no values
+            reason += (
+                "; forward reads the values of tensors in Python, which a graph does"
+                " not show: compute with tensors instead, as by torch.where, or read"
+                " the values before"
+            )
         raise ValueError(
             f"{type(model).__name__} has no graph for an input of {given.inputs}:"
-            f" {reason}"
+            f" {reason}{place_of(error)}"
         ) from error
     if random.getstate() != drawn:
         raise ValueError(

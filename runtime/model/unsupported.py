@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,15 +91,27 @@ def _refuse_shared_memory(model: nn.Module) -> None:
 def in_user_code() -> str:
     """The line of the model that makes a call, as " (model.py:12)"; "" for none."""
     frame: Any = sys._getframe(1)
-    torch_code, own = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
     while frame is not None:
         file = frame.f_code.co_filename
         if file.endswith("runtime/model/trace.py"):  # which runs the model
             return ""
-        if not file.startswith((torch_code, own, "<")):
+        if _is_users(file):
             return f" ({Path(file).name}:{frame.f_lineno})"
         frame = frame.f_back
     return ""
+
+
+def place_of(error: BaseException) -> str:
+    """The line of the model that raised an error, likewise."""
+    lines = reversed(traceback.extract_tb(error.__traceback__))
+    found = (each for each in lines if _is_users(each.filename))
+    last = next(found, None)
+    return f" ({Path(last.filename).name}:{last.lineno})" if last else ""
+
+
+def _is_users(file: str) -> bool:
+    torch_code, own = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
+    return not file.startswith((torch_code, own, "<"))
 
 
 @contextmanager

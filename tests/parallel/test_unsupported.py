@@ -69,7 +69,25 @@ class Does(nn.Module):
 
 
 def writes(self: Any, x: torch.Tensor) -> torch.Tensor:
-    x[:, :2] = 0
+    x[:, ::2] = 0
+    return x
+
+
+def reads_before_it_writes(self: Any, x: torch.Tensor) -> torch.Tensor:
+    part = x[:, :2]
+    x[:, 0] = 0
+    return part + 1
+
+
+def writes_another_part(self: Any, x: torch.Tensor) -> torch.Tensor:
+    part = x[:, 1]
+    part += 1
+    x[:, 0] = part  # of which x[:, 1] is another part that has changed
+    return x
+
+
+def writes_the_base(self: Any, x: torch.Tensor) -> torch.Tensor:
+    x.flatten(2)[:, 0] = 0
     return x
 
 
@@ -107,8 +125,9 @@ def doubles_a_view(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 def mixes(self: Any, x: torch.Tensor) -> torch.Tensor:
     out = torch.zeros(x.shape, device=x.device)
+    part = out[:, :4]
     out[:, :2] = x[:, :2]
-    return out
+    return out + part.sum()
 
 
 def by_chance(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -151,6 +170,9 @@ CASES: list[tuple[nn.Module, str]] = [
     (tied("view"), "0.weight and 3.weight share their memory, but are two"),
     (Does(writes), "forward changes a tensor of (4, 8, 8, 8) in place by setitem, which the ranks would not"),
     (Does(writes_a_part), "a tensor of (4, 8, 8, 8) from conv is used after another call changed it in"),
+    (Does(reads_before_it_writes), "a tensor of (4, 2, 8, 8) from getitem is used after another call"),
+    (Does(writes_another_part), "a tensor of (4, 8, 8, 8) from conv is used after another call changed"),
+    (Does(writes_the_base), "a tensor of (4, 8, 8, 8) from conv is used after another call"),
     (Does(reads_a_changed_part), "a tensor of (4, 2, 8, 8) from getitem is used after another call changed"),
     (
         Does(checkpointed),
@@ -175,7 +197,8 @@ CASES: list[tuple[nn.Module, str]] = [
     (Does(lambda self, x: {x}), "the model gives a set, of which the ranks cannot make another; give its"),
     (
         Does(lambda self, x: x if x.sum() > 0 else -x),
-        "Does has no graph for an input of (4, 8, 8, 8): ",
+        "on meta tensors; forward reads the values of tensors in Python, which a graph does not show: compute"
+        " with tensors instead, as by torch.where, or read the values before (test_unsupported.py:",
     ),
 ]
 

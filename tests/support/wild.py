@@ -324,6 +324,28 @@ class Sharp(nn.Module):
         return x if self.training else torch.sigmoid(x)
 
 
+class Written(nn.Module):
+    """Slices of results and of a new tensor are set, added to, and masked; also those of a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(6, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        y[:, 0] = y[:, 1] * 2
+        y[:, 1:3, 2:-1] += x[:, :2, :5]
+        y[y < -1] = 0.5
+        wide = torch.zeros(len(x), 6, *x.shape[2:], dtype=x.dtype)
+        wide[:, 1:5] = y
+        wide[:, -1] = 1.0
+        last = wide.permute(0, 2, 3, 1)
+        for i in range(2):
+            last[..., i] = last[..., i] / (i + 2) - 1
+        made: torch.Tensor = self.last(last.permute(0, 3, 1, 2))
+        return made
+
+
 class JoinedInTraining(nn.Module):
     """A concatenation that two layers read, one of them by way of a call that training alone makes."""
 
@@ -364,5 +386,6 @@ def wild() -> dict[str, Callable[[], Built]]:
         "coordinates": lambda: (Coordinates(), IMAGES),
         "reaches": lambda: (Reaches(), (4, 4, 8, 8)),
         "checkpointed": lambda: (Checkpointed(), IMAGES),
+        "written": lambda: (Written(), IMAGES),
         "joined in training": lambda: (JoinedInTraining(), IMAGES),
     }
