@@ -73,6 +73,10 @@ class BatchNorm(nn.Module):
         boxes = [(box[1],) for box in layout.boxes]
         self.each = Partition(layout.with_boxes(layout.whole[1:2], boxes))
         self.running = first_samples(layout) if local else self.each
+        # (rank, channel of the span) -> share of the channel's words there
+        self.exact_shares = self.shared.counts.double() / self.shared.words
+        self.shares = self.exact_shares  # in the dtype and on the device of the values
+        self._constants: torch.Tensor | None = None
         self.has = [name for name in STATE if getattr(plain, name) is not None]
         for name in STATE:
             declare(self, name, getattr(plain, name))
@@ -166,10 +170,11 @@ class BatchNorm(nn.Module):
         if self.group is None:
             return own[0], own[1]
         means, variances = self.gathered(own).unbind(1)
-        weights = (self.shared.counts.double() / self.shared.words).to(own)
-        mean = (weights * means).sum(0)
-        spread = (means - mean).square()
-        variance = (weights * (variances + spread)).sum(0)
+        if self.shares.dtype != own.dtype or self.shares.device != own.device:
+            self.shares = self.exact_shares.to(own)
+        mean = (self.shares * means).sum(0)
+        spread = (means - mean).square_()
+        variance = spread.add_(variances).mul_(self.shares).sum(0)
         return self.own(mean), self.own(variance)
 
     def gathered(self, own: torch.Tensor) -> torch.Tensor:
@@ -182,6 +187,14 @@ class BatchNorm(nn.Module):
         ranks = len(self.shared.ranks)
         self.count((ranks - 1) * spread.numel())
         return gather_small(spread, ranks, self.group)
+
+    def zeros_and_ones(self, like: torch.Tensor) -> torch.Tensor:
+        """A row of zeros and one of ones, one word per channel; made once."""
+        made = self._constants
+        if made is None or made.dtype != like.dtype or made.device != like.device:
+            made = torch.stack([torch.zeros_like(like), torch.ones_like(like)])
+            self._constants = made
+        return made
 
     def own(self, values: torch.Tensor) -> torch.Tensor:
         """The values of the own channels, from those of the span."""
@@ -203,8 +216,11 @@ class BatchNorm(nn.Module):
         words = self.shared.words
         unbiased = variance * (words / max(1, words - 1))
         pairs = (self.running_mean, mean), (self.running_var, unbiased)
-        for running, now in pairs:  # half precision is rounded once
-            running.copy_(torch.lerp(running.to(now.dtype), now, rate))
+        for running, now in pairs:
+            if running.dtype == now.dtype:
+                running.lerp_(now, rate)
+            else:  # half precision is rounded once
+                running.copy_(torch.lerp(running.to(now.dtype), now, rate))
 
 
 class Normalize(torch.autograd.Function):
@@ -236,7 +252,6 @@ class Normalize(torch.autograd.Function):
         shard, weight, mean, variance = ctx.saved_tensors
         norm, asked = ctx.norm, ctx.needs_input_grad
         scale = torch.ones_like(mean) if weight is None else weight
-        sums = mean.new_zeros(2, len(mean))
         wanted = any(asked[1:3]) or ctx.batch
         exchanged = ctx.batch and asked[0] if norm.local else wanted
         if wanted and shard.numel():
@@ -245,6 +260,8 @@ class Normalize(torch.autograd.Function):
                 *(None, None, False, norm.eps, [False, True, True]),
             )
             sums = torch.stack([by_shift, by_scale])
+        else:
+            sums = mean.new_zeros(2, len(mean))
         own = sums
         if exchanged and norm.group is not None:
             sums = norm.own(norm.gathered(sums).sum(0))
@@ -254,10 +271,11 @@ class Normalize(torch.autograd.Function):
             inverse = torch.rsqrt(variance + norm.eps)
             each = scale * inverse
             if ctx.batch:
-                slope = each * inverse * dscale / -norm.shared.words
-                zero, one = torch.zeros_like(mean), torch.ones_like(mean)
+                per_word = each / -norm.shared.words
+                slope = inverse.mul_(dscale).mul_(per_word)
+                offset = per_word.mul_(dshift).addcmul_(slope, mean, value=-1)
                 # torch's evaluation kernel computes shard * slope + offset
-                offset = each * dshift / -norm.shared.words - slope * mean
+                zero, one = norm.zeros_and_ones(mean)
                 wide = shard.to(mean.dtype)
                 dshard = normalized(wide, slope, offset, zero, one, 0.0)
                 more = dout.to(mean.dtype)
