@@ -30,7 +30,7 @@ def compare(entry: Entry) -> dict[str, Any]:
 
     forward: the error of the outputs in evaluation, relative to the largest word. steps: that of the state
     after two steps of SGD; None for a model that is not trained. gathered: share of the operations by name.
-    refused, or "refused in training": the sentence.
+    float32: whether the model computes in it by itself. refused, or "refused in training": the sentence.
     """
     torch.manual_seed(0)
     torch.set_default_dtype(torch.float64)
@@ -54,7 +54,10 @@ def compare(entry: Entry) -> dict[str, Any]:
         return found
     model.eval()
     gathered = [name for name, step in net.program.steps.items() if isinstance(step, GatheredStep)]
-    found |= gathered_in(trace_model(model, entry.input), model, gathered)
+    traced = trace_model(model, entry.input)
+    found |= gathered_in(traced, model, gathered)
+    made = (node.meta.get("value") for node in traced.graph.nodes)
+    found["float32"] = any(isinstance(v, torch.Tensor) and v.dtype == torch.float32 for v in made)
     return {**found, "seconds": time.perf_counter() - start}
 
 

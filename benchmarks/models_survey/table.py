@@ -7,6 +7,7 @@ from typing import Any
 
 LITTLE = 0.02  # of the multiply-adds: what may be gathered
 FORWARD, STEPS = 1e-8, 1e-6  # relative errors that count as equal, in float64
+SINGLE = 1e-5  # the same for models that compute in float32 whatever their parameters are
 
 Found = dict[str, Any]
 HEADS = ("library", "model", "parameters", "gathered", "forward", "two steps", "plan s", "remark")
@@ -16,6 +17,8 @@ def cells(found: Found) -> list[str]:
     """One line of the table."""
     ranks = found.get("ranks", {})
     remark = refusal(found) or found.get("refused in training", "")
+    if not remark and ranks.get("float32"):
+        remark = "computes in float32"
     if not remark and most_gathered(found) > LITTLE:
         remark = ", ".join(f"{name} {share:.0%}" for name, share in list(gathered(found).items())[:3])
     return [
@@ -23,8 +26,8 @@ def cells(found: Found) -> list[str]:
         found["name"],
         f"{found.get('parameters', 0):,}",
         f"{sum(gathered(found).values()):.1%}" if "operations" in found else "",
-        _error(ranks.get("forward"), FORWARD),
-        _error(ranks.get("steps"), STEPS),
+        _error(ranks.get("forward"), _bound(found, FORWARD)),
+        _error(ranks.get("steps"), _bound(found, STEPS)),
         f"{found['plan s']:.1f}" if "plan s" in found else "",
         remark,
     ]
@@ -52,10 +55,24 @@ def refusal(found: Found) -> str:
 
 
 def equal(found: Found) -> bool:
-    """Whether ranks ran the model and equal one process."""
+    """Whether ranks ran the model and equal one process, in what was compared."""
+    return equal_in(found, "forward", FORWARD) and equal_in(found, "steps", STEPS)
+
+
+def equal_in(found: Found, what: str, bound: float) -> bool:
+    """Whether ranks equal one process in the "forward" pass, or in two "steps" of training.
+
+    A model without trained parameters has no steps.
+    """
     ranks = found.get("ranks", {})
-    forward, steps = ranks.get("forward"), ranks.get("steps")
-    return forward is not None and forward <= FORWARD and (steps is None or steps <= STEPS)
+    error = ranks.get(what)
+    if error is None:
+        return what == "steps" and not refusal(found) and "refused in training" not in ranks
+    return bool(error <= _bound(found, bound))
+
+
+def _bound(found: Found, bound: float) -> float:
+    return SINGLE if found.get("ranks", {}).get("float32") else bound
 
 
 def _error(value: float | None, bound: float) -> str:
@@ -74,14 +91,25 @@ WIDTHS = (11, 40, 12, 8, 8, 8, 6, 0)
 
 def verdict(found: list[Found]) -> str:
     """The headline."""
-    runs = [each for each in found if not refusal(each)]
+    runs = [each for each in found if accepted(each)]
     little = [each for each in runs if most_gathered(each) <= LITTLE]
     compared = [each for each in found if "ranks" in each]
-    text = f"{len(found)} models: {len(runs)} accepted, {len(found) - len(runs)} refused"
+    text = f"{_share(runs, found)} models are accepted"
     if compared:
-        text += f", {sum(map(equal, compared))} of {len(compared)} that ran equal one process"
-    text += f"; on {len(little)} nothing that costs more than {LITTLE:.0%} of the operations is gathered."
-    return text
+        forward = [each for each in compared if equal_in(each, "forward", FORWARD)]
+        both = [each for each in compared if equal(each)]
+        text += f"; of those that were run, {_share(forward, compared)} equal one process in the forward pass"
+        text += f", and {_share(both, compared)} in two steps of training, too"
+    return f"{text}; on {_share(little, found)}, nothing that costs more than {LITTLE:.0%} is gathered."
+
+
+def accepted(found: Found) -> bool:
+    """Whether the model is traced; ranks may not have run it."""
+    return not {"refused", "failed"} & set(found)
+
+
+def _share(some: list[Found], of: list[Found]) -> str:
+    return f"{len(some)} of {len(of)} ({len(some) / max(len(of), 1):.1%})"
 
 
 def causes(found: list[Found]) -> list[str]:
@@ -126,7 +154,8 @@ def page(found: list[Found], missing: list[str], ranks: int) -> str:
         lines += [
             f"On {ranks} gloo ranks in float64. Errors are relative to the largest word: of the outputs in"
             f" evaluation (equal up to {FORWARD:.0e}), and of the state after two steps of SGD (up to"
-            f" {STEPS:.0e}). Gathered is the share of the multiply-adds that every rank computes.",
+            f" {STEPS:.0e}); {SINGLE:.0e} where a model computes in float32 by itself. Gathered is the share"
+            " of the multiply-adds that every rank computes.",
             "",
         ]
     lines += [f"| {' | '.join(HEADS)} |", "|" + "---|" * len(HEADS)]

@@ -146,6 +146,9 @@ def test_wrong_files_and_arguments(tmp_path: Path) -> None:
         synth.feed(plan, file)
     with pytest.raises(UsageError, match="is a matrix product"):
         synth.feed(CASES["matrix_2d"], file)
+    np.save(file, np.zeros((5, 16, 8, 8), np.float32))
+    with pytest.raises(InputError, match="there is no sample 5 of 5"):
+        list(synth.feed(plan, file, rank=3, order=iter([2, 3, 4, 5])))
     with pytest.raises(UsageError, match="samples are 3; give a file, an array"):
         synth.feed(plan, 3)
     (tmp_path / "no.zarr").mkdir()

@@ -95,6 +95,8 @@ def _of_network(
     ranks, place = net.ranks, net.input_partition
     batch, *whole = place.shape
     places: Any = range(len(samples)) if order is None else order
+    if not hasattr(places, "__len__"):
+        places = list(places)  # which would be empty in the second epoch
     epochs = Epochs(places, ranks, samples.name)
     turns = 1 if epochs.deals else ranks.replica_count
     _require_shapes(samples, tuple(whole), batch, len(places), turns if drop_last else 0)

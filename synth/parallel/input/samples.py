@@ -64,7 +64,9 @@ class Samples:
         return torch.from_numpy(self.read(sample, [(slice(None),)] * (len(self.shape) - 1)))[0]
 
     def read(self, sample: int, rows: Sequence[Rows]) -> NDArray[Any]:
-        """Some rows of one sample, as (1, channels, *spatial)."""
+        """Some rows of one sample, as (1, channels, *spatial). Raises `InputError` for a sample too many."""
+        if not 0 <= sample < len(self):
+            raise InputError(f"{self.name}: there is no sample {sample} of {len(self)}; order= names others")
         part = self._along((slice(sample, sample + 1),), rows)
         self.bytes_read += part.nbytes
         return part
