@@ -200,12 +200,13 @@ def halo_memory() -> Erratum:
 
 def _least_memory(nest: Nest, outputs: int) -> tuple[int, PerAxis]:
     """The least memory of a tile with at least `outputs` outputs and one channel: (words, tile)."""
-    found = []
-    for b, h, w in itertools.product(*(range(1, min(n, outputs) + 1) for n in (*nest.extents[:1], 56, 56))):
-        k = -(-outputs // (b * h * w))
-        if k <= nest.extents.k:
-            tile = PerAxis(b=b, h=h, w=w, k=k)
-            found.append((int(tile_words(nest.accesses, nest.loop_extents(tile))), tile))
+    found, n = [], nest.extents
+    for b, h in itertools.product(range(1, n.b + 1), range(1, n.h + 1)):
+        for w in range(1, min(n.w, -(-outputs // (b * h))) + 1):  # a wider one has more outputs than asked
+            k = -(-outputs // (b * h * w))
+            if k <= n.k:
+                tile = PerAxis(b=b, h=h, w=w, k=k)
+                found.append((int(tile_words(nest.accesses, nest.loop_extents(tile))), tile))
     return min(found)
 
 

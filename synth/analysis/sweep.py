@@ -27,6 +27,7 @@ from synth.bounds.closed_form import (
 from synth.bounds.holder_brascamp_lieb import weighted_work
 from synth.bounds.paper_cost import accessed_optimum
 from synth.bounds.regimes import Gap, Regime, regime_of, regime_of_grid, split_gap
+from synth.bounds.surface import surface_bound
 from synth.bounds.universal import matmul_memory_independent, sequential_bound, universal_bound
 from synth.layer.axes import PerAxis, Tensor
 from synth.layer.nest import Nest
@@ -53,6 +54,7 @@ class Received:
     segments: int
     most_work: int  # the most multiply-adds of one process that the bound assumes
     fair_bound: float  # the bound for equal work, ⌈F/P⌉ multiply-adds
+    with_surface: float  # the bound with the surface of regions; at least `bound`
     regime: Regime
     relaxation: float | None
     plan: BestPlan | None  # None: no plan fits
@@ -160,7 +162,9 @@ class Sweep:
         if is_matmul(nest):
             matmul = matmul_memory_independent(nest.extents.x, nest.extents.k, nest.extents.c, procs)
         regime = regime_of(bound, nest)
-        return Received(bound.words, bound.segments, load, fair.words, regime, relaxed, plan, gap, matmul)
+        surface = max(bound.words, surface_bound(nest, procs, load))
+        numbers = (bound.words, bound.segments, load, fair.words, surface)
+        return Received(*numbers, regime, relaxed, plan, gap, matmul)
 
     def _accessed(self, procs: int, words: int | None) -> Accessed:
         nest = self.nest

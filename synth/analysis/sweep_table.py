@@ -88,6 +88,7 @@ def _point_json(layer: Layer, point: Point) -> dict[str, Any]:
             "segments": r.segments,
             "most_work": r.most_work,
             "bound_at_fair_load": r.fair_bound,
+            "bound_with_surface": r.with_surface,
             "regime": r.regime,
             "relaxation": r.relaxation,
             "plan": plan,

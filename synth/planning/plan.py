@@ -19,6 +19,7 @@ from synth.base.work_balance import BALANCE
 from synth.bounds.assumptions import conditions
 from synth.bounds.closed_form import ClosedForm, Eq4, best
 from synth.bounds.paper_cost import cost_at
+from synth.bounds.surface import surface_bound
 from synth.bounds.training_step import training_bound
 from synth.bounds.universal import UniversalBound, universal_bound
 from synth.layer.axes import ROW_MAJOR, Axis, Order, PerAxis, Tensor
@@ -191,6 +192,16 @@ class Plan:
         It is at least `bound`. A plan whose work is less even than that can receive fewer words.
         """
         return self._bound_at(max(1, -(-self.nest.real_work // self.procs)))
+
+    @cached_property
+    def surface_bound(self) -> float:
+        """The bound with the surface of regions, in words: at least `bound`, with the same assumptions.
+
+        It sees the halos of layers with few channels, see `bounds.surface`. A training step has none.
+        """
+        if self.pass_ == "training":
+            return self.bound.words
+        return max(self.bound.words, surface_bound(self.nest, self.procs, self.bound.most_work))
 
     def _bound_at(self, most_work: int) -> UniversalBound:
         if self.pass_ == "training":

@@ -77,6 +77,7 @@ def float_json(plan: Plan) -> dict[str, Any]:
             "most_work": plan.bound.most_work,
             "fair_work": plan.fair_bound.most_work,
             "universal_at_fair_work": plan.fair_bound.words,
+            "universal_with_surface": plan.surface_bound,
         },
         "closed_form": {
             "case": form.case,

@@ -60,14 +60,25 @@ def certificates(plan: Plan) -> list[str]:
     return [
         "certificates",
         f"  universal lower bound   {show_words(plan.bound.words)} received words; plan / bound = {ratio}",
+        *surface(plan),
         *(f"{indent}{line}" for line in loads(plan)),
         f"{indent}for every schedule with",
         *(f"{indent}- {phrase}" for phrase in SCHEDULES),
         f"  closed form             {show_words(form.cost)} accessed words (owned ones count, too), "
-        f"{form.stationary} stationary; for tiled schedules",
+        f"{form.stationary} stationary",
         f"{indent}Eq. 4 of Li et al., SPAA'21, case {form.case} ({form.algorithm}) "
         f"at T_k={form.t_k:.4g}, T_x={form.t_x:.4g}",
-        f"{indent}binding: {binding}",
+        f"{indent}for tiled schedules; binding: {binding}",
+    ]
+
+
+def surface(plan: Plan) -> list[str]:
+    """The bound with the surface of regions, where it is larger."""
+    words, total = plan.surface_bound, plan.words["total"]
+    if words <= plan.bound.words * (1 + 1e-4):
+        return []
+    return [
+        f"  with surface of regions {show_words(words)} received words; plan / bound = {total / words:.3f}"
     ]
 
 
@@ -75,9 +86,9 @@ def loads(plan: Plan) -> list[str]:
     """The work of a process that the bound assumes, and the bound for equal work."""
     most, fair = plan.bound, plan.fair_bound
     each = " and pass" if plan.pass_ == "training" else ""
-    here = f"at the load of the plan: at most {show_words(most.most_work)} multiply-adds in a process{each}"
+    here = f"at this load: at most {show_words(most.most_work)} multiply-adds in a process{each}"
     if fair.most_work == most.most_work:
-        return [f"{here}, which is fair"]
+        return [f"{here} (fair)"]
     total = plan.words["total"]
     ratio = f"; plan / bound = {total / fair.words:.3f}" if fair.words > 0 else ""
     words = f"at fair load, {show_words(fair.most_work)}: {show_words(fair.words)} words{ratio}"

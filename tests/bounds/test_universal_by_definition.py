@@ -104,7 +104,7 @@ def test_sequential_bound_by_hand() -> None:
 
 @given(st.floats(0.01, 1e4), st.integers(1, 10**6))
 def test_sequential_bound_follows_from_segments_of_equal_work(y: float, limit_words: int) -> None:
-    """docs/bounds.md (3): 3·n^(1/3)·W^(2/3) - (n+1)·M words move, for every n."""
+    """docs/bounds.md (5): 3·n^(1/3)·W^(2/3) - (n+1)·M words move, for every n."""
     weight = y * limit_words**1.5
     near = max(1, round(y))
     proved = 3 * near ** (1 / 3) * weight ** (2 / 3) - (near + 1) * limit_words

@@ -1,0 +1,227 @@
+"""The surface bound: its lemmas by enumeration, no assignment below it (boxes, blobs, annealed), no plan."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.bounds.surface import Reach, kind, line, region, surface_bound, surface_words
+from synth.bounds.universal import universal_bound
+from synth.layer.layer import Layer
+from synth.planning.derive import plan as plan_layer
+
+
+def cut(inside: np.ndarray, degree: np.ndarray, ratio: float) -> float:
+    """Σ over inputs of the least cost: they are taken, or not."""
+    return float(np.minimum(ratio * (degree - inside), inside).sum())
+
+
+def adjacency(reach: Reach) -> np.ndarray:
+    """Row y, column x: whether output x reads input y."""
+    shift = np.arange(reach.size)[:, None] + reach.before - np.arange(reach.outputs)[None, :]
+    return ((shift >= 0) & (shift < reach.taps)).astype(int)
+
+
+def random_reach(rng: random.Random, most: int) -> Reach:
+    taps, outputs = rng.choice((3, 3, 5)), rng.randint(2, most)
+    before, after = rng.randint(0, taps - 1), rng.randint(0, taps - 1)
+    return Reach(taps, max(1, outputs + taps - 1 - before - after), outputs, before)
+
+
+def test_lines_cost_what_the_lemma_says() -> None:
+    """Every set of outputs of a line: its cost, less the charges of its positions, is at least `ends`·..."""
+    rng = random.Random(8)
+    tight = math.inf
+    for _ in range(60):
+        reach, ratio = random_reach(rng, 9), rng.choice((0.2, 0.5, 1.0, 2.0, 3.5, 9.0))
+        found, pairs = line(reach, ratio), adjacency(reach)
+        charges = np.array([kind(reach, ratio, x)[1] for x in range(reach.outputs)])
+        degrees = [kind(reach, ratio, x)[0] for x in range(reach.outputs)]
+        assert degrees == pairs.sum(axis=0).tolist()
+        for bits in itertools.product((0, 1), repeat=reach.outputs):
+            a = np.array(bits)
+            if not a.any():
+                continue
+            least = found.ends * min(int(a.sum()), found.short) / found.short - charges @ a
+            cost = cut(pairs @ a, pairs.sum(axis=1), ratio)
+            assert cost >= least - 1e-9, (reach, ratio, bits)
+            tight = min(tight, cost - least)
+    assert tight == pytest.approx(0, abs=1e-9)
+
+
+def shapes(rng: random.Random, n1: int, n2: int) -> np.ndarray:
+    """A region of an image: a box, a blob that grew from a position, positions at random, or their union."""
+    made = np.zeros((n1, n2), dtype=int)
+    which = rng.randrange(4)
+    if which in (0, 3):
+        i, j = sorted(rng.sample(range(n1 + 1), 2)), sorted(rng.sample(range(n2 + 1), 2))
+        made[i[0] : i[1], j[0] : j[1]] = 1
+    if which in (1, 3):
+        seeds = [(rng.randrange(n1), rng.randrange(n2))]
+        for _ in range(rng.randrange(n1 * n2)):
+            i1, j1 = rng.choice(seeds)
+            i1, j1 = i1 + rng.choice((-1, 0, 1)), j1 + rng.choice((-1, 0, 1))
+            if 0 <= i1 < n1 and 0 <= j1 < n2 and not made[i1, j1]:
+                made[i1, j1] = 1
+                seeds.append((i1, j1))
+    if which == 2:
+        made |= (np.array([[rng.random() for _ in range(n2)] for _ in range(n1)]) < rng.random()).astype(int)
+    return made
+
+
+def test_regions_of_images_cost_what_the_lemma_says() -> None:
+    rng = random.Random(4)
+    for _ in range(500):
+        one, two = random_reach(rng, 24), random_reach(rng, 24)
+        ratio = rng.choice((0.3, 1.0, 2.0, 8.0))
+        found = region([line(one, ratio), line(two, ratio)])
+        made = shapes(rng, one.outputs, two.outputs)
+        m = int(made.sum())
+        if m == 0:
+            continue
+        first, second = adjacency(one), adjacency(two)
+        cost = cut(first @ made @ second.T, np.outer(first.sum(axis=1), second.sum(axis=1)), ratio)
+        (d1, q1), (d2, q2) = (
+            zip(*(kind(each, ratio, x) for x in range(each.outputs)), strict=True) for each in (one, two)
+        )
+        ends = line(one, ratio).ends, line(two, ratio).ends
+        charge = two.taps * np.array(q1)[:, None] + one.taps * np.array(q2)[None, :]
+        charge = charge + ends[0] / found.short * (two.taps - np.array(d2))[None, :]
+        charge = charge + ends[1] / found.short * (one.taps - np.array(d1))[:, None]
+        assert (charge / 2).sum() == pytest.approx(sum(q * n for (_, q), n in found.kinds.items()))
+        least = found.scale * min(2 * math.sqrt(m), m / found.short) - float((made * charge).sum()) / 2
+        assert cost >= least - 1e-9, (one, two, ratio)
+
+
+class Assignment:
+    """Who does each multiply-add (channel, filter, output, input) of an image layer on P processes."""
+
+    def __init__(self, layer: Layer, procs: int, rng: random.Random) -> None:
+        self.rng, self.procs = rng, procs
+        (_, self.c, self.n, _), self.k = layer.input, layer.out_channels
+        pairs = adjacency(Reach(layer.kernel[0], self.n, self.n, layer.kernel[0] // 2))
+        y1, x1 = (each.tolist() for each in np.nonzero(pairs))
+        self.adds = [
+            (c, k, i * self.n + j, y * self.n + x)
+            for c, k in itertools.product(range(self.c), range(self.k))
+            for y, i in zip(y1, x1, strict=True)
+            for x, j in zip(y1, x1, strict=True)
+        ]
+
+    def boxes(self, start: str) -> None:
+        """Boxes of positions of outputs or of inputs; with "channels" a half of c or of k in each process."""
+        halves = 2 if start == "channels" and self.procs % 2 == 0 and max(self.c, self.k) > 1 else 1
+        parts = self.procs // halves
+        across = max(d for d in range(1, math.isqrt(parts) + 1) if parts % d == 0)
+        self.owner = []
+        for c, k, x, y in self.adds:
+            i, j = divmod(y if start == "inputs" else x, self.n)
+            box = (i * (parts // across) // self.n) * across + j * across // self.n
+            half = c * halves // self.c if self.c > 1 else k * halves // self.k
+            self.owner.append(half * parts + box)
+        self.out = np.zeros((self.procs, self.k * self.n**2), dtype=int)
+        self.inp = np.zeros((self.procs, self.c * self.n**2), dtype=int)
+        self.load = [0] * self.procs
+        for (c, k, x, y), p in zip(self.adds, self.owner, strict=True):
+            self.out[p, k * self.n**2 + x] += 1
+            self.inp[p, c * self.n**2 + y] += 1
+            self.load[p] += 1
+
+    def excess(self) -> int:
+        """Words of In and Out that are accessed beyond one copy of each."""
+        return int((self.out > 0).sum() + (self.inp > 0).sum()) - (self.k + self.c) * self.n**2
+
+    def anneal(self, steps: int, cap: int) -> int:
+        """The least excess that moves of single multiply-adds to other processes find."""
+        best = now = self.excess()
+        for step in range(steps):
+            e = self.rng.randrange(len(self.adds))
+            (c, k, x, y), p = self.adds[e], self.owner[e]
+            near = min(len(self.adds) - 1, max(0, e + self.rng.choice((-1, 1, 3 * self.n, -3 * self.n, 9))))
+            other = self.owner[near]
+            if other == p or self.load[other] >= cap:
+                continue
+            places = (self.out, k * self.n**2 + x), (self.inp, c * self.n**2 + y)
+            change = sum(int(table[other, at] == 0) - int(table[p, at] == 1) for table, at in places)
+            if change > 0 and self.rng.random() > math.exp(-change / (0.5 * (1 - step / steps) + 1e-9)):
+                continue
+            for table, at in places:
+                table[p, at] -= 1
+                table[other, at] += 1
+            self.load[p] -= 1
+            self.load[other] += 1
+            self.owner[e] = other
+            now += change
+            best = min(best, now)
+        assert now == self.excess()
+        return best
+
+
+@pytest.mark.parametrize("start", ["outputs", "inputs", "channels"])
+@pytest.mark.parametrize(("c", "k", "procs"), [(8, 1, 4), (1, 1, 9), (2, 2, 16), (1, 4, 6)])
+def test_no_annealed_assignment_is_below(c: int, k: int, procs: int, start: str) -> None:
+    layer = Layer.conv2d((1, c, 24, 24), k, 3, padding=1)
+    made = Assignment(layer, procs, random.Random(procs))
+    assert len(made.adds) == layer.nest.real_work
+    made.boxes(start)
+    cap = max(*made.load, round(1.05 * layer.nest.real_work / procs))
+    least = surface_words(layer.nest, procs, cap)
+    assert 0 < least <= made.excess()
+    assert made.anneal(10_000, cap) >= least
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(1, 2),
+    st.sampled_from([1, 2, 3, 8, 16]),
+    st.sampled_from([1, 2, 3, 8]),
+    st.sampled_from([8, 16, 33, 64]),
+    st.integers(2, 16),
+    st.sampled_from([3, 5]),
+)
+def test_no_plan_is_below(d: int, c: int, k: int, size: int, procs: int, kernel: int) -> None:
+    kind_of = Layer.conv1d if d == 1 else Layer.conv2d
+    made = plan_layer(kind_of((1, c, *[size] * d), k, kernel, padding=kernel // 2), procs)
+    load = made.distribution.most_real_work
+    assert surface_bound(made.nest, procs, load) <= made.words["total"] + 1e-6
+    assert surface_bound(made.nest, procs, load) >= universal_bound(made.nest, procs, None, load).words - 1e-6
+
+
+@pytest.mark.parametrize(
+    ("layer", "procs", "best"),
+    [
+        (Layer.conv2d((1, 64, 1024, 1024), 3, 9, padding=4), 16, 27_060),
+        (Layer.conv2d((1, 64, 1024, 1024), 3, 3, padding=1), 16, 4_704),
+        (Layer.conv2d((1, 64, 512, 512), 2, 3, padding=1), 4, 1_890),
+        (Layer.conv2d((1, 128, 512, 512), 64, 3, padding=1), 4, 88_128),
+        (Layer.conv2d((1, 128, 512, 512), 64, 3, padding=1), 16, 102_144),
+    ],
+)
+def test_heads_and_decoders_are_within_two_of_the_best_schedule_known(
+    layer: Layer, procs: int, best: int
+) -> None:
+    """`best` are the words of the cut by input rows and columns, counted by hand."""
+    fair = -(-layer.nest.real_work // procs)
+    bound = surface_bound(layer.nest, procs, fair)
+    assert universal_bound(layer.nest, procs).words * 1.05 < bound < best < 2 * bound
+
+
+def test_where_it_is_not_proved_it_is_nothing() -> None:
+    for layer in (
+        Layer.conv2d((1, 8, 64, 64), 2, 4, padding=1),
+        Layer.conv2d((1, 8, 64, 64), 2, 3, stride=2, padding=1),
+        Layer.conv2d((1, 8, 64, 64), 2, 3, dilation=2),
+        Layer.conv2d((1, 8, 64, 64), 8, 3, groups=2),
+        Layer.conv3d((1, 8, 32, 32, 32), 2, 3),
+        Layer.conv2d((1, 8, 64, 64), 2, 1),
+        Layer.matmul(64, 64, 64),
+    ):
+        assert surface_words(layer.nest, 4, -(-layer.nest.real_work // 4)) == 0.0
+        alone = universal_bound(layer.nest, 4).words
+        assert surface_bound(layer.nest, 4, -(-layer.nest.real_work // 4)) == pytest.approx(alone, abs=1e-6)
