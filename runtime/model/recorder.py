@@ -11,6 +11,7 @@ from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
 from synth.runtime.model.autocast_regions import AutocastRegions
+from synth.runtime.model.changes import Changes
 from synth.runtime.model.checkpoint_regions import CheckpointRegions
 from synth.runtime.model.expressions import (
     LIKE_SECOND,
@@ -32,7 +33,6 @@ from synth.runtime.model.recorded import (
     stored_tensors,
     tensors_in,
 )
-from synth.runtime.model.slice_writes import is_added_in_place, with_slices
 from synth.runtime.model.unsupported import in_user_code, record_autograd_functions
 
 # methods without a result that change what a tensor is or does
@@ -61,6 +61,7 @@ class Recorder(TorchFunctionMode):
             values.untyped_storage()._cdata: name
             for name, values in model.named_parameters()
         }
+        self.changes = Changes(self)
         self.regions, self.autocast = CheckpointRegions(), AutocastRegions(device)
 
     def graph_of(
@@ -99,7 +100,7 @@ class Recorder(TorchFunctionMode):
 
     def _give(self, given: Structure) -> None:
         """What the model gives: the nodes of its tensors, and their structure."""
-        nodes = [self._node(values) for values in given.tensors]
+        nodes = [self.node(values) for values in given.tensors]
         if not nodes:
             raise ValueError("the model gives no tensor; let its forward return one")
         for name, node in zip(given.names, nodes, strict=True):
@@ -119,16 +120,16 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.depth:
             return func(*args, **kwargs)
-        if func is torch.Tensor.__setitem__ and self._set_slices(*args):
+        if func is torch.Tensor.__setitem__ and self.changes.set_slices(*args):
             return None
         word = function_name(func)
         args = self._shapes_for_values(word, args)
         nodes = self._with_nodes((args, kwargs))
-        args, kwargs = self._on_meta((args, kwargs))
+        args, kwargs = self.on_meta((args, kwargs))
         used = list(tensors_in((args, kwargs)))
-        computed = any(self._computed(values) for values in used)
+        computed = any(self.computed(values) for values in used)
         before = [values._version for values in used]
-        result = self._on_meta(func(*args, **kwargs), results=True)
+        result = self.on_meta(func(*args, **kwargs), results=True)
         if word in CASTS and isinstance(result, torch.Tensor):
             with torch._C.DisableTorchFunction():  # another dtype under autocast
                 result = result.view_as(result)
@@ -136,11 +137,11 @@ class Recorder(TorchFunctionMode):
         pairs = zip(used, before, strict=True)
         changed = [values for values, version in pairs if values._version != version]
         for values in changed:
-            self._check_change(values, func, results, computed)
+            self.changes.check(values, func, results, computed)
         if not results and word in SETTERS:
             for values in used:
                 if computed or not sets_requires_grad(func):
-                    self._refuse_change(values, func)
+                    self.changes.refuse(values, func)
         stored = results and all(id(values) in self.stored for values in results)
         if changed and not computed and (stored or not results):
             self._record_change(func, nodes, changed)
@@ -167,11 +168,11 @@ class Recorder(TorchFunctionMode):
 
     def _shapes_for_values(self, word: str, args: Any) -> Any:
         """Arguments of which only shape and dtype are read: without their values."""
-        if not args or self._computed(args[0]) != (word in OF_SHAPE):
+        if not args or self.computed(args[0]) != (word in OF_SHAPE):
             return args
         if word in OF_SHAPE:
             return (self._of_shape(args[0]), *args[1:])
-        if word in LIKE_SECOND and len(args) > 1 and self._computed(args[1]):
+        if word in LIKE_SECOND and len(args) > 1 and self.computed(args[1]):
             return (args[0], self._of_shape(args[1]), *args[2:])
         return args
 
@@ -212,77 +213,7 @@ class Recorder(TorchFunctionMode):
             maker, _ = self.nodes[id(values)]
             self.nodes[id(values)] = maker, values._version
 
-    def _set_slices(self, values: torch.Tensor, index: Any, given: Any) -> bool:
-        """Record words that are set by an index as a new tensor; whether that is so."""
-        if not any(map(self._computed, tensors_in((values, index, given)))):
-            return False
-        if not self._computed(values) and (
-            id(values) in self.stored or self._is_shared(values)
-        ):
-            return False
-        node, version = self.nodes.get(id(values), (None, 0))
-        added = (
-            values._version == version + 1
-            and isinstance(given, torch.Tensor)
-            and node is not None
-            and self.nodes.get(id(given), (node, 0))[1] == values._version
-            and is_added_in_place(node, index, self.nodes[id(given)][0])
-        )
-        before = torch.empty_like(values)
-        self.alive.append(before)
-        old = node if added and node is not None else self._node(values)
-        self.nodes[id(before)] = old, before._version
-        with self:
-            made = with_slices(before, index, given)
-        if made is None:
-            return False
-        place, own, words = self._on_meta((values, index, given))
-        place[own] = words
-        self.nodes[id(values)] = self._node(made), values._version
-        return True
-
-    def _check_change(
-        self,
-        values: torch.Tensor,
-        func: Any,
-        results: list[torch.Tensor],
-        computed: bool,
-    ) -> None:
-        """Refuse a change in place that the graph does not show."""
-        returned = any(values is each for each in results)
-        if not self._computed(values):
-            # parameters change by training only; buffers and other tensors by what
-            # does not depend on the input, or as statistics of a layer
-            kept = values.untyped_storage()._cdata in self.trained
-            stored = id(values) in self.stored
-            statistics = stored and bool(results) and not returned
-            alone = returned and not stored and not self._is_shared(values)
-            if kept or (computed and not statistics and not alone):
-                self._refuse_change(values, func)
-            return
-        maker = self.nodes[id(values)][0]  # `x.data` shares words unseen
-        if not returned or function_name(maker.target) == "get":
-            self._refuse_change(values, func)
-
-    def _is_shared(self, values: torch.Tensor) -> bool:
-        """Whether other tensors have the memory of one."""
-        storage = values.untyped_storage()._cdata
-        return values._base is not None or any(
-            each is not values and each.untyped_storage()._cdata == storage
-            for each in self.alive
-        )
-
-    def _refuse_change(self, values: torch.Tensor, func: Any) -> None:
-        storage = values.untyped_storage()._cdata
-        what = self.stored.get(id(values)) or self.trained.get(storage)
-        what = what or f"a tensor of {tuple(values.shape)}"
-        raise ValueError(
-            f"forward changes {what} in place by {function_name(func)}, which the"
-            " ranks would not do; compute a new tensor, as by torch.where or torch.cat"
-            f"{in_user_code()}"
-        )
-
-    def _computed(self, values: Any) -> bool:
+    def computed(self, values: Any) -> bool:
         """Whether a tensor is the input or computed from it."""
         node, _ = self.nodes.get(id(values), (None, 0))
         return node is not None and is_computed(node)
@@ -294,7 +225,7 @@ class Recorder(TorchFunctionMode):
         if self.depth:
             self.depth += 1
         elif is_one_call(module, args, kwargs) and any(
-            self._computed(each) for each in tensors_in((args, kwargs))
+            self.computed(each) for each in tensors_in((args, kwargs))
         ):
             with torch._C.DisableTorchFunction():
                 self.arguments = self._with_nodes((args, kwargs))
@@ -335,7 +266,7 @@ class Recorder(TorchFunctionMode):
         self.alive.append(value)
         self.nodes[id(value)] = node, value._version
 
-    def _node(self, value: torch.Tensor) -> fx.Node:
+    def node(self, value: torch.Tensor) -> fx.Node:
         """The node that made a tensor; a new one for a parameter or buffer."""
         if id(value) not in self.nodes and id(value) in self.stored:
             node = self.graph.create_node("get_attr", self.stored[id(value)])
@@ -355,14 +286,14 @@ class Recorder(TorchFunctionMode):
         """Arguments with nodes in the place of tensors, and the ranks' device."""
         if isinstance(given, torch.Tensor):
             with torch._C.DisableTorchFunction():
-                return self._node(given)
+                return self.node(given)
         if isinstance(given, torch.device) and given.type == "meta":
             return torch.device(self.device)
         if isinstance(given, str) and given == "meta":
             return self.device
         return mapped(self._with_nodes, given)
 
-    def _on_meta(self, given: Any, results: bool = False) -> Any:
+    def on_meta(self, given: Any, results: bool = False) -> Any:
         """Arguments, or results, without values."""
         if results and all(each.is_meta for each in tensors_in(given)):
             return given
@@ -377,4 +308,4 @@ class Recorder(TorchFunctionMode):
             return empty
         if isinstance(given, torch.device):
             return torch.device("meta")
-        return mapped(lambda each: self._on_meta(each, results), given)
+        return mapped(lambda each: self.on_meta(each, results), given)

@@ -102,6 +102,28 @@ def reads_a_changed_part(self: Any, x: torch.Tensor) -> torch.Tensor:
     return part + 1
 
 
+def writes_unseen(self: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        x[:, 0] = 0  # its gradient goes on
+    return x
+
+
+def doubles_unseen(self: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        x.mul_(2)
+    return x
+
+
+def writes_data(self: Any, x: torch.Tensor) -> torch.Tensor:
+    x.data[:, 0] = 0
+    return x
+
+
+def changes_a_view_of_data(self: Any, x: torch.Tensor) -> torch.Tensor:
+    x.data[:, :2].mul_(2)
+    return x
+
+
 def sets_an_entry(self: Any, x: torch.Tensor) -> torch.Tensor:
     self.mean[0] = x.mean((0, 1))
     return x
@@ -173,6 +195,8 @@ CASES: list[tuple[nn.Module, str]] = [
     (Does(reads_before_it_writes), "a tensor of (4, 2, 8, 8) from getitem is used after another call"),
     (Does(writes_another_part), "a tensor of (4, 8, 8, 8) from conv is used after another call changed"),
     (Does(writes_the_base), "a tensor of (4, 8, 8, 8) from conv is used after another call"),
+    (Does(writes_unseen), "a tensor of (4, 8, 8, 8) in place by setitem without gradients, which the ranks"),
+    (Does(doubles_unseen), "a tensor of (4, 8, 8, 8) in place by mul without gradients, which the ranks"),
     (Does(reads_a_changed_part), "a tensor of (4, 2, 8, 8) from getitem is used after another call changed"),
     (
         Does(checkpointed),
@@ -180,6 +204,8 @@ CASES: list[tuple[nn.Module, str]] = [
     ),
     (Does(sets_data), "forward changes a tensor of (4, 8, 8, 8) in place by set, which"),
     (Does(changes_data), "forward changes a tensor of (4, 8, 8, 8) in place by mul, which"),
+    (Does(writes_data), "forward changes a tensor of (4, 8, 8, 8) in place by setitem, which"),
+    (Does(changes_a_view_of_data), "forward changes a tensor of (4, 2, 8, 8) in place by mul, which"),
     (Does(clamps), "forward changes scale in place by clamp, which"),
     (Does(hooks), "forward changes a tensor of (4, 8, 8, 8) in place by register_hook, which"),
     (Does(sets_an_entry), "forward changes mean in place by setitem, which"),

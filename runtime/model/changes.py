@@ -1,0 +1,110 @@
+"""What a model changes in place while it is recorded: as a new tensor, or refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from synth.runtime.model.recorded import function_name, tensors_in
+from synth.runtime.model.slice_writes import is_added_in_place, with_slices
+from synth.runtime.model.unsupported import in_user_code
+
+if TYPE_CHECKING:
+    from synth.runtime.model.recorder import Recorder
+
+
+class Changes:
+    """The changes in place that a recorder sees."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def set_slices(self, values: torch.Tensor, index: Any, given: Any) -> bool:
+        """Record words that are set by an index as a new tensor; whether that is so."""
+        if not any(map(self.recorder.computed, tensors_in((values, index, given)))):
+            return False
+        if self.recorder.computed(values):
+            if self._shares_unseen(values):
+                return False
+            self._check_gradient(values, torch.Tensor.__setitem__)
+        elif id(values) in self.recorder.stored or self._is_shared(values):
+            return False
+        node, version = self.recorder.nodes.get(id(values), (None, 0))
+        added = (
+            values._version == version + 1
+            and isinstance(given, torch.Tensor)
+            and node is not None
+            and self.recorder.nodes.get(id(given), (node, 0))[1] == values._version
+            and is_added_in_place(node, index, self.recorder.nodes[id(given)][0])
+        )
+        before = torch.empty_like(values)
+        self.recorder.alive.append(before)
+        old = node if added and node is not None else self.recorder.node(values)
+        self.recorder.nodes[id(before)] = old, before._version
+        with self.recorder:
+            made = with_slices(before, index, given)
+        if made is None:
+            return False
+        place, own, words = self.recorder.on_meta((values, index, given))
+        place[own] = words
+        self.recorder.nodes[id(values)] = self.recorder.node(made), values._version
+        return True
+
+    def check(
+        self,
+        values: torch.Tensor,
+        func: Any,
+        results: list[torch.Tensor],
+        computed: bool,
+    ) -> None:
+        """Refuse a change in place that the graph does not show."""
+        returned = any(values is each for each in results)
+        if not self.recorder.computed(values):
+            # parameters change by training only; buffers and other tensors by what
+            # does not depend on the input, or as statistics of a layer
+            kept = values.untyped_storage()._cdata in self.recorder.trained
+            stored = id(values) in self.recorder.stored
+            statistics = stored and bool(results) and not returned
+            alone = returned and not stored and not self._is_shared(values)
+            if kept or (computed and not statistics and not alone):
+                self.refuse(values, func)
+            return
+        if not returned or self._shares_unseen(values):
+            self.refuse(values, func)
+        self._check_gradient(values, func)
+
+    def _check_gradient(self, values: torch.Tensor, func: Any) -> None:
+        """Refuse a change that autograd does not see: the gradient passes it by."""
+        node, _ = self.recorder.nodes.get(id(values), (None, 0))
+        seen = node is not None and node.meta.get("grad", True)
+        if seen and not torch.is_grad_enabled():
+            self.refuse(values, func, " without gradients")
+
+    def _shares_unseen(self, values: torch.Tensor) -> bool:
+        """Whether another tensor would change without a count, as `x` by `x.data`."""
+        node = self.recorder.nodes[id(values)][0]
+        while node.all_input_nodes:
+            if function_name(node.target) == "get":
+                return self._is_shared(values)
+            node = node.all_input_nodes[0]
+        return False
+
+    def _is_shared(self, values: torch.Tensor) -> bool:
+        """Whether other tensors have the memory of one."""
+        storage = values.untyped_storage()._cdata
+        return values._base is not None or any(
+            each is not values and each.untyped_storage()._cdata == storage
+            for each in self.recorder.alive
+        )
+
+    def refuse(self, values: torch.Tensor, func: Any, how: str = "") -> None:
+        """Raise `ValueError` for a change of a tensor by a function."""
+        trained = self.recorder.trained.get(values.untyped_storage()._cdata)
+        what = self.recorder.stored.get(id(values)) or trained
+        what = what or f"a tensor of {tuple(values.shape)}"
+        raise ValueError(
+            f"forward changes {what} in place by {function_name(func)}{how}, which the"
+            " ranks would not do; compute a new tensor, as by torch.where or torch.cat"
+            f"{in_user_code()}"
+        )
