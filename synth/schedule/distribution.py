@@ -113,12 +113,19 @@ class Distribution:
     @cached_property
     def shard_cuts(self) -> dict[Tensor, ShardCut]:
         """Tensor -> how a slice is cut among its group."""
-        return {t: shard_cut(self.group_size(t), self._smallest(t)) for t in TENSORS}
+        return {tensor: self._shard_cut(tensor) for tensor in TENSORS}
 
-    def _smallest(self, tensor: Tensor) -> tuple[tuple[str, int], ...]:
+    def _shard_cut(self, tensor: Tensor) -> ShardCut:
+        """Rows of an axis that the grid cuts are left whole if possible: their halo would be one shard's."""
         sizes = dict(zip(DIMS[tensor], self.nest.shapes[tensor], strict=True))
         parts = {dim: getattr(self.grid, dim, 1) for dim in sizes}
-        return tuple((dim, sizes[dim] // parts[dim]) for dim in WANTED[tensor])
+        extents = tuple((d, -(-sizes[d] // parts[d]), sizes[d] // parts[d]) for d in WANTED[tensor])
+        whole = tuple(each for each in extents if each[0] not in SPATIAL or parts[each[0]] == 1)
+        members = self.group_size(tensor)
+        found = shard_cut(members, whole)
+        shared = dict(found)
+        empty = any(smallest < shared.get(dim, 1) for dim, _, smallest in whole)
+        return shard_cut(members, extents) if empty else found
 
     @cached_property
     def groups(self) -> tuple[tuple[Axis, ...], ...]:

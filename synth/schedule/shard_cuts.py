@@ -16,6 +16,7 @@ from synth.base.arithmetic import divisors
 from synth.layer.axes import Tensor
 
 ShardCut = tuple[tuple[str, int], ...]  # (dimension, parts), the first varies slowest over the group
+Extents = tuple[tuple[str, int, int], ...]  # (dimension, its extent in the largest and the smallest slice)
 
 # tensor -> the dimensions along which its shards are cut, in order of preference
 WANTED: dict[Tensor, tuple[str, ...]] = {
@@ -26,41 +27,47 @@ WANTED: dict[Tensor, tuple[str, ...]] = {
 
 
 @lru_cache(maxsize=65536)
-def shard_cut(members: int, extents: tuple[tuple[str, int], ...]) -> ShardCut:
-    """The cut of a slice among `members` whose smallest shard is largest.
+def shard_cut(members: int, extents: Extents) -> ShardCut:
+    """The cut of a tensor's slices among `members` whose members lack the fewest words, over all slices.
 
-    extents: the dimensions of the smallest slice, in order of preference. One dimension is cut if it divides
-    evenly; otherwise up to three dimensions are cut, as few as possible.
+    They lack most of the largest slice. Among cuts alike in that, the largest shard is smallest: a member
+    receives that many words from every other one, if the tensor is written.
+
+    extents: the dimensions in order of preference, with their extents in the largest and in the smallest
+    slice. One dimension is cut if it divides all slices evenly; otherwise up to three dimensions are cut, as
+    few as possible.
     """
     if members == 1:
         return ()
-    for dim, extent in extents:
-        if extent % members == 0:
+    for dim, largest, smallest in extents:
+        if largest % members == 0 == smallest % members:
             return ((dim, members),)
     # dimensions of extent 1 are interchangeable: keep the preferred one
-    flat = [dim for dim, extent in extents if extent == 1][1:]
-    extents = tuple((dim, extent) for dim, extent in extents if dim not in flat)
-    words = math.prod(extent for _, extent in extents)
-    fairest = (words // members, -words // members)  # the least and the most of an even cut
+    flat = [dim for dim, largest, _ in extents if largest == 1][1:]
+    extents = tuple(each for each in extents if each[0] not in flat)
     best: ShardCut = ()
-    served = (-1, 0)
+    fewest: tuple[int, ...] = ()
     for count in (1, 2, 3):
         for candidate in _candidates(members, extents, count):
-            parts = dict(candidate)
-            least = math.prod(extent // parts.get(dim, 1) for dim, extent in extents)
-            most = math.prod(-(-extent // parts.get(dim, 1)) for dim, extent in extents)
-            if (least, -most) > served:
-                best, served = candidate, (least, -most)
-            if served == fairest:
-                return best
-        if count == 2 and served[0] > 0:
+            shares = _shares(dict(candidate), extents)
+            if not fewest or shares < fewest:
+                best, fewest = candidate, shares
+        if count == 2 and fewest[2] < 0:
             break
     return best
 
 
-def _candidates(members: int, extents: tuple[tuple[str, int], ...], count: int) -> Iterator[ShardCut]:
+def _shares(parts: dict[str, int], extents: Extents) -> tuple[int, int, int]:
+    """-words of the smallest shard of the largest slice, words of its largest shard, -words of the smallest."""
+    shares = [(largest, smallest, parts.get(dim, 1)) for dim, largest, smallest in extents]
+    least = math.prod(largest // count for largest, _, count in shares)
+    most = math.prod(-(-largest // count) for largest, _, count in shares)
+    return -least, most, -math.prod(smallest // count for _, smallest, count in shares)
+
+
+def _candidates(members: int, extents: Extents, count: int) -> Iterator[ShardCut]:
     """Ways to cut among `members` along exactly `count` of the dimensions."""
-    for dims in combinations([dim for dim, _ in extents], min(count, len(extents))):
+    for dims in combinations([dim for dim, _, _ in extents], min(count, len(extents))):
         for parts in _products(members, len(dims)):
             yield tuple(zip(dims, parts, strict=True))
 

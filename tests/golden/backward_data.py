@@ -7,11 +7,11 @@ Run    torchrun --nproc-per-node=8 backward_data.py --check
 Nest   dIn[b,c,h+r-1,w+s-1] += dOut[b,k,h,w] * Ker[k,c,r,s]
        b=3 h=11 w=9 c=7 k=5 r=3 s=3
 Form   2.5D: dIn stationary, Ker and dOut streamed in 2 panels along k
-Owned  dIn: c over c, h over h, w over k; partial sums along k until reduced
-       Ker: k over k then x, c over c (x: h)
-       dOut: k over k then c, h over h
-Moves  dIn 480 (halo 60), Ker 72, dOut 324: at most 711 words received per rank
-Memory at most 3756 words of 4 bytes per rank
+Owned  dIn: c over c then k, h over h; partial sums along k until reduced
+       Ker: k over k, c over c then x (x: h)
+       dOut: k over k, h over h, w over c
+Moves  dIn 432 (halo 54), Ker 54, dOut 270: at most 729 words received per rank
+Memory at most 3684 words of 4 bytes per rank
 """
 
 import sys
@@ -34,7 +34,6 @@ from synth.runtime.grid.boxes import (
     overlap,
     shape,
     volume,
-    widen,
     within,
 )
 from synth.runtime.kernels.conv import input_gradient
@@ -165,9 +164,9 @@ def owned_din(at):
     """The box of dIn[b, c, h, w] that only the rank at `at` stores."""
     return (
         (0, N_b),
-        cut((0, N_c), P_c, at["c"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_k, at["k"]),
         cut((0, I_h), P_h, at["h"]),
-        cut((0, I_w), P_k, at["k"]),
+        (0, I_w),
     )
 
 
@@ -185,19 +184,14 @@ def carried_din(at):
     """The box that the rank at `at` sums for its group: its shard, with the halo."""
     b, c, _, w = owned_din(at)
     block = work(at)
-    return (
-        b,
-        c,
-        input_rows(block["h"], WINDOWS["h"]),
-        widen(w, input_rows(block["w"], WINDOWS["w"]), P_k, at["k"]),
-    )
+    return b, c, input_rows(block["h"], WINDOWS["h"]), w
 
 
 def owned_ker(at):
     """The box of Ker[k, c, r, s] that only the rank at `at` stores."""
     return (
-        cut(cut((0, N_k), P_k, at["k"]), P_h, at["h"]),
-        cut((0, N_c), P_c, at["c"]),
+        cut((0, N_k), P_k, at["k"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_h, at["h"]),
         (0, N_r),
         (0, N_s),
     )
@@ -212,9 +206,9 @@ def owned_dout(at):
     """The box of dOut[b, k, h, w] that only the rank at `at` stores."""
     return (
         (0, N_b),
-        cut(cut((0, N_k), P_k, at["k"]), P_c, at["c"]),
+        cut((0, N_k), P_k, at["k"]),
         cut((0, N_h), P_h, at["h"]),
-        (0, N_w),
+        cut((0, N_w), P_c, at["c"]),
     )
 
 
@@ -233,17 +227,17 @@ FLOPS = 187_110  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 # A gradient counts as its tensor: dIn as In.
-MOST = {"In": 480, "Ker": 72, "Out": 324, "halo": 60, "total": 711}
+MOST = {"In": 432, "Ker": 54, "Out": 270, "halo": 54, "total": 729}
 # An entry of WORDS holds for the rank that it names and for all before the next entry.
 WORDS = {
-    0: {"In": 480, "Ker": 36, "Out": 162, "halo": 60, "total": 678},
-    1: {"In": 384, "Ker": 36, "Out": 162, "halo": 48, "total": 582},
-    2: {"In": 360, "Ker": 27, "Out": 324, "halo": 45, "total": 711},
-    3: {"In": 288, "Ker": 27, "Out": 162, "halo": 36, "total": 477},
-    4: {"In": 420, "Ker": 72, "Out": 135, "halo": 60, "total": 627},
-    5: {"In": 336, "Ker": 36, "Out": 135, "halo": 48, "total": 507},
-    6: {"In": 315, "Ker": 54, "Out": 270, "halo": 45, "total": 639},
-    7: {"In": 252, "Ker": 27, "Out": 135, "halo": 36, "total": 414},
+    0: {"In": 432, "Ker": 54, "Out": 216, "halo": 54, "total": 702},
+    1: {"In": 432, "Ker": 36, "Out": 144, "halo": 54, "total": 612},
+    2: {"In": 432, "Ker": 27, "Out": 270, "halo": 54, "total": 729},
+    3: {"In": 216, "Ker": 18, "Out": 180, "halo": 27, "total": 414},
+    4: {"In": 378, "Ker": 54, "Out": 180, "halo": 54, "total": 612},
+    5: {"In": 378, "Ker": 36, "Out": 120, "halo": 54, "total": 534},
+    6: {"In": 378, "Ker": 54, "Out": 225, "halo": 54, "total": 657},
+    7: {"In": 189, "Ker": 36, "Out": 150, "halo": 27, "total": 375},
 }
 
 

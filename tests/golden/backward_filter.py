@@ -7,11 +7,11 @@ Run    torchrun --nproc-per-node=8 backward_filter.py --check
 Nest   dKer[k,c,r,s] += dOut[b,k,h,w] * In[b,c,h+r-1,w+s-1]
        b=3 h=11 w=9 c=7 k=5 r=3 s=3
 Form   2.5D: dKer stationary, In and dOut streamed in 2 panels along x
-Owned  In: c over c, h over h, w over k
-       dKer: k over k then x, c over c (x: h); partial sums along x until reduced
-       dOut: k over k then c, h over h
-Moves  In 588 (halo 60), dKer 72, dOut 324: at most 786 words received per rank
-Memory at most 3546 words of 4 bytes per rank
+Owned  In: c over c then k, h over h
+       dKer: k over k, c over c then x (x: h); partial sums along x until reduced
+       dOut: k over k, h over h, w over c
+Moves  In 540 (halo 54), dKer 54, dOut 270: at most 810 words received per rank
+Memory at most 3414 words of 4 bytes per rank
 """
 
 import sys
@@ -34,7 +34,6 @@ from synth.runtime.grid.boxes import (
     overlap,
     shape,
     volume,
-    widen,
     within,
 )
 from synth.runtime.kernels.conv import kernel_gradient
@@ -163,9 +162,9 @@ def owned_in(at):
     """The box of In[b, c, h, w] that only the rank at `at` stores."""
     return (
         (0, N_b),
-        cut((0, N_c), P_c, at["c"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_k, at["k"]),
         cut((0, I_h), P_h, at["h"]),
-        cut((0, I_w), P_k, at["k"]),
+        (0, I_w),
     )
 
 
@@ -183,19 +182,14 @@ def carried_in(at):
     """The box that the rank at `at` sends to its group: its shard, with the halo."""
     b, c, _, w = owned_in(at)
     block = work(at)
-    return (
-        b,
-        c,
-        input_rows(block["h"], WINDOWS["h"]),
-        widen(w, input_rows(block["w"], WINDOWS["w"]), P_k, at["k"]),
-    )
+    return b, c, input_rows(block["h"], WINDOWS["h"]), w
 
 
 def owned_dker(at):
     """The box of dKer[k, c, r, s] that only the rank at `at` stores."""
     return (
-        cut(cut((0, N_k), P_k, at["k"]), P_h, at["h"]),
-        cut((0, N_c), P_c, at["c"]),
+        cut((0, N_k), P_k, at["k"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_h, at["h"]),
         (0, N_r),
         (0, N_s),
     )
@@ -210,9 +204,9 @@ def owned_dout(at):
     """The box of dOut[b, k, h, w] that only the rank at `at` stores."""
     return (
         (0, N_b),
-        cut(cut((0, N_k), P_k, at["k"]), P_c, at["c"]),
+        cut((0, N_k), P_k, at["k"]),
         cut((0, N_h), P_h, at["h"]),
-        (0, N_w),
+        cut((0, N_w), P_c, at["c"]),
     )
 
 
@@ -231,17 +225,17 @@ FLOPS = 187_110  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 # A gradient counts as its tensor: dIn as In.
-MOST = {"In": 588, "Ker": 72, "Out": 324, "halo": 60, "total": 786}
+MOST = {"In": 540, "Ker": 54, "Out": 270, "halo": 54, "total": 810}
 # An entry of WORDS holds for the rank that it names and for all before the next entry.
 WORDS = {
-    0: {"In": 492, "Ker": 72, "Out": 162, "halo": 60, "total": 726},
-    1: {"In": 588, "Ker": 36, "Out": 162, "halo": 48, "total": 786},
-    2: {"In": 369, "Ker": 54, "Out": 324, "halo": 45, "total": 747},
-    3: {"In": 441, "Ker": 27, "Out": 162, "halo": 36, "total": 630},
-    4: {"In": 444, "Ker": 36, "Out": 135, "halo": 60, "total": 615},
-    5: {"In": 528, "Ker": 36, "Out": 135, "halo": 48, "total": 699},
-    6: {"In": 333, "Ker": 27, "Out": 270, "halo": 45, "total": 630},
-    7: {"In": 396, "Ker": 27, "Out": 135, "halo": 36, "total": 558},
+    0: {"In": 540, "Ker": 54, "Out": 216, "halo": 54, "total": 810},
+    1: {"In": 540, "Ker": 36, "Out": 144, "halo": 54, "total": 720},
+    2: {"In": 297, "Ker": 54, "Out": 270, "halo": 54, "total": 621},
+    3: {"In": 513, "Ker": 36, "Out": 180, "halo": 27, "total": 729},
+    4: {"In": 486, "Ker": 54, "Out": 180, "halo": 54, "total": 720},
+    5: {"In": 486, "Ker": 36, "Out": 120, "halo": 54, "total": 642},
+    6: {"In": 270, "Ker": 27, "Out": 225, "halo": 54, "total": 522},
+    7: {"In": 459, "Ker": 18, "Out": 150, "halo": 27, "total": 627},
 }
 
 

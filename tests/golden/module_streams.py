@@ -13,18 +13,17 @@ Form   forward: Out stationary, In and Ker streamed in 3 panels along c; saves I
        backward-data: dIn stationary, dOut streamed in 2 panels along k; reuses Ker;
        saves dOut; reduce overlaps backward-filter
        backward-filter: dKer stationary; reuses In and dOut
-Owned  In and dIn: c over c, h over h, w over k; partial sums of dIn along k until
-       reduced
-       Ker and dKer: k over k then x, c over c (x: h); partial sums of dKer along x
+Owned  In and dIn: c over c then k, h over h; partial sums of dIn along k until reduced
+       Ker and dKer: k over k, c over c then x (x: h); partial sums of dKer along x
        until reduced
-       Out and dOut: k over k then c, h over h; partial sums of Out along c until
+       Out and dOut: k over k, h over h, w over c; partial sums of Out along c until
        reduced
-Moves  forward: In 468 (halo 60), Ker 72, Out 324
-       backward-data: dIn 480 (halo 60), Ker 0, dOut 324
-       backward-filter: In 0 (halo 0), dKer 72, dOut 0
-       together: In and dIn 876 (halo 120), Ker and dKer 108, Out and dOut 486: at most
-       1470 words received per rank
-Memory at most 5322 words of 4 bytes per rank
+Moves  forward: In 432 (halo 54), Ker 54, Out 270
+       backward-data: dIn 432 (halo 54), Ker 0, dOut 270
+       backward-filter: In 0 (halo 0), dKer 54, dOut 0
+       together: In and dIn 864 (halo 108), Ker and dKer 108, Out and dOut 486: at most
+       1458 words received per rank
+Memory at most 5214 words of 4 bytes per rank
 """
 
 import torch
@@ -46,7 +45,6 @@ from synth.runtime.grid.boxes import (
     shape,
     tile_indices,
     volume,
-    widen,
     within,
 )
 from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
@@ -290,9 +288,9 @@ def owned_in(at):
     """The box of In[b, c, h, w] and dIn that only the rank at `at` stores."""
     return (
         (0, N_b),
-        cut((0, N_c), P_c, at["c"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_k, at["k"]),
         cut((0, I_h), P_h, at["h"]),
-        cut((0, I_w), P_k, at["k"]),
+        (0, I_w),
     )
 
 
@@ -310,19 +308,14 @@ def carried_in(at):
     """The box that the rank at `at` sends to its group: its shard, with the halo."""
     b, c, _, w = owned_in(at)
     block = work(at)
-    return (
-        b,
-        c,
-        input_rows(block["h"], WINDOWS["h"]),
-        widen(w, input_rows(block["w"], WINDOWS["w"]), P_k, at["k"]),
-    )
+    return b, c, input_rows(block["h"], WINDOWS["h"]), w
 
 
 def owned_ker(at):
     """The box of Ker[k, c, r, s] and dKer that only the rank at `at` stores."""
     return (
-        cut(cut((0, N_k), P_k, at["k"]), P_h, at["h"]),
-        cut((0, N_c), P_c, at["c"]),
+        cut((0, N_k), P_k, at["k"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_h, at["h"]),
         (0, N_r),
         (0, N_s),
     )
@@ -337,9 +330,9 @@ def owned_out(at):
     """The box of Out[b, k, h, w] and dOut that only the rank at `at` stores."""
     return (
         (0, N_b),
-        cut(cut((0, N_k), P_k, at["k"]), P_c, at["c"]),
+        cut((0, N_k), P_k, at["k"]),
         cut((0, N_h), P_h, at["h"]),
-        (0, N_w),
+        cut((0, N_w), P_c, at["c"]),
     )
 
 

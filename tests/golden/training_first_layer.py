@@ -9,16 +9,16 @@ Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=3 h=11 w=9 c=7 k=5 r=3 s=3
 Form   forward: Out stationary, Ker streamed in one panel; saves In
        backward-filter: dOut stationary, dKer streamed in one panel; reuses In
-Owned  In: c over c, h over h, w over k
-       Ker and dKer: k over k then x, c over c (x: h); partial sums of dKer along x
+Owned  In: c over c then k, h over h
+       Ker and dKer: k over k, c over c then x (x: h); partial sums of dKer along x
        until reduced
-       Out and dOut: k over k then c, h over h; partial sums of Out along c until
+       Out and dOut: k over k, h over h, w over c; partial sums of Out along c until
        reduced
-Moves  forward: In 468 (halo 60), Ker 72, Out 324
-       backward-filter: In 0 (halo 0), dKer 72, dOut 324
-       together: In 468 (halo 60), Ker and dKer 108, Out and dOut 486: at most 990 words
-       received per rank
-Memory at most 3744 words of 4 bytes per rank
+Moves  forward: In 432 (halo 54), Ker 54, Out 270
+       backward-filter: In 0 (halo 0), dKer 54, dOut 270
+       together: In 432 (halo 54), Ker and dKer 108, Out and dOut 486: at most 1026
+       words received per rank
+Memory at most 3648 words of 4 bytes per rank
 """
 
 import sys
@@ -35,15 +35,7 @@ from synth.runtime.comm.collectives import (
     wait_reduce,
 )
 from synth.runtime.comm.halo_exchange import fetch_rows, neighbours_along
-from synth.runtime.grid.boxes import (
-    Window,
-    cut,
-    input_rows,
-    overlap,
-    volume,
-    widen,
-    within,
-)
+from synth.runtime.grid.boxes import Window, cut, input_rows, overlap, volume, within
 from synth.runtime.kernels.conv import convolve, kernel_gradient
 from synth.runtime.program.check import gradient, reference
 from synth.runtime.program.cli import (
@@ -209,9 +201,9 @@ def owned_in(at):
     """The box of In[b, c, h, w] that only the rank at `at` stores."""
     return (
         (0, N_b),
-        cut((0, N_c), P_c, at["c"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_k, at["k"]),
         cut((0, I_h), P_h, at["h"]),
-        cut((0, I_w), P_k, at["k"]),
+        (0, I_w),
     )
 
 
@@ -229,19 +221,14 @@ def carried_in(at):
     """The box that the rank at `at` sends to its group: its shard, with the halo."""
     b, c, _, w = owned_in(at)
     block = work(at)
-    return (
-        b,
-        c,
-        input_rows(block["h"], WINDOWS["h"]),
-        widen(w, input_rows(block["w"], WINDOWS["w"]), P_k, at["k"]),
-    )
+    return b, c, input_rows(block["h"], WINDOWS["h"]), w
 
 
 def owned_ker(at):
     """The box of Ker[k, c, r, s] and dKer that only the rank at `at` stores."""
     return (
-        cut(cut((0, N_k), P_k, at["k"]), P_h, at["h"]),
-        cut((0, N_c), P_c, at["c"]),
+        cut((0, N_k), P_k, at["k"]),
+        cut(cut((0, N_c), P_c, at["c"]), P_h, at["h"]),
         (0, N_r),
         (0, N_s),
     )
@@ -256,9 +243,9 @@ def owned_out(at):
     """The box of Out[b, k, h, w] and dOut that only the rank at `at` stores."""
     return (
         (0, N_b),
-        cut(cut((0, N_k), P_k, at["k"]), P_c, at["c"]),
+        cut((0, N_k), P_k, at["k"]),
         cut((0, N_h), P_h, at["h"]),
-        (0, N_w),
+        cut((0, N_w), P_c, at["c"]),
     )
 
 
@@ -277,17 +264,17 @@ FLOPS = 374_220  # of the whole layer
 
 # Words received, as planned: by the rank that receives most, and by each rank.
 # A gradient counts as its tensor: dIn as In.
-MOST = {"In": 468, "Ker": 108, "Out": 486, "halo": 60, "total": 990}
+MOST = {"In": 432, "Ker": 108, "Out": 486, "halo": 54, "total": 1026}
 # An entry of WORDS holds for the rank that it names and for all before the next entry.
 WORDS = {
-    0: {"In": 396, "Ker": 108, "Out": 486, "halo": 60, "total": 990},
-    1: {"In": 468, "Ker": 72, "Out": 324, "halo": 48, "total": 864},
-    2: {"In": 297, "Ker": 81, "Out": 486, "halo": 45, "total": 864},
-    3: {"In": 351, "Ker": 54, "Out": 324, "halo": 36, "total": 729},
-    4: {"In": 348, "Ker": 108, "Out": 405, "halo": 60, "total": 861},
-    5: {"In": 408, "Ker": 72, "Out": 270, "halo": 48, "total": 750},
-    6: {"In": 261, "Ker": 81, "Out": 405, "halo": 45, "total": 747},
-    7: {"In": 306, "Ker": 54, "Out": 270, "halo": 36, "total": 630},
+    0: {"In": 432, "Ker": 108, "Out": 486, "halo": 54, "total": 1026},
+    1: {"In": 432, "Ker": 72, "Out": 324, "halo": 54, "total": 828},
+    2: {"In": 243, "Ker": 81, "Out": 486, "halo": 54, "total": 810},
+    3: {"In": 405, "Ker": 54, "Out": 324, "halo": 27, "total": 783},
+    4: {"In": 378, "Ker": 108, "Out": 405, "halo": 54, "total": 891},
+    5: {"In": 378, "Ker": 72, "Out": 270, "halo": 54, "total": 720},
+    6: {"In": 216, "Ker": 81, "Out": 405, "halo": 54, "total": 702},
+    7: {"In": 351, "Ker": 54, "Out": 270, "halo": 27, "total": 675},
 }
 
 
