@@ -96,14 +96,15 @@ def _windows(plan: Plan) -> list[str]:
         return []
     lines = ["WINDOWS = {  # how output positions read input positions"]
     for axis in plan.layer.spatial_axes:
-        lines.append(f'    "{axis}": {_window(axis, plan.nest.windows[axis])},')
+        lines.append(f'    "{axis}": {_window(axis, plan.nest.windows[axis], axis in plan.turned)},')
     return [*lines, "}"]
 
 
-def _window(axis: str, window: Window) -> str:
+def _window(axis: str, window: Window, turned: bool) -> str:
     plain = Window(1)
     names = ("stride", "dilation", "padding", "first", "step", "period", "run")
     extra = [f", {n}={getattr(window, n)}" for n in names if getattr(window, n) != getattr(plain, n)]
+    extra += [f", turned=N_{axis}"] * turned  # blocks are cut by input rows
     return f"Window(I_{axis}, N_{KERNEL_OF[axis]}{''.join(extra)})"
 
 

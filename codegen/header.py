@@ -44,7 +44,7 @@ def _labelled(plan: Plan, name: str, module: bool) -> list[tuple[str, list[str]]
         ("Use", use) if module else ("Run", run),
         *([("Layer", [_transposed(plan)])] if plan.layer.transposed else []),
         ("Nest", [*(_formula(plan, pass_) for pass_ in plan.passes), _extents(plan)]),
-        ("Form", _forms(plan)),
+        ("Form", [*_forms(plan), *_turned(plan)]),
         ("Owned", [_ownership(plan, tensor) for tensor in TENSORS]),
         ("Moves", _moves(plan)),
         ("Memory", [_memory(plan)]),
@@ -99,6 +99,12 @@ def _forms(plan: Plan) -> list[str]:
     overlap = f"; reduce overlaps {plan.passes[2]}" if plan.overlap else ""
     forms = [(program.pass_plan.pass_, _form(program)) for program in programs]
     return [f"{pass_}: {form}{overlap if pass_ == plan.passes[1] else ''}" for pass_, form in forms]
+
+
+def _turned(plan: Plan) -> list[str]:
+    """Along which axes blocks are cut by input rows, and what that makes of the halo."""
+    axes = ", ".join(plan.turned)
+    return [f"blocks along {axes} are cut by input rows: the halo is of Out"] if axes else []
 
 
 def _form(program: PassProgram) -> str:
@@ -170,9 +176,11 @@ def _moves(plan: Plan) -> list[str]:
 
 
 def _received(plan: Plan, names: Mapping[Tensor, str], words: dict[str, int]) -> str:
-    halo = f" (halo {words['halo']})" if exchanges_rows(plan) else ""
+    halo = f"halo {words['halo']}" if exchanges_rows(plan) else ""
     in_, ker, out = (f"{names[tensor]} {words[tensor.lower()]}" for tensor in TENSORS)
-    return f"{in_}{halo}, {ker}, {out}"
+    if plan.turned:
+        return f"{in_}, {ker}, {out} ({halo} of In and Out)"
+    return f"{in_}{f' ({halo})' if halo else ''}, {ker}, {out}"
 
 
 def _memory(plan: Plan) -> str:

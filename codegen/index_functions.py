@@ -8,7 +8,6 @@ from synth.codegen.roles import roles, suffix
 from synth.layer.axes import AXES, DIMS, KERNEL_OF, SPATIAL, TENSORS, Axis, Tensor
 from synth.planning.plan import Plan
 from synth.schedule.pass_plan import PassPlan
-from synth.schedule.pass_program import FRAMED
 
 
 def layer_axes(plan: Plan) -> tuple[Axis, ...]:
@@ -27,11 +26,12 @@ def dims_of(plan: Plan, tensor: Tensor) -> tuple[str, ...]:
 
 def work_intervals(plan: Plan) -> tuple[tuple[str, str], ...]:
     """Axis -> the interval of a work block."""
-    return tuple((axis, _cut_axis(plan, axis, f"N_{axis}")) for axis in layer_axes(plan))
+    extents = {axis: f"I_{axis}" for axis in plan.turned}
+    return tuple((axis, _cut_axis(plan, axis, extents.get(axis, f"N_{axis}"))) for axis in layer_axes(plan))
 
 
 def exchanges_rows(plan: Plan) -> bool:
-    """Whether neighbours exchange a halo: a rank carries other rows of the framed tensor than it owns."""
+    """Whether neighbours exchange a halo: a rank carries other rows of a framed tensor than it owns."""
     return bool(plan.distribution.row_axes)
 
 
@@ -40,8 +40,8 @@ def tensor_functions(plan: Plan) -> tuple[IndexFunction, ...]:
     functions: list[IndexFunction] = []
     for tensor in TENSORS:
         functions += [_owned_function(plan, tensor), _touched_function(plan, tensor)]
-        if tensor == FRAMED and exchanges_rows(plan):
-            functions.append(_carried_function(plan))
+        if plan.distribution.halo_axes(tensor):
+            functions.append(_carried_function(plan, tensor))
     return tuple(functions)
 
 
@@ -63,23 +63,24 @@ def _touched_function(plan: Plan, tensor: Tensor) -> IndexFunction:
         name=f"touched_{suffix(plan, tensor)}",
         parameter="block",
         about=f"The box of {_shown(plan, tensor)} that a block of the nest {verb}.",
-        body=_returned(tuple(_touched(tensor, dim) for dim in dims_of(plan, tensor))),
+        body=_returned(tuple(_touched(plan, tensor, dim) for dim in dims_of(plan, tensor))),
     )
 
 
-def _carried_function(plan: Plan) -> IndexFunction:
-    """Only the framed tensor is carried with other rows than those that are owned."""
-    dims, parts = dims_of(plan, FRAMED), _parts(plan, FRAMED)
-    member, named = _member(plan, FRAMED)
-    cut_rows = [dim for dim in dims if dim in SPATIAL and (dim in parts or getattr(plan.grid, dim) > 1)]
+def _carried_function(plan: Plan, tensor: Tensor) -> IndexFunction:
+    """Only a framed tensor is carried with other rows than those that are owned."""
+    dims, parts = dims_of(plan, tensor), _parts(plan, tensor)
+    member, named = _member(plan, tensor)
+    framed = plan.distribution.nest.framed(tensor)
+    cut_rows = [dim for dim in dims if dim in framed and (dim in parts or getattr(plan.grid, dim) > 1)]
     intervals = []
     for dim in dims:
-        rows = _touched(FRAMED, dim)
+        rows = _touched(plan, tensor, dim)
         widened = f"widen({dim}, {rows}, {', '.join(parts[dim])})" if dim in parts else rows
         intervals.append(widened if dim in cut_rows else dim)
     unpacked = ", ".join("_" if dim in cut_rows and dim not in parts else dim for dim in dims)
-    name = suffix(plan, FRAMED)
-    verb = "sums for" if not plan.later and plan.first.written == FRAMED else "sends to"
+    name = suffix(plan, tensor)
+    verb = "sums for" if not plan.later and plan.first.written == tensor else "sends to"
     return IndexFunction(
         name=f"carried_{name}",
         parameter="at",
@@ -186,9 +187,11 @@ def _owned(plan: Plan, tensor: Tensor, dim: str) -> str:
     return f"cut({slice_}, {count}, {part})"
 
 
-def _touched(tensor: Tensor, dim: str) -> str:
+def _touched(plan: Plan, tensor: Tensor, dim: str) -> str:
     if dim not in AXES:
         return f"(0, N_{dim})"
-    if tensor == "In" and dim in SPATIAL:
+    if tensor == "Out" and dim in plan.turned:
+        return f'output_rows(block["{dim}"], WINDOWS["{dim}"])'
+    if tensor == "In" and dim in SPATIAL and dim not in plan.turned:
         return f'input_rows(block["{dim}"], WINDOWS["{dim}"])'
     return f'block["{dim}"]'

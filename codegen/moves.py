@@ -77,7 +77,7 @@ def _reduced(signature: Signature, move: Reduce) -> tuple[str, str, str, str]:
 
 
 def fetch_rows(signature: Signature, rows: Rows) -> FetchRows:
-    """The halo exchange before a pass that reads the framed tensor."""
+    """The halo exchange before a pass that reads a framed tensor."""
     return FetchRows(
         why=_sentence(rows.why),
         var=signature.var(rows.tensor),
@@ -85,12 +85,13 @@ def fetch_rows(signature: Signature, rows: Rows) -> FetchRows:
         carried=signature.carried(rows.tensor),
         axes=_neighbour_axes(signature, rows),
         tensor=rows.tensor,
-        padded=signature.padded,
+        padded=signature.padded and rows.tensor == "In",
+        step=signature.program.fetches.index(rows),
     )
 
 
 def return_rows(signature: Signature, rows: Rows, sums: str, into: str) -> ReturnRows:
-    """The halo exchange after a pass that writes the framed tensor."""
+    """The halo exchange after a pass that writes a framed tensor."""
     return ReturnRows(
         why=_sentence(rows.why),
         owned=signature.owned(rows.tensor),

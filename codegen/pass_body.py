@@ -233,9 +233,10 @@ class PassBody:
             return []  # the kernel call is what is returned
         paragraphs = [nodes]
         for rows in returns:
-            into = "din_own =" if saved else "return"
+            own = f"{self.var}_own"
+            into = f"{own} =" if saved else "return"
             paragraphs.append([moves.return_rows(self.signature, rows, result, into)])
-            result = "din_own"
+            result = own
         if saved or not returns:
             paragraphs.append([Text((f"return {', '.join([result, *saved])}",))])
         return paragraphs

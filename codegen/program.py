@@ -35,7 +35,7 @@ class BindGroup:
 
 @dataclass(frozen=True)
 class FetchRows:
-    """Widen the shard of the framed tensor by the rows that neighbours own."""
+    """Widen the shard of a framed tensor by the rows that neighbours own."""
 
     why: str
     var: str  # "in": the beginning of the variables' names
@@ -44,6 +44,7 @@ class FetchRows:
     axes: str
     tensor: str
     padded: bool  # the zeros that the kernel needs are laid around it
+    step: int  # its position among the exchanges of a pass
 
 
 @dataclass(frozen=True)

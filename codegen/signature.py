@@ -9,7 +9,7 @@ from synth.codegen.roles import suffix
 from synth.layer.axes import DIMS, SPATIAL, Tensor
 from synth.layer.passes import role_name
 from synth.planning.plan import Plan
-from synth.schedule.pass_program import FRAMED, Gather, PassProgram
+from synth.schedule.pass_program import Gather, PassProgram
 
 PENDING = "ker_pending"  # the parameter with Ker where its gather has started
 WIDTH = 84  # columns of a docstring in a function
@@ -94,7 +94,7 @@ class Signature:
         return self.plan.distribution.group_size(tensor) > 1
 
     def _has_halo(self, tensor: Tensor) -> bool:
-        return tensor == FRAMED and bool(self.plan.distribution.row_axes)
+        return bool(self.plan.distribution.halo_axes(tensor))
 
     def prefetches(self, tensor: Tensor) -> bool:
         """Whether the gather of a tensor has started when the function is called."""
@@ -123,8 +123,8 @@ class Signature:
 
     @property
     def padded(self) -> bool:
-        """Whether the widened shard of the framed tensor has the zeros that the kernels need around it."""
-        return bool(self.plan.distribution.row_axes) and pads_once(self.plan)
+        """Whether the widened shard of In has the zeros that the kernels need around it."""
+        return self._has_halo("In") and pads_once(self.plan)
 
     def about(self) -> tuple[str, ...]:
         """The docstring, line by line."""
@@ -139,8 +139,8 @@ class Signature:
         )
         if self.deferred:
             rest += f" The shard has the words of the box {box}."
-        if self.padded and f"{self.var(FRAMED)}_wide" in self.parameters:
-            rest += f" `{self.var(FRAMED)}_wide` has the zeros of `explicit_zeros` around it."
+        if self.padded and f"{self.var('In')}_wide" in self.parameters:
+            rest += f" `{self.var('In')}_wide` has the zeros of `explicit_zeros` around it."
         if self.saved:
             names = " and ".join(f"`{name}`" for name in self.saved)
             rest += f" Also returned, for later passes: {names}."
@@ -162,8 +162,10 @@ def pads_once(plan: Plan) -> bool:
 
     So if no other rank needs the shard, no pass cuts it into tiles, and padding meets the cut of an axis.
     """
-    tiled = (axis for t in plan.pass_plans if t.written != FRAMED for axis in t.loops())
+    if plan.turned:  # kernels lay zeros of their own around blocks of input rows
+        return False
+    tiled = (axis for t in plan.pass_plans if t.written != "In" for axis in t.loops())
     split = (axis for axis in SPATIAL if getattr(plan.grid, axis) > 1)
-    alone = plan.distribution.group_size(FRAMED) == 1 and not any(axis in DIMS[FRAMED] for axis in tiled)
+    alone = plan.distribution.group_size("In") == 1 and not any(axis in DIMS["In"] for axis in tiled)
     windows = [plan.nest.windows[axis] for axis in split]
     return alone and any(window.padding > 0 or window.trailing > 0 for window in windows)

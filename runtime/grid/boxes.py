@@ -21,6 +21,8 @@ class Window(NamedTuple):
     Output row `o` reads input rows `stride·o + dilation·tap - padding`. Input row `i`
     is row `first + step·i` of the user's tensor; where the stride leaves gaps, only
     `run` of every `period` rows, counted from the first padded one, are read.
+
+    turned: output rows, if blocks along this dimension are of input rows; else 0.
     """
 
     size: int  # input rows
@@ -32,6 +34,7 @@ class Window(NamedTuple):
     step: int = 1
     period: int = 1
     run: int = 1
+    turned: int = 0
 
 
 @lru_cache(REMEMBERED)
@@ -96,7 +99,12 @@ def tile_indices(step: int, tiles: dict[str, int]) -> dict[str, int]:
 
 @lru_cache(REMEMBERED)
 def input_rows(rows: Interval, window: Window) -> Interval:
-    """The input rows that a block of output rows reads, without padding."""
+    """The input rows that a block reads, without padding.
+
+    Those of its output rows; the block itself, if it is one of input rows.
+    """
+    if window.turned:
+        return rows
     low, high = rows
     if high <= low:
         return 0, 0
@@ -107,9 +115,25 @@ def input_rows(rows: Interval, window: Window) -> Interval:
 
 
 @lru_cache(REMEMBERED)
-def zeros_around(rows: Interval, window: Window) -> tuple[int, int]:
-    """Zeros of the padding before and after the rows that a block reads."""
+def output_rows(rows: Interval, window: Window) -> Interval:
+    """The output rows of a block; if it is one of input rows, those that read any."""
+    if not window.turned:
+        return rows
     low, high = rows
+    span = window.dilation * (window.kernel - 1)
+    first = max(0, -(-(low + window.padding - span) // window.stride))
+    last = min(window.turned, (high - 1 + window.padding) // window.stride + 1)
+    return (first, last) if low < high and first < last else (0, 0)
+
+
+@lru_cache(REMEMBERED)
+def zeros_around(rows: Interval, window: Window) -> tuple[int, int]:
+    """Zeros before and after the rows that a block reads, as its output rows see them.
+
+    They are those of the padding. A block of input rows also has zeros in place of the
+    rows of its neighbours.
+    """
+    low, high = output_rows(rows, window)
     begin = window.stride * low - window.padding
     frame = window.stride * (high - low - 1) + window.dilation * (window.kernel - 1) + 1
     first, last = input_rows(rows, window)

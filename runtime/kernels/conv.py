@@ -14,7 +14,13 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from synth.runtime.comm.buffer_pool import BufferPool
 from synth.runtime.comm.halo_exchange import clear_around, padded
-from synth.runtime.grid.boxes import Interval, Window, input_rows, zeros_around
+from synth.runtime.grid.boxes import (
+    Interval,
+    Window,
+    input_rows,
+    output_rows,
+    zeros_around,
+)
 from synth.runtime.kernels.autotune import (
     CHANNELS_LAST,
     Frame,
@@ -42,13 +48,14 @@ def convolve(
     windows: dict[str, Window],
     context: Context,
 ) -> torch.Tensor:
-    """Out of one block, from exactly the input rows that the block reads.
+    """What one block adds to Out, from exactly the input rows that the block reads.
 
     `conv` is torch's conv1d, conv2d or conv3d. `in_tile` may already have the zeros of
     `explicit_zeros` around its rows.
     """
     dims = len(windows)
-    rows = (high - low for low, high in (block[axis] for axis in windows))
+    made = (output_rows(block[axis], window) for axis, window in windows.items())
+    rows = (high - low for low, high in made)
     out_shape = (*in_tile.shape[: -dims - 1], ker_tile.shape[-dims - 2], *rows)
     if not (in_tile.numel() and ker_tile.numel() and all(out_shape)):
         return in_tile.new_zeros(out_shape)
@@ -213,7 +220,7 @@ def frame_of(block: dict[str, Interval], windows: dict[str, Window]) -> Frame:
     dilation = [window.dilation for window in windows.values()]
     zeros, padding = [], list[int]()
     for (before, after), step in zip(around, stride, strict=True):
-        even = 0 <= before - after < step
+        even = before >= 0 and 0 <= before - after < step
         padding.append(before if even else 0)
         zeros.append((0, 0) if even else (before, after))
     explicit = [n for pair in reversed(zeros) for n in pair]

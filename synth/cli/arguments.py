@@ -42,6 +42,12 @@ def add_request(command: argparse.ArgumentParser, *, file_only: bool) -> None:
     )
     add("--grid", type=parse_grid, metavar="b=4,k=2", help="fix parts of the grid")
     add_balance(command)
+    add(
+        "--rows",
+        type=parse_rows,
+        metavar="h=in,w=out",
+        help="whether blocks are cut by input or by output rows (default: whichever moves the fewest words)",
+    )
     add("--order", type=parse_names, metavar="b,h,k,c", help="axes over the ranks, the last fastest")
     add("--exact-procs", action="store_true", help="leave no process idle")
     add("--pass", dest="pass_", choices=TASKS, help="what is computed; training: all passes on one grid")
@@ -78,6 +84,15 @@ def parse_grid(text: str) -> dict[str, int]:
             raise UsageError(f"--grid {text!r} is not like b=4,k=2; name each axis once, with a count")
         parts[axis] = int(count)
     return parts
+
+
+def parse_rows(text: str) -> dict[str, str]:
+    """`h=in,w=out` -> {"h": "in", "w": "out"}. Raises `UsageError`."""
+    pairs = [item.strip().partition("=") for item in text.split(",")] if text else []
+    rows = {axis: side for axis, _, side in pairs}
+    if len(rows) < len(pairs):
+        raise UsageError(f"--rows {text!r} names an axis twice; write it like h=in,w=out")
+    return rows
 
 
 def plan_path(args: argparse.Namespace) -> str | None:

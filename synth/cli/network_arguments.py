@@ -22,6 +22,7 @@ ONE_LAYER: dict[str, Any] = {
     "explain": None,
     "stop_after": "plan",
     "panels": PlanRequest.panels,
+    "rows": PlanRequest.rows,
     "stationary": PlanRequest.stationary,
 }
 

@@ -153,7 +153,7 @@ class Layer:
         windows = {axis: Window(1) for axis in ("d", "h", "w")}
         if self.kind == "matmul":
             m, n, k = self.input
-            return Nest(PerAxis(b=m, c=k, k=n), **windows, dtype=self.dtype)
+            return Nest(PerAxis(b=m, c=k, k=n), windows["d"], windows["h"], windows["w"], self.dtype)
         numbers = zip(self.input[2:], self.kernel, self.stride, self.dilation, self.padding, strict=True)
         for axis, dimension in zip(self.spatial_axes, numbers, strict=True):
             windows[axis] = Window.reduced(*dimension)
@@ -164,7 +164,7 @@ class Layer:
             k=self.out_channels // self.groups,
             **{axis: window.out for axis, window in windows.items()},
         )
-        return Nest(extents, **windows, dtype=self.dtype)
+        return Nest(extents, windows["d"], windows["h"], windows["w"], self.dtype)
 
     def to_json(self) -> dict[str, Any]:
         """The `problem` of a plan file: loop extents (c and k per group) and the layer's own numbers."""

@@ -10,13 +10,13 @@ import sympy.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from synth.layer.axes import AXES, DIMS, KERNEL_OF, SPATIAL, TENSORS, PerAxis, Tensor
-from synth.layer.intervals import Block, length
+from synth.layer.axes import AXES, DIMS, KERNEL_OF, SPATIAL, TENSORS, Axis, PerAxis, Tensor
+from synth.layer.intervals import Block, Interval, length
 from synth.layer.window import Window
 
 Scalar = Any  # an int, or a sympy expression
@@ -115,13 +115,59 @@ def accessed_words(
 
 @dataclass(frozen=True)
 class Nest:
-    """The loop nest of one layer over integers. `extents.c` and `extents.k` are channels per group."""
+    """The loop nest of one layer over integers. `extents.c` and `extents.k` are channels per group.
+
+    turned: the spatial axes whose loop runs over input rows. A block then has all pairs of its input rows and
+    their taps, and adds to output rows: Out is the framed tensor of that axis, and In of every other one.
+    """
 
     extents: PerAxis
     d: Window
     h: Window
     w: Window
     dtype: str = "float32"
+    turned: tuple[Axis, ...] = ()
+
+    def turn(self, axes: Iterable[Axis]) -> Nest:
+        """The same nest with other loops along some axes: over input rows, or over output rows again."""
+        chosen = frozenset(axes)
+        d, h, w = (w.turned if axis in chosen else w for axis, w in self.windows.items())
+        extents = self.extents._replace(d=d.out, h=h.out, w=w.out)
+        turned = tuple(axis for axis in SPATIAL if (axis in self.turned) != (axis in chosen))
+        return replace(self, extents=extents, turned=turned, d=d, h=h, w=w)
+
+    @cached_property
+    def turnable(self) -> tuple[Axis, ...]:
+        """The axes that may be turned: those along which blocks share rows."""
+        windows = self.windows
+        return tuple(a for a in SPATIAL if windows[a].span > windows[a].stride and windows[a].out > 1)
+
+    def framed(self, tensor: Tensor) -> tuple[Axis, ...]:
+        """The axes along which a block touches other rows of a tensor than its own: a window of them."""
+        if tensor == "Ker":
+            return ()
+        return tuple(axis for axis in SPATIAL if (axis in self.turned) == (tensor == "Out"))
+
+    def rows(self, axis: Axis, block: Interval) -> tuple[Interval, Interval]:
+        """The rows of In and of Out along a spatial axis that a block of the loop touches."""
+        reach = self.windows[axis].reach(*block)
+        return (block, reach) if axis in self.turned else (reach, block)
+
+    def pads(self, axis: Axis, block: Interval) -> tuple[int, int]:
+        """Zeros before and after the rows of In of a block, as its output rows see them.
+
+        Negative if the first or last rows of the block are read by none of these output rows.
+        """
+        if axis not in self.turned:
+            return self.windows[axis].pads(*block)
+        window, (rows, out) = self.windows[axis].turned, self.rows(axis, block)
+        begin = window.stride * out[0] - window.padding
+        return rows[0] - begin, begin + window.frame(length(out)) - rows[1]
+
+    def _plain(self, axis: Axis, block: Interval) -> bool:
+        """Whether the `padding=` argument of a torch convolution can express these zeros."""
+        before, after = self.pads(axis, block)
+        return 0 <= before - after < max(self.windows[axis].stride, self.windows[axis].divisor)
 
     @property
     def windows(self) -> dict[str, Window]:
@@ -138,9 +184,12 @@ class Nest:
 
         0 if every window is `plain`: the local kernel then pads by itself.
         """
-        if all(window.plain(*tile[axis]) for axis, window in self.windows.items()):
+        if all(self._plain(axis, tile[axis]) for axis in SPATIAL):
             return 0
-        return flat * math.prod(w.frame(length(tile[axis])) for axis, w in self.windows.items())
+        rows = ((*self.rows(axis, tile[axis]), self.pads(axis, tile[axis])) for axis in SPATIAL)
+        return flat * math.prod(
+            max(0, length(read) + sum(pads)) if length(out) else 0 for read, out, pads in rows
+        )
 
     @cached_property
     def taps(self) -> int:
@@ -172,10 +221,17 @@ class Nest:
     def shapes(self) -> dict[Tensor, tuple[int, ...]]:
         """Tensor -> its shape in the storage order of `axes.DIMS`. In has only the rows that are read."""
         n = self.extents
+        rows = {
+            tensor: tuple(
+                self.windows[axis].size if axis in self.framed(tensor) else getattr(n, axis)
+                for axis in SPATIAL
+            )
+            for tensor in TENSORS
+        }
         return {
-            "In": (n.b, n.g, n.c, self.d.size, self.h.size, self.w.size),
+            "In": (n.b, n.g, n.c, *rows["In"]),
             "Ker": (n.g, n.k, n.c, self.d.kernel, self.h.kernel, self.w.kernel),
-            "Out": (n.b, n.g, n.k, n.d, n.h, n.w),
+            "Out": (n.b, n.g, n.k, *rows["Out"]),
         }
 
     @cached_property

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
+CUTS = 2**14  # cuts of a turned window that are examined one by one
 Padding = int | tuple[int, int]  # zeros at both ends alike, or before and after
 
 
@@ -29,6 +31,9 @@ class Window:
     end that the stride skips. `source` maps a reduced row to the row of the user's tensor. One kind of
     unread row stays in the problem and is counted: the irregular gaps of a dilation that shares no divisor
     with the stride.
+
+    `turned` exchanges the two sides: then `out` counts input rows, `size` output rows, `reach` gives the
+    output rows that a block of input rows adds to, and `padding` may be negative.
     """
 
     out: int  # N: output positions
@@ -41,6 +46,7 @@ class Window:
     step: int = 1
     period: int = 1  # of every `period` rows (in steps of `step`, from -padding) the first `run` are read
     run: int = 1
+    divisor: int = 1  # of a turned window: the stride of the layer
 
     @classmethod
     def reduced(cls, size: int, kernel: int, stride: int, dilation: int, zeros: Padding) -> Window:
@@ -82,24 +88,45 @@ class Window:
         """Input rows `[first, last)` that output positions `[low, high)` read, without the padding."""
         if high <= low:
             return 0, 0
-        first = max(0, self.stride * low - self.padding)
-        last = self.stride * (high - 1) + self.span - self.padding
+        first = max(0, -(-(self.stride * low - self.padding) // self.divisor))
+        last = (self.stride * (high - 1) + self.span - 1 - self.padding) // self.divisor + 1
         last = min(self.size, last)
         return (first, last) if first < last else (0, 0)
 
+    @property
+    def turned(self) -> Window:
+        """The window of the same pairs of rows with input and output rows exchanged; its own inverse.
+
+        Input row y and output row x are a pair if σx = y + π - δr for a tap r. So x is the quotient by σ of
+        a row of a window of stride 1 with the taps in reverse order and the padding δ(R-1) - π.
+        """
+        return replace(
+            self,
+            out=self.size,
+            size=self.out,
+            stride=self.divisor,
+            divisor=self.stride,
+            padding=self.span - 1 - self.padding,
+        )
+
     def taps(self, low: int, high: int) -> int:
-        """Number of pairs (position in `[low, high)`, kernel tap) that read an input row, not padding."""
+        """Number of pairs (position in `[low, high)`, kernel tap) that read an input row, not padding.
+
+        Of a turned window: pairs (input row, kernel tap) that add to an output row.
+        """
         count = 0
         for tap in range(self.kernel):
             shift = self.dilation * tap - self.padding
             begin = max(low, -(-max(0, -shift) // self.stride))
-            end = min(high, (self.size - 1 - shift) // self.stride + 1)
+            end = min(high, (self.divisor * self.size - 1 - shift) // self.stride + 1)
+            if self.divisor > 1:  # only positions that the divisor divides, counted from the first row
+                begin, end = (-(-(place + shift) // self.divisor) for place in (begin, end))
             count += max(0, end - begin)
         return count
 
     def frame(self, rows: int) -> int:
-        """Number of input rows that `rows` output rows read, padding included."""
-        return self.stride * (rows - 1) + self.span if rows else 0
+        """Number of input rows that `rows` output rows read, padding included; of a turned window at most."""
+        return (self.stride * (rows - 1) + self.span - 1) // self.divisor + 1 if rows else 0
 
     def pads(self, low: int, high: int) -> tuple[int, int]:
         """Padding rows before and after the rows `reach(low, high)` that the block `[low, high)` reads."""
@@ -123,10 +150,19 @@ class Window:
         return 0 <= before - after < self.stride
 
     @property
+    def most_overlap(self) -> int:
+        """The most rows that two neighbouring blocks both read."""
+        if self.divisor > 1:
+            return (self.span - 2) // self.divisor + 1 if self.span > 1 else 0
+        return max(0, self.span - self.stride)
+
+    @property
     def overlap(self) -> int:
         """The fewest rows that two neighbouring blocks both read, over all positions of the cut."""
         if self.out == 1 or self.span <= self.stride:
             return 0
+        if self.divisor > 1:  # the overlap depends on the place of the cut
+            return self._least_overlap
         # Padding can only shorten the overlap, and most at the first or at the last cut.
         least = self.size
         for cut in (1, self.out - 1):
@@ -135,6 +171,15 @@ class Window:
                 return 0
             least = min(least, before[1] - after[0])
         return max(0, least)
+
+    @cached_property
+    def _least_overlap(self) -> int:
+        """`overlap` from every cut; 0 if there are more than `CUTS`."""
+        least = self.size
+        for cut in range(1, self.out) if self.out <= CUTS else ():
+            before, after = self.reach(0, cut), self.reach(cut, self.out)
+            least = min(least, 0 if (0, 0) in (before, after) else before[1] - after[0])
+        return max(0, least) if self.out <= CUTS else 0
 
     def __str__(self) -> str:
         return f"{self.out} from {self.size} rows, kernel {self.kernel}, stride {self.stride}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from synth.layer.axes import LACKED_INDEX, LACKS, SPATIAL, TENSORS, Axis, Order, PerAxis, Tensor
+from synth.layer.axes import AXES, DIMS, LACKED_INDEX, LACKS, TENSORS, Axis, Order, PerAxis, Tensor
 from synth.layer.nest import Nest
 from synth.layer.passes import PASSES, Pass, Passes, reuse_intervals
 from synth.machine.collectives import Cost, Group, Op, best
@@ -58,7 +58,7 @@ class Candidate(NamedTuple):
     pass_: Pass
     stationary: Tensor
     panels: int
-    rows: int  # halo exchanges
+    rows: tuple[Tensor, ...]  # of halo exchanges
     moves: tuple[Gather | Reduce, ...]
     rotation: tuple[Tensor, ...]
 
@@ -69,12 +69,12 @@ class Candidate(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def _walked(
-    plan: Structure, groups: Groups, row_axes: tuple[Axis, ...]
-) -> tuple[int, tuple[Gather | Reduce, ...]]:
-    """(number of halo exchanges, gathers and reductions ordered by tensor) of a schedule tree."""
-    tree = lowered(plan, groups, row_axes)
+    plan: Structure, groups: Groups, row_axes: tuple[Axis, ...], turned: tuple[Axis, ...]
+) -> tuple[tuple[Tensor, ...], tuple[Gather | Reduce, ...]]:
+    """(tensors of the halo exchanges, gathers and reductions ordered by tensor) of a schedule tree."""
+    tree = lowered(plan, groups, row_axes, turned=turned)
     moves = sorted(tree.collectives(), key=lambda node: TENSORS.index(node.tensor))
-    return len((*tree.fetches, *tree.returns)), tuple(moves)
+    return tuple(rows.tensor for rows in (*tree.fetches, *tree.returns)), tuple(moves)
 
 
 @lru_cache(maxsize=1 << 17)
@@ -139,16 +139,28 @@ class LayerTimer:
 
     @cached_property
     def compute(self) -> float:
-        """Compute seconds of the most loaded rank in one pass."""
-        return compute_seconds(self.machine, self.nest, self.work, self.weighted)
+        """Compute seconds of the most loaded rank in one pass.
+
+        Along a turned axis the kernel computes all output rows that the block touches: it multiplies zeros
+        in place of the rows of its neighbours.
+        """
+        rows = {axis: self.footprints.rows(axis, PassPlan()) for axis in self.nest.turned}
+        return compute_seconds(self.machine, self.nest, self.work._replace(**rows), self.weighted)
+
+    def halo_seconds(self, tensors: tuple[Tensor, ...]) -> float:
+        """Seconds of the halo exchanges of some tensors."""
+        return sum(self._halo_seconds[tensor] for tensor in tensors)
 
     @cached_property
-    def halo_seconds(self) -> float:
+    def _halo_seconds(self) -> dict[Tensor, float]:
+        return {tensor: self._exchange_seconds(tensor) for tensor in TENSORS}
+
+    def _exchange_seconds(self, tensor: Tensor) -> float:
         """Seconds of one halo exchange: two neighbours per split axis, on the outermost level they cross."""
-        words = self.halo_words()
+        words = self.halo_words(tensor)
         if words == 0:
             return 0.0
-        split = tuple(axis for axis in SPATIAL if getattr(self.grid, axis) > 1)
+        split = tuple(axis for axis in self.nest.framed(tensor) if getattr(self.grid, axis) > 1)
         group = group_of(self.machine, self.grid, self.order, split)
         if not group.units():
             return 0.0
@@ -157,11 +169,13 @@ class LayerTimer:
         whole = self.machine.levels[level].message(words * self.nest.word_bytes, group.shared(level))
         return whole + one * (2 * len(split) - 1)
 
-    def halo_words(self) -> int:
-        """The most words that a rank receives from its neighbours in one halo exchange."""
-        nest, parts = self.nest, dict(self.footprints.distribution.shard_cuts["In"])
-        flat: int = math.prod(-(-getattr(self.work, d) // parts.get(d, 1)) for d in ("b", "g", "c"))
-        rows = [halo_rows(nest.windows[a], getattr(nest.extents, a), getattr(self.grid, a)) for a in SPATIAL]
+    def halo_words(self, tensor: Tensor) -> int:
+        """The most words of a tensor that a rank receives from its neighbours in one halo exchange."""
+        nest, parts = self.nest, dict(self.footprints.distribution.shard_cuts[tensor])
+        framed = nest.framed(tensor)
+        whole = (dim for dim in DIMS[tensor] if dim in AXES and dim not in framed)
+        flat: int = math.prod(-(-getattr(self.work, dim) // parts.get(dim, 1)) for dim in whole)
+        rows = [halo_rows(nest.windows[a], getattr(nest.extents, a), getattr(self.grid, a)) for a in framed]
         carried = math.prod(row.carried for row in rows)
         if not any(row.moves for row in rows):
             return 0
@@ -183,7 +197,8 @@ class LayerTimer:
         distribution = self.footprints.distribution
         loops = (along(stationary),) if panels > 1 else ()
         plan = Structure(pass_, stationary, loops, self.reused_by[pass_], self.saved_by[pass_])
-        rows, moves = _walked(plan, distribution.groups, distribution.row_axes)
+        turned = distribution.nest.turned
+        rows, moves = _walked(plan, distribution.groups, distribution.row_axes, turned)
         rotation: tuple[Tensor, ...] = ()
         if self.sequence:  # the convention of the oracle has no rotation
             rotation = rotated_at(distribution, plan, panels)
@@ -245,7 +260,7 @@ class LayerTimer:
 
     def _exposed(self, choice: Candidate) -> tuple[float, float]:
         """(seconds of communication that does not overlap, seconds of all communication)."""
-        alone, streamed, last = self.halo_seconds * choice.rows, 0.0, 0.0
+        alone, streamed, last = self.halo_seconds(choice.rows), 0.0, 0.0
         for node in choice.moves:
             pieces = choice.pieces(node)
             seconds = self._cost(choice, node).seconds * pieces
@@ -281,7 +296,7 @@ class LayerTimer:
 
     def _described(self, choice: Candidate) -> PassTime:
         exposed, comm = self._exposed(choice)
-        rows = self.halo_seconds * choice.rows
+        rows = self.halo_seconds(choice.rows)
         parts = [("halo", "neighbours", rows)] if rows else []
         for node in choice.moves:
             cost = self._cost(choice, node)
@@ -292,7 +307,7 @@ class LayerTimer:
     def least(self, pass_: Pass) -> float:
         """The seconds of a pass with its best choice."""
         choice = self._candidate(pass_, "Out", 1)
-        return self.passed(pass_).total if choice.moves else self.compute + self.halo_seconds * choice.rows
+        return self.passed(pass_).total if choice.moves else self.compute + self.halo_seconds(choice.rows)
 
     def passes(self, training: bool) -> list[PassTime]:
         """The times of the forward pass, or of all passes of a training step."""

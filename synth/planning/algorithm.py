@@ -43,10 +43,11 @@ def unlimited(
     passes = tuple(pass_plan.pass_ for pass_plan in pass_plans)
     step = len(passes) > 1
     return Request(
-        distribution.nest,
+        layer.nest,
         procs,
         exact=distribution.grid.size == procs,
-        most_work=distribution.most_work.size,
+        most_work=max(distribution.load, Distribution(layer.nest, distribution.grid).load),
+        turnable=distribution.nest.turned,
         pass_="training" if step else passes[0],
         transposed=layer.transposed,
         gradients=gradients_of(passes, layer.transposed) if step else GRADIENTS,

@@ -9,7 +9,7 @@ from typing import cast
 
 from synth.base.errors import UsageError
 from synth.base.work_balance import MOST_BALANCE
-from synth.layer.axes import AXES, Axis, PerAxis, Tensor, placement
+from synth.layer.axes import AXES, SPATIAL, Axis, PerAxis, Tensor, placement
 from synth.layer.layer import Layer, load_layer
 from synth.layer.nest import Nest
 from synth.layer.passes import TURNED, Pass, Task
@@ -39,6 +39,7 @@ def plan(
     order: Sequence[str] | None = PlanRequest.order,
     panels: int | None = PlanRequest.panels,
     gradients: Sequence[str] = PlanRequest.gradients,
+    rows: Mapping[str, str] | None = PlanRequest.rows,
 ) -> Plan:
     """The communication-optimal plan of a layer; `PlanRequest` describes the arguments.
 
@@ -61,6 +62,7 @@ def plan(
             order=order,
             panels=panels,
             gradients=gradients,
+            rows=rows,
         )
     )
 
@@ -82,7 +84,7 @@ def derive(request: PlanRequest) -> Plan:
     nest = layer.nest
     optimum = find_optimum(request, layer)
     grid = optimum.grid
-    distribution = distribute(nest, grid, request.order)
+    distribution = distribute(nest.turn(optimum.turned), grid, request.order)
     pass_plans = optimum.pass_plans
     return make_plan(request, layer, optimum, distribution, pass_plans)
 
@@ -111,6 +113,7 @@ class Decision:
     limit_bytes: int | None
     timed: Timed | None = None
     pinned: tuple[Axis, ...] = ()  # axes whose counts the request fixes
+    turned: tuple[Axis, ...] = ()  # axes along which blocks are cut by input rows
 
 
 def find_optimum(request: PlanRequest, layer: Layer) -> Decision:
@@ -120,7 +123,8 @@ def find_optimum(request: PlanRequest, layer: Layer) -> Decision:
     if request.limit_bytes is not None or machine is None or machine.limit_bytes is None:
         return optimum
     first, *later = optimum.pass_plans
-    if Plan(layer, request.procs, optimum.grid, first, later=tuple(later)).used_bytes <= machine.limit_bytes:
+    plan = Plan(layer, request.procs, optimum.grid, first, later=tuple(later), turned=optimum.turned)
+    if plan.used_bytes <= machine.limit_bytes:
         return optimum
     return _optimum_within(request, layer, machine, machine.limit_bytes)
 
@@ -161,6 +165,7 @@ def make_plan(
         later=tuple(later),
         order=distribution.order,
         timed=optimum.timed,
+        turned=optimum.turned,
         algorithm=None
         if free
         else algorithm_name(layer, request.procs, distribution, pass_plans),  # None: 2D or 3D
@@ -169,9 +174,8 @@ def make_plan(
 
 def _is_unrestricted(request: PlanRequest, optimum: Decision) -> bool:
     """Whether the search was for the fewest words, with any memory and grid: then no grid moves fewer."""
-    restricted = (
-        request.grid or request.strategy or request.panels is not None or request.stationary != "auto"
-    )
+    restricted = request.grid or request.strategy or request.rows or request.stationary != "auto"
+    restricted = restricted or request.panels is not None
     return request.objective == "words" and optimum.limit_bytes is None and not restricted
 
 
@@ -186,7 +190,10 @@ def _optimum_within(
         assert machine is not None  # `PlanRequest` checks it
         return _fastest(query, machine, limit_bytes)
     found = search(query)
-    return Decision(found.grid, found.tiling.pass_plans, found.least_work, limit_bytes, pinned=_pinned(query))
+    pass_plans = found.tiling.pass_plans
+    return Decision(
+        found.grid, pass_plans, found.least_work, limit_bytes, pinned=_pinned(query), turned=found.turned
+    )
 
 
 def _fastest(query: Request, machine: Machine, limit_bytes: int | None) -> Decision:
@@ -221,6 +228,7 @@ def search_request(request: PlanRequest, layer: Layer, limit_bytes: int | None) 
 
         fixed = distributed_optimum(layer.nest, request.procs, limit_words).grid._asdict()
         balance = MOST_BALANCE
+    may, must = _turns(request, layer)
     return Request(
         layer.nest,
         request.procs,
@@ -233,7 +241,20 @@ def search_request(request: PlanRequest, layer: Layer, limit_bytes: int | None) 
         transposed=layer.transposed,
         panels=request.panels,
         gradients=request.gradient_tensors,
+        turnable=may,
+        turned=must,
     )
+
+
+def _turns(request: PlanRequest, layer: Layer) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
+    """The axes along which blocks may, and those along which they must, be cut by input rows.
+
+    The fewest words decide. Named strategies, Eq. 10 of the paper and the time model know output rows only.
+    """
+    free = request.objective == "words" and request.strategy is None
+    asked = request.rows or {}
+    may = tuple(axis for axis in layer.nest.turnable if free and axis not in asked)
+    return may, tuple(axis for axis in SPATIAL if asked.get(axis) == "in")
 
 
 def _task(request: PlanRequest, layer: Layer) -> Task:

@@ -60,6 +60,7 @@ class Plan:
     order: Order = ROW_MAJOR  # how the axes run over the ranks; the last one varies fastest
     timed: Timed | None = field(default=None, compare=False)
     resident: frozenset[Tensor] = frozenset()  # in inference: Ker, of which ranks hold whole slices
+    turned: tuple[Axis, ...] = ()  # spatial axes along which blocks are cut by input rows
     algorithm: Algorithm | None = None  # see `planning.algorithm`; by default 2D, or 3D for a split index
 
     def __post_init__(self) -> None:
@@ -80,7 +81,7 @@ class Plan:
     @cached_property
     def distribution(self) -> Distribution:
         """Who works on what and owns what."""
-        return Distribution(self.nest, self.grid, self.order, self.resident)
+        return Distribution(self.nest.turn(self.turned), self.grid, self.order, self.resident)
 
     @property
     def pass_plans(self) -> tuple[PassPlan, ...]:
@@ -126,7 +127,7 @@ class Plan:
 
     @cached_property
     def words(self) -> dict[str, int]:
-        """The most words any rank receives: "in", "ker", "out", "halo" (part of in), "total"."""
+        """The most words any rank receives: "in", "ker", "out", "halo" (part of in and out), "total"."""
         return self.received.most()
 
     @cached_property
@@ -155,6 +156,11 @@ class Plan:
     def work(self) -> PerAxis:
         """W: the largest block of work, per axis."""
         return self.distribution.most_work
+
+    @property
+    def load(self) -> int:
+        """Iterations of the most loaded process, as the work balance counts them."""
+        return self.distribution.load
 
     @property
     def tile(self) -> PerAxis:
@@ -257,6 +263,7 @@ class Plan:
             "procs": self.procs,
             "grid": self.grid._asdict(),
             **placed,
+            **({"turned": list(self.turned)} if self.turned else {}),
             **waits,
             **resident,
             "passes": [pass_plan.to_json() for pass_plan in self.pass_plans],

@@ -74,8 +74,8 @@ def _work(plan: Plan, timed: bool) -> Iterator[str]:
     least = Space(plan.nest, plan.procs, pinned, plan.exact_procs).least_work
     if plan.least_work != least:
         yield f"balance.least_work is {plan.least_work}, but the plan makes it {least}"
-    elif not timed and plan.work.size > work_cap(least, plan.balance):
-        more = plan.work.size / least - 1
+    elif not timed and plan.load > work_cap(least, plan.balance):
+        more = plan.load / least - 1
         yield f"balance.allowed is {plan.balance:g}, but the plan does {more:g} more work"
 
 

@@ -85,6 +85,7 @@ class PlanEntry(msgspec.Struct, rename={"pass_": "pass"}):
     balance: BalanceEntry
     order: list[Axis]
     algorithm: Algorithm
+    turned: list[Axis] = msgspec.field(default_factory=list)
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:
@@ -159,6 +160,11 @@ def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
     grid = _axes(entry.grid, extents, "grid", name)
     if grid.size > procs:
         raise InputError(f"{name}: the grid has {grid.size} processes, more than procs {procs}; {REMEDY}")
+    turned = tuple(axis for axis in layer.nest.turnable if axis in entry.turned)
+    if len(turned) < len(entry.turned):
+        raise InputError(f"{name}: turned is {entry.turned}, but only {layer.nest.turnable} can be; {REMEDY}")
+    extents = layer.nest.turn(turned).extents
+    grid = _axes(entry.grid, extents, "grid", name)  # blocks of input rows, too, are not empty
     work = PerAxis(*(-(-n // p) for n, p in zip(extents, grid, strict=True)))
     first, *later = _passes(entry, work.with_("g", 1), layer.transposed, name)
     limit_bytes, least_work = entry.memory.limit_bytes, entry.balance.least_work
@@ -180,6 +186,7 @@ def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
         pinned=tuple(axis for axis in AXES if axis in entry.balance.pinned),
         later=tuple(later),
         order=_order(entry.order, grid, name),
+        turned=turned,
         algorithm=entry.algorithm,
     )
 

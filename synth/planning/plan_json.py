@@ -105,6 +105,7 @@ def exact_json(plan: Plan) -> dict[str, Any]:
         "stationary": pass_plan.stationary.lower(),
         "grid": axes_json(layer, plan.grid),
         "order": list(plan.order),
+        **({"turned": list(plan.turned)} if plan.turned else {}),
         "work": axes_json(layer, plan.work),
         "tile": axes_json(layer, plan.tile),
         "panels": pass_plan.panels,
@@ -114,7 +115,7 @@ def exact_json(plan: Plan) -> dict[str, Any]:
         "memory": {"words": plan.used_words, "bytes": plan.used_bytes, "limit_bytes": plan.limit_bytes},
         "balance": {
             "allowed": plan.balance,
-            "work": plan.work.size,
+            "work": plan.load,
             "least_work": plan.least_work,
             "exact_procs": plan.exact_procs,
             **({"pinned": list(plan.pinned)} if plan.pinned else {}),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from synth.base.errors import UsageError
 from synth.base.units import as_bytes
 from synth.base.work_balance import BALANCE, check_balance
-from synth.layer.axes import AXES, Tensor
+from synth.layer.axes import AXES, SPATIAL, Tensor
 from synth.layer.passes import GRADIENTS, TASKS
 from synth.search.strategies import Strategy, strategy_named
 
@@ -51,6 +51,8 @@ class PlanRequest:
     order: the axes as they run over the ranks, the last one fastest; None for row-major.
     panels: panels of the streaming loop; None for as many as overlap and memory ask for.
     gradients: the gradients that a training step computes: "in", "ker" or both.
+    rows: spatial axis -> whether blocks along it are cut by "in"put or by "out"put rows, e.g. {"h": "in"};
+        None for whichever moves the fewest words. Of a transposed layer: rows of the convolution.
 
     Raises `UsageError` for a value out of range and for values that contradict each other. What depends on
     the layer is checked by `check_layer`.
@@ -70,6 +72,7 @@ class PlanRequest:
     order: Sequence[str] | None = None
     panels: int | None = None
     gradients: Sequence[str] = tuple(tensor.lower() for tensor in GRADIENTS)
+    rows: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         self._check_source()
@@ -89,6 +92,7 @@ class PlanRequest:
         self._check_order()
         self._check_objective()
         self._check_strategy()
+        self._check_rows()
         self._normalise()
 
     def _normalise(self) -> None:
@@ -96,6 +100,7 @@ class PlanRequest:
         known = PlanRequest.gradients
         object.__setattr__(self, "gradients", tuple(name for name in known if name in self.gradients))
         object.__setattr__(self, "grid", dict(self.grid) if self.grid else None)
+        object.__setattr__(self, "rows", dict(self.rows) if self.rows else None)
         object.__setattr__(self, "balance", float(self.balance))
         if self.order is not None:
             object.__setattr__(self, "order", tuple(self.order))
@@ -138,6 +143,19 @@ class PlanRequest:
         if self.objective == "time" and self.machine is None:
             raise UsageError("objective time needs a machine; name a machine file or a shipped machine")
 
+    def _check_rows(self) -> None:
+        if self.rows is None:
+            return
+        if not isinstance(self.rows, Mapping):
+            raise UsageError(f'rows is {self.rows!r}; write it like {{"h": "in", "w": "out"}}')
+        for axis, side in self.rows.items():
+            if axis not in SPATIAL or side not in ("in", "out"):
+                raise UsageError(f"rows {axis}={side} is not in or out along d, h or w, like h=in")
+        if "in" in self.rows.values() and self.objective != "words":
+            raise UsageError(
+                f"objective {self.objective} knows cuts by output rows only; leave out rows, or take words"
+            )
+
     def _check_strategy(self) -> None:
         strategy = self.named_strategy
         if strategy is None:
@@ -167,6 +185,12 @@ class PlanRequest:
             if not 1 <= parts <= most:
                 raise UsageError(
                     f"grid {axis}={parts} cannot cut N_{axis}={most}; it must be from 1 to {most}"
+                )
+        for axis in (axis for axis, side in (self.rows or {}).items() if side == "in"):
+            if axis not in layer.nest.turnable:
+                raise UsageError(
+                    f"rows {axis}=in: blocks of {layer.name} share no rows along {axis}, so there is no halo "
+                    "to choose; leave it out"
                 )
         if self.objective == "paper" and (self.grid or self.stationary not in ("auto", "out")):
             raise UsageError(

@@ -129,9 +129,9 @@ class _PassTasks:
         for node in self.program.top():
             match node:
                 case Rows(direction="fetch"):
-                    before = needs = self._rows(before)
+                    before = needs = self._rows(node, before)
                 case Rows():
-                    (last,) = self._rows((last,))
+                    (last,) = self._rows(node, (last,))
                 case Gather() if self.timer.travels(node.tensor):
                     needs = (*needs, self._collective(node, before, "gather"))
                 case Loop():
@@ -152,12 +152,13 @@ class _PassTasks:
                     last = self._collective(node, (last,), f"reduce {panel}")
         return last
 
-    def _rows(self, needs: tuple[int, ...]) -> tuple[int, ...]:
+    def _rows(self, node: Rows, needs: tuple[int, ...]) -> tuple[int, ...]:
         timer, sent = self.timer, [0.0] * len(self.machine.levels)
-        if not timer.halo_seconds:
+        took = timer.halo_seconds((node.tensor,))
+        if not took:
             return needs
-        sent[0] = float(timer.halo_words() * timer.nest.word_bytes)
-        seconds = (timer.halo_seconds,) * 2
+        sent[0] = float(timer.halo_words(node.tensor) * timer.nest.word_bytes)
+        seconds = (took,) * 2
         return (self.add(Task(f"{self.title} halo", "network", seconds, needs, tuple(sent), self.layer)),)
 
     def _collective(self, node: Gather | Reduce, needs: tuple[int, ...], label: str) -> int:

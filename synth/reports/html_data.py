@@ -21,7 +21,8 @@ MOST_STEPS = 240  # the timeline lists this many steps
 
 def report_data(plan: Plan) -> dict[str, Any]:
     """The JSON data; intervals and words in elements."""
-    nest, d = plan.nest, plan.distribution
+    d = plan.distribution
+    nest = d.nest
     windows = {axis: nest.windows[axis] for axis in SPATIAL}
     steps = list(itertools.islice(timeline(plan), MOST_STEPS))
     return {
@@ -32,7 +33,10 @@ def report_data(plan: Plan) -> dict[str, Any]:
         "shapes": nest.shapes,
         "lacks": LACKS,
         "shard_cuts": d.shard_cuts,
-        "windows": {a: [w.stride, w.kernel, w.dilation, w.padding, w.size] for a, w in windows.items()},
+        "framed": {tensor: nest.framed(tensor) for tensor in TENSORS},
+        "windows": {
+            a: [w.stride, w.kernel, w.dilation, w.padding, w.size, w.divisor] for a, w in windows.items()
+        },
         "counts": [list(pass_plan.counts) for pass_plan in plan.pass_plans],
         "rotation": [schedule.program.loop.rotation for schedule in plan.schedules],
         "steps": steps,
@@ -86,7 +90,7 @@ def _steps(plan: Plan, schedule: Schedule) -> Iterator[dict[str, Any]]:
     for node in program.top():
         match node:
             case Rows(direction="fetch"):
-                text = f"halo: every rank gets the {node.tensor} rows at its edges from neighbours"
+                text = f"halo: every rank gets the {node.role} rows at its edges from neighbours"
                 yield step("halo", text, [[node.tensor, "halo"]], {})
             case Gather():
                 text = f"gather: {node.role} is gathered along {node.over} and stays in memory"

@@ -62,20 +62,25 @@ def decided(plan: Plan) -> list[str]:
     def row(name: str, values: PerAxis, remark: str) -> list[str]:
         return [name, *(str(getattr(values, axis)) for axis in axes), remark]
 
-    load = plan.work.size / plan.least_work if plan.least_work else 1.0
-    adds = plan.work.size * plan.nest.taps
+    load = plan.load / plan.least_work if plan.least_work else 1.0
+    adds = plan.load * plan.nest.taps
     panels = f"{plan.first.panels} panel{'s' * (plan.first.panels > 1)} along {plan.first.stream}"
     if plan.first.steps > plan.first.panels:
         panels += f", {plan.first.steps} steps: {' > '.join(plan.first.loops())}"
     kernel = "x".join(map(str, plan.layer.kernel)) or "1"
     rows = [
         ["", *axes, ""],
-        row("extent N", plan.nest.extents, f"kernel {kernel}, not split"),
+        row("extent N", plan.distribution.nest.extents, f"kernel {kernel}, not split{_input_rows(plan)}"),
         row("grid P", plan.grid, ranks_run(plan)),
         row("work W", plan.work, f"{show_words(adds)} multiply-adds, {load:.3f} times the least of any grid"),
         row("tile T", plan.tile, panels),
     ]
     return table(rows, right=range(1, len(axes) + 1))
+
+
+def _input_rows(plan: Plan) -> str:
+    """Along which axes the table counts input rows."""
+    return f"; {', '.join(plan.turned)} cut by input rows" if plan.turned else ""
 
 
 def ranks_run(plan: Plan) -> str:

@@ -25,8 +25,10 @@ def costs(plan: Plan) -> list[str]:
     limit = f" of {show_bytes(plan.limit_bytes)}" if plan.limit_bytes else ""
     phases = ", ".join(f"{name} {show_words(n)}" for name, n in memory_stages(plan).items())
     received = ", ".join(
-        f"{name} {show_words(words[name.lower()])}{halo if name == 'In' else ''}" for name in TENSORS
+        f"{name} {show_words(words[name.lower()])}{halo if name == 'In' and not plan.turned else ''}"
+        for name in TENSORS
     )
+    received += halo.replace("which", "In and Out") if plan.turned else ""
     total = words["total"]
     return [
         "words received per process, at most",

@@ -3,13 +3,14 @@
 Three boxes of a tensor matter to a process:
     needed   the slice: what the process's work block accesses (of In, the rows that its output rows read)
     owned    the shard: what the process alone stores. The shards of all processes partition the tensor
-    carried  the part of the slice that the process sends to its group: its shard, for In widened by the
-             halo rows that neighbours own
+    carried  the part of the slice that the process sends to its group: its shard, for the framed tensor of
+             an axis widened by the halo rows that neighbours own
 The carried boxes of a group partition the slice of that group.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,7 +30,7 @@ from synth.layer.axes import (
 )
 from synth.layer.intervals import Block, Box, Interval, cut, cuts, meet
 from synth.layer.nest import Nest
-from synth.schedule.halo_rows import halo_rows
+from synth.schedule.halo_rows import HaloRows, halo_rows
 from synth.schedule.shard_cuts import WANTED, ShardCut, member_parts, shard_cut
 
 
@@ -77,14 +78,28 @@ class Distribution:
     @cached_property
     def most_real_work(self) -> int:
         """Multiply-adds on real input of the most loaded process (padding zeros are not counted)."""
-        work, n = self.most_work, self.nest.extents
-        taps = 1
-        for axis, window in self.nest.windows.items():
-            extent, parts = getattr(n, axis), getattr(self.grid, axis)
-            blocks = cuts((0, extent), parts) if parts <= 4096 else [(0, 0)]
-            most = max(window.taps(*block) for block in blocks)
-            taps *= most or getattr(work, axis) * window.kernel
-        return work.b * work.g * work.c * work.k * taps
+        work = self.most_work
+        return work.b * work.g * work.c * work.k * math.prod(map(self._most_taps, SPATIAL))
+
+    def _most_taps(self, axis: Axis) -> int:
+        """The most pairs (row, kernel tap) on real rows of any block along a spatial axis."""
+        window, parts = self.nest.windows[axis], getattr(self.grid, axis)
+        blocks = cuts((0, getattr(self.nest.extents, axis)), parts) if parts <= 4096 else [(0, 0)]
+        most = max(window.taps(*block) for block in blocks)
+        return most or getattr(self.most_work, axis) * window.kernel
+
+    @cached_property
+    def load(self) -> int:
+        """Iterations of the most loaded process, as the work balance counts them.
+
+        Along a turned axis blocks have unequal numbers of pairs (row, tap), so the real pairs are counted:
+        the result is in pairs divided by taps, rounded up.
+        """
+        if not self.nest.turned:
+            return self.most_work.size
+        work, windows, turned = self.most_work, self.nest.windows, self.nest.turned
+        pairs = (self._most_taps(a) if a in turned else getattr(work, a) * windows[a].kernel for a in SPATIAL)
+        return -(-work.b * work.g * work.c * work.k * math.prod(pairs) // self.nest.taps)
 
     # -- groups ---------------------------------------------------------------------------------------
 
@@ -134,14 +149,23 @@ class Distribution:
 
     @cached_property
     def row_axes(self) -> tuple[Axis, ...]:
-        """The spatial axes along which any rank carries other rows of In than it owns: the halo's axes."""
-        parts, nest = dict(self.shard_cuts["In"]), self.nest
+        """The spatial axes along which any rank carries other rows than it owns: the halo's axes.
 
-        def moves(axis: Axis) -> bool:
-            blocks, members = getattr(self.grid, axis), parts.get(axis, 1)
-            return halo_rows(nest.windows[axis], getattr(nest.extents, axis), blocks, members).moves
+        The rows are those of the framed tensor of the axis, see `halo_axes`.
+        """
+        axes = (axis for tensor in TENSORS for axis in self.nest.framed(tensor) if self.halo(axis).moves)
+        return tuple(sorted(axes))
 
-        return tuple(axis for axis in SPATIAL if moves(axis))
+    def halo(self, axis: Axis) -> HaloRows:
+        """Rows of the framed tensor along a spatial axis, over all blocks."""
+        tensor: Tensor = "Out" if axis in self.nest.turned else "In"
+        members = dict(self.shard_cuts[tensor]).get(axis, 1)
+        extent, parts = getattr(self.nest.extents, axis), getattr(self.grid, axis)
+        return halo_rows(self.nest.windows[axis], extent, parts, members)
+
+    def halo_axes(self, tensor: Tensor) -> tuple[Axis, ...]:
+        """The axes along which ranks carry other rows of a tensor than they own."""
+        return tuple(axis for axis in self.row_axes if axis in self.nest.framed(tensor))
 
     # -- boxes ----------------------------------------------------------------------------------------
 
@@ -162,12 +186,12 @@ class Distribution:
 
     def touched(self, tensor: Tensor, block: Block) -> Box:
         """The box of a tensor that a block (axis -> interval) of the nest touches."""
-        windows = self.nest.windows
+        windows, framed = self.nest.windows, self.nest.framed(tensor)
 
         def along(dim: str, extent: int) -> Interval:
             if dim not in block:
                 return 0, extent  # a kernel dimension: never split
-            if tensor == "In" and dim in SPATIAL:
+            if dim in framed:
                 return windows[dim].reach(*block[dim])
             return block[dim]
 
@@ -175,17 +199,18 @@ class Distribution:
 
     def carried(self, tensor: Tensor, at: PerAxis) -> Box:
         """The part of the needed slice that this process hands to its group."""
-        if tensor != "In":
+        framed = self.nest.framed(tensor)
+        if not framed:
             return self.owned(tensor, at)
-        parts = member_parts(self.shard_cuts["In"], self.member("In", at))
-        owned, needed = self.owned("In", at), self.needed("In", at)
+        parts = member_parts(self.shard_cuts[tensor], self.member(tensor, at))
+        owned, needed = self.owned(tensor, at), self.needed(tensor, at)
 
         def along(dim: str, own: Interval, need: Interval) -> Interval:
-            if dim not in SPATIAL:
+            if dim not in framed:
                 return own
             count, part = parts.get(dim, (1, 0))
             low = need[0] if part == 0 else own[0]
             high = need[1] if part == count - 1 else own[1]
             return meet((low, max(low, high)), need)
 
-        return tuple(along(*each) for each in zip(DIMS["In"], owned, needed, strict=True))
+        return tuple(along(*each) for each in zip(DIMS[tensor], owned, needed, strict=True))

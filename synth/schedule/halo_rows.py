@@ -1,4 +1,7 @@
-"""Rows along one spatial dimension: what blocks read, carry and own, and what tiles read."""
+"""Rows along one spatial dimension: what blocks read, carry and own, and what tiles read.
+
+"Rows" are those of the framed tensor: of In, or of Out with a turned window.
+"""
 
 from __future__ import annotations
 
@@ -77,9 +80,9 @@ def _wanted_bound(window: Window, out: int, parts: int, members: int) -> int:
 
     Two neighbouring blocks share at most as many rows as a window is longer than the stride.
     """
-    line, both = -(-window.size // parts), max(0, window.frame(1) - window.stride)
+    line, both = -(-window.size // parts), window.most_overlap
     own = -(-line // members)
-    ends = -(-(own + both) // (window.stride * (out // parts)))
+    ends = -(-(own + both + window.divisor - 1) * window.divisor // (window.stride * (out // parts)))
     return own + min(own, both) * min(ends, parts - 1)
 
 

@@ -2,13 +2,13 @@
 
     shards   shards of the tensors that are read, sums for the shard of the result (unless that is
              stationary), and slices that are saved between passes
-    halo     + the widened shard of In, + the strips in flight
+    halo     + the widened shard of a framed tensor, + the strips in flight
     expand   + the stationary slice, + the pieces of slices in flight (tensors that are read)
     loop     + two panels per streamed tensor that is read (one in use; its pieces, or the next one, in
              flight), the written panel and the partial sums in flight, the result of the local kernel and a
              padded copy of its input
-    reduce   + the partial sums in flight, among them the finished shard of the result; of dIn, the strips
-             in flight, and the shard beside the sums
+    reduce   + the partial sums in flight, among them the finished shard of the result; with a halo, the
+             strips in flight, and the shard beside the sums
 
 The sums of several panels are in flight beside the next panel, those of a single one after the kernel ends.
 A slice that only one process needs is used in place: no buffer, no words. Every item is taken at its largest
@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
-from synth.layer.axes import DIMS, SPATIAL, TENSORS, PerAxis, Tensor
+from synth.layer.axes import DIMS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.schedule.distribution import Distribution
-from synth.schedule.halo_rows import halo_rows, plainly_padded, tile_rows
+from synth.schedule.halo_rows import plainly_padded, tile_rows
 from synth.schedule.pass_plan import PassPlan
-from synth.schedule.pass_program import FRAMED, Gather, Loop, Reduce, Rows, lowered
+from synth.schedule.pass_program import Gather, Loop, Reduce, Rows, lowered
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,26 @@ class Footprints:
         """Tensor -> `shard`."""
         return {"In": self.shard("In"), "Ker": self.shard("Ker"), "Out": self.shard("Out")}
 
-    @cached_property
+    @property
     def halo(self) -> tuple[int, int]:
-        """(words of the widened shard of In, words that strips add to it); zeros without a halo."""
-        nest, parts = self.nest, dict(self.distribution.shard_cuts["In"])
-        flat = math.prod(-(-getattr(self.work, d) // parts.get(d, 1)) for d in ("b", "g", "c"))
-        rows = [
-            halo_rows(nest.windows[a], getattr(nest.extents, a), getattr(self.grid, a), parts.get(a, 1))
-            for a in SPATIAL
-        ]
+        """`halo_of` In."""
+        return self.halo_of("In")
+
+    def halo_of(self, tensor: Tensor) -> tuple[int, int]:
+        """(words of the widened shard of a tensor, words that strips add to it); zeros without a halo."""
+        return self._halos[tensor]
+
+    @cached_property
+    def _halos(self) -> dict[Tensor, tuple[int, int]]:
+        return {tensor: self._halo(tensor) for tensor in TENSORS}
+
+    def _halo(self, tensor: Tensor) -> tuple[int, int]:
+        framed, parts = self.nest.framed(tensor), dict(self.distribution.shard_cuts[tensor])
+        rows = [self.distribution.halo(axis) for axis in framed]
         if not any(row.moves for row in rows):
             return 0, 0
+        whole = (dim for dim in DIMS[tensor] if dim not in framed)
+        flat = math.prod(-(-getattr(self.work, dim) // parts.get(dim, 1)) for dim in whole)
         most = 0
         for kinds in product(*(row.kinds for row in rows)):
             carried, owned, wanted = map(math.prod, zip(*kinds, strict=True))
@@ -97,15 +106,14 @@ class Footprints:
     def tile(self, tensor: Tensor, pass_plan: PassPlan) -> int:
         """The most words of a tensor that one tile accesses: its largest panel."""
         t = pass_plan.sizes(self.work)
-        match tensor:
-            case "Ker":
-                return t.g * t.k * t.c * self.nest.taps
-            case "Out":
-                return t.b * t.g * t.k * t.d * t.h * t.w
-            case "In":
-                return t.b * t.g * t.c * math.prod(self._rows(axis, pass_plan) for axis in SPATIAL)
+        if tensor == "Ker":
+            return t.g * t.k * t.c * self.nest.taps
+        framed = self.nest.framed(tensor)
+        rows = (self.rows(axis, pass_plan) if axis in framed else getattr(t, axis) for axis in SPATIAL)
+        return t.b * t.g * (t.c if tensor == "In" else t.k) * math.prod(rows)
 
-    def _rows(self, axis: str, pass_plan: PassPlan) -> int:
+    def rows(self, axis: str, pass_plan: PassPlan) -> int:
+        """The most rows of the framed tensor of an axis that one tile touches."""
         extent, parts = getattr(self.nest.extents, axis), getattr(self.grid, axis)
         return tile_rows(self.nest.windows[axis], extent, parts, getattr(pass_plan.counts, axis))
 
@@ -114,9 +122,20 @@ class Footprints:
         t, words, plain = pass_plan.sizes(self.work), 1, True
         for axis in SPATIAL:
             window, extent = self.nest.windows[axis], getattr(self.nest.extents, axis)
-            words *= window.frame(getattr(t, axis))
-            plain &= plainly_padded(window, extent, getattr(self.grid, axis), getattr(pass_plan.counts, axis))
+            words *= self._frame(axis, pass_plan)
+            parts, tiles = getattr(self.grid, axis), getattr(pass_plan.counts, axis)
+            if axis in self.nest.turned:  # blocks see unequal zeros, except a single one
+                plain &= parts * tiles == 1 and window.turned.plain(0, window.size)
+            else:
+                plain &= plainly_padded(window, extent, parts, tiles)
         return 0 if plain else t.b * t.g * t.c * words
+
+    def _frame(self, axis: Axis, pass_plan: PassPlan) -> int:
+        """The most rows of In along an axis that the output rows of one tile see, zeros included."""
+        window = self.nest.windows[axis]
+        if axis in self.nest.turned:
+            return window.turned.frame(self.rows(axis, pass_plan))
+        return window.frame(getattr(pass_plan.sizes(self.work), axis))
 
     def in_transit(self, pass_plan: PassPlan) -> int:
         """Words of partial sums sent, kept and received while one panel of the result is reduced."""
@@ -133,13 +152,14 @@ class Footprints:
         away = pass_plan.stationary != written and pass_plan.steps > 1  # earlier panels are in their place
         tile = pass_plan if away else replace(pass_plan, counts=PerAxis())
         waiting = self.in_transit(tile) + (self.carried(written) if away else 0)
-        if written != "In":
+        halo = self.halo_of(written)
+        if not self.nest.framed(written) or (written == "Out" and not halo[0]):
             return max(waiting, self.shards[written])
-        return max(waiting, self.carried("In") + self.shards["In"] + sum(self.halo))
+        return max(waiting, self.carried(written) + self.shards[written] + sum(halo))
 
     def carried(self, tensor: Tensor) -> int:
         """The most words of a tensor that a process carries: sends to its group, or sums for it."""
-        return self.halo[0] or self.shards["In"] if tensor == "In" else self.shards[tensor]
+        return self.halo_of(tensor)[0] or self.shards[tensor]
 
     def slice(self, tensor: Tensor) -> int:
         """Words of the largest slice of a tensor."""
@@ -150,7 +170,8 @@ class Footprints:
 
         All of a tensor's words are live from the node that brings them to the end, unless a line says more.
         """
-        tree = lowered(pass_plan.structure, self.distribution.groups, self.distribution.row_axes)
+        d = self.distribution
+        tree = lowered(pass_plan.structure, d.groups, d.row_axes, turned=d.nest.turned)
         stationary, written = pass_plan.stationary, pass_plan.written
         apart = self._apart(pass_plan)
         live = sum(self.shards[t] for t in pass_plan.reads)
@@ -164,8 +185,9 @@ class Footprints:
         for node in tree.top():
             match node:
                 case Rows(direction="fetch"):
-                    halo = live + sum(self.halo) + (slice_ if stationary == written else 0)
-                    live += self.halo[0]
+                    widened = self.halo_of(node.tensor)
+                    halo = live + sum(widened) + (slice_ if stationary == written else 0)
+                    live += widened[0]
                 case Gather():  # the pieces of all whole slices arrive together
                     expand += self.slice(node.tensor)
                 case Loop():
@@ -176,15 +198,16 @@ class Footprints:
                 case Reduce():
                     reduce = live + slice_ + self.in_transit(replace(pass_plan, counts=PerAxis()))
                 case Rows():  # beside the sums: strips and the finished shard; panels are still held
-                    sums = self.halo[0] if stationary == written else slice_ + panels
-                    reduce = max(reduce, live + self.shards[written] + self.halo[1] + sums)
+                    widened = self.halo_of(written)
+                    sums = widened[0] if stationary == written else slice_ + panels
+                    reduce = max(reduce, live + self.shards[written] + widened[1] + sums)
         return Memory(live, halo, expand, loop, reduce)
 
     def _apart(self, pass_plan: PassPlan) -> frozenset[Tensor]:
         """The tensors whose slice is a copy beside the shard: shared by a group, or saved with a halo."""
-        widened = FRAMED in pass_plan.reuses and self.halo[0] > 0
         groups = zip(TENSORS, self.distribution.groups, strict=True)
-        return frozenset(t for t, axes in groups if axes or (t == FRAMED and widened))
+        widened = {tensor for tensor in pass_plan.reuses if self.halo_of(tensor)[0] > 0}
+        return frozenset(t for t, axes in groups if axes or t in widened)
 
     def _step(self, plan: PassPlan, panels: int) -> int:
         """Words beside the panels in use, at most: the next panels, the kernel's result, pending sums.

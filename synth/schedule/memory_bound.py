@@ -15,7 +15,7 @@ from synth.layer.nest import Nest
 from synth.layer.passes import WRITES, Passes, reuse_intervals
 from synth.layer.window import Window
 from synth.schedule.pass_plan import Structure
-from synth.schedule.pass_program import FRAMED, lowered
+from synth.schedule.pass_program import lowered
 
 Words = dict[Tensor, int]
 
@@ -50,11 +50,11 @@ class LeastMemory:
     def _pass(self, plan: Structure, least: PerAxis, most: PerAxis, shards: Words, slices: Words) -> int:
         """One pass with one stationary tensor, whose reused slices may or may not be in memory."""
         groups = tuple(tuple(a for a in LACKS[t] if getattr(least, a) > 1) for t in TENSORS)
-        tree = lowered(plan, groups, self._row_axes(least))
+        tree = lowered(plan, groups, self._row_axes(least), turned=self.nest.turned)
         stationary, written = plan.stationary, plan.written
         words = sum(shards[tensor] for tensor in plan.reads)
-        words += sum(-(-slices[rows.tensor] // most.k) for rows in tree.fetches)
-        carried = 0 if written == FRAMED and most.of(SPATIAL) > 1 else shards[written]
+        words += sum(-(-slices[rows.tensor] // most.of(LACKS[rows.tensor])) for rows in tree.fetches)
+        carried = 0 if most.of(self.nest.framed(written)) > 1 else shards[written]
         if stationary != written:  # gathered whole: the slice, and its pieces in flight
             alone = least.of(LACKS[stationary]) == 1
             return words + carried + (0 if alone else 1 + len(tree.gathers)) * slices[stationary]
@@ -70,17 +70,25 @@ class LeastMemory:
 
     def _slices(self, parts: PerAxis) -> Words:
         n = PerAxis(*(-(-extent // p) for extent, p in zip(self.nest.extents, parts, strict=True)))
-        rows = 1
-        for axis in SPATIAL:
-            rows *= _rows_read(self.nest.windows[axis], getattr(n, axis))
         return {
-            "In": n.b * n.g * n.c * rows,
+            "In": n.b * n.g * n.c * self._rows("In", n),
             "Ker": n.g * n.k * n.c * self.nest.taps,
-            "Out": n.b * n.g * n.k * n.d * n.h * n.w,
+            "Out": n.b * n.g * n.k * self._rows("Out", n),
         }
+
+    def _rows(self, tensor: Tensor, block: PerAxis) -> int:
+        """The fewest positions of a tensor that a block touches."""
+        framed, rows = self.nest.framed(tensor), 1
+        for axis in SPATIAL:
+            size = getattr(block, axis)
+            rows *= _rows_read(self.nest.windows[axis], size) if axis in framed else size
+        return rows
 
 
 def _rows_read(window: Window, size: int) -> int:
     """The fewest rows that a block of `size` positions reads, wherever the padding clips them."""
+    if window.divisor > 1:  # some block reads at least an even part of the rows
+        low, high = window.reach(0, window.out)
+        return (high - low) * (size - 1) // window.out
     beyond = window.stride * (window.out - 1) + window.span - window.padding
-    return max(0, window.frame(size) - window.padding - max(0, beyond - window.size))
+    return max(0, window.frame(size) - max(0, window.padding) - max(0, beyond - window.size))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from synth.layer.axes import SPATIAL, Axis, PerAxis, Tensor
+from synth.layer.axes import Axis, PerAxis, Tensor
 from synth.layer.intervals import volume
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan, Structure
@@ -56,9 +56,9 @@ def worth_rotating(
 def within_one_panel(distribution: Distribution, tensor: Tensor, axis: Axis, panels: int) -> bool:
     """Whether every shard of a tensor lies within one of the panels along an axis.
 
-    Panels of In along rows overlap, so a shard may lie in two of them.
+    Panels of a framed tensor along its rows overlap, so a shard may lie in two of them.
     """
-    if tensor == "In" and axis in SPATIAL:
+    if axis in distribution.nest.framed(tensor):
         return False
     parts = dict(distribution.shard_cuts[tensor]).get(axis, 1)
     extent, over = getattr(distribution.nest.extents, axis), getattr(distribution.grid, axis)

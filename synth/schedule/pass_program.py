@@ -14,8 +14,6 @@ counts stand in the `PassPlan`, not in the tree: all plans that tile the same ax
 
 A further schedule would be a further decision in `lowered`, and no further case in the walkers. These are
 not implemented yet:
-    blocks cut by input rows       the framed tensor of an axis would be Out: `Rows("return", "Out")` after a
-                                   forward pass, `Rows("fetch", "Out")` before a backward pass
     residue classes of a dilation  one more axis of the nest; the nodes would stay
     training with replicated Ker   no `Gather`, as for a resident tensor of `Distribution`, and a `Reduce` of
                                    the whole tensor
@@ -36,11 +34,11 @@ from synth.schedule.pass_plan import PassPlan, Structure
 
 Scope = Literal["slice", "panel"]  # the whole slice at once, or the panel of a step
 SCOPES: tuple[Scope, ...] = ("slice", "panel")
-FRAMED: Tensor = "In"  # blocks are cut along output rows, so In has the rows that neighbours own
 
 WHY = {
     "fetch": "the output rows of a block read input rows that its neighbours own",
-    "return": "the rows of dIn that a block computes for its neighbours are added where they are owned",
+    "fetch Out": "the input rows of a block meet rows of {tensor} that its neighbours own",
+    "return": "the rows of {tensor} that a block computes for its neighbours are added where they are owned",
     "gather": "all ranks along {along} need the same slice of {tensor}",
     "reduce": "each rank along {along} holds a partial sum of the same slice of {tensor}",
 }
@@ -48,7 +46,9 @@ WHY = {
 
 @dataclass(frozen=True)
 class Rows:
-    """Halo exchange: rows of the framed tensor move between neighbours on the grid.
+    """Halo exchange: rows of a framed tensor move between neighbours on the grid.
+
+    The framed tensor of an axis is In where blocks are cut by output rows, and Out where by input rows.
 
     fetch: before the pass, rows that a block reads and its neighbours own.
     return: after the pass, partial sums of rows that its neighbours own; the owner adds them.
@@ -56,12 +56,14 @@ class Rows:
 
     direction: Literal["fetch", "return"]
     tensor: Tensor
+    role: str  # the tensor's name in this pass: "In" or "dIn"
     axes: tuple[Axis, ...]  # spatial axes along which rows move
 
     @property
     def why(self) -> str:
         """The reason, as a sentence for reports and emitted comments."""
-        return WHY[self.direction]
+        reason = WHY.get(f"{self.direction} {self.tensor}", WHY[self.direction])
+        return reason.format(tensor=self.role)
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,8 @@ class PassProgram(Tree):
 def pass_program(distribution: Distribution, pass_plan: PassPlan) -> PassProgram:
     """The schedule tree of a pass on a process grid."""
     rotation = rotated(distribution, pass_plan)
-    tree = lowered(pass_plan.structure, distribution.groups, distribution.row_axes, rotation)
+    turned = distribution.nest.turned
+    tree = lowered(pass_plan.structure, distribution.groups, distribution.row_axes, rotation, turned)
     return PassProgram(**vars(tree), pass_plan=pass_plan)
 
 
@@ -210,12 +213,16 @@ Groups = tuple[tuple[Axis, ...], ...]  # per tensor: the grid axes of its group 
 
 @lru_cache(maxsize=1 << 14)
 def lowered(
-    plan: Structure, groups: Groups, row_axes: tuple[Axis, ...], rotation: tuple[Tensor, ...] = ()
+    plan: Structure,
+    groups: Groups,
+    row_axes: tuple[Axis, ...],
+    rotation: tuple[Tensor, ...] = (),
+    turned: tuple[Axis, ...] = (),
 ) -> Tree:
     """The nodes of a tree: the one place that decides what a pass moves, and at which scope.
 
-    groups and row_axes are those of the `Distribution`. rotation is that of `panel_rotation`; a walker that
-    does not ask which panel a rank uses may leave it out.
+    groups and row_axes are those of the `Distribution`, turned those of its nest. rotation is that of
+    `panel_rotation`; a walker that does not ask which panel a rank uses may leave it out.
     """
     shared = {tensor: axes for tensor, axes in zip(TENSORS, groups, strict=True) if axes}
 
@@ -240,6 +247,14 @@ def lowered(
     panel = tuple(axis for axis in plan.loops if axis in DIMS[plan.written] and streamed)
     compute = Compute(plan.pass_, plan.reads, plan.written, not streamed, panel)
     loop = Loop(plan.loops, rotation, gathers["panel"], compute, reduces["panel"])
-    fetches = (Rows("fetch", FRAMED, row_axes),) if row_axes and FRAMED in gathered else ()
-    returns = (Rows("return", FRAMED, row_axes),) if row_axes and plan.written == FRAMED else ()
+    framed: dict[Tensor, tuple[Axis, ...]] = {
+        "In": tuple(axis for axis in row_axes if axis not in turned),
+        "Out": tuple(axis for axis in row_axes if axis in turned),
+    }
+
+    def rows(direction: Literal["fetch", "return"], tensors: Iterable[Tensor]) -> tuple[Rows, ...]:
+        moved = (t for t in tensors if framed.get(t))
+        return tuple(Rows(direction, t, role_name(plan.pass_, t), framed[t]) for t in moved)
+
+    fetches, returns = rows("fetch", gathered), rows("return", (plan.written,))
     return Tree(fetches, gathers["slice"], loop, reduces["slice"], returns)

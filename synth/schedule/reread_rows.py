@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from synth.layer.interval_arrays import Many, Spans
+from synth.layer.interval_arrays import Many, Spans, cut, lengths, meet
 from synth.layer.window import Window
 
 
 def reached(window: Window, block: Spans) -> Spans:
     """`Window.reach` for arrays: the input rows that blocks of output positions read."""
     low, high = block
-    first = np.maximum(0, window.stride * low - window.padding)
-    last = np.minimum(window.size, window.stride * (high - 1) + window.span - window.padding)
+    first = np.maximum(0, -(-(window.stride * low - window.padding) // window.divisor))
+    last = (window.stride * (high - 1) + window.span - 1 - window.padding) // window.divisor + 1
+    last = np.minimum(window.size, last)
     empty = (high <= low) | (last <= first)
     return np.where(empty, 0, first), np.where(empty, 0, last)
 
@@ -22,6 +23,8 @@ def visited(window: Window, block: Spans, tiles: int, within: Spans) -> Many:
 
     Like blocks, tiles differ by one position at most: the longer ones first, then the others.
     """
+    if window.divisor > 1:
+        return _visited_one_by_one(window, block, tiles, within)
     low, high = block
     size, longer = (high - low) // tiles, (high - low) % tiles
     if tiles * window.size * window.stride >= 2**61:
@@ -37,6 +40,14 @@ def visited(window: Window, block: Spans, tiles: int, within: Spans) -> Many:
         total = total + _clipped(end, step, count, within) - _clipped(begin, step, count, within)
     exact: Many = total.astype(np.int64)
     return exact
+
+
+def _visited_one_by_one(window: Window, block: Spans, tiles: int, within: Spans) -> Many:
+    """`visited` of a turned window, tile by tile: where its rows begin is not linear in the tile."""
+    total: Many = (block[0] - block[0]) * (within[0] - within[0])
+    for tile in range(tiles):
+        total = total + lengths(meet(reached(window, cut(block, tiles, tile)), within))
+    return total
 
 
 def _clipped(first: Many, step: Many, count: Many, within: Spans) -> Many:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from synth.layer.axes import Axis, PerAxis, Tensor
+from synth.layer.axes import LACKS, SPATIAL, Axis, PerAxis, Tensor
 from synth.layer.intervals import Block, Box, overlap, volume
 from synth.layer.passes import role_name
 from synth.schedule.distribution import Distribution
@@ -85,7 +85,8 @@ class Schedule:
         for node in self.program.top():
             match node:
                 case Rows(direction="fetch"):
-                    yield Round("halo", 0, moves=tuple(self._fetched(node)))
+                    yield Round("halo", steps["halo"], moves=tuple(self._fetched(node)))
+                    steps["halo"] += 1
                 case Gather():
                     moves = self._gathered(node, self._needed(node.tensor))
                     yield Round("expand", steps["expand"], moves=tuple(moves))
@@ -109,7 +110,7 @@ class Schedule:
             missing = volume(carried) - volume(overlap(carried, d.owned(node.tensor, at)))
             if missing == 0:
                 continue
-            for source in self._neighbours(at):
+            for source in self._neighbours(node.tensor, at):
                 box = overlap(carried, d.owned(node.tensor, source))
                 if source != at and volume(box):
                     yield Move("halo", node.tensor, box, d.rank(source), (target,), node.why)
@@ -119,17 +120,14 @@ class Schedule:
         for move in self._fetched(node):
             yield Move("return", node.tensor, move.box, move.targets[0], (move.source,), node.why)
 
-    def _neighbours(self, at: PerAxis) -> Iterator[PerAxis]:
-        """Processes that may own rows which the process at `at` carries."""
-        axes: tuple[Axis, ...] = ("d", "h", "w", "k") if self._rows_are_shared else ("d", "h", "w")
+    def _neighbours(self, tensor: Tensor, at: PerAxis) -> Iterator[PerAxis]:
+        """Processes that may own rows of a tensor which the process at `at` carries."""
+        by_rows = any(dim in SPATIAL for dim, _ in self.distribution.shard_cuts[tensor])
+        axes: tuple[Axis, ...] = (*SPATIAL, *(LACKS[tensor] if by_rows else ()))
         line = [at]
         for axis in axes:
             line = [p.with_(axis, i) for p in line for i in range(getattr(self.distribution.grid, axis))]
         yield from line
-
-    @cached_property
-    def _rows_are_shared(self) -> bool:
-        return any(dim in ("d", "h", "w") for dim, _ in self.distribution.shard_cuts["In"])
 
     def _gathered(self, node: Gather, regions: dict[int, Box]) -> Iterator[Move]:
         """The members of each group send what they carry of a region to all who need that region."""

@@ -58,7 +58,7 @@ def shard_cut(members: int, extents: Extents) -> ShardCut:
 
 
 def _shares(parts: dict[str, int], extents: Extents) -> tuple[int, int, int]:
-    """-words of the smallest shard of the largest slice, words of its largest shard, -words of the smallest."""
+    """-words of the smallest shard of the largest slice, words of its largest one, -words of the smallest."""
     shares = [(largest, smallest, parts.get(dim, 1)) for dim, largest, smallest in extents]
     least = math.prod(largest // count for largest, _, count in shares)
     most = math.prod(-(-largest // count) for largest, _, count in shares)

@@ -5,6 +5,7 @@ A process receives, per tensor,
               halo: words that it carries for its group and does not own. Nothing if the slice is reused.
     written   (g - 1) partial sums per panel for each word that it carries, if g processes share the slice.
               After the pass also the halo: sums of its own words that neighbours carry.
+The halo of an axis is of its framed tensor: In, or Out where blocks are cut by input rows.
 All boxes are products of intervals, so the counts are products of per-dimension counts. They are computed as
 arrays over the process grid. The simulator and the running programs count the same words one by one.
 """
@@ -24,7 +25,7 @@ from synth.layer.interval_arrays import Spans, covered, cut, lengths, meet, wide
 from synth.layer.window import Window
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
-from synth.schedule.pass_program import FRAMED, PassProgram, pass_program
+from synth.schedule.pass_program import PassProgram, pass_program
 from synth.schedule.reread_rows import reached, visited
 from synth.schedule.shard_cuts import member_parts
 
@@ -32,6 +33,7 @@ Array = NDArray[Any]  # int64, or Python ints where 64 bits are not enough
 Factors = dict[str, list[Array]]  # what is counted -> its lengths along the dimensions of a tensor
 
 NAMES = ("In", "Ker", "Out", "halo")
+ROWS = ("visited", "mine", "carried", "owned", "wanted")  # of a tensor with a halo; see `_framed_factors`
 EVERY = 4096  # processes up to which every one is a class of its own
 
 
@@ -53,7 +55,7 @@ class Received:
 
     @property
     def halo(self) -> Array:
-        """The part of In that neighbours send, over the process grid."""
+        """The words among them that neighbours send as halo, over the process grid."""
         return self._spread(self.words["halo"])
 
     @property
@@ -102,29 +104,32 @@ class Visits(NamedTuple):
     written: Tensor
     reuses: frozenset[Tensor]
     loads: tuple[int, ...]  # how often each panel moves, by tensor in the order of `TENSORS`
-    rows: tuple[int, ...]  # tiles of In along d, h and w; (1, 1, 1) if In is not streamed
+    rows: tuple[int, ...]  # tiles along d, h and w of the framed tensor; 1 if that is not streamed
 
     @classmethod
-    def of(cls, program: PassProgram) -> Visits:
-        """The visits of a schedule tree."""
+    def of(cls, program: PassProgram, turned: tuple[Axis, ...] = ()) -> Visits:
+        """The visits of a schedule tree of a nest with some turned axes."""
         plan = program.pass_plan
         loads = {move.tensor: program.loads(move) for move in program.collectives()}
-        streams = plan.structure.streams(FRAMED)
-        rows = tuple(getattr(plan.counts, axis) if streams else 1 for axis in SPATIAL)
+        streams = {tensor: plan.structure.streams(tensor) for tensor in TENSORS}
+        framed: dict[Axis, Tensor] = {axis: "Out" if axis in turned else "In" for axis in SPATIAL}
+        rows = tuple(getattr(plan.counts, axis) if streams[framed[axis]] else 1 for axis in SPATIAL)
         return cls(plan.written, plan.reuses, tuple(loads.get(t, 1) for t in TENSORS), rows)
 
 
 def received(distribution: Distribution, pass_plan: PassPlan) -> Received:
     """Words that each process receives in a pass."""
-    return received_by(distribution, Visits.of(pass_program(distribution, pass_plan)))
+    program = pass_program(distribution, pass_plan)
+    return received_by(distribution, Visits.of(program, distribution.nest.turned))
 
 
 @lru_cache(maxsize=2)  # what a fit asks for again and again; more would hold much memory for nothing
 def received_by(distribution: Distribution, visits: Visits) -> Received:
     """Words that each process receives with some visits."""
     counter = _Counter(distribution, visits)
-    inputs, halo = counter.inputs()
-    words = {"In": inputs, "Ker": counter.flat("Ker"), "Out": counter.flat("Out"), "halo": halo}
+    inputs, halo = counter.framed("In")
+    out, returned = counter.framed("Out") if distribution.nest.turned else (counter.flat("Out"), 0)
+    words = {"In": inputs, "Ker": counter.flat("Ker"), "Out": out, "halo": halo + returned}
     shape = tuple(len(first) for first in counter.first)
     return Received({name: np.broadcast_to(n, shape) for name, n in words.items()}, counter.classes)
 
@@ -213,20 +218,22 @@ class _Counter:
         self.nest = nest
         most = max(nest.words.values()) * self.grid.size * max(visits.loads) * math.prod(visits.rows)
         self.integer: Any = np.int64 if most < 2**61 else object
-        inputs = self._input_factors()
-        self.factors = {**self.lines.factors, **inputs}
-        classes = [self._classes(axis, inputs) for axis in range(len(AXES))]
+        rows = self._framed_factors("In")
+        if nest.turned:
+            rows |= self._framed_factors("Out")
+        self.factors = {**self.lines.factors, **rows}
+        classes = [self._classes(axis, rows) for axis in range(len(AXES))]
         self.first, self.classes = zip(*classes, strict=True)  # class -> a coordinate of it, and back
 
-    def _classes(self, axis: int, inputs: Factors) -> tuple[Array, Array]:
+    def _classes(self, axis: int, rows: Factors) -> tuple[Array, Array]:
         """One coordinate per class of processes along an axis, and coordinate -> class."""
         if self.grid.size <= EVERY:
             return np.arange(self.grid[axis]), np.arange(self.grid[axis])
-        classes = _alike(self.grid[axis], axis, inputs, self.lines.classes[axis])
+        classes = _alike(self.grid[axis], axis, rows, self.lines.classes[axis])
         return np.unique(classes, return_index=True)[1], classes
 
     def flat(self, tensor: Tensor) -> Array:
-        """Words of Ker or Out, which have no halo."""
+        """Words of a tensor without a halo."""
         if tensor == self.visits.written:
             partners = self.distribution.group_size(tensor) - 1
             return self.product(f"{tensor} shard") * partners * self.loads[tensor]
@@ -247,42 +254,43 @@ class _Counter:
     def _nothing(self) -> Array:
         return np.zeros([1] * len(AXES), self.integer)
 
-    def inputs(self) -> tuple[Array, Array]:
-        """Words of In received in all, and as halo."""
-        if "In" in self.visits.reuses:
+    def framed(self, tensor: Tensor) -> tuple[Array, Array]:
+        """Words of a tensor with a halo received in all, and as halo."""
+        if tensor in self.visits.reuses:
             return self._nothing(), self._nothing()
-        if self.visits.written == "In":
-            partners = self.distribution.group_size("In") - 1
-            sums = self.product("mine") * partners * self.loads["In"]
-            halo = self.product("wanted") - self.product("owned")
+        visited, mine, carried, owned, wanted = (f"{tensor} {name}" for name in ROWS)
+        if tensor == self.visits.written:
+            partners = self.distribution.group_size(tensor) - 1
+            sums = self.product(mine) * partners * self.loads[tensor]
+            halo = self.product(wanted) - self.product(owned)
             return sums + halo, halo
-        halo = self.product("carried") - self.product("owned")
-        gathered = (self.product("visited") - self.product("mine")) * self.loads["In"]
+        halo = self.product(carried) - self.product(owned)
+        gathered = (self.product(visited) - self.product(mine)) * self.loads[tensor]
         return gathered + halo, halo
 
-    def _input_factors(self) -> Factors:
-        """Lengths along the dimensions of In.
+    def _framed_factors(self, tensor: Tensor) -> Factors:
+        """Lengths along the dimensions of a tensor with a halo.
 
         visited: rows that tiles read, counted per tile. mine: of those, rows that the process carries itself.
         carried: rows that it carries. owned: rows among them that it owns. wanted: rows that it owns, counted
-        once for each block that reads them (for a pass that writes In).
+        once for each block that reads them (for a pass that writes the tensor).
         """
-        if "In" in self.visits.reuses:
+        if tensor in self.visits.reuses:
             return {}
-        factors: Factors = {n: [] for n in ("visited", "mine", "carried", "owned", "wanted")}
-        for dim in DIMS["In"]:
-            line, own = self.lines.owned("In", dim)
-            sizes = dict.fromkeys(factors, lengths(own)) | {"visited": lengths(line)}
-            if dim in SPATIAL:
-                sizes = self._rows(dim, own)
+        factors: Factors = {f"{tensor} {name}": [] for name in ROWS}
+        for dim in DIMS[tensor]:
+            line, own = self.lines.owned(tensor, dim)
+            sizes = dict.fromkeys(ROWS, lengths(own)) | {"visited": lengths(line)}
+            if dim in self.nest.framed(tensor):
+                sizes = self._rows(tensor, dim, own)
             for name, words in sizes.items():
-                factors[name].append(words)
+                factors[f"{tensor} {name}"].append(words)
         return factors
 
-    def _rows(self, dim: Axis, own: Spans) -> dict[str, Array]:
+    def _rows(self, tensor: Tensor, dim: Axis, own: Spans) -> dict[str, Array]:
         window = self.nest.windows[dim]
         block = self.lines.work(dim)
-        carry = self._carried(dim, own, reached(window, block))
+        carry = widened(own, reached(window, block), *self.lines.part(tensor, dim))
         tiles = self.visits.rows[SPATIAL.index(dim)]
         rows = {
             "visited": visited(window, block, tiles, self.lines.whole(window.size)),
@@ -290,12 +298,9 @@ class _Counter:
             "carried": lengths(carry),
             "owned": lengths(meet(carry, own)),
         }
-        return {**rows, "wanted": self._wanted(dim, window, own)} if self.visits.written == "In" else rows
+        return {**rows, "wanted": self._wanted(dim, window, own)} if self.visits.written == tensor else rows
 
     def _wanted(self, dim: Axis, window: Window, own: Spans) -> Array:
         """Rows of the own interval, counted once for every block along the dimension that reads them."""
         low, high = reached(window, self.lines.work(dim))
         return covered((low.ravel(), high.ravel()), own)
-
-    def _carried(self, dim: str, own: Spans, need: Spans) -> Spans:
-        return widened(own, need, *self.lines.part("In", dim))

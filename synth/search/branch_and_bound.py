@@ -5,8 +5,8 @@ candidate and refines it to the next kind:
 
     Range          a set of grids; the bound is that of the average process; split into two halves
     PerAxis        one grid with the same bound
-    Distribution   the same grid; the bound is that of a few heavily loaded processes
-    Optimum        the grid with its best pass plans and their exact words
+    Distribution   the same grid with some turned axes; the bound is that of a few heavily loaded processes
+    Optimum        the grid and turned axes with their best pass plans and their exact words
 
 The first `Optimum` that the search takes is the result. Among grids with equal words, the first in the order
 of `grid_ranges.key_of` is taken.
@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 
 from synth.base.errors import InfeasibleError
 from synth.base.work_balance import BALANCE
-from synth.layer.axes import PerAxis, Tensor
+from synth.layer.axes import Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
 from synth.layer.passes import GRADIENTS, Passes, Task, moves, sequences
 from synth.schedule.distribution import Distribution
@@ -62,6 +63,8 @@ class Request:
     transposed: bool = False  # a training step does backward-data first
     panels: int | None = None  # wanted panels; by default the number that overlap pays for
     gradients: tuple[Tensor, ...] = GRADIENTS  # of the layer, that a training step computes
+    turnable: tuple[Axis, ...] = ()  # axes along which blocks may be cut by input rows
+    turned: tuple[Axis, ...] = ()  # axes along which they must be
 
     @property
     def sequences(self) -> tuple[Passes, ...]:
@@ -82,11 +85,13 @@ class Optimum:
 
     grid: PerAxis
     tiling: TilingChoice
-    work: int  # iterations of the most loaded process
-    least_work: int  # w*: the least `work` of all grids
+    work: int  # iterations of the most loaded process, see `Distribution.load`
+    least_work: int  # w*: the least `work` of all grids without turned axes
+    turned: tuple[Axis, ...] = ()
 
 
 # (lower bound of the words, key among equal bounds, order of insertion, state)
+Lean = tuple[int, PerAxis, tuple[Axis, ...]]
 Candidate = tuple[int, Key, int, "Range | PerAxis | Distribution | Optimum"]
 
 
@@ -116,7 +121,7 @@ class _Search:
         self.patience = patience
         self.request, self.nest, self.procs = request, request.nest, request.procs
         self.space = Space(request.nest, request.procs, request.fixed, request.exact)
-        self.least_memory = LeastMemory(request.nest, request.sequences, request.stationary)
+        self.least_memory: dict[tuple[Axis, ...], LeastMemory] = {}
         self.insertions = itertools.count()
         self.steps = 0
         self.tiling_steps = TRAINING_STEPS if request.pass_ == "training" else TILING_STEPS
@@ -132,7 +137,7 @@ class _Search:
     @cached_property
     def ranges(self) -> Ranges:
         """The ranges of all grids."""
-        return Ranges(self.space, self.cap)
+        return Ranges(self.space, self.cap, self.request.turnable)
 
     def _least_work(self) -> int:
         least = self.space.least_work
@@ -148,7 +153,7 @@ class _Search:
         if whole := ranges.whole():
             self._push(queue, whole)
         while queue:
-            bound, key, _, state = heapq.heappop(queue)
+            _, key, _, state = heapq.heappop(queue)
             if self.steps > 3 * self.patience and best is None:
                 break
             match state:
@@ -156,15 +161,14 @@ class _Search:
                     for half in ranges.halves(state):
                         self._push(queue, half)
                 case PerAxis() if not self._over_memory(state):
-                    distribution = Distribution(self.nest, state)
-                    tighter = max(bound, heavy_words(distribution, self.request.sequences[0]))
-                    heapq.heappush(queue, (tighter, key, next(self.insertions), distribution))
+                    for turned in self._turns(state):
+                        self._push_turned(queue, state, key, turned)
                 case Distribution():
                     tiling, needed = self._choose_tiling(state, self.request.limit_words)
                     if tiling is None:
                         self._note_unfit(state.grid, needed)
                         continue
-                    found = Optimum(state.grid, tiling, state.most_work.size, least)
+                    found = Optimum(state.grid, tiling, state.load, least, state.nest.turned)
                     if best is None or tiling.words < best.tiling.words:
                         best = found
                     heapq.heappush(queue, (tiling.words, key, next(self.insertions), found))
@@ -181,9 +185,26 @@ class _Search:
         best, _ = self.leanest
         if best is None:
             return None
-        distribution = Distribution(self.nest, best[1])
+        distribution = Distribution(self.nest.turn(best[2]), best[1])
         tiling, _ = self._choose_tiling(distribution, self.request.limit_words)
-        return Optimum(distribution.grid, tiling, distribution.most_work.size, least) if tiling else None
+        return Optimum(distribution.grid, tiling, distribution.load, least, best[2]) if tiling else None
+
+    def _turns(self, grid: PerAxis) -> Iterator[tuple[Axis, ...]]:
+        """The choices of turned axes on a grid whose blocks have no more work than the cap."""
+        for turned in self.ranges.turns(grid, self.request.turned):
+            nest = self.nest.turn(turned)
+            cut = all(getattr(grid, axis) <= getattr(nest.extents, axis) for axis in turned)
+            if not turned or (cut and Distribution(nest, grid).load <= self.cap):
+                yield turned
+
+    def _push_turned(self, queue: list[Candidate], grid: PerAxis, key: Key, turned: tuple[Axis, ...]) -> None:
+        """Insert a grid with some turned axes into the queue; among equal words, fewer are taken."""
+        distribution = Distribution(self.nest.turn(turned), grid)
+        bound = max(
+            self.ranges.grid_bound(grid, self.request.moves, turned),
+            heavy_words(distribution, self.request.sequences[0]),
+        )
+        heapq.heappush(queue, (bound, (*key[:3], len(turned)), next(self.insertions), distribution))
 
     def _push(self, queue: list[Candidate], each: Range) -> None:
         """Insert a range into the queue, or its grid if it has only one, unless none of its grids fits."""
@@ -191,7 +212,7 @@ class _Search:
         if self._over_memory(each):
             return
         state = self.ranges.grid(each.first) if each.single else each
-        bound = self.ranges.bound(each, self.request.moves)
+        bound = self.ranges.bound(each, self.request.moves, must=self.request.turned)
         heapq.heappush(queue, (bound, self.ranges.key(each), next(self.insertions), state))
 
     def _over_memory(self, grids: Range | PerAxis) -> bool:
@@ -213,13 +234,23 @@ class _Search:
     def _memory_bound(self, grids: Range | PerAxis) -> int:
         """A lower bound of the memory of one grid, or of every grid in a range, in words."""
         if isinstance(grids, PerAxis):
-            return self.least_memory(grids, grids, grids.size)
-        most = self.ranges.grid(grids.last)
-        return self.least_memory(self.ranges.grid(grids.first), most, min(self.procs, most.size))
+            least = most = grids
+        else:
+            least, most = self.ranges.grid(grids.first), self.ranges.grid(grids.last)
+        size = min(self.procs, most.size)
+        choices = self.ranges.turns(most, self.request.turned)
+        return min(self._least_memory(turned)(least, most, size) for turned in choices)
+
+    def _least_memory(self, turned: tuple[Axis, ...]) -> LeastMemory:
+        """Lower bounds of the memory of grids with some turned axes."""
+        if turned not in self.least_memory:
+            nest = self.nest.turn(turned)
+            self.least_memory[turned] = LeastMemory(nest, self.request.sequences, self.request.stationary)
+        return self.least_memory[turned]
 
     @cached_property
-    def leanest(self) -> tuple[tuple[int, PerAxis] | None, bool]:
-        """((least memory of any plan in words, its grid), whether it is certainly the least).
+    def leanest(self) -> tuple[Lean | None, bool]:
+        """((least memory of any plan in words, its grid, its turned axes), whether it is surely the least).
 
         Best-first search by the lower bound of the memory. Every 128th range is followed down to one grid,
         for a solution early. The search ends after `STEPS` steps, if many grids need about the same.
@@ -227,7 +258,7 @@ class _Search:
         whole, queue, insertions = self.ranges.whole(), list[tuple[int, int, Range]](), itertools.count()
         if whole:
             queue.append((self._memory_bound(whole), next(insertions), whole))
-        best: tuple[int, PerAxis] | None = None
+        best: Lean | None = None
         steps_left = STEPS
         while queue and steps_left > 0:
             bound, number, each = heapq.heappop(queue)
@@ -242,8 +273,8 @@ class _Search:
                 heapq.heappush(queue, (self._memory_bound(half), next(insertions), half))
         return best, not queue
 
-    def _descend(self, each: Range) -> tuple[int, PerAxis] | None:
-        """(least memory, grid) of a grid in a range, found by descent to the halves with the lower bounds.
+    def _descend(self, each: Range) -> Lean | None:
+        """(least memory, grid, turned axes) of a grid in a range, found by descent to the lower bounds.
 
         None if the descent ends at an empty range.
         """
@@ -253,7 +284,13 @@ class _Search:
                 return None
             each = min(halves, key=self._memory_bound)
         grid = self.ranges.grid(each.first)
-        return self._choose_tiling(Distribution(self.nest, grid), 0)[1], grid
+        return min(
+            (
+                (self._choose_tiling(Distribution(self.nest.turn(t), grid), 0)[1], grid, t)
+                for t in self._turns(grid)
+            ),
+            default=None,
+        )
 
     def _choose_tiling(
         self, distribution: Distribution, limit_words: int | None

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 
 from synth.layer.axes import AXES, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.window import Window
@@ -21,15 +22,17 @@ EDGES = 4096  # the most cuts near the edges whose overlaps are computed one by 
 ONCE: Mapping[Tensor, int] = dict.fromkeys(TENSORS, 1)
 
 TIES: tuple[Axis, ...] = ("c", "w", "h", "d", "k", "g", "b")  # few parts along c first, then along w, ...
-Key = tuple[int, int, tuple[int, ...]]  # (work, idle processes, counts in the order `TIES`)
+# (work, idle processes, counts in the order `TIES`, turned axes)
+Key = tuple[int, int, tuple[int, ...], int]
 
 
 def key_of(work: int, idle: int, parts: PerAxis) -> Key:
     """The order among grids with equal received words. The smallest key is the best.
 
-    The least work comes first, then the fewest idle processes, then few parts along the axes of `TIES`.
+    The least work comes first, then the fewest idle processes, then few parts along the axes of `TIES`, then
+    few turned axes.
     """
-    return work, idle, tuple(getattr(parts, axis) for axis in TIES)
+    return work, idle, tuple(getattr(parts, axis) for axis in TIES), 0
 
 
 def shared_rows(window: Window, parts: int) -> int:
@@ -38,6 +41,8 @@ def shared_rows(window: Window, parts: int) -> int:
     A row that n blocks read counts n - 1 times.
     """
     cuts = parts - 1
+    if window.divisor > 1:
+        return cuts * window.overlap
     full = window.span - window.stride  # overlap at a cut far from the edges
     return max(cuts * window.overlap, cuts * full - _clipped(window))
 
@@ -73,16 +78,20 @@ class Range:
 
 
 class Ranges:
-    """The ranges of one space. `cap`: the most iterations of a process."""
+    """The ranges of one space.
 
-    def __init__(self, space: Space, cap: int) -> None:
+    cap: the most iterations of a process. turnable: axes that may be turned.
+    """
+
+    def __init__(self, space: Space, cap: int, turnable: tuple[Axis, ...] = ()) -> None:
         self.procs, self.exact, self.cap, nest = space.procs, space.exact, cap, space.nest
         self.extents = tuple(nest.extents)
         self.counts = [space.counts(axis) for axis in AXES]
         self.words = nest.words
         n = nest.extents
-        self._flat = n.b * n.g * n.c  # words of In per input position
-        self._windows = [(AXES.index(a), nest.windows[a]) for a in SPATIAL]
+        self._flat = n.b * n.g * n.c, n.b * n.g * n.k  # words of In and of Out per position
+        self._windows = [(a, nest.windows[a], nest.windows[a].turned) for a in SPATIAL]
+        self.turnable = turnable
 
     def whole(self) -> Range | None:
         """The range of all grids of the space, or None if there are none."""
@@ -144,20 +153,44 @@ class Ranges:
                 last[axis] = high
         return Range(tuple(first), tuple(last))
 
-    def bound(self, within: Range, moves: Mapping[Tensor, int] = ONCE) -> int:
+    def turns(self, grid: PerAxis, must: tuple[Axis, ...] = ()) -> Iterator[tuple[Axis, ...]]:
+        """The choices of turned axes on a grid: of those that are cut, all of `must`, some of `turnable`."""
+        free = [axis for axis in self.turnable if getattr(grid, axis) > 1 and axis not in must]
+        fixed = tuple(axis for axis in must if getattr(grid, axis) > 1)
+        for count in range(len(free) + 1):
+            for more in combinations(free, count):
+                yield tuple(axis for axis in SPATIAL if axis in fixed or axis in more)
+
+    def bound(self, within: Range, moves: Mapping[Tensor, int] = ONCE, must: tuple[Axis, ...] = ()) -> int:
         """Lower bound of the words that the average process receives, over all grids of a range.
 
-        `moves`: how often each tensor is communicated. If each is communicated once, the average on a grid
-        of S processes is (|In|·H·k + |Ker|·x + |Out|·c - total words) / S, with the counts k, x, c of the
-        grid. The factor H accounts for the rows that neighbours share. The numerator grows with every
-        count, so the bound uses the least counts in the numerator and the greatest S.
+        `must`: the axes that are turned wherever they are cut. `moves`: how often each tensor is
+        communicated. If each is communicated once, the average on a grid of S processes is
+        (|In|·H·k + |Ker|·x + |Out|·G·c - total words) / S, with the counts k, x, c of the grid. The factors
+        H and G account for the rows that neighbours share. The numerator grows with every count, so the
+        bound uses the least counts in the numerator and the greatest S.
         """
         least = self.grid(within.first)
-        inputs = self._flat * math.prod(w.size + shared_rows(w, least[axis]) for axis, w in self._windows)
-        sums = moves["In"] * (inputs * least.k - self.words["In"])
+        size = min(self.procs, self.grid(within.last).size)
+        return min(self.grid_bound(least, moves, turned, size) for turned in self.turns(least, must))
+
+    def grid_bound(
+        self, least: PerAxis, moves: Mapping[Tensor, int], turned: tuple[Axis, ...], size: int = 0
+    ) -> int:
+        """`bound` of all grids from `least` on of at most `size` processes (0: of this grid alone)."""
+        sums = self._framed_words(least, moves, turned)
         sums += moves["Ker"] * self.words["Ker"] * (least.x - 1)
-        sums += moves["Out"] * self.words["Out"] * (least.c - 1)
-        return max(0, -(-sums // min(self.procs, self.grid(within.last).size)))
+        return max(0, -(-sums // (size or least.size)))
+
+    def _framed_words(self, least: PerAxis, moves: Mapping[Tensor, int], turned: tuple[Axis, ...]) -> int:
+        """The terms of In and Out in the numerator of `bound`, with some turned axes."""
+        inputs, outputs = self._flat
+        for axis, window, other in self._windows:
+            parts = getattr(least, axis)
+            inputs *= window.size + (0 if axis in turned else shared_rows(window, parts))
+            outputs *= window.out + (shared_rows(other, parts) if axis in turned else 0)
+        sums = moves["In"] * (inputs * least.k - self.words["In"])
+        return sums + moves["Out"] * (outputs * least.c - self.words["Out"])
 
     def key(self, within: Range) -> Key:
         """A lower bound of the keys of all grids of a range."""

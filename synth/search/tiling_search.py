@@ -92,7 +92,7 @@ class _TilingSearch:
 
     def visits(self, pass_plan: PassPlan) -> Visits:
         """The visits of tiles, which determine the words of a plan."""
-        return Visits.of(pass_program(self.distribution, pass_plan))
+        return Visits.of(pass_program(self.distribution, pass_plan), self.distribution.nest.turned)
 
     def words(self, visits: Visits) -> int:
         """The words that the most receiving process receives. Plans with equal visits share the result."""

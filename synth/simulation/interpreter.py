@@ -82,7 +82,7 @@ class _Interpreter:
         self.now = now
         match now.phase:
             case "halo":
-                self._halo(now.moves)
+                self._halo(self.program.fetches[now.step].tensor, now.moves)
             case "expand":
                 self._gather(now.moves)
             case "loop":
@@ -129,31 +129,31 @@ class _Interpreter:
 
     @staticmethod
     def _carried(state: RankState, tensor: Tensor) -> Held:
-        return state.carried if tensor == "In" and state.carried else state.own[tensor]
+        return state.carried.get(tensor) or state.own[tensor]
 
-    def _halo(self, moves: Iterable[Move]) -> None:
+    def _halo(self, tensor: Tensor, moves: Iterable[Move]) -> None:
         strips = np.zeros(len(self.ranks), np.int64)
         for rank, state in enumerate(self.ranks):
-            box = self.distribution.carried("In", self.distribution.at(rank))
-            own = state.own["In"]
-            state.carried = own
+            box = self.distribution.carried(tensor, self.distribution.at(rank))
+            own = state.own[tensor]
+            state.carried[tensor] = own
             if box == own.box:
                 continue
-            state.carried = Held(box, self._zeros(box))
+            wide = state.carried[tensor] = Held(box, self._zeros(box))
             state.live += volume(box)
             kept = overlap(box, own.box)
-            if state.carried.values is not None and own.values is not None and volume(kept):
-                state.carried.values[within(kept, box)] = own.values[within(kept, own.box)]
+            if wide.values is not None and own.values is not None and volume(kept):
+                wide.values[within(kept, box)] = own.values[within(kept, own.box)]
         moves = tuple(moves)
-        halo_is_filled(self.ranks, moves)
+        halo_is_filled(self.ranks, tensor, moves)
         for move in moves:
             values = self._take(move)
             self.traffic.count(move, self.now)
             for rank in (move.source, *move.targets):
                 strips[rank] += volume(move.box)
             for target in move.targets:
-                into = self.ranks[target].carried
-                if into is not None and into.values is not None and values is not None:
+                into = self.ranks[target].carried[tensor]
+                if into.values is not None and values is not None:
                     into.values[within(move.box, into.box)] = values
         for state, words in zip(self.ranks, strips, strict=True):
             state.touch(int(words))
@@ -252,7 +252,7 @@ class _Interpreter:
         """Add the local kernel's result to the tile of the written tensor."""
         sums = held[self.written]
         one, other = (self._seen(held[t], boxes[t]) for t in self.pass_plan.reads)
-        if sums.values is None or one is None or other is None or volume(boxes["In"]) == 0:
+        if sums.values is None or one is None or other is None or 0 in map(volume, boxes.values()):
             return
         result = run_kernel(self.pass_plan.pass_, self.nest, tile, one, other)
         sums.values[within(boxes[self.written], sums.box)] += result
@@ -308,7 +308,7 @@ class _Interpreter:
             state.live += volume(state.sums.box)  # where nobody shares the slice, it is the slice itself
 
     def _return(self, moves: Iterable[Move]) -> None:
-        """Send halo rows of dIn to their owners, who add them; then keep the owned rows only."""
+        """Send halo rows of the result to their owners, who add them; then keep the owned rows only."""
         strips = np.zeros(len(self.ranks), np.int64)
         arriving: list[tuple[int, Box, Values | None]] = []
         for move in moves:
@@ -317,7 +317,7 @@ class _Interpreter:
             strips[[move.source, *move.targets]] += volume(move.box)
             arriving += [(target, move.box, values) for target in move.targets]
         for rank, state in enumerate(self.ranks):
-            own = self.distribution.owned("In", self.distribution.at(rank))
+            own = self.distribution.owned(self.written, self.distribution.at(rank))
             mine = Held(own, self._zeros(own))
             kept = overlap(own, state.sums.box)
             state.touch(int(strips[rank]) + (volume(own) if own != state.sums.box else 0))

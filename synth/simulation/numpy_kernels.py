@@ -18,42 +18,35 @@ Values = NDArray[Any]
 
 
 def convolve(nest: Nest, tile: Block, inputs: Values, ker: Values) -> Values:
-    """Out tile `[b,g,k,d,h,w]` from the In rows `[b,g,c,d,h,w]` that it reads and Ker `[g,k,c,t,r,s]`."""
-    windows = [nest.windows[axis] for axis in SPATIAL]
-    sizes = [length(tile[axis]) for axis in SPATIAL]
-    pads = [window.pads(*tile[axis]) for window, axis in zip(windows, SPATIAL, strict=True)]
-    padded = np.pad(inputs, [(0, 0)] * 3 + pads)
+    """Out rows `[b,g,k,d,h,w]` of a tile from its In rows `[b,g,c,d,h,w]` and Ker `[g,k,c,t,r,s]`."""
+    padded = _padded(nest, tile, inputs)
     batch, groups = inputs.shape[:2]
-    out = np.zeros((batch, groups, ker.shape[1], *sizes), dtype=inputs.dtype)
-    for taps, rows in _taps(nest, tuple(sizes)):
+    out = np.zeros((batch, groups, ker.shape[1], *_positions(nest, tile)), dtype=inputs.dtype)
+    for taps, rows in _taps(nest, out.shape[3:]):
         seen = padded[(slice(None),) * 3 + rows].reshape(batch, groups, inputs.shape[2], -1)
         out += (ker[(slice(None),) * 3 + taps] @ seen).reshape(out.shape)
     return out
 
 
 def spread(nest: Nest, tile: Block, grad: Values, ker: Values) -> Values:
-    """dIn tile: what the dOut tile `[b,g,k,d,h,w]` and Ker `[g,k,c,t,r,s]` add to the rows it reads."""
+    """dIn tile: what the dOut rows `[b,g,k,d,h,w]` of a tile and Ker `[g,k,c,t,r,s]` add to its In rows."""
     batch, groups = grad.shape[:2]
-    windows = [nest.windows[axis] for axis in SPATIAL]
-    reaches = [window.reach(*tile[axis]) for window, axis in zip(windows, SPATIAL, strict=True)]
-    pads = [window.pads(*tile[axis]) for window, axis in zip(windows, SPATIAL, strict=True)]
-    frame = [before + high - low + after for (before, after), (low, high) in zip(pads, reaches, strict=True)]
+    rows_read = [length(nest.rows(axis, tile[axis])[0]) for axis in SPATIAL]
+    pads = [nest.pads(axis, tile[axis]) for axis in SPATIAL]
+    frame = [before + rows + after for (before, after), rows in zip(pads, rows_read, strict=True)]
     padded = np.zeros((batch, groups, ker.shape[2], *frame), dtype=grad.dtype)
     flat = grad.reshape(batch, groups, grad.shape[2], -1)
     for taps, rows in _taps(nest, grad.shape[3:]):
         weights = ker[(slice(None),) * 3 + taps].swapaxes(1, 2)
         padded[(slice(None),) * 3 + rows] += (weights @ flat).reshape(batch, groups, -1, *grad.shape[3:])
-    inner = tuple(slice(before, size - after) for (before, after), size in zip(pads, frame, strict=True))
-    return padded[(slice(None),) * 3 + inner]
+    return _surrounded(padded, [(-before, -after) for before, after in pads])
 
 
 def correlate(nest: Nest, tile: Block, grad: Values, inputs: Values) -> Values:
-    """dKer tile `[g,k,c,t,r,s]` from the dOut tile `[b,g,k,d,h,w]` and the In rows `[b,g,c,d,h,w]`."""
-    windows = [nest.windows[axis] for axis in SPATIAL]
-    pads = [window.pads(*tile[axis]) for window, axis in zip(windows, SPATIAL, strict=True)]
-    padded = np.pad(inputs, [(0, 0)] * 3 + pads)
+    """dKer tile `[g,k,c,t,r,s]` from the dOut rows `[b,g,k,d,h,w]` and the In rows `[b,g,c,d,h,w]`."""
+    padded = _padded(nest, tile, inputs)
     batch, groups, channels = inputs.shape[:3]
-    kernels = [window.kernel for window in windows]
+    kernels = [window.kernel for window in nest.windows.values()]
     out = np.zeros((groups, grad.shape[2], channels, *kernels), dtype=grad.dtype)
     flat = grad.reshape(batch, groups, grad.shape[2], -1)
     for taps, rows in _taps(nest, grad.shape[3:]):
@@ -62,9 +55,27 @@ def correlate(nest: Nest, tile: Block, grad: Values, inputs: Values) -> Values:
     return out
 
 
+def _positions(nest: Nest, tile: Block) -> list[int]:
+    """Output rows of a tile along the spatial axes."""
+    return [length(nest.rows(axis, tile[axis])[1]) for axis in SPATIAL]
+
+
+def _padded(nest: Nest, tile: Block, inputs: Values) -> Values:
+    return _surrounded(inputs, [nest.pads(axis, tile[axis]) for axis in SPATIAL])
+
+
+def _surrounded(values: Values, zeros: list[tuple[int, int]]) -> Values:
+    """Spatial dimensions with zeros before and after them; negative numbers cut rows off."""
+    added = [(max(0, before), max(0, after)) for before, after in zeros]
+    wide = np.pad(values, [(0, 0)] * 3 + added)
+    sizes = zip(zeros, wide.shape[3:], strict=True)
+    kept = (slice(max(0, -before), size - max(0, -after)) for (before, after), size in sizes)
+    return wide[(slice(None),) * 3 + tuple(kept)]
+
+
 def _taps(nest: Nest, sizes: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
     """Kernel positions, each with the padded rows that it meets for `sizes` output positions."""
-    windows = [nest.windows[axis] for axis in SPATIAL]
+    windows = [nest.turn(nest.turned).windows[axis] for axis in SPATIAL]
     for taps in product(*(range(window.kernel) for window in windows)):
         yield (
             taps,

@@ -37,7 +37,7 @@ class RankState:
     """One rank's memory."""
 
     own: dict[Tensor, Held] = field(default_factory=dict)
-    carried: Held | None = None  # the widened shard of In
+    carried: dict[Tensor, Held] = field(default_factory=dict)  # widened shards
     sums: Held = field(default_factory=lambda: Held((), None))  # the shard of the written tensor
     tile: dict[Tensor, Held] = field(default_factory=dict)  # slices and panels in use
     unfilled: dict[Tensor, int] = field(default_factory=dict)  # words that kept slices still lack
@@ -99,7 +99,7 @@ def add_box(into: Held, box: Box, values: Values | None) -> None:
         into.values[within(box, into.box)] += values
 
 
-def halo_is_filled(ranks: list[RankState], moves: Iterable[Move]) -> None:
+def halo_is_filled(ranks: list[RankState], tensor: Tensor, moves: Iterable[Move]) -> None:
     """Check that a rank's carried box is its owned part and one strip from each of some other owners.
 
     Owners hold disjoint boxes (and `_take` sees that they do), so distinct sources and the right sum
@@ -110,14 +110,14 @@ def halo_is_filled(ranks: list[RankState], moves: Iterable[Move]) -> None:
         for target in move.targets:
             strips.setdefault(target, []).append(move)
     for rank, state in enumerate(ranks):
-        box, own = state.carried.box if state.carried else (), state.own["In"].box
+        box, own = state.carried[tensor].box, state.own[tensor].box
         arriving = strips.get(rank, [])
         sources = {rank, *(move.source for move in arriving)}
         inside = all(contains(box, move.box) for move in arriving)
         filled = volume(overlap(box, own)) + sum(volume(move.box) for move in arriving)
         if not inside or len(sources) != len(arriving) + 1 or filled != volume(box):
             raise PanelMissing(
-                f"rank {rank} carries In {box} for its group, but the rows it owns and those it gets "
+                f"rank {rank} carries {tensor} {box} for its group, but the rows it owns and those it gets "
                 f"from ranks {sorted(sources - {rank})} do not tile it; the schedule is wrong"
             )
 

@@ -32,13 +32,15 @@ class Simulated:
     def __str__(self) -> str:
         size = self.plan.nest.word_bytes
         most = {name: max(words) for name, words in self.received.items()}
+        halo = f" (halo {show_words(most['halo'])})"
         told = "values agree with the whole layer in one piece" if self.values else "counted only, no values"
         held = max(self.peak)
         return (
             f"plan {self.plan.id}: {self.verified}\n"
             f"{told}\n"
-            f"received per rank, at most: In {show_words(most['in'])} (halo {show_words(most['halo'])}), "
-            f"Ker {show_words(most['ker'])}, Out {show_words(most['out'])}; "
+            f"received per rank, at most: In {show_words(most['in'])}{'' if self.plan.turned else halo}, "
+            f"Ker {show_words(most['ker'])}, Out {show_words(most['out'])}"
+            f"{halo if self.plan.turned else ''}; "
             f"together {show_words(most['total'])} words = {show_bytes(most['total'] * size)}, as planned\n"
             f"held per rank, at most: {show_words(held)} words = {show_bytes(held * size)}; "
             f"planned {show_words(self.plan.used_words)}"

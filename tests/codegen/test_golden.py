@@ -21,6 +21,7 @@ from synth.planning.plan_json import exact_json
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GRID = "--grid h=2,c=2,k=2"
+OUT = "--rows h=out"  # blocks are cut by output rows
 BACK = "--panels 2 --pass backward-data --stationary in"
 PROGRAMS = {  # file -> the arguments of `synth emit` that write it, in the folder of the golden programs
     "conv_2p5d.py": "layers/deep.yaml --procs 16 --memory 6KiB",
@@ -29,23 +30,25 @@ PROGRAMS = {  # file -> the arguments of `synth emit` that write it, in the fold
     "conv_strided_tiles.py": "--plan plans/strided_tiles.json",
     "conv_ker_stationary.py": "--plan plans/ker_stationary.json",
     "conv_in_stationary.py": "layers/small.yaml --procs 8 --stationary in --panels 4",
-    "conv_grouped.py": "layers/grouped.yaml --procs 8 --grid g=2,h=2,k=2 --panels 3",
+    "conv_grouped.py": f"layers/grouped.yaml --procs 8 --grid g=2,h=2,k=2 --panels 3 {OUT}",
+    "conv_input_rows.py": "layers/uneven.yaml --procs 8 --grid h=2,w=2,k=2 --rows h=in,w=out",
     "conv_spatial.py": "layers/wide.yaml --procs 4 --grid h=4",
-    "conv3d_volume.py": "layers/volume.yaml --procs 8 --grid d=2,h=2,k=2 --panels 2",
+    "conv3d_volume.py": "layers/volume.yaml --procs 8 --grid d=2,h=2,k=2 --panels 2 --rows d=out,h=out",
     "matmul_idle.py": "layers/matrix.yaml --procs 7 --grid b=3,k=2 --panels 2",
     "matmul_3d.py": "layers/matrix.yaml --procs 8 --panels 2",
     "matmul_rotated.py": "layers/nine.yaml --procs 9 --grid b=3,k=3 --panels 3",
-    "backward_data.py": f"layers/uneven.yaml --procs 8 {GRID} {BACK}",
+    "backward_data.py": f"layers/uneven.yaml --procs 8 {GRID} {BACK} {OUT}",
     "backward_filter.py": "--plan plans/backward_filter.json",
-    "training_3d.py": f"layers/uneven.yaml --procs 8 {GRID} --pass training",
+    "training_3d.py": f"layers/uneven.yaml --procs 8 {GRID} --pass training {OUT}",
     "training_tiles.py": "--plan plans/training_tiles.json",
     "training_streams.py": "--plan plans/training_streams.json",
     "training_rotated.py": "--plan plans/training_rotated.json",
-    "training_transposed.py": f"layers/up.yaml --procs 8 {GRID} --pass training",
+    "training_input_rows.py": f"layers/uneven.yaml --procs 8 {GRID} --rows h=in --pass training",
+    "training_transposed.py": f"layers/up.yaml --procs 8 {GRID} --pass training {OUT}",
     "training_first_layer.py": f"layers/uneven.yaml --procs 8 {GRID} --gradients ker --pass training",
-    "module_3d.py": f"layers/uneven.yaml --procs 8 {GRID} --pass training --module",
+    "module_3d.py": f"layers/uneven.yaml --procs 8 {GRID} --pass training --module {OUT}",
     "module_streams.py": "--plan plans/training_streams.json --module",
-    "module_transposed.py": f"layers/up.yaml --procs 8 {GRID} --pass training --module",
+    "module_transposed.py": f"layers/up.yaml --procs 8 {GRID} --pass training --module {OUT}",
     "module_first_layer.py": f"layers/uneven.yaml --procs 8 {GRID} --gradients ker --pass training --module",
 }
 PLANS = {  # plans that no flags ask for: file -> case

@@ -1,6 +1,6 @@
 """uneven: conv2d backward-data on 8 ranks as a grid h=2 x c=2 x k=2.
 
-Emitted by `synth emit layers/uneven.yaml --procs 8 --stationary in --grid h=2,c=2,k=2 --pass backward-data --panels 2 -o backward_data.py` (plan e3a75049845f).
+Emitted by `synth emit layers/uneven.yaml --procs 8 --stationary in --grid h=2,c=2,k=2 --pass backward-data --panels 2 --rows h=out -o backward_data.py` (plan e3a75049845f).
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 backward_data.py --check

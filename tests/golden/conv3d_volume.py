@@ -1,6 +1,6 @@
 """volume: conv3d forward on 8 ranks as a grid d=2 x h=2 x k=2.
 
-Emitted by `synth emit layers/volume.yaml --procs 8 --grid d=2,h=2,k=2 --panels 2 -o conv3d_volume.py` (plan 4807c4d995cf).
+Emitted by `synth emit layers/volume.yaml --procs 8 --grid d=2,h=2,k=2 --panels 2 --rows d=out,h=out -o conv3d_volume.py` (plan 4807c4d995cf).
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 conv3d_volume.py --check

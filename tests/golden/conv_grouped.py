@@ -1,6 +1,6 @@
 """grouped: conv2d forward on 8 ranks as a grid g=2 x h=2 x k=2.
 
-Emitted by `synth emit layers/grouped.yaml --procs 8 --grid g=2,h=2,k=2 --panels 3 -o conv_grouped.py` (plan c51b940e2c12).
+Emitted by `synth emit layers/grouped.yaml --procs 8 --grid g=2,h=2,k=2 --panels 3 --rows h=out -o conv_grouped.py` (plan c51b940e2c12).
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 conv_grouped.py --check

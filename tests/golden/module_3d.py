@@ -1,6 +1,6 @@
 """uneven: conv2d training on 8 ranks as a grid h=2 x c=2 x k=2.
 
-Emitted by `synth emit layers/uneven.yaml --procs 8 --grid h=2,c=2,k=2 --pass training --module -o module_3d.py` (plan 00a3425c519a).
+Emitted by `synth emit layers/uneven.yaml --procs 8 --grid h=2,c=2,k=2 --pass training --rows h=out --module -o module_3d.py` (plan 00a3425c519a).
 Change the plan, not this file.
 
 Use    call layer() on all 8 ranks after init_process_group

@@ -1,6 +1,6 @@
 """up: transposed conv2d training on 8 ranks as a grid h=2 x c=2 x k=2.
 
-Emitted by `synth emit layers/up.yaml --procs 8 --grid h=2,c=2,k=2 --pass training --module -o module_transposed.py` (plan a05499f0363a).
+Emitted by `synth emit layers/up.yaml --procs 8 --grid h=2,c=2,k=2 --pass training --rows h=out --module -o module_transposed.py` (plan a05499f0363a).
 Change the plan, not this file.
 
 Use    call layer() on all 8 ranks after init_process_group

@@ -1,6 +1,6 @@
 """up: transposed conv2d training on 8 ranks as a grid h=2 x c=2 x k=2.
 
-Emitted by `synth emit layers/up.yaml --procs 8 --grid h=2,c=2,k=2 --pass training -o training_transposed.py` (plan a05499f0363a).
+Emitted by `synth emit layers/up.yaml --procs 8 --grid h=2,c=2,k=2 --pass training --rows h=out -o training_transposed.py` (plan a05499f0363a).
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=8 training_transposed.py --check

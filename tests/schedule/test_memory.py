@@ -157,16 +157,16 @@ def test_halo_memory_is_exact(d: Distribution) -> None:
     ],
 )
 def test_the_least_sufficient_limit(layer: Layer, grid: dict[str, int], pass_: Task, words: int) -> None:
-    made = synth.plan(layer, 4, 4 * words, grid=grid, pass_=pass_)
+    made = synth.plan(layer, 4, 4 * words, grid=grid, pass_=pass_, rows={"h": "out", "w": "out"})
     assert max(simulated(made).peak) == made.used_words == words
     with pytest.raises(InfeasibleError, match=f"the least memory that fits is {4 * words} bytes"):
-        synth.plan(layer, 4, 4 * words - 4, grid=grid, pass_=pass_)
+        synth.plan(layer, 4, 4 * words - 4, grid=grid, pass_=pass_, rows={"h": "out", "w": "out"})
 
 
 def test_the_least_sufficient_limit_of_a_training_step() -> None:
     """Beside what a pass holds wait shares that it leaves alone."""
     layer = Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1)
-    made = synth.plan(layer, 4, 4 * 968, grid={"h": 4}, pass_="training")
+    made = synth.plan(layer, 4, 4 * 968, grid={"h": 4}, pass_="training", rows={"h": "out"})
     footprints, kept = Footprints(made.distribution), made.pass_plans[0].saves | made.pass_plans[1].saves
     first, second, last = made.passes
     held = [
@@ -176,7 +176,7 @@ def test_the_least_sufficient_limit_of_a_training_step() -> None:
     ]
     assert max(held) == made.used_words == 968
     with pytest.raises(InfeasibleError, match=f"the least memory that fits is {4 * 968} bytes"):
-        synth.plan(layer, 4, 4 * 967, grid={"h": 4}, pass_="training")
+        synth.plan(layer, 4, 4 * 967, grid={"h": 4}, pass_="training", rows={"h": "out"})
 
 
 def test_huge_shares_are_exact() -> None:

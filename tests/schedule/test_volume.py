@@ -134,14 +134,14 @@ def test_repeated_moves_beyond_64_bits_are_exact() -> None:
 
 @pytest.mark.parametrize("kept", ["In", "Ker"])
 def test_words_beside_a_reused_tensor_are_exact(kept: Tensor) -> None:
-    """Floats end at 2^53; 2^27 + 1 rows of the other tensor arrive."""
+    """Floats end at 2^53; of the other tensor, 2^28 + 1 rows and columns arrive."""
     n = 2**29 + 1
     nest = Nest(PerAxis(b=n, c=n, k=n), Window(1), Window(1), Window(1))
     pass_plan = PassPlan(
         pass_="backward-filter" if kept == "In" else "backward-data", reuses=frozenset({kept})
     )
     most = received(Distribution(nest, PerAxis(b=2, k=2)), pass_plan).most()
-    assert most["total"] == (2**27 + 1) * n
+    assert most["total"] == (2**28 + 1) ** 2
 
 
 def test_long_rows_that_differ_by_one_are_of_two_classes() -> None:

@@ -174,5 +174,14 @@ CASES: dict[str, Plan] = {
     "training_up": _training(UP, G(h=2, c=2, k=2)),
     "training_up_dker_first": _training(UP, G(b=2, c=2), "Ker", swapped=True),
     "training_apart": _training(APART, G(g=2, h=2, k=2), "Out"),
+    "input_rows": replace(_plan(UNEVEN, G(h=2, c=2, k=2), "Out", G(c=2)), turned=("h",)),
+    "input_rows_strided": replace(_plan(STRIDED, G(h=3, w=2), "Out", G(c=2)), turned=("h", "w")),
+    "input_rows_panels": replace(_plan(UNEVEN, G(h=2, c=2, k=2), "Ker", G(h=2, w=2)), turned=("h",)),
+    "back_input_rows": replace(_plan(RGB, G(h=2, k=4), "Ker", G(h=2), pass_="backward-data"), turned=("h",)),
+    "filter_input_rows": replace(
+        _plan(GROUPED, G(g=2, h=2, k=2), "Ker", G(b=2), pass_="backward-filter"), turned=("h",)
+    ),
+    "training_input_rows": replace(_training(UNEVEN, G(h=2, w=3), "Out"), turned=("h", "w")),
+    "training_up_input_rows": replace(_training(UP, G(h=2, c=2, k=2)), turned=("h",)),
     "training_matrix": _training(MATRIX, G(b=2, c=2, k=2), "In Ker Out", (), "Ker"),
 }

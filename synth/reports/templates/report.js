@@ -41,33 +41,34 @@ const owned = (tensor, p) => {
 };
 const reach = (name, [low, high]) => {
   if (high <= low) return [0, 0];
-  const [stride, kernel, dilation, padding, rows] = D.windows[name];
-  const first = Math.max(0, stride * low - padding);
-  const last = Math.min(rows, stride * (high - 1) + dilation * (kernel - 1) + 1 - padding);
+  const [stride, kernel, dilation, padding, rows, divisor] = D.windows[name];
+  const first = Math.max(0, Math.ceil((stride * low - padding) / divisor));
+  const last = Math.min(rows, Math.floor((stride * (high - 1) + dilation * (kernel - 1) - padding) / divisor) + 1);
   return first < last ? [first, last] : [0, 0];
 };
 const touched = (tensor, block) => D.dims[tensor].map((dim, i) =>
   !(dim in block) ? [0, D.shapes[tensor][i]] :
-  tensor === "In" && SPATIAL.includes(dim) ? reach(dim, block[dim]) : block[dim]);
+  D.framed[tensor].includes(dim) ? reach(dim, block[dim]) : block[dim]);
 const needed = (tensor, p) => touched(tensor, work(p));
 const carried = (tensor, p) => {
   const own = owned(tensor, p);
-  if (tensor !== "In") return own;
-  const parts = partsOf("In", p), need = needed("In", p);
-  return D.dims.In.map((dim, i) => {
-    if (!SPATIAL.includes(dim)) return own[i];
+  if (!D.framed[tensor].length) return own;
+  const parts = partsOf(tensor, p), need = needed(tensor, p);
+  return D.dims[tensor].map((dim, i) => {
+    if (!D.framed[tensor].includes(dim)) return own[i];
     const [count, part] = parts[dim] || [1, 0];
     const low = part === 0 ? need[i][0] : own[i][0], high = part === count - 1 ? need[i][1] : own[i][1];
     return meet([low, Math.max(low, high)], need[i]);
   });
 };
-const rowsShared = D.shard_cuts.In.some(([dim]) => SPATIAL.includes(dim));
-const neighbours = p => {
-  const mine = carried("In", p);
-  if (volume(mine) === volume(overlap(mine, owned("In", p)))) return [];
-  return lines(p, rowsShared ? [...SPATIAL, "k"] : SPATIAL)
-    .filter(q => rankOf(q) !== rankOf(p) && volume(overlap(mine, owned("In", q))) > 0).map(rankOf);
+const rowsShared = tensor => D.shard_cuts[tensor].some(([dim]) => SPATIAL.includes(dim));
+const neighboursOf = (tensor, p) => {
+  const mine = carried(tensor, p);
+  if (volume(mine) === volume(overlap(mine, owned(tensor, p)))) return [];
+  return lines(p, rowsShared(tensor) ? [...SPATIAL, ...D.lacks[tensor]] : SPATIAL)
+    .filter(q => rankOf(q) !== rankOf(p) && volume(overlap(mine, owned(tensor, q))) > 0).map(rankOf);
 };
+const neighbours = p => [...new Set(["In", "Out"].flatMap(tensor => neighboursOf(tensor, p)))];
 
 // what travels in a step
 const tileOf = (p, step) => {
@@ -84,7 +85,7 @@ const tileOf = (p, step) => {
 const regionOf = (tensor, p, step) => step.phase === "loop" ? touched(tensor, tileOf(p, step)) : needed(tensor, p);
 const wordsIn = (p, step) => step.moves.map(([tensor, kind]) => {
   const mine = carried(tensor, p), region = kind === "halo" ? mine : regionOf(tensor, p, step);
-  if (kind === "halo") return [tensor, volume(mine) - volume(overlap(mine, owned("In", p)))];
+  if (kind === "halo") return [tensor, volume(mine) - volume(overlap(mine, owned(tensor, p)))];
   if (kind === "broadcast") return [tensor, volume(region) - volume(overlap(mine, region))];
   if (kind === "reduce") return [tensor, volume(overlap(mine, region)) * (size(tensor) - 1)];
   return [tensor, null];
@@ -161,7 +162,7 @@ function showTensors() {
   for (const t of TENSORS) text += `<rect class="need t-${t}" data-need="${t}" ${place(t, needed(t, p))}/>`;
   for (const t of TENSORS) { const own = owned(t, p); if (volume(own)) text += `<rect class="own t-${t}" data-own="${t}" ${place(t, own)}/>`; }
   for (const [t, kind] of step ? step.moves : [])
-    text += `<rect class="move" data-move="${t}" fill="url(#p-${t})" ${place(t, kind === "halo" ? carried("In", p) : regionOf(t, p, step))}/>`;
+    text += `<rect class="move" data-move="${t}" fill="url(#p-${t})" ${place(t, kind === "halo" ? carried(t, p) : regionOf(t, p, step))}/>`;
   $("tensors").innerHTML = text;
 }
 
