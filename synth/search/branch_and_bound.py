@@ -212,7 +212,7 @@ class _Search:
         if self._over_memory(each):
             return
         state = self.ranges.grid(each.first) if each.single else each
-        bound = self.ranges.bound(each, self.request.moves, must=self.request.turned)
+        bound = self.ranges.bound(each, self.request.moves, self.request.turned)
         heapq.heappush(queue, (bound, self.ranges.key(each), next(self.insertions), state))
 
     def _over_memory(self, grids: Range | PerAxis) -> bool:

@@ -83,7 +83,7 @@ def members(ranges: Ranges, within: Range, grids: list[PerAxis]) -> list[PerAxis
 def by_hand(nest: Nest, procs: int, grid: PerAxis) -> Key:
     """Work, idle processes, then few parts along c, w, h, d, k, g and b."""
     order = (grid.c, grid.w, grid.h, grid.d, grid.k, grid.g, grid.b)
-    return Distribution(nest, grid).most_work.size, procs - grid.size, order
+    return Distribution(nest, grid).most_work.size, procs - grid.size, order, 0
 
 
 @given(small_nests(5), PROCS, st.booleans(), st.integers(1, 60), st.data())
