@@ -66,7 +66,8 @@ def nll_loss(func: Any, args: Any, kwargs: Any) -> tuple[torch.Tensor, torch.Ten
     weight = to_whole(weight)
     values = own.new_zeros(words.local_shape)
     if own.numel():
-        values, _ = func(own, classes, weight, NONE, ignored)
+        found, _ = func(_flat(own, base), _flat(classes, base), weight, NONE, ignored)
+        values = found.reshape(words.local_shape)
     if reduction == NONE:
         return wrap(values, words), values.new_zeros(())
     each = torch.ones_like(values)
@@ -84,9 +85,12 @@ def nll_loss_backward(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     base, words = _of_classes(given)
     own, classes = to_partition(given, base), to_partition(target, words)
     if reduction == NONE:
-        gradient = to_partition(gradient, words)
+        gradient = _flat(to_partition(gradient, words), base)
     rest = to_whole(weight), reduction, ignored, to_whole(weights)
-    made = func(gradient, own, classes, *rest) if own.numel() else torch.zeros_like(own)
+    made = torch.zeros_like(own)
+    if own.numel():
+        flat = _flat(own, base), _flat(classes, base)
+        made = func(gradient, *flat, *rest).reshape(own.shape)
     result: torch.Tensor = wrap(made, base)
     return result
 
@@ -102,9 +106,30 @@ def _of_classes(given: torch.Tensor) -> tuple[Partition, Partition]:
             f"log-probabilities of {tuple(given.shape)} are whole, and the targets are"
             " partitioned; give whole targets: full_tensor()"
         )
+    base, layout = given._partition, given._partition.layout
+    if _is_volume(base) and 1 not in base.cut_dims:
+        boxes = [(box[0], *box[2:]) for box in layout.boxes]
+        words = layout.with_boxes((layout.whole[0], *layout.whole[2:]), boxes)
+        return base, Partition(words, (base.shape[0], *base.shape[2:]))
     classes = 1 if given.dim() > 1 else 0
-    base = given._partition.uncut_along([classes])
+    base = base.uncut_along([classes])
     return base, base.without([classes], keepdim=False)
+
+
+def _is_volume(base: Partition) -> bool:
+    """Whether words lie as (b, c, *spatial), but have the shape (b, c, 1, positions).
+
+    torch reshapes what has not two spatial dimensions.
+    """
+    return base.refined and tuple(base.layout.whole[:2]) == tuple(base.shape[:2])
+
+
+def _flat(part: torch.Tensor, base: Partition) -> torch.Tensor:
+    """A local part of a volume, or of its targets, as torch's kernel takes it."""
+    if not _is_volume(base):
+        return part
+    spatial = len(base.layout.whole) - 2
+    return part.flatten(part.dim() - spatial).unsqueeze(-2)
 
 
 POINTWISE = (

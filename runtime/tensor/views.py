@@ -262,16 +262,30 @@ def view(func: Any, args: Any, kwargs: Any) -> Any:
     if tuple(wanted) == tuple(given.shape):
         return wrap(given._local.view_as(given._local), given._partition)
     partition = given._partition
+    layout = partition.layout
     if partition.refined:
-        _refuse(given, wanted)
+        if tuple(wanted) != layout.whole:
+            _refuse(given, wanted)
+        return wrap(given._local.view_as(given._local), Partition(layout))
     boxes = []
-    for box in partition.layout.boxes:
+    for box in layout.boxes:
         made = _reshaped_box(box, given.shape, wanted)
+        if made is None and _joins_positions(given.shape, wanted):
+            return wrap(given._local.view_as(given._local), Partition(layout, wanted))
         if made is None:
             _refuse(given, wanted)
         boxes.append(made)
     placed = partition.with_boxes(wanted, boxes)
     return wrap(given._local.reshape(placed.local_shape), placed)
+
+
+def _joins_positions(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether a view is that of torch's losses of classes, whose words stay in boxes.
+
+    Scores (b, c, *spatial) become (b, c, 1, positions), targets (b, 1, positions).
+    """
+    kept = list(shape[: len(wanted) - 2])
+    return 3 <= len(wanted) <= 4 and [*kept, 1] == list(wanted[:-1])
 
 
 def _reshaped_box(box: Box, shape: Sequence[int], wanted: Sequence[int]) -> Box | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from synth.base.errors import InfeasibleError
-from synth.layer.axes import PerAxis
+from synth.layer.axes import AXES, PerAxis
 from synth.network.graph import Node
 from synth.network.planner.candidates import GridCandidates, x_grid
 from synth.network.planner.owned_boxes import PlacedGrid
@@ -91,6 +91,30 @@ def strategy_options(
             return position
         result.append([LayerOption(p, each.cost(p)) for _, best in found for p in each.placements(best.grid)])
     return result
+
+
+def options_within(
+    candidates: Sequence[GridCandidates], neighbours: Sequence[Sequence[int]], axes: str, count: int = 4
+) -> list[list[LayerOption]] | int:
+    """`strategy_options`, and grids that split x as the best ones of neighbouring layers do.
+
+    A pooling costs the same on many grids; without its neighbours' splits it would be redistributed twice.
+    """
+    found = strategy_options(candidates, axes, count)
+    if isinstance(found, int):
+        return found
+    own = [list(dict.fromkeys(option.placed.grid for option in row)) for row in found]
+    for position, each in enumerate(candidates):
+        known = {x_grid(grid) for grid in own[position]}
+        ranked = _ranked_x_grids([own[other] for other in neighbours[position]])
+        for x in [x for x in ranked if x not in known][:count]:
+            grids = [grid for grid in each.by_x_grid.get(x, []) if _splits_only(grid, axes)]
+            found[position] += [LayerOption(p, each.cost(p)) for g in grids[:1] for p in each.placements(g)]
+    return found
+
+
+def _splits_only(grid: PerAxis, axes: str) -> bool:
+    return all(parts == 1 or axis in axes for axis, parts in zip(AXES, grid, strict=True))
 
 
 def check_feasible(

@@ -19,6 +19,7 @@ from synth.network.planner.options import (
     LayerOption,
     check_feasible,
     options,
+    options_within,
     strategy_options,
 )
 from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, Array, OwnedBoxes, PlacedGrid
@@ -97,7 +98,7 @@ class _NetworkPlanner:
 
     def _within_axes(self) -> NetworkPlan:
         """The best plan whose grids split the requested axes only."""
-        found = strategy_options(self.candidates, self.request.axes)
+        found = options_within(self.candidates, self._near_classes(), self.request.axes)
         if isinstance(found, int):
             node = self.nodes[self.class_of.index(found)]
             raise InfeasibleError(f"{node.name}: no grid splits {self.request.axes} only; free more axes")

@@ -1,0 +1,70 @@
+"""The examples of training and segmentation in small form: four real ranks give what one process gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from rank_pool import RankPool
+
+from examples import unet3d
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    module = Path(__file__).with_name("training_example_ranks.py")
+    with RankPool(module, 4, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("checkpoints", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_unet_of_volumes_trains_as_in_one_process(checkpoints: bool, ranks: RankPool) -> None:
+    for each in ranks.call("volumes", checkpoints):
+        assert each["error"] < 1e-8
+        assert each["words"] > 0
+        assert each["losses"][-1] < each["losses"][0]
+
+
+@pytest.mark.ranks
+def test_a_weather_unet_on_a_mesh_trains_as_in_one_process(ranks: RankPool) -> None:
+    found = ranks.call("forecasts")
+    for each in found:
+        assert each["error"] < 1e-8
+        assert each["words"] > 0
+    assert found[0]["losses"] == found[1]["losses"] != found[2]["losses"]  # replicas have their own batches
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(find_spec("monai") is None, reason="monai is absent; pip install -e '.[models]'")
+def test_a_network_of_monai_segments_as_in_one_process(ranks: RankPool) -> None:
+    assert ranks.call("segments") == [0.0] * 4
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("cut", ["columns", "samples and rows", "classes"])
+def test_losses_of_volumes_that_are_cut_anyhow(cut: str, ranks: RankPool) -> None:
+    for errors in ranks.call("losses_of_volumes", cut):
+        assert max(errors) < 1e-12
+
+
+def test_a_plan_of_the_unet_moves_fewer_words_than_cuts_of_space() -> None:
+    plan, space = unet3d.compare(64, 64)
+    assert plan.lower_bound <= plan.cost < 0.6 * space.cost
+    assert plan.memory.most < space.memory.most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("extent", "words", "of_space", "held"),
+    [(256, 23.2, 45.5, 0.23), (512, 60.0, 66.0, 1.53), (2048, 466.1, 466.1, 84.52)],
+)
+def test_figures_of_the_readme(extent: int, words: float, of_space: float, held: float) -> None:
+    plan, space = unet3d.compare(extent, 512)
+    assert plan.cost / 1e6 == pytest.approx(words, abs=0.05)
+    assert space.cost / 1e6 == pytest.approx(of_space, abs=0.05)
+    assert plan.memory.most * 4 / 2**30 == pytest.approx(held, abs=0.01)
+    text = Path("examples/README.md").read_text(encoding="utf-8")
+    assert f"| {extent}³ | {words} | {of_space} |" in text
