@@ -22,7 +22,7 @@ def model_of(width: int = 8) -> nn.Module:
 
 def segment(model: nn.Module, volume: torch.Tensor) -> torch.Tensor:
     """The class of every voxel of (b, 1, d, h, w), computed by all ranks together."""
-    net = synth.parallelize(model, volume.shape)
+    net = synth.parallelize(model, volume.shape, mode="inference")
     with torch.no_grad():
         scores = net(volume)  # each rank computes, and holds, a part
     return scores.full_tensor().argmax(1)

@@ -116,7 +116,7 @@ def parallelize(
     from synth.runtime.model.inputs import Inputs
     from synth.runtime.model.training_watch import watched
 
-    check_batch_norm(batch_norm)
+    check_batch_norm(batch_norm, mode)
     members = ranks_of(procs)
     options: dict[str, Any] = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
     options["batch_norm"] = batch_norm

@@ -278,9 +278,11 @@ def refused(what: str) -> str:
     """The error of a wrong use."""
     shape: tuple[int, ...] = (8, 3, 8, 8)
     model: nn.Module = Model()
-    statistics, plan = "local", PLANS["samples"][1]
+    statistics, plan, mode = "local", PLANS["samples"][1], "training"
     if what == "word":
         statistics = "none"
+    elif what == "inference":
+        mode = "inference"
     elif what == "rank":
         statistics = "local" if dist.get_rank() else "global"
     elif what == "frames":
@@ -290,7 +292,7 @@ def refused(what: str) -> str:
     elif what == "one":
         shape = (5, 3, 8, 8)
     try:
-        net = synth.parallelize(model, shape, 4, plan, batch_norm=statistics)  # type: ignore[arg-type]
+        net = synth.parallelize(model, shape, 4, plan, batch_norm=statistics, mode=mode)  # type: ignore[arg-type]
         net(torch.randn(shape))
     except Exception as error:
         return f"{type(error).__name__}: {error}"

@@ -82,6 +82,7 @@ def test_planned_words_are_counted(axes: str, statistics: str, ranks: RankPool) 
     ("what", "text"),
     [
         ("word", "UsageError: batch_norm is 'none'; it must be global (statistics of the whole batch)"),
+        ("inference", "UsageError: batch_norm='local' is of training, since inference takes running"),
         ("rank", "ValueError: rank 1 has another options than rank 0: batch_norm is local"),
         ("frames", 'ValueError: norm: batch_norm="local" divides the samples of the batch (2), but dim'),
         ("gathered", 'ValueError: 1: batch_norm="local" has no meaning for running statistics of the'),

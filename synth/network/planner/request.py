@@ -89,10 +89,15 @@ class NetworkRequest:
         return ORDERS if self.objective == "time" else (ROW_MAJOR, CHANNELS_SWAPPED)
 
 
-def check_batch_norm(statistics: str) -> None:
-    """Raises `UsageError` for statistics of batch normalizations that there are not."""
+def check_batch_norm(statistics: str, mode: str = "training") -> None:
+    """Raises `UsageError` for statistics of batch normalizations that there are not, or not in a mode."""
     if statistics not in BATCH_NORMS:
         raise UsageError(
             f"batch_norm is {statistics!r}; it must be global (statistics of the whole batch) or local"
             " (of the samples of each rank)"
+        )
+    if statistics == "local" and mode == "inference":
+        raise UsageError(
+            "batch_norm='local' is of training, since inference takes running statistics; leave it away with"
+            " mode='inference'"
         )
