@@ -12,12 +12,15 @@ import torch.distributed as dist
 import zoo
 from network_ranks import MODELS
 from torch import nn
+from wild import wild
 
 import synth
 from synth.network.file import parse_network
 from synth.network.write import network_text
 from synth.parallel.front_end import trace_model
 from synth.parallel.import_model import import_model
+from synth.runtime.model.expressions import is_computed
+from synth.runtime.model.operators import Operators
 
 SHAPE = 4, 4, 8, 8
 needs_models = pytest.mark.skipif(
@@ -135,3 +138,12 @@ def test_the_file_of_a_model_counts_its_parameters() -> None:
         model, shape = MADE[name]()
         used = sum(p.numel() for n, p in model.named_parameters() if not n.startswith("unused"))
         assert trace_model(model, shape).network.parameters == used, name
+
+
+def test_functions_of_single_words_run_on_shards() -> None:
+    model, shape = wild()["pointwise"]()
+    operators = Operators(dict(model.named_modules()), dict(model.named_parameters()))
+    calls = [each for each in trace_model(model, shape).graph.nodes if each.op == "call_function"]
+    kinds = {each.name: operators.operator(operators.call(each)).kind for each in calls if is_computed(each)}
+    assert len(kinds) > 20
+    assert set(kinds.values()) <= {"elementwise", "same"}, kinds

@@ -346,6 +346,24 @@ class Written(nn.Module):
         return made
 
 
+class Pointwise(nn.Module):
+    """Functions of single words, numbers before the tensor, comparisons, and masks of other layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+        self.alpha = nn.Parameter(torch.rand(1, 4, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = (layer(x) for layer in self.layers[:2])
+        gate = torch.sigmoid(first)
+        mixed = gate * second + (1 - gate) * torch.sin(self.alpha * first).pow(2)
+        mixed = mixed + 1 / (2 + mixed.abs()) + 2 ** torch.erf(mixed) + torch.addcmul(first, second, gate)
+        kept = ((first > -1) & (second <= 1)) | ~(mixed != 0)
+        made: torch.Tensor = self.layers[2](mixed.masked_fill(second.lt(-0.5), 0.1))
+        return torch.where(kept, made, torch.lerp(first, second, 0.3).clamp_min(-2.0).double())
+
+
 class JoinedInTraining(nn.Module):
     """A concatenation that two layers read, one of them by way of a call that training alone makes."""
 
@@ -386,6 +404,7 @@ def wild() -> dict[str, Callable[[], Built]]:
         "coordinates": lambda: (Coordinates(), IMAGES),
         "reaches": lambda: (Reaches(), (4, 4, 8, 8)),
         "checkpointed": lambda: (Checkpointed(), IMAGES),
+        "pointwise": lambda: (Pointwise(), IMAGES),
         "written": lambda: (Written(), IMAGES),
         "joined in training": lambda: (JoinedInTraining(), IMAGES),
     }
