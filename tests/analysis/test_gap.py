@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks.gap import study
+from benchmarks.gap import decoders, gap_of, heads, kinds, representative, rows, study, summary
 from synth.analysis.sweep import Sweep
 from synth.bounds.geometric_program import relax_received
 from synth.bounds.universal import universal_bound
@@ -53,3 +54,32 @@ def test_multiply_adds_on_padding() -> None:
     nest = load_layer("examples/resnet50/conv5_x_3x3.yaml").nest
     share = round(100 * (1 - nest.real_work / nest.work))
     assert f"for 7×7 images and 3×3 kernels, {share} % of" in Path("docs/gap.md").read_text(encoding="utf-8")
+
+
+def documented(name: str, bound: str) -> list[float]:
+    """Median, 90th percentile and maximum of a row of the second table."""
+    (row,) = re.findall(
+        rf"^\| {re.escape(name)} \| {bound} \| (.*) \|$",
+        Path("docs/gap.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    return [float(cell) for cell in row.split(" | ")]
+
+
+@pytest.mark.parametrize("name", ["heads", "decoders"])
+def test_heads_and_decoders_are_no_worse_than_documented(name: str) -> None:
+    pairs = [gap_of(layer, procs) for layer in kinds()[name] for procs in (4, 16, 64)]
+    assert len(rows(name, pairs)) == 2
+    for bound, values in zip(("universal", "with surface"), zip(*pairs, strict=True), strict=True):
+        for found, most in zip(summary(values), documented(name, bound), strict=True):
+            assert found <= most + 0.006
+    assert all(surface <= universal for universal, surface in pairs)
+    assert len(heads()) == len(decoders()) == 5
+
+
+@pytest.mark.slow
+def test_the_second_table_of_the_documentation() -> None:
+    for row in representative():
+        name, bound, *cells = row.strip("| ").split(" | ")
+        for found, most in zip(map(float, cells), documented(name, bound), strict=True):
+            assert found <= most + 0.006
