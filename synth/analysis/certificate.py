@@ -13,10 +13,14 @@ def plan_certificate(plan: Plan) -> dict[str, Any]:
     """The certificate of the universal bound of a plan's layer, processes, memory and work balance.
 
     JSON data, see `bounds.certificate`. Raises `InfeasibleError` for a training step, which has no
-    certificate.
+    certificate, and for a plan with resident tensors.
     """
     if plan.pass_ == "training":
         raise InfeasibleError("a certificate is about one pass; plan with --pass forward, not training")
+    if plan.resident:
+        raise InfeasibleError(
+            "a certificate is about words with one owner each; this plan keeps Ker in several"
+        )
     return certificate(
         plan.layer,
         plan.procs,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, Literal
@@ -187,7 +187,7 @@ class Plan:
         """The universal lower bound on received words, for any schedule on as many processes.
 
         It holds for every schedule that loads no process with more work than this plan does, and in which
-        every word has one owner. So it is no bound for a plan with resident tensors.
+        every word has one owner. A plan with resident tensors has several, so its bound is 0.
         """
         return self._bound_at(self.distribution.most_real_work)
 
@@ -205,14 +205,15 @@ class Plan:
 
         It sees the halos of layers with few channels, see `bounds.surface`. A training step has none.
         """
-        if self.pass_ == "training":
+        if self.pass_ == "training" or self.resident:
             return self.bound.words
         return max(self.bound.words, surface_bound(self.nest, self.procs, self.bound.most_work))
 
     def _bound_at(self, most_work: int) -> UniversalBound:
         if self.pass_ == "training":
             return training_bound(self.nest, self.procs, most_work, self.passes)
-        return universal_bound(self.nest, self.procs, self.limit_words, most_work)
+        found = universal_bound(self.nest, self.procs, self.limit_words, most_work)
+        return replace(found, words=0.0) if self.resident else found  # several owners: nothing is proved
 
     @property
     def assumptions(self) -> list[str]:

@@ -27,7 +27,7 @@ def random_problem(rng: random.Random) -> Eq4:
 def test_the_conditions_hold_at_every_closed_form() -> None:
     rng = random.Random(21)
     active: set[str] = set()
-    for _ in range(1500):
+    for _ in range(600):
         problem = random_problem(rng)
         for stationary in TENSORS:
             try:
@@ -65,7 +65,7 @@ def test_every_case_is_solved_and_is_a_candidate_of_the_closed_form() -> None:
     for chosen, point in solved.items():  # the multipliers solve the stationarity conditions
         assert [each.subs(point).simplify() for each in lagrangian.stationarity(chosen)] == [0, 0, 0]
     rng, met = random.Random(3), set()
-    for _ in range(150):
+    for _ in range(80):
         problem = random_problem(rng)
         try:
             form = solve(problem, "Out")
