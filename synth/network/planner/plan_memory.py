@@ -42,6 +42,7 @@ class PlanMemory:
         self.nodes, self.node_classes, self.request = nodes, node_classes, request
         self.resident_words = 0 if request.resident_weights else self._shards()
         self._tilings: dict[tuple[LayerClass, PerAxis, int | None], TilingChoice | None] = {}
+        self._least: dict[tuple[LayerClass, PerAxis], int] = {}
 
     def _shards(self) -> int:
         total = 0
@@ -68,7 +69,7 @@ class PlanMemory:
         self._place_fewest(classes, table)
         result = []
         for layer_class, row in zip(classes, table, strict=True):
-            fitting = [option for option in row if self.tiling(layer_class, option.placed) is not None]
+            fitting = [option for option in row if self._fits(layer_class, option.placed)]
             if not fitting:
                 return None
             result.append(fitting)
@@ -93,6 +94,20 @@ class PlanMemory:
         if self.request.limit_bytes is None:
             return None
         return self.request.limit_bytes // layer_class.nest.word_bytes - self.resident_words
+
+    def _fits(self, layer_class: LayerClass, placed: PlacedGrid) -> bool:
+        """Whether any pass plans of a layer on a grid fit the memory limit."""
+        if not self.request.resident_weights:
+            return self.tiling(layer_class, placed) is not None
+        limit_words = self._limit_words(layer_class)
+        return limit_words is None or self._least_words(layer_class, placed) <= limit_words
+
+    def _least_words(self, layer_class: LayerClass, placed: PlacedGrid) -> int:
+        """The least working memory of any pass plans of a layer on a grid; cached."""
+        key = layer_class, placed.grid
+        if key not in self._least:
+            self._least[key] = self._choose_tiling(layer_class, placed, 0)[1]
+        return self._least[key]
 
     def tiling(self, layer_class: LayerClass, placed: PlacedGrid) -> TilingChoice | None:
         """The pass plans of a layer on a grid within the memory limit; cached."""
@@ -126,7 +141,7 @@ class PlanMemory:
     ) -> InfeasibleError:
         """The error that names the layer that needs most, and the memory that would be enough."""
         needs = [
-            min(self._choose_tiling(layer_class, placed, 0)[1] for placed in row)
+            min(self._least_words(layer_class, placed) for placed in row)
             for layer_class, row in zip(classes, table, strict=True)
         ]
         most = max(range(len(needs)), key=needs.__getitem__)
@@ -159,13 +174,17 @@ class PlanMemory:
         def fits(chosen: Sequence[int]) -> bool:
             self.place(grids(chosen))
             pairs = zip(self.node_classes, grids(chosen), strict=True)
-            return all(self.tiling(layer_class, each) is not None for layer_class, each in pairs)
+            return all(self._fits(layer_class, each) for layer_class, each in pairs)
 
         slices = [
             np.array([_weights(node, layer_class, each) for each in row], np.float64)
             for node, layer_class, row in zip(self.nodes, self.node_classes, placed, strict=True)
         ]
-        room = limit_bytes // self.node_classes[0].nest.word_bytes
+        working = max(
+            min(self._least_words(layer_class, each) for each in row)
+            for layer_class, row in zip(self.node_classes, placed, strict=True)
+        )
+        room = limit_bytes // self.node_classes[0].nest.word_bytes - working
         found, fewest = cheapest_fitting(WeightChoice(costs, pairs, slices, room, fits), method)
         if found is None:
             self.place(grids(fewest.chosen))

@@ -1,0 +1,47 @@
+"""The decoders of examples/, small: an image and a causal film on four ranks are those of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from rank_pool import RankPool
+
+DECODE = Path(__file__).parents[2] / "examples/decode.py"
+WIDTHS, CASES = (8, 8, 16, 16), {"image": (9, 7), "video": (3, 7, 5)}  # uneven on four ranks
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    with RankPool(DECODE, 4, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("kind", CASES)
+def test_decoders_equal_one_process(kind: str, ranks: RankPool) -> None:
+    first, *others = ranks.call("measured", kind, CASES[kind], WIDTHS, 1)
+    assert all(other == first for other in others)
+    assert first["error"] < 1e-5 * first["largest"]
+    assert first["tile error"] > 1e-2 * first["largest"]  # tiles have statistics and attention of their own
+    assert first["planned words"] <= first["words"] < first["gathered words"]
+    assert first["held"] < 0.6 * first["alone"]  # 0.35 where activations are much larger than weights
+
+
+@pytest.mark.ranks
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CASES)
+def test_decoders_of_diffusers(kind: str, ranks: RankPool) -> None:
+    if find_spec("diffusers") is None:
+        pytest.skip("diffusers is absent; pip install diffusers")
+    for found in ranks.call("measured", kind, CASES[kind], WIDTHS, 1, None, True):
+        assert found["error"] < 1e-5 * found["largest"]
+
+
+def test_what_a_user_writes_is_short() -> None:
+    source = DECODE.read_text(encoding="utf-8")
+    text = source[source.index("def decoded(") :].split("\n\n\n")[0]
+    assert "parallelize(" in text
+    assert len(text.splitlines()) <= 10
