@@ -22,7 +22,7 @@ def html_network(data: dict[str, Any]) -> str:
         "network",
         {"layers": layers, "edges": (lines := edges(data))},
         label=f"network plan for {data['procs']} processes",
-        kicker=f"network plan · {data['pass']}",
+        kicker=f"network plan · {data['pass']}{_resident(data)}",
         title=data["name"],
         subtitle=f"{len(layers)} planned layers on {data['procs']} processes; objective: {what}{machine}",
         tiles=tiles(data),
@@ -41,6 +41,11 @@ def html_network(data: dict[str, Any]) -> str:
         axes=[axis for axis in AXES if any(layer["grid"][axis] > 1 for layer in data["layers"])],
         singles=singles(data),
     )
+
+
+def _resident(data: dict[str, Any]) -> str:
+    """What is said of a forward pass whose weights stay where they are used."""
+    return ", resident weights" if data["pass"] == "forward" and "ker" in data["kept"] else ""
 
 
 def shown(data: dict[str, Any], cost: float) -> str:
