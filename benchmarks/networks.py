@@ -1,7 +1,7 @@
 """Network plans against single strategies: words and milliseconds, four networks, four numbers of processes.
 
 A narrow strategy keeps some axis whole. Stationary-w and 3D may use any grid in every layer. So the last
-ratio compares the planner with itself, without the options that make neighbours agree.
+ratio compares the planner with itself, with fewer options per layer.
 
 python benchmarks/networks.py > table.md
 """

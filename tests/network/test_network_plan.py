@@ -57,13 +57,13 @@ layers:
     ("name", "procs", "ratio"),
     [
         ("resnet50", 16, 1.0),  # stationary-w everywhere is the best
-        ("resnet50", 64, 0.8137),
+        ("resnet50", 64, 0.9686),
         ("wrn50_4", 16, 1.0),
-        ("wrn50_4", 64, 0.9082),
-        ("vgg16", 16, 0.9536),
-        ("vgg16", 64, 0.6139),
-        ("cosmoflow", 16, 0.0911),
-        ("cosmoflow", 64, 0.1656),
+        ("wrn50_4", 64, 0.9713),
+        ("vgg16", 16, 1.0),
+        ("vgg16", 64, 0.9929),
+        ("cosmoflow", 16, 1.0),
+        ("cosmoflow", 64, 1.0),
     ],
 )
 def test_words_beside_the_best_single_strategy(name: str, procs: int, ratio: float) -> None:

@@ -51,8 +51,8 @@ def test_losses_of_volumes_that_are_cut_anyhow(cut: str, ranks: RankPool) -> Non
 
 
 def test_a_plan_of_the_unet_moves_fewer_words_than_cuts_of_space() -> None:
-    plan, space = unet3d.compare(64, 64)
-    assert plan.lower_bound <= plan.cost < 0.6 * space.cost
+    plan, space = unet3d.compare(32, 16)
+    assert plan.lower_bound <= plan.cost < 0.2 * space.cost
     assert plan.memory.most < space.memory.most
 
 

@@ -118,6 +118,12 @@ class GridCandidates:
         placed = [PlacedGrid(grid, order) for order in distinct_orders(grid, self.request.orders)]
         return sorted(placed, key=self.cost)[:ORDERS_PER_GRID]
 
+    def placed(self, grids: Sequence[PerAxis]) -> list[PlacedGrid]:
+        """Several grids in their cheapest rank orders. Their words are counted together."""
+        if self.request.objective == "words":
+            self._count(grids)
+        return [placed for grid in grids for placed in self.placements(grid)]
+
     # -- selections of grids, lowest bound first ------------------------------------------------------
 
     @cached_property

@@ -107,9 +107,11 @@ def options_within(
     for position, each in enumerate(candidates):
         known = {x_grid(grid) for grid in own[position]}
         ranked = _ranked_x_grids([own[other] for other in neighbours[position]])
+        new = list[PerAxis]()
         for x in [x for x in ranked if x not in known][:count]:
-            grids = [grid for grid in each.by_x_grid.get(x, []) if _splits_only(grid, axes)]
-            found[position] += [LayerOption(p, each.cost(p)) for g in grids[:1] for p in each.placements(g)]
+            new += [grid for grid in each.by_x_grid.get(x, []) if _splits_only(grid, axes)][:1]
+        placed = each.placed(new)
+        found[position] += [LayerOption(p, each.cost(p)) for p in placed]
     return found
 
 

@@ -20,7 +20,6 @@ from synth.network.planner.options import (
     check_feasible,
     options,
     options_within,
-    strategy_options,
 )
 from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, Array, OwnedBoxes, PlacedGrid
 from synth.network.planner.plan import NetworkPlan, SingleStrategy
@@ -129,7 +128,7 @@ class _NetworkPlanner:
         return [replace(by_axes[axes], name=name) for name, axes in STRATEGY_AXES.items()]
 
     def _single_strategy(self, axes: str, within: Sequence[SingleStrategy]) -> SingleStrategy:
-        found = strategy_options(self.candidates, axes)
+        found = options_within(self.candidates, self._near_classes(), axes)
         if isinstance(found, int):
             node = self.nodes[self.class_of.index(found)]
             return SingleStrategy(
