@@ -29,7 +29,7 @@ from synth.bounds.paper_cost import accessed_optimum
 from synth.bounds.regimes import Gap, Regime, regime_of, regime_of_grid, split_gap
 from synth.bounds.surface import surface_bound
 from synth.bounds.universal import matmul_memory_independent, sequential_bound, universal_bound
-from synth.layer.axes import PerAxis, Tensor
+from synth.layer.axes import Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
 from synth.schedule.distribution import Distribution
 from synth.search.branch_and_bound import Optimum, Request, search, search_or_none
@@ -44,6 +44,7 @@ class BestPlan:
     stationary: Tensor
     regime: Regime
     used_words: int
+    turned: tuple[Axis, ...] = ()  # axes along which blocks are cut by input rows
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,8 @@ class Sweep:
     def _received(self, procs: int, words: int | None) -> Received:
         nest, plan = self.nest, self._plan(procs, words)
         fair = universal_bound(nest, procs, words)
-        load = Distribution(nest, plan.grid).most_real_work if plan else fair.most_work
+        turned = nest.turn(plan.turned) if plan else nest
+        load = Distribution(turned, plan.grid).most_real_work if plan else fair.most_work
         bound = universal_bound(nest, procs, words, load)
         relaxed = gap = None
         if self.family:
@@ -206,7 +208,8 @@ class Sweep:
         binds = free is not None and free.tiling.words < found.tiling.words
         regime = regime_of_grid(found.grid, binds)
         tiling = found.tiling
-        return BestPlan(tiling.words, found.grid, tiling.first.stationary, regime, tiling.used_words)
+        first = tiling.first.stationary
+        return BestPlan(tiling.words, found.grid, first, regime, tiling.used_words, found.turned)
 
     def _search(self, procs: int, words: int | None) -> Optimum | None:
         """The optimum, or None if no plan fits.
@@ -221,14 +224,18 @@ class Sweep:
                 return found
             if found is None and limit <= earlier_limit:
                 return None
-        request = Request(
-            self.nest, procs, words, balance=self.options.balance, exact=self.options.exact_procs
-        )
+        request = _request(self.nest, procs, words, self.options)
         result = None
         if limit >= self.nest.total_words / procs:  # otherwise the shards do not fit
             result = search_or_none(request)
         cached.append((limit, result))
         return result
+
+
+def _request(nest: Nest, procs: int, limit_words: int | None, options: SweepOptions) -> Request:
+    """The search for the best plan, cut by output or by input rows along each axis."""
+    balance, exact = options.balance, options.exact_procs
+    return Request(nest, procs, limit_words, balance=balance, exact=exact, turnable=nest.turnable)
 
 
 def why_nothing_fits(
@@ -238,11 +245,8 @@ def why_nothing_fits(
 
     Its message names the least memory that is enough.
     """
-    request = Request(
-        nest, procs, limit_bytes // nest.word_bytes, balance=options.balance, exact=options.exact_procs
-    )
     try:
-        search(request)
+        search(_request(nest, procs, limit_bytes // nest.word_bytes, options))
     except InfeasibleError as fault:
         return fault
     return None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from synth.analysis.sweep import Point
+from synth.analysis.sweep import BestPlan, Point
 from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
 from synth.bounds.assumptions import SCHEDULES, TILED
@@ -73,6 +73,7 @@ def _point_json(layer: Layer, point: Point) -> dict[str, Any]:
             "words": r.plan.words,
             "grid": axes_json(layer, r.plan.grid),
             "used_procs": r.plan.grid.size,
+            "turned": list(r.plan.turned),
             "stationary": r.plan.stationary.lower(),
             "regime": r.plan.regime,
             "memory_bytes": r.plan.used_words * layer.nest.word_bytes,
@@ -166,11 +167,22 @@ def _head(study: Study) -> list[str]:
 
 def _received(study: Study) -> list[str]:
     matmul = any(p.received.matmul is not None for p in study.points)
-    head = [*_head(study), "bound", "fair", "n", "regime", *(["matmul"] if matmul else []), "relaxation"]
+    surface = any(p.received.with_surface > p.received.bound * (1 + 1e-4) for p in study.points)
+    head = [
+        *_head(study),
+        "bound",
+        *(["with surface"] if surface else []),
+        "fair",
+        "n",
+        "regime",
+        *(["matmul"] if matmul else []),
+        "relaxation",
+    ]
     rows = [[*head, "plan", "/bound", "integer", "halo", "bound", "regime", "grid"]]
     for point in study.points:
         r = point.received
-        row = [*_where(study, point), _words(r.bound), _words(r.fair_bound), str(r.segments), r.regime]
+        row = [*_where(study, point), _words(r.bound), *([_words(r.with_surface)] if surface else [])]
+        row += [_words(r.fair_bound), str(r.segments), r.regime]
         row += [_words(r.matmul)] if matmul else []
         row += [_words(r.relaxation)]
         row += [_words(r.plan.words) if r.plan else "-"]
@@ -178,16 +190,23 @@ def _received(study: Study) -> list[str]:
         gap = (r.gap.integer, r.gap.halo, r.gap.bound) if r.gap else ()
         row += [_percent(part, r.bound) for part in gap] or ["-"] * 3
         none = "-" if fits(study.layer, point) else "does not fit"
-        row += [r.plan.regime, r.plan.grid.shown()] if r.plan else ["-", none]
+        row += [r.plan.regime, _grid(r.plan)] if r.plan else ["-", none]
         rows.append(row)
     last = len(rows[0]) - 1
     lines = table(rows, right=[i for i in range(last - 1) if rows[0][i] != "regime"])
     lines += ["", "integer, halo, bound: the parts of the gap plan - bound, in percent of the bound"]
     lines += [f"bound: for every schedule with {SCHEDULES[0]};", *(f"  {each};" for each in SCHEDULES[1:])]
     lines += [f"  {LOAD}"]
+    lines += ["with surface: the same with the surface of regions (docs/bounds.md)"] if surface else []
     if not all(fits(study.layer, point) for point in study.points):
         lines.append("does not fit: the memory of all processes is less than the three tensors")
     return lines
+
+
+def _grid(plan: BestPlan) -> str:
+    """The grid, and the axes along which its blocks are cut by input rows."""
+    turned = f" by input {', '.join(plan.turned)}" if plan.turned else ""
+    return f"{plan.grid.shown()}{turned}"
 
 
 def _percent(part: float, bound: float) -> str:

@@ -55,6 +55,7 @@ def _plans(plan: Plan, highest: int, searches: int) -> list[tuple[int, int]]:
             exact=plan.exact_procs,
             pass_=plan.task,
             transposed=plan.layer.transposed,
+            turnable=plan.nest.turnable,
         )
         best = search_or_none(request)
         if best is None:

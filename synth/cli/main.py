@@ -120,7 +120,8 @@ def parser() -> Parser:
     """All commands and flags."""
     top = Parser(
         prog="synth",
-        description="Derive communication-optimal distributed algorithms of convolutions, emit and run them.",
+        description="Derive distributed algorithms of convolutions, with the fewest words of their family; "
+        "emit and run them.",
     )
     top.add_argument("--version", action=Version, nargs=0, help="print the version and stop")
     subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)

@@ -41,7 +41,7 @@ def plan(
     gradients: Sequence[str] = PlanRequest.gradients,
     rows: Mapping[str, str] | None = PlanRequest.rows,
 ) -> Plan:
-    """The communication-optimal plan of a layer; `PlanRequest` describes the arguments.
+    """The plan of a layer with the fewest words of its family; `PlanRequest` describes the arguments.
 
     Raises `UsageError` for arguments out of range, `InputError` for a wrong file, and `InfeasibleError`
     when nothing fits; the message then says what would.

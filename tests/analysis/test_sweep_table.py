@@ -10,7 +10,7 @@ import pytest
 
 from synth.analysis.sweep import Sweep, SweepOptions
 from synth.analysis.sweep_table import Study, to_csv
-from synth.layer.layer import load_layer
+from synth.layer.layer import Layer, load_layer
 
 LAYER = load_layer("examples/conv.yaml")
 
@@ -18,6 +18,20 @@ LAYER = load_layer("examples/conv.yaml")
 @pytest.fixture(scope="module")
 def study() -> Study:
     return Study.of(LAYER, Sweep(LAYER.nest).points([1, 4, 64], [2**17, 2**20, None]))
+
+
+def test_the_surface_of_regions_has_a_column_where_it_is_larger() -> None:
+    head = Layer.conv2d((1, 64, 128, 128), 2, 3, padding=1)
+    study = Study.of(head, Sweep(head.nest, SweepOptions(relaxations=False)).points([4, 9], [None]))
+    assert " with surface " in str(study)
+    for point in study.to_json()["points"]:
+        r = point["received"]
+        assert r["bound"] < r["bound_with_surface"] <= r["plan"]["words"]
+        assert r["plan"]["turned"] == ["h", "w"]
+    assert "h=2 x w=2 by input h, w" in str(study)
+    plain = Layer.matmul(64, 64, 64)
+    points = Sweep(plain.nest, SweepOptions(False, False)).points([4], [None])
+    assert "with surface" not in str(Study.of(plain, points))
 
 
 def test_text(study: Study) -> None:
