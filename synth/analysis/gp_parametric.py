@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from synth.bounds.geometric_program import product, slices, tile_footprints, total, variables
+from synth.bounds.geometric_program import product, slices, tile_footprints, total, turns, variables
 from synth.layer.axes import AXES, LACKS, TENSORS, Tensor
 from synth.layer.nest import Nest
 
@@ -48,7 +48,7 @@ class ProgramFamily:
     """The relaxations of one layer for any number of processes and any memory limit in words."""
 
     def __init__(self, nest: Nest) -> None:
-        self.nest = nest
+        self.nest, self.turns = nest, turns(nest)
         self._built = cache(self._build)
 
     def received(self, procs: int, limit_words: float | None = None, halos: bool = True) -> float | None:
@@ -56,16 +56,18 @@ class ProgramFamily:
 
         Without `halos`, a row that several blocks read counts once.
         """
-        nest, work = self.nest, max(1.0, self.nest.extents.size / procs)
-        if limit_words is None:
-            found = [self._built("received", "Out", halos, False).solve(work, None)]
-        else:
-            limits = {t: limit_words - (nest.total_words - nest.words[t]) / procs for t in TENSORS}
-            found = [
-                self._built("received", t, halos, True).solve(work, limit)
-                for t, limit in limits.items()
-                if limit > 0
-            ]
+        nest, found = self.nest, list[float | None]()
+        for each in self.turns if halos else (nest,):  # without halos all cuts are alike
+            work = max(1.0, each.extents.size / procs)
+            if limit_words is None:
+                found.append(self._built(each, "received", "Out", halos, False).solve(work, None))
+            else:
+                limits = {t: limit_words - (nest.total_words - nest.words[t]) / procs for t in TENSORS}
+                found += [
+                    self._built(each, "received", t, halos, True).solve(work, limit)
+                    for t, limit in limits.items()
+                    if limit > 0
+                ]
         costs = [cost for cost in found if cost is not None]
         return max(0.0, min(costs) - nest.total_words / procs) if costs else None
 
@@ -73,15 +75,14 @@ class ProgramFamily:
         """Least `relaxation.relax_accessed(...).cost` over stationary tensors; None where no tile fits."""
         work = max(1.0, self.nest.extents.size / procs)
         found = [
-            self._built("accessed", t, True, limit_words is not None).solve(work, limit_words)
+            self._built(self.nest, "accessed", t, True, limit_words is not None).solve(work, limit_words)
             for t in TENSORS
         ]
         return min((cost for cost in found if cost is not None), default=None)
 
-    def _build(self, kind: str, stationary: Tensor, halos: bool, limited: bool) -> Program:
+    def _build(self, nest: Nest, kind: str, stationary: Tensor, halos: bool, limited: bool) -> Program:
         import cvxpy as cp
 
-        nest = self.nest
         axes = [a for a, n in zip(AXES, nest.extents, strict=True) if n > 1]
         W = variables(nest, "W")
         work = cp.Parameter(pos=True, value=1.0)

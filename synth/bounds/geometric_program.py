@@ -15,6 +15,7 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from synth.base.errors import InfeasibleError, UsageError
@@ -219,14 +220,33 @@ def average_rows(window: Window, out: int, block: Expression, halos: bool = True
 
 
 def slices(nest: Nest, W: Mapping[Axis, Expression], halos: bool = True) -> dict[Tensor, Expression]:
-    """Lower bounds of the words of each tensor's slice, without padding. `halos` as for `average_rows`."""
+    """Lower bounds of the words of each tensor's slice, without padding. `halos` as for `average_rows`.
+
+    Along a turned axis blocks are intervals of input rows, and neighbours share rows of Out.
+    """
     sizes = nest.extents._asdict()
-    rows = [average_rows(nest.windows[a], sizes[a], W[a], halos) for a in SPATIAL]
+    framed = {a: average_rows(nest.windows[a], sizes[a], W[a], halos) for a in SPATIAL}
+    inputs = [W[a] if a in nest.turned else framed[a] for a in SPATIAL]
+    outputs = [framed[a] if a in nest.turned else W[a] for a in SPATIAL]
     return {
-        "In": product([W["b"], W["g"], W["c"], *rows]),
+        "In": product([W["b"], W["g"], W["c"], *inputs]),
         "Ker": nest.taps * product([W["g"], W["k"], W["c"]]),
-        "Out": product([W["b"], W["g"], W["k"], *(W[a] for a in SPATIAL)]),
+        "Out": product([W["b"], W["g"], W["k"], *outputs]),
     }
+
+
+def turns(nest: Nest) -> list[Nest]:
+    """The nest with each choice of turned axes that may change a relaxation, the nest itself first.
+
+    Choices with the same windows, in another order of the axes, have the same relaxation.
+    """
+    found: dict[tuple[Any, ...], Nest] = {}
+    for count in range(len(nest.turnable) + 1):
+        for axes in combinations(nest.turnable, count):
+            turned = nest.turn(axes)
+            key = sorted((str(turned.windows[a]), getattr(turned.extents, a), a in axes) for a in SPATIAL)
+            found.setdefault(tuple(key), turned)
+    return list(found.values())
 
 
 def _received_program(nest: Nest, procs: int, words: Callable[[dict[Tensor, Expression]], Expression]) -> Any:
@@ -250,20 +270,23 @@ def relax_received(nest: Nest, procs: int, limit_words: float | None = None) -> 
 
     `limit_words` is all memory of a process (M_D). The stationary slice and the owned shards of the other
     two tensors must fit. This is Eq. 11 of SPAA'21 without streaming buffers, because a plan may make them
-    arbitrarily thin. The result is for the best stationary tensor. Raises `InfeasibleError` if no
-    stationary slice fits, and `UsageError` if `procs` < 1.
+    arbitrarily thin. The result is for the best stationary tensor, and for the best choice of the axes along
+    which blocks are cut by input rows. Raises `InfeasibleError` if no stationary slice fits, and `UsageError`
+    if `procs` < 1.
     """
     if procs < 1:
         raise UsageError(f"A grid needs at least 1 process, not {procs}.")
     owned = nest.total_words / procs
-    if limit_words is None:
-        found = [_received(nest, procs, "Out", math.inf)]
-    else:
-        limits = {t: limit_words - (nest.total_words - nest.words[t]) / procs for t in TENSORS}
-        found = [_received(nest, procs, t, limits[t]) for t in reversed(TENSORS)]
+    found = list[Relaxed | None]()
+    for each in turns(nest):
+        if limit_words is None:
+            found.append(_received(each, procs, "Out", math.inf))
+        else:
+            limits = {t: limit_words - (nest.total_words - nest.words[t]) / procs for t in TENSORS}
+            found += [_received(each, procs, t, limits[t]) for t in reversed(TENSORS)]
     solved = [relaxed for relaxed in found if relaxed is not None]
     if not solved:
-        least = min(_least_memory(nest, procs, tensor) for tensor in TENSORS)
+        least = min(_least_memory(each, procs, tensor) for each in turns(nest) for tensor in TENSORS)
         raise InfeasibleError(
             f"A stationary slice and the owned shards need at least {math.ceil(least)} words on each of "
             f"{procs} processes and {limit_words:g} are allowed; allow {math.ceil(least)} "
@@ -297,14 +320,17 @@ def relax_training(
     if procs < 1:
         raise UsageError(f"A grid needs at least 1 process, not {procs}.")
     times = moves(passes, kept)
-    W, _, constraints, cost = _received_program(
-        nest, procs, lambda s: total(times[t] * s[t] for t in TENSORS)
-    )
-    value = _minimised(cost, constraints)
-    assert value is not None  # without a memory limit W = N is a solution
     owned = sum(times[tensor] * nest.words[tensor] for tensor in TENSORS) / procs
-    blocks = values_of(W)
-    return Relaxed(max(0.0, value - owned), blocks, blocks, "Out", "received")
+    found = []
+    for each in turns(nest):
+        W, _, constraints, cost = _received_program(
+            each, procs, lambda s: total(times[t] * s[t] for t in TENSORS)
+        )
+        value = _minimised(cost, constraints)
+        assert value is not None  # without a memory limit W = N is a solution
+        blocks = values_of(W)
+        found.append(Relaxed(max(0.0, value - owned), blocks, blocks, "Out", "received"))
+    return min(found, key=lambda relaxed: relaxed.cost)
 
 
 def _least_memory(nest: Nest, procs: int, stationary: Tensor) -> float:

@@ -67,12 +67,13 @@ def decided(plan: Plan) -> list[str]:
     panels = f"{plan.first.panels} panel{'s' * (plan.first.panels > 1)} along {plan.first.stream}"
     if plan.first.steps > plan.first.panels:
         panels += f", {plan.first.steps} steps: {' > '.join(plan.first.loops())}"
+    grids = "grids that cut output rows" if plan.turned else "any grid"
     kernel = "x".join(map(str, plan.layer.kernel)) or "1"
     rows = [
         ["", *axes, ""],
         row("extent N", plan.distribution.nest.extents, f"kernel {kernel}, not split{_input_rows(plan)}"),
         row("grid P", plan.grid, ranks_run(plan)),
-        row("work W", plan.work, f"{show_words(adds)} multiply-adds, {load:.3f} times the least of any grid"),
+        row("work W", plan.work, f"{show_words(adds)} multiply-adds, {load:.3f} times the least of {grids}"),
         row("tile T", plan.tile, panels),
     ]
     return table(rows, right=range(1, len(axes) + 1))

@@ -19,8 +19,10 @@ from synth.bounds.geometric_program import average_rows, relax_accessed, relax_r
 from synth.bounds.paper_cost import accessed_cost, tile_words
 from synth.bounds.universal import universal_bound
 from synth.layer.axes import AXES, PerAxis
+from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.layer.window import Window
+from synth.search.branch_and_bound import Request, search, search_or_none
 
 SOLVER = 1e-5  # relative accuracy that is asked of the solver
 TENSORS = ("Out", "Ker", "In")
@@ -130,3 +132,23 @@ def test_the_fast_path_imports_no_solver() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("procs", "words"), [(4, 1_890), (16, 2_112), (64, 1_654)])
+def test_relaxation_is_below_plans_cut_by_input_rows(procs: int, words: int) -> None:
+    """A head with few filters: plans by output rows move 18 times as many words."""
+    nest = Layer.conv2d((1, 64, 512, 512), 2, 3, padding=1).nest
+    found = search(Request(nest, procs, turnable=nest.turnable))
+    assert found.tiling.words == words
+    assert found.turned == ("h", "w")
+    relaxed = relax_received(nest, found.grid.size).cost
+    assert universal_bound(nest, procs).words <= relaxed <= words
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(image_nests(groups=3), st.integers(2, 64))
+def test_relaxation_is_below_every_plan(nest: Nest, procs: int) -> None:
+    found = search_or_none(Request(nest, procs, turnable=nest.turnable))
+    if found is not None:
+        relaxed = relax_received(nest, found.grid.size).cost
+        assert relaxed <= found.tiling.words + SOLVER * nest.total_words
