@@ -6,14 +6,14 @@ import traceback
 from typing import Any
 
 from training_features import graphs, losses, optimizers, states, whole_tensors  # noqa: F401
-from training_features.table import FAULTS, FEATURES, PLANS, Run
+from training_features.table import FAULTS, FEATURES, Run
 
 Found = dict[str, dict[str, Any]]
 
 
-def feature(name: str) -> Found:
+def feature(name: str, plans: list[str]) -> Found:
     """By plan: `error`, the largest difference from one process, or `said`, the sentence of a refusal."""
-    return {word: (refusal if FEATURES[name].refused else compared)(name, word) for word in PLANS}
+    return {word: (refusal if FEATURES[name].refused else compared)(name, word) for word in plans}
 
 
 def compared(name: str, word: str) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from features_ranks import FEATURES, PLANS
+from features_ranks import FEATURES
 from rank_pool import RankPool
+from training_features.table import PLANS
 
 pytestmark = pytest.mark.ranks
 
@@ -28,6 +29,8 @@ VARIANTS = {  # of features that stay: only run with --slow
     *("backward hooks on modules inside the network", "hooks on gradients of parameters"),
 }
 ALL = [pytest.param(name, marks=[pytest.mark.slow] * (name in VARIANTS), id=name) for name in FEATURES]
+IN_TURN, JOINED = ("samples", "space", "channels"), ("mixed", "uneven")
+assert {*IN_TURN, *JOINED} == set(PLANS)
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +42,15 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_feature(ranks: RankPool, name: str) -> None:
-    """On every rank and with every plan, a feature has the values of one process, or is refused."""
-    for rank, found in enumerate(ranks.call("feature", name, seconds=100)):
-        assert list(found) == list(PLANS)
+def test_feature(ranks: RankPool, name: str, request: pytest.FixtureRequest) -> None:
+    """On every rank and with every plan, a feature has the values of one process, or is refused.
+
+    Without --slow, the plans that cut one axis take turns; those that cut several are in every run.
+    """
+    turn = IN_TURN[list(FEATURES).index(name) % len(IN_TURN)]
+    plans = list(PLANS) if request.config.getoption("--slow") else [turn, *JOINED]
+    for rank, found in enumerate(ranks.call("feature", name, plans, seconds=100)):
+        assert list(found) == plans
         for plan, measured in found.items():
             where = f"{name}, rank {rank}, plan {plan}: {measured['error']} {measured['said']}"
             assert measured["error"] <= FEATURES[name].tolerance, where

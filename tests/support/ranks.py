@@ -63,7 +63,9 @@ def fork_server() -> ForkServerContext:
     return context
 
 
-def rank_main(program: str, rank: int, size: int, port: int, argv: list[str], log: str) -> None:
+def rank_main(
+    program: str, rank: int, size: int, port: int, argv: list[str], log: str, variables: dict[str, str]
+) -> None:
     """Be one rank of a program, as torchrun would have started it."""
     with open(log, "w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
@@ -75,12 +77,17 @@ def rank_main(program: str, rank: int, size: int, port: int, argv: list[str], lo
         "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        **variables,
     }
     import torch
 
     torch.set_num_threads(1)
     sys.argv = [program, *argv]
-    runpy.run_path(program, run_name="__main__")
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except Exception:
+        sys.excepthook(*sys.exc_info())  # which a program may have set
+        sys.exit(1)
 
 
 def run_ranks(
@@ -89,9 +96,23 @@ def run_ranks(
     """Run a program on `size` ranks with `--report`; ranks that do not end in time are killed."""
     program = folder / "program.py"
     program.write_text(text, encoding="utf-8")
-    port, flags = free_port(), [*argv, "--report", str(folder), "--timeout", str(timeout)]
-    logs = [folder / f"log-{rank}" for rank in range(size)]
-    arguments = [(str(program), rank, size, port, flags, str(logs[rank])) for rank in range(size)]
+    flags = "--report", str(folder), "--timeout", str(timeout)
+    return run_file(program, size, folder, *argv, *flags, seconds=seconds)
+
+
+def run_file(
+    program: Path,
+    size: int,
+    folder: Path,
+    *argv: str,
+    variables: dict[str, str] | None = None,
+    seconds: float = 60,
+) -> Outcome:
+    """The same of a file that has flags of its own. variables: of the environment of all ranks."""
+    port, logs = free_port(), [folder / f"log-{rank}" for rank in range(size)]
+    arguments = [
+        (str(program), rank, size, port, list(argv), str(logs[rank]), variables or {}) for rank in range(size)
+    ]
     codes = run_forked(rank_main, arguments, seconds)
     reports = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
     return Outcome(codes, [log.read_text() for log in logs], reports)
