@@ -31,7 +31,7 @@ def command(*argv: str) -> str:
     [
         ["plan", "examples/conv.yaml", "--procs", "64"],
         ["plan", "examples/conv.yaml", "--procs", "64", "--json"],
-        ["plan", "examples/conv.yaml", "--procs", "64", "--memory", "1MiB", "--pass", "training"],
+        ["plan", "examples/small.yaml", "--procs", "8", "--memory", "128KiB", "--pass", "training"],
         ["simulate", "examples/small.yaml", "--procs", "4"],
     ],
     ids=lambda argv: " ".join(argv),
