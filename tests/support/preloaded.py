@@ -6,6 +6,7 @@ import gc
 import importlib
 from pathlib import Path
 
+FOLDERS = {"runtime": "synth.runtime", "codegen": "synth.codegen", "synth/parallel": "synth.parallel"}
 MODULES = [
     "torch",
     "torch.distributed",
@@ -19,9 +20,7 @@ MODULES = [
     "torch.utils.checkpoint",
     "torch.utils.data",
     "tomllib",
-    "synth.codegen.module",
-    "synth.parallel.parallelize",
-    "synth.parallel.sharded_input",
+    "synth.planning.derive",
     "synth.simulation.interpreter",
     "benchmarks.suite.rank",
     "cases",
@@ -30,15 +29,26 @@ MODULES = [
 ]
 
 
+def found() -> list[str]:
+    """All modules of the folders."""
+    root, names = Path(__file__).parents[2], []
+    for folder, package in FOLDERS.items():
+        for path in sorted((root / folder).rglob("*.py")):
+            parts = path.relative_to(root / folder).with_suffix("").parts
+            names.append(".".join([package, *(part for part in parts if part != "__init__")]))
+    return names
+
+
 def load() -> None:
-    """Load the modules, all of the runtime among them, and the texts that emitted programs are made of.
+    """Load the modules, and the texts that emitted programs are made of.
 
     No process has a pool of threads, and none collects these objects as garbage, which would copy them.
     """
-    runtime = Path(__file__).parents[2] / "runtime"
-    parts = (path.relative_to(runtime).with_suffix("").parts for path in runtime.rglob("*.py"))
-    for name in [*MODULES, *(".".join(["synth.runtime", *each]) for each in parts if "__init__" not in each)]:
-        importlib.import_module(name)
+    for name in [*MODULES, *found()]:
+        try:
+            importlib.import_module(name)
+        except ImportError as fault:  # which the fork server would pass over
+            raise RuntimeError(f"{name}, which ranks use, cannot be imported") from fault
     importlib.import_module("torch").set_num_threads(1)
     importlib.import_module("synth.codegen.inline_runtime").runtime_library()
     gc.collect()
