@@ -194,12 +194,13 @@ def runtime_library() -> Library:
                     ast.FunctionDef(name=name)
                     | ast.ClassDef(name=name)
                     | ast.Assign(targets=[ast.Name(id=name)])
+                    | ast.AnnAssign(target=ast.Name(id=name))
                 ):
                     uses = free_names(ast.Module([node], [])) - {name}
                     above = getattr(node, "decorator_list", [])
                     first = min([node.lineno, *(each.lineno for each in above)])
                     source = "\n".join(lines[first - 1 : node.end_lineno])
-                    spaced = not isinstance(node, ast.Assign)
+                    spaced = not isinstance(node, ast.Assign | ast.AnnAssign)
                     if name in definitions:  # one of them would hide the other
                         raise ValueError(f"{name} is defined in {definitions[name].module} and in {module}")
                     definitions[name] = Definition(name, module, source, uses, spaced)

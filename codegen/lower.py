@@ -27,10 +27,13 @@ CLASSES = {
 }
 
 
-def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.py") -> Program:
+def lower(
+    plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.py", described: bool = True
+) -> Program:
     """The program of a plan. `command` is the line that emits it, `name` its file, for its header.
 
-    With `module` the program of a training plan, or of a forward pass with resident Ker, ends in a
+    `described`: with the planned words and memory in the header, which take longer than all the rest. With
+    `module` the program of a training plan, or of a forward pass with resident Ker, ends in a
     `torch.nn.Module` instead of a command line. Raises `UsageError` for a module of any other plan, and for a
     single pass that reuses or saves a tensor.
     """
@@ -42,7 +45,7 @@ def lower(plan: Plan, command: str, module: bool = False, name: str = "PROGRAM.p
         title=title(plan),
         command=in_docstring(command, "the command"),
         plan=plan.id,
-        header=header(plan, name, module),
+        header=header(plan, name, module) if described else (),
         constants=plan_constants(plan),
         functions=_functions(signatures),
         layer=_layer(signatures, plan.overlap, module) if plan.later else None,

@@ -38,7 +38,7 @@ def imported(text: str, name: str) -> ModuleType:
 
 @lru_cache(maxsize=256)  # models have equal layers, and are made again for batches of other shapes
 def _compiled(plan: Plan, name: str) -> CodeType:
-    return _code(render(plan, module=True), name)
+    return _code(render(plan, module=True, described=False), name)
 
 
 def _code(text: str, name: str) -> CodeType:

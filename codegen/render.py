@@ -24,16 +24,18 @@ def render(
     command: str = "synth emit",
     module: bool = False,
     name: str = "PROGRAM.py",
+    described: bool = True,
 ) -> str:
     """The text of the program of a plan; the same plan, command and name of its file give the same bytes.
 
     The schedule is that of Li et al., SPAA'21, generalised to all three stationary tensors (synth.schedule).
     A standalone program contains the runtime functions that it uses and needs torch alone. With `module`
-    the text ends in `layer()`, a `torch.nn.Module`, instead of a command line. Raises `UsageError` when
+    the text ends in `layer()`, a `torch.nn.Module`, instead of a command line. `described` texts begin with
+    the planned words and memory, for readers. Raises `UsageError` when
     the name of the layer, the command or the file cannot stand in a text, or a module is asked of a single
     pass without resident Ker.
     """
-    program = lower(plan, command, module, name)
+    program = lower(plan, command, module, name, described)
     algorithm = [_function(function) for function in program.functions]
     algorithm += [_template("layer.py.j2", layer=program.layer)] if program.layer else []
     algorithm += [_template("forward.py.j2", layer=program.forward)] if program.forward else []
