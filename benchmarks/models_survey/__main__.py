@@ -1,6 +1,6 @@
 """Which convolutional models run on ranks, and equal one process?
 
-    python -m benchmarks.models_survey [NAME ...] [--library timm] [--ranks 4] [--json FILE]
+    python -m benchmarks.models_survey [NAME ...] [--library timm] [--ranks 4] [--json FILE] [--earlier FILE]
 
 Each model has random weights and small inputs. First one process traces it: it is accepted, or refused with
 a sentence; the share of the multiply-adds that every rank would compute from gathered tensors is counted.
@@ -35,6 +35,11 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     console, found, missing = Console(width=160), list[dict[str, Any]](), list[str]()
+    earlier = {
+        (each["library"], each["name"]): each
+        for file in args.earlier
+        for each in json.loads(file.read_text())
+    }
     for library in args.library:
         try:
             entries = entries_of(library)
@@ -45,7 +50,7 @@ def main() -> None:
         for entry in entries:
             if args.names and not any(name in entry.name for name in args.names):
                 continue
-            found.append(_measured(entry, args))
+            found.append(earlier.get((entry.library, entry.name)) or _measured(entry, args))
             console.print(row(found[-1]), markup=False, highlight=False)
             if args.json:
                 args.json.write_text(json.dumps(found, indent=1))
@@ -77,6 +82,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--plan", action="store_true", help="measure the time of planning for 4 processes")
     parser.add_argument("--seconds", type=float, default=240.0, help="limit of time of each model and part")
     parser.add_argument("--json", type=Path, help="write all that is found")
+    parser.add_argument(
+        "--earlier",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="take models from earlier --json files; later ones count",
+    )
     parser.add_argument("-o", "--output", type=Path, nargs="?", const=RESULTS, help=f"write {RESULTS.name}")
     return parser.parse_args()
 

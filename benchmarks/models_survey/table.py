@@ -93,7 +93,7 @@ def verdict(found: list[Found]) -> str:
     """The headline."""
     runs = [each for each in found if accepted(each)]
     little = [each for each in runs if most_gathered(each) <= LITTLE]
-    compared = [each for each in found if "ranks" in each]
+    compared = [each for each in found if "ranks" in each and not out_of_time(each)]
     text = f"{_share(runs, found)} models are accepted"
     if compared:
         forward = [each for each in compared if equal_in(each, "forward", FORWARD)]
@@ -101,6 +101,11 @@ def verdict(found: list[Found]) -> str:
         text += f"; of those that were run, {_share(forward, compared)} equal one process in the forward pass"
         text += f", and {_share(both, compared)} in two steps of training, too"
     return f"{text}; on {_share(little, found)}, nothing that costs more than {LITTLE:.0%} is gathered."
+
+
+def out_of_time(found: Found) -> bool:
+    """Whether the ranks did not end in time, which says nothing of the model."""
+    return str(found.get("ranks", {}).get("failed", "")).startswith("no answer after")
 
 
 def accepted(found: Found) -> bool:
@@ -117,7 +122,7 @@ def causes(found: list[Found]) -> list[str]:
     groups = dict[str, list[Found]]()
     for each in found:
         reason = refusal(each)
-        if reason:
+        if reason and not out_of_time(each):
             groups.setdefault(_kind(reason), []).append(each)
     lines = list[str]()
     for members in sorted(groups.values(), key=len, reverse=True):
@@ -155,7 +160,8 @@ def page(found: list[Found], missing: list[str], ranks: int) -> str:
             f"On {ranks} gloo ranks in float64. Errors are relative to the largest word: of the outputs in"
             f" evaluation (equal up to {FORWARD:.0e}), and of the state after two steps of SGD (up to"
             f" {STEPS:.0e}); {SINGLE:.0e} where a model computes in float32 by itself. Gathered is the share"
-            " of the multiply-adds that every rank computes.",
+            " of the multiply-adds that every rank computes. A model without errors was only traced, or its"
+            " ranks had no answer in time.",
             "",
         ]
     lines += [f"| {' | '.join(HEADS)} |", "|" + "---|" * len(HEADS)]
