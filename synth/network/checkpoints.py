@@ -24,7 +24,10 @@ def recomputed_words(plan: NetworkPlan) -> int:
     if not plan.request.training or not any(node.region for node in plan.network.nodes.values()):
         return 0
     rows = zip(plan.network.planned, plan.layer_classes, plan.placed_grids, strict=True)
-    ends = {node.name: EdgeEnd(kind, _boxes(plan, kind.nest, placed)) for node, kind, placed in rows}
+    ends = {
+        node.name: EdgeEnd(kind, _boxes(plan, kind.nest.turn(placed.turned), placed))
+        for node, kind, placed in rows
+    }
     total = recomputed_statistics(plan)
     for node in plan.network.planned:
         kind, boxes = ends[node.name]

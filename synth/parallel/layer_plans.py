@@ -75,7 +75,7 @@ class LayerPlans:
         resident = not training and "ker" in data["kept"]
         lower = {tensor.lower(): tensor for tensor in TENSORS}
         return cls(
-            {row.name: PlacedGrid(PerAxis(**row.grid), row.order) for row in rows},
+            {row.name: PlacedGrid(PerAxis(**row.grid), row.order, row.turned) for row in rows},
             {
                 row.name: row.memory_words if training or (resident and data["memory_limit"]) else None
                 for row in rows
@@ -107,7 +107,9 @@ class LayerPlans:
         limit_words = self.limit_words[layer.name] if self.resident == inference else None
         if inference:
             return resident_plan(layer, procs, placed, limit_words)
-        distribution = Distribution(layer.nest, placed.grid, placed.order)
+        if not set(placed.turned) <= set(layer.nest.turnable):
+            raise InputError(f"{layer.name}: no axis of {placed.turned} can be cut by input rows; plan anew")
+        distribution = Distribution(layer.nest.turn(placed.turned), placed.grid, placed.order)
         training = self.saves, layer.transposed, self.gradients[layer.name]
         found, _ = choose_tilings_reusing(distribution, STATIONARY, limit_words, *training)
         return _plan(layer, procs, placed, limit_words, found)
@@ -200,6 +202,7 @@ def _plan(
         later=tuple(later),
         order=placement(placed.grid, placed.order),
         resident=resident,
+        turned=() if resident else placed.turned,
     )
 
 
@@ -211,6 +214,7 @@ class _Row(msgspec.Struct):
     order: tuple[Axis, ...]
     memory_words: int | None
     gradients: list[str]
+    turned: tuple[Axis, ...] = ()
 
     @property
     def made(self) -> tuple[Tensor, ...]:

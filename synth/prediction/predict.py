@@ -219,7 +219,7 @@ def _predict_planned(request: PredictionRequest, strategy: str) -> Prediction:
     rows = []
     for node, placed, tiling in zip(request.network.planned, plan.placed_grids, plan.tilings, strict=True):
         assert node.layer is not None
-        footprints = Footprints(Distribution(node.layer.nest, placed.grid))
+        footprints = Footprints(Distribution(node.layer.nest.turn(placed.turned), placed.grid))
         timer = LayerTimer(machine, footprints, placed.order, node.weighted)
         forward, *backward = timer.passes(True)
         moved = incoming.get(node.name, 0.0)

@@ -50,10 +50,11 @@ class _Lister:
 
     def tasks(self) -> list[Task]:
         nodes = list(zip(self.plan.network.planned, self.plan.placed_grids, strict=True))
+        resident = self.plan.request.resident
         timers = {
             node.name: LayerTimer(
                 self.machine,
-                Footprints(Distribution(node.layer.nest, placed.grid, resident=self.plan.request.resident)),
+                Footprints(Distribution(node.layer.nest.turn(placed.turned), placed.grid, resident=resident)),
                 placed.order,
                 node.weighted,
                 steps=kind.passes(True),

@@ -126,7 +126,11 @@ def as_planned(case: str) -> None:
     plan = synth.plan_model(whole, shape, 4, axes="".join(axes))
     file = Path(sys.argv[3], f"plan-{dist.get_rank()}.json")
     file.write_text(json.dumps(to_json(plan)))
-    given = {"residual": None, "cosmo": str(file)}.get(case, plan)
+    if "decoder" in name:
+        turned = [placed.turned for placed in plan.placed_grids]
+        assert turned[0] == ()
+        assert all(turned[1:])
+    given = {"residual": None, "cosmo": str(file), "decoder": str(file)}.get(case, plan)
     net = synth.parallelize(whole, shape, plan=given)
     sgd_steps(net, whole, shape, 10)
     words_as_planned(plan, net, shape)

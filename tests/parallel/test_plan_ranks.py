@@ -18,7 +18,7 @@ def told(folder: Path, function: str, argument: str) -> Outcome:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("case", ["residual", "cosmo", "odd", "cosmo dh"])
+@pytest.mark.parametrize("case", ["residual", "cosmo", "odd", "cosmo dh", "decoder", "decoder_by_channels"])
 def test_words_and_values_as_planned(case: str, tmp_path: Path) -> None:
     """Ten steps give torch's values; then one step receives the planned words, by layer and by edge."""
     told(tmp_path, "as_planned", case)

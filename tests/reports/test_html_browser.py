@@ -36,6 +36,9 @@ pytestmark = [
 ]
 
 
+BY_OUTPUT = {"h": "out", "w": "out"}
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     webdriver = pytest.importorskip("selenium.webdriver")
@@ -53,7 +56,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def plans() -> dict[str, Plan]:
     return {
         "even": plan_layer("examples/conv.yaml", 64),
-        "halo": plan_layer("examples/small.yaml", 8, grid={"h": 2, "w": 2, "k": 2}),
+        "halo": plan_layer("examples/small.yaml", 8, grid={"h": 2, "w": 2, "k": 2}, rows=BY_OUTPUT),
+        "returned": plan_layer(
+            "examples/small.yaml", 8, grid={"h": 2, "w": 2, "c": 2}, rows={"h": "in", "w": "out"}
+        ),
+        "back": plan_layer("examples/small.yaml", 4, grid={"h": 4}, rows=BY_OUTPUT, pass_="backward-data"),
         "uneven": plan_layer("examples/resnet50/conv1_7x7.yaml", 24, grid={"h": 3, "b": 4, "k": 2}),
         "ker": plan_layer("examples/conv.yaml", 16, stationary="ker"),
     }

@@ -118,7 +118,25 @@ def biases() -> nn.Module:
     return nn.Sequential(*(each for conv in convs for each in (conv, nn.Tanh())))
 
 
+class Decoder(nn.Module):
+    """Layers with fewer output than input channels, of stride 1, 2 and transposed: cut by input rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(2, 12, 3, padding=1)
+        self.down = nn.Conv2d(12, 4, 5, stride=2, padding=2)
+        self.up = nn.ConvTranspose2d(4, 12, 4, stride=2, padding=1)
+        self.head = nn.Conv2d(12, 2, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.down(torch.relu(self.stem(x))))
+        out: torch.Tensor = self.head(torch.relu(self.up(x)))
+        return out
+
+
 MODELS = {
+    "decoder": (Decoder, (1, 2, 48, 40)),
+    "decoder_by_channels": (Decoder, (1, 2, 32, 24)),
     "biases": (biases, (4, 3, 8, 8)),
     "residual": (Residual, (5, 3, 13, 13)),
     "cosmo": (Cosmo, (2, 2, 8, 8, 8)),

@@ -56,7 +56,7 @@ class LayerWords:
         resident: frozenset[Tensor] = frozenset(),
     ) -> None:
         self.node, self.layer_class, self.tiling = node, layer_class, tiling
-        self.nest: Nest = layer_class.nest
+        self.nest: Nest = layer_class.nest.turn(placed.turned)
         self.boxes = OwnedBoxes(self.nest, [placed], procs, resident)
         self.distribution = self.boxes.distributions[0]
         self.footprints = Footprints(self.distribution)
@@ -75,8 +75,8 @@ class LayerWords:
 
     def slice(self, tensor: Tensor) -> Words:
         """Words of the slices of a tensor."""
-        if tensor == "In":
-            return self._vector(self.boxes._needed_inputs[0])
+        if tensor != "Ker":
+            return self._vector(self.boxes.needed(tensor)[0])
         return self._vector(self.boxes._slice_words(tensor))
 
     @cached_property
@@ -109,7 +109,8 @@ class LayerWords:
         return self.passes[0].gathered.get(tensor, np.zeros(self.ranks))
 
     def _pass(self, plan: PassPlan) -> PassWords:
-        tree = lowered(plan.structure, self.distribution.groups, self.distribution.row_axes)
+        d = self.distribution
+        tree = lowered(plan.structure, d.groups, d.row_axes, turned=d.nest.turned)
         nothing = np.zeros(self.ranks)
         gathered: dict[Tensor, Words] = {}
         halo = pooled = panels = nothing
@@ -117,7 +118,9 @@ class LayerWords:
         for each in tree.top():
             match each:
                 case Rows(direction="fetch"):
-                    gathered["In"] = halo = self._vector(self.boxes._summed_inputs[0])
+                    gathered[each.tensor] = self._vector(self.boxes.summed(each.tensor)[0])
+                    if self._gathers(tree, each.tensor):  # else the widened shard is the slice
+                        halo = halo + gathered[each.tensor]
                 case Gather():
                     slice_ = self.slice(each.tensor)
                     pooled = pooled + np.maximum(slice_ - self.own(each.tensor), 0)
@@ -131,10 +134,10 @@ class LayerWords:
                     reduced, pooled = True, pooled + self._in_transit(plan)
                 case Rows():
                     reduced = True
-        if "In" in gathered and not self._gathers(tree, "In"):
-            halo = nothing  # the widened shard is the slice
         result = self._result(plan)
         copies = self._copies(plan) if plan.steps == 1 else nothing
+        if self.nest.turned:  # the kernel lays zeros around the block
+            copies = copies + self._vector(self.footprints.padded(plan))
         return PassWords(gathered, halo, panels + result + copies, result, reduced, pooled)
 
     def _gathers(self, tree: Tree, tensor: Tensor) -> bool:
@@ -171,7 +174,7 @@ class LayerWords:
         if nest.extents.g == 1:
             wide_in, wide_out = _in_blocks(in_, nest.extents.c), _in_blocks(out, nest.extents.k)
         read_in = wide_in if nest.extents.c > THIN else nothing
-        strided = any(window.stride > 1 for window in nest.windows.values())
+        strided = any(max(window.stride, window.divisor) > 1 for window in nest.windows.values())
         match plan.pass_:
             case "forward":
                 copies = np.maximum(read_in + wide_out - out, wide_out)

@@ -7,9 +7,10 @@ costs on demand: received words by counting owned boxes, seconds by the time mod
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
-from synth.layer.axes import AXES, SPATIAL, PerAxis
+from synth.layer.axes import AXES, SPATIAL, Axis, PerAxis
 from synth.layer.passes import gathers, moves
 from synth.machine.layer_time import compute_seconds, layer_seconds
 from synth.machine.rank_groups import distinct_orders
@@ -37,6 +38,7 @@ class GridCandidates:
         self.layer_class, self.request, self.nest = layer_class, request, layer_class.nest
         self.lower_bounds: dict[PerAxis, float] = {}
         self._words: dict[PerAxis, int] = {}
+        self._turned: dict[PerAxis, tuple[Axis, ...]] = {}
         self._seconds: dict[PlacedGrid, float] = {}
         self._shared_rows: dict[tuple[str, int], int] = {}
         self._best: dict[tuple[int, str, bool], list[tuple[float, PlacedGrid]]] = {}
@@ -57,7 +59,7 @@ class GridCandidates:
         """A lower bound of a grid's cost: the words of an average rank, or seconds."""
         words, size = self.nest.words, grid.size
         inputs = words["In"] * (1 / (grid.x * grid.g * grid.c) - 1 / size)
-        gathered = inputs if self.layer_class.transposed else inputs + self._halo(grid)
+        gathered = inputs if self.layer_class.transposed or self._turn(grid) else inputs + self._halo(grid)
         moved = self.layer_class.weighted and not self.request.resident_weights
         ker = words["Ker"] * (1 / (grid.g * grid.c * grid.k) - 1 / size) if moved else 0.0
         out = words["Out"] * (1 / (grid.x * grid.g * grid.k) - 1 / size)
@@ -112,6 +114,42 @@ class GridCandidates:
             passes = self.layer_class.passes(self.request.training)
             words, _ = boxes.words(passes, self.layer_class.weighted, self.request.saves)
             self._words.update(zip(new, map(int, words), strict=True))
+            self._count_turned(new)
+
+    def _count_turned(self, grids: Sequence[PerAxis]) -> None:
+        """Cut by input rows where that moves fewer words and is no more work for any process."""
+        passes = self.layer_class.passes(self.request.training)
+        by_axes: dict[tuple[Axis, ...], list[PerAxis]] = {}
+        for grid in grids:
+            turned = self._turn(grid)
+            if (
+                turned
+                and Distribution(self.nest.turn(turned), grid).load <= largest_block(self.nest, grid).size
+            ):
+                by_axes.setdefault(turned, []).append(grid)
+        for turned, some in by_axes.items():
+            boxes = OwnedBoxes(self.nest.turn(turned), list(map(PlacedGrid, some)), self.request.procs)
+            words, _ = boxes.words(passes, self.layer_class.weighted, self.request.saves)
+            for grid, fewer in zip(some, map(int, words), strict=True):
+                if fewer < self._words[grid]:
+                    self._words[grid], self._turned[grid] = fewer, turned
+
+    def _turn(self, grid: PerAxis) -> tuple[Axis, ...]:
+        """The axes that may be turned on a grid: all that it cuts, or none.
+
+        Only the words of layers with weights are counted for such cuts, without a limit of the memory.
+        """
+        request = self.request
+        if request.objective != "words" or request.resident_weights or request.limit_bytes is not None:
+            return ()
+        axes = self.nest.turnable if self.layer_class.weighted else ()
+        sizes = {axis: self.nest.windows[axis].size for axis in axes}
+        return tuple(axis for axis in axes if 1 < getattr(grid, axis) <= sizes[axis])
+
+    def turned(self, placed: PlacedGrid) -> PlacedGrid:
+        """A placed grid with the turned axes for which `cost` counts."""
+        self.cost(placed)
+        return replace(placed, turned=self._turned.get(placed.grid, ()))
 
     def placements(self, grid: PerAxis) -> list[PlacedGrid]:
         """A grid in its cheapest rank orders, cheapest first."""

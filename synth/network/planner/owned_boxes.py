@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.layer.axes import AXES, DIMS, LACKS, ROW_MAJOR, SPATIAL, Axis, Order, PerAxis, Tensor, strides
+from synth.layer.axes import AXES, DIMS, LACKS, ROW_MAJOR, Axis, Order, PerAxis, Tensor, strides
 from synth.layer.interval_arrays import Spans, cut, lengths, meet, widened
 from synth.layer.nest import Nest
 from synth.layer.passes import WRITES, Passes, gathers
@@ -24,6 +24,7 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.reread_rows import reached
 
 Array = NDArray[Any]
+FRAMED: tuple[Tensor, ...] = ("In", "Out")  # tensors that may have a halo
 FLAT = ("b", "channel", "d", "h", "w")
 MAX_EXACT_RANKS = 1 << 15  # up to this many, maxima are taken over all ranks; above, over a fixed sample
 SAMPLE = 8190
@@ -40,10 +41,15 @@ def sampled_ranks(procs: int) -> Array:
 
 @dataclass(frozen=True)
 class PlacedGrid:
-    """A process grid, and the order in which its axes run over the ranks."""
+    """A process grid, the order in which its axes run over the ranks, and the turned axes of the nest.
+
+    Turned axes, along which blocks are cut by input rows, change the words of the layer only: owned boxes,
+    and so redistributions, are the same.
+    """
 
     grid: PerAxis
     order: Order = ROW_MAJOR
+    turned: tuple[Axis, ...] = ()
 
 
 class OwnedBoxes:
@@ -63,6 +69,8 @@ class OwnedBoxes:
         self.distributions = [Distribution(nest, each.grid, resident=resident) for each in placed]
         self._integer: Any = np.int32 if max(max(nest.shapes.values())) < 2**31 else np.int64
         self._slices: dict[tuple[str, str], Spans] = {}
+        self._needed: dict[Tensor, tuple[Array, Array]] = {}
+        self._summed: dict[Tensor, tuple[Array, Array]] = {}
         ranks = sampled_ranks(procs)[None, :]
         steps = [strides(each.grid, each.order) for each in placed]
         self.parts: dict[str, Array] = {
@@ -114,29 +122,40 @@ class OwnedBoxes:
 
     # -- words of the layer --------------------------------------------------------------------------
 
-    @cached_property
-    def _needed_inputs(self) -> tuple[Array, Array]:
-        """Words of In that a block reads, and words that it reads and the rank owns."""
+    def needed(self, tensor: Tensor) -> tuple[Array, Array]:
+        """Words of a tensor that a block touches, and words that it touches and the rank owns."""
+        if tensor not in self._needed:
+            self._needed[tensor] = self._needed_words(tensor)
+        return self._needed[tensor]
+
+    def summed(self, tensor: Tensor) -> tuple[Array, Array]:
+        """Words of sums that a rank adds for its group, and owned words, once per block that adds to them."""
+        if tensor not in self._summed:
+            self._summed[tensor] = self._summed_words(tensor)
+        return self._summed[tensor]
+
+    def _needed_words(self, tensor: Tensor) -> tuple[Array, Array]:
         needed = own_needed = np.ones((1, 1), dtype=np.int64)
-        own = self.owned("In")
-        for dim in DIMS["In"]:
-            if dim not in SPATIAL:
-                needed, own_needed = needed * lengths(self._slice("In", dim)), own_needed * lengths(own[dim])
+        own = self.owned(tensor)
+        for dim in DIMS[tensor]:
+            if dim not in self.nest.framed(tensor):
+                needed, own_needed = (
+                    needed * lengths(self._slice(tensor, dim)),
+                    own_needed * lengths(own[dim]),
+                )
                 continue
             read = self._rows_read(dim)
             needed, own_needed = needed * lengths(read), own_needed * lengths(meet(read, own[dim]))
         return needed, own_needed
 
-    @cached_property
-    def _summed_inputs(self) -> tuple[Array, Array]:
-        """Words of dIn that a rank adds for its group, and owned words, once per block that adds to them."""
+    def _summed_words(self, tensor: Tensor) -> tuple[Array, Array]:
         carried = received = np.ones((1, 1), dtype=np.int64)
-        own, member = self.owned("In"), self._member("In")
-        for dim in DIMS["In"]:
-            if dim not in SPATIAL:
+        own, member = self.owned(tensor), self._member(tensor)
+        for dim in DIMS[tensor]:
+            if dim not in self.nest.framed(tensor):
                 carried, received = carried * lengths(own[dim]), received * lengths(own[dim])
                 continue
-            parts, step = self._shard_parts("In", dim)
+            parts, step = self._shard_parts(tensor, dim)
             box = widened(own[dim], self._rows_read(dim), parts, member // step % parts)
             carried = carried * lengths(box)
             received = received * self._rows_added(dim, own[dim])
@@ -152,7 +171,7 @@ class OwnedBoxes:
         return rows
 
     def _rows_read(self, dim: Axis) -> Spans:
-        """The rows of In that the block of each rank reads."""
+        """The rows of the framed tensor that the block of each rank touches."""
         extent = getattr(self.nest.extents, dim)
         return reached(self.nest.windows[dim], cut((0, extent), self.parts[dim], self.coordinates[dim]))
 
@@ -165,14 +184,15 @@ class OwnedBoxes:
         without weights (pooling) neither gathers a kernel nor reduces its gradient.
         """
         group = {t: self._group_sizes(t) for t in LACKS}
-        needed, own_needed = self._needed_inputs
-        carried, added = self._summed_inputs if "backward-data" in passes else self._needed_inputs
-        ker, out = (_volume(self.owned(t)) for t in ("Ker", "Out"))
-        gathered: dict[Tensor, Array] = {"In": needed - own_needed, "Out": self._slice_words("Out") - out}
-        summed: dict[Tensor, Array] = {
-            "In": carried * (group["In"] - 1) + added - own_needed,
-            "Out": out * (group["Out"] - 1),
-        }
+        gathered: dict[Tensor, Array] = {}
+        summed: dict[Tensor, Array] = {}
+        written = {WRITES[pass_] for pass_ in passes}
+        for tensor in FRAMED:
+            needed, own_needed = self.needed(tensor)
+            carried, added = self.summed(tensor) if tensor in written else (needed, needed)
+            gathered[tensor] = needed - own_needed
+            summed[tensor] = carried * (group[tensor] - 1) + added - own_needed
+        ker = _volume(self.owned("Ker"))
         gathered["Ker"] = (self._slice_words("Ker") - ker) * weighted
         summed["Ker"] = ker * (group["Ker"] - 1) * weighted
         moved = {}

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from synth.base.errors import InputError
-from synth.layer.axes import AXES, TENSORS
+from synth.layer.axes import AXES, SPATIAL, TENSORS
 
 if TYPE_CHECKING:  # reading a file must not import numpy
     from synth.network.planner.layer_class import LayerClass
@@ -28,7 +28,9 @@ KEYS = [
     "memory_limit", "word_bytes", "memory_words", "resident_words",
     "layers", "redistributions", "singles", "best_single", "ratio", "digest",
 ]  # fmt: skip
-LAYER_KEYS = ["name", "grid", "order", "stationary", "panels", "cost", "words", "memory_words", "gradients"]
+LAYER_KEYS = [
+    "name", "grid", "order", "turned", "stationary", "panels", "cost", "words", "memory_words", "gradients",
+]  # fmt: skip
 MAX_NUMBER = 2**62
 MAX_ROWS = 100_000
 
@@ -88,6 +90,7 @@ def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
             "name": node.name,
             "grid": placed.grid._asdict(),
             "order": list(placed.order),
+            **({"turned": list(placed.turned)} if placed.turned else {}),
             "stationary": tiling.first.stationary.lower(),
             "panels": tiling.first.panels,
             "cost": cost,
@@ -104,7 +107,7 @@ def _words_by_tensor(layer_class: LayerClass, placed: PlacedGrid, plan: NetworkP
     from synth.network.planner.owned_boxes import OwnedBoxes
 
     request = plan.request
-    boxes = OwnedBoxes(layer_class.nest, [placed], request.procs, request.resident)
+    boxes = OwnedBoxes(layer_class.nest.turn(placed.turned), [placed], request.procs, request.resident)
     _, words = boxes.words(layer_class.passes(request.training), layer_class.weighted, request.saves)
     return {tensor: int(words[tensor][0]) for tensor in ("in", "ker", "out")}
 
@@ -199,6 +202,7 @@ class _Check:
         for i, layer in enumerate(data["layers"]):
             if isinstance(layer, dict):
                 layer.setdefault("gradients", gradients)  # the first files did not contain them
+                layer.setdefault("turned", [])
             self.layer(layer, f"layers[{i}]", data["procs"], in_words)
             if not isinstance(layer["gradients"], list) or not all(
                 g in gradients for g in layer["gradients"]
@@ -240,6 +244,9 @@ class _Check:
         order = layer["order"]
         if not isinstance(order, list) or sorted(map(str, order)) != sorted(AXES):
             raise self.fail(f"{key}.order does not name every axis once")
+        turned = layer["turned"]
+        if not isinstance(turned, list) or turned != [axis for axis in SPATIAL if axis in turned]:
+            raise self.fail(f"{key}.turned is not a list of d, h and w")
         self.one_of(layer["stationary"], ("in", "ker", "out"), f"{key}.stationary")
         self.whole(layer["panels"], 1, MAX_NUMBER, f"{key}.panels")
         self.whole(layer["memory_words"], 0, MAX_NUMBER, f"{key}.memory_words")

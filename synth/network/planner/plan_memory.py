@@ -41,7 +41,7 @@ class PlanMemory:
     ) -> None:
         self.nodes, self.node_classes, self.request = nodes, node_classes, request
         self.resident_words = 0 if request.resident_weights else self._shards()
-        self._tilings: dict[tuple[LayerClass, PerAxis, int | None], TilingChoice | None] = {}
+        self._tilings: dict[tuple[object, ...], TilingChoice | None] = {}
         self._least: dict[tuple[LayerClass, PerAxis], int] = {}
 
     def _shards(self) -> int:
@@ -112,7 +112,7 @@ class PlanMemory:
     def tiling(self, layer_class: LayerClass, placed: PlacedGrid) -> TilingChoice | None:
         """The pass plans of a layer on a grid within the memory limit; cached."""
         limit_words = self._limit_words(layer_class)
-        key = (layer_class, placed.grid, limit_words)
+        key = (layer_class, placed.grid, placed.turned, limit_words)
         if key not in self._tilings:
             self._tilings[key] = self._choose_tiling(layer_class, placed, limit_words)[0]
         return self._tilings[key]
@@ -121,7 +121,8 @@ class PlanMemory:
         self, layer_class: LayerClass, placed: PlacedGrid, limit_words: int | None
     ) -> tuple[TilingChoice | None, int]:
         """The pass plans that fit a limit, and the least words that any pass plans need."""
-        distribution = Distribution(layer_class.nest, placed.grid, resident=self.request.resident)
+        nest = layer_class.nest.turn(placed.turned)
+        distribution = Distribution(nest, placed.grid, resident=self.request.resident)
         forward = PassPlan(pass_="backward-data") if layer_class.transposed else PassPlan()
         if self.request.resident_weights:
             return choose_resident_tiling(distribution, limit_words, forward)

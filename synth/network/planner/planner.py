@@ -75,7 +75,7 @@ class _NetworkPlanner:
         extra: list[list[PlacedGrid]] = [[] for _ in self.classes]
         for chosen in [*(single.placed_grids for single in singles), self._plan_at_usual_balance()]:
             for layer_class, placed in zip(self.class_of, chosen, strict=False):
-                extra[layer_class].append(placed)
+                extra[layer_class].append(replace(placed, turned=()))
         if self.request.weights_compete:  # grids that move more words, but cut the weights
             for placed_grids, candidates in zip(extra, self.candidates, strict=True):
                 placed_grids += map(PlacedGrid, candidates.by_weights.values())
@@ -212,18 +212,20 @@ class _NetworkPlanner:
         singles: tuple[SingleStrategy, ...],
     ) -> NetworkPlan:
         chosen = [table[k][o] for k, o in zip(self.class_of, solution.chosen, strict=True)]
-        self.memory.place(option.placed for option in chosen)
+        pairs = zip(self.class_of, chosen, strict=True)
+        grids = [self.candidates[layer_class].turned(option.placed) for layer_class, option in pairs]
+        self.memory.place(grids)
         at = {
             edge: (solution.chosen[self.position[edge.source]], solution.chosen[self.position[edge.target]])
             for edge in priced
         }
-        pairs = zip(self.node_classes, chosen, strict=True)
-        tilings = tuple(self.memory.tiling(layer_class, each.placed) for layer_class, each in pairs)
+        classes = zip(self.node_classes, grids, strict=True)
+        tilings = tuple(self.memory.tiling(layer_class, placed) for layer_class, placed in classes)
         assert all(each is not None for each in tilings)
         return NetworkPlan(
             network=self.network,
             request=self.request,
-            placed_grids=tuple(option.placed for option in chosen),
+            placed_grids=tuple(grids),
             layer_costs=tuple(option.cost for option in chosen),
             edge_costs={edge: float(cost[at[edge]]) for edge, (_, cost) in priced.items()},
             edge_words={edge: int(words[at[edge]]) for edge, (words, _) in priced.items()},

@@ -38,7 +38,7 @@ def layers(plan: NetworkPlan) -> list[str]:
         rows.append(
             [
                 node.name,
-                placed.grid.shown(),
+                placed.grid.shown() + "".join(f", {axis} by input rows" for axis in placed.turned),
                 "".join(order) or "-",
                 tiling.first.stationary,
                 str(tiling.first.panels),

@@ -62,13 +62,16 @@ const carried = (tensor, p) => {
   });
 };
 const rowsShared = tensor => D.shard_cuts[tensor].some(([dim]) => SPATIAL.includes(dim));
+const others = (tensor, p) => lines(p, rowsShared(tensor) ? [...SPATIAL, ...D.lacks[tensor]] : SPATIAL)
+  .filter(q => rankOf(q) !== rankOf(p));
 const neighboursOf = (tensor, p) => {
   const mine = carried(tensor, p);
   if (volume(mine) === volume(overlap(mine, owned(tensor, p)))) return [];
-  return lines(p, rowsShared(tensor) ? [...SPATIAL, ...D.lacks[tensor]] : SPATIAL)
-    .filter(q => rankOf(q) !== rankOf(p) && volume(overlap(mine, owned(tensor, q))) > 0).map(rankOf);
+  return others(tensor, p).filter(q => volume(overlap(mine, owned(tensor, q))) > 0).map(rankOf);
 };
 const neighbours = p => [...new Set(["In", "Out"].flatMap(tensor => neighboursOf(tensor, p)))];
+const returned = (tensor, p) => others(tensor, p)
+  .reduce((sum, q) => sum + volume(overlap(carried(tensor, q), owned(tensor, p))), 0);
 
 // what travels in a step
 const tileOf = (p, step) => {
@@ -88,6 +91,7 @@ const wordsIn = (p, step) => step.moves.map(([tensor, kind]) => {
   if (kind === "halo") return [tensor, volume(mine) - volume(overlap(mine, owned(tensor, p)))];
   if (kind === "broadcast") return [tensor, volume(region) - volume(overlap(mine, region))];
   if (kind === "reduce") return [tensor, volume(overlap(mine, region)) * (size(tensor) - 1)];
+  if (kind === "return") return [tensor, returned(tensor, p)];
   return [tensor, null];
 });
 const uses = (tensor, p, step) => volume(overlap(carried(tensor, p), regionOf(tensor, p, step))) > 0;
