@@ -52,6 +52,9 @@ if os.environ.get("RANK") == os.environ.get("FAULT_RANK"):
 """
 
 
+MADE = "none.made"  # a rank of the training loop has its network
+
+
 @dataclass(frozen=True)
 class Case:
     """One run."""
@@ -72,6 +75,7 @@ class Outcome:
     left: int  # processes that had to be killed
     files: list[str]  # under TMPDIR that are not torchrun's own
     said: str
+    watched: bool = True  # a training loop: whether all ranks had called `parallelize` before the fault
 
 
 def main() -> int:
@@ -105,7 +109,7 @@ def main() -> int:
             f"{case}: {outcome.seconds:.1f} s, named {outcome.named}, left {outcome.left}{late}", flush=True
         )
         if late or outcome.left or outcome.files or not outcome.named:
-            print(outcome.files, outcome.said[-1500:], flush=True)
+            print(f"watched {outcome.watched}", outcome.files, outcome.said[-1500:], flush=True)
         if args.output:
             Path(args.output).write_text(table(outcomes, args.timeout), encoding="utf-8")
     return 0
@@ -160,7 +164,11 @@ def _suffered(case: Case, timeout: float, folder: Path, hosts: Hosts) -> Outcome
         seconds = time.time() - fault
     text = (folder / "said").read_text(errors="replace")
     files = [path.name for path in temporary.iterdir() if not path.name.startswith(TORCHS_OWN)]
-    return Outcome(seconds, named(case, text), len(left), files, text)
+    watched = case.form != "parallelize" or all(
+        (path := Path(f"{folder / MADE}-{rank}")).exists() and path.stat().st_mtime < fault
+        for rank in range(case.procs)
+    )
+    return Outcome(seconds, named(case, text), len(left), files, text, watched)
 
 
 def commands_of(case: Case, timeout: float, folder: Path, hosts: Hosts) -> list[list[str]]:
@@ -173,7 +181,7 @@ def commands_of(case: Case, timeout: float, folder: Path, hosts: Hosts) -> list[
     program = [str(folder / "program.py"), "--check", "--bench", "1000000", "--timeout", str(timeout)]
     if case.form == "parallelize":
         script = ROOT / "tests/support/training_faults.py"
-        program = [str(script), str(timeout), str(folder / "none"), "-1", "pass"]
+        program = [str(script), str(timeout), str(folder / "none"), "-1", "pass"]  # touches MADE
     else:
         flags = ["--standalone"] if case.form == "standalone" else []
         command = [*synth, "emit", str(layer), "--procs", str(case.procs), *flags, "-o", program[0]]
@@ -218,6 +226,8 @@ def named(case: Case, said: str) -> bool:
         return True  # whoever looks at the output is gone, too
     if case.fault == "link cut":
         return bool(re.search(r"is cut|who keeps the store|is lost|never came|did not", said))
+    if f"the first to fail was rank {case.rank} " in said:
+        return True
     rank = rf"rank {case.rank}\b[^;|]*"
     what = r"(is lost|is late|has |failed, last started|was |ended |stopped by)"
     # torchrun's own report names the rank that ended by a signal, too
@@ -251,22 +261,26 @@ def table(outcomes: dict[Case, Outcome], timeout: float) -> str:
     lines = [
         f"Timeout {timeout:g} s; seconds from the fault until no process is left: median / most (runs).",
         "",
-        f"| fault | {' | '.join(FORMS)} |",
-        f"|---|{'---|' * len(FORMS)}",
+        f"| fault | {' | '.join(FORMS)} | before `parallelize` |",
+        f"|---|{'---|' * (len(FORMS) + 1)}",
     ]
+    columns = [(form, True) for form in FORMS] + [("parallelize", False)]
     for fault in FAULTS:
         cells = []
-        for form in FORMS:
-            found = [o for c, o in outcomes.items() if (c.form, c.fault) == (form, fault)]
-            cells.append(cell(found, timeout))
+        for column in columns:
+            known = [(c.form, o.watched, o) for c, o in outcomes.items() if c.fault == fault]
+            cells.append(cell([each[2] for each in known if each[:2] == column], timeout))
         lines.append(f"| {fault} | {' | '.join(cells)} |")
     every = list(outcomes.values())
-    late = sum(each.seconds > timeout + SLACK for each in every)
+    late = [each for each in every if each.seconds > timeout + SLACK]
+    unnamed = [each for each in every if not each.named]
     lines += [
         "",
-        f"{len(every)} runs; later than the timeout and 5 s: {late}; with processes left:"
+        f"{len(every)} runs; later than the timeout and 5 s: {len(late)}, of these"
+        f" {sum(not o.watched for o in late)} before `parallelize`; with processes left:"
         f" {sum(bool(o.left) for o in every)}; with files left: {sum(bool(o.files) for o in every)};"
-        f" without the culprit's name: {sum(not o.named for o in every)}.",
+        f" without the culprit's name: {len(unnamed)}, of these {sum(not o.watched for o in unnamed)} before"
+        " `parallelize`.",
         "",
     ]
     return "\n".join(lines)

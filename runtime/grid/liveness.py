@@ -214,7 +214,11 @@ class Watch(Heartbeats):
         if self.first_fault:
             return f"; the first to fail was {self.first_fault}"
         keeper = self.keeper
-        if not self.store_fault or agent_store() or self.rank == keeper:
+        if self.store_fault and agent_store():  # of another host, which is cut off
+            far = [self.seen[rank] for rank in sorted(self.silent)]
+            far = [sign for sign in far if sign[5] != self.own[0]]
+            return "".join(f"; {self.lost(sign)}" for sign in far[:8])
+        if not self.store_fault or self.rank == keeper:
             return ""
         if keeper is None:
             return "; rank 0 is lost, which keeps the store"

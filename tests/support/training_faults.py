@@ -37,6 +37,7 @@ def main() -> None:
     replicas = int(os.environ.get("REPLICAS", "1"))
     mesh = init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas)) if replicas > 1 else None
     net = synth.parallelize(model, (4, 4, 8, 8), mesh, check_finite="finite" in os.environ)
+    touch(f"{mark}.made-{me}")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     batch = torch.rand(4, 4, 8, 8)
     for step in range(int(os.environ.get("STEPS", "1000000"))):
@@ -51,7 +52,7 @@ def main() -> None:
 
 
 def touch(mark: str) -> None:
-    """Tell the test when the fault comes."""
+    """Tell the test when the fault comes, or when the network is made."""
     with open(mark, "w", encoding="utf-8"):
         pass
 
