@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 
 from synth.layer.axes import AXES, SPATIAL, TENSORS, Axis, PerAxis, Tensor
@@ -90,7 +90,11 @@ class Ranges:
         self.words = nest.words
         n = nest.extents
         self._flat = n.b * n.g * n.c, n.b * n.g * n.k  # words of In and of Out per position
-        self._windows = [(a, nest.windows[a], nest.windows[a].turned) for a in SPATIAL]
+        # by number of blocks: the rows of In that they share, and those of Out if the axis is turned
+        self._windows = [
+            (a, window, cache(partial(shared_rows, window)), cache(partial(shared_rows, window.turned)))
+            for a, window in nest.windows.items()
+        ]
         self.turnable = turnable
 
     def whole(self) -> Range | None:
@@ -185,10 +189,10 @@ class Ranges:
     def _framed_words(self, least: PerAxis, moves: Mapping[Tensor, int], turned: tuple[Axis, ...]) -> int:
         """The terms of In and Out in the numerator of `bound`, with some turned axes."""
         inputs, outputs = self._flat
-        for axis, window, other in self._windows:
+        for axis, window, of_inputs, of_outputs in self._windows:
             parts = getattr(least, axis)
-            inputs *= window.size + (0 if axis in turned else shared_rows(window, parts))
-            outputs *= window.out + (shared_rows(other, parts) if axis in turned else 0)
+            inputs *= window.size + (0 if axis in turned else of_inputs(parts))
+            outputs *= window.out + (of_outputs(parts) if axis in turned else 0)
         sums = moves["In"] * (inputs * least.k - self.words["In"])
         return sums + moves["Out"] * (outputs * least.c - self.words["Out"])
 
