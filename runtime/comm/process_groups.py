@@ -7,7 +7,7 @@ import json
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -43,7 +43,13 @@ class Group(NamedTuple):
         return self._replace(record=partial(context.count, phase, tensor))
 
 
-_left: list[Any] = []  # groups of collected networks, which other networks may take
+@cache
+def left_groups() -> list[Any]:
+    """The groups of collected networks, which others may take.
+
+    There is one list in a process, as torch has one of all groups.
+    """
+    return []
 
 
 class ProcessGroups:
@@ -130,7 +136,7 @@ def with_everyone(ranks: Ranks) -> Ranks:
 
 def _leave(groups: dict[Any, Any]) -> None:
     """Leave groups to later networks; the collector calls this."""
-    _left.extend(groups.values())
+    left_groups().extend(groups.values())
     groups.clear()
 
 
@@ -138,10 +144,10 @@ def _left_alike(ranks: tuple[int, ...], timeout: float, backend: str) -> dict[st
     """Name -> a group that a collected network has left, of these ranks."""
     torch_own: Any = dist.distributed_c10d
     found = {}
-    for group in tuple(_left):
+    for group in tuple(left_groups()):
         name = torch_own._world.pg_names.get(group)
         if name is None:  # of a world that has ended
-            _left.remove(group)
+            left_groups().remove(group)
         elif tuple(sorted(dist.get_process_group_ranks(group))) == ranks:
             kind = torch_own.get_backend_config(group)
             if (kind, _timeout_of(group)) == (backend, timeout):
@@ -187,7 +193,7 @@ def _created(ranks: tuple[int, ...], timeout: float, parent: Any) -> Any:
             ) from error
     if alike:
         found = left[min(alike)]
-        _left.remove(found)
+        left_groups().remove(found)
         return found
     while len(created) < most:
         dist.new_group([me], use_local_synchronization=True)

@@ -206,7 +206,7 @@ def groups_of_torch() -> list[int]:
     """
     torch_own: Any = dist.distributed_c10d
     counts, kept = [], []
-    process_groups._left.clear()
+    process_groups.left_groups().clear()
     for turn in range(5):
         net = trained("residual h", dist.group.WORLD)
         counts.append(len(torch_own._world.pg_names))

@@ -90,7 +90,7 @@ def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
             "name": node.name,
             "grid": placed.grid._asdict(),
             "order": list(placed.order),
-            **({"turned": list(placed.turned)} if placed.turned else {}),
+            "turned": list(placed.turned),
             "stationary": tiling.first.stationary.lower(),
             "panels": tiling.first.panels,
             "cost": cost,
