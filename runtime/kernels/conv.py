@@ -12,7 +12,6 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from synth.runtime.comm.buffer_pool import BufferPool
 from synth.runtime.comm.halo_exchange import clear_around, padded
 from synth.runtime.grid.boxes import (
     Interval,
@@ -60,11 +59,8 @@ def convolve(
     if not (in_tile.numel() and ker_tile.numel() and all(out_shape)):
         return in_tile.new_zeros(out_shape)
     frame = frame_of(block, windows)
-    wide, taken = surrounded(
-        flat(in_tile, dims), block, windows, frame.zeros, context.buffers
-    )
+    wide = surrounded(flat(in_tile, dims), block, windows, frame.zeros)
     out = forward_kernel(conv, wide, ker_tile, frame, context)
-    context.buffers.release(*taken)
     if out.shape == out_shape:  # no view: autograd then lets others change it in place
         return out
     return out.reshape(out_shape)
@@ -152,12 +148,9 @@ def kernel_gradient(
     if not (in_tile.numel() and dout_tile.numel() and all(ker_shape)):
         return in_tile.new_zeros(ker_shape)
     frame = frame_of(block, windows)
-    wide, taken = surrounded(
-        flat(in_tile, dims), block, windows, frame.zeros, context.buffers
-    )
+    wide = surrounded(flat(in_tile, dims), block, windows, frame.zeros)
     shape_only = in_tile.new_empty(ker_shape)
     dker = gradient_kernel(wide, shape_only, dout_tile, frame, "dKer", context)
-    context.buffers.release(*taken)
     return dker.reshape(ker_shape)
 
 
@@ -241,21 +234,21 @@ def surrounded(
     block: dict[str, Interval],
     windows: dict[str, Window],
     zeros: list[int],
-    buffers: BufferPool,
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """A block's rows with zeros around them, and what the caller must release.
+) -> torch.Tensor:
+    """A block's rows with zeros around them.
 
-    It is a copy unless there are no zeros or `values` has them already.
+    It is a copy unless there are no zeros or `values` has them already. The copy is no
+    buffer of the pool: that would hold it while all other layers run.
     """
     reads = [input_rows(block[axis], window) for axis, window in windows.items()]
     rows = [high - low for low, high in reads]
     if min(zeros, default=0) < 0:  # rows that nothing reads are cut off
-        return F.pad(values, zeros), []
+        return F.pad(values, zeros)
     if not zeros or list(values.shape[-len(rows) :]) == padded(rows, zeros):
-        return values, []
-    wide = buffers.take(values, *padded(values.shape, zeros))
+        return values
+    wide = values.new_empty(padded(values.shape, zeros))
     clear_around(wide, zeros).copy_(values)
-    return wide, [wide]
+    return wide
 
 
 def inside(values: torch.Tensor, zeros: list[int]) -> torch.Tensor:
