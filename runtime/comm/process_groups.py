@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from synth.runtime.comm.buffer_pool import BufferPool
 from synth.runtime.grid.process_grid import At, peers_along, rank_of
-from synth.runtime.grid.ranks import Ranks
+from synth.runtime.grid.ranks import Ranks, timeout_of
 
 
 class Counter(Protocol):
@@ -150,15 +150,9 @@ def _left_alike(ranks: tuple[int, ...], timeout: float, backend: str) -> dict[st
             left_groups().remove(group)
         elif tuple(sorted(dist.get_process_group_ranks(group))) == ranks:
             kind = torch_own.get_backend_config(group)
-            if (kind, _timeout_of(group)) == (backend, timeout):
+            if (kind, timeout_of(group)) == (backend, timeout):
                 found[name] = group
     return found
-
-
-def _timeout_of(group: Any) -> float:
-    """The shortest timeout of a group's backends, in seconds."""
-    backends = [group._get_backend(device) for device in group._device_types]
-    return float(min(each.options._timeout.total_seconds() for each in backends))
 
 
 def _created(ranks: tuple[int, ...], timeout: float, parent: Any) -> Any:

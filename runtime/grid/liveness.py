@@ -215,8 +215,8 @@ class Watch(Heartbeats):
             return f"; the first to fail was {self.first_fault}"
         keeper = self.keeper
         if self.store_fault and agent_store():  # of another host, which is cut off
-            far = [self.seen[rank] for rank in sorted(self.silent)]
-            far = [sign for sign in far if sign[5] != self.own[0]]
+            signs = [self.seen[rank] for rank in sorted(self.silent)]
+            far = [sign for sign in signs if sign[5] != self.own[0]]
             return "".join(f"; {self.lost(sign)}" for sign in far[:8])
         if not self.store_fault or self.rank == keeper:
             return ""

@@ -12,6 +12,12 @@ import torch.distributed as dist
 BETWEEN_REPLICAS = 0x61C88647  # odd, so that all replicas have seeds of their own
 
 
+def timeout_of(group: Any) -> float:
+    """Seconds that torch waits in a collective of a group: its shortest timeout."""
+    backends = [group._get_backend(device) for device in group._device_types]
+    return float(min(each.options._timeout.total_seconds() for each in backends))
+
+
 @dataclass(frozen=True)
 class Replicas:
     """Equal networks that are trained together, each on a batch of its own.
@@ -117,12 +123,7 @@ class Ranks:
         """
         torch_own: Any = dist.distributed_c10d
         groups = {torch_own._get_default_group(), self.group} - {None}
-        limits = [
-            group._get_backend(device).options._timeout.total_seconds()
-            for group in groups
-            for device in group._device_types
-        ]
-        return float(min(limits))
+        return min(map(timeout_of, groups))
 
     def require(self, what: str, values: Any = None) -> None:
         """Raise `RuntimeError` on all ranks unless all are about to do `what`.

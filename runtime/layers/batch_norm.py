@@ -74,8 +74,7 @@ class BatchNorm(nn.Module):
         self.each = Partition(layout.with_boxes(layout.whole[1:2], boxes))
         self.running = first_samples(layout) if local else self.each
         # (rank, channel of the span) -> share of the channel's words there
-        self.exact_shares = self.shared.counts.double() / self.shared.words
-        self.shares = self.exact_shares  # in the dtype and on the device of the values
+        self.shares = self.shared.counts.double() / self.shared.words
         self._constants: torch.Tensor | None = None
         self.has = [name for name in STATE if getattr(plain, name) is not None]
         for name in STATE:
@@ -170,11 +169,10 @@ class BatchNorm(nn.Module):
         if self.group is None:
             return own[0], own[1]
         means, variances = self.gathered(own).unbind(1)
-        if self.shares.dtype != own.dtype or self.shares.device != own.device:
-            self.shares = self.exact_shares.to(own)
-        mean = (self.shares * means).sum(0)
+        shares = self.shares.to(own)
+        mean = (shares * means).sum(0)
         spread = (means - mean).square_()
-        variance = spread.add_(variances).mul_(self.shares).sum(0)
+        variance = spread.add_(variances).mul_(shares).sum(0)
         return self.own(mean), self.own(variance)
 
     def gathered(self, own: torch.Tensor) -> torch.Tensor:

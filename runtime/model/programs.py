@@ -66,7 +66,7 @@ class Programs:
 
         All ranks of all replicas call this. Raises `ValueError` where there is none.
         """
-        planned = {n: tuple(p.shape) for n, p in self.first.input_partitions.items()}
+        planned = _shapes(self.first)
         batch = next(iter(planned.values()))[0]
         if samples == batch:
             return self.first
@@ -123,8 +123,7 @@ class Programs:
         """What tells the passes of a graph from those of the others, in messages."""
         if program is self.first:
             return ""
-        shapes = {n: tuple(at.shape) for n, at in program.input_partitions.items()}
-        return f" with {_text(shapes)}"
+        return f" with {_text(_shapes(program))}"
 
     def _set_sums(self, sums: bool) -> None:
         for each in self:
@@ -132,7 +131,7 @@ class Programs:
 
     def _other(self, shapes: Shapes) -> bool:
         """Whether extents are others than planned, and may be planned."""
-        planned = {n: tuple(p.shape) for n, p in self.first.input_partitions.items()}
+        planned = _shapes(self.first)
         if self.plan is None or shapes == planned:
             return False
         return all(len(shapes[name]) == len(each) for name, each in planned.items())
@@ -199,6 +198,10 @@ def _follow(template: nn.Module, network: nn.Module) -> None:
     for name, buffer in template.named_buffers():
         if name in held and buffer.dtype != held[name].dtype:
             buffer.data = buffer.data.to(held[name].dtype)
+
+
+def _shapes(program: StepGraph) -> Shapes:
+    return {name: tuple(at.shape) for name, at in program.input_partitions.items()}
 
 
 def _received(program: StepGraph) -> int:

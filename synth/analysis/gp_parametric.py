@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from synth.bounds.geometric_program import product, slices, tile_footprints, total, turns, variables
+from synth.bounds.geometric_program import (
+    product,
+    slices,
+    stationary_limits,
+    tile_footprints,
+    total,
+    turns,
+    variables,
+)
 from synth.layer.axes import AXES, LACKS, TENSORS, Tensor
 from synth.layer.nest import Nest
 
@@ -56,18 +64,16 @@ class ProgramFamily:
 
         Without `halos`, a row that several blocks read counts once.
         """
-        nest, found = self.nest, list[float | None]()
-        for each in self.turns if halos else (nest,):  # without halos all cuts are alike
-            work = max(1.0, each.extents.size / procs)
-            if limit_words is None:
-                found.append(self._built(each, "received", "Out", halos, False).solve(work, None))
-            else:
-                limits = {t: limit_words - (nest.total_words - nest.words[t]) / procs for t in TENSORS}
-                found += [
-                    self._built(each, "received", t, halos, True).solve(work, limit)
-                    for t, limit in limits.items()
-                    if limit > 0
-                ]
+        nest, limited = self.nest, limit_words is not None
+        limits = stationary_limits(nest, procs, limit_words)
+        found = [
+            self._built(each, "received", tensor, halos, limited).solve(
+                max(1.0, each.extents.size / procs), limit if limited else None
+            )
+            for each in (self.turns if halos else (nest,))  # without halos all cuts are alike
+            for tensor, limit in limits.items()
+            if limit > 0
+        ]
         costs = [cost for cost in found if cost is not None]
         return max(0.0, min(costs) - nest.total_words / procs) if costs else None
 

@@ -277,13 +277,8 @@ def relax_received(nest: Nest, procs: int, limit_words: float | None = None) -> 
     if procs < 1:
         raise UsageError(f"A grid needs at least 1 process, not {procs}.")
     owned = nest.total_words / procs
-    found = list[Relaxed | None]()
-    for each in turns(nest):
-        if limit_words is None:
-            found.append(_received(each, procs, "Out", math.inf))
-        else:
-            limits = {t: limit_words - (nest.total_words - nest.words[t]) / procs for t in TENSORS}
-            found += [_received(each, procs, t, limits[t]) for t in reversed(TENSORS)]
+    limits = stationary_limits(nest, procs, limit_words)
+    found = [_received(each, procs, t, limit) for each in turns(nest) for t, limit in limits.items()]
     solved = [relaxed for relaxed in found if relaxed is not None]
     if not solved:
         least = min(_least_memory(each, procs, tensor) for each in turns(nest) for tensor in TENSORS)
@@ -295,6 +290,16 @@ def relax_received(nest: Nest, procs: int, limit_words: float | None = None) -> 
     first = min(relaxed.cost for relaxed in solved)
     chosen = next(relaxed for relaxed in solved if relaxed.cost <= first * (1 + 1e-7))
     return Relaxed(max(0.0, chosen.cost - owned), chosen.W, chosen.W, chosen.stationary, "received")
+
+
+def stationary_limits(nest: Nest, procs: int, limit_words: float | None) -> dict[Tensor, float]:
+    """Stationary tensor -> words that its slice may have beside the owned shards of the other two.
+
+    Without a limit all stationary tensors are alike, and one is given.
+    """
+    if limit_words is None:
+        return {"Out": math.inf}
+    return {t: limit_words - (nest.total_words - nest.words[t]) / procs for t in reversed(TENSORS)}
 
 
 def _received(nest: Nest, procs: int, stationary: Tensor, limit_words: float) -> Relaxed | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, exact
 
 pytestmark = pytest.mark.ranks
 
@@ -29,13 +29,6 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
     module = Path(__file__).with_name("batch_norm_ranks.py")
     with RankPool(module, 4, tmp_path_factory.mktemp("ranks")) as pool:
         yield pool
-
-
-def exact(found: list[dict[str, float]], *names: str) -> None:
-    """All values are those of one process, to rounding."""
-    for rank, errors in enumerate(found):
-        assert set(names) <= set(errors)
-        assert max(errors.values()) < 1e-8, f"rank {rank}: {errors}"
 
 
 @pytest.mark.parametrize("word", [*(each for each in GROUPS if each != "free"), FREE])

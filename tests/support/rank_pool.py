@@ -104,6 +104,13 @@ class RankPool:
             other.close()
 
 
+def exact(found: list[dict[str, float]], *names: str) -> None:
+    """Assert that what each rank returned, errors by name, is what one process has, to rounding."""
+    for rank, errors in enumerate(found):
+        assert set(names) <= set(errors)
+        assert max(errors.values()) < 1e-8, f"rank {rank}: {errors}"
+
+
 def serve(module: Any, rank: int, size: int, port: str, folder: str, pipe: Connection) -> None:
     """Be one rank: run what is called until the pipe closes."""
     with open(Path(folder, f"log-{rank}"), "w", encoding="utf-8") as log:
