@@ -8,6 +8,7 @@ long as the timeout of the process group. A rank that raises says so to the othe
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import os
 import signal
@@ -79,10 +80,9 @@ class TrainingWatch(Watch):
 
     def place(self) -> tuple[int, str]:
         """Whether this rank waits in a collective; what it started last, and where."""
-        frame = frames().get(self.main or 0)
-        waits = WAITING if frame and is_collective(frame) else AWAY
-        where = user_line(frame)
-        return waits, self.traffic.latest + (f", at {where}" if where else "")
+        waits, where = whereabouts(self.main or 0)
+        latest = self.traffic.latest + (f", at {where}" if where else "")
+        return WAITING if waits else AWAY, latest
 
     def reached(self) -> int:
         """Ranks that do not wait in a collective are late."""
@@ -234,25 +234,28 @@ def watched(ranks: Ranks) -> Iterator[Callable[[Network], Network]]:
         raise
 
 
-def frames() -> dict[int, FrameType]:
-    """Where the threads of this process are, by their identities.
+def whereabouts(thread: int) -> tuple[bool, str]:
+    """Whether a thread waits for other ranks, and the line of the user's code it is at.
 
-    Python holds a lock meanwhile which the start of a thread needs. A destructor that
-    the collector calls there would wait for it with all threads.
+    The collector is off meanwhile. A destructor that it calls may let the other threads
+    run. The frame that Python just makes an object of would then be gone, and the walk
+    would read freed memory (`f_back` of CPython 3.11). The start of a thread would wait
+    for the lock that Python holds in `sys._current_frames`.
     """
     with LOOKING:
         collects = gc.isenabled()
         gc.disable()
         try:
-            return sys._current_frames()
+            frame = sys._current_frames().get(thread)
+            return is_collective(frame), user_line(frame)
         finally:
             if collects:
                 gc.enable()
 
 
-def is_collective(frame: FrameType) -> bool:
-    """Whether a thread is in a function that waits for other ranks."""
-    file = frame.f_code.co_filename
+def is_collective(frame: FrameType | None) -> bool:
+    """Whether this frame is of a function that waits for other ranks."""
+    file = frame.f_code.co_filename if frame else ""
     return any(folder in file for folder in COLLECTIVES)
 
 
@@ -260,8 +263,13 @@ def user_line(frame: FrameType | None) -> str:
     """File and line of the innermost call outside of the libraries."""
     while frame:
         file = frame.f_code.co_filename
-        inside = os.path.abspath(file).startswith(LIBRARIES) or file.startswith("<")
-        if not inside:
+        if not file.startswith("<") and not is_library(file):
             return f"{os.path.basename(file)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+@functools.cache
+def is_library(file: str) -> bool:
+    """Whether a source file belongs to Python, torch or this runtime."""
+    return os.path.abspath(file).startswith(LIBRARIES)

@@ -6,6 +6,8 @@ import datetime
 import gc
 import os
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -76,9 +78,42 @@ def test_a_member_that_does_not_come_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "raised").exists()
 
 
-def test_no_destructor_runs_while_python_lists_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    from synth.runtime.model.training_watch import frames
+def looked_at_main(seconds: float) -> None:
+    """Call functions while another thread looks where this one is; each collection lets threads run."""
+    from synth.runtime.model.training_watch import whereabouts
 
-    monkeypatch.setattr(sys, "_current_frames", lambda: {0: gc.isenabled()})
-    assert frames() == {0: False}
+    main, stop, looks = threading.get_ident(), time.monotonic() + seconds, []
+
+    def interrupt(_phase: str, _info: dict[str, int]) -> None:
+        if threading.get_ident() != main:
+            time.sleep(1e-4)
+
+    def look() -> None:
+        while time.monotonic() < stop:
+            looks.append(whereabouts(main))
+
+    def deep(calls: int) -> int:
+        return calls and deep(calls - 1) + len([calls])
+
+    gc.callbacks.append(interrupt)
+    gc.set_threshold(1)
+    threading.Thread(target=look, daemon=True).start()
+    while time.monotonic() < stop:
+        deep(200)
+    assert looks
+    assert all(where.startswith("test_worlds.py:") for _, where in looks)
+    os._exit(7)
+
+
+def test_frames_of_a_running_thread_are_read_with_the_collector_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    from synth.runtime.model.training_watch import whereabouts
+
+    seen = []
+    monkeypatch.setattr(sys, "_current_frames", lambda: seen.append(gc.isenabled()) or {})
+    assert whereabouts(0) == (False, "")
+    assert seen == [False]
     assert gc.isenabled()
+
+
+def test_a_thread_that_returns_while_it_is_looked_at_is_no_fault() -> None:
+    assert run_forked(looked_at_main, [(1.5,)], 60) == [7]
