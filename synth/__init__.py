@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from synth.planning.plan_file import read_plan
     from synth.reports.text import report
     from synth.runtime.kernels.autotune import tune
-    from synth.runtime.model.inputs import Inputs
     from synth.runtime.model.replicas import check_replicas
+    from synth.runtime.tracing.inputs import Inputs
     from synth.simulation.simulate import simulated as simulate
 
 __all__ = [
@@ -56,7 +56,7 @@ _HOMES = {
     "compare": ("synth.planning.comparison", "compare"),
     "distributed_conv": ("synth.codegen.module", "distributed_conv"),
     "feed": ("synth.parallel.input.feed", "feed"),
-    "Inputs": ("synth.runtime.model.inputs", "Inputs"),
+    "Inputs": ("synth.runtime.tracing.inputs", "Inputs"),
     "Layer": ("synth.layer.layer", "Layer"),
     "load_layer": ("synth.layer.layer", "load_layer"),
     "open_samples": ("synth.parallel.input.samples", "open_samples"),

@@ -14,9 +14,9 @@ from benchmarks.models_survey.entry import Entry
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
 from synth.parallel.front_end import TracedModel, trace_model
-from synth.runtime.model.expressions import is_expression
-from synth.runtime.model.operators import Operators
-from synth.runtime.model.unsupported import plain_copies
+from synth.runtime.operators.table import Operators
+from synth.runtime.tracing.expressions import is_expression
+from synth.runtime.tracing.unsupported import plain_copies
 
 
 def look(entry: Entry, procs: int, planned: bool) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from benchmarks.models_survey.entry import Entry
 from benchmarks.models_survey.look import gathered_in, sentence
 from synth.parallel.front_end import trace_model
 from synth.runtime.layers.step import GatheredStep
-from synth.runtime.model.inputs import Arguments, Inputs
 from synth.runtime.model.network import Network
-from synth.runtime.model.unsupported import plain_copies
+from synth.runtime.tracing.inputs import Arguments, Inputs
+from synth.runtime.tracing.unsupported import plain_copies
 
 RATE = 1e-3
 
@@ -113,7 +113,7 @@ def _examples(input: Any) -> list[torch.Tensor]:
 
 def _outputs(made: Any) -> list[torch.Tensor]:
     """All floating-point tensors that a model gives."""
-    from synth.runtime.model.outputs import Structure
+    from synth.runtime.tracing.outputs import Structure
 
     return [each for each in Structure(made).tensors if each.is_floating_point()]
 

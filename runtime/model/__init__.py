@@ -1,1 +1,1 @@
-"""A distributed torch model: tracing, the choice of steps, state dicts."""
+"""A distributed torch model: its step graph, its state, and the watch of its ranks."""

@@ -14,16 +14,16 @@ from synth.runtime.grid.boxes import Box
 from synth.runtime.kernels.autotune import default_tuner
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.planned_layer import PlannedBoxes
-from synth.runtime.model.batch_norms import BatchNorms, Statistics
 from synth.runtime.model.build import Builder, Make
 from synth.runtime.model.execute import schedule
-from synth.runtime.model.inputs import Arguments, Inputs
 from synth.runtime.model.replication import Replication
 from synth.runtime.model.step_graph import (
     StepGraph,
     prefetched_before,
     shared_parameters,
 )
+from synth.runtime.operators.batch_norms import BatchNorms, Statistics
+from synth.runtime.tracing.inputs import Arguments, Inputs
 
 # the boxes of all ranks before and after a call
 BoxPair = tuple[tuple[Box, ...], tuple[Box, ...]]

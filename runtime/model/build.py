@@ -24,13 +24,13 @@ from synth.runtime.layers.planned_layer import (
     RedistributedStep,
 )
 from synth.runtime.layers.step import GatheredStep, Step
-from synth.runtime.model.batch_norms import BatchNorms
-from synth.runtime.model.calls import Call, node_shape
-from synth.runtime.model.expressions import DRAWS, is_expression
-from synth.runtime.model.operators import Kind, Operator, Operators
-from synth.runtime.model.outputs import Structure
 from synth.runtime.model.parameters import first_names, homes
-from synth.runtime.model.step_choice import choose_step, hold
+from synth.runtime.operators.batch_norms import BatchNorms
+from synth.runtime.operators.call import Call, node_shape
+from synth.runtime.operators.step_choice import choose_step, hold
+from synth.runtime.operators.table import Kind, Operator, Operators
+from synth.runtime.tracing.expressions import DRAWS, is_expression
+from synth.runtime.tracing.outputs import Structure
 
 Make = Callable[[str, nn.Module, tuple[int, ...], Context], DistributedLayer | None]
 # what keeps the shape of its input and computes it where it lies

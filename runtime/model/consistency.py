@@ -17,7 +17,7 @@ from torch import nn
 
 import synth.runtime
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.model.inputs import Inputs
+from synth.runtime.tracing.inputs import Inputs
 
 T = TypeVar("T")
 Facts = dict[tuple[str, str], str]  # (kind, what is compared) -> how it is on a rank

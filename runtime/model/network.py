@@ -21,14 +21,14 @@ from synth.runtime.layers.one_mode import set_mode
 from synth.runtime.model.assemble import NetworkParts, assembled
 from synth.runtime.model.boundary import entered, left, whole_of
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
-from synth.runtime.model.outputs import Structure
 from synth.runtime.model.programs import Plan, Programs, emptied
 from synth.runtime.model.replication import agreeing
 from synth.runtime.model.state_dict import check_state, wholes
 from synth.runtime.model.step_graph import StepGraph
-from synth.runtime.model.unsupported import computes_weight, plain_copies
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tracing.outputs import Structure
+from synth.runtime.tracing.unsupported import computes_weight, plain_copies
 
 
 class Network(nn.Module):

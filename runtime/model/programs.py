@@ -18,10 +18,10 @@ from torch.distributed.tensor import DTensor
 
 from synth.runtime.kernels.autocast import no_autocast
 from synth.runtime.layers.distributed_layer import DistributedLayer
-from synth.runtime.model.inputs import Inputs
 from synth.runtime.model.step_graph import StepGraph
-from synth.runtime.model.unsupported import plain_copies
 from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tracing.inputs import Inputs
+from synth.runtime.tracing.unsupported import plain_copies
 
 MOST = 8  # step graphs that are kept; beyond, the one that was used longest ago goes
 Shapes = dict[str, tuple[int, ...]]  # by the name of an input

@@ -29,11 +29,11 @@ from synth.runtime.layers.one_mode import InOneMode
 from synth.runtime.layers.planned_layer import PlannedLayer
 from synth.runtime.layers.step import Step
 from synth.runtime.model.execute import Calls, Schedule, execute
-from synth.runtime.model.inputs import Arguments
-from synth.runtime.model.outputs import Structure
 from synth.runtime.model.parameters import Uses, used_at_home
 from synth.runtime.model.replication import Replication, whole_gradient
 from synth.runtime.tensor.partition import Partition
+from synth.runtime.tracing.inputs import Arguments
+from synth.runtime.tracing.outputs import Structure
 
 
 @dataclass

@@ -46,9 +46,9 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "", device: str | Non
     device: the kind on which it runs if the model is on "meta".
     Raises `ValueError`, in one sentence, for a model that the ranks cannot run.
     """
-    from synth.runtime.model.operators import Operators
     from synth.runtime.model.parameters import first_names
-    from synth.runtime.model.trace import traced
+    from synth.runtime.operators.table import Operators
+    from synth.runtime.tracing.trace import traced
 
     dtype = model_dtype(model)
     graph = traced(model, inputs, dtype, device)

@@ -24,8 +24,8 @@ from synth.parallel.torch_layers import global_pool_layer, layer_of, pool_layer,
 if TYPE_CHECKING:
     from torch import fx
 
-    from synth.runtime.model.calls import Call
-    from synth.runtime.model.operators import Operators
+    from synth.runtime.operators.call import Call
+    from synth.runtime.operators.table import Operators
 
 Shape = tuple[int, ...]
 ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "true_divide")  # nothing to plan with a number
@@ -43,7 +43,7 @@ class Value(NamedTuple):
 
 @dataclass
 class NetworkReader:
-    """Reads a graph of `synth.runtime.model.trace.traced` node by node.
+    """Reads a graph of `synth.runtime.tracing.trace.traced` node by node.
 
     Writes the name of its layer into the metadata "layer" of every planned node of the graph.
     """
@@ -296,7 +296,7 @@ class NetworkReader:
 
     def _trained(self, call: Call) -> int:
         """Trained words of a call that no call before it has."""
-        from synth.runtime.model.expressions import leaves
+        from synth.runtime.tracing.expressions import leaves
 
         used = {name for each in call.parameters for name in leaves(each)}
         if call.module is not None:
@@ -311,7 +311,7 @@ class NetworkReader:
 
     def _name(self, call: Call) -> str:
         """The name of the module, of a loose parameter, or of the call in the graph; each once."""
-        from synth.runtime.model.expressions import leaves
+        from synth.runtime.tracing.expressions import leaves
 
         node = call.node
         known: str | None = node.meta.get("name")

@@ -15,7 +15,7 @@ from synth.parallel.torch_layers import layer_of
 if TYPE_CHECKING:
     from torch import fx
 
-    from synth.runtime.model.operators import Operators
+    from synth.runtime.operators.table import Operators
 
 Zeros = tuple[tuple[int, int], ...]
 MODES = ("circular", "reflect", "replicate")

@@ -10,7 +10,7 @@ from synth.parallel.torch_layers import takes_map
 if TYPE_CHECKING:
     from torch import fx
 
-    from synth.runtime.model.operators import Operators
+    from synth.runtime.operators.table import Operators
 
 MOVABLE = ("elementwise", "same", "dropout")  # the same on a feature map and on its flat form
 
@@ -37,7 +37,7 @@ def bypass_flatten(graph: fx.Graph, operators: Operators) -> None:
     """
     from torch import nn
 
-    from synth.runtime.model.expressions import is_expression
+    from synth.runtime.tracing.expressions import is_expression
 
     for node in list(graph.nodes):
         if not node.op.startswith("call") or is_expression(node):
@@ -98,7 +98,7 @@ def join_stacks(graph: fx.Graph) -> None:
     """Replace every stack by a concatenation along a new dimension."""
     import torch
 
-    from synth.runtime.model.expressions import is_computed
+    from synth.runtime.tracing.expressions import is_computed
 
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target is not torch.stack or "arguments" in node.meta:

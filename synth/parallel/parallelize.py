@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from synth.parallel.front_end import TracedModel
     from synth.runtime.grid.ranks import Ranks
     from synth.runtime.model.assemble import NetworkParts
-    from synth.runtime.model.inputs import Inputs
     from synth.runtime.model.network import Network
     from synth.runtime.model.step_graph import StepGraph
+    from synth.runtime.tracing.inputs import Inputs
 
 T = TypeVar("T")
 Boxes = tuple[tuple[tuple[int, int], ...], ...]  # of every rank: an interval per dimension
@@ -113,8 +113,8 @@ def parallelize(
     """
     from synth.runtime.comm.process_groups import with_everyone
     from synth.runtime.model.consistency import consistent
-    from synth.runtime.model.inputs import Inputs
     from synth.runtime.model.training_watch import watched
+    from synth.runtime.tracing.inputs import Inputs
 
     check_batch_norm(batch_norm, mode)
     members = ranks_of(procs)

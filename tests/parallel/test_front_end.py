@@ -19,8 +19,8 @@ from synth.network.file import parse_network
 from synth.network.write import network_text
 from synth.parallel.front_end import trace_model
 from synth.parallel.import_model import import_model
-from synth.runtime.model.expressions import is_computed
-from synth.runtime.model.operators import Operators
+from synth.runtime.operators.table import Operators
+from synth.runtime.tracing.expressions import is_computed
 
 SHAPE = 4, 4, 8, 8
 needs_models = pytest.mark.skipif(

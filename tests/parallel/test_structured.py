@@ -10,8 +10,8 @@ import torch
 from rank_pool import RankPool
 from torch import nn
 
-from synth.runtime.model.inputs import Arguments, Inputs
-from synth.runtime.model.outputs import Structure
+from synth.runtime.tracing.inputs import Arguments, Inputs
+from synth.runtime.tracing.outputs import Structure
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import synth
 from synth.base.errors import UsageError
 from synth.parallel.import_model import import_model
-from synth.runtime.model.trace import traced
+from synth.runtime.tracing.trace import traced
 
 SHAPE = 4, 8, 8, 8
 

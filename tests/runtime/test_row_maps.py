@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from synth.runtime.grid.boxes import cut
 from synth.runtime.grid.row_maps import CONSTANT, RowMap, inside, owned_rows, rows_read
-from synth.runtime.model.calls import Call
-from synth.runtime.model.moved_rows import MovedRows, moved_rows, padded_rows
-from synth.runtime.model.trace import traced
+from synth.runtime.operators.call import Call
+from synth.runtime.operators.moved_rows import MovedRows, moved_rows, padded_rows
+from synth.runtime.tracing.trace import traced
 
 MODES = ["constant", "circular", "reflect", "replicate"]
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from synth.runtime.model.calls import Call, node_shape
-from synth.runtime.model.expressions import is_expression
+from synth.runtime.operators.call import Call, node_shape
+from synth.runtime.tracing.expressions import is_expression
 
 Dims = tuple[int | None, ...]
 

@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 
 from synth.runtime.grid.row_maps import CONSTANT, RowMap
-from synth.runtime.model.calls import Call
+from synth.runtime.operators.call import Call
 
 Dims = list["int | None"]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
-from synth.runtime.model.expressions import is_computed
+from synth.runtime.tracing.expressions import is_computed
 
 Run = Callable[[bool | None], fx.Graph]
 MODES = {True: "training", False: "evaluation"}

@@ -23,17 +23,17 @@ from synth.runtime.layers.pooling import (
     MAX_POOLS,
 )
 from synth.runtime.layers.resize import LINEAR, NEAREST
-from synth.runtime.model.calls import Call
-from synth.runtime.model.expressions import is_expression
-from synth.runtime.model.functional import (
+from synth.runtime.operators.call import Call
+from synth.runtime.operators.functional import (
     BATCH_NORMS,
     CONVS,
     INSTANCE_NORMS,
     TRANSPOSED,
 )
-from synth.runtime.model.local_calls import local_form
-from synth.runtime.model.moved_rows import MovedRows, moved_rows
-from synth.runtime.model.products import product_of
+from synth.runtime.operators.local_calls import local_form
+from synth.runtime.operators.moved_rows import MovedRows, moved_rows
+from synth.runtime.operators.products import product_of
+from synth.runtime.tracing.expressions import is_expression
 
 Kind = Literal[
     "layer",  # a convolution or linear layer, which the planner may plan

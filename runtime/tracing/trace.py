@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from synth.runtime.model.inputs import Arguments, Inputs
-from synth.runtime.model.modes import joined_modes
-from synth.runtime.model.recorder import Recorder
-from synth.runtime.model.unsupported import check_supported, place_of, plain_copies
+from synth.runtime.tracing.inputs import Arguments, Inputs
+from synth.runtime.tracing.modes import joined_modes
+from synth.runtime.tracing.recorder import Recorder
+from synth.runtime.tracing.unsupported import check_supported, place_of, plain_copies
 
 
 def traced(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from synth.runtime.model.unsupported import computes_weight
+from synth.runtime.tracing.unsupported import computes_weight
 
 # layers of torch.nn that give several tensors, or are called with other settings
 FOLLOWED = (nn.MultiheadAttention, nn.RNNBase, nn.LSTMCell)

@@ -18,7 +18,7 @@ from synth.runtime.layers.local import (
     shuffle_form,
     whole_along,
 )
-from synth.runtime.model.calls import Call
+from synth.runtime.operators.call import Call
 
 RESHAPES = ("view", "reshape", "flatten", "unflatten", "ravel")
 # function -> place of its argument `dim` after the input

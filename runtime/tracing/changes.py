@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from synth.runtime.model.recorded import function_name, tensors_in
-from synth.runtime.model.slice_writes import is_added_in_place, with_slices
-from synth.runtime.model.unsupported import in_user_code
+from synth.runtime.tracing.recorded import function_name, tensors_in
+from synth.runtime.tracing.slice_writes import is_added_in_place, with_slices
+from synth.runtime.tracing.unsupported import in_user_code
 
 if TYPE_CHECKING:
-    from synth.runtime.model.recorder import Recorder
+    from synth.runtime.tracing.recorder import Recorder
 
 
 class Changes:

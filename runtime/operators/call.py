@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from synth.runtime.model.expressions import is_computed, is_expression, leaves
-from synth.runtime.model.functional import Layer, layer_of_function
+from synth.runtime.operators.functional import Layer, layer_of_function
+from synth.runtime.tracing.expressions import is_computed, is_expression, leaves
 
 
 @dataclass(frozen=True)
 class Call:
     """One call of a `module`, or of the function that `node` names.
 
-    node: of a graph of `synth.runtime.model.trace.traced`.
+    node: of a graph of `synth.runtime.tracing.trace.traced`.
     parameters: node -> (name, value) of each argument that does not depend on the
         model's input: a parameter or buffer, or an expression, named by `key_of`.
     layer: of torch.nn that does what the function does; None for modules and others.

@@ -93,7 +93,7 @@ def in_user_code() -> str:
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.endswith("runtime/model/trace.py"):  # which runs the model
+        if file.endswith("runtime/tracing/trace.py"):  # which runs the model
             return ""
         if _is_users(file):
             return f" ({Path(file).name}:{frame.f_lineno})"

@@ -29,12 +29,12 @@ from synth.runtime.layers.step import (
     Step,
     largest,
 )
-from synth.runtime.model.batch_norms import BatchNorms
-from synth.runtime.model.calls import Call
-from synth.runtime.model.local_calls import RESHAPES, local_form
-from synth.runtime.model.moved_rows import moved_rows
-from synth.runtime.model.operators import Operator
-from synth.runtime.model.products import product_of
+from synth.runtime.operators.batch_norms import BatchNorms
+from synth.runtime.operators.call import Call
+from synth.runtime.operators.local_calls import RESHAPES, local_form
+from synth.runtime.operators.moved_rows import moved_rows
+from synth.runtime.operators.products import product_of
+from synth.runtime.operators.table import Operator
 
 
 def choose_step(

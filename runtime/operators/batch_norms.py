@@ -9,7 +9,7 @@ from synth.runtime.comm.layout import Layout
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.batch_norm import BatchNorm
 from synth.runtime.layers.step import OnShards
-from synth.runtime.model.calls import Call
+from synth.runtime.operators.call import Call
 
 Statistics = Literal["global", "local"]
 REMEDY = 'parallelize with batch_norm="global"'

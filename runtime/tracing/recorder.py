@@ -10,10 +10,10 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
-from synth.runtime.model.autocast_regions import AutocastRegions
-from synth.runtime.model.changes import Changes
-from synth.runtime.model.checkpoint_regions import CheckpointRegions
-from synth.runtime.model.expressions import (
+from synth.runtime.tracing.autocast_regions import AutocastRegions
+from synth.runtime.tracing.changes import Changes
+from synth.runtime.tracing.checkpoint_regions import CheckpointRegions
+from synth.runtime.tracing.expressions import (
     LIKE_SECOND,
     OF_SHAPE,
     constant,
@@ -21,9 +21,9 @@ from synth.runtime.model.expressions import (
     keep_used,
     of_shape,
 )
-from synth.runtime.model.inputs import Arguments
-from synth.runtime.model.outputs import Structure
-from synth.runtime.model.recorded import (
+from synth.runtime.tracing.inputs import Arguments
+from synth.runtime.tracing.outputs import Structure
+from synth.runtime.tracing.recorded import (
     function_name,
     is_one_call,
     mapped,
@@ -33,7 +33,7 @@ from synth.runtime.model.recorded import (
     stored_tensors,
     tensors_in,
 )
-from synth.runtime.model.unsupported import in_user_code, record_autograd_functions
+from synth.runtime.tracing.unsupported import in_user_code, record_autograd_functions
 
 # methods without a result that change what a tensor is or does
 SETTERS = ("set", "register_hook", "register_post_accumulate_grad_hook", "backward")

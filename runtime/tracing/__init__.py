@@ -1,0 +1,1 @@
+"""The graph of a torch model: recorded calls, their shapes, inputs and outputs."""
