@@ -69,11 +69,19 @@ def _dim(size: int, kernel: int, stride: int, padding: int | list[int], dilation
     return size, kernel, stride, before, dilation, after
 
 
+def _turned(dim: Dim, output_padding: int) -> Dim:
+    """The dimension of the convolution that reads what a transposed layer writes along `dim`."""
+    size, kernel, stride, before, dilation, after = dim
+    whole = (size - 1) * stride - before - after + dilation * (kernel - 1) + output_padding + 1
+    return whole, kernel, stride, before, dilation, after
+
+
 def facts(problem: dict[str, Any]) -> tuple[dict[str, int], int, list[Dim], int]:
     """The problem's (words per tensor, multiply-adds, spatial dimensions, product of the other loops).
 
-    `problem` is the layer's JSON. In counts only the rows that are read, and multiply-adds with padding do
-    not count. Raises `InputError` if the layer is too large to count.
+    `problem` is the layer's JSON. A transposed layer is counted as the convolution of which it is the
+    backward-data pass. In counts only the rows that are read, and multiply-adds with padding do not count.
+    Raises `InputError` if the layer is too large to count.
     """
     if problem["kind"] == "matmul":
         m, n, k = problem["input"]
@@ -82,6 +90,9 @@ def facts(problem: dict[str, Any]) -> tuple[dict[str, int], int, list[Dim], int]
     keys = ("kernel", "stride", "padding", "dilation")
     dims = [_dim(*numbers) for numbers in zip(sizes, *(problem[key] for key in keys), strict=True)]
     filters, groups = problem["out_channels"], problem["groups"]
+    if problem.get("transposed"):  # backward-data of a convolution over the layer's output
+        dims = [_turned(dim, more) for dim, more in zip(dims, problem["output_padding"], strict=True)]
+        channels, filters = filters, channels
     outs = inputs = taps = real = 1
     for dim in dims:
         size, kernel, stride, padding, dilation, after = dim

@@ -70,6 +70,27 @@ def test_facts_agree_with_the_nest() -> None:
         assert words["In"] <= layer.nest.words["In"]  # rows in irregular gaps are owned, not read
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_facts_of_transposed_layers(groups: int) -> None:
+    layer = Layer.conv2d(
+        [4, 16, 7, 9],
+        8,
+        [4, 3],
+        stride=[2, 3],
+        padding=[1, 0],
+        transposed=True,
+        output_padding=[0, 1],
+        groups=groups,
+    )
+    words, work, _, _ = facts(layer.to_json())
+    assert work == layer.nest.real_work
+    assert words == {name: layer.nest.words[name] for name in ("Out", "In", "Ker")}
+    made = plan_layer(layer, 4)
+    data = plan_certificate(made)
+    check(data)
+    assert float(Fraction(data["words"])) == pytest.approx(made.bound.words, rel=1e-6, abs=2e-3)
+
+
 def test_several_segments(plan: Plan) -> None:
     data = plan_certificate(plan)
     tight = Plan(plan.layer, 64, plan.grid, plan.first, limit_bytes=32 * 1024)
