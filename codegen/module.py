@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 def distributed_conv(plan: Plan, **options: Any) -> DistributedLayer:
     """The layer of a training plan on the ranks of the default process group; every rank must call this.
 
-    The options are those of `DistributedLayer`. Raises `UsageError` if the plan is not of a training step,
-    `ValueError` if the number of ranks is not that of the plan.
+    plan: with `pass_="training"`; its module takes and gives partitioned tensors, in the layout that
+    docs/training.md describes. options: those of `DistributedLayer`.
+
+    Raises `UsageError` if the plan is not of a training step, `ValueError` if the number of ranks is not that
+    of the plan.
     """
     name = f"synth_plan_{plan.id}"
     module = _run(_compiled(plan, name), name)

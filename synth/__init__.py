@@ -1,12 +1,15 @@
 """synth: a compiler for distributed convolutions.
 
     import synth
-    plan = synth.plan("conv.yaml", procs=64)
-    print(plan)                 # a summary
-    print(synth.report(plan))   # the full report
-    synth.compare(plan)         # the named strategies on the same layer
+    plan = synth.plan("conv.yaml", procs=64)             # or a network file, a Layer, a Network
+    print(plan)                                          # a summary; a notebook shows a picture
+    print(synth.report(plan))                            # the full report
+    synth.compare(plan)                                  # the named strategies on the same layer
+    print(synth.lower_bounds("conv.yaml", "1:4096"))     # what no schedule can go below
+    net = synth.parallelize(model, (32, 3, 224, 224))    # a torch model, on all ranks of the job
 
-A name is imported at its first use, so `import synth` takes no time.
+A name is imported at its first use, so `import synth` takes no time. Planning needs no torch; a name whose
+packages are absent raises `MissingExtraError`, which says what to install.
 """
 
 from __future__ import annotations
@@ -15,16 +18,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from synth.analysis.lower_bounds import lower_bounds
+    from synth.analysis.sweep_table import Study
+    from synth.base.errors import (
+        CheckError,
+        InfeasibleError,
+        InputError,
+        MissingExtraError,
+        RunError,
+        SynthError,
+        UsageError,
+    )
     from synth.codegen.module import distributed_conv
     from synth.layer.layer import Layer, load_layer
+    from synth.network.file import load_network
+    from synth.network.graph import Network
+    from synth.network.layer_or_network import plan, read_plan
+    from synth.network.planner.plan import NetworkPlan
+    from synth.network.planner.plan_file import NetworkPlanFile
     from synth.parallel.input.feed import feed
     from synth.parallel.input.order import sampler
     from synth.parallel.input.samples import open_samples
     from synth.parallel.parallelize import parallelize, plan_model
     from synth.planning.comparison import compare
-    from synth.planning.derive import plan
     from synth.planning.plan import Plan
-    from synth.planning.plan_file import read_plan
     from synth.reports.text import report
     from synth.runtime.kernels.autotune import tune
     from synth.runtime.model.replicas import check_replicas
@@ -32,14 +49,28 @@ if TYPE_CHECKING:
     from synth.simulation.simulate import simulated as simulate
 
 __all__ = [
+    "CheckError",
+    "InfeasibleError",
+    "InputError",
     "Inputs",
     "Layer",
+    "MissingExtraError",
+    "Network",
+    "NetworkPlan",
+    "NetworkPlanFile",
     "Plan",
+    "RunError",
+    "Study",
+    "SynthError",
+    "UsageError",
+    "__version__",
     "check_replicas",
     "compare",
     "distributed_conv",
     "feed",
     "load_layer",
+    "load_network",
+    "lower_bounds",
     "open_samples",
     "parallelize",
     "plan",
@@ -53,22 +84,35 @@ __all__ = [
 
 _HOMES = {
     "check_replicas": ("synth.runtime.model.replicas", "check_replicas"),
+    "CheckError": ("synth.base.errors", "CheckError"),
     "compare": ("synth.planning.comparison", "compare"),
     "distributed_conv": ("synth.codegen.module", "distributed_conv"),
     "feed": ("synth.parallel.input.feed", "feed"),
+    "InfeasibleError": ("synth.base.errors", "InfeasibleError"),
+    "InputError": ("synth.base.errors", "InputError"),
     "Inputs": ("synth.runtime.tracing.inputs", "Inputs"),
     "Layer": ("synth.layer.layer", "Layer"),
     "load_layer": ("synth.layer.layer", "load_layer"),
+    "load_network": ("synth.network.file", "load_network"),
+    "lower_bounds": ("synth.analysis.lower_bounds", "lower_bounds"),
+    "MissingExtraError": ("synth.base.errors", "MissingExtraError"),
+    "Network": ("synth.network.graph", "Network"),
+    "NetworkPlan": ("synth.network.planner.plan", "NetworkPlan"),
+    "NetworkPlanFile": ("synth.network.planner.plan_file", "NetworkPlanFile"),
     "open_samples": ("synth.parallel.input.samples", "open_samples"),
     "parallelize": ("synth.parallel.parallelize", "parallelize"),
-    "plan": ("synth.planning.derive", "plan"),
+    "plan": ("synth.network.layer_or_network", "plan"),
     "plan_model": ("synth.parallel.parallelize", "plan_model"),
     "Plan": ("synth.planning.plan", "Plan"),
-    "read_plan": ("synth.planning.plan_file", "read_plan"),
+    "read_plan": ("synth.network.layer_or_network", "read_plan"),
     "report": ("synth.reports.text", "report"),
+    "RunError": ("synth.base.errors", "RunError"),
     "sampler": ("synth.parallel.input.order", "sampler"),
     "simulate": ("synth.simulation.simulate", "simulated"),
+    "Study": ("synth.analysis.sweep_table", "Study"),
+    "SynthError": ("synth.base.errors", "SynthError"),
     "tune": ("synth.runtime.kernels.autotune", "tune"),
+    "UsageError": ("synth.base.errors", "UsageError"),
 }
 
 
@@ -96,6 +140,15 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     home, attribute = _HOMES[name]
-    value = getattr(importlib.import_module(home), attribute)
+    try:
+        value = getattr(importlib.import_module(home), attribute)
+    except ModuleNotFoundError as fault:
+        from synth.base.extras import missing_extra
+
+        raise missing_extra(fault) from fault
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from synth.base.extras import extra_needed
 from synth.bounds.geometric_program import (
     product,
     slices,
@@ -34,6 +35,7 @@ class Program:
     constant: float = 0.0
     floor: float = 0.0  # words that `limit_words` must have, where no variable decides it
 
+    @extra_needed()
     def solve(self, work: float, limit_words: float | None) -> float | None:
         """The optimal value in words, or None if no solution exists."""
         import cvxpy as cp
@@ -86,6 +88,7 @@ class ProgramFamily:
         ]
         return min((cost for cost in found if cost is not None), default=None)
 
+    @extra_needed()
     def _build(self, nest: Nest, kind: str, stationary: Tensor, halos: bool, limited: bool) -> Program:
         import cvxpy as cp
 

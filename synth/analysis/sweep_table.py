@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from synth.analysis.sweep import BestPlan, Point
+from synth.base.notebook import inline_html
 from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
 from synth.bounds.assumptions import SCHEDULES, TILED
@@ -22,7 +23,11 @@ LOAD = "no process does more work than in the plan beside the bound; in `fair`, 
 
 @dataclass(frozen=True)
 class Study:
-    """A finished sweep of one layer."""
+    """The bounds of one layer over processes and memory, as `synth.lower_bounds` makes them.
+
+    points: one for each number of processes and memory limit, with all words `received` and `accessed` per
+    process. changes: where the regime of the bound changes. `str(study)` has the tables, `to_json` the data.
+    """
 
     layer: Layer
     points: Sequence[Point]
@@ -44,7 +49,12 @@ class Study:
         return cls(layer, points, found)
 
     def __str__(self) -> str:
+        """The tables that `synth bounds` prints."""
         return text(self)
+
+    def _repr_html_(self) -> str:
+        """The bounds and the best plans, for notebooks."""
+        return inline_html(self)
 
     def to_json(self) -> dict[str, Any]:
         """All numbers as JSON data. The unit is words, or bytes if the key says so."""

@@ -9,7 +9,10 @@ from typing import ClassVar
 
 
 class SynthError(Exception):
-    """A fault that a user can fix. `str(error)` is the complete message, ready to print."""
+    """A fault that a user can fix; the base of all errors of this package.
+
+    `str(error)` is the complete message, ready to print; `exit_code` is what the command line ends with.
+    """
 
     exit_code: ClassVar[int] = 1
 
@@ -42,3 +45,9 @@ class RunError(SynthError):
     """A distributed run ended without a result."""
 
     exit_code = 6
+
+
+class MissingExtraError(SynthError, ModuleNotFoundError):
+    """An optional dependency is absent. The message names the `pip install` command that adds it."""
+
+    exit_code = 2

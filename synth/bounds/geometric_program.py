@@ -19,6 +19,7 @@ from itertools import combinations
 from typing import Any
 
 from synth.base.errors import InfeasibleError, UsageError
+from synth.base.extras import extra_needed
 from synth.layer.axes import AXES, KERNEL_OF, LACKS, SPATIAL, TENSORS, Axis, Tensor
 from synth.layer.nest import Nest
 from synth.layer.passes import PASSES, Passes, moves
@@ -49,6 +50,7 @@ class Relaxed:
         )
 
 
+@extra_needed()
 def variables(nest: Nest, prefix: str) -> dict[Axis, Expression]:
     """One positive variable per axis with extent > 1, and the number 1 for the others."""
     import cvxpy as cp
@@ -78,6 +80,7 @@ def total(terms: Iterable[Expression]) -> Expression:
     return sum(nonzero[1:], nonzero[0])
 
 
+@extra_needed()
 def _minimised(objective: Expression, constraints: list[Any]) -> float | None:
     """The optimal value of a geometric program, or None if it has no solution."""
     import cvxpy as cp

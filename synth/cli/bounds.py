@@ -6,8 +6,6 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from synth.base.atomic_write import put
-from synth.base.errors import UsageError
-from synth.base.work_balance import check_balance
 from synth.cli.arguments import add_balance, json_text
 
 if TYPE_CHECKING:
@@ -59,37 +57,22 @@ def run(args: argparse.Namespace) -> int:
 
 def study(args: argparse.Namespace) -> Study:
     """The sweep that the arguments describe. Raises `UsageError`, `InputError` or `InfeasibleError`."""
-    from synth.base.ranges import MOST_POINTS, parse_memory, parse_procs
-
-    procs = parse_procs(args.procs, args.points)
-    memory: list[int | None] = [None] if args.memory is None else [*parse_memory(args.memory, args.points)]
-    check_balance(args.balance)
-    if len(procs) * len(memory) > MOST_POINTS:
-        raise UsageError(
-            f"{len(procs)} processes x {len(memory)} sizes are more than {MOST_POINTS} points; "
-            f"ask for fewer with --points"
-        )
     if args.plot:
         from synth.reports.plot import picture_format
 
         picture_format(args.plot)  # before the work, which may take long
-    from synth.analysis.sweep import Sweep, SweepOptions, why_nothing_fits
-    from synth.analysis.sweep_table import Study
+    from synth.analysis.lower_bounds import lower_bounds
     from synth.cli.progress import bar
-    from synth.layer.layer import load_layer
 
-    layer = load_layer(args.layer)
-    more = not args.bounds_only
-    options = SweepOptions(more, more, args.eq3, args.balance, args.exact_procs)
-    largest = memory[-1]
-    if largest is not None and largest < layer.nest.word_bytes:
-        raise UsageError(f"memory is {largest} bytes; it must hold at least one {layer.dtype} word")
-    if largest is not None and more:
-        # if nothing fits at the end of both ranges, nothing fits anywhere
-        fault = why_nothing_fits(layer.nest, procs[-1], largest, options)
-        if fault is not None:
-            raise fault
-    memory = [m for m in memory if m is None or m >= layer.nest.word_bytes]
-    with bar("points", len(procs) * len(memory), LONG) as tick:
-        points = Sweep(layer.nest, options).points(procs, memory, tick)
-    return Study.of(layer, points)
+    return lower_bounds(
+        args.layer,
+        args.procs,
+        args.memory,
+        points=args.points,
+        plans=not args.bounds_only,
+        relaxations=not args.bounds_only,
+        eq3=args.eq3,
+        balance=args.balance,
+        exact_procs=args.exact_procs,
+        ticks=lambda points: bar("points", points, LONG),
+    )

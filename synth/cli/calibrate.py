@@ -8,6 +8,7 @@ from typing import Any
 
 from synth.base.atomic_write import put
 from synth.base.errors import UsageError
+from synth.base.extras import require
 from synth.base.units import whole
 
 
@@ -38,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--repeat {args.repeat}, --batch {args.batch}, --timeout {args.timeout:g}: all must be positive"
         )
+    require("torch")
     text: str | None
     if args.network:
         from synth.network.file import load_network

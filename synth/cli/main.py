@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from synth.base.errors import SynthError, UsageError
+from synth.base.extras import missing_extra
 from synth.cli import (
     bounds,
     calibrate,
@@ -90,8 +91,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return code
     except SynthError as fault:
-        print(f"synth: {printable(str(fault))}", file=sys.stderr)
-        return fault.exit_code
+        return _told(fault)
+    except ModuleNotFoundError as fault:
+        found = missing_extra(fault)
+        if not isinstance(found, SynthError):
+            raise
+        return _told(found)
     except Ended as ended:
         number = signal.Signals(ended.args[0])
         with suppress(OSError):  # the terminal may be gone
@@ -109,6 +114,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = f"{what} cannot be written or read ({fault.strerror}); check space and rights"
         print(f"synth: {printable(message)}", file=sys.stderr)
         return UsageError.exit_code
+
+
+def _told(fault: SynthError) -> int:
+    print(f"synth: {printable(str(fault))}", file=sys.stderr)
+    return fault.exit_code
 
 
 def printable(text: str) -> str:

@@ -38,7 +38,7 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the plan in the chosen form: report, stage, JSON, certificate or derivation."""
     if str(args.layer).endswith((".yaml", ".yml")):
-        from synth.cli.network_arguments import is_network_file
+        from synth.network.layer_or_network import is_network_file
 
         if is_network_file(args.layer):
             return _run_network(args)

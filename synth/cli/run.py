@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from synth.base.errors import UsageError
+from synth.base.extras import require
 from synth.cli.arguments import add_request, json_text, plan_of
 
 MOST_RANKS = 512  # that `synth run` starts on this machine
@@ -30,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     """Runs the program and prints the outcome. Raises `RunError` or `CheckError`."""
     if not 0 < args.timeout < 1e9 or not 0 <= args.bench < 1e9:
         raise UsageError("--timeout must be positive and --bench at least 0; both below 1e9")
+    require("torch")
     plan = plan_of(args)
     if plan.procs > MOST_RANKS:
         raise UsageError(

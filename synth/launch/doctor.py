@@ -10,15 +10,22 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-NEEDED = (
-    *("PyYAML", "cvxpy", "jinja2", "matplotlib", "msgspec", "networkx", "numpy", "rich", "scipy", "sympy"),
-    "torch",
-)
+from synth.base.extras import PURPOSE
+
+NEEDED = ("PyYAML", "jinja2", "msgspec", "numpy", "rich")  # always
+OPTIONAL = {  # package -> the extra that brings it
+    "sympy": "explain",
+    "matplotlib": "plot",
+    "cvxpy": "solver",
+    "networkx": "solver",
+    "scipy": "torch",
+    "torch": "torch",
+}
 
 
 @dataclass(frozen=True)
 class Examined:
-    """Python, cores, and per needed package its version or None; backends of torch.distributed."""
+    """Python, cores, and per package its version or None; backends of torch.distributed."""
 
     python: str
     cores: int
@@ -30,14 +37,12 @@ class Examined:
     @property
     def well(self) -> bool:
         """Whether everything that `synth run` needs is there."""
-        return all(self.packages.values()) and any(self.backends.values())
+        needed = (*NEEDED, "torch", "scipy")
+        return all(self.packages[name] for name in needed) and any(self.backends.values())
 
     def __str__(self) -> str:
         lines = [f"python     {self.python}, {self.cores} cores"]
-        lines += [
-            f"{name:<10} {version or 'MISSING: pip install ' + name}"
-            for name, version in self.packages.items()
-        ]
+        lines += [f"{name:<10} {version or _remedy(name)}" for name, version in self.packages.items()]
         lines += [f"{name:<10} {'there' if there else 'not there'}" for name, there in self.backends.items()]
         lines += [f"cuda       {self.devices} devices"]
         lines += [f"{name:<10} {'there' if there else 'not there'}" for name, there in self.commands.items()]
@@ -57,10 +62,18 @@ class Examined:
         }
 
 
+def _remedy(name: str) -> str:
+    """What is said of a package that is absent."""
+    if name not in OPTIONAL:
+        return f"MISSING: pip install {name}"
+    extra = OPTIONAL[name]
+    return f"not there; {PURPOSE[extra]}: pip install 'synth-conv[{extra}]'"
+
+
 def examine() -> Examined:
     """Look around."""
     packages: dict[str, str | None] = {}
-    for name in NEEDED:
+    for name in (*NEEDED, *OPTIONAL):
         try:
             packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

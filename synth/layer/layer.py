@@ -224,7 +224,10 @@ class Layer:
 
 
 def load_layer(path: str | os.PathLike[str]) -> Layer:
-    """The layer of a YAML file. Its default name is the name of the file. Raises `InputError`."""
+    """The layer of a layer file (YAML); `synth schema layer` prints its JSON Schema.
+
+    Its default name is the name of the file. Raises `InputError` with file, line and column of the fault.
+    """
     return parse_layer(read_text(path), os.fspath(path))
 
 

@@ -32,7 +32,10 @@ MAX_LAYERS = 10_000
 
 
 def load_network(path: str | os.PathLike[str]) -> Network:
-    """The network of a file. Raises `InputError` with the place of the fault."""
+    """The network of a network file (YAML); docs/networks.md describes the file.
+
+    Shapes are those of torch: (N, C, *spatial). Raises `InputError` with file, line and column of the fault.
+    """
     return parse_network(read_text(path), os.fspath(path))
 
 

@@ -136,7 +136,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Network:
-    """Nodes in an order in which every node comes after its inputs. `origin` is the file of the network."""
+    """A network as the planner sees it: nodes, each of which comes after its inputs, and the input's shape.
+
+    `load_network` reads one from a file; `synth import` writes the file of a torch model. `planned` are the
+    nodes with a loop nest, `edges` the redistributions between them. `origin` is the file.
+    """
 
     name: str
     input: tuple[int, ...]

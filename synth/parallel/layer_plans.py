@@ -21,6 +21,7 @@ from synth.network.planner.grid_family import family
 from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.plan import NetworkPlan
+from synth.network.planner.plan_file import NetworkPlanFile
 from synth.network.planner.plan_json import parse_network_plan
 from synth.network.planner.resident_weights import KER, choose_resident_tiling, slice_words
 from synth.planning.plan import Plan
@@ -223,7 +224,10 @@ class _Row(msgspec.Struct):
 
 
 def plans_of_model(
-    plan: NetworkPlan | str | os.PathLike[str], network: Network, procs: int, inference: bool = False
+    plan: NetworkPlan | NetworkPlanFile | str | os.PathLike[str],
+    network: Network,
+    procs: int,
+    inference: bool = False,
 ) -> LayerPlans:
     """What a plan, or its file, decides about the layers of a model's `network`, which trains or infers.
 
@@ -235,8 +239,9 @@ def plans_of_model(
         name = f"the plan of {plan.network.name}"
         found, planned_procs = LayerPlans.of(plan), plan.request.procs
     else:
-        name = os.fspath(plan)
-        data = parse_network_plan(plan_text(plan), name)
+        if not isinstance(plan, NetworkPlanFile):
+            plan = NetworkPlanFile(os.fspath(plan), parse_network_plan(plan_text(plan), os.fspath(plan)))
+        name, data = plan.file, plan.data
         found, planned_procs = LayerPlans.read(data), data["procs"]
     if planned_procs != procs:
         raise UsageError(f"{name} is for {planned_procs} processes, but {procs} ranks run; start as many")

@@ -29,6 +29,7 @@ from synth.layer.axes import TENSORS
 from synth.machine.file import load_machine
 from synth.network import graph
 from synth.network.planner.plan import NetworkPlan
+from synth.network.planner.plan_file import NetworkPlanFile
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest, check_batch_norm
 from synth.parallel.front_end import trace_model
@@ -60,7 +61,7 @@ def parallelize(
     model: nn.Module,
     input: Sequence[int] | Sequence[Any] | Mapping[str, Any] | Inputs,
     procs: int | DeviceMesh | ProcessGroup | None = None,
-    plan: NetworkPlan | os.PathLike[str] | Mapping[str, How] | How | None = None,
+    plan: NetworkPlan | NetworkPlanFile | os.PathLike[str] | Mapping[str, How] | How | None = None,
     *,
     memory: int | str | None = None,
     refuse: bool = False,
@@ -84,11 +85,12 @@ def parallelize(
         With a mesh of two dimensions each row runs a replica of the model, as with HSDP: each replica is
         given its own batch of the shape `input` and computes its own loss. Gradients are averaged over the
         replicas, as by DDP. `input` and the plan are those of one replica.
-    plan: of the whole network, as `plan_model` makes it or `synth plan NET.yaml --json -o plan.json` writes
-        it. Or, for every layer, or by the name of a layer as `named_modules` has it ("" for the others): a
-        training plan, parts of its grid such as {"h": 4}, or the name of a strategy such as "spatial". Then
-        each layer is planned by itself. Layers that a strategy does not fit, or that have no name there, move
-        the fewest words. None: `plan_model`, on the first rank.
+    plan: of the whole network, as `plan_model` or `synth.plan` makes it, or the file that `synth plan
+        NET.yaml --json -o plan.json` writes. Or, for every layer, or by the name of a layer as
+        `named_modules` has it ("" for the others): a training plan, parts of its grid such as {"h": 4}, or
+        the name of a strategy such as "spatial". Then each layer is planned by itself. Layers that a
+        strategy does not fit, or that have no name there, move the fewest words. None: `plan_model`, on the
+        first rank.
     memory: limit of the plan, or of each plan, in bytes per process.
     refuse: raise `ValueError` with the name of a layer that would have to be gathered.
     bucket_bytes: size of the messages in which gradients of biases are summed during the backward pass; 0
@@ -152,7 +154,7 @@ def _read(
     model: nn.Module,
     input: Any,
     ranks: int,
-    plan: NetworkPlan | os.PathLike[str] | Mapping[str, How] | How | None,
+    plan: NetworkPlan | NetworkPlanFile | os.PathLike[str] | Mapping[str, How] | How | None,
     ahead: int | None,
     mode: str,
 ) -> _Prepared:
@@ -163,7 +165,7 @@ def _read(
     if ahead is not None and ahead < 0:
         raise UsageError(f"ahead is {ahead}; give the number of layers, 0 for none")
     traced = trace_model(model, input)
-    if isinstance(plan, NetworkPlan | os.PathLike) or str(plan).endswith(".json"):
+    if isinstance(plan, NetworkPlan | NetworkPlanFile | os.PathLike) or str(plan).endswith(".json"):
         found = plans_of_model(plan, traced.network, ranks, mode == "inference")  # type: ignore[arg-type]
         return _Prepared(traced, {}, found, True)
     chosen = _by_name(plan)

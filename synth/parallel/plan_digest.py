@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from synth.network.planner.plan import NetworkPlan
+from synth.network.planner.plan_file import NetworkPlanFile
 from synth.network.planner.plan_json import to_json
 from synth.planning.plan import Plan
 from synth.planning.plan_file import plan_text
@@ -22,6 +23,8 @@ def digest_of_plan(plan: Any) -> str:
     """
     if isinstance(plan, NetworkPlan):
         return f"a network plan, digest {to_json(plan)['digest']}"
+    if isinstance(plan, NetworkPlanFile):
+        return f"a network plan, digest {plan.data['digest']}"
     if isinstance(plan, Plan):
         return f"a layer plan, digest {_short(json.dumps(exact_json(plan), sort_keys=True))}"
     if isinstance(plan, os.PathLike) or str(plan).endswith(".json"):

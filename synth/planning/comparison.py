@@ -37,6 +37,9 @@ class Alternative:
 def compare(plan: Plan) -> list[Alternative]:
     """What every named strategy costs on the layer, processes, memory and work balance of a plan.
 
+    One `Alternative` per strategy: its grid, the words that the most-receiving process receives, the bytes
+    that a process uses at most, and whether it is feasible or `why` not. `search.strategies` has sources.
+
     Objective time: each strategy with the grid and the schedule that take the least time, on the machine of
     the plan; its work balance is not restricted. Otherwise each with the fewest received words.
     A strategy that exceeds the memory limit is shown without the limit, and marked; 3D takes all the memory

@@ -15,6 +15,7 @@ from functools import cached_property, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any, Literal
 
+from synth.base.notebook import inline_html
 from synth.base.work_balance import BALANCE
 from synth.bounds.assumptions import conditions
 from synth.bounds.closed_form import ClosedForm, Eq4, best
@@ -45,7 +46,17 @@ Timed = tuple["Machine", "Fastest"]  # of objective time: the machine, and the s
 
 @dataclass(frozen=True)
 class Plan:
-    """A layer on a process grid, with a plan for every pass."""
+    """A layer on a process grid, with a plan for every pass, as `synth.plan` makes it.
+
+    Numbers of words are of the process that has the most; `nest.word_bytes` gives the bytes of a word.
+
+    Decisions: `grid` (processes per axis: b samples, g groups, d h w rows, c input and k output channels),
+    `order`, `pass_plans` (stationary tensor and tiles, pass by pass), `turned`.
+    Costs: `words` received, by tensor and in "total"; `used_words` and `used_bytes` of memory; `work` and
+    `load` in iterations. Optimality: `bound` (docs/bounds.md), `ratio` = words / bound, `closed_form`
+    (Eq. 4 of Li et al., SPAA'21), `paper_cost` (Eq. 3 and Eq. 10 there), `assumptions` of the bound.
+    `to_json` is what a plan file has, `id` names the decisions; `synth.report(plan)` prints all of it.
+    """
 
     layer: Layer
     procs: int  # processes of the request; the grid may leave a few idle
@@ -249,6 +260,10 @@ class Plan:
 
     def __str__(self) -> str:
         return summary(self)
+
+    def _repr_html_(self) -> str:
+        """Decisions, words and bound, for notebooks."""
+        return inline_html(self)
 
     def to_json(self) -> dict[str, Any]:
         """The plan as the JSON data of a plan file: see `plan_json.to_json`."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from synth.base.extras import extra_needed
 from synth.base.units import show_words
 from synth.bounds.closed_form import Eq4
 from synth.bounds.paper_cost import ORDER, accessed_cost
@@ -21,6 +22,7 @@ from synth.reports.derivation_kkt import kkt_section
 from synth.reports.derivation_text import Equation, Section, Style, latex, text
 
 
+@extra_needed()
 def explain(plan: Plan, style: Style = "text") -> str:
     """The derivation of a plan as text or as a LaTeX fragment (amsmath)."""
     parts = list(sections(plan))

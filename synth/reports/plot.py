@@ -11,6 +11,7 @@ from synth.analysis.sweep import Point
 from synth.analysis.sweep_table import Study
 from synth.analysis.tradeoff import memory_curve
 from synth.base.errors import UsageError
+from synth.base.extras import extra_needed
 from synth.layer.axes import AXES, TENSORS
 from synth.planning.comparison import compare
 from synth.planning.plan import Plan
@@ -31,6 +32,7 @@ def picture_format(path: str) -> str:
     return ending
 
 
+@extra_needed()
 def _figure(width: float = 6.4, height: float = 4.0) -> tuple[Any, Any]:
     import matplotlib
 

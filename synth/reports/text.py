@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 def report(plan: Plan | NetworkPlan) -> str:
-    """The full report of the plan of a layer or a network as plain text.
+    """The full report of the plan of a layer or a network as plain text, which `synth plan` prints.
 
-    That of a layer is at most `text_table.WIDTH` columns wide.
+    That of a layer is at most `text_table.WIDTH` (110) columns wide. Words are those that one process
+    receives or holds, at most; docs/glossary.md explains the terms.
     """
     if not isinstance(plan, Plan):
         from synth.network.planner.report import report as network_report

@@ -62,7 +62,11 @@ class Simulated:
 
 
 def simulated(plan: Plan, values: bool = True, seed: int = 0) -> Simulated:
-    """Verify the schedules of all passes and interpret them; on small whole numbers, so values agree exactly.
+    """Verify the schedules of all passes of a layer's plan, and interpret all ranks in one process.
+
+    values: whether to compute, too: on small whole numbers of `seed`, so results agree exactly with the layer
+    in one piece. Layers of more than 2^33 multiply-adds are only counted. The result has the words that every
+    rank receives, by tensor, and the most words that it holds.
 
     Raises `CheckError` and its kinds where anything is wrong.
     """

@@ -404,7 +404,14 @@ def test_doctor_looks_for_all_that_is_needed() -> None:
     import re
     import tomllib
 
-    from synth.launch.doctor import NEEDED
+    from synth.launch.doctor import NEEDED, OPTIONAL
 
-    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert [re.split("[<>=]", each)[0] for each in needed] == list(NEEDED)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert [re.split("[<>=]", each)[0] for each in project["dependencies"]] == list(NEEDED)
+    extras = project["optional-dependencies"]
+    asked = [
+        (re.split("[<>=]", each)[0], extra)
+        for extra in sorted(set(OPTIONAL.values()))
+        for each in extras[extra]
+    ]
+    assert asked == list(OPTIONAL.items())

@@ -15,6 +15,7 @@ from synth.base.errors import InfeasibleError, UsageError
 from synth.bounds.geometric_program import relax_received
 from synth.layer.axes import PerAxis
 from synth.layer.layer import Layer
+from synth.network import layer_or_network
 from synth.planning.derive import plan
 from synth.planning.plan import Plan
 from synth.planning.request import STAGES
@@ -102,7 +103,7 @@ def test_from_python() -> None:
     assert made.to_json()["grid"] == {"b": made.grid.b, "c": made.grid.c, "h": 1, "w": 1, "k": made.grid.k}
     for folder in ("planning", "simulation", "layer"):
         importlib.import_module(f"synth.{folder}")
-    assert synth.plan is plan
+    assert synth.plan is layer_or_network.plan
     assert synth.simulate is simulated
     with pytest.raises(AttributeError, match="module 'synth' has no attribute 'unplanned'"):
         synth.unplanned  # noqa: B018

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
+from synth.base.notebook import inline_html
 from synth.base.units import show_bytes, show_words
 from synth.network.graph import Edge, Network
 from synth.network.memory.step_memory import StepMemory, step_memory
@@ -27,7 +29,7 @@ class SingleStrategy:
 
 @dataclass(frozen=True)
 class NetworkPlan:
-    """One placed grid per layer with a loop nest, in the order of `network.planned`.
+    """The plan of a network: a placed grid per layer with a loop nest, in the order of `network.planned`.
 
     Costs are words received per rank (the maximum over ranks), or seconds, as `request.objective` says.
     lower_bound: sum of the least cost of every layer; no plan of this family costs less.
@@ -119,6 +121,16 @@ class NetworkPlan:
     def show_cost(self, cost: float) -> str:
         """A cost of this plan with its unit."""
         return show_words(cost) if self.request.objective == "words" else f"{cost * 1e3:.4g} ms"
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as the JSON data of a network plan file: see `plan_json.to_json`."""
+        from synth.network.planner.plan_json import to_json
+
+        return to_json(self)
+
+    def _repr_html_(self) -> str:
+        """Totals and a row per layer, for notebooks."""
+        return inline_html(self)
 
     def __str__(self) -> str:
         """A summary in one line; `report` gives the whole report."""

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.base.errors import InfeasibleError
+from synth.base.extras import extra_needed
 
 Table = NDArray[np.float64]
 # (source node, target node) -> cost by (source option, target option)
@@ -94,6 +95,7 @@ def _chain(costs: Sequence[Table], pairs: Pairs) -> Solution:
     return Solution(tuple(chosen[::-1]), cost, cost, "shortest path")
 
 
+@extra_needed()
 def _path(costs: Sequence[Table], pairs: Pairs) -> Solution:
     import networkx as nx
 
@@ -158,6 +160,7 @@ def _aligned(table: Table, names: tuple[int, ...], scope: tuple[int, ...]) -> Ta
     return transposed.reshape(shape)
 
 
+@extra_needed()
 def _mip(costs: Sequence[Table], pairs: Pairs) -> Solution:
     """Binary x picks an option per node; continuous y, bound to x, picks a pair of options per edge."""
     from typing import Any
