@@ -15,6 +15,7 @@ from synth.network.graph import Node
 from synth.network.planner.candidates import GridCandidates, x_grid
 from synth.network.planner.owned_boxes import PlacedGrid
 from synth.network.planner.request import NetworkRequest
+from synth.network.planner.uniform import nearest, splits_only, uniform_grids
 from synth.search.strategies import STRATEGIES
 
 NEAR = 1.25  # a cost up to this many times the least cost counts as near it
@@ -94,29 +95,33 @@ def strategy_options(
 
 
 def options_within(
-    candidates: Sequence[GridCandidates], neighbours: Sequence[Sequence[int]], axes: str, count: int = 4
+    candidates: Sequence[GridCandidates],
+    neighbours: Sequence[Sequence[int]],
+    layers: Sequence[int],
+    axes: str,
+    count: int = 4,
 ) -> list[list[LayerOption]] | int:
-    """`strategy_options`, and grids that split x as the best ones of neighbouring layers do.
+    """`strategy_options`, uniform grids, and grids that split x as the best ones of neighbouring layers do.
 
-    A pooling costs the same on many grids; without its neighbours' splits it would be redistributed twice.
+    layers: class -> the number of its layers. A pooling costs the same on many grids; without its neighbours'
+    splits it would be redistributed twice. Strategies of all axes contain the uniform grids of the others.
     """
     found = strategy_options(candidates, axes, count)
     if isinstance(found, int):
         return found
     own = [list(dict.fromkeys(option.placed.grid for option in row)) for row in found]
+    uniform = uniform_grids(candidates, layers, axes) if set(axes) != set(AXES) else []
     for position, each in enumerate(candidates):
         known = {x_grid(grid) for grid in own[position]}
         ranked = _ranked_x_grids([own[other] for other in neighbours[position]])
         new = list[PerAxis]()
         for x in [x for x in ranked if x not in known][:count]:
-            new += [grid for grid in each.by_x_grid.get(x, []) if _splits_only(grid, axes)][:1]
-        placed = each.placed(new)
+            new += [grid for grid in each.by_x_grid.get(x, []) if splits_only(grid, axes)][:1]
+        near = (nearest(each, grid, axes) for grid in uniform)
+        new += [grid for grid in near if grid is not None]
+        placed = each.placed([grid for grid in dict.fromkeys(new) if grid not in own[position]])
         found[position] += [LayerOption(p, each.cost(p)) for p in placed]
     return found
-
-
-def _splits_only(grid: PerAxis, axes: str) -> bool:
-    return all(parts == 1 or axis in axes for axis, parts in zip(AXES, grid, strict=True))
 
 
 def check_feasible(

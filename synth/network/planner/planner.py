@@ -62,6 +62,7 @@ class _NetworkPlanner:
         ]
         self.classes = list(dict.fromkeys(self.node_classes))
         self.class_of = [self.classes.index(each) for each in self.node_classes]
+        self.layers = [self.class_of.count(index) for index in range(len(self.classes))]
         self.memory = PlanMemory(self.nodes, self.node_classes, request)
 
     def run(self) -> NetworkPlan:
@@ -97,7 +98,7 @@ class _NetworkPlanner:
 
     def _within_axes(self) -> NetworkPlan:
         """The best plan whose grids split the requested axes only."""
-        found = options_within(self.candidates, self._near_classes(), self.request.axes)
+        found = options_within(self.candidates, self._near_classes(), self.layers, self.request.axes)
         if isinstance(found, int):
             node = self.nodes[self.class_of.index(found)]
             raise InfeasibleError(f"{node.name}: no grid splits {self.request.axes} only; free more axes")
@@ -128,7 +129,7 @@ class _NetworkPlanner:
         return [replace(by_axes[axes], name=name) for name, axes in STRATEGY_AXES.items()]
 
     def _single_strategy(self, axes: str, within: Sequence[SingleStrategy]) -> SingleStrategy:
-        found = options_within(self.candidates, self._near_classes(), axes)
+        found = options_within(self.candidates, self._near_classes(), self.layers, axes)
         if isinstance(found, int):
             node = self.nodes[self.class_of.index(found)]
             return SingleStrategy(
