@@ -5,7 +5,8 @@ OWN := .venv/bin
 BIN ?= $(OWN)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 
-.PHONY: check test lint demo golden mutants bench bench-network bench-models bench-all accuracy networks fuzz wheel audit
+.PHONY: check test lint demo golden mutants bench bench-network bench-models bench-all accuracy networks fuzz wheel audit \
+	docs notebooks pictures
 
 check: lint test
 
@@ -56,6 +57,20 @@ audit:
 	$(PYTHON) -m venv build/audit && build/audit/bin/python -m pip install -q --disable-pip-version-check pip-audit
 	build/audit/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt || { \
 	echo "audit: a pin is vulnerable or could not be looked up, as said above; without the service nothing is known" >&2; exit 1; }
+
+# the site, in build/site; needs no network once the environment is there
+docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -q -c docs/site -b html . build/site
+	@echo "open build/site/docs/index.html"
+
+# run the notebooks again and store what they show; draw the pictures of README.md and docs/ again
+notebooks: $(READY)
+	$(BIN)/python docs/site/run_notebooks.py
+
+pictures: $(READY)
+	$(BIN)/python docs/site/architecture.py
+	mkdir -p build && $(BIN)/synth plan examples/conv.yaml --procs 64 --json -o build/plan.json
+	$(BIN)/synth plot build/plan.json --picture words -o docs/pictures/plan.svg
 
 accuracy: $(READY)
 	$(BIN)/python -m synth.prediction.accuracy

@@ -29,6 +29,14 @@ def test_a_unet_of_volumes_trains_as_in_one_process(checkpoints: bool, ranks: Ra
 
 
 @pytest.mark.ranks
+def test_the_tutorial_trains_as_in_one_process(ranks: RankPool) -> None:
+    printed = Path("docs/tutorial.md").read_text(encoding="utf-8").split("\nlosses ")[1].split("\n")[0]
+    for losses, alone in ranks.call("ten_steps"):
+        assert losses == pytest.approx(alone, abs=2e-3)  # float32, ten steps of SGD
+        assert losses == pytest.approx([float(each) for each in printed.split()], abs=2e-3)
+
+
+@pytest.mark.ranks
 def test_a_weather_unet_on_a_mesh_trains_as_in_one_process(ranks: RankPool) -> None:
     found = ranks.call("forecasts")
     for each in found:

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
 import synth
-from examples import unet3d, weather
+from examples import tutorial, unet3d, weather
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.tensor.partition import Partition
@@ -106,6 +106,17 @@ def segments() -> float:
         return float((segment_monai.segment(model, volume) != right).double().mean())
 
     return in_double(run)  # type: ignore[no-any-return]
+
+
+def ten_steps() -> tuple[list[float], list[float]]:
+    """The losses of the tutorial's program on the ranks, and those of one process."""
+    torch.manual_seed(0)
+    model = tutorial.build()
+    alone = copy.deepcopy(model)
+    batches = torch.get_rng_state()
+    losses = tutorial.train(synth.parallelize(model, (8, 3, 32, 32)))
+    torch.set_rng_state(batches)
+    return losses, tutorial.train(alone)
 
 
 def losses_of_volumes(cut: str) -> list[float]:
