@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from synth.runtime.comm.buffer_pool import BufferPool
 from synth.runtime.grid.process_grid import At, peers_along, rank_of
-from synth.runtime.grid.ranks import Ranks, timeout_of
+from synth.runtime.grid.ranks import AbsentRanks, Ranks, timeout_of
 
 
 class Counter(Protocol):
@@ -85,7 +85,10 @@ class ProcessGroups:
         every wait in the group (None: as in the process group of all the ranks).
 
         all_replicas: with the ranks of these indices in every replica.
+        None for ranks that do not run.
         """
+        if isinstance(self.ranks, AbsentRanks):
+            return None
         timeout = self.ranks.timeout() if timeout is None else timeout
         key = tuple(sorted(indices)), timeout, purpose, all_replicas
         if key not in self._groups:

@@ -179,3 +179,32 @@ class Ranks:
     def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
         """The same: copies of a network communicate in the same groups."""
         return self
+
+
+class AbsentRanks(Ranks):
+    """Ranks that do not run. Steps are made for them to see what they would exchange.
+
+    They have no process groups, say nothing and agree with the first of them.
+    """
+
+    @classmethod
+    def numbered(cls, size: int) -> AbsentRanks:
+        """So many ranks, seen from the first of them."""
+        return cls(tuple(range(size)), 0)
+
+    @property
+    def reports(self) -> bool:
+        """Nothing is said for ranks that do not run."""
+        return False
+
+    def timeout(self) -> float:
+        """Nobody waits for them."""
+        return 0.0
+
+    def from_first(self, value: Any) -> Any:
+        """The value itself."""
+        return value
+
+    def gathered(self, value: Any) -> list[Any]:
+        """The value itself, once for each rank."""
+        return [value] * self.size

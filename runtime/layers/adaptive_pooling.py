@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.redistribute import Count, redistribute
@@ -68,6 +69,10 @@ class UnevenPool(Step):
                     dim,
                 )
             return shard.to(dtype)
+
+    def exchanges(self) -> list[Exchange]:
+        """The rows of neighbours."""
+        return moved(self.source, self.wanted)
 
     def _pooled(self, rows: torch.Tensor, dim: int) -> torch.Tensor:
         return rows.mean(dim) if self.average else rows.max(dim).values

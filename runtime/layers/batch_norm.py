@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from synth.runtime.comm.exchanges import Exchange, copied, none, times
 from synth.runtime.comm.layout import Layout, one_owner
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups
@@ -16,9 +17,10 @@ from synth.runtime.comm.redistribute import Count, SumCopies
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
 from synth.runtime.kernels.moments import channel_moments
 from synth.runtime.layers.held import Held, declare
-from synth.runtime.layers.homes import moved_words
+from synth.runtime.layers.homes import moved_words, planned_words
 from synth.runtime.layers.statistic_groups import (
     first_samples,
+    for_all,
     own_samples,
     whole_batch,
 )
@@ -26,6 +28,7 @@ from synth.runtime.tensor.partition import Partition
 
 COUNTER = "num_batches_tracked"
 STATE = ("weight", "bias", "running_mean", "running_var", COUNTER)
+PER_CHANNEL = 2  # words: mean and variance, or two sums
 SMALL = 2**20  # bytes that a rank sends to all others in one all-to-all
 
 
@@ -127,6 +130,30 @@ class BatchNorm(nn.Module):
         dtype = operator_dtype("batch normalization", _operator, shard, *held)
         with no_autocast(shard.device):
             return self._normalized(shard.to(dtype))
+
+    def exchanges(self) -> list[Exchange]:
+        """Mean and variance, and two sums in the backward pass.
+
+        Local ones: also running statistics in evaluation, and gradients of copies.
+        """
+        group = own_samples if self.local else whole_batch
+        groups = for_all(group, self.layout)
+        words = tuple(PER_CHANNEL * each.received for each in groups)
+        nothing, found = none(self.layout), list[Exchange]()
+        if self.training or not {"running_mean", "running_var"} <= set(self.has):
+            found.append(Exchange(words, words if self.local else nothing))
+            if not self.local:
+                found.append(Exchange(nothing, words, (0, "weight", "bias")))
+        elif self.local:
+            fetched = planned_words(self.running, self.each)
+            found.append(Exchange(times(2, fetched), nothing, ()))
+        else:
+            found.append(Exchange(nothing, words, ("weight", "bias")))
+        if self.local and not self.each.disjoint:
+            held = self.each.layout
+            for name in {"weight", "bias"} & set(self.has):
+                found += copied(held, one_owner(held), name)
+        return found
 
     def _normalized(self, given: torch.Tensor) -> torch.Tensor:
         if self.training and self.shared.fewest == 1:

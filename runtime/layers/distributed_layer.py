@@ -10,6 +10,7 @@ channels hold copies of it. Ranks that the plan leaves idle take part with empty
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from synth.runtime.comm.exchanges import Exchange, Words
 from synth.runtime.comm.prefetch import Prefetch, PrefetchedWeight
 from synth.runtime.grid.boxes import Box, shape
 from synth.runtime.grid.process_grid import (
@@ -110,6 +112,8 @@ class DistributedLayer(nn.Module):
             )
         self.input, self.output = layer_layouts(program, ranks)
         self.ker_boxes = boxes_by_rank(program.owned_ker, program.grid, ranks.size)
+        # what ranks receive in the forward pass and in all others, as it is planned
+        self.planned_words: Callable[[], tuple[Words, Words]] | None = None
         # the weight for the next call, with the gather of its slice
         self.prefetched: tuple[torch.Tensor, Prefetch] | None = None
         self.has_bias, self.bias_ranks = bias, self._bias_ranks()
@@ -255,6 +259,12 @@ class DistributedLayer(nn.Module):
         prefetch = Prefetch(self.context.pending, gather)
         shard: torch.Tensor = PrefetchedWeight.apply(weight, prefetch)  # type: ignore[no-untyped-call]
         self.prefetched = shard, prefetch
+
+    def exchanges(self) -> list[Exchange]:
+        """What the plan says. Raises `ValueError` for a layer without its plan."""
+        if self.planned_words is None:
+            raise ValueError(f"{self.name} was made without a plan that has its words")
+        return [Exchange(*self.planned_words(), (0, "weight"))]
 
     # -- whole tensors and DTensors ---------------------------------------------------
 

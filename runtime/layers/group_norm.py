@@ -15,6 +15,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from synth.runtime.comm.exchanges import Exchange, around, times
 from synth.runtime.comm.layout import Layout, one_owner
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.redistribute import Count, redistribute, sum_to_owners
@@ -35,6 +36,11 @@ class SumOverHolders:
         """The sums in the own box of `held`."""
         total = sum_to_owners(partial, self.held, self.owned, self.count)
         return redistribute(total, self.owned, self.held, self.count)
+
+    def exchanges(self, number: int) -> list[Exchange]:
+        """Those of so many sums, and of as many in the backward pass."""
+        words = times(number, around(self.held, self.owned))
+        return [Exchange(words, words)]
 
 
 class GroupNorm(nn.Module):
@@ -75,6 +81,10 @@ class GroupNorm(nn.Module):
     def held_tensors(self) -> dict[str, Held]:
         """Weight and bias."""
         return self.affine.held_tensors()
+
+    def exchanges(self) -> list[Exchange]:
+        """The two sums of each pass, and the gradients of weight and bias."""
+        return self.sum_over_holders.exchanges(2) + self.affine.exchanges()
 
     def statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and 1 / standard deviation of each own sample and channel's group.
@@ -195,6 +205,11 @@ class LayerNorm(nn.Module):
     def held_tensors(self) -> dict[str, Held]:
         """Weight and bias."""
         return self.affine.held_tensors()
+
+    def exchanges(self) -> list[Exchange]:
+        """Two sums in each pass if the dimension is cut, and gradients as above."""
+        sums = self.sum_over_holders.exchanges(2) if self.cut else []
+        return sums + self.affine.exchanges()
 
 
 def affine_params(

@@ -12,6 +12,14 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
+from synth.runtime.comm.exchanges import (
+    Exchange,
+    Words,
+    added,
+    moved,
+    none,
+    summed,
+)
 from synth.runtime.comm.layout import Layout, one_owner, replicated, split_copies
 from synth.runtime.comm.redistribute import Count, add_boxes, fetch_boxes
 from synth.runtime.grid.boxes import within
@@ -109,3 +117,34 @@ def moved_words(
         boxes, ranks = layout.boxes, layout.ranks
         whole = gather_shards(values, boxes, layout.whole, ranks).reshape(source.shape)
     return target.cut(whole).clone(memory_format=torch.contiguous_format)
+
+
+# -- the words of all ranks, from their boxes ------------------------------------------
+
+
+def planned_words(source: Partition, target: Partition) -> Words:
+    """What `moved_words` counts. Boxes that overlap in part are not counted."""
+    layout = source.layout
+    if source.replicated or not source.disjoint:
+        return none(layout)
+    direct = layout.whole == target.layout.whole
+    wanted = target.layout if direct else replicated(layout.whole, layout.ranks)
+    found = moved(split_copies(layout), wanted)
+    return found[0].forward if found else none(layout)
+
+
+def planned_fetch(home: Held, use: Held) -> Exchange:
+    """What ranks receive in `fetched`, and when the gradient travels back."""
+    place, used = home.partition, use.partition
+    if place is None or used is None:
+        words = (0,) * (used or place).ranks.size if used or place else ()
+        return Exchange(words, words, (use.name,))
+    back = [none(place.layout)]
+    if place.layout.whole:
+        held, owned = used.layout, one_owner(place.layout)
+        if held.whole != place.layout.whole:
+            held = replicated(place.layout.whole, held.ranks)
+        back += [each.forward for each in summed(held, owned)]
+        if not home.copies:
+            back += [each.forward for each in moved(owned, place.layout)]
+    return Exchange(planned_words(place, used), added(back), (use.name,))

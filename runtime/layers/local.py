@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout, disjoint
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, Interval, cut, shape, with_interval
@@ -59,6 +60,10 @@ class Local(Step):
         if not shard.numel():
             return shard.new_zeros(mine) + shard.sum() * 0
         return self.call(shard, mine)
+
+    def exchanges(self) -> list[Exchange]:
+        """The input, where it is cut anew."""
+        return moved(self.source, self.wanted)
 
 
 def _present(boxes: Sequence[Box | None]) -> Iterator[Box]:

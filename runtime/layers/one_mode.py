@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import shape
@@ -35,7 +36,7 @@ class InOneMode(Step):
 
     def forward(self, *shards: torch.Tensor) -> torch.Tensor:
         """The shard of the result, or of the value that is passed on."""
-        if self.training == self.mode:
+        if not self.passes:
             result: torch.Tensor = self.inner(*shards)
             return result
         if self.place is None or self.source is None:
@@ -47,6 +48,19 @@ class InOneMode(Step):
     def held_tensors(self) -> dict[str, Held]:
         """What the inner step uses."""
         return self.inner.held_tensors()
+
+    @property
+    def passes(self) -> bool:
+        """Whether the step computes nothing in its mode."""
+        return self.training != self.mode
+
+    def exchanges(self) -> list[Exchange]:
+        """Those of the inner step, or of the value that is passed on."""
+        if not self.passes:
+            return self.inner.exchanges()
+        if self.place is None or self.source is None:
+            return []
+        return moved(self.source[0], self.layout, self.place)
 
 
 def set_mode(step: Step, own: nn.Module, maker: nn.Module) -> None:

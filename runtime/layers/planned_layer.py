@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 
+from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout, even
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, cut, shape, source_rows
@@ -43,6 +45,10 @@ class RedistributedStep(Step):
     def held_tensors(self) -> dict[str, Held]:
         """What the inner step uses."""
         return self.step.held_tensors()
+
+    def exchanges(self) -> list[Exchange]:
+        """The input, and what the inner step exchanges."""
+        return moved(self.source, self.wanted) + self.step.exchanges()
 
 
 class PlannedLayer(Step):
@@ -139,20 +145,41 @@ class PlannedLayer(Step):
         self, shard: torch.Tensor, layout: Layout
     ) -> tuple[torch.Tensor, Layout]:
         """Drop the rows that no window reads: the layer's In does not count them."""
-        boxes = [list(box) for box in layout.boxes]
-        plain = len(layout.whole) - len(self.windows)
-        for dim, window in enumerate(self.windows, plain):
-            rows = source_rows((0, window.size), window)
-            if rows == list(range(layout.whole[dim])):
-                continue
+        for dim, rows in self._rows_read(layout):
             low, high = layout.mine[dim]
             mine = [row - low for row in rows if low <= row < high]
             index = torch.tensor(mine, dtype=torch.int64, device=shard.device)
             shard = shard.index_select(dim, index)
+        return shard, self.read_layout(layout)
+
+    def read_layout(self, layout: Layout) -> Layout:
+        """The boxes of a layout, in numbers of the rows that windows read."""
+        boxes = [list(box) for box in layout.boxes]
+        for dim, rows in self._rows_read(layout):
             for box in boxes:
-                low, high = (sum(row < end for row in rows) for end in box[dim])
+                low, high = (bisect_left(rows, end) for end in box[dim])
                 box[dim] = (low, high)
-        return shard, layout.with_boxes(layout.whole, map(tuple, boxes))
+        return layout.with_boxes(layout.whole, map(tuple, boxes))
+
+    def _rows_read(self, layout: Layout) -> Iterator[tuple[int, list[int]]]:
+        """(dimension, the rows that windows read), where these are not all."""
+        plain = len(layout.whole) - len(self.windows)
+        for dim, window in enumerate(self.windows, plain):
+            rows = source_rows((0, window.size), window)
+            if rows != list(range(layout.whole[dim])):
+                yield dim, rows
+
+    def exchanges(self) -> list[Exchange]:
+        """The input, what the plan of the layer says, and channels of groups."""
+        found = moved(self.source, self.aligned)
+        layout = self.aligned
+        if self.grouped and self.merged_input is None:
+            layout = _with_groups(layout, self.wanted.whole[1])
+        found += moved(self.read_layout(layout), self.merged_input or self.wanted)
+        found += self.module.exchanges()
+        if self.grouped:
+            found += moved(self.inner, self.joint, 0, "weight", "bias")
+        return found
 
 
 class PlannedLinearOnMap(PlannedLayer):

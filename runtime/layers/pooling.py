@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from synth.runtime.comm.exchanges import Exchange, moved, summed
 from synth.runtime.comm.layout import Layout, disjoint, even, split_copies
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.redistribute import Count, redistribute, sum_to_owners
@@ -75,6 +76,10 @@ class Pool(Step):
         shard = redistribute(shard, self.source, self.wanted, self.count)
         with no_autocast(shard.device):
             return self._pooled(shard.to(dtype))
+
+    def exchanges(self) -> list[Exchange]:
+        """The rows of neighbours."""
+        return moved(self.source, self.wanted)
 
     def _pooled(self, shard: torch.Tensor) -> torch.Tensor:
         rows = self.layout.mine[2:]
@@ -163,6 +168,10 @@ class GlobalPool(Step):
             sums = sums / math.prod(self.source.whole[2:])
             means = sum_to_owners(sums, self.held, self.owned, self.count)
         return means.reshape(shape(self.layout.mine)).to(dtype)
+
+    def exchanges(self) -> list[Exchange]:
+        """The input, where channels overlap, and partial sums."""
+        return moved(self.source, self.wanted) + summed(self.held, self.owned)
 
 
 # -- the step for a module of torch; None if it cannot be cut --------------------------

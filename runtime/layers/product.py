@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, cut, overlap, shape, volume
@@ -63,6 +64,14 @@ class ProductStep(Step):
         if not floats:
             return empty
         return empty + (torch.stack(floats).sum() * 0).to(self.dtype)
+
+    def exchanges(self) -> list[Exchange]:
+        """The slices of the operands that belong to the own box."""
+        found = super().exchanges()
+        for place, move in zip(self.places, self.moves, strict=True):
+            if move is not None:
+                found += moved(*move, place)
+        return found
 
 
 def wanted(result: Layout, whole: Sequence[int], dims: Dims) -> Layout:

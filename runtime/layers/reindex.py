@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
+from synth.runtime.comm.exchanges import Exchange, picked
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.redistribute import Count
@@ -97,6 +98,10 @@ class Reindex(Step):
         if any(zeros):
             shard = functional.pad(shard, zeros, value=self.value)
         return shard.to(dtype).reshape(shape(self.layout.mine))
+
+    def exchanges(self) -> list[Exchange]:
+        """The rows that move."""
+        return picked(self.sets) if self.moves else []
 
 
 def _none_if_empty(rows: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:

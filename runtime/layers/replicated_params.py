@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from synth.runtime.comm.exchanges import Exchange, copied
 from synth.runtime.comm.layout import Layout, one_owner
 from synth.runtime.comm.redistribute import Count, SumCopies, SumGradient
 from synth.runtime.layers.held import Held, declare
@@ -47,6 +48,14 @@ class ReplicatedParams(nn.Module):
     def all(self) -> list[torch.Tensor]:
         """The own boxes of all entries, in their order."""
         return [self.own(name) for name in self.layouts]
+
+    def exchanges(self) -> list[Exchange]:
+        """The sums of the gradients. Those of single words are not counted."""
+        found = []
+        for name, held in self.layouts.items():
+            if held.whole:
+                found += copied(held, self.owners[name], name)
+        return found
 
     def held_tensors(self) -> dict[str, Held]:
         """All entries."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.redistribute import Count, redistribute
@@ -67,6 +68,10 @@ class Resize(Step):
             shard = shard.to(sum_dtype(shard.dtype))
         with no_autocast(shard.device):
             return self._resized(shard).to(dtype)
+
+    def exchanges(self) -> list[Exchange]:
+        """The rows of neighbours."""
+        return moved(self.source, self.wanted)
 
     def _resized(self, shard: torch.Tensor) -> torch.Tensor:
         for dim, at in enumerate(self.shard_positions, 2):

@@ -9,8 +9,8 @@ no rank's box crosses, and the ranks that hold parts of one division share stati
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -33,6 +33,11 @@ class StatisticGroup:
     words: int
     fewest: int
     counts: torch.Tensor
+
+    @property
+    def received(self) -> int:
+        """Words that this rank receives if all exchange one for each channel."""
+        return (len(self.ranks) - 1) * (self.span[1] - self.span[0])
 
 
 def whole_batch(layout: Layout) -> StatisticGroup:
@@ -57,6 +62,15 @@ def own_samples(layout: Layout) -> StatisticGroup:
     boxes = [box if _is_inside(box, here) else nothing for box in layout.boxes]
     least = min((high - low for low, high in groups), default=0)
     return _group(layout, boxes, here, least)
+
+
+def for_all(
+    group: Callable[[Layout], StatisticGroup], layout: Layout
+) -> Iterator[StatisticGroup]:
+    """The group of each rank."""
+    for rank in range(layout.ranks.size):
+        ranks = replace(layout.ranks, me=rank)
+        yield group(replace(layout, ranks=ranks))
 
 
 def sample_groups(boxes: Iterable[Box]) -> list[Interval]:

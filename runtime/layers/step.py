@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout, broadcast_layout, even, replicated
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, Interval, shape, with_interval
@@ -50,6 +51,11 @@ class Step(nn.Module):
         """What the step uses: name in the user's layer -> where it is bound."""
         return held_by(getattr(self, "module", None))
 
+    def exchanges(self) -> list[Exchange]:
+        """What ranks receive in a call, in the mode of the step."""
+        module: Any = getattr(self, "module", None)
+        return module.exchanges() if hasattr(module, "exchanges") else []
+
 
 class Elementwise(Step):
     """A function of every word by itself; other operands come to the largest one.
@@ -78,6 +84,14 @@ class Elementwise(Step):
         params = [] if self.module is None else self.module.all()
         result: torch.Tensor = self.call(*here, *params)
         return result
+
+    def exchanges(self) -> list[Exchange]:
+        """Operands that come to the largest one, and the gradients of parameters."""
+        found = super().exchanges()
+        pairs = zip(self.layouts, self.wanted, strict=True)
+        for place, (own, to) in enumerate(pairs):
+            found += moved(own, to, place)
+        return found
 
 
 def largest(layouts: Sequence[Layout]) -> Layout:
@@ -175,6 +189,11 @@ class Concat(Step):
         parts = zip(given, self.layouts, self.wanted, self.counts, strict=True)
         return torch.cat([redistribute(*part) for part in parts], self.dim)
 
+    def exchanges(self) -> list[Exchange]:
+        """What comes of each part."""
+        parts = zip(self.layouts, self.wanted, self.places, strict=True)
+        return [each for part in parts for each in moved(*part)]
+
 
 def _like_first(layouts: Sequence[Layout], dim: int) -> Layout:
     """The layout of the first part, scaled along a dimension to all parts."""
@@ -218,6 +237,10 @@ class Flatten(Step):
         """The shard of the result."""
         shard = redistribute(shard, self.source, self.wanted, self.count)
         return shard.reshape(shape(self.layout.mine))
+
+    def exchanges(self) -> list[Exchange]:
+        """The input, where positions are joined."""
+        return moved(self.source, self.wanted)
 
 
 class GatheredStep(Step):
@@ -280,6 +303,13 @@ class GatheredStep(Step):
         mine = tuple(slice(*interval) for interval in self.layout.mine)
         part: torch.Tensor = result[mine].contiguous()
         return part
+
+    def exchanges(self) -> list[Exchange]:
+        """Whole inputs, and the gradients of parameters."""
+        found = super().exchanges()
+        for place, each in enumerate(self.layouts):
+            found += moved(each, replicated(each.whole, each.ranks), place)
+        return found
 
     def _computed(self, whole: list[torch.Tensor]) -> Any:
         if self.plain is not None:

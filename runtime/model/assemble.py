@@ -95,6 +95,7 @@ def assembled(
         },
         made.layouts,
         made.detached,
+        made.floats,
         made.held,
         made.homes,
         made.expressions,

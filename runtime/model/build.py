@@ -53,6 +53,7 @@ class Builder:
 
     steps: node -> its step. calls: (node, the nodes that it reads), in order.
     layouts: node -> the layout of its result. detached: nodes without gradients.
+    floats: nodes with results that may have one.
     owners: node -> the module that it calls, and the one that calls it. names: node ->
     the module, of layers. held: node -> (key, where the step
     uses it); the key is that of the model's state, or the name of an expression.
@@ -89,6 +90,7 @@ class Builder:
         self.calls: list[tuple[str, tuple[str, ...]]] = []
         self.layouts: dict[str, Layout] = {}
         self.detached: set[str] = set()
+        self.floats: set[str] = set()
         self.owners: dict[str, tuple[str, str]] = {}
         self.names: dict[str, str] = {}
         self.held: dict[str, list[tuple[str, Held]]] = {}
@@ -136,6 +138,9 @@ class Builder:
             self.names[node.name] = call.owner
         if not node.meta.get("grad", True):
             self.detached.add(node.name)
+        dtype = getattr(node.meta["value"], "dtype", torch.bool)
+        if dtype.is_floating_point and call.word != "detach":
+            self.floats.add(node.name)
         for mode, region in node.meta.get("regions", {}).items():
             self.regions.setdefault(mode, {})[node.name] = region
         others = [each for each in call.parameters if is_expression(each)]

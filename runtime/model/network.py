@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NoReturn
@@ -21,6 +21,7 @@ from synth.runtime.layers.one_mode import set_mode
 from synth.runtime.model.assemble import NetworkParts, assembled
 from synth.runtime.model.boundary import entered, left, whole_of
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
+from synth.runtime.model.planned_words import PlannedWords, words_of
 from synth.runtime.model.programs import Plan, Programs, emptied
 from synth.runtime.model.replication import agreeing
 from synth.runtime.model.state_dict import check_state, wholes
@@ -324,6 +325,24 @@ class Network(nn.Module):
     def received(self) -> int:
         """Words that this rank received, between layers and in them."""
         return self._programs.received()
+
+    def planned_words(
+        self, shapes: Sequence[int] | Mapping[str, Sequence[int]] | None = None
+    ) -> PlannedWords:
+        """Words that each rank receives in a pass, as the layouts of all steps say.
+
+        shapes: of the input, or of several by their names; None for those that the
+            network was planned for. Others are planned on first use. All ranks of all
+            replicas call this. Words of weights that move to where another shape uses
+            them are among these.
+
+        Modes and gradients are those that modules and parameters now have. Raises
+        `ValueError` where no plan fits.
+        """
+        program = self._programs.of_shapes(shapes, self)
+        self._set_modes(program)
+        params = {} if program.inference else dict(self.named_parameters())
+        return words_of(program, {n for n, p in params.items() if p.requires_grad})
 
     # -- state ----------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,6 +79,27 @@ class Programs:
             name: (samples, *shape[1:]) if shape[:1] == (batch,) else shape
             for name, shape in planned.items()
         }
+        return self._of_shapes(shapes, network)
+
+    def of_shapes(
+        self,
+        given: Sequence[int] | Mapping[str, Sequence[int]] | None,
+        network: nn.Module,
+    ) -> StepGraph:
+        """The step graph for inputs of some shapes; those that are not given stay.
+
+        All ranks of all replicas call this. Raises `ValueError` where there is none.
+        """
+        planned = _shapes(self.first)
+        if given is None:
+            return self.first
+        if not isinstance(given, Mapping):
+            given = {next(iter(planned)): given}
+        shapes = {**planned, **{name: tuple(each) for name, each in given.items()}}
+        if shapes == planned:
+            return self.first
+        if shapes.keys() != planned.keys() or self.plan is None:
+            raise ValueError(f"no plan for {_text(shapes)}; the inputs are {planned}")
         return self._of_shapes(shapes, network)
 
     def _of_shapes(self, shapes: Shapes, network: nn.Module) -> StepGraph:

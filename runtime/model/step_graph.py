@@ -44,6 +44,7 @@ class StepGraph:
     steps: call -> its step. calls: in order, each with those that it reads.
     schedules: training or not -> what is computed when; None: without gradients.
     layouts: call -> the layout of its result. detached: calls without gradients.
+    floats: calls with results that may have one.
     held: call -> (key, where the step uses it); the key is that of the model's state,
         or the name of an expression with parentheses.
     homes: key of the state -> where it is held. expressions: calls that do not depend
@@ -64,6 +65,7 @@ class StepGraph:
     schedules: dict[bool | None, Schedule]
     layouts: dict[str, Layout]
     detached: set[str]
+    floats: set[str]
     held: dict[str, list[tuple[str, Held]]]
     homes: dict[str, Held]
     expressions: set[str]
@@ -159,7 +161,7 @@ class StepGraph:
         planned = isinstance(step, PlannedLayer)
         values = dict(zip(self.sources[name], given, strict=True))
         bound = []
-        passes = isinstance(step, InOneMode) and step.training != step.mode
+        passes = isinstance(step, InOneMode) and step.passes
         for key, place in () if passes else self.held[name]:
             local = self._used(name, key, place, tensors, values)
             if self.check_finite and not planned and local.requires_grad:

@@ -146,7 +146,7 @@ def _einsum(call: Call) -> tuple[tuple[Dims, ...], tuple[int, ...]] | None:
 
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("matmul", "__matmul__", "bmm"), _matmul),
+    **dict.fromkeys(("matmul", "__matmul__", "bmm", "mm"), _matmul),
     "scaled_dot_product_attention": _attention,
     "einsum": _einsum,
 }

@@ -150,14 +150,15 @@ def _annotate(graph: fx.Graph, twins: Mapping[bool, Twins]) -> None:
                 MODES, _trains_now(node)
             )
         elif len({repr(_constants(twin)) for twin in same.values()}) > 1:
-            back = {twin: own for own, twin in twins[False].items()}
-            mapped: Any = fx.node.map_arg(
-                (same[False].args, same[False].kwargs), back.__getitem__
-            )
             node.meta["arguments"] = {
-                True: (node.args, node.kwargs) if same[True] is node else None,
-                False: mapped,
+                mode: _arguments(twin, twins[mode]) for mode, twin in same.items()
             }
+
+
+def _arguments(twin: fx.Node, twins: Twins) -> Any:
+    """The arguments of a call of another graph, with the nodes of the one."""
+    back = {other: own for own, other in twins.items()}
+    return fx.node.map_arg((twin.args, twin.kwargs), back.__getitem__)
 
 
 # -- one graph in another --------------------------------------------------------------

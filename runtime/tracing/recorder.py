@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 from torch.overrides import TorchFunctionMode
 
+from synth.runtime.tracing.attention import composed
 from synth.runtime.tracing.autocast_regions import AutocastRegions
 from synth.runtime.tracing.changes import Changes
 from synth.runtime.tracing.checkpoint_regions import CheckpointRegions
@@ -120,6 +121,12 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.depth:
             return func(*args, **kwargs)
+        parts = composed(func)
+        if parts is not None:
+            with self:
+                made = parts(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
         if func is torch.Tensor.__setitem__ and self.changes.set_slices(*args):
             return None
         word = function_name(func)

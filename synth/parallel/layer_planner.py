@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from synth.base.errors import InfeasibleError, UsageError
@@ -13,6 +13,7 @@ from synth.base.work_balance import BALANCE, MOST_BALANCE
 from synth.layer.layer import Layer
 from synth.network.planner.owned_boxes import PlacedGrid
 from synth.parallel.layer_plans import LayerPlans, cheapest_resident_plan, resident_plan
+from synth.parallel.planned_words import words_of_layer
 from synth.parallel.torch_layers import layer_of
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
@@ -74,7 +75,7 @@ class LayerPlanner:
             plan = self.plan(layer, how)
         bias = getattr(module, "bias", None) is not None
         device = next(module.parameters()).device
-        return distributed_conv(
+        made = distributed_conv(
             plan,
             bias=bias,
             device=device,
@@ -82,6 +83,8 @@ class LayerPlanner:
             context=context,
             parameters=False,
         )
+        made.planned_words = partial(words_of_layer, plan)
+        return made
 
     def plan(self, layer: Layer, how: Mapping[str, int] | str | None) -> Plan:
         """The plan of a layer, cut by parts of a grid, by a strategy, or to move the fewest words (None)."""

@@ -161,6 +161,9 @@ def cheapest_resident_plan(
     weights included. exact: use all ranks. Raises `InfeasibleError` where no grid does, or none fits.
     """
     nest, limit_words = layer.nest, None if limit_bytes is None else limit_bytes // layer.nest.word_bytes
+    wide = [axis for axis, parts in (fixed or {}).items() if parts > getattr(nest.extents, axis)]
+    if wide:
+        raise InfeasibleError(f"{layer.name}: N_{wide[0]} is less than the parts of {fixed}; free this axis")
     if fixed is None:
         grids = family(nest, procs, BALANCE, exact, uneven=exact)
     else:

@@ -38,6 +38,7 @@ from synth.parallel.layer_plans import LayerPlans, plans_of_model
 from synth.parallel.members import ranks_of
 from synth.parallel.mode import check_mode, require_evaluation
 from synth.parallel.plan_digest import digest_of_plan
+from synth.parallel.planned_words import planned_words, require_few
 from synth.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from synth.runtime.grid.ranks import Ranks
     from synth.runtime.model.assemble import NetworkParts
     from synth.runtime.model.network import Network
+    from synth.runtime.model.planned_words import PlannedWords
     from synth.runtime.model.step_graph import StepGraph
     from synth.runtime.tracing.inputs import Inputs
 
@@ -287,7 +289,25 @@ def plan_model(
         input_gradient=input_gradient,
         batch_norm=batch_norm,
     )
-    return _planned(trace_model(model, input).network, request, memory)
+    traced = trace_model(model, input)
+    plan = _planned(traced.network, request, memory)
+    return replace(plan, words_of=partial(_words_of, model, input, traced))
+
+
+def _words_of(model: nn.Module, input: Any, traced: TracedModel, plan: NetworkPlan) -> PlannedWords:
+    """The words of all calls of a model, on ranks that do not run."""
+    from synth.runtime.grid.ranks import AbsentRanks
+    from synth.runtime.tracing.inputs import Inputs
+
+    request = plan.request
+    require_few(request.procs)
+    options = {"check_finite": False, "batch_norm": request.batch_norm}
+    inference = request.resident_weights
+    asked = request.input_gradient and not inference
+    ranks = AbsentRanks.numbered(request.procs)
+    recipe = _Recipe(ranks, None, asked, None, options, inference)
+    parts = recipe.parts(Inputs.of(input), _Prepared(traced, {}, LayerPlans.of(plan), True))
+    return planned_words(model, parts, ranks, asked)
 
 
 def _planned(network: graph.Network, request: NetworkRequest, memory: int | str | None) -> NetworkPlan:

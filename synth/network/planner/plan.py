@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from synth.base.errors import UsageError
 from synth.base.notebook import inline_html
 from synth.base.units import show_bytes, show_words
 from synth.network.graph import Edge, Network
@@ -15,6 +17,9 @@ from synth.network.planner.owned_boxes import PlacedGrid
 from synth.network.planner.request import NetworkRequest
 from synth.network.planner.solve import Solution
 from synth.search.tiling_search import TilingChoice
+
+if TYPE_CHECKING:
+    from synth.runtime.model.planned_words import PlannedWords
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class NetworkPlan:
     lower_bound: sum of the least cost of every layer; no plan of this family costs less.
     resident_words: words that every rank holds throughout the step: weights, in training also gradients
     and inputs of all layers. tilings: the pass plans of every layer; their memory does not contain weights
-    that are resident.
+    that are resident. words_of: gives `words` of a plan of a model; it is not sent to other processes.
     """
 
     network: Network
@@ -50,6 +55,7 @@ class NetworkPlan:
     resident_words: int
     tilings: tuple[TilingChoice, ...]
     layer_classes: tuple[LayerClass, ...]
+    words_of: Callable[[NetworkPlan], PlannedWords] | None = field(default=None, compare=False, repr=False)
 
     @property
     def cost(self) -> float:
@@ -107,6 +113,24 @@ class NetworkPlan:
         from synth.network.planner.statistics import statistics_words
 
         return statistics_words(self)
+
+    @cached_property
+    def words(self) -> PlannedWords:
+        """Words that every rank receives in a forward pass, or in a training step, in all calls of the model.
+
+        Raises `UsageError` for a plan that was not made by `plan_model`, that comes from another process, or
+        of many ranks.
+        """
+        if self.words_of is None:
+            raise UsageError(
+                f"this plan of {self.network.name} has no model; take words of what synth.plan_model returns,"
+                " in the same process"
+            )
+        return self.words_of(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the model, which stays in this process."""
+        return {**self.__dict__, "words_of": None}
 
     @cached_property
     def memory(self) -> StepMemory:

@@ -1,0 +1,120 @@
+"""Words that the ranks of a network receive in a pass, from the layouts of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from synth.runtime.comm.exchanges import Exchange, Words, added, times
+from synth.runtime.layers.homes import is_at_home, planned_fetch, planned_words
+from synth.runtime.layers.one_mode import InOneMode
+from synth.runtime.model.execute import Region, Schedule
+
+if TYPE_CHECKING:
+    from synth.runtime.model.step_graph import StepGraph
+
+
+@dataclass(frozen=True)
+class PlannedWords:
+    """Words that each rank receives, as `received()` of a network counts them.
+
+    calls: call of the model -> by rank, those of the forward pass and those of the
+    backward pass. What a checkpoint of the model computes again is in the latter.
+    """
+
+    calls: Mapping[str, tuple[Words, Words]]
+
+    @cached_property
+    def forward(self) -> Words:
+        """Of a forward pass, by rank."""
+        return added(forward for forward, _ in self.calls.values())
+
+    @cached_property
+    def backward(self) -> Words:
+        """Of a backward pass, by rank."""
+        return added(backward for _, backward in self.calls.values())
+
+    @property
+    def step(self) -> Words:
+        """Of both passes, by rank."""
+        return added((self.forward, self.backward))
+
+    @property
+    def most(self) -> int:
+        """Of both passes, of the rank that receives most."""
+        return max(self.step)
+
+    def __str__(self) -> str:
+        """The words of the rank that receives most, and the calls that move most."""
+        each = {name: max(added(pair)) for name, pair in self.calls.items()}
+        names = sorted(each, key=each.__getitem__, reverse=True)[:5]
+        most = ", ".join(f"{name} {each[name]:,}" for name in names if each[name])
+        return f"{self.most:,} words received per rank; most in {most or 'no call'}"
+
+
+def words_of(
+    graph: StepGraph, trained: Collection[str], asked: Collection[str] = ()
+) -> PlannedWords:
+    """What the steps of a graph exchange, in the modes in which they are.
+
+    trained: keys of the parameters that require a gradient; none for a pass without
+    gradients. asked: the inputs that do.
+    """
+    graded = set(asked)
+    again = _regions(graph.schedules[True]) if trained else {}
+    found = {}
+    for name, sources in graph.calls:
+        step, held = graph.steps[name], graph.held[name]
+        gets = {
+            place.name
+            for key, place in held
+            if (key in trained or key.removesuffix("()") in graded)
+        }
+        if name in graph.floats and name not in graph.detached:
+            graded |= {name} if gets or graded & {*sources} else set()
+        made = (
+            each for each in dict.fromkeys(sources) if each not in graph.expressions
+        )
+        needed = {place for place, each in enumerate(made) if each in graded}
+        exchanges = list(step.exchanges())
+        if not (isinstance(step, InOneMode) and step.passes):
+            exchanges += _of_homes(graph, name)
+        here = {*needed, *gets} if name in graded else set()
+        found[name] = _words(exchanges, here, again.get(name, 0), graph.ranks.size)
+    return PlannedWords(found)
+
+
+def _words(
+    exchanges: Collection[Exchange], gets: set[int | str], again: int, ranks: int
+) -> tuple[Words, Words]:
+    nothing = (0,) * ranks
+    forward = added([nothing, *(each.forward for each in exchanges)])
+    back = [each.backward for each in exchanges if gets & {*each.needs}]
+    return forward, added([times(again, forward), *back])
+
+
+def _of_homes(graph: StepGraph, name: str) -> list[Exchange]:
+    """Parameters that are held elsewhere, and buffers that return there."""
+    found = []
+    for key, place in graph.held[name]:
+        home = graph.homes.get(key)
+        if home is None or is_at_home(place, home):
+            continue
+        found.append(planned_fetch(home, place))
+        buffer = place.name in place.module._buffers and graph.steps[name].training
+        if buffer and home.partition and place.partition:
+            words = planned_words(place.partition, home.partition)
+            found.append(Exchange(words, words, ()))
+    return found
+
+
+def _regions(schedule: Schedule) -> dict[str, int]:
+    """Call -> the number of checkpoints that it is in."""
+    found: dict[str, int] = {}
+    for part in schedule:
+        if isinstance(part, Region):
+            inner = _regions(part.parts)
+            found |= {name: inner.get(name, 0) + 1 for name in part.names}
+    return found

@@ -1,0 +1,154 @@
+"""Words of whole passes on real ranks, beside those that the plan says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import synth
+from synth.runtime.layers.distributed_layer import DistributedLayer
+from synth.runtime.model.planned_words import PlannedWords
+from synth.runtime.model.step_graph import StepGraph
+
+
+class Attention(nn.Module):
+    """Heads over all positions of a map, after a group norm."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(2, channels)
+        self.qkv, self.out = nn.Conv2d(channels, 3 * channels, 1), nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, c, h, w = x.shape
+        qkv = self.qkv(self.norm(x)).reshape(b, 3, 2, c // 2, h * w).transpose(-1, -2)
+        heads = functional.scaled_dot_product_attention(qkv[:, 0], qkv[:, 1], qkv[:, 2])
+        return x + self.out(heads.transpose(-1, -2).reshape(b, c, h, w))
+
+
+class UNet(nn.Module):
+    """A small U-Net with group norms, attention, a concatenation, and a gathered call."""
+
+    def __init__(self, norm: str = "group", checkpoints: bool = False) -> None:
+        super().__init__()
+        kinds: dict[str, Any] = {
+            "group": lambda n: nn.GroupNorm(2, n),
+            "instance": lambda n: nn.InstanceNorm2d(n, affine=True),
+            "batch": nn.BatchNorm2d,
+        }
+        self.first, self.checkpoints = nn.Conv2d(3, 8, 3, padding=1), checkpoints
+        self.norm, self.down = kinds[norm](8), nn.Conv2d(8, 16, 3, stride=2, padding=1)
+        self.inner, self.attention = kinds[norm](16), Attention(16)
+        self.up, self.last = nn.Upsample(scale_factor=2), nn.Conv2d(24, 4, 3, padding=1)
+        self.rows = nn.LayerNorm(12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.silu(self.norm(self.first(x)))
+        if self.checkpoints:
+            low: torch.Tensor = checkpoint(self.deep, x, use_reentrant=False)
+        else:
+            low = self.deep(x)
+        out = self.last(torch.cat([self.up(low), x], 1))
+        return self.rows(out).sort(1).values
+
+    def deep(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(functional.silu(self.inner(self.down(x))))
+
+
+class Residual(nn.Module):
+    """A block with batch norms, circular padding, one weight in two layers, and a class per sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, padding=1, padding_mode="circular"), nn.BatchNorm2d(8)
+        self.conv, self.again = nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.pool, self.mean, self.classes = nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Linear(8, 6)
+        self.gate = nn.Parameter(torch.randn(8, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu(self.norm(self.stem(x)))
+        y = functional.relu(self.again(self.conv(x)))
+        y = self.pool(self.conv(y) * torch.sigmoid(self.gate) + x)
+        logits: torch.Tensor = self.classes(self.mean(y).flatten(1))
+        return logits
+
+
+MODELS: dict[str, Any] = {
+    "group norms": lambda: UNet(),
+    "instance norms": lambda: UNet("instance"),
+    "batch norms": lambda: UNet("batch"),
+    "checkpoint": lambda: UNet(checkpoints=True),
+    "residual": Residual,
+    "heads": lambda: nn.Sequential(nn.Conv1d(6, 8, 3, padding=1), nn.LayerNorm(12), Rows()),
+}
+
+
+class Rows(nn.Module):
+    """Attention of torch's own layer, over rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.transpose(1, 2)
+        out: torch.Tensor = self.heads(x, x, x, need_weights=False)[0]
+        return out
+
+
+def shape_of(name: str) -> tuple[int, ...]:
+    return (4, 6, 12) if name == "heads" else (4, 3, 12, 12)
+
+
+def trained(name: str, axes: str, batch_norm: Any = "global", freeze: bool = False) -> dict[str, Any]:
+    """A training step: counted words of this rank, those of the plan, and those of the network."""
+    torch.manual_seed(0)
+    model, shape = MODELS[name]().double(), shape_of(name)
+    if freeze:
+        next(model.children()).requires_grad_(False)
+    plan = synth.plan_model(model, shape, 4, axes=axes, batch_norm=batch_norm)
+    net = synth.parallelize(model, shape, plan=plan, batch_norm=batch_norm)
+    net(torch.randn(shape).double()).square().sum().backward()
+    return {**found(net, net.program, plan.words, plan.words.step), "again": net.planned_words().step}
+
+
+def inferred(name: str, axes: str) -> dict[str, Any]:
+    """A forward pass with resident weights."""
+    torch.manual_seed(0)
+    model, shape = MODELS[name]().double().eval(), shape_of(name)
+    plan = synth.plan_model(model, shape, 4, axes=axes, mode="inference")
+    net = synth.parallelize(model, shape, plan=plan, mode="inference")
+    net(torch.randn(shape).double())
+    return {**found(net, net.program, plan.words, plan.words.forward), "again": net.planned_words().step}
+
+
+def other_shape(name: str, other: tuple[int, ...], mode: str) -> dict[str, Any]:
+    """A pass with another shape, whose layers want other words of the weights than the ranks hold."""
+    torch.manual_seed(0)
+    model = MODELS[name]().double().train(mode == "training")
+    net = synth.parallelize(model, shape_of(name), 4, memory=9000, mode=mode)
+    words = net.planned_words(other)
+    out = net(torch.randn(other).double())
+    if mode == "training":
+        out.square().sum().backward()
+    return found(net, net._programs.of_shapes(other, net), words, words.step)
+
+
+def found(net: Any, program: StepGraph, words: PlannedWords, planned: Any) -> dict[str, Any]:
+    """What this rank counted and what is planned; by name, for messages and the words of weights."""
+    me, layers = net.ranks.me, (m for m in program.modules() if isinstance(m, DistributedLayer))
+    here = {layer.name: layer.traffic.received()["total"] for layer in layers}
+    for (_, _, what), number in program.context.traffic.steps.items():
+        here[what] = here.get(what, 0) + number
+    said = {name: (pair[0][me], pair[1][me]) for name, pair in words.calls.items() if any(map(any, pair))}
+    return {
+        "words": (net.received(), planned[me]),
+        "counted": here,
+        "said": said,
+        "all": words.step,
+        "weights": sum(number for what, number in here.items() if what.startswith("weights of")),
+    }

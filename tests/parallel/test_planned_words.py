@@ -1,0 +1,52 @@
+"""Words of whole passes are planned: group norms, attention, what is cut anew, gathered calls and all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_pool import RankPool
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    folder = tmp_path_factory.mktemp("ranks")
+    with RankPool(Path(__file__).with_name("planned_words_ranks.py"), 4, folder) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("group norms", ("hw",)),
+        ("group norms", ("ck",)),
+        ("instance norms", ("",)),
+        ("batch norms", ("h", "local")),
+        ("checkpoint", ("k", "global", True)),
+        ("residual", ("hk",)),
+        ("heads", ("",)),
+    ],
+    ids=str,
+)
+def test_words_of_a_training_step_are_planned(name: str, options: Any, ranks: RankPool) -> None:
+    for found in ranks.call("trained", name, *options):
+        assert found["words"][0] == found["words"][1] > 0, str(found)
+        assert found["again"] == found["all"]
+
+
+@pytest.mark.parametrize("name", ["group norms", "residual", "heads"])
+def test_words_of_a_forward_pass_are_planned(name: str, ranks: RankPool) -> None:
+    for found in ranks.call("inferred", name, "hk"):
+        assert found["words"][0] == found["words"][1] > 0, str(found)
+        assert found["again"] == found["all"]
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_weights_that_move_for_another_shape_are_planned(mode: str, ranks: RankPool) -> None:
+    for found in ranks.call("other_shape", "residual", (1, 3, 24, 6), mode):
+        assert found["words"][0] == found["words"][1], str(found)
+        assert found["weights"]
