@@ -133,12 +133,11 @@ def planned_words(source: Partition, target: Partition) -> Words:
     return found[0].forward if found else none(layout)
 
 
-def planned_fetch(home: Held, use: Held) -> Exchange:
+def planned_fetch(home: Held, use: Held) -> list[Exchange]:
     """What ranks receive in `fetched`, and when the gradient travels back."""
     place, used = home.partition, use.partition
-    if place is None or used is None:
-        words = (0,) * (used or place).ranks.size if used or place else ()
-        return Exchange(words, words, (use.name,))
+    if place is None or used is None:  # whole on every rank
+        return []
     back = [none(place.layout)]
     if place.layout.whole:
         held, owned = used.layout, one_owner(place.layout)
@@ -147,4 +146,4 @@ def planned_fetch(home: Held, use: Held) -> Exchange:
         back += [each.forward for each in summed(held, owned)]
         if not home.copies:
             back += [each.forward for each in moved(owned, place.layout)]
-    return Exchange(planned_words(place, used), added(back), (use.name,))
+    return [Exchange(planned_words(place, used), added(back), (use.name,))]

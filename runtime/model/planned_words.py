@@ -81,7 +81,7 @@ def words_of(
         exchanges = list(step.exchanges())
         if not (isinstance(step, InOneMode) and step.passes):
             exchanges += _of_homes(graph, name)
-        here = {*needed, *gets} if name in graded else set()
+        here: set[int | str] = {*needed, *gets} if name in graded else set()
         found[name] = _words(exchanges, here, again.get(name, 0), graph.ranks.size)
     return PlannedWords(found)
 
@@ -97,12 +97,12 @@ def _words(
 
 def _of_homes(graph: StepGraph, name: str) -> list[Exchange]:
     """Parameters that are held elsewhere, and buffers that return there."""
-    found = []
+    found = list[Exchange]()
     for key, place in graph.held[name]:
         home = graph.homes.get(key)
         if home is None or is_at_home(place, home):
             continue
-        found.append(planned_fetch(home, place))
+        found += planned_fetch(home, place)
         buffer = place.name in place.module._buffers and graph.steps[name].training
         if buffer and home.partition and place.partition:
             words = planned_words(place.partition, home.partition)

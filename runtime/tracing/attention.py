@@ -119,7 +119,9 @@ def _projection(
 
 def _heads(values: torch.Tensor, heads: int) -> torch.Tensor:
     """(samples, rows, channels) as (samples, heads, rows, channels of a head)."""
-    return values.unflatten(-1, (heads, values.shape[-1] // heads)).transpose(1, 2)
+    samples, rows, channels = values.shape
+    apart = values.reshape(samples, rows, heads, channels // heads)
+    return apart.transpose(1, 2)
 
 
 def _merged_mask(
@@ -131,7 +133,10 @@ def _merged_mask(
     if mask is not None:
         mask = _floats(mask, q)
         if mask.dim() == 3:
-            mask = mask.unflatten(0, (-1, q.shape[1])) if len(mask) > 1 else mask[None]
+            several = mask.shape[0] > 1  # one for each sample and head
+            mask = (
+                mask.reshape(*q.shape[:2], *mask.shape[1:]) if several else mask[None]
+            )
     if padding is None:
         return mask
     padding = _floats(padding, q)[:, None, None]

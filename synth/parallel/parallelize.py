@@ -277,6 +277,9 @@ def plan_model(
     Raises `InfeasibleError` where no plan fits; the message says what would. `UsageError` for a wrong
     argument, `InputError` for a wrong machine file.
     """
+    from synth.runtime.model.programs import emptied
+    from synth.runtime.tracing.inputs import Inputs
+
     check_mode(mode)
     where = None if machine is None else load_machine(machine)
     request = _request(
@@ -291,13 +294,12 @@ def plan_model(
     )
     traced = trace_model(model, input)
     plan = _planned(traced.network, request, memory)
-    return replace(plan, words_of=partial(_words_of, model, input, traced))
+    return replace(plan, words_of=partial(_words_of, emptied(model), Inputs.of(input), traced))
 
 
-def _words_of(model: nn.Module, input: Any, traced: TracedModel, plan: NetworkPlan) -> PlannedWords:
-    """The words of all calls of a model, on ranks that do not run."""
+def _words_of(model: nn.Module, inputs: Inputs, traced: TracedModel, plan: NetworkPlan) -> PlannedWords:
+    """The words of all calls of a model without values, on ranks that do not run."""
     from synth.runtime.grid.ranks import AbsentRanks
-    from synth.runtime.tracing.inputs import Inputs
 
     request = plan.request
     require_few(request.procs)
@@ -306,7 +308,7 @@ def _words_of(model: nn.Module, input: Any, traced: TracedModel, plan: NetworkPl
     asked = request.input_gradient and not inference
     ranks = AbsentRanks.numbered(request.procs)
     recipe = _Recipe(ranks, None, asked, None, options, inference)
-    parts = recipe.parts(Inputs.of(input), _Prepared(traced, {}, LayerPlans.of(plan), True))
+    parts = recipe.parts(inputs, _Prepared(traced, {}, LayerPlans.of(plan), True))
     return planned_words(model, parts, ranks, asked)
 
 
