@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from textwrap import wrap
 
 from synth.codegen.index_functions import dims_of, exchanges_rows, layer_axes
@@ -47,7 +48,7 @@ def _labelled(plan: Plan, name: str, module: bool) -> list[tuple[str, list[str]]
         ("Form", [*_forms(plan), *_turned(plan)]),
         ("Owned", [_ownership(plan, tensor) for tensor in TENSORS]),
         ("Moves", _moves(plan)),
-        ("Memory", [_memory(plan)]),
+        ("Memory", [_memory(plan, module)]),
     ]
 
 
@@ -183,6 +184,6 @@ def _received(plan: Plan, names: Mapping[Tensor, str], words: dict[str, int]) ->
     return f"{in_}{f' ({halo})' if halo else ''}, {ker}, {out}"
 
 
-def _memory(plan: Plan) -> str:
-    words = plan.used_words
+def _memory(plan: Plan, module: bool) -> str:
+    words = replace(plan, ghosts=not module).used_words  # a module copies the shards that it is given
     return f"at most {words} words of {plan.nest.word_bytes} bytes per rank"

@@ -23,6 +23,7 @@ MODULES = (
     "comm/buffer_pool",
     "comm/precision",
     "comm/process_groups",
+    "comm/ghost_rows",
     "comm/halo_exchange",
     "comm/collectives",
     "grid/launched_job",

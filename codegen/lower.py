@@ -12,7 +12,7 @@ from synth.codegen.pass_body import PassBody, rotated_tile
 from synth.codegen.program import Call, Forward, Function, Layer, Operand, Program, Result, RotatedTile
 from synth.codegen.quoting import in_docstring
 from synth.codegen.roles import suffix
-from synth.codegen.signature import Signature
+from synth.codegen.signature import Signature, pads_once
 from synth.layer.axes import TENSORS, Tensor
 from synth.layer.passes import GRADIENTS, WRITES, Pass, role_name
 from synth.planning.plan import Plan
@@ -85,13 +85,14 @@ def _signature(plan: Plan, number: int, module: bool) -> Signature:
     """How a pass is called. In a module the sums of dKer are deferred, and Ker may be prefetched."""
     program = pass_program(plan.distribution, plan.pass_plans[number])
     checked = not plan.later and not module
-    signature = Signature(plan, program, deferred=plan.overlap and number == 1, checked=checked)
+    deferred = plan.overlap and number == 1
+    signature = Signature(plan, program, deferred, checked=checked, ghosts=not module)
     if not module:
         return signature
     reduces = bool(program.reduces or program.loop.reduces)
     deferred = signature.deferred or (signature.written == "Ker" and reduces)
     prefetched = number == 0 and any(gather.tensor == "Ker" for gather in signature.slices)
-    return Signature(plan, program, deferred, prefetched)
+    return Signature(plan, program, deferred, prefetched, ghosts=False)
 
 
 def _functions(signatures: Sequence[Signature]) -> tuple[Function, ...]:
@@ -223,7 +224,9 @@ def _operands(plan: Plan) -> tuple[Operand, ...]:
         role = gradient.get(tensor, tensor)
         windows = (", windows" if spatial else "") if tensor == "In" else dims
         owned, shape = f"owned_{suffix(plan, tensor)}", f"{tensor.upper()}_SHAPE"
-        operands.append(Operand(role, role.lower(), owned, shape, windows))
+        carried = f"carried_{suffix(plan, tensor)}" if plan.distribution.halo_axes(tensor) else ""
+        padded = tensor == "In" and bool(carried) and pads_once(plan)
+        operands.append(Operand(role, role.lower(), owned, shape, windows, carried, padded))
     return tuple(operands)
 
 

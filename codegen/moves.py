@@ -86,6 +86,7 @@ def fetch_rows(signature: Signature, rows: Rows) -> FetchRows:
         axes=_neighbour_axes(signature, rows),
         tensor=rows.tensor,
         padded=signature.padded and rows.tensor == "In",
+        in_room=signature.ghosts,
         step=signature.program.fetches.index(rows),
     )
 
@@ -99,6 +100,7 @@ def return_rows(signature: Signature, rows: Rows, sums: str, into: str) -> Retur
         axes=_neighbour_axes(signature, rows),
         tensor=rows.tensor,
         sums=sums,
+        in_place=signature.ghosts,
         into=into,
     )
 

@@ -44,6 +44,7 @@ class FetchRows:
     axes: str
     tensor: str
     padded: bool  # the zeros that the kernel needs are laid around it
+    in_room: bool  # the shard may live in a buffer with ghost rows
     step: int  # its position among the exchanges of a pass
 
 
@@ -145,6 +146,7 @@ class ReturnRows:
     axes: str
     tensor: str
     sums: str  # the variable with this rank's sums
+    in_place: bool  # the shard may be a part of them
     into: str  # "return", or an assignment
 
 
@@ -242,6 +244,8 @@ class Operand:
     owned: str
     shape: str
     windows: str  # ", windows" where it has rows that only a window reads; ", dims=2" for half types
+    carried: str  # the function that says its box with ghost rows, which some pass receives; empty: none does
+    padded: bool  # and zeros are laid around that box
 
 
 @dataclass(frozen=True)

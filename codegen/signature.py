@@ -20,7 +20,8 @@ class Signature:
     """How the function of one pass is called.
 
     deferred: the function returns another one that waits for its sums. prefetched: the gather of Ker has
-    started when the function is called. checked: it refuses shards of other shapes or dtypes.
+    started when the function is called. checked: it refuses shards of other shapes or dtypes. ghosts:
+    shards live in buffers with ghost rows, see `Distribution`.
     """
 
     plan: Plan
@@ -28,6 +29,7 @@ class Signature:
     deferred: bool = False
     prefetched: bool = False
     checked: bool = False
+    ghosts: bool = True
 
     @property
     def name(self) -> str:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from synth.runtime.comm.precision import sum_dtype
+from synth.runtime.comm.ghost_rows import Rooms, clear_around, padded
+from synth.runtime.comm.precision import HALF, sum_dtype
 from synth.runtime.comm.process_groups import through_host
 from synth.runtime.grid.boxes import Box, overlap, shape, volume, within
 from synth.runtime.grid.process_grid import At, peers_along, rank_of
@@ -51,6 +52,7 @@ def fetch_rows(
     wanted: Boxes,
     neighbours: Neighbours,
     zeros: Sequence[int] = (),
+    rooms: Rooms | None = None,
 ) -> torch.Tensor:
     """The words that this rank wants: some are in `own`, neighbours send the others.
 
@@ -60,13 +62,19 @@ def fetch_rows(
 
     own: the words of `owned(at)` of this rank.
     zeros: zeros to put around the result, as `F.pad` takes them.
+    rooms: buffers with ghost rows. If `own` lives in one of them, rows are received
+        into that buffer, and nothing is copied.
     """
     here, there = owned(neighbours.at), wanted(neighbours.at)
     common = overlap(here, there)
-    whole = own.new_empty(padded(shape(there), zeros))
-    result = clear_around(whole, zeros)
-    if volume(common):
-        result[within(common, there)] = own[within(common, here)]
+    room = rooms.of(own, here) if rooms else None
+    if room:
+        whole, result = room.widened(there), room.values[within(there, room.frame)]
+    else:
+        whole = own.new_empty(padded(shape(there), zeros))
+        result = clear_around(whole, zeros)
+        if volume(common):
+            result[within(common, there)] = own[within(common, here)]
     for box, piece in _exchange(own, owned, wanted, neighbours):
         result[within(box, there)] = piece
     return whole
@@ -77,6 +85,7 @@ def return_rows(
     carried: Boxes,
     owned: Boxes,
     neighbours: Neighbours,
+    in_place: bool = False,
 ) -> torch.Tensor:
     """The words that this rank owns: the sums that it and its neighbours have.
 
@@ -85,40 +94,34 @@ def return_rows(
     and rounded once.
 
     sums: the sums of this rank, for the words of its `carried(at)`.
+    in_place: the result may be a part of `sums`, which is overwritten.
     """
     here, there = carried(neighbours.at), owned(neighbours.at)
     common = overlap(here, there)
-    if common == there:
+    if in_place and common == there:
+        result = sums[within(common, here)]
+    elif common == there:
         result = sums[within(common, here)].clone(memory_format=torch.contiguous_format)
     else:  # nothing reads some of the owned rows
         result = sums.new_zeros(shape(there))
         if volume(common):
             result[within(common, there)] = sums[within(common, here)]
     pieces = _exchange(sums, carried, owned, neighbours)
-    if len(pieces) > 1:
+    boxes = [box for box, _ in pieces]
+    if sums.dtype in HALF and not share_no_word(boxes):
         result = result.to(sum_dtype(sums.dtype))
     for box, piece in pieces:
         result[within(box, there)] += piece
     return result.to(sums.dtype)
 
 
-def padded(sizes: Sequence[int], zeros: Sequence[int]) -> list[int]:
-    """Extents with zeros around, which are as `F.pad` takes them."""
-    extents = list(sizes)
-    for place, each in enumerate(zeros):
-        extents[-1 - place // 2] += each
-    return extents
-
-
-def clear_around(whole: torch.Tensor, zeros: Sequence[int]) -> torch.Tensor:
-    """Write zeros around the inner part of a tensor; returns a view of that part."""
-    inner = whole
-    for place, (low, high) in enumerate(zip(zeros[::2], zeros[1::2], strict=True)):
-        dim = whole.dim() - 1 - place
-        inner.narrow(dim, 0, low).zero_()
-        inner.narrow(dim, inner.shape[dim] - high, high).zero_()
-        inner = inner.narrow(dim, low, inner.shape[dim] - low - high)
-    return inner
+def share_no_word(boxes: Sequence[Box]) -> bool:
+    """Whether no two boxes share a word."""
+    return all(
+        volume(overlap(one, other)) == 0
+        for place, one in enumerate(boxes)
+        for other in boxes[:place]
+    )
 
 
 def _exchange(

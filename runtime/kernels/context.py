@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from synth.runtime.comm.buffer_pool import BufferPool
+from synth.runtime.comm.ghost_rows import Rooms
 from synth.runtime.comm.process_groups import Group, ProcessGroups
 from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.process_grid import At
@@ -35,6 +36,7 @@ class Context:
     buffers: scratch memory for messages and kernels.
     tuner: measured times of the kernel variants.
     process_groups: the process groups that were created, and the ranks that run it.
+    rooms: buffers in which shards live with their ghost rows.
     pending: prefetches and deferred sums that nobody has waited for.
     """
 
@@ -42,6 +44,7 @@ class Context:
     buffers: BufferPool = field(default_factory=BufferPool)
     tuner: Tuner = field(default_factory=Tuner)
     process_groups: ProcessGroups = field(default_factory=ProcessGroups)
+    rooms: Rooms = field(default_factory=Rooms)
     pending: list[Pending] = field(default_factory=list)
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from synth.runtime.comm.halo_exchange import clear_around, padded
+from synth.runtime.comm.ghost_rows import clear_around, padded
 from synth.runtime.grid.boxes import (
     Interval,
     Window,

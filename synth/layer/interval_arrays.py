@@ -43,6 +43,14 @@ def meet(one: Spans, other: Spans) -> Spans:
     return low, np.maximum(low, np.minimum(one[1], other[1]))
 
 
+def hull(one: Spans, other: Spans) -> Spans:
+    """Pairwise smallest intervals that contain both; see `intervals.hull`."""
+    none, only = one[0] == one[1], other[0] == other[1]
+    low, high = np.minimum(one[0], other[0]), np.maximum(one[1], other[1])
+    low, high = np.where(only, one[0], low), np.where(only, one[1], high)
+    return np.where(none, other[0], low), np.where(none, other[1], high)
+
+
 def lengths(spans: Spans) -> Many:
     """The length of each interval."""
     return spans[1] - spans[0]

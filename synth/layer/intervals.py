@@ -44,6 +44,13 @@ def volume(box: Box) -> int:
     return math.prod(high - low for low, high in box)
 
 
+def hull(one: Interval, other: Interval) -> Interval:
+    """The smallest interval that contains both; the other one if one of them is empty."""
+    if one[0] == one[1] or other[0] == other[1]:
+        return other if one[0] == one[1] else one
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
 def overlap(one: Box, other: Box) -> Box:
     """Intersection of two boxes, dimension by dimension."""
     return tuple(meet(a, b) for a, b in zip(one, other, strict=True))

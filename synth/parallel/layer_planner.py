@@ -15,8 +15,9 @@ from synth.network.planner.owned_boxes import PlacedGrid
 from synth.parallel.layer_plans import LayerPlans, cheapest_resident_plan, resident_plan
 from synth.parallel.planned_words import words_of_layer
 from synth.parallel.torch_layers import layer_of
-from synth.planning.derive import plan as plan_layer
+from synth.planning.derive import derive
 from synth.planning.plan import Plan
+from synth.planning.request import PlanRequest
 from synth.search.strategies import strategy_named
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _planned(
     exact: bool,
     inner: bool,
 ) -> Plan:
-    return plan_layer(
+    request = PlanRequest(
         layer,
         ranks,
         memory,
@@ -131,3 +132,4 @@ def _planned(
         pass_="training",
         gradients=("in", "ker") if inner else ("ker",),
     )
+    return derive(request, ghosts=False)

@@ -110,7 +110,8 @@ class LayerPlans:
             return resident_plan(layer, procs, placed, limit_words)
         if not set(placed.turned) <= set(layer.nest.turnable):
             raise InputError(f"{layer.name}: no axis of {placed.turned} can be cut by input rows; plan anew")
-        distribution = Distribution(layer.nest.turn(placed.turned), placed.grid, placed.order)
+        nest = layer.nest.turn(placed.turned)
+        distribution = Distribution(nest, placed.grid, placed.order, ghosts=False)
         training = self.saves, layer.transposed, self.gradients[layer.name]
         found, _ = choose_tilings_reusing(distribution, STATIONARY, limit_words, *training)
         return _plan(layer, procs, placed, limit_words, found)
@@ -144,7 +145,7 @@ def resident_plan(layer: Layer, procs: int, placed: PlacedGrid, limit_words: int
 
     limit_words: beside the weights. Raises `InputError` where nothing fits it.
     """
-    distribution = Distribution(layer.nest, placed.grid, placed.order, KER)
+    distribution = Distribution(layer.nest, placed.grid, placed.order, KER, ghosts=False)
     forward = PassPlan(pass_="backward-data") if layer.transposed else PassPlan()
     found, _ = choose_resident_tiling(distribution, limit_words, forward)
     if found is not None and limit_words is not None:
@@ -207,6 +208,7 @@ def _plan(
         order=placement(placed.grid, placed.order),
         resident=resident,
         turned=() if resident else placed.turned,
+        ghosts=False,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from synth.base.errors import UsageError
@@ -67,8 +67,10 @@ def plan(
     )
 
 
-def derive(request: PlanRequest) -> Plan:
+def derive(request: PlanRequest, ghosts: bool = True) -> Plan:
     """The plan of a request. Raises `UsageError`, `InputError` and `InfeasibleError` as `plan` does.
+
+    ghosts: whether shards live with their ghost rows; see `Distribution`. False for a layer of a network.
 
     The stages, named as in `--stop-after`, and the value of each:
 
@@ -82,11 +84,11 @@ def derive(request: PlanRequest) -> Plan:
     """
     layer = read_layer(request)
     nest = layer.nest
-    optimum = find_optimum(request, layer)
+    optimum = find_optimum(request, layer, ghosts)
     grid = optimum.grid
     distribution = distribute(nest.turn(optimum.turned), grid, request.order)
     pass_plans = optimum.pass_plans
-    return make_plan(request, layer, optimum, distribution, pass_plans)
+    return replace(make_plan(request, layer, optimum, distribution, pass_plans), ghosts=ghosts)
 
 
 # -- the stages ---------------------------------------------------------------------------------------
@@ -116,17 +118,18 @@ class Decision:
     turned: tuple[Axis, ...] = ()  # axes along which blocks are cut by input rows
 
 
-def find_optimum(request: PlanRequest, layer: Layer) -> Decision:
+def find_optimum(request: PlanRequest, layer: Layer, ghosts: bool = True) -> Decision:
     """The optimum over all grids, stationary tensors and tilings that the request allows."""
     machine = None if request.machine is None else load_machine(request.machine)
-    optimum = _optimum_within(request, layer, machine, request.limit_bytes)
+    optimum = _optimum_within(request, layer, machine, request.limit_bytes, ghosts)
     if request.limit_bytes is not None or machine is None or machine.limit_bytes is None:
         return optimum
     first, *later = optimum.pass_plans
-    plan = Plan(layer, request.procs, optimum.grid, first, later=tuple(later), turned=optimum.turned)
+    turned = optimum.turned
+    plan = Plan(layer, request.procs, optimum.grid, first, later=tuple(later), turned=turned, ghosts=ghosts)
     if plan.used_bytes <= machine.limit_bytes:
         return optimum
-    return _optimum_within(request, layer, machine, machine.limit_bytes)
+    return _optimum_within(request, layer, machine, machine.limit_bytes, ghosts)
 
 
 def distribute(nest: Nest, grid: PerAxis, order: Sequence[str] | None) -> Distribution:
@@ -183,9 +186,9 @@ def _is_unrestricted(request: PlanRequest, optimum: Decision) -> bool:
 
 
 def _optimum_within(
-    request: PlanRequest, layer: Layer, machine: Machine | None, limit_bytes: int | None
+    request: PlanRequest, layer: Layer, machine: Machine | None, limit_bytes: int | None, ghosts: bool
 ) -> Decision:
-    query = search_request(request, layer, limit_bytes)
+    query = replace(search_request(request, layer, limit_bytes), ghosts=ghosts)
     if request.objective == "time":
         assert machine is not None  # `PlanRequest` checks it
         return _fastest(query, machine, limit_bytes)

@@ -72,6 +72,7 @@ class Plan:
     timed: Timed | None = field(default=None, compare=False)
     resident: frozenset[Tensor] = frozenset()  # in inference: Ker, of which ranks hold whole slices
     turned: tuple[Axis, ...] = ()  # spatial axes along which blocks are cut by input rows
+    ghosts: bool = field(default=True, compare=False)  # see `Distribution`: not for a layer of a network
     algorithm: Algorithm | None = None  # see `planning.algorithm`; by default 2D, or 3D for a split index
 
     def __post_init__(self) -> None:
@@ -92,7 +93,7 @@ class Plan:
     @cached_property
     def distribution(self) -> Distribution:
         """Who works on what and owns what."""
-        return Distribution(self.nest.turn(self.turned), self.grid, self.order, self.resident)
+        return Distribution(self.nest.turn(self.turned), self.grid, self.order, self.resident, self.ghosts)
 
     @property
     def pass_plans(self) -> tuple[PassPlan, ...]:

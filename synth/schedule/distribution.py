@@ -5,6 +5,7 @@ Three boxes of a tensor matter to a process:
     owned    the shard: what the process alone stores. The shards of all processes partition the tensor
     carried  the part of the slice that the process sends to its group: its shard, for the framed tensor of
              an axis widened by the halo rows that neighbours own
+    room     the box of the buffer in which the process keeps its shard: with ghost rows for the halo
 The carried boxes of a group partition the slice of that group.
 """
 
@@ -28,7 +29,7 @@ from synth.layer.axes import (
     per_axis,
     strides,
 )
-from synth.layer.intervals import Block, Box, Interval, cut, cuts, meet
+from synth.layer.intervals import Block, Box, Interval, cut, cuts, hull, meet
 from synth.layer.nest import Nest
 from synth.schedule.halo_rows import HaloRows, halo_rows
 from synth.schedule.shard_cuts import WANTED, ShardCut, member_parts, shard_cut
@@ -41,12 +42,15 @@ class Distribution:
     order: how the axes run over the ranks. What the process at some coordinates owns does not depend on it.
     resident: tensors that stay where they are used. Every process owns its whole slice, several processes
         hold copies of one slice, and no pass gathers it: the weights of a network in inference.
+    ghosts: whether shards live in buffers with ghost rows, so that a halo costs its rows only. In a network
+        they do not: a layer copies the shard that it is given, and a copy is what it hands on.
     """
 
     nest: Nest
     grid: PerAxis
     order: Order = ROW_MAJOR
     resident: frozenset[Tensor] = frozenset()
+    ghosts: bool = True
 
     @property
     def ranks(self) -> range:
@@ -214,3 +218,13 @@ class Distribution:
             return meet((low, max(low, high)), need)
 
         return tuple(along(*each) for each in zip(DIMS[tensor], owned, needed, strict=True))
+
+    def room(self, tensor: Tensor, at: PerAxis) -> Box:
+        """The box of the buffer in which the process keeps its shard of a tensor.
+
+        It holds the shard and, with `ghosts`, all that the process carries: the halo is received into it.
+        """
+        own = self.owned(tensor, at)
+        if not (self.ghosts and self.halo_axes(tensor)):
+            return own
+        return tuple(map(hull, own, self.carried(tensor, at)))

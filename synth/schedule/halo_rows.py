@@ -27,27 +27,32 @@ class BlockRows(NamedTuple):
     carried: int
     owned: int  # of the carried rows
     wanted: int  # rows that the block owns, counted once for every block that reads them
+    room: int  # from the first to the last row that the block owns or carries
 
 
 @dataclass(frozen=True)
 class HaloRows:
     """Rows along one spatial dimension over all blocks and their shards.
 
-    kinds: the kinds of blocks that matter for the most words in flight.
+    kinds: the kinds of blocks that matter for the most words in flight. room: as of `BlockRows`, at most.
+    inside: whether every block carries all rows that it owns.
     """
 
     carried: int  # at most
     owned: int  # of the carried rows, at least
     moves: bool
     kinds: tuple[BlockRows, ...]
+    room: int
+    inside: bool
 
 
 @cache
 def halo_rows(window: Window, out: int, parts: int, members: int = 1) -> HaloRows:
     """Rows that blocks carry beyond the rows they own; `members` share the rows of each block."""
     if parts * members > EXACT:
-        widest = _reach_bound(window, -(-out // parts))
-        return HaloRows(widest, 0, True, (BlockRows(widest, 0, _wanted_bound(window, out, parts, members)),))
+        widest, room = _reach_bound(window, -(-out // parts)), _room_bound(window, out, parts)
+        kind = BlockRows(widest, 0, _wanted_bound(window, out, parts, members), room)
+        return HaloRows(widest, 0, True, (kind,), room, False)
     zero = np.zeros(parts, np.int64)
     reaches = reached(window, spans.cut((zero, zero + out), parts, np.arange(parts)))
     block, part = np.divmod(np.arange(parts * members), members)
@@ -56,23 +61,39 @@ def halo_rows(window: Window, out: int, parts: int, members: int = 1) -> HaloRow
     carried = spans.widened(own, (reaches[0][block], reaches[1][block]), members, part)
     owned = spans.lengths(spans.meet(carried, own))
     wanted = spans.covered(reaches, own)
-    rows = np.stack([spans.lengths(carried), owned, wanted], axis=1)
+    room = spans.lengths(spans.hull(own, carried))
+    rows = np.stack([spans.lengths(carried), owned, wanted, room], axis=1)
     moves = bool((np.array(carried) != np.array(own)).any())
-    return HaloRows(int(rows[:, 0].max()), int(owned.min()), moves, _pareto_front(rows))
+    inside = bool((owned == spans.lengths(own)).all())
+    return HaloRows(
+        int(rows[:, 0].max()), int(owned.min()), moves, _pareto_front(rows), int(room.max()), inside
+    )
 
 
 def _pareto_front(rows: Many) -> tuple[BlockRows, ...]:
-    """The kinds of blocks that no other kind dominates: more carried, fewer owned or more wanted rows.
+    """The kinds of blocks that no other kind dominates: fewer owned rows, or more of any other number.
 
     If there are many, one kind that dominates all of them.
     """
-    found: list[tuple[int, int, int]] = []
-    for carried, owned, wanted in sorted({(c, -k, w) for c, k, w in rows.tolist()}, reverse=True):
-        if not any(owned <= k and wanted <= w for _, k, w in found):
-            found.append((carried, owned, wanted))
+    found: list[tuple[int, int, int, int]] = []
+    for carried, owned, wanted, room in sorted({(c, -k, w, r) for c, k, w, r in rows.tolist()}, reverse=True):
+        if not any(owned <= k and wanted <= w and room <= r for _, k, w, r in found):
+            found.append((carried, owned, wanted, room))
         if len(found) > KINDS:
-            return (BlockRows(int(rows[:, 0].max()), int(rows[:, 1].min()), int(rows[:, 2].max())),)
-    return tuple(BlockRows(carried, -owned, wanted) for carried, owned, wanted in found)
+            carried, _, wanted, room = map(int, rows.max(axis=0))
+            return (BlockRows(carried, int(rows[:, 1].min()), wanted, room),)
+    return tuple(BlockRows(carried, -owned, wanted, room) for carried, owned, wanted, room in found)
+
+
+def _room_bound(window: Window, out: int, parts: int) -> int:
+    """Upper bound on the room of any block: what it reads, and how far its own rows are from that."""
+    line, widest = -(-window.size // parts), _reach_bound(window, -(-out // parts))
+    apart = window.stride * out - window.divisor * window.size
+    if window.divisor > 1:
+        return min(window.size, widest + line + abs(apart) + abs(window.padding) + 2 * window.stride + 2)
+    before = max(0, apart) + window.stride - window.padding + 1
+    after = max(0, -apart) + 2 * window.stride + window.padding - window.span + 1
+    return min(window.size, max(line, widest + max(0, before) + max(0, after)))
 
 
 def _wanted_bound(window: Window, out: int, parts: int, members: int) -> int:

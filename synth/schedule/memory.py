@@ -1,14 +1,17 @@
 """Memory of a plan: the most words any process holds at once, phase by phase.
 
-    shards   shards of the tensors that are read, sums for the shard of the result (unless that is
-             stationary), and slices that are saved between passes
-    halo     + the widened shard of a framed tensor, + the strips in flight
+    shards   shards of the tensors that are read, with room for the ghost rows of a halo; sums for the shard
+             of the result (unless that is stationary), and slices that are saved between passes
+    halo     + the strips in flight
     expand   + the stationary slice, + the pieces of slices in flight (tensors that are read)
     loop     + two panels per streamed tensor that is read (one in use; its pieces, or the next one, in
              flight), the written panel and the partial sums in flight, the result of the local kernel and a
              padded copy of its input
     reduce   + the partial sums in flight, among them the finished shard of the result; with a halo, the
-             strips in flight, and the shard beside the sums
+             strips in flight. The finished shard is a part of the sums
+
+In a network (`Distribution.ghosts` is false) a layer is given shards without ghost rows. So the widened shard
+is a copy, and so is the finished shard; also, anywhere, a finished shard with rows that no block computes.
 
 The sums of several panels are in flight beside the next panel, those of a single one after the kernel ends.
 A slice that only one process needs is used in place: no buffer, no words. Every item is taken at its largest
@@ -22,6 +25,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from typing import NamedTuple
 
 from synth.layer.axes import DIMS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.schedule.distribution import Distribution
@@ -57,6 +61,19 @@ class Memory:
         return max(self.halo, self.expand, self.loop, self.reduce)
 
 
+class HaloWords(NamedTuple):
+    """Words of a tensor with a halo; zeros without one.
+
+    carried: the widened shard. strips: in flight, what rows add to it at most. room: the buffer with the
+    shard and all that is carried. beside: in flight, what rows add to that.
+    """
+
+    carried: int = 0
+    strips: int = 0
+    room: int = 0
+    beside: int = 0
+
+
 class Footprints:
     """The largest shards, slices and panels of one distribution, in words."""
 
@@ -83,25 +100,44 @@ class Footprints:
 
     def halo_of(self, tensor: Tensor) -> tuple[int, int]:
         """(words of the widened shard of a tensor, words that strips add to it); zeros without a halo."""
-        return self._halos[tensor]
+        return self._halos[tensor][:2]
+
+    def stored(self, tensor: Tensor) -> int:
+        """Words of the largest buffer with a shard: with ghost rows where it has a halo."""
+        return (self._halos[tensor].room if self.distribution.ghosts else 0) or self.shards[tensor]
+
+    def finished(self, tensor: Tensor) -> int:
+        """Words of the largest buffer with a finished shard: the sums where it is a part of them."""
+        return self.halo_of(tensor)[0] if self._in_place(tensor) else self.shards[tensor]
+
+    def _in_place(self, tensor: Tensor) -> bool:
+        """Whether returned rows are added to the sums of every process, and its shard stays there."""
+        rows = (self.distribution.halo(axis) for axis in self.nest.framed(tensor))
+        return self.distribution.ghosts and self.halo_of(tensor)[0] > 0 and all(row.inside for row in rows)
+
+    def is_apart(self, tensor: Tensor) -> bool:
+        """Whether a saved slice is a copy beside the shard: of a group, or widened where it is a copy."""
+        shared = bool(self.distribution.groups[TENSORS.index(tensor)])
+        return shared or (not self.distribution.ghosts and self.halo_of(tensor)[0] > 0)
 
     @cached_property
-    def _halos(self) -> dict[Tensor, tuple[int, int]]:
+    def _halos(self) -> dict[Tensor, HaloWords]:
         return {tensor: self._halo(tensor) for tensor in TENSORS}
 
-    def _halo(self, tensor: Tensor) -> tuple[int, int]:
+    def _halo(self, tensor: Tensor) -> HaloWords:
         framed, parts = self.nest.framed(tensor), dict(self.distribution.shard_cuts[tensor])
         rows = [self.distribution.halo(axis) for axis in framed]
         if not any(row.moves for row in rows):
-            return 0, 0
+            return HaloWords()
         whole = (dim for dim in DIMS[tensor] if dim not in framed)
         flat = math.prod(-(-getattr(self.work, dim) // parts.get(dim, 1)) for dim in whole)
-        most = 0
+        most = beside = 0
         for kinds in product(*(row.kinds for row in rows)):
-            carried, owned, wanted = map(math.prod, zip(*kinds, strict=True))
-            most = max(most, carried + (carried - owned) + (wanted - owned))
-        widened = math.prod(row.carried for row in rows)
-        return flat * widened, flat * (most - widened)
+            carried, owned, wanted, room = map(math.prod, zip(*kinds, strict=True))
+            strips = (carried - owned) + (wanted - owned)
+            most, beside = max(most, carried + strips), max(beside, room + strips)
+        widened, rooms = math.prod(row.carried for row in rows), math.prod(row.room for row in rows)
+        return HaloWords(flat * widened, flat * (most - widened), flat * rooms, flat * (beside - rooms))
 
     def tile(self, tensor: Tensor, pass_plan: PassPlan) -> int:
         """The most words of a tensor that one tile accesses: its largest panel."""
@@ -155,7 +191,8 @@ class Footprints:
         halo = self.halo_of(written)
         if not self.nest.framed(written) or (written == "Out" and not halo[0]):
             return max(waiting, self.shards[written])
-        return max(waiting, self.carried(written) + self.shards[written] + sum(halo))
+        copy = 0 if self._in_place(written) else self.carried(written) + self.shards[written]
+        return max(waiting, copy + sum(halo))
 
     def carried(self, tensor: Tensor) -> int:
         """The most words of a tensor that a process carries: sends to its group, or sums for it."""
@@ -174,7 +211,7 @@ class Footprints:
         tree = lowered(pass_plan.structure, d.groups, d.row_axes, turned=d.nest.turned)
         stationary, written = pass_plan.stationary, pass_plan.written
         apart = self._apart(pass_plan)
-        live = sum(self.shards[t] for t in pass_plan.reads)
+        live = sum(map(self.stored, pass_plan.reads))
         live += sum(self.slice(t) for t in pass_plan.reuses & apart)
         live += self.carried(written) if stationary != written else 0
         # the stationary slice, if it is no words of `live`: sums from the start, or gathered before the loop
@@ -185,9 +222,11 @@ class Footprints:
         for node in tree.top():
             match node:
                 case Rows(direction="fetch"):
-                    widened = self.halo_of(node.tensor)
-                    halo = live + sum(widened) + (slice_ if stationary == written else 0)
-                    live += widened[0]
+                    carried, strips, _, beside = self._halos[node.tensor]
+                    copy = 0 if d.ghosts else carried
+                    halo = live + (beside if d.ghosts else carried + strips)
+                    halo += slice_ if stationary == written else 0
+                    live += copy
                 case Gather():  # the pieces of all whole slices arrive together
                     expand += self.slice(node.tensor)
                 case Loop():
@@ -197,17 +236,17 @@ class Footprints:
                     loop = live + slice_ + panels + max(panels, self._step(pass_plan, panels))
                 case Reduce():
                     reduce = live + slice_ + self.in_transit(replace(pass_plan, counts=PerAxis()))
-                case Rows():  # beside the sums: strips and the finished shard; panels are still held
+                case Rows():  # beside the sums: strips, and a copied shard; panels are still held
                     widened = self.halo_of(written)
                     sums = widened[0] if stationary == written else slice_ + panels
-                    reduce = max(reduce, live + self.shards[written] + widened[1] + sums)
+                    copy = 0 if self._in_place(written) else self.shards[written]
+                    reduce = max(reduce, live + copy + widened[1] + sums)
         return Memory(live, halo, expand, loop, reduce)
 
     def _apart(self, pass_plan: PassPlan) -> frozenset[Tensor]:
         """The tensors whose slice is a copy beside the shard: shared by a group, or saved with a halo."""
         groups = zip(TENSORS, self.distribution.groups, strict=True)
-        widened = {tensor for tensor in pass_plan.reuses if self.halo_of(tensor)[0] > 0}
-        return frozenset(t for t, axes in groups if axes or t in widened)
+        return frozenset(t for t, axes in groups if axes or (t in pass_plan.reuses and self.is_apart(t)))
 
     def _step(self, plan: PassPlan, panels: int) -> int:
         """Words beside the panels in use, at most: the next panels, the kernel's result, pending sums.

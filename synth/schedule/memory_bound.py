@@ -53,7 +53,9 @@ class LeastMemory:
         tree = lowered(plan, groups, self._row_axes(least), turned=self.nest.turned)
         stationary, written = plan.stationary, plan.written
         words = sum(shards[tensor] for tensor in plan.reads)
-        words += sum(-(-slices[rows.tensor] // most.of(LACKS[rows.tensor])) for rows in tree.fetches)
+        for rows in tree.fetches:  # the widened shard contains the shard
+            widened = -(-slices[rows.tensor] // most.of(LACKS[rows.tensor]))
+            words += max(0, widened - shards[rows.tensor])
         carried = 0 if most.of(self.nest.framed(written)) > 1 else shards[written]
         if stationary != written:  # gathered whole: the slice, and its pieces in flight
             alone = least.of(LACKS[stationary]) == 1

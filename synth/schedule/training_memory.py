@@ -16,14 +16,15 @@ def unused_resident_words(
 ) -> int:
     """Upper bound on resident words that the pass neither reads nor writes.
 
-    These are the shard of the tensor whose gradient the pass computes, its slice if it is saved, and the
-    gradients of earlier passes.
+    These are the shard of the tensor whose gradient the pass computes, its slice if it is saved and a copy,
+    and the gradients of earlier passes.
     """
     if pass_ == sequence[0]:
         return 0
     unused, earlier = WRITES[pass_], sequence[1 : sequence.index(pass_)]
-    words = footprints.shards[unused] + (footprints.slice(unused) if unused in reused else 0)
-    return words + sum(footprints.shards[WRITES[each]] for each in earlier)
+    words = footprints.stored(unused)
+    words += footprints.slice(unused) if unused in reused and footprints.is_apart(unused) else 0
+    return words + sum(footprints.finished(WRITES[each]) for each in earlier)
 
 
 def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], overlap: bool = False) -> Memory:
@@ -40,7 +41,7 @@ def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], over
         for pass_plan in pass_plans
     ]
     if overlap:
-        in_flight = footprints.travelling(pass_plans[1]) - footprints.shards[WRITES[sequence[1]]]
+        in_flight = footprints.travelling(pass_plans[1]) - footprints.finished(WRITES[sequence[1]])
         passes[2] = passes[2].beside(in_flight)
     return reduce(Memory.most, passes)
 

@@ -65,6 +65,7 @@ class Request:
     gradients: tuple[Tensor, ...] = GRADIENTS  # of the layer, that a training step computes
     turnable: tuple[Axis, ...] = ()  # axes along which blocks may be cut by input rows
     turned: tuple[Axis, ...] = ()  # axes along which they must be
+    ghosts: bool = True  # see `Distribution`
 
     @property
     def sequences(self) -> tuple[Passes, ...]:
@@ -185,7 +186,7 @@ class _Search:
         best, _ = self.leanest
         if best is None:
             return None
-        distribution = Distribution(self.nest.turn(best[2]), best[1])
+        distribution = self._distribution(best[1], best[2])
         tiling, _ = self._choose_tiling(distribution, self.request.limit_words)
         return Optimum(distribution.grid, tiling, distribution.load, least, best[2]) if tiling else None
 
@@ -197,9 +198,12 @@ class _Search:
             if not turned or (cut and Distribution(nest, grid).load <= self.cap):
                 yield turned
 
+    def _distribution(self, grid: PerAxis, turned: tuple[Axis, ...]) -> Distribution:
+        return Distribution(self.nest.turn(turned), grid, ghosts=self.request.ghosts)
+
     def _push_turned(self, queue: list[Candidate], grid: PerAxis, key: Key, turned: tuple[Axis, ...]) -> None:
         """Insert a grid with some turned axes into the queue; among equal words, fewer are taken."""
-        distribution = Distribution(self.nest.turn(turned), grid)
+        distribution = self._distribution(grid, turned)
         bound = max(
             self.ranges.grid_bound(grid, self.request.moves, turned),
             heavy_words(distribution, self.request.sequences[0]),
@@ -285,10 +289,7 @@ class _Search:
             each = min(halves, key=self._memory_bound)
         grid = self.ranges.grid(each.first)
         return min(
-            (
-                (self._choose_tiling(Distribution(self.nest.turn(t), grid), 0)[1], grid, t)
-                for t in self._turns(grid)
-            ),
+            ((self._choose_tiling(self._distribution(grid, t), 0)[1], grid, t) for t in self._turns(grid)),
             default=None,
         )
 

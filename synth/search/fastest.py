@@ -63,7 +63,7 @@ def fastest(request: Request, machine: Machine) -> Fastest:
     for least, grid in grids:
         if best and least >= best[0]:
             break
-        footprints = Footprints(Distribution(nest, grid))
+        footprints = Footprints(Distribution(nest, grid, ghosts=request.ghosts))
         timed = _fastest_passes(request, machine, footprints, best[0] if best else None)
         if timed is None:
             continue

@@ -140,7 +140,7 @@ class _Interpreter:
             if box == own.box:
                 continue
             wide = state.carried[tensor] = Held(box, self._zeros(box))
-            state.live += volume(box)
+            state.live += 0 if self.distribution.ghosts else volume(box)
             kept = overlap(box, own.box)
             if wide.values is not None and own.values is not None and volume(kept):
                 wide.values[within(kept, box)] = own.values[within(kept, own.box)]
@@ -320,7 +320,8 @@ class _Interpreter:
             own = self.distribution.owned(self.written, self.distribution.at(rank))
             mine = Held(own, self._zeros(own))
             kept = overlap(own, state.sums.box)
-            state.touch(int(strips[rank]) + (volume(own) if own != state.sums.box else 0))
+            in_place = contains(state.sums.box, own) if self.distribution.ghosts else own == state.sums.box
+            state.touch(int(strips[rank]) + (0 if in_place else volume(own)))
             if state.sums.values is not None:
                 add_box(mine, kept, state.sums.values[within(kept, state.sums.box)])
             state.sums = mine

@@ -60,10 +60,11 @@ def start(
     dtype = None if given[0] is None or given[1] is None else given[0].dtype
     for tensor, values in zip(plan.reads, given, strict=True):
         state.own[tensor] = _part(distribution, tensor, distribution.owned(tensor, at), values)
-        state.live += volume(state.own[tensor].box)
+        state.live += volume(distribution.room(tensor, at))
         if tensor in plan.reuses:
             state.tile[tensor] = _part(distribution, tensor, distribution.needed(tensor, at), values)
-            apart = state.tile[tensor].box != state.own[tensor].box
+            in_room = distribution.ghosts and distribution.group_size(tensor) == 1
+            apart = state.tile[tensor].box != state.own[tensor].box and not in_room
             state.live += volume(state.tile[tensor].box) if apart else 0
         elif tensor in program.fills:
             state.unfilled[tensor] = volume(distribution.needed(tensor, at))

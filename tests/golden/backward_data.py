@@ -120,7 +120,7 @@ def run(ker_own, dout_own, at, groups, context):
     neighbours = neighbours_along(
         at, GRID, ("h",), context.counter("return", 0, "In"), context.ranks
     )
-    return return_rows(total, carried_din, owned_din, neighbours)
+    return return_rows(total, carried_din, owned_din, neighbours, in_place=True)
 
 
 def gather(panel, own, carried, group, step=0):

@@ -114,12 +114,12 @@ def nests_without_halo(draw: st.DrawFn) -> Nest:
 
 @st.composite
 def distributions(draw: st.DrawFn, nest: st.SearchStrategy[Nest] | None = None) -> Distribution:
-    """A nest on a grid of at most 24 processes; parts rarely divide extents."""
+    """A nest on a grid of at most 24 processes, with or without ghost rows; parts rarely divide extents."""
     made = draw(nests() if nest is None else nest)
     parts = [draw(st.sampled_from((1, *range(1, min(extent, 4) + 1)))) for extent in made.extents]
     grid = PerAxis(*parts)
     assume(grid.size <= MOST_PROCS)
-    return Distribution(made, grid)
+    return Distribution(made, grid, ghosts=draw(st.booleans()))
 
 
 @st.composite

@@ -122,7 +122,7 @@ class PlanMemory:
     ) -> tuple[TilingChoice | None, int]:
         """The pass plans that fit a limit, and the least words that any pass plans need."""
         nest = layer_class.nest.turn(placed.turned)
-        distribution = Distribution(nest, placed.grid, resident=self.request.resident)
+        distribution = Distribution(nest, placed.grid, resident=self.request.resident, ghosts=False)
         forward = PassPlan(pass_="backward-data") if layer_class.transposed else PassPlan()
         if self.request.resident_weights:
             return choose_resident_tiling(distribution, limit_words, forward)

@@ -1,0 +1,100 @@
+"""Ghost rows: a shard lives in a buffer with room for the rows that neighbours send.
+
+So a halo costs its rows only, and no widened copy of the shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from synth.runtime.grid.boxes import Box, shape, volume, within
+
+
+class Room(NamedTuple):
+    """A buffer with a shard and its ghost rows.
+
+    values: those of the box `frame`, a view of `whole`, which may have zeros around.
+    """
+
+    whole: torch.Tensor
+    values: torch.Tensor
+    frame: Box
+
+    def widened(self, box: Box) -> torch.Tensor:
+        """A view of the words of a box, with the zeros around if it is the frame."""
+        if box == self.frame:
+            return self.whole
+        return self.values[within(box, self.frame)]
+
+
+class Rooms:
+    """The buffers with ghost rows of one program, by the address of their memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Room] = {}
+
+    def keep(
+        self, own: torch.Tensor, owned: Box, carried: Box, zeros: Sequence[int] = ()
+    ) -> torch.Tensor:
+        """The same shard in a buffer with room for its ghost rows: the only copy.
+
+        `fetch_rows` receives into that buffer if it is given this tensor. The buffer
+        lives as long as the program.
+
+        own: the words of `owned`. carried: the box with the ghost rows.
+        zeros: zeros to keep around the carried box, as `F.pad` takes them.
+        """
+        frame = joint(owned, carried)
+        if not volume(frame):
+            return own
+        around = zeros if frame == carried else ()
+        whole = own.new_empty(padded(shape(frame), around))
+        values = clear_around(whole, around)
+        shard = values[within(owned, frame)]
+        shard.copy_(own)
+        self.kept[whole.data_ptr()] = Room(whole, values, frame)
+        return shard
+
+    def of(self, own: torch.Tensor, owned: Box) -> Room | None:
+        """The buffer that `keep` made for a shard; None for any other tensor."""
+        if not own.numel():
+            return None
+        room = self.kept.get(own.untyped_storage().data_ptr())
+        if room is None:
+            return None
+        there = room.values[within(owned, room.frame)]
+        same = own.data_ptr() == there.data_ptr() and own.stride() == there.stride()
+        return room if same and own.shape == there.shape else None
+
+
+def joint(one: Box, other: Box) -> Box:
+    """The smallest box around two; along each dimension the other if one is empty."""
+    box = []
+    for (low, high), (first, last) in zip(one, other, strict=True):
+        if low == high or first == last:
+            box.append((first, last) if low == high else (low, high))
+        else:
+            box.append((min(low, first), max(high, last)))
+    return tuple(box)
+
+
+def padded(sizes: Sequence[int], zeros: Sequence[int]) -> list[int]:
+    """Extents with zeros around, which are as `F.pad` takes them."""
+    extents = list(sizes)
+    for place, each in enumerate(zeros):
+        extents[-1 - place // 2] += each
+    return extents
+
+
+def clear_around(whole: torch.Tensor, zeros: Sequence[int]) -> torch.Tensor:
+    """Write zeros around the inner part of a tensor; returns a view of that part."""
+    inner = whole
+    for place, (low, high) in enumerate(zip(zeros[::2], zeros[1::2], strict=True)):
+        dim = whole.dim() - 1 - place
+        inner.narrow(dim, 0, low).zero_()
+        inner.narrow(dim, inner.shape[dim] - high, high).zero_()
+        inner = inner.narrow(dim, low, inner.shape[dim] - low - high)
+    return inner
