@@ -61,12 +61,12 @@ def halo_rows(window: Window, out: int, parts: int, members: int = 1) -> HaloRow
     carried = spans.widened(own, (reaches[0][block], reaches[1][block]), members, part)
     owned = spans.lengths(spans.meet(carried, own))
     wanted = spans.covered(reaches, own)
-    room = spans.lengths(spans.hull(own, carried))
-    rows = np.stack([spans.lengths(carried), owned, wanted, room], axis=1)
+    rooms = spans.lengths(spans.hull(own, carried))
+    rows = np.stack([spans.lengths(carried), owned, wanted, rooms], axis=1)
     moves = bool((np.array(carried) != np.array(own)).any())
     inside = bool((owned == spans.lengths(own)).all())
     return HaloRows(
-        int(rows[:, 0].max()), int(owned.min()), moves, _pareto_front(rows), int(room.max()), inside
+        int(rows[:, 0].max()), int(owned.min()), moves, _pareto_front(rows), int(rooms.max()), inside
     )
 
 
