@@ -29,6 +29,7 @@ from synth.runtime.grid.launched_job import (
 from synth.runtime.grid.local_processes import (
     birth,
     end_lost,
+    is_halted,
     is_orphan,
     is_running,
     is_stopped,
@@ -231,7 +232,9 @@ class Watch(Heartbeats):
 
     def lost(self, sign: list[Any]) -> str:
         """The words for a lost rank, from its latest heartbeat."""
-        _, _, who, _, at, host, *_ = sign
+        _, state, who, _, at, host, *_ = sign
+        if state == "done":
+            return f"{who} has left after {at}"
         if host == self.own[0]:
             return f"{who} is lost, last seen at {at}"
         return (
@@ -275,7 +278,8 @@ class Watch(Heartbeats):
         while lost and time.monotonic() - begin < SILENCE:
             time.sleep(0.1)
             pairs = list(zip(before, self.signs(), strict=True))
-            lost = [new for old, new in pairs if old[0] == new[0] and new[1] == "here"]
+            here = [(old, new) for old, new in pairs if new[1] == "here"]
+            lost = [new for a, new in here if a[0] == new[0] or is_halted(*new[5:])]
         hung = [self.seen[rank][2] for rank in self.silent]
         lost = [each for each in lost if each[2] in hung or not is_running(*each[5:])]
         for sign in lost:

@@ -31,6 +31,12 @@ def is_running(host: str, pid: int, began: str) -> bool:
     return bool(facts) and facts[19] == began and facts[0] not in "TtZXx"
 
 
+def is_halted(host: str, pid: int, began: str) -> bool:
+    """Whether a process of this machine surely does not run: it is stopped or dead."""
+    own = host == socket.gethostname() and bool(began)
+    return own and not is_running(host, pid, began)
+
+
 def end_lost(host: str, pid: int, began: str) -> None:
     """Kill a lost rank after a failure, if it is on this machine."""
     if host == socket.gethostname() and began and began == birth(pid):

@@ -186,7 +186,17 @@ class TrainingWatch(Watch):
         in_order = self.state == "here"
         self.leave()
         if in_order and self.keeps_store and os.getpid() == self.own[1]:
-            time.sleep(1.5 * TICK)
+            ends_within(LAST_WORDS, self.until_read)
+
+    def until_read(self) -> None:
+        """Wait until every rank that is here has read the heartbeats once more."""
+        with suppress(*STORE_FAULTS):
+            before = [sign[0] for sign in self.signs()] if self.met else []
+            while any(
+                sign[1] == "here" and sign[0] < ticks + 2
+                for sign, ticks in zip(self.signs(), before, strict=True)
+            ):
+                time.sleep(TICK / 5)
 
     def farewell(self) -> None:
         """The last heartbeat."""

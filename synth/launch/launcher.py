@@ -89,7 +89,7 @@ def started(
     program: what Python runs: a file, or `-m` and a module.
     defaults: what the environment holds unless it does already.
     folder: is removed by the supervisor if this process is killed.
-    patience: seconds that a rank may be stopped (SIGSTOP); None: for ever.
+    patience: seconds that a rank may be stopped (SIGSTOP) until the others say so; None: for ever.
     Raises `RunError` where it takes longer.
     """
     command = [sys.executable, *program, *flags]

@@ -135,8 +135,8 @@ def supervised(job: dict[str, Any]) -> tuple[Ranks, bool]:
         now = time.monotonic()
         if now - looked > SECONDS_BETWEEN:
             looked, halted = now, ranks.halted_for(now)
-            if job["patience"] is not None and halted > job["patience"]:
-                break
+            if job["patience"] is not None and halted > job["patience"] + LAST_WORDS / 2:
+                break  # the other ranks have the same timeout, and know more of it
         if ranks.failed:
             since = since or time.monotonic()
             if time.monotonic() - since > LAST_WORDS or ranks.halted:
