@@ -210,6 +210,7 @@ def layer(problem: dict[str, Any]) -> tuple[dict[str, int], int, int, list[tuple
     if problem["kind"] == "matmul":
         m, n, k = problem["input"]
         return {"Out": m * n, "In": m * k, "Ker": k * n}, m * n * k, m * n * k, []
+    need(problem["kind"] in ("conv1d", "conv2d", "conv3d"), f"{problem['kind']} is a kind that is known here")
     batch, channels, filters, groups, dims = convolution(problem)
     read = [pairs(dim) for dim in dims]
     words = {

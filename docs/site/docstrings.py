@@ -51,10 +51,12 @@ def _blocks(lines: list[str]) -> list[list[str]]:
 def _items(block: list[str]) -> list[tuple[str, str]]:
     """(kind, text in one line) of the paragraphs, bullets and arguments of a block."""
     items: list[tuple[str, str]] = []
+    starts = [line for line in block if not line.startswith(" ")]
+    listed = all(ARGUMENT.match(line) for line in starts)  # else a sentence that begins with "name:"
     for line in block:
         if bullet := BULLET.match(line.strip()):
             items.append(("bullet", bullet[1]))
-        elif ARGUMENT.match(line):
+        elif listed and ARGUMENT.match(line):
             items.append(("argument", line))
         elif items and (items[-1][0] == "text" or line.startswith(" ")):
             items[-1] = (items[-1][0], f"{items[-1][1]} {line.strip()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 from docstrings import restructured
@@ -51,6 +52,16 @@ class PublicNames(Directive):
         return list(found.children)
 
 
+def on_ranks(
+    _app: Any, _what: str, _name: str, value: Any, _options: object, signature: str | None, result: str | None
+) -> tuple[str | None, str | None]:
+    """A signature in which `Network` is the torch module on ranks, and not `synth.Network`."""
+    if not str(getattr(value, "__module__", "")).startswith(("synth.parallel", "synth.runtime")):
+        return signature, result
+    full = r"synth.runtime.model.network.Network"
+    return tuple(text and re.sub(r"(?<![\w.])Network\b", full, text) for text in (signature, result))  # type: ignore[return-value]
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Called by Sphinx."""
     app.add_directive("public-names", PublicNames)
@@ -61,4 +72,5 @@ def setup(app: Any) -> dict[str, bool]:
         lines[:] = restructured(lines)
 
     app.connect("autodoc-process-docstring", process)
+    app.connect("autodoc-process-signature", on_ranks)
     return {"parallel_read_safe": True}

@@ -120,6 +120,15 @@ def test_docstrings_become_restructured_text() -> None:
     ]
 
 
+@pytest.mark.usefixtures("site")
+def test_a_sentence_that_begins_with_a_name_is_no_argument() -> None:
+    lines = ["plan: with a training", "step. options: those of `x`."]
+    assert module("docstrings").restructured(lines) == [
+        "plan: with a training step. options: those of \\ ``x``\\ .",
+        "",
+    ]
+
+
 def test_every_public_name_has_a_docstring() -> None:
     for name in set(synth.__all__) - {"__version__"}:
         assert (getattr(synth, name).__doc__ or "").strip(), name
