@@ -12,7 +12,7 @@ A maximum is at least the mean. So pass 1 contributes `I_1/2 + K_1/2 + O_1`, and
 pass is a water-filling problem with weights 1/2, 1/2 and 1. The bounds hold for the average process. Owned
 words are subtracted twice, once for the gathers and once for the reductions. The memory is unlimited, which
 can only lower a bound. The derivation is our own; docs/bounds.md has that of one pass and
-docs/training.md this one.
+docs/passes.md this one.
 
 `training_bound` lets each pass distribute its work in its own way. A plan has one grid, so each process
 has the same block in all passes: `I_1 = I_2 = I_3`, and so on. A tensor then counts w = 3 times, or twice
