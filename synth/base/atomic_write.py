@@ -11,8 +11,8 @@ from synth.base.errors import UsageError
 
 
 def put(text: str, path: str | None) -> None:
-    """Write text to a file, see `write_bytes`, or to stdout if `path` is None."""
-    if path is None:
+    """Write text to a file, see `write_bytes`, or to stdout if `path` is None or `-`."""
+    if path is None or path == "-":
         sys.stdout.write(text)
         sys.stdout.flush()  # a full disk is found before other outputs appear
     else:
@@ -38,8 +38,14 @@ def write_bytes(path: str, data: bytes) -> None:
 def staged(path: str, data: bytes) -> Iterator[None]:
     """Write the data; it appears at `path` when the block ends, and not at all where that raises.
 
-    Outputs that belong together are staged one in the other. Raises `UsageError` as `write_bytes` does.
+    Outputs that belong together are staged one in the other. `-` is stdout. Raises `UsageError` as
+    `write_bytes` does.
     """
+    if path == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        yield
+        return
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         _write_in_place(path, data)  # a device or pipe must not be replaced by a file
         yield

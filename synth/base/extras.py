@@ -17,6 +17,7 @@ EXTRA_OF = {  # module -> its extra
     "cvxpy": "solver",
     "networkx": "solver",
     "matplotlib": "plot",
+    "shtab": "completion",
     "sympy": "explain",
     "h5py": "hdf5",
     "zarr": "zarr",
@@ -24,6 +25,7 @@ EXTRA_OF = {  # module -> its extra
 PURPOSE = {
     "torch": "to run, import or parallelize a model",
     "solver": "to solve a relaxation or a mixed-integer program",
+    "completion": "to complete commands",
     "plot": "to draw a picture",
     "explain": "to derive formulas",
     "hdf5": "to read an HDF5 file",

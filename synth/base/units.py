@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from argparse import ArgumentTypeError
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 
 from synth.base.errors import UsageError
 
@@ -80,6 +80,24 @@ def show_bytes(size: int) -> str:
             break
         value, unit = value / 1024, larger
     return f"{size} B" if unit == "B" else f"{value:.4g} {unit}"
+
+
+def in_unit_of(given: str, text: str) -> str:
+    """A message whose sizes, like `204800 bytes`, have the unit in which a size was given, like `200KiB`.
+
+    given: what followed `--memory`; of a range its end. Without a unit there, the message stays as it is.
+    """
+    unit = re.search(r"([KMGT]I?B?|B)\s*$", given.rpartition(":")[2].strip(), re.I)
+    if unit is None or unit[1].upper() == "B":
+        return text
+    each = SUFFIXES[unit[1].upper()]
+
+    def shown(size: re.Match[str]) -> str:
+        digits = Decimal(10) ** (Decimal(size[1]) / each).adjusted() / 1000  # four of them, rounded up
+        value = (Decimal(size[1]) / each / digits).to_integral_value(ROUND_CEILING) * digits
+        return f"{value.normalize():f}{unit[1]}"
+
+    return re.sub(r"\b([1-9][0-9]*) bytes\b", shown, text)
 
 
 def show_words(words: float) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from synth.base.errors import InputError
+from synth.base.standard_input import is_standard_input, standard_input
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16  # collections within collections
@@ -119,9 +120,14 @@ class Mapping(Node):
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The text of a small UTF-8 file. Raises `InputError` if it is missing, unreadable or too large."""
+    """The text of a small UTF-8 file, or of standard input for `-`.
+
+    Raises `InputError` if it is missing, unreadable or too large.
+    """
     name = shown(os.fspath(path), 4096)
     try:
+        if is_standard_input(path):
+            return _decoded(standard_input(MAX_BYTES), name)
         if not stat.S_ISREG(os.stat(path).st_mode):
             kind = "a directory" if os.path.isdir(path) else "a pipe or device"
             raise InputError(f"{name}: is {kind}, not a file; name a YAML file")
@@ -131,6 +137,10 @@ def read_text(path: str | os.PathLike[str]) -> str:
         raise InputError(f"{name}: cannot be read ({error.strerror}); name a readable YAML file") from error
     except ValueError as error:  # a NUL or a lone surrogate in the name
         raise InputError(f"{name}: is not a file name; name a YAML file") from error
+    return _decoded(data, name)
+
+
+def _decoded(data: bytes, name: str) -> str:
     if len(data) > MAX_BYTES:
         raise InputError(f"{name}: has more than {MAX_BYTES} bytes; an input file is a few lines of YAML")
     try:

@@ -26,9 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from synth.base.errors import CheckError, InputError
+from synth.base.standard_input import is_standard_input, standard_input
 from synth.bounds.assumptions import claim
 from synth.layer.layer import Layer
 
+MOST_BYTES = 2**24  # of a certificate on standard input
 SCHEMA = "synth.certificate/2"
 FIELDS = {"schema", "claim", "problem", "procs", "memory_words", "most_work", "sizes", "multiply_adds"}
 FIELDS |= {"constants", "segments", "x", "nu", "multipliers", "words", "digest"}
@@ -293,7 +295,8 @@ def _fraction(text: object) -> Fraction:
 def read_certificate(path: str) -> dict[str, Any]:
     """The JSON data of a certificate file, unchecked. Raises `InputError` if it is not one."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        given = standard_input(MOST_BYTES) if is_standard_input(path) else Path(path).read_bytes()
+        data = json.loads(given.decode())
     except OSError as fault:
         raise InputError(f"{path}: cannot be read ({fault.strerror}); name a certificate") from fault
     except (ValueError, RecursionError) as fault:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from synth.base.errors import UsageError
 from synth.base.units import whole
+from synth.base.yaml_positions import read_text
+from synth.cli.output import detail, note
 from synth.layer.passes import TASKS
 from synth.planning.request import OBJECTIVES, STATIONARY, PlanRequest
 
@@ -23,9 +26,14 @@ def add_request(command: argparse.ArgumentParser, *, file_only: bool) -> None:
     """Adds the arguments of `PlanRequest`; without `file_only` a plan file may replace the layer file."""
     add = command.add_argument
     if file_only:
-        add("layer", metavar="LAYER", help="layer file (YAML)")
+        add("layer", metavar="FILE", help="layer file or network file (YAML); - is stdin")
     else:
-        add("layer", metavar="LAYER", nargs="?", help="layer file (YAML), or a plan file (.json)")
+        add(
+            "layer",
+            metavar="LAYER",
+            nargs="?",
+            help="layer file (YAML), or its plan file (.json); - is stdin",
+        )
     add("--procs", type=whole, metavar="P", required=file_only, help="processes")
     add("--memory", metavar="SIZE", help="bytes per process, e.g. 16GiB")
     add(
@@ -57,7 +65,11 @@ def add_request(command: argparse.ArgumentParser, *, file_only: bool) -> None:
         metavar="in,ker",
         help="of a training step: ker for a network's first layer, in for frozen weights (both)",
     )
-    add("--strategy", metavar="NAME", help="the best plan of a named strategy, e.g. 2.5D")
+    add(
+        "--strategy",
+        metavar="NAME",
+        help="the best plan of a layer within a named strategy, e.g. data or 2.5D",
+    )
     add("--panels", type=int, metavar="N", help="panels wanted in the streaming loop")
     command.set_defaults(**{field.name: field.default for field in fields(PlanRequest)[2:]})
 
@@ -98,7 +110,10 @@ def parse_rows(text: str) -> dict[str, str]:
 def plan_path(args: argparse.Namespace) -> str | None:
     """The plan file that the arguments name, by `--plan` or in place of the layer file."""
     named: str | None = getattr(args, "plan", None)
-    return named or (args.layer if str(args.layer).endswith(".json") else None)
+    if named or args.layer is None:
+        return named
+    is_plan = args.layer.endswith(".json") or (args.layer == "-" and read_text("-").lstrip().startswith("{"))
+    return args.layer if is_plan else None
 
 
 def request_of(args: argparse.Namespace) -> PlanRequest:
@@ -122,7 +137,16 @@ def plan_of(args: argparse.Namespace) -> Plan:
     request = request_of(args)
     from synth.planning.derive import derive
 
-    return derive(request)
+    plan = derive(request)
+    idle = plan.procs - plan.used_procs
+    if idle and request.strategy:
+        note(
+            args,
+            f"warning: strategy {request.strategy} leaves {idle} of {plan.procs} processes idle on "
+            f"{plan.layer.name}; take fewer processes, or another strategy",
+        )
+    detail(args, f"plan {plan.id} in {time.process_time():.2f} s of processor time since the start")
+    return plan
 
 
 def json_text(data: Any) -> str:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from synth.base.atomic_write import put
 from synth.cli.arguments import add_balance, json_text
+from synth.cli.output import show, wants_progress
+from synth.cli.parser import declare
 
 if TYPE_CHECKING:
     from synth.analysis.sweep_table import Study
@@ -16,10 +18,14 @@ LONG = 12  # a progress bar is shown from this many points on
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser(
-        "bounds", help="lower bounds, closed forms, relaxation and best plan over ranges of P and memory"
+    command = declare(
+        subparsers,
+        "bounds",
+        "lower bounds, closed forms, relaxation and best plan of a layer over ranges of P and memory",
+        "conv.yaml --procs 1:4096 --memory 64KiB:1GiB",
+        "conv.yaml --procs 64 --bounds-only --json",
     )
-    command.add_argument("layer", metavar="LAYER", help="layer file (YAML)")
+    command.add_argument("layer", metavar="LAYER", help="layer file (YAML); - is stdin")
     command.add_argument("--procs", metavar="P", required=True, help="64, 1,8,61 or 1:65536 (log-spaced)")
     command.add_argument("--memory", metavar="SIZE", help="bytes per process: 16GiB or 64KiB:64GiB")
     command.add_argument("--points", type=int, metavar="N", help="points per range (default: doubling)")
@@ -44,14 +50,13 @@ def run(args: argparse.Namespace) -> int:
         picture_format(args.plot)
         draw(sweep_figure(made), args.plot)
     if args.json:
-        text = json_text(made.to_json())
+        put(json_text(made.to_json()), args.output)
     elif args.csv:
         from synth.analysis.sweep_table import to_csv
 
-        text = to_csv(made)
+        put(to_csv(made), args.output)
     else:
-        text = str(made)
-    put(text, args.output)
+        show(str(made), args.output)
     return 0
 
 
@@ -74,5 +79,5 @@ def study(args: argparse.Namespace) -> Study:
         eq3=args.eq3,
         balance=args.balance,
         exact_procs=args.exact_procs,
-        ticks=lambda points: bar("points", points, LONG),
+        ticks=lambda points: bar("points", points, LONG if wants_progress(args) else points + 1),
     )

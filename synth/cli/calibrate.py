@@ -10,12 +10,17 @@ from synth.base.atomic_write import put
 from synth.base.errors import UsageError
 from synth.base.extras import require
 from synth.base.units import whole
+from synth.cli.parser import declare
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser(
-        "calibrate", help="measure this machine, or every layer of a network on it"
+    command = declare(
+        subparsers,
+        "calibrate",
+        "measure this machine, or every layer of a network on it",
+        "--procs 4 -o here.yaml",
+        "net.yaml --batch 4 -o times.csv",
     )
     command.add_argument("network", metavar="NET", nargs="?", help="network file (YAML): times per layer")
     command.add_argument(
@@ -46,7 +51,9 @@ def run(args: argparse.Namespace) -> int:
         from synth.prediction.calibrate_profile import calibrate
 
         network = load_network(args.network)
-        text = calibrate(network, args.batch, args.repeat, lambda t: print(t, file=sys.stderr))
+        text = calibrate(
+            network, args.batch, args.repeat, lambda t: None if args.quiet else print(t, file=sys.stderr)
+        )
     else:
         from synth.launch.calibrate import calibrate_machine
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
+
+from synth.cli.output import show
+from synth.cli.parser import declare
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser("certify", help="check a certificate (`synth plan --certify`) exactly")
-    command.add_argument("certificate", metavar="FILE", help="a certificate, JSON")
+    command = declare(
+        subparsers,
+        "certify",
+        "check a certificate of a lower bound (`synth plan --certify`) in exact arithmetic",
+        "bound.json",
+        "bound.json --plan plan.json",
+    )
+    command.add_argument("certificate", metavar="FILE", help="a certificate (JSON); - is stdin")
     command.add_argument("--plan", metavar="FILE", help="a plan file that the certificate must be about")
     command.set_defaults(run=run)
 
@@ -25,5 +33,5 @@ def run(args: argparse.Namespace) -> int:
         from synth.planning.plan_file import read_plan
 
         lines.append(check_plan(read_certificate(args.certificate), read_plan(args.plan)))
-    sys.stdout.write("\n".join(lines) + "\n")
+    show("\n".join(lines) + "\n")
     return 0

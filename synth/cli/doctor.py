@@ -7,11 +7,12 @@ import sys
 from typing import Any
 
 from synth.cli.arguments import json_text
+from synth.cli.parser import declare
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser("doctor", help="say what of the environment is there")
+    command = declare(subparsers, "doctor", "say what of the environment is there", "", "--json")
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command.set_defaults(run=run)
 

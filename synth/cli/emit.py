@@ -9,12 +9,20 @@ from typing import Any
 
 from synth.base.atomic_write import put, staged
 from synth.cli.arguments import add_request, plan_of, plan_path, request_of
+from synth.cli.parser import declare
 from synth.planning.request import portable_path
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser("emit", help="write the runnable torch.distributed program")
+    command = declare(
+        subparsers,
+        "emit",
+        "write the runnable torch.distributed program of a layer",
+        "conv.yaml --procs 8 -o conv_dist.py",
+        "plan.json --standalone -o conv_dist.py",
+        "plan.json -o conv_dist.py --sbatch job.sbatch --ranks-per-node 8",
+    )
     add_request(command, file_only=False)
     command.add_argument("--plan", metavar="FILE", help="emit this plan instead of deriving one")
     command.add_argument("--standalone", action="store_true", help="one file that needs torch alone")

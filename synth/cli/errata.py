@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
+
+from synth.cli.output import show
+from synth.cli.parser import declare
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser(
-        "errata", help="where the paper's printed formulas err, with counterexamples"
+    command = declare(
+        subparsers, "errata", "where the paper's printed formulas err, with counterexamples", ""
     )
     command.set_defaults(run=run)
 
@@ -19,5 +21,5 @@ def run(args: argparse.Namespace) -> int:
     """Computes and prints the list."""
     from synth.analysis.errata import text
 
-    sys.stdout.write(text())
+    show(text())
     return 0

@@ -10,13 +10,17 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from synth.base.errors import UsageError
+from synth.cli.parser import declare
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser(
+    command = declare(
+        subparsers,
         "import",
-        help="write the network file of a torch model, whose code is run",
+        "write the network file of a torch model, whose code is run",
+        "torchvision.models:resnet50 --input 32,3,224,224 -o resnet50.yaml",
+        "mymodel:make --input 8,1,64,64,64",
         description="Write the network file of a torch model. This imports MODULE, also from the current "
         "folder, and calls FACTORY: name only code that you would run.",
     )
@@ -45,7 +49,8 @@ def _write(args: argparse.Namespace, extents: list[int], stdout: TextIO) -> int:
         from synth.base.atomic_write import write_whole
 
         write_whole(args.output, text)
-        print(network, file=sys.stderr)
+        if not args.quiet:
+            print(network, file=sys.stderr)
     else:
         stdout.write(text)
         stdout.flush()

@@ -18,10 +18,12 @@ from typing import NoReturn
 
 from synth.base.errors import SynthError, UsageError
 from synth.base.extras import missing_extra
+from synth.base.units import in_unit_of
 from synth.cli import (
     bounds,
     calibrate,
     certify,
+    completion,
     doctor,
     emit,
     errata,
@@ -35,18 +37,12 @@ from synth.cli import (
     schema,
     simulate,
 )
+from synth.cli.parser import EXAMPLES, Parser
 
 COMMANDS = (  # in the order of `synth --help`
     *(plan, emit, run, bounds, certify, report, plot, errata, import_, simulate),
-    *(replay, predict, calibrate, schema, doctor),
+    *(replay, predict, calibrate, schema, doctor, completion),
 )
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line and name the command's help."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; see {self.prog} --help")
 
 
 class Version(argparse.Action):
@@ -84,19 +80,20 @@ def _end(number: int, _: object) -> NoReturn:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    args = argparse.Namespace()
     try:
         with heeded_signals():
-            args = parser().parse_args(argv)
+            args = parsed(argv)
             code = int(args.run(args))
             sys.stdout.flush()
             return code
     except SynthError as fault:
-        return _told(fault)
+        return _told(fault, args)
     except ModuleNotFoundError as fault:
         found = missing_extra(fault)
         if not isinstance(found, SynthError):
             raise
-        return _told(found)
+        return _told(found, args)
     except Ended as ended:
         number = signal.Signals(ended.args[0])
         with suppress(OSError):  # the terminal may be gone
@@ -116,8 +113,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return UsageError.exit_code
 
 
-def _told(fault: SynthError) -> int:
-    print(f"synth: {printable(str(fault))}", file=sys.stderr)
+def _told(fault: SynthError, args: argparse.Namespace) -> int:
+    """Prints a message, with sizes in the unit of `--memory`; returns the exit code."""
+    given = getattr(args, "memory", None)
+    text = in_unit_of(given, str(fault)) if given else str(fault)
+    print(f"synth: {printable(text)}", file=sys.stderr)
     return fault.exit_code
 
 
@@ -126,15 +126,39 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments. Raises `UsageError`. Without any, `run` prints the help."""
+    top = parser()
+    args, rest = top.parse_known_args(argv)
+    if args.command is None:
+        if rest:
+            top.refuse_rest(rest)
+        return argparse.Namespace(run=lambda _: print(top.format_help(), end="") or 0)
+    if rest:
+        args.parser.refuse_rest(rest)
+    if getattr(args, "output", None) == "-":
+        args.output = None
+    return args
+
+
+def commands(top: Parser) -> dict[str, Parser]:
+    """Command -> its parser."""
+    (choices,) = (action.choices for action in top._actions if action.dest == "command")
+    return dict(choices)  # type: ignore[arg-type]
+
+
 def parser() -> Parser:
     """All commands and flags."""
     top = Parser(
         prog="synth",
         description="Derive distributed algorithms of convolutions, with the fewest words of their family; "
-        "emit and run them.",
+        "emit and run them. Sizes are bytes, such as 16GiB; a file named - is stdin or stdout.",
+        epilog=f"{EXAMPLES}  synth plan conv.yaml --procs 64\n  synth run conv.yaml --procs 4\n"
+        "  synth bounds conv.yaml --procs 1:4096\n"
+        "  synth import mymodel:make --input 32,3,224,224 -o net.yaml\n  synth COMMAND --help\n",
     )
     top.add_argument("--version", action=Version, nargs=0, help="print the version and stop")
-    subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    subparsers = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for command in COMMANDS:
         command.register(subparsers)
     return top

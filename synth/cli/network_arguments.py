@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from synth.base.errors import UsageError
+from synth.cli.output import detail, wants_progress
 from synth.network.layer_or_network import ONE_LAYER
 from synth.planning.request import PlanRequest, flag_words
 
@@ -41,8 +43,10 @@ def network_plan_of(args: argparse.Namespace) -> NetworkPlan:
         gradients=getattr(args, "gradients", PlanRequest.gradients),
         dash="--",
     )
-    report_progress = _report_progress if sys.stderr.isatty() else None
-    return plan_network(load_network(args.layer), request, args.solver, report_progress)
+    report_progress = _report_progress if wants_progress(args) else None
+    plan = plan_network(load_network(args.layer), request, args.solver, report_progress)
+    detail(args, f"planned in {time.process_time():.2f} s of processor time since the start")
+    return plan
 
 
 def _refuse(args: argparse.Namespace) -> None:

@@ -7,12 +7,23 @@ from typing import Any
 
 from synth.base.atomic_write import put
 from synth.cli.arguments import add_request, json_text, plan_of
+from synth.cli.output import show
+from synth.cli.parser import declare
 from synth.planning.request import STAGES
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser("plan", help="derive grid, distribution and schedule; print the report")
+    command = declare(
+        subparsers,
+        "plan",
+        "derive the plan of a layer or a network: grid, distribution and schedule; print the report",
+        "conv.yaml --procs 64 --memory 16GiB",
+        "conv.yaml --procs 64 --json -o plan.json",
+        "net.yaml --procs 16 --pass training",
+        description="Derive the plan of a layer, or of every layer of a network with the redistributions "
+        "between them, and print the report.",
+    )
     add_request(command, file_only=True)
     command.add_argument("--relax", action="store_true", help="solve the geometric program, too")
     command.add_argument(
@@ -37,7 +48,7 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the plan in the chosen form: report, stage, JSON, certificate or derivation."""
-    if str(args.layer).endswith((".yaml", ".yml")):
+    if args.layer == "-" or args.layer.endswith((".yaml", ".yml")):
         from synth.network.layer_or_network import is_network_file
 
         if is_network_file(args.layer):
@@ -51,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if args.explain:
         from synth.reports.derivation import explain
 
-        put(explain(plan, args.explain), args.output)
+        show(explain(plan, args.explain), args.output)
         return 0
     relaxed = None
     if args.relax:
@@ -68,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     text = stage_text(plan, args.stop_after).rstrip("\n") + "\n"
     if relaxed is not None:
         text += f"\nrelaxation (geometric program): {relaxed:.1f} received words\n"
-    put(text, args.output)
+    show(text, args.output)
     return 0
 
 
@@ -79,5 +90,8 @@ def _run_network(args: argparse.Namespace) -> int:
     from synth.network.planner.plan_json import to_json
     from synth.network.planner.report import report
 
-    put(json_text(to_json(plan)) if args.json else report(plan), args.output)
+    if args.json:
+        put(json_text(to_json(plan)), args.output)
+    else:
+        show(report(plan), args.output)
     return 0

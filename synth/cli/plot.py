@@ -5,13 +5,24 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from synth.cli.parser import declare
+
 PICTURES = ("grid", "words", "memory", "strategies", "tradeoff")
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser("plot", help="draw one picture of a plan as SVG, PNG or PDF")
-    command.add_argument("plan", metavar="PLAN.json", help="a plan file (`synth plan --json`)")
+    command = declare(
+        subparsers,
+        "plot",
+        "draw one picture of a layer's plan as SVG, PNG or PDF",
+        "plan.json --picture strategies -o strategies.svg",
+        description="Draw one picture of a layer's plan as SVG, PNG or PDF. `synth report` shows the plan of "
+        "a network.",
+    )
+    command.add_argument(
+        "plan", metavar="PLAN.json", help="a layer's plan file (`synth plan --json`); - is stdin"
+    )
     command.add_argument("--picture", choices=PICTURES, default="tradeoff", help="what to draw (tradeoff)")
     command.add_argument("-o", "--output", metavar="FILE", required=True, help="a .svg, .png or .pdf file")
     command.set_defaults(run=run)

@@ -8,14 +8,20 @@ from typing import Any
 
 from synth.base.units import whole
 from synth.cli.arguments import json_text
+from synth.cli.output import show
+from synth.cli.parser import declare
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser(
-        "predict", help="time and memory of a network under a strategy on a machine"
+    command = declare(
+        subparsers,
+        "predict",
+        "time and memory of a network under a strategy on a machine",
+        "net.yaml --procs 64 --machine a100",
+        "net.yaml --procs 64 --machine a100 --strategy spatial",
     )
-    command.add_argument("network", metavar="NET", help="network file (YAML)")
+    command.add_argument("network", metavar="NET", help="network file (YAML); - is stdin")
     command.add_argument("--procs", type=whole, metavar="P", required=True, help="processes")
     command.add_argument(
         "--machine", metavar="FILE", required=True, help="machine file, or a shipped machine"
@@ -56,5 +62,8 @@ def run(args: argparse.Namespace) -> int:
         reuse=args.reuse,
     )
     made = predict(request, args.strategy) if args.strategy else compare(request)
-    sys.stdout.write(json_text(made.to_json()) if args.json else f"{made}\n")
+    if args.json:
+        sys.stdout.write(json_text(made.to_json()))
+    else:
+        show(f"{made}\n")
     return 0

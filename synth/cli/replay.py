@@ -8,14 +8,22 @@ from typing import Any
 
 from synth.base.atomic_write import put, staged
 from synth.cli.arguments import add_balance, json_text
+from synth.cli.output import show
+from synth.cli.parser import declare
 from synth.planning.request import PlanRequest
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser("replay", help="replay a network plan on a machine, event by event")
+    command = declare(
+        subparsers,
+        "replay",
+        "plan a network and replay it on a machine, event by event",
+        "net.yaml --procs 64 --machine a100 --pass training",
+        "net.yaml --procs 64 --machine a100 --trace trace.json",
+    )
     add = command.add_argument
-    add("layer", metavar="NET", help="network file (YAML)")
+    add("layer", metavar="NET", help="network file (YAML); - is stdin")
     add("--procs", type=int, metavar="P", required=True, help="processes, up to 1000000")
     add("--machine", metavar="FILE", required=True, help="machine file, or a shipped machine")
     add("--memory", metavar="SIZE", help="bytes per process, e.g. 16GiB")
@@ -34,10 +42,11 @@ def run(args: argparse.Namespace) -> int:
 
     made = replay(network_plan_of(args))
     text = json_text(made.to_json()) if args.json else f"{made}\n"
+    write = put if args.json else show
     if args.trace:
         trace = json.dumps(made.chrome_trace()) + "\n"
         with staged(args.trace, trace.encode()):  # both outputs, or none
-            put(text, None)
+            write(text, None)
     else:
-        put(text, None)
+        write(text, None)
     return 0

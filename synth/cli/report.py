@@ -6,13 +6,19 @@ import argparse
 from typing import Any
 
 from synth.base.atomic_write import put
+from synth.cli.parser import declare
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser("report", help="show a plan as one self-contained HTML file")
+    command = declare(
+        subparsers,
+        "report",
+        "show the plan of a layer or a network as one self-contained HTML file",
+        "plan.json -o plan.html",
+    )
     command.add_argument(
-        "plan", metavar="PLAN.json", help="a layer's or network's plan file (`synth plan --json`)"
+        "plan", metavar="PLAN.json", help="a layer's or network's plan file (`synth plan --json`); - is stdin"
     )
     command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
     command.set_defaults(run=run)

@@ -9,13 +9,20 @@ from typing import Any
 from synth.base.errors import UsageError
 from synth.base.extras import require
 from synth.cli.arguments import add_request, json_text, plan_of
+from synth.cli.parser import declare
 
 MOST_RANKS = 512  # that `synth run` starts on this machine
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser("run", help="plan, emit, run on ranks here, check values and words")
+    command = declare(
+        subparsers,
+        "run",
+        "plan a layer, emit, run on ranks of this machine, check values and words",
+        "conv.yaml --procs 4",
+        "--plan plan.json --bench 10",
+    )
     add_request(command, file_only=False)
     command.add_argument("--plan", metavar="FILE", help="run this plan instead of deriving one")
     command.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds a rank may wait")

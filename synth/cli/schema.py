@@ -1,4 +1,4 @@
-"""`synth schema`: prints the JSON Schema of the layer file."""
+"""`synth schema`: prints the JSON Schema of a kind of file."""
 
 from __future__ import annotations
 
@@ -7,17 +7,46 @@ import sys
 from typing import Any
 
 from synth.cli.arguments import json_text
+from synth.cli.parser import declare
+
+FILES = ("layer", "network", "machine", "plan", "network-plan")
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser("schema", help="print the JSON Schema of the layer file")
+    command = declare(
+        subparsers,
+        "schema",
+        "print the JSON Schema of a kind of file, for editors",
+        "layer > layer.schema.json",
+        "network > network.schema.json",
+        description="Print the JSON Schema of a kind of file. For editors with the YAML language server, the "
+        "first line of a layer file can then be: # yaml-language-server: $schema=layer.schema.json",
+    )
+    command.add_argument("file", nargs="?", choices=FILES, default="layer", help="kind of file (layer)")
     command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the schema."""
-    from synth.layer.layer import layer_file_schema
-
-    sys.stdout.write(json_text(layer_file_schema()))
+    sys.stdout.write(json_text(schema_of(args.file)))
     return 0
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """The schema of one of `FILES`."""
+    if kind == "layer":
+        from synth.layer.layer import layer_file_schema
+
+        return layer_file_schema()
+    if kind == "plan":
+        from synth.planning.plan_schema import plan_file_schema
+
+        return plan_file_schema()
+    if kind == "network-plan":
+        from synth.network.planner.plan_schema import network_plan_file_schema
+
+        return network_plan_file_schema()
+    from synth.network.json_schema import machine_file_schema, network_file_schema
+
+    return network_file_schema() if kind == "network" else machine_file_schema()

@@ -7,11 +7,19 @@ import sys
 from typing import Any
 
 from synth.cli.arguments import add_request, json_text, plan_of
+from synth.cli.output import show
+from synth.cli.parser import declare
 
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = subparsers.add_parser("simulate", help="interpret the schedule of all ranks in one process")
+    command = declare(
+        subparsers,
+        "simulate",
+        "interpret the schedule of a layer's plan, all ranks in one process",
+        "plan.json",
+        "conv.yaml --procs 16 --count",
+    )
     add_request(command, file_only=False)
     command.add_argument("--count", action="store_true", help="count words and memory only, no values")
     command.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
@@ -24,5 +32,8 @@ def run(args: argparse.Namespace) -> int:
     from synth.simulation.simulate import simulated
 
     outcome = simulated(plan, values=not args.count)
-    sys.stdout.write(json_text(outcome.to_json()) if args.json else f"{outcome}\n")
+    if args.json:
+        sys.stdout.write(json_text(outcome.to_json()))
+    else:
+        show(f"{outcome}\n")
     return 0

@@ -14,6 +14,7 @@ from synth.base.extras import PURPOSE
 
 NEEDED = ("PyYAML", "jinja2", "msgspec", "numpy", "rich")  # always
 OPTIONAL = {  # package -> the extra that brings it
+    "shtab": "completion",
     "sympy": "explain",
     "matplotlib": "plot",
     "cvxpy": "solver",

@@ -9,8 +9,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from synth.base.errors import UsageError
+from synth.base.errors import InputError, UsageError
+from synth.base.standard_input import is_standard_input
 from synth.base.units import as_bytes
+from synth.base.yaml_positions import read_text, shown
 from synth.planning.request import PlanRequest
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from synth.network.planner.request import NetworkRequest
     from synth.planning.plan import Plan
 
+MOST_SEEN = 2**20  # characters of a file that are looked at
 # fields of a request that have no meaning for a network
 ONE_LAYER = ("grid", "order", "strategy", "panels", "rows", "stationary")
 
@@ -45,9 +48,13 @@ class Options(TypedDict, total=False):
 def is_network_file(path: str | os.PathLike[str]) -> bool:
     """Whether a file describes a network; a file that cannot be read is left to the layer reader."""
     try:
-        with open(path, encoding="utf-8") as file:
-            return any(line.startswith(("layers:", "network:")) for line in file)
-    except (OSError, UnicodeDecodeError, ValueError):
+        if is_standard_input(path):
+            lines = read_text(path).splitlines()
+        else:
+            with open(path, encoding="utf-8") as file:
+                lines = file.readlines(MOST_SEEN)
+        return any(line.startswith(("layers:", "network:")) for line in lines)
+    except (OSError, UnicodeDecodeError, ValueError, InputError):
         return False
 
 
@@ -205,7 +212,6 @@ def read_plan(path: str | os.PathLike[str]) -> Plan | NetworkPlanFile | Any:
     All numbers that follow from others are derived again and compared. Raises `InputError` where the file
     is no plan, was edited, or is of another version.
     """
-    from synth.base.yaml_positions import shown
     from synth.planning.plan_file import parse_plan, plan_text
 
     text, name = plan_text(path), shown(os.fspath(path), 4096)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from synth.base.errors import InputError
+from synth.base.standard_input import is_standard_input, standard_input
 from synth.base.work_balance import MOST_BALANCE
 from synth.base.yaml_positions import shown
 from synth.layer.axes import AXES, ROW_MAJOR, TENSORS, Axis, Order, PerAxis, Tensor, placement
@@ -94,9 +95,17 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
 
 
 def plan_text(path: str | os.PathLike[str]) -> str:
-    """The text of a plan file, of a layer or a network. Raises `InputError` where it cannot be read."""
+    """The text of a plan file, of a layer or a network, or of standard input for `-`.
+
+    Raises `InputError` where it cannot be read.
+    """
     name = shown(os.fspath(path), 4096)
     try:
+        if is_standard_input(path):
+            data = standard_input(LARGEST)
+            if len(data) > LARGEST:
+                raise InputError(f"{name}: larger than {LARGEST} bytes; a plan file is smaller")
+            return data.decode()
         if not Path(path).is_file():
             raise InputError(f"{name}: no such file, or not a plain one; name a plan file")
         if Path(path).stat().st_size > LARGEST:
@@ -122,7 +131,7 @@ def parse_plan(text: str, name: str) -> Plan:
         if schema == NETWORK_SCHEMA:
             raise InputError(
                 f"{name}: is the plan of a network, and this takes the plan of a layer; "
-                "run it with `synth.parallelize(model, shape, plan=...)`, or plan one of its layers"
+                "show it with `synth report`, run it with `synth.parallelize(model, shape, plan=...)`"
             )
         raise InputError(f"{name}: schema is {str(schema)[:60]!r}, not {SCHEMA!r}; {REMEDY}")
     layer_name = data.get("name")

@@ -102,6 +102,8 @@ class PlanRequest:
         object.__setattr__(self, "grid", dict(self.grid) if self.grid else None)
         object.__setattr__(self, "rows", dict(self.rows) if self.rows else None)
         object.__setattr__(self, "balance", float(self.balance))
+        if self.named_strategy is not None:
+            object.__setattr__(self, "strategy", self.named_strategy.name)
         if self.order is not None:
             object.__setattr__(self, "order", tuple(self.order))
 
@@ -253,7 +255,7 @@ def portable_path(path: str | os.PathLike[str]) -> str:
     given = PurePath(path)
     machine_specific = given.is_absolute() or ".." in given.parts or "~" in given.parts
     text = given.name if machine_specific else os.fspath(path)
-    return f"./{text}" if text.startswith("-") else text
+    return f"./{text}" if text.startswith("-") and text != "-" else text
 
 
 def _is_whole(value: object, most: int) -> bool:

@@ -32,6 +32,25 @@ def summary(plan: Plan) -> str:
     return "\n".join(wrapped(lines))
 
 
+PARALLEL = {  # axes that are split -> what that is called; other grids have the name of an algorithm
+    "b": "data parallelism",
+    "dhw": "spatial partitioning",
+    "bdhw": "data and spatial partitioning",
+    "gk": "filter parallelism",
+    "gc": "channel parallelism",
+}
+
+
+def algorithm(plan: Plan) -> str:
+    """What people call the grid: `data parallelism`, `3D algorithm`."""
+    split = {axis for axis, parts in plan.grid._asdict().items() if parts > 1}
+    if not split:
+        return "one process"
+    return next(
+        (name for axes, name in PARALLEL.items() if split <= set(axes)), f"{plan.algorithm} algorithm"
+    )
+
+
 def heading(plan: Plan) -> list[str]:
     """Layer, plan, algorithm, processes."""
     idle = plan.procs - plan.used_procs
@@ -41,6 +60,6 @@ def heading(plan: Plan) -> list[str]:
     return [
         f"{plan.layer.name}: {plan.layer}",
         *(turned if plan.layer.transposed else []),
-        f"plan {plan.id}: {plan.pass_}, {plan.algorithm} algorithm, {stationary} stationary, "
+        f"plan {plan.id}: {plan.pass_}, {algorithm(plan)}, {stationary} stationary, "
         f"{plan.used_procs} of {plan.procs} processes{left}",
     ]

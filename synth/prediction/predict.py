@@ -156,6 +156,7 @@ def predict(request: PredictionRequest, strategy: str) -> Prediction:
 
     Raises `UsageError` for an unknown strategy or a number out of range.
     """
+    strategy = strategy.lower()
     if strategy not in NAMES:
         raise UsageError(f"strategy {strategy!r} is unknown{did_you_mean(strategy, NAMES)}")
     if request.procs < 1 or request.batch < 1 or request.segments < 1:

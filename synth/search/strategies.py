@@ -43,8 +43,9 @@ STRATEGIES: tuple[Strategy, ...] = (
 
 
 def strategy_named(name: str) -> Strategy:
-    """The strategy with a name. Raises `UsageError` for an unknown name."""
-    known = {each.name: each for each in STRATEGIES}
-    if name not in known:
-        raise UsageError(f"strategy is {name!r}; it must be one of {', '.join(known)}")
-    return known[name]
+    """The strategy with a name, in upper or lower case. Raises `UsageError` for an unknown name."""
+    known = {each.name.lower(): each for each in STRATEGIES}
+    if str(name).lower() not in known:
+        names = ", ".join(each.name for each in STRATEGIES)
+        raise UsageError(f"strategy is {name!r}; it must be one of {names}")
+    return known[name.lower()]

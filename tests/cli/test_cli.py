@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import synth.layer.layer as layer_module
+from synth.base.units import in_unit_of, parse_bytes
 from synth.cli.main import main
 from synth.layer.layer import load_layer
 from synth.planning import derive as pipeline
@@ -149,7 +150,11 @@ COMPLAINTS: list[tuple[list[str], int, str]] = [
         2,
         "'1e-9' is not a size in bytes; write a number with K, M, G, T, KiB, MiB, GiB or TiB, e.g. 16GiB",
     ),
-    (["plan", CONV, "--procs", "4", "--prcos"], 2, "unrecognized arguments: --prcos; see synth --help"),
+    (
+        ["plan", CONV, "--procs", "4", "--prcos"],
+        2,
+        "unrecognized arguments: --prcos; did you mean --procs?; see synth plan --help",
+    ),
     (
         ["plan", CONV, "--procs", "4", "--memory", "lots"],
         2,
@@ -226,7 +231,7 @@ def test_one_line_and_an_exit_code(capsys: Captured, argv: list[str], code: int,
 @pytest.mark.parametrize(
     ("argv", "begins"),
     [
-        ([], "synth: the following arguments are required: COMMAND"),
+        (["--quick"], "synth: unrecognized arguments: --quick; see synth --help"),
         (["pln"], "synth: argument COMMAND: invalid choice: 'pln'"),
         (
             ["plan", CONV, "--procs", "4", "--objective", "speed"],
@@ -243,6 +248,8 @@ def test_unknown_choices(capsys: Captured, argv: list[str], begins: str) -> None
     assert (code, out) == (2, "")
     assert err.startswith(begins)
     assert err.count("\n") == 1
+    if argv == ["pln"]:
+        assert "; did you mean plan?; see synth --help" in err
 
 
 def test_a_wrong_layer_file_is_named_with_its_place(capsys: Captured, tmp_path: Path) -> None:
@@ -258,9 +265,11 @@ def test_the_memory_that_is_named_works_and_less_does_not(capsys: Captured) -> N
     code, out, err = told(capsys, "plan", SMALL, "--procs", "4", "--memory", "1K")
     assert (code, out) == (4, "")
     least = int(err.rsplit("--memory ", 1)[1].rstrip(")\n"))
+    rounded = in_unit_of("1K", f"{least} bytes")
+    assert 0 <= parse_bytes(rounded) - least < least / 1000
     assert err == (
-        "synth: no plan for 4 processes fits 1000 bytes per process; "
-        f"the least memory that fits is {least} bytes (--memory {least})\n"
+        "synth: no plan for 4 processes fits 1K per process; "
+        f"the least memory that fits is {rounded} (--memory {least})\n"
     )
     assert told(capsys, "plan", SMALL, "--procs", "4", "--memory", str(least), "--json")[0] == 0
     assert told(capsys, "plan", SMALL, "--procs", "4", "--memory", str(least - 4))[0] == 4

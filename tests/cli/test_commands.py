@@ -37,7 +37,7 @@ def test_bounds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     [
         (("--procs", "64:1"), 2, "synth: --procs '64:1' is empty: 64 is more than 1; write LOW:HIGH"),
         (("--procs", "4", "--memory", "1GiB:1MiB"), 2, "synth: --memory '1GiB:1MiB' is empty"),
-        (("--procs", "64", "--memory", "1KiB"), 4, "synth: no plan for 64 processes fits 1024 bytes"),
+        (("--procs", "64", "--memory", "1KiB"), 4, "synth: no plan for 64 processes fits 1KiB per process"),
         (
             ("--procs", "64", "--memory", "1:3"),
             2,

@@ -110,7 +110,7 @@ UNREADABLE = {  # files: exit code 3
     "a lone surrogate": ["plan", "a\udcff.yaml", "--procs", "4"],
 }
 MISUSED = {  # arguments: exit code 2; "@" stands for a good layer file
-    "no command": [],
+    "no command": ["--procs"],
     "unknown": ["plam"],
     "procs 0": ["plan", "@", "--procs", "0"],
     "procs -1": ["plan", "@", "--procs", "-1"],

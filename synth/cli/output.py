@@ -1,0 +1,55 @@
+"""Where a command writes: results on stdout or in a file, notes on stderr.
+
+`--quiet` leaves out notes and progress, `--verbose` tells more; errors are always told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import textwrap
+
+from synth.base.atomic_write import put
+
+NARROWEST = 20  # columns
+
+
+def show(text: str, path: str | None = None) -> None:
+    """Writes a report to a file or stdout; on a narrow terminal, long lines are broken at spaces."""
+    if path is None and sys.stdout is not None and sys.stdout.isatty():
+        text = folded(text, shutil.get_terminal_size().columns)
+    put(text, path)
+
+
+def folded(text: str, columns: int) -> str:
+    """The text with no line longer than `columns`, if its words are not; the rest of a line is indented."""
+    wide = max(columns, NARROWEST)
+    lines = []
+    for line in text.split("\n"):
+        if len(line) <= wide:
+            lines.append(line)
+            continue
+        start = len(line) - len(line.lstrip())
+        hang = " " * min(start + 4, wide // 2)
+        lines += textwrap.wrap(
+            line, wide, subsequent_indent=hang, break_on_hyphens=False, break_long_words=False
+        )
+    return "\n".join(lines)
+
+
+def note(args: argparse.Namespace, text: str) -> None:
+    """A sentence for people, unless `--quiet`."""
+    if not args.quiet:
+        print(f"synth: {text}", file=sys.stderr)
+
+
+def detail(args: argparse.Namespace, text: str) -> None:
+    """A sentence for `--verbose`."""
+    if args.verbose and not args.quiet:
+        print(f"synth: {text}", file=sys.stderr)
+
+
+def wants_progress(args: argparse.Namespace) -> bool:
+    """Whether progress is shown: on a terminal, or with `--verbose`; never with `--quiet`."""
+    return not args.quiet and (args.verbose or sys.stderr.isatty())
