@@ -5,7 +5,7 @@ OWN := .venv/bin
 BIN ?= $(OWN)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 
-.PHONY: check test lint demo golden mutants bench bench-network bench-models bench-all accuracy networks fuzz wheel audit \
+.PHONY: check test lint demo golden mutants bench bench-network bench-models bench-balance bench-all accuracy networks fuzz wheel audit \
 	docs notebooks pictures
 
 check: lint test
@@ -38,6 +38,14 @@ bench-network: $(READY)
 bench-models: $(READY)
 	$(BIN)/python -m benchmarks.suite.models --procs 2 4
 	$(BIN)/python -m benchmarks.suite.models --procs 4 --hosts 4
+
+# layers and networks at the balance of GPU clusters: links that carry as many words per operation of a rank
+# as those inside an H100 node (240 Mbit/s here) and between A100 nodes (60 Mbit/s); see docs/speed.md
+bench-balance: $(READY)
+	$(BIN)/python -m benchmarks.balance
+	for link in 240mbit 60mbit; do \
+	$(BIN)/python -m benchmarks.suite --procs 4 --hosts 4 --link $$link --objective time && \
+	$(BIN)/python -m benchmarks.suite.models --procs 4 --hosts 4 --link $$link || exit 1; done
 
 bench-all: bench
 	$(BIN)/python -m benchmarks.suite.overlap

@@ -186,7 +186,7 @@ def _call(signature: Signature, module: bool = False) -> Call:
 
 def _protocol(plan: Plan, prefetches: bool) -> tuple[tuple[str, str], ...]:
     """What a module declares to the runtime: the fields of `LayerProgram`, after the protocol's version."""
-    both = plan.gradients == GRADIENTS and not plan.resident
+    trains = bool(plan.later)
     return (
         ("protocol", str(PROTOCOL)),
         ("name", "NAME"),
@@ -200,7 +200,10 @@ def _protocol(plan: Plan, prefetches: bool) -> tuple[tuple[str, str], ...]:
         ("out_shape", "OUT_SHAPE"),
         ("windows", "WINDOWS" if plan.layer.spatial_axes else "{}"),
         ("transposed_rows", "TRANSPOSED" if plan.layer.transposed else "None"),
-        ("gradients", '("In", "Ker")' if both else "()" if plan.resident else "GRADIENTS"),
+        (
+            "gradients",
+            "()" if not trains else '("In", "Ker")' if plan.gradients == GRADIENTS else "GRADIENTS",
+        ),
         ("owned_in", f"owned_{suffix(plan, 'In')}"),
         ("owned_ker", "owned_ker"),
         ("owned_out", f"owned_{suffix(plan, 'Out')}"),

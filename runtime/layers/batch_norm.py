@@ -163,6 +163,8 @@ class BatchNorm(nn.Module):
                 " variance; train with a larger batch"
             )
         batch = self.training or self.running_mean is None or self.running_var is None
+        if batch and self.group is None and self._is_plain(given):
+            return self._normalized_alone(given)
         mean: torch.Tensor | None
         variance: torch.Tensor | None
         if batch:
@@ -184,6 +186,27 @@ class BatchNorm(nn.Module):
             given, weight, bias, mean, variance, self, batch
         )
         return out
+
+    def _is_plain(self, given: torch.Tensor) -> bool:
+        """Whether there are values, of one dtype of full precision."""
+        wide = given.dtype in (torch.float32, torch.float64)
+        tensors = self.weight, self.bias, self.running_mean, self.running_var
+        same = all(each is None or each.dtype == given.dtype for each in tensors)
+        return wide and same and given.numel() > 0
+
+    def _normalized_alone(self, given: torch.Tensor) -> torch.Tensor:
+        """torch's own normalization: this rank has all words of its channels' group."""
+        weight, bias = self._scale_and_shift()
+        mean: torch.Tensor | None = None
+        variance: torch.Tensor | None = None
+        rate = 0.0
+        if self.training and self.running_mean is not None:
+            rate = self._counted_rate()
+            if self.running_mean.numel():  # else other ranks hold them
+                mean, variance = self.running_mean, self.running_var
+        return nn.functional.batch_norm(
+            given, mean, variance, weight, bias, True, rate, self.eps
+        )
 
     def _statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and variance of the own channels over the words of the group.
@@ -230,12 +253,7 @@ class BatchNorm(nn.Module):
         """Update running statistics, with the unbiased variance, as torch does."""
         if self.running_mean is None or self.running_var is None:
             return
-        counter, rate = self.num_batches_tracked, self.momentum
-        if counter is not None:  # a function has none
-            counter += 1
-        if rate is None:
-            assert counter is not None
-            rate = 1 / int(counter)
+        rate = self._counted_rate()
         if not self.running_mean.numel():  # other ranks hold them
             return
         words = self.shared.words
@@ -246,6 +264,16 @@ class BatchNorm(nn.Module):
                 running.lerp_(now, rate)
             else:  # half precision is rounded once
                 running.copy_(torch.lerp(running.to(now.dtype), now, rate))
+
+    def _counted_rate(self) -> float:
+        """Count a batch; the share of its statistics in the running ones."""
+        counter = self.num_batches_tracked
+        if counter is not None:  # a function has none
+            counter += 1
+        if self.momentum is not None:
+            return float(self.momentum)
+        assert counter is not None
+        return 1 / int(counter)
 
 
 class Normalize(torch.autograd.Function):

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from synth.runtime.comm.exchanges import Exchange, Words
 from synth.runtime.comm.prefetch import Prefetch, PrefetchedWeight
-from synth.runtime.grid.boxes import Box, shape
+from synth.runtime.grid.boxes import Box, shape, volume
 from synth.runtime.grid.process_grid import (
     At,
     coordinates,
@@ -152,6 +152,12 @@ class DistributedLayer(nn.Module):
         mine = self.channels_of(self.output.mine)
         boxes = enumerate(self.output.boxes)
         return tuple(rank for rank, box in boxes if self.channels_of(box) == mine)
+
+    def weight_ranks(self) -> tuple[int, ...]:
+        """The indices of the ranks that hold the same box of Ker, if several do."""
+        mine = self.ker_boxes[self.context.ranks.me]
+        alike = [rank for rank, box in enumerate(self.ker_boxes) if box == mine]
+        return tuple(alike) if volume(mine) and len(alike) > 1 else ()
 
     def reset_parameters(self) -> None:
         """Initial values as in torch's layers: uniform, from the first rank."""

@@ -123,13 +123,14 @@ class PlannedLayer(Step):
     def held_tensors(self) -> dict[str, Held]:
         """Weight and bias, with the shapes that they have in the user's layer.
 
-        The bias is replicated over the ranks that own the same channels.
+        The bias is replicated over the ranks that own the same channels, and a weight
+        over those that own the same box: each of them has a part of its gradient.
         """
         layer, ranks = self.module, self.source.ranks
         outs, dims = layer.output, layer.kernel_dims
         kernels = Layout(tuple(layer.program.ker_shape), layer.ker_boxes, ranks)
         weight = Partition(kernels, self.shapes["weight"])
-        found = {"weight": Held(layer, "weight", weight)}
+        found = {"weight": Held(layer, "weight", weight, layer.weight_ranks())}
         if layer.has_bias:
             whole = outs.whole[1 : len(outs.whole) - dims]
             boxes = tuple(map(layer.channels_of, outs.boxes))

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ from synth.runtime.program.world import (
 
 Kernel = tuple[int, int, int, int, tuple[int, ...]]
 SERIES = 0.1  # seconds of jobs in a row
+SHORT_SERIES = 0.02  # the same where a user waits
 MOST_CALLS = 500
 SIZES = 2**12, 2**16, 2**18, 2**20, 2**22  # bytes of a whole buffer
 LAYERS: tuple[Kernel, ...] = (  # samples, input and output channels, taps, rows
@@ -52,6 +54,13 @@ LAYERS: tuple[Kernel, ...] = (  # samples, input and output channels, taps, rows
     (8, 16, 32, 3, (56, 56)),  # few channels
     (1, 16, 16, 3, (32, 48, 48)),
 )
+
+
+@dataclass(frozen=True)
+class RunningRanks(World):
+    """The ranks of a process group that runs already. local: how many on a node."""
+
+    local: int = 1
 
 
 def main() -> int:
@@ -118,7 +127,8 @@ def steadily(job: Callable[[], object], world: World, repeat: int) -> float:
 
     If ranks outnumber cores, a single short run would mostly wait for a core.
     """
-    calls = int(min(MOST_CALLS, SERIES / max(together(job, world, 1), 1e-9))) + 1
+    series = SHORT_SERIES if isinstance(world, RunningRanks) else SERIES
+    calls = int(min(MOST_CALLS, series / max(together(job, world, 1), 1e-9))) + 1
     return together(lambda: [job() for _ in range(calls)], world, repeat) / calls
 
 
@@ -131,7 +141,7 @@ def together(job: Callable[[], object], world: World, repeat: int) -> float:
     assert world.at is not None
     times = []
     for _ in range(repeat + 1):  # the first run warms up
-        wait_for_all(world)
+        begin_together(world)
         begin = time.perf_counter()
         job()
         if world.device.type == "cuda":
@@ -139,10 +149,23 @@ def together(job: Callable[[], object], world: World, repeat: int) -> float:
         times.append((begin, time.perf_counter()))
     mine = torch.tensor(times[1:], dtype=torch.float64, device=world.device)
     found = [torch.empty_like(mine) for _ in range(world.size)]
-    dist.all_gather(found, mine)
-    every = torch.stack(found).view(-1, ranks_here(world.size - 1), repeat, 2)
+    dist.all_gather(found, mine, group=world.context.ranks.group)
+    every = torch.stack(found).view(-1, ranks_of_node(world), repeat, 2)
     spans = every[..., 1].amax(1) - every[..., 0].amin(1)  # per node and run
     return float(spans.amax(0).median())
+
+
+def begin_together(world: World) -> None:
+    """A barrier of the ranks that measure."""
+    group = world.context.ranks.group
+    wait_for_all(world) if group is None else dist.barrier(group=group)
+
+
+def ranks_of_node(world: World) -> int:
+    """Ranks on each machine."""
+    if isinstance(world, RunningRanks):
+        return world.local
+    return ranks_here(world.size - 1)
 
 
 def evenly(words: int, members: int) -> tuple[Box, list[Box]]:
@@ -183,7 +206,9 @@ def collectives(
     return found
 
 
-def kernels(layer: Kernel, world: World, repeat: int) -> list[dict[str, Any]]:
+def kernels(
+    layer: Kernel, world: World, repeat: int, dtype: torch.dtype = torch.float32
+) -> list[dict[str, Any]]:
     """Seconds of the three passes of a layer's local kernel, on all ranks at once."""
     samples, c, k, taps, rows = layer
     axes = "dhw"[-len(rows) :]
@@ -193,9 +218,10 @@ def kernels(layer: Kernel, world: World, repeat: int) -> list[dict[str, Any]]:
     }
     extents = {"b": samples, "c": c, "k": k, **dict(zip(axes, rows, strict=True))}
     block = {axis: (0, extent) for axis, extent in extents.items()}
-    in_tile = torch.rand(samples, c, *rows, device=world.device)
-    ker_tile = torch.rand(k, c, *[taps] * len(rows), device=world.device)
-    dout = torch.rand(samples, k, *rows, device=world.device)
+    made: dict[str, Any] = {"device": world.device, "dtype": dtype}
+    in_tile = torch.rand(samples, c, *rows, **made)
+    ker_tile = torch.rand(k, c, *[taps] * len(rows), **made)
+    dout = torch.rand(samples, k, *rows, **made)
     context = world.context
     jobs: dict[str, Callable[[], object]] = {
         "forward": lambda: convolve(conv, in_tile, ker_tile, block, windows, context),

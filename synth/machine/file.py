@@ -5,7 +5,7 @@
     levels:                       # from the inside out
       - {name: node, ranks: 4, alpha: 9e-6, beta: 2e-11}
       - {name: system, alpha: 3e-5, beta: 8e-11, links: 2}
-    compute: {rate: 7e12, bandwidth: 7.5e11}
+    compute: {rate: 7e12, bandwidth: 7.5e11, rates: {float16: 5e13}}
     memory: 16GiB
 
 Seconds, bytes and floating-point operations per second; `hierarchy` explains the entries.
@@ -21,6 +21,7 @@ from typing import NoReturn
 from synth.base.errors import InputError, UsageError
 from synth.base.units import parse_bytes
 from synth.base.yaml_positions import Listing, Mapping, Node, Scalar, did_you_mean, parse, read_text, shown
+from synth.layer.nest import WORD_BYTES
 from synth.machine.collectives import ALGORITHMS
 from synth.machine.hierarchy import Compute, Level, Machine
 
@@ -39,7 +40,7 @@ LEVEL = (
     "staging_beta",
     "kind",
 )
-COMPUTE = ("rate", "bandwidth", "gamma", "overhead", "narrow")
+COMPUTE = ("rate", "rates", "bandwidth", "gamma", "overhead", "narrow")
 PROFILES = Path(__file__).resolve().parent / "data"
 
 
@@ -76,7 +77,7 @@ def parse_machine(text: str, filename: str) -> Machine:
     compute = mapping(top["compute"], "compute", COMPUTE)
     if "rate" not in compute:
         raise top["compute"].fault("compute lacks rate; write rate: and floating-point operations per second")
-    narrow = compute.pop("narrow", None)
+    narrow, rates = compute.pop("narrow", None), compute.pop("rates", None)
     numbers = {key: number(node, key, positive=key in ("rate", "bandwidth")) for key, node in compute.items()}
     overlap = number(top["overlap"], "overlap") if "overlap" in top else 1.0
     if overlap > 1:
@@ -85,7 +86,11 @@ def parse_machine(text: str, filename: str) -> Machine:
     return Machine(
         name,
         levels,
-        Compute(**numbers, narrow=() if narrow is None else _steps(narrow, "narrow", "channels", "rate")),
+        Compute(
+            **numbers,
+            narrow=() if narrow is None else _steps(narrow, "narrow", "channels", "rate"),
+            rates=() if rates is None else _rates(rates),
+        ),
         _memory(top.get("memory")),
         overlap,
         _algorithms(top.get("algorithms")),
@@ -195,6 +200,12 @@ def _steps(node: Node, key: str, of: str, what: str) -> tuple[tuple[int, float],
     if not steps:
         raise node.fault(f"{key} is {node}; write a list of [{of}, {what}]")
     return tuple(steps)
+
+
+def _rates(node: Node) -> tuple[tuple[str, float], ...]:
+    """The rates by dtype, as {float32: 6.7e13}."""
+    entries = mapping(node, "rates", tuple(WORD_BYTES)).items()
+    return tuple((dtype, number(rate, f"rate of {dtype}", positive=True)) for dtype, rate in entries)
 
 
 def _memory(node: Node | None) -> int | None:

@@ -43,17 +43,25 @@ class Level:
 
 @dataclass(frozen=True)
 class Compute:
-    """Compute rates of one rank: `rate` in floating-point operations per second, `bandwidth` in bytes/s."""
+    """Compute rates of one rank: `rate` in floating-point operations per second, `bandwidth` in bytes/s.
+
+    `rate` holds for dtypes that `rates` does not list.
+    """
 
     rate: float
     bandwidth: float | None = None  # memory traffic of element-wise layers and the weight update
     gamma: float = 0.0  # seconds per byte added in a reduction
     overhead: float = 0.0  # seconds per kernel call
     narrow: tuple[tuple[int, float], ...] = ()  # (channels, rate below that many channels), ascending
+    rates: tuple[tuple[str, float], ...] = ()  # (dtype, its rate)
 
-    def rate_of(self, channels: int) -> float:
-        """The rate of a local kernel. `channels`: the lesser of its input and output channels."""
-        return next((rate for below, rate in self.narrow if channels < below), self.rate)
+    def rate_of(self, channels: int, dtype: str = "") -> float:
+        """The rate of a local kernel. `channels`: the lesser of its input and output channels.
+
+        Few channels slow every dtype by the same factor.
+        """
+        wide = next((rate for name, rate in self.rates if name == dtype), self.rate)
+        return next((rate / self.rate for below, rate in self.narrow if channels < below), 1.0) * wide
 
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity, because many caches have it as a key

@@ -89,7 +89,7 @@ def compute_seconds(machine: Machine, nest: Nest, work: PerAxis, weighted: bool)
     A layer without weights (pooling) is bound by memory: it reads its input and writes its output once.
     """
     if weighted:
-        rate = machine.compute.rate_of(min(work.c, work.k))
+        rate = machine.compute.rate_of(min(work.c, work.k), nest.dtype)
         return machine.compute.overhead + 2 * work.size * nest.taps / rate
     bandwidth = machine.compute.bandwidth or machine.compute.rate
     touched = work.size * (nest.strides + 1) * nest.word_bytes

@@ -31,6 +31,7 @@ class TracedModel:
     graph: fx.Graph
     network: Network
     dtype: torch.dtype
+    device: torch.device
     layers: dict[str, tuple[str, str]]
     notes: dict[str, str]
 
@@ -64,7 +65,15 @@ def trace_model(model: nn.Module, inputs: Any, name: str = "", device: str | Non
     calls = [operators.call(node) for node in graph.nodes if "layer" in node.meta]
     layers = {call.node.name: (str(call.node.meta["layer"]), call.owner) for call in calls}
     split_joins(graph, operators)
-    return TracedModel(graph, network, dtype, layers, reader.notes)
+    return TracedModel(graph, network, dtype, model_device(model, device), layers, reader.notes)
+
+
+def model_device(model: nn.Module, given: str | None = None) -> torch.device:
+    """Where a model computes: `given`, else the device of the first parameter, or the CPU."""
+    import torch
+
+    here = next((values.device for values in model.parameters()), torch.device("cpu"))
+    return torch.device(given) if given and here.type == "meta" else here
 
 
 def model_dtype(model: nn.Module) -> torch.dtype:

@@ -44,6 +44,7 @@ class LayerPlans:
     saves: tensors that a pass gathers once and saves for a later pass.
     limited: whether the plan was made for a memory limit.
     resident: whether it is of a forward pass with resident weights; see `NetworkRequest`.
+    replicated: layers that train with a copy of their slice of Ker on every rank that uses it.
     """
 
     placed: dict[str, PlacedGrid]
@@ -52,6 +53,7 @@ class LayerPlans:
     saves: frozenset[Tensor]
     limited: bool
     resident: bool = False
+    replicated: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, plan: NetworkPlan) -> LayerPlans:
@@ -96,6 +98,7 @@ class LayerPlans:
             self.saves,
             self.limited,
             self.resident,
+            frozenset(mine for mine, theirs in pairs.items() if theirs in self.replicated),
         )
 
     def plan(self, layer: Layer, procs: int, inference: bool = False) -> Plan:
@@ -110,11 +113,12 @@ class LayerPlans:
             return resident_plan(layer, procs, placed, limit_words)
         if not set(placed.turned) <= set(layer.nest.turnable):
             raise InputError(f"{layer.name}: no axis of {placed.turned} can be cut by input rows; plan anew")
+        resident = KER if layer.name in self.replicated else frozenset[Tensor]()
         nest = layer.nest.turn(placed.turned)
-        distribution = Distribution(nest, placed.grid, placed.order, ghosts=False)
+        distribution = Distribution(nest, placed.grid, placed.order, resident, ghosts=False)
         training = self.saves, layer.transposed, self.gradients[layer.name]
         found, _ = choose_tilings_reusing(distribution, STATIONARY, limit_words, *training)
-        return _plan(layer, procs, placed, limit_words, found)
+        return _plan(layer, procs, placed, limit_words, found, resident)
 
     def boxes(self, node: Node, procs: int) -> tuple[Ranks, Ranks] | None:
         """What each rank owns of the input and of the output of a layer without weights.
@@ -207,7 +211,7 @@ def _plan(
         later=tuple(later),
         order=placement(placed.grid, placed.order),
         resident=resident,
-        turned=() if resident else placed.turned,
+        turned=placed.turned if later else (),
         ghosts=False,
     )
 

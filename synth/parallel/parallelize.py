@@ -32,9 +32,11 @@ from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.plan_file import NetworkPlanFile
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest, check_batch_norm
+from synth.parallel.fast_plan import layer_plans, objective_of
 from synth.parallel.front_end import trace_model
 from synth.parallel.layer_planner import How, LayerPlanner
 from synth.parallel.layer_plans import LayerPlans, plans_of_model
+from synth.parallel.machine_here import measured_here
 from synth.parallel.members import ranks_of
 from synth.parallel.mode import check_mode, require_evaluation
 from synth.parallel.plan_digest import digest_of_plan
@@ -73,6 +75,7 @@ def parallelize(
     ahead: int | None = None,
     batch_norm: Literal["global", "local"] = "global",
     mode: str = "training",
+    objective: Literal["time", "words"] | None = None,
 ) -> Network:
     """The model as a module on several ranks, with its parameters under their names. All ranks must call it.
 
@@ -91,8 +94,8 @@ def parallelize(
         NET.yaml --json -o plan.json` writes. Or, for every layer, or by the name of a layer as
         `named_modules` has it ("" for the others): a training plan, parts of its grid such as {"h": 4}, or
         the name of a strategy such as "spatial". Then each layer is planned by itself. Layers that a
-        strategy does not fit, or that have no name there, move the fewest words. None: `plan_model`, on the
-        first rank.
+        strategy does not fit, or that have no name there, move the fewest words. None: planned on
+        the first rank, for `objective`.
     memory: limit of the plan, or of each plan, in bytes per process.
     refuse: raise `ValueError` with the name of a layer that would have to be gathered.
     bucket_bytes: size of the messages in which gradients of biases are summed during the backward pass; 0
@@ -107,6 +110,10 @@ def parallelize(
         Running statistics are those of the first samples, as DDP keeps those of rank 0.
     mode: "training", or "inference" for the forward pass alone. Then each rank always holds the weights that
         it uses, and only activations move; docs/inference.md. What would train is refused.
+    objective: of a plan made here: "time", the fewest seconds on this machine, or "words", the fewest words
+        received, as `plan_model`. For time, the first call measures the machine for some seconds and keeps
+        the numbers in the user's cache folder; without `memory`, ranks may hold copies of weights, as with
+        DDP. None: what the environment variable SYNTH_OBJECTIVE says, else "time".
 
     Raises `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
     option, or version of synth or torch. The same holds if one rank fails while it reads them.
@@ -121,17 +128,21 @@ def parallelize(
     from synth.runtime.tracing.inputs import Inputs
 
     check_batch_norm(batch_norm, mode)
+    chosen_objective = objective_of(objective)
     members = ranks_of(procs)
     options: dict[str, Any] = {"refuse": refuse, "bucket_bytes": bucket_bytes, "check_finite": check_finite}
     options["batch_norm"] = batch_norm
     given = {**options, "memory": memory, "input_gradient": input_gradient, "ahead": ahead, "mode": mode}
+    given["objective"] = chosen_objective
     settings = {("options", name): partial(str, value) for name, value in given.items()}
     settings["plan", "it"] = partial(digest_of_plan, plan)
     with watched(members.everyone) as adopt:  # a rank that is lost meanwhile is named, too
         members = with_everyone(members)
         read = partial(_read, model, input, members.size, plan, ahead, mode)
         prepared = consistent(read, model, input, settings, members.everyone)
-        recipe = _Recipe(members, memory, input_gradient, ahead, options, mode == "inference")
+        recipe = _Recipe(
+            members, memory, input_gradient, ahead, options, mode == "inference", chosen_objective
+        )
         return adopt(recipe.network(model, Inputs.of(input), prepared))
 
 
@@ -181,7 +192,7 @@ def _read(
 class _Recipe(NamedTuple):
     """How `parallelize` plans a model, for its first shape and for others.
 
-    options: of `NetworkParts`. inference: whether only forward passes run.
+    options: of `NetworkParts`. inference: whether only forward passes run. objective: "time" or "words".
     """
 
     members: Ranks
@@ -190,6 +201,7 @@ class _Recipe(NamedTuple):
     ahead: int | None
     options: dict[str, Any]
     inference: bool = False
+    objective: str = "words"
 
     def network(self, model: nn.Module, inputs: Inputs, prepared: _Prepared) -> Network:
         """The network of a model. Other shapes are planned like the first, if that was planned here."""
@@ -217,7 +229,11 @@ class _Recipe(NamedTuple):
         network, ranks = traced.network, members.size
         if not planned and network.planned:
             request = _request(self.inference, procs=ranks, input_gradient=self.input_gradient)
-            plans = _from_first(lambda: LayerPlans.of(_planned(network, request, memory)), members.everyone)
+            found = None
+            if self.objective == "time" and ranks > 1:
+                found = measured_here(members, traced.device, traced.dtype)
+            request = _unlimited_saves(request, memory)
+            plans = _from_first(lambda: layer_plans(network, request, found), members.everyone)
         needed = network.needs_input_gradient
         inner = {node.name for node in network.planned if self.input_gradient or needed(node)}
         planner = LayerPlanner(
@@ -313,10 +329,14 @@ def _words_of(model: nn.Module, inputs: Inputs, traced: TracedModel, plan: Netwo
 
 
 def _planned(network: graph.Network, request: NetworkRequest, memory: int | str | None) -> NetworkPlan:
+    return plan_network(network, _unlimited_saves(request, memory))
+
+
+def _unlimited_saves(request: NetworkRequest, memory: int | str | None) -> NetworkRequest:
+    """The request with a limit of memory, without which passes save all that they gather."""
     limit = as_bytes(memory)
     saves = frozenset(TENSORS) if limit is None else request.saves
-    request = replace(request, limit_bytes=limit, exact_procs=True, saves=saves)
-    return plan_network(network, request)
+    return replace(request, limit_bytes=limit, exact_procs=True, saves=saves)
 
 
 def _request(inference: bool, **fields: Any) -> NetworkRequest:

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from processes import Processes, command_lines
 
 from synth.cli.main import main
-from synth.launch.calibrate import fitted, level, machine_text
 from synth.layer.axes import PerAxis
 from synth.layer.nest import Nest
 from synth.layer.window import Window
 from synth.machine.collectives import Group, cost
 from synth.machine.file import load_machine, parse_machine
 from synth.machine.layer_time import compute_seconds
+from synth.machine.measured import fitted, level, machine_text
 
 FOUND = {
     "ranks": 8,

@@ -30,6 +30,19 @@ def test_reads_all_numbers() -> None:
     assert machine.level_of(3, 4) == 1
 
 
+def test_rates_by_dtype() -> None:
+    text = GOOD.replace("rate: 1e12,", "rate: 1e12, rates: {bfloat16: 8e12},")
+    compute = parse_machine(text, "two.yaml").compute
+    assert [compute.rate_of(64, each) for each in ("float32", "bfloat16")] == [1e12, 8e12]
+    assert compute.rate_of(16, "bfloat16") == pytest.approx(4e12)  # few channels halve each
+
+
+@pytest.mark.parametrize(("name", "gain"), [("a100", 16), ("h100", 14.8), ("h200", 14.8), ("b200", 28.1)])
+def test_half_precision_of_a_gpu_is_faster(name: str, gain: float) -> None:
+    compute = load_machine(name).compute
+    assert compute.rate_of(64, "bfloat16") / compute.rate_of(64, "float32") == pytest.approx(gain, rel=0.01)
+
+
 @pytest.mark.parametrize("name", profiles())
 def test_shipped_machines_load_and_name_their_source(name: str) -> None:
     machine = load_machine(name)
@@ -64,6 +77,8 @@ WRONG = [
         GOOD.replace("[[16, 1e11], [64, 5e11]]", "16"),
         "m.yaml:5:31: narrow is 16; write a list of [channels, rate]",
     ),
+    (GOOD.replace("rate: 1e12,", "rate: 1e12, rates: {int8: 1},"), "m.yaml:5:31: unknown key int8 of rates"),
+    (GOOD.replace("rate: 1e12,", "rate: 1e12, rates: {float16: 0},"), "m.yaml:5:40: rate of float16 is 0"),
     (GOOD.replace("[65536, ", "[512, "), "m.yaml:3:77: small lists 512 bytes after 1024"),
 ]
 

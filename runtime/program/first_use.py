@@ -1,0 +1,89 @@
+"""Measures the machine on the ranks of a process group that runs: a few seconds.
+
+`benchmark` measures more, and for longer. All ranks of the group must call `measure`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from synth.runtime.comm.process_groups import ProcessGroups
+from synth.runtime.grid.process_grid import coordinates
+from synth.runtime.grid.ranks import Ranks
+from synth.runtime.kernels.context import Context
+from synth.runtime.program.benchmark import (
+    LAYERS,
+    SIZES,
+    RunningRanks,
+    collectives,
+    kernels,
+    memory,
+    memory_speed,
+    overlap,
+    steadily,
+    tiny,
+    together,
+)
+
+REPEAT = 3
+FEW = LAYERS[1], LAYERS[2], LAYERS[4], LAYERS[5]  # the last one has few channels
+
+
+def measure(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """What `benchmark.measured` finds, and the seconds of all-reduces, on every rank.
+
+    ranks: at least two. dtype: of the kernels.
+    """
+    local = ranks_of_nodes(ranks)
+    grid = {"node": ranks.size // local, "rank": local}
+    context, at = (
+        Context(process_groups=ProcessGroups(ranks, reused=True)),
+        coordinates(ranks.me, grid),
+    )
+    world = RunningRanks(ranks.me, ranks.size, device, at, None, context, local)
+    lines: dict[str, tuple[str, ...]] = {"node": ("rank",), "system": ("node",)}
+    used = {name: axes for name, axes in lines.items() if grid[axes[0]] > 1}
+    groups = context.make_groups(at, grid, used)
+    found: dict[str, Any] = {
+        "ranks": ranks.size,
+        "local": local,
+        "backend": dist.get_backend(ranks.group),
+        "device": str(device.type),
+        "memory": memory(device, local),
+        "collectives": [],
+        "kernels": [],
+    }
+    for name, group in groups.items():
+        found["collectives"] += collectives(name, group, world, REPEAT)
+    found["all_reduce"] = [all_reduce(size, world) for size in SIZES]
+    for layer in FEW:
+        found["kernels"] += kernels(layer, world, REPEAT, dtype)
+    found["call"] = steadily(lambda: tiny(device), world, REPEAT)
+    found |= memory_speed(world, REPEAT)
+    found["overlap"] = overlap(next(iter(groups.values())), world, REPEAT)
+    return found
+
+
+def all_reduce(size: int, world: RunningRanks) -> dict[str, float]:
+    """Seconds of torch's all-reduce of some bytes over all ranks."""
+    values = torch.ones(size // 4, device=world.device)
+    group = world.context.ranks.group
+    seconds = together(lambda: dist.all_reduce(values, group=group), world, REPEAT)
+    return {"bytes": size, "seconds": seconds}
+
+
+def ranks_of_nodes(ranks: Ranks) -> int:
+    """How many ranks each node has; 1 where nodes have different numbers of ranks."""
+    number = os.environ.get("GROUP_RANK") or os.environ.get("SLURM_NODEID") or ""
+    names: list[Any] = [None] * ranks.size
+    mine = platform.node(), number
+    dist.all_gather_object(names, mine, group=ranks.group)
+    local = names.count(names[0])
+    runs = [names[first : first + local] for first in range(0, ranks.size, local)]
+    alike = all(len(run) == local and len(set(run)) == 1 for run in runs)
+    return local if alike and len({run[0] for run in runs}) == len(runs) else 1

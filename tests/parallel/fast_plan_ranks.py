@@ -1,0 +1,101 @@
+"""What the ranks of the tests of plans for time do."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from synth.parallel.layer_plans import LayerPlans
+from synth.parallel.machine_here import measured_here
+from synth.parallel.parallelize import parallelize, plan_model
+from synth.runtime.grid.ranks import Ranks
+from synth.runtime.program import first_use
+
+BATCH = (4, 3, 12, 12)
+
+
+class Mixed(nn.Module):
+    """Plain, strided, transposed and grouped convolutions, a batch normalization and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.down = nn.Conv2d(8, 8, 3, stride=2, padding=1)
+        self.up = nn.ConvTranspose2d(8, 6, 2, stride=2)
+        self.grouped = nn.Conv2d(6, 6, 3, padding=1, groups=3)
+        self.last = nn.Linear(6, 5)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        made = torch.relu(self.norm(self.first(given)))
+        return self.last(self.grouped(self.up(self.down(made))).mean((2, 3)))
+
+
+def three_steps(net: Any, model: nn.Module, shape: tuple[int, ...]) -> dict[str, float]:
+    """Errors after three steps with momentum and clipped gradients."""
+    batch = torch.randn(shape, dtype=torch.float64)
+    pairs = [(each, torch.optim.SGD(each.parameters(), 0.1, 0.9)) for each in (model, net)]
+    losses: list[list[float]] = [[], []]
+    for _ in range(3):
+        for place, (each, optimizer) in enumerate(pairs):
+            optimizer.zero_grad()
+            loss = each(batch).square().mean()
+            loss.backward()
+            nn.utils.clip_grad_norm_(each.parameters(), 0.5)
+            optimizer.step()
+            losses[place].append(float(loss))
+    state, expected = net.full_state_dict(), model.state_dict()
+    error = max(float((state[key] - values).abs().max()) for key, values in expected.items())
+    return {"loss": max(abs(a - b) for a, b in zip(*losses, strict=True)), "state": error}
+
+
+def copied(axes: str) -> dict[str, float]:
+    """Train with copies of all weights, on grids that cut some axes."""
+    torch.manual_seed(0)
+    model = Mixed().double()
+    plan = plan_model(model, BATCH, dist.get_world_size(), axes=axes)
+    made = LayerPlans.of(plan)
+    made = replace(made, replicated=frozenset(made.placed))
+    with patch.object(LayerPlans, "of", lambda plan: made):
+        net = parallelize(copy.deepcopy(model), BATCH, plan=plan)
+    found = three_steps(net, model, BATCH)
+    weight: Any = dict(net.named_parameters())["first.weight"]
+    return {**found, "words": weight.to_local().numel()}
+
+
+def fastest(folder: str) -> dict[str, Any]:
+    """Train by a plan for time, measured into an empty folder, and a second network after it."""
+    os.environ["XDG_CACHE_HOME"] = folder
+    torch.manual_seed(0)
+    model = Mixed().double()
+    net = parallelize(copy.deepcopy(model), BATCH, objective="time")
+    kept = sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+    with patch.object(first_use, "measure", None):  # a second measurement would fail
+        numbers = measured_here(Ranks.world(), torch.device("cpu"), torch.float64)
+    return {"errors": three_steps(net, model, BATCH), "kept": kept, "numbers": numbers}
+
+
+def normalized(shape: tuple[int, ...]) -> dict[str, float]:
+    """A local batch normalization on whole samples, beside torch's own of these samples."""
+    torch.manual_seed(0)
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4, momentum=None)).double()
+    net = parallelize(copy.deepcopy(model), shape, plan="data", batch_norm="local")
+    batch = torch.randn(shape, dtype=torch.float64)
+    mine = batch.chunk(ranks)[rank]
+    errors = []
+    for _ in range(2):
+        errors.append(float((net(batch).to_local() - model(mine)).abs().max()))
+    running = net.full_state_dict()["1.running_var"]
+    expected = model[1].running_var.clone()
+    dist.broadcast(expected, 0)  # running statistics are those of the first samples
+    errors.append(float((running - expected).abs().max()))
+    return {"error": max(errors)}
