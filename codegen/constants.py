@@ -73,8 +73,9 @@ def _extents(plan: Plan) -> list[str]:
     spatial = plan.layer.spatial_axes
     grouped = plan.layer.groups > 1
     kinds = "samples, groups, input and output channels" if grouped else "samples, input and output channels"
-    if plan.layer.kind == "matmul":
-        kinds = "rows of Out, terms of a sum, columns of Out"
+    if not spatial:
+        groups = "groups, " * grouped
+        kinds = f"rows of Out, {groups}terms of a sum, columns of Out"
     channels = ["b", *("g" * grouped), "c", "k"]
 
     def line(prefix: str, names: list[str], values: list[int], what: str) -> str:
@@ -147,6 +148,10 @@ def _shapes(plan: Plan) -> list[str]:
     if layer.kind == "matmul":
         lines = ["IN_SHAPE, KER_SHAPE = (N_b, N_c), (N_k, N_c)  # Ker as torch's linear has it"]
         return [*lines, *["OUT_SHAPE = (N_b, N_k)"] * gradients]
+    if layer.kind == "einsum":
+        g = "N_g, " if layer.groups > 1 else ""
+        lines = [f"IN_SHAPE, KER_SHAPE = (N_b, {g}N_c), ({g}N_k, N_c)"]
+        return [*lines, *[f"OUT_SHAPE = (N_b, {g}N_k)"] * gradients]
     group = "N_g, " if layer.groups > 1 else ""
     rows = ", ".join(str(size) for size in layer.input[2:])
     taps = ", ".join(f"N_{KERNEL_OF[axis]}" for axis in layer.spatial_axes)
@@ -163,7 +168,7 @@ def _torch_call(plan: Plan) -> list[str]:
     """What the torch call takes that the results are compared with."""
     layer = plan.layer.conv
     lines = ["SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE"] if plan.task != "forward" else []
-    if layer.kind == "matmul":
+    if not layer.spatial_axes:
         return lines
     zeros = tuple(before for before, _ in layer.zeros)
     numbers = ", ".join(map(_tuple, (layer.stride, zeros, layer.dilation)))

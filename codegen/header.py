@@ -11,6 +11,7 @@ from synth.codegen.index_functions import dims_of, exchanges_rows, layer_axes
 from synth.codegen.quoting import in_docstring
 from synth.codegen.roles import role_names
 from synth.layer.axes import DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, Tensor
+from synth.layer.layer import Layer
 from synth.layer.passes import WRITES, Pass, reads, role_name
 from synth.planning.plan import Plan
 from synth.schedule.pass_program import PassProgram, pass_program
@@ -44,6 +45,7 @@ def _labelled(plan: Plan, name: str, module: bool) -> list[tuple[str, list[str]]
     return [
         ("Use", use) if module else ("Run", run),
         *([("Layer", [_transposed(plan)])] if plan.layer.transposed else []),
+        *([("Layer", _contraction(plan.layer))] if plan.layer.kind == "einsum" else []),
         ("Nest", [*(_formula(plan, pass_) for pass_ in plan.passes), _extents(plan)]),
         ("Form", [*_forms(plan), *_turned(plan)]),
         ("Owned", [_ownership(plan, tensor) for tensor in TENSORS]),
@@ -58,6 +60,11 @@ def _transposed(plan: Plan) -> str:
         f"the backward-data pass of a {plan.layer.kind}: the input of the layer is dOut, its output dIn; "
         "the gradients of these two are Out and In"
     )
+
+
+def _contraction(layer: Layer) -> list[str]:
+    """An einsum, and which of its indices are folded into one dimension."""
+    return [str(layer), f"{layer.contraction}; indices side by side are one dimension"]
 
 
 def _formula(plan: Plan, pass_: Pass) -> str:

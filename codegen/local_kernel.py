@@ -19,6 +19,11 @@ PRODUCTS: dict[Pass, str] = {  # the same where the layer is Out[b,k] = In[b,c] 
     "backward-data": "{other} @ {one}",
     "backward-filter": "{other}.mT @ {one}",
 }
+GROUPED: dict[Pass, str] = {  # the same in each group: Out[b,g,k] = In[b,g,c] Ker[g,k,c]
+    "forward": 'torch.einsum("bgc,gkc->bgk", {one}, {other})',
+    "backward-data": 'torch.einsum("bgk,gkc->bgc", {other}, {one})',
+    "backward-filter": 'torch.einsum("bgk,bgc->gkc", {other}, {one})',
+}
 
 
 class KernelExpression(NamedTuple):
@@ -32,10 +37,10 @@ class KernelExpression(NamedTuple):
 def local_kernel(signature: Signature) -> KernelExpression:
     """The local kernel of a pass on the tile of a step."""
     one, other = (_operand(signature, tensor) for tensor in signature.reads)
-    kind, pass_ = signature.plan.layer.kind, signature.program.loop.compute.pass_
-    kernel = (PRODUCTS if kind == "matmul" else KERNELS)[pass_]
-    expression = kernel.format(conv=kind, one=one.expression, other=other.expression)
-    reads_block = kind != "matmul" or one.reads_block or other.reads_block
+    layer, pass_ = signature.plan.layer, signature.program.loop.compute.pass_
+    kernels = KERNELS if layer.spatial_axes else GROUPED if layer.groups > 1 else PRODUCTS
+    expression = kernels[pass_].format(conv=layer.kind, one=one.expression, other=other.expression)
+    reads_block = bool(layer.spatial_axes) or one.reads_block or other.reads_block
     return KernelExpression(expression, (*one.before, *other.before), reads_block)
 
 

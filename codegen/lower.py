@@ -69,6 +69,11 @@ def lower(
 
 
 def _refuse(plan: Plan, module: bool) -> None:
+    if module and plan.layer.kind not in CLASSES:
+        raise UsageError(
+            f"{plan.layer.name}: an einsum has two operands and no weights, so it is no module; "
+            "emit a program, or call torch.einsum in a model of `synth.parallelize`"
+        )
     if module and not plan.later and not plan.resident:
         raise UsageError(
             f"a module needs a training plan, but this one is of the {plan.pass_} pass; plan --pass training"
@@ -218,7 +223,7 @@ def _protocol(plan: Plan, prefetches: bool) -> tuple[tuple[str, str], ...]:
 def _operands(plan: Plan) -> tuple[Operand, ...]:
     """What the program is given: sample values of the tensors that it reads."""
     given: tuple[Tensor, ...] = TENSORS if plan.later else plan.first.reads
-    spatial = plan.layer.kind != "matmul"
+    spatial = bool(plan.layer.spatial_axes)
     half = plan.nest.dtype in ("float16", "bfloat16")  # sample values know their spatial dimensions
     dims = f", dims={len(plan.layer.spatial_axes)}" if half and spatial else ""
     gradient = {"Out": "dOut"}  # the only gradient that is given
@@ -235,9 +240,11 @@ def _operands(plan: Plan) -> tuple[Operand, ...]:
 
 def _result(plan: Plan, pass_: Pass) -> Result:
     """What a pass makes, and the torch call that makes the same."""
-    written, kind = WRITES[pass_], plan.layer.kind
+    written, layer = WRITES[pass_], plan.layer
     role = role_name(pass_, written)
-    conv, spatial = ("None", ()) if kind == "matmul" else (f"F.{kind}", ("STRIDE", "PADDING", "DILATION"))
+    conv, spatial = "None", tuple[str, ...]()
+    if layer.spatial_axes:
+        conv, spatial = f"F.{layer.kind}", ("STRIDE", "PADDING", "DILATION")
     if pass_ == "forward":
         arguments = [conv, "IN_SHAPE", "KER_SHAPE", "box", "DTYPE", "device", *spatial]
         call = "reference"

@@ -27,7 +27,8 @@ def reference(
 ) -> torch.Tensor:
     """A box of Out by one torch call on sample values, from the layer's own numbers.
 
-    The plan is not used. `conv` is None for a matrix product In[b, c] · Ker[k, c].
+    The plan is not used. `conv` is None for a matrix product In[b, c] · Ker[k, c], or
+    for one in each group, In[b, g, c] · Ker[g, k, c].
     Half types are computed in float32.
     """
     wide = torch.promote_types(dtype, torch.float32)
@@ -55,13 +56,20 @@ def reference(
     inputs = sample("In", in_shape, positions, dtype, device, dims).to(wide)
     ker = sample("Ker", ker_shape, ker_positions, dtype, device, dims).to(wide)
     if conv is None:
-        return inputs @ ker.mT
+        return product(inputs, ker)
     groups = 1
     if lead == 3:  # [b, g, k, *rows]: a grouped convolution
         groups = ker.shape[0]
         inputs, ker = inputs.flatten(1, 2), ker.flatten(0, 1)
     out = conv(F.pad(inputs, zeros), ker, None, list(stride), 0, list(dilation), groups)
     return out.reshape(out_shape)
+
+
+def product(inputs: torch.Tensor, ker: torch.Tensor) -> torch.Tensor:
+    """A matrix product, or one in each group, as a sum over its terms."""
+    if inputs.dim() == 2:
+        return inputs @ ker.mT
+    return (inputs.transpose(0, 1) @ ker.mT).transpose(0, 1)
 
 
 def gradient(
@@ -102,7 +110,7 @@ def gradient(
     if not (inputs.numel() and ker.numel() and dout.numel()):
         return torch.zeros(shape(box), dtype=wide, device=device)
     if conv is None:
-        out = inputs @ ker.mT
+        out = product(inputs, ker)
     else:
         groups = ker.shape[0] if lead == 3 else 1
         flat = (inputs.flatten(1, 2), ker.flatten(0, 1)) if lead == 3 else (inputs, ker)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from synth.layer.axes import SPATIAL, Tensor
+from synth.layer.einsum import Contraction
 from synth.layer.layer import Layer
 from synth.layer.passes import WRITES, role_name
 from synth.planning.plan import Plan
@@ -55,12 +56,27 @@ def _layer(layer: Layer, inputs: Any, ker: Any) -> Any:
 
     if layer.kind == "matmul":
         return inputs @ ker.T
+    if layer.kind == "einsum":
+        return _einsum(layer.contraction, inputs, ker)
     if layer.groups > 1:
         inputs, ker = inputs.flatten(1, 2), ker.flatten(0, 1)
     conv = getattr(functional, layer.kind)
     zeros = [n for ends in reversed(layer.zeros) for n in ends]
     inputs = functional.pad(inputs, zeros)
     return conv(inputs, ker, None, layer.stride, 0, layer.dilation, layer.groups)
+
+
+def _einsum(found: Contraction, inputs: Any, ker: Any) -> Any:
+    """`torch.einsum` on the user's operands; given and returned with folded indices."""
+    import torch
+
+    given, weights, made = found.folds
+
+    def unfolded(values: Any, folded: str, wanted: str) -> Any:
+        return torch.einsum(f"{folded}->{wanted}", values.reshape(found.sizes(folded)))
+
+    one, other = unfolded(inputs, given, found.one), unfolded(ker, weights, found.other)
+    return torch.einsum(f"{found.out}->{made}", torch.einsum(found.equation, one, other))
 
 
 def _read_rows(layer: Layer, din: Any) -> Any:

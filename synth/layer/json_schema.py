@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from synth.layer.einsum import EINSUM_REST, EXAMPLE
 from synth.layer.nest import WORD_BYTES
 from synth.layer.validate import (
     CONV_REQUIRED,
@@ -39,7 +40,19 @@ def layer_file_schema() -> dict[str, Any]:
         "title": "synth layer file",
         "type": "object",
         "properties": {
-            **{kind: _matmul() if kind == "matmul" else _conv(kind) for kind in KINDS},
+            **{kind: _matmul() if kind == "matmul" else _conv(kind) for kind in KINDS if kind != "einsum"},
+            "einsum": {
+                "type": "string",
+                "pattern": r"^[A-Za-z ]*,[A-Za-z ]*->[A-Za-z ]*$",
+                "description": f"two operands and the result as torch.einsum has them, such as {EXAMPLE}",
+            },
+            "extents": {
+                "type": "object",
+                "propertyNames": {"pattern": "^[A-Za-z]$"},
+                "additionalProperties": _integer("input"),
+                "description": "the extent of each index of an einsum",
+            },
+            "dtype": {**_dtype(), "description": "of an einsum"},
             "name": {
                 "type": "string",
                 "minLength": 1,
@@ -50,6 +63,7 @@ def layer_file_schema() -> dict[str, Any]:
         },
         "additionalProperties": False,
         "oneOf": [{"required": [kind]} for kind in KINDS],
+        "dependentRequired": {"einsum": ["extents"], **{key: ["einsum"] for key in EINSUM_REST}},
     }
 
 

@@ -1,6 +1,6 @@
 """A layer, as the user describes it: read from a YAML file or a plan file, or built in Python.
 
-    conv2d:                       # conv1d, conv2d, conv3d or matmul
+    conv2d:                       # conv1d, conv2d, conv3d, matmul or einsum
       input: [32, 256, 14, 14]    # N, C, H, W as torch has it; matmul: m, n, k
       out_channels: 256
       kernel: [3, 3]              # an int or one per dimension; likewise stride, padding, dilation
@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypedDict, Unpack
@@ -22,6 +22,7 @@ from typing import Any, TypedDict, Unpack
 from synth.base.errors import InputError
 from synth.base.yaml_positions import read_text, shown
 from synth.layer.axes import Axis, PerAxis
+from synth.layer.einsum import EINSUM_KEYS, Contraction, checked_equation, contraction
 from synth.layer.json_schema import layer_file_schema
 from synth.layer.nest import Nest
 from synth.layer.parse import parse
@@ -58,13 +59,16 @@ class Rest(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Layer:
-    """One convolution or matrix product. The constructor checks it, so every `Layer` can be planned.
+    """One convolution, matrix product or binary contraction.
+
+    The constructor checks it, so every `Layer` can be planned.
 
     Convolution: Out[N,K,*] from In[N,C,*] and Ker[K,C/groups,*], with the shapes of torch.
     Transposed: Out from In and Ker[C,K/groups,*]. This is the backward-data pass of the convolution `conv`,
     and has its nest. Matrix product: Out[m,n] = A[m,k]·B[k,n], with `input` (m, n, k), `out_channels` n and
-    empty per-axis fields. Every constructor raises `LayerError`, a `UsageError`, if its arguments are out
-    of range or contradict each other.
+    empty per-axis fields. Contraction: an equation of `torch.einsum`, folded into a convolution without
+    spatial axes as `Contraction` says. Every constructor raises `LayerError`, a `UsageError`, if its
+    arguments are out of range or contradict each other.
     """
 
     kind: Kind
@@ -79,11 +83,13 @@ class Layer:
     name: str = ""  # by default the kind
     transposed: bool = False
     output_padding: tuple[int, ...] = 0  # type: ignore[assignment]  # additional output rows at the end
+    equation: str = ""  # of an einsum
+    index_extents: tuple[tuple[str, int], ...] = ()  # of its indices
 
     def __post_init__(self) -> None:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["name"] = self.name if self.name != "" else self.kind
-        for key, value in normalised(self.kind, values).items():
+        for key, value in (normalised(self.kind, values) | checked_equation(self.kind, values)).items():
             object.__setattr__(self, key, value)
 
     @classmethod
@@ -106,16 +112,33 @@ class Layer:
         """The matrix product Out[m,n] = A[m,k]·B[k,n]."""
         return cls("matmul", (m, n, k), n, (), dtype=dtype, name=name)
 
+    @classmethod
+    def einsum(
+        cls, equation: str, extents: Mapping[str, int], dtype: str = "float32", name: str = ""
+    ) -> Layer:
+        """The contraction of two operands that `torch.einsum` makes of an equation.
+
+        extents: index -> its extent. In is the first operand, Ker the second.
+        """
+        return cls("einsum", kernel=(), dtype=dtype, name=name, **contraction(equation, extents).folded)
+
+    @cached_property
+    def contraction(self) -> Contraction:
+        """The classes of the indices of an einsum."""
+        return contraction(self.equation, self.index_extents)
+
     @property
     def spatial_axes(self) -> tuple[Axis, ...]:
-        """The axes of the entries of `kernel`, `stride`, `padding`, `dilation`; () for a matrix product."""
+        """The axes of the entries of `kernel`, `stride`, `padding`, `dilation`; () for a product."""
         return SPATIAL_AXES[self.kind]
 
     @cached_property
     def output_shape(self) -> tuple[int, ...]:
-        """The shape of Out as in torch: (N, K, *spatial), or (m, n)."""
+        """The shape of Out as in torch: (N, K, *spatial), (m, n), or that of the equation."""
         if self.kind == "matmul":
             return self.input[:2]
+        if self.kind == "einsum":
+            return self.contraction.sizes(self.contraction.out)
         if self.transposed:
             return self.conv.input
         numbers = zip(self.input[2:], self.kernel, self.stride, self.padding, self.dilation, strict=True)
@@ -181,7 +204,11 @@ class Layer:
             "out_channels": self.out_channels,
             "kernel": list(self.kernel),
             **({"transposed": True, "output_padding": list(self.output_padding)} if self.transposed else {}),
+            **(self._equation_json() if self.kind == "einsum" else {}),
         }
+
+    def _equation_json(self) -> dict[str, Any]:
+        return {"equation": self.equation, "index_extents": dict(self.index_extents)}
 
     @classmethod
     def from_json(cls, problem: object, place: str, name: str = "") -> Layer:
@@ -196,7 +223,7 @@ class Layer:
             if key not in problem:
                 raise InputError(f"{place}: problem lacks {key}; {remedy}")
         try:
-            extra = [key for key in TRANSPOSED_KEYS if key in problem]
+            extra = [key for key in (*TRANSPOSED_KEYS, *EINSUM_KEYS) if key in problem]
             layer = cls(**{key: problem[key] for key in ("kind", *CONV_KEYS, *extra)}, name=name)
         except LayerError as fault:
             raise InputError(f"{place}: problem.{fault.key}: {fault.sentence}") from fault
@@ -213,6 +240,9 @@ class Layer:
         if self.kind == "matmul":
             m, n, k = self.input
             return f"matmul {m}x{k} by {k}x{n}, {self.dtype}"
+        if self.kind == "einsum":
+            sizes = " ".join(f"{index}={extent}" for index, extent in self.index_extents)
+            return f"einsum {self.equation}, {sizes}, {self.dtype}".replace(", ,", ",")
         extras = [
             f"{key.replace('_', ' ')} {by([_shown(each) for each in getattr(self, key)])}"
             for key in ("stride", "padding", "dilation", "output_padding")
@@ -238,7 +268,7 @@ def parse_layer(text: str, filename: str) -> Layer:
     """
     parsed = parse(text, filename)
     try:
-        return Layer(**parsed.values)
+        return Layer.einsum(**parsed.values) if "equation" in parsed.values else Layer(**parsed.values)
     except LayerError as fault:
         raise parsed.fault(fault) from fault
 

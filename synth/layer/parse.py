@@ -9,6 +9,7 @@ from typing import Any
 from synth.base.errors import InputError
 from synth.base.yaml_positions import Listing, Mapping, Node, Scalar, did_you_mean, shown
 from synth.base.yaml_positions import parse as parse_yaml
+from synth.layer.einsum import EINSUM_REST
 from synth.layer.validate import (
     CONV_KEYS,
     CONV_REQUIRED,
@@ -51,9 +52,10 @@ def parse(text: str, filename: str) -> ParsedLayer:
                 "the file holds a network, not a layer; plan it with `synth plan`, "
                 "run it with `synth.parallelize`"
             )
-        if key not in (*KINDS, "name"):
-            raise place.fault(f"unknown key {place}{did_you_mean(key, (*KINDS, 'name'))}")
-    kinds = [key for key in root.entries if key != "name"]
+        known_keys = (*KINDS, "name", *(EINSUM_REST if "einsum" in root.entries else ()))
+        if key not in known_keys:
+            raise place.fault(f"unknown key {place}{did_you_mean(key, known_keys)}")
+    kinds = [key for key in root.entries if key in KINDS]
     if not kinds:
         raise root.fault(f"the file holds {'a name and ' if root.entries else ''}no layer; {known}")
     kind = kinds[0]
@@ -61,8 +63,12 @@ def parse(text: str, filename: str) -> ParsedLayer:
     if len(kinds) > 1:
         second = root.entries[kinds[1]][0]
         raise second.fault(f"{second} is a second layer after {kind}; keep one layer per file")
-    places: dict[str, Node] = {"kind": kind_place, **_body(kind, kind_place, body)}
-    values = {key: _value(node, key) for key, node in places.items()}
+    places: dict[str, Node] = {"kind": kind_place}
+    if kind == "einsum":
+        values = _einsum(root, places)
+    else:
+        places |= _body(kind, kind_place, body)
+        values = {key: _value(node, key) for key, node in places.items()}
     values.setdefault("name", _default_name(filename, kind))
     if "name" in root.entries:
         places["name"] = root.entries["name"][1]
@@ -96,6 +102,27 @@ def _body(kind: str, place: Scalar, body: Node) -> dict[str, Node]:
             }
             raise place.fault(f"{kind} lacks {key}; write {remedy[key]}")
     return nodes
+
+
+def _einsum(root: Mapping, places: dict[str, Node]) -> dict[str, Any]:
+    """The arguments of `Layer.einsum`; their positions go to `places`."""
+    places["equation"] = root.entries["einsum"][1]
+    values: dict[str, Any] = {"equation": _word(places["equation"], "einsum")}
+    if "extents" not in root.entries:
+        raise places["kind"].fault("einsum lacks extents; write extents: and the extent of each index")
+    places["index_extents"] = extents = root.entries["extents"][1]
+    if not isinstance(extents, Mapping):
+        raise extents.fault(f"extents is {extents}; write the extent of each index, such as {{b: 8, h: 16}}")
+    values["extents"] = {}
+    for index, (key_place, node) in extents.entries.items():
+        if not isinstance(node, Scalar):
+            raise node.fault(f"extent {key_place} is {node}; write an integer")
+        places[f"index_extents.{index}"] = node
+        values["extents"][index] = node.integer(f"extent {key_place}")
+    if "dtype" in root.entries:
+        places["dtype"] = root.entries["dtype"][1]
+        values["dtype"] = _word(places["dtype"], "dtype")
+    return values
 
 
 def _joined_input(place: Scalar, nodes: dict[str, Node]) -> dict[str, Node]:

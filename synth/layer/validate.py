@@ -13,7 +13,7 @@ from synth.layer.axes import Axis
 from synth.layer.nest import WORD_BYTES
 from synth.layer.window import both_ends, out_size
 
-Kind = Literal["conv1d", "conv2d", "conv3d", "matmul"]
+Kind = Literal["conv1d", "conv2d", "conv3d", "matmul", "einsum"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SPATIAL_AXES: dict[str, tuple[Axis, ...]] = {
@@ -21,6 +21,7 @@ SPATIAL_AXES: dict[str, tuple[Axis, ...]] = {
     "conv2d": ("h", "w"),
     "conv3d": ("d", "h", "w"),
     "matmul": (),
+    "einsum": (),
 }
 # kind -> names of the entries of `input`
 INPUT_ENTRIES: dict[str, tuple[str, ...]] = {
@@ -28,6 +29,7 @@ INPUT_ENTRIES: dict[str, tuple[str, ...]] = {
     "conv2d": ("N", "C", "H", "W"),
     "conv3d": ("N", "C", "D", "H", "W"),
     "matmul": ("m", "n", "k"),
+    "einsum": ("N", "C"),
 }
 MAX_EXTENT = 2**40
 MAX_KERNEL = 2**20  # taps along one dimension; some loops visit each of them
@@ -155,7 +157,7 @@ def check_name(name: object) -> str:
 
 def _entries(kind: str, key: str, value: Any, names: tuple[str, ...]) -> tuple[int, ...]:
     """One integer per name, from a sequence, or from one integer for all (except for `input`)."""
-    if key != "input" and _index(value) is not None:
+    if key != "input" and index_number(value) is not None:
         return (_integer(kind, key, key, value),) * len(names)
     try:
         items = None if isinstance(value, str | bytes | Mapping) else tuple(value)
@@ -211,7 +213,7 @@ def _joint(before: int, after: int) -> Any:
     return before if before == after else (before, after)
 
 
-def _index(value: Any) -> int | None:
+def index_number(value: Any) -> int | None:
     """`value` as an int if it is an integer of any library, else None. Booleans are not integers."""
     try:
         return None if isinstance(value, bool) else operator.index(value)
@@ -221,7 +223,7 @@ def _index(value: Any) -> int | None:
 
 def _integer(kind: str, key: str, label: str, value: Any, index: int | None = None) -> int:
     where = f"{kind}: "
-    number = _index(value)
+    number = index_number(value)
     if number is None:
         said = shown(repr(value))
         raise LayerError(f"{label} is {said}, not an integer; give a whole number", key, index, where)

@@ -56,10 +56,16 @@ def heading(plan: Plan) -> list[str]:
     idle = plan.procs - plan.used_procs
     left = f", {idle} idle" if idle else ""
     stationary = ", ".join(dict.fromkeys(pass_plan.stationary for pass_plan in plan.pass_plans))
+    folded = (
+        [f"as {plan.layer.contraction}; indices side by side are one dimension"]
+        if plan.layer.kind == "einsum"
+        else []
+    )
     turned = [f"as the backward-data pass of {plan.layer.conv}, whose Out is the layer's input"]
     return [
         f"{plan.layer.name}: {plan.layer}",
         *(turned if plan.layer.transposed else []),
+        *folded,
         f"plan {plan.id}: {plan.pass_}, {algorithm(plan)}, {stationary} stationary, "
         f"{plan.used_procs} of {plan.procs} processes{left}",
     ]

@@ -23,6 +23,10 @@ def by_torch(layer: Layer, inputs: Values, ker: Values) -> Values:
     one, other = torch.from_numpy(inputs), torch.from_numpy(ker)
     if layer.kind == "matmul":
         return (one @ other).numpy()
+    if layer.kind == "einsum":
+        found, out = layer.contraction, torch.einsum(layer.equation, one, other)
+        assert out.shape == layer.output_shape
+        return torch.einsum(f"{found.out}->{found.folds[2]}", out).numpy()
     function = {"conv1d": torch.conv1d, "conv2d": torch.conv2d, "conv3d": torch.conv3d}[layer.kind]
     one = torch.nn.functional.pad(one, [n for ends in reversed(layer.zeros) for n in ends])
     numbers = (list(layer.stride), [0] * len(layer.zeros), list(layer.dilation), layer.groups)
@@ -35,6 +39,11 @@ def stored(layer: Layer, inputs: Values, ker: Values) -> tuple[Values, Values]:
     nest, n = layer.nest, layer.nest.extents
     if layer.kind == "matmul":
         return inputs.reshape(nest.shapes["In"]), ker.T.reshape(nest.shapes["Ker"])
+    if layer.kind == "einsum":  # indices of a class are folded into one, as `Contraction` says
+        found = layer.contraction
+        one = np.einsum(f"{found.one}->{found.folds[0]}", inputs)
+        other = np.einsum(f"{found.other}->{found.folds[1]}", ker)
+        return one.reshape(nest.shapes["In"]), other.reshape(nest.shapes["Ker"])
     spatial = dict(zip(layer.spatial_axes, layer.input[2:], strict=True))
     seen = inputs.reshape(n.b, n.g, n.c, *(spatial.get(axis, 1) for axis in "dhw"))
     for dim, axis in enumerate("dhw", start=3):
@@ -48,6 +57,11 @@ def users_tensors(layer: Layer, seed: int) -> tuple[Values, Values]:
     if layer.kind == "matmul":
         m, n, k = layer.input
         shapes = [(m, k), (k, n)]
+    elif layer.kind == "einsum":
+        shapes = [
+            layer.contraction.sizes(layer.contraction.one),
+            layer.contraction.sizes(layer.contraction.other),
+        ]
     else:
         shapes = [layer.input, (layer.out_channels, layer.input[1] // layer.groups, *layer.kernel)]
     one, other = (generator.integers(-9, 10, shape).astype(np.float64) for shape in shapes)
@@ -67,7 +81,8 @@ def test_values_are_torch_values(kind: str, data: st.DataObject) -> None:
     inputs, ker = users_tensors(layer, seed)
     out = simulate(schedule, *stored(layer, inputs, ker)).out
     assert out is not None
-    assert np.array_equal(out.reshape(layer.output_shape), by_torch(layer, inputs, ker))
+    right = by_torch(layer, inputs, ker)
+    assert np.array_equal(out.reshape(right.shape), right)
 
 
 @given(schedules())

@@ -62,6 +62,7 @@ DEPTHWISE = Layer.conv1d((2, 6, 20), 6, 5, stride=2, padding=2, groups=6, name="
 LINE = Layer.conv1d((4, 6, 30), 8, 4, stride=1, padding=2, dilation=2, name="line")
 VOLUME = Layer.conv3d((2, 4, 6, 7, 5), 6, 3, padding=1, stride=(1, 2, 1), name="volume")
 MATRIX = Layer.matmul(12, 10, 14, name="matrix")
+SCORES = Layer.einsum("hqd,hkd->hqk", {"h": 3, "q": 10, "k": 12, "d": 6}, name="scores")
 NINE = Layer.matmul(9, 12, 18, name="nine")
 DOUBLE = Layer.conv2d((2, 4, 6, 6), 4, 3, padding=1, dtype="float64", name="double")
 HALF = Layer.conv2d((2, 8, 6, 6), 4, 3, padding=1, dtype="bfloat16", name="half")
@@ -115,6 +116,10 @@ CASES: dict[str, Plan] = {
     "matrix_3d": _plan(MATRIX, G(b=2, c=2, k=2), "Out", G(c=2)),
     "matrix_ker": _plan(MATRIX, G(b=2, c=2, k=2), "Ker", G(b=3)),
     "matrix_in": _plan(MATRIX, G(c=4, k=2), "In", G(k=3)),
+    "einsum_3d": _plan(SCORES, G(g=2, c=2, k=2), "Out", G(c=3)),
+    "einsum_ker": _plan(SCORES, G(b=2, g=3), "Ker", G(b=2)),
+    "back_einsum": _plan(SCORES, G(b=2, c=2, k=2), "In", G(k=3), pass_="backward-data"),
+    "training_einsum": _training(SCORES, G(g=3, c=2), "In Ker"),
     "placed": replace(
         _plan(SMALL, G(b=2, c=2, k=2), "Out", G(c=2)), order=("g", "d", "h", "w", "k", "c", "b")
     ),

@@ -53,6 +53,8 @@ def layers(draw: st.DrawFn, most: int = 7, kinds: tuple[str, ...] = KINDS) -> La
     count = st.integers(1, most)
     if kind == "matmul":
         return Layer.matmul(draw(count), draw(count), draw(count))
+    if kind == "einsum":
+        return draw(contractions())
     groups = draw(st.sampled_from((1, 1, 1, 2, 3)))
     dims = len(SPATIAL_AXES[kind])
 
@@ -75,6 +77,18 @@ def layers(draw: st.DrawFn, most: int = 7, kinds: tuple[str, ...] = KINDS) -> La
     except LayerError:  # the kernel does not fit, or nothing but padding is read
         assume(False)
         raise
+
+
+@st.composite
+def contractions(draw: st.DrawFn) -> Layer:
+    """Tiny binary contractions: up to two indices of each class, in any order in operands and result."""
+    names = iter(draw(st.permutations("abcdEFGH")))
+    counts = [draw(st.integers(0, 2)) for _ in range(4)]
+    rows, groups, columns, summed = ("".join(next(names) for _ in range(count)) for count in counts)
+    parts = rows + groups + summed, groups + columns + summed, rows + groups + columns
+    one, other, out = ("".join(draw(st.permutations(each))) for each in parts)
+    extents = {index: draw(st.integers(1, 3)) for index in rows + groups + columns + summed}
+    return Layer.einsum(f"{one},{other}->{out}", extents)
 
 
 def nests(most: int = 7) -> st.SearchStrategy[Nest]:

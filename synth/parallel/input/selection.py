@@ -48,7 +48,7 @@ def of_plan(plan: Plan, rank: int, halo: bool = False) -> ShardSelection:
 
     Rows that a stride skips are not read. What a transposed layer is given is Out of its nest, without halo.
     """
-    if plan.layer.kind == "matmul":
+    if not plan.layer.spatial_axes:
         raise UsageError(f"{plan.layer.name} is a matrix product; feed convolutions")
     at = plan.distribution.at(rank)
     given: Tensor = "Out" if plan.layer.transposed else "In"
