@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from synth.analysis.sweep import Point
 from synth.analysis.sweep_table import Study
 from synth.analysis.tradeoff import memory_curve
 from synth.base.errors import UsageError
-from synth.base.extras import extra_needed
-from synth.layer.axes import AXES, TENSORS
+from synth.base.ranges import spaced
+from synth.base.units import show_bytes, show_words
+from synth.bounds.universal import universal_bound
+from synth.layer.axes import TENSORS
 from synth.planning.comparison import compare
 from synth.planning.plan import Plan
+from synth.reports.plot_frame import BLUE, GREEN, GREY, OF_TENSOR, ORANGE, PURPLE, RED, SKY, framed
+from synth.reports.plot_grid import grid_figure
+from synth.reports.text_costs import memory_stages
 
 FORMATS = ("svg", "png", "pdf")
-# Okabe and Ito (2008): eight colours that colour-blind readers tell apart
-BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY = (
-    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7f7f7f",
-)  # fmt: skip
-OF_TENSOR = {"In": BLUE, "Ker": ORANGE, "Out": GREEN}
 
 
 def picture_format(path: str) -> str:
@@ -30,21 +30,6 @@ def picture_format(path: str) -> str:
     if ending not in FORMATS:
         raise UsageError(f"{path}: a picture is a .svg, .png or .pdf file; choose one of these endings")
     return ending
-
-
-@extra_needed()
-def _figure(width: float = 6.4, height: float = 4.0) -> tuple[Any, Any]:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
-
-    matplotlib.rcParams["svg.hashsalt"] = "synth"  # the same picture, the same bytes
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(True, which="major", alpha=0.25, linewidth=0.6)
-    return figure, axes
 
 
 def draw(figure: Any, path: str) -> None:
@@ -63,7 +48,7 @@ def draw(figure: Any, path: str) -> None:
 
 def sweep_figure(study: Study) -> Any:
     """Received words per process over P (one curve per memory) or over memory (one per P), log-log."""
-    figure, axes = _figure()
+    figure, axes = framed()
     procs = sorted({p.procs for p in study.points})
     sizes = sorted({p.limit_bytes for p in study.points if p.limit_bytes is not None})
     along_memory = len(sizes) > 1
@@ -74,11 +59,14 @@ def sweep_figure(study: Study) -> Any:
         name = f"P = {fixed}: " if along_memory and len(lines) > 1 else ""
         colours = [BLUE, ORANGE, GREEN, RED, PURPLE]
         one = len(lines) == 1
-        _curve(axes, points, along_memory, f"{name}lower bound", _bound, colours[index], "-")
+        bounds = _smooth(study, points) if along_memory else [(p.procs, p.received.bound) for p in points]
+        _curve(axes, bounds, f"{name}lower bound", colours[index], "-")
         if one:
-            _curve(axes, points, along_memory, "relaxation", lambda p: p.received.relaxation, GREY, "--")
+            relaxed = [(_at(p, along_memory), p.received.relaxation) for p in points]
+            _curve(axes, relaxed, "relaxation", GREY, "--")
         colour = RED if one else colours[index]
-        _curve(axes, points, along_memory, f"{name}best plan", _planned, colour, "", marker="o")
+        plans = [(_at(p, along_memory), p.received.plan.words if p.received.plan else None) for p in points]
+        _curve(axes, plans, f"{name}best plan", colour, "", marker="o")
     for change in study.changes:
         if (change.along == "memory") == along_memory and change.fixed in (*lines, None):
             axes.axvline(change.at, color=GREY, linewidth=0.8, linestyle=":")
@@ -94,12 +82,21 @@ def sweep_figure(study: Study) -> Any:
     return figure
 
 
-def _bound(point: Point) -> float | None:
-    return point.received.bound
+def _at(point: Point, along_memory: bool) -> int | None:
+    return point.limit_bytes if along_memory else point.procs
 
 
-def _planned(point: Point) -> float | None:
-    return None if point.received.plan is None else float(point.received.plan.words)
+def _smooth(study: Study, points: Sequence[Point], count: int = 96) -> list[tuple[int, float]]:
+    """The bound over memory between the points of one P, at the largest load of their plans.
+
+    So it holds for each of these plans. The bounds in the table are at the load of each plan.
+    """
+    nest, sizes = study.layer.nest, [p.limit_bytes for p in points if p.limit_bytes is not None]
+    if not sizes:
+        return []
+    load, size = max(p.received.most_work for p in points), nest.word_bytes
+    limits = sorted({*sizes, *spaced(min(sizes), max(sizes), count)})
+    return [(n, universal_bound(nest, points[0].procs, n // size, load).words) for n in limits]
 
 
 def _some(values: Sequence[Any], most: int) -> list[Any]:
@@ -111,16 +108,13 @@ def _some(values: Sequence[Any], most: int) -> list[Any]:
 
 def _curve(
     axes: Any,
-    points: Sequence[Point],
-    along_memory: bool,
+    points: Sequence[tuple[int | None, float | None]],
     label: str,
-    value: Callable[[Point], float | None],
     colour: str,
     line: str,
     marker: str = "",
 ) -> None:
-    shown = [(p.limit_bytes if along_memory else p.procs, value(p)) for p in points]
-    kept = [(x, y) for x, y in shown if x is not None and y is not None and y > 0]
+    kept = [(x, y) for x, y in points if x is not None and y is not None and y > 0]
     if kept:
         x, y = zip(*kept, strict=True)
         axes.plot(x, y, label=label, color=colour, linestyle=line, marker=marker, markersize=4, linewidth=1.6)
@@ -132,7 +126,7 @@ def _curve(
 def plan_figure(plan: Plan, picture: str) -> Any:
     """One view of a plan: grid, words, memory, strategies or tradeoff."""
     views = {
-        "grid": _grid,
+        "grid": grid_figure,
         "words": _words,
         "memory": _memory,
         "strategies": _strategies,
@@ -141,12 +135,12 @@ def plan_figure(plan: Plan, picture: str) -> Any:
     return views[picture](plan)
 
 
-def _title(axes: Any, plan: Plan, text: str) -> None:
-    axes.set_title(f"{plan.layer.name}, P = {plan.procs}: {text}", fontsize=9, loc="left")
+def _title(axes: Any, plan: Plan, text: str, pad: float = 6) -> None:
+    axes.set_title(f"{plan.layer.name}, P = {plan.procs}: {text}", fontsize=9, loc="left", pad=pad)
 
 
 def _words(plan: Plan) -> Any:
-    figure, axes = _figure()
+    figure, axes = framed()
     ranks, base = range(plan.used_procs), [0] * plan.used_procs
     for tensor in TENSORS:
         values = [int(v) for v in plan.received.by_tensor[tensor].flatten()]
@@ -162,36 +156,75 @@ def _words(plan: Plan) -> Any:
 
 
 def _memory(plan: Plan) -> Any:
-    figure, axes = _figure(height=2.6)
-    phases = {n: w for n, w in vars(plan.memory).items() if isinstance(w, int) and w}
+    stages = memory_stages(plan)
+    figure, axes = framed(height=1.5 + 0.32 * len(stages))
     size = plan.nest.word_bytes
-    axes.barh(list(phases)[::-1], [w * size for w in phases.values()][::-1], color=SKY)
+    unit, name = _unit(max(plan.used_bytes, plan.limit_bytes or 0))
+    bars = axes.barh(list(stages)[::-1], [words * size / unit for words in stages.values()][::-1], color=SKY)
+    axes.bar_label(bars, [show_bytes(words * size) for words in stages.values()][::-1], padding=4, fontsize=8)
     if plan.limit_bytes is not None:
-        axes.axvline(plan.limit_bytes, color=RED, linewidth=1.4, label="limit")
-        axes.legend(frameon=False, fontsize=8)
-    axes.set_xlabel("bytes per process, at most")
-    _title(axes, plan, "memory by phase")
+        axes.axvline(plan.limit_bytes / unit, color=RED, linewidth=1.4)
+        limit = f"limit {show_bytes(plan.limit_bytes)} "
+        place = (plan.limit_bytes / unit, 1.0)
+        axes.annotate(
+            limit, place, xycoords=("data", "axes fraction"), ha="right", va="bottom", fontsize=8, color=RED
+        )
+    axes.margins(x=0.16)
+    axes.grid(False, axis="y")
+    axes.set_xlabel(f"{name} per process, at most")
+    _title(axes, plan, "memory by phase", pad=16 if plan.limit_bytes is not None else 6)
     return figure
 
 
+def _unit(size: float) -> tuple[int, str]:
+    """The largest binary unit that is not above a size in bytes: (its bytes, its name)."""
+    units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "bytes")]
+    return next((unit for unit in units if unit[0] <= size), units[-1])
+
+
 def _strategies(plan: Plan) -> Any:
-    figure, axes = _figure(height=3.6)
-    rows = [("this plan", plan.words["total"], True)]
+    """A dot for each strategy, fewest words first, with its ratio to this plan."""
+    total = plan.words["total"]
+    rows = [("this plan", total, True)]
     rows += [(a.name, a.words, a.feasible) for a in compare(plan) if a.words is not None]
-    rows = rows[::-1]
-    colours = [BLUE if n == "this plan" else SKY if feasible else "#cccccc" for n, _, feasible in rows]
-    axes.barh([n for n, _, _ in rows], [max(1, w) for _, w, _ in rows], color=colours)
-    if plan.bound.words > 0:
-        axes.axvline(plan.bound.words, color="black", linewidth=1.2, label="lower bound")
-        axes.legend(frameon=False, fontsize=8)
+    rows.sort(key=lambda row: (row[1], row[0] != "this plan"))
+    figure, axes = framed(height=1.5 + 0.2 * len(rows))
+    known = [words for _, words, _ in rows if words]
+    least = min([*known, *([plan.bound.words] if plan.bound.words >= 1 else [])], default=1)
+    zero = least / 2  # where no words are drawn, at the left end of the log scale
+    for place, (name, words, feasible) in enumerate(rows):
+        mine = name == "this plan"
+        colour = BLUE if mine else GREY
+        axes.plot(
+            *([words or zero], [place], "o" if words else "<"),
+            color=colour, markersize=8 if mine else 6,
+            markerfacecolor=colour if feasible else "none", clip_on=False,
+        )  # fmt: skip
+        said = f"{words / total:.2f}×" if total else ""
+        said = f"{show_words(words)}   {said}" if words else f"0   {said}"
+        axes.annotate(
+            said, (1.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=8, color=colour
+        )
+    if plan.bound.words >= 1:
+        axes.axvline(plan.bound.words, color="black", linewidth=1.2)
+        axes.annotate(
+            "lower bound ", (plan.bound.words, 1.0), xycoords=("data", "axes fraction"),
+            ha="center", va="bottom", fontsize=8,
+        )  # fmt: skip
+    axes.annotate(
+        "words   / this plan", (1.02, 1.0), xycoords="axes fraction", va="bottom", fontsize=8, color=GREY
+    )
+    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    axes.invert_yaxis()
     axes.set_xscale("log")
-    axes.set_xlabel("received words per process (grey: breaks work balance or memory)")
-    _title(axes, plan, "named strategies")
+    axes.set_xlim(zero, max(known, default=1) * 1.25)
+    axes.set_xlabel("received words per process, log scale (hollow: breaks work balance or memory)")
+    _title(axes, plan, "named strategies", pad=18)
     return figure
 
 
 def _tradeoff(plan: Plan) -> Any:
-    figure, axes = _figure()
+    figure, axes = framed()
     curve = memory_curve(plan)
     size = plan.nest.word_bytes
     bound = [(p.limit_words * size, p.bound) for p in curve if p.bound > 0]
@@ -207,19 +240,4 @@ def _tradeoff(plan: Plan) -> Any:
     axes.set_ylabel("received words per process")
     _title(axes, plan, "words against memory")
     axes.legend(frameon=False, fontsize=8)
-    return figure
-
-
-def _grid(plan: Plan) -> Any:
-    """Every process as a cell: b, g, d, h, w downwards, c and k to the right; coloured by its words."""
-    figure, axes = _figure(5.6, 4.6)
-    total = plan.received.total
-    rows, columns = plan.grid.x * plan.grid.g, plan.grid.c * plan.grid.k
-    image = axes.imshow(total.reshape(rows, columns), cmap="Blues", vmin=0, aspect="auto")
-    figure.colorbar(image, label="received words")
-    down = "·".join(a for a in AXES[:5] if getattr(plan.grid, a) > 1) or "x"
-    axes.set_ylabel(f"{down} ({rows})")
-    axes.set_xlabel(f"c·k ({plan.grid.c} x {plan.grid.k})")
-    axes.grid(False)
-    _title(axes, plan, f"grid {plan.grid.shown()}")
     return figure

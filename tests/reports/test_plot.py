@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from synth.cli.plot import PICTURES
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
 from synth.reports.plot import draw, picture_format, plan_figure, sweep_figure
+from synth.reports.text_costs import memory_stages
 
 STARTS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 
@@ -40,3 +42,50 @@ def test_pictures_of_a_sweep(plan: Plan, memory: list[int | None], tmp_path: Pat
 def test_unknown_format() -> None:
     with pytest.raises(UsageError, match=r"x\.jpg: a picture is a \.svg, \.png or \.pdf file"):
         picture_format("x.jpg")
+
+
+def _texts(axes: Any) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def test_the_grid_shows_the_groups_of_each_shared_tensor() -> None:
+    made = plan_layer("examples/conv.yaml", 16, grid={"b": 4, "c": 2, "k": 2})
+    panels = plan_figure(made, "grid").axes
+    assert [axes.get_title(loc="left") for axes in panels] == [
+        "In: 8 groups of 2 along k",
+        "Ker: 4 groups of 4 along b",
+        "Out: 8 groups of 2 along c",
+    ]
+    for axes, group in zip(panels, ({0, 1}, {0, 4, 8, 12}, {0, 2}), strict=True):
+        assert _texts(axes) == [str(rank) for rank in range(16)]
+        bold = {int(text.get_text()) for text in axes.texts if text.get_fontweight() == "bold"}
+        assert bold == group
+        colours = axes.images[0].get_array().reshape(16, 3)
+        assert {rank for rank in range(16) if (colours[rank] == colours[0]).all()} == group
+
+
+def test_strategies_are_sorted_with_their_ratios(plan: Plan) -> None:
+    (axes,) = plan_figure(plan, "strategies").axes
+    words = [float(line.get_xdata()[0]) for line in axes.lines if len(line.get_xdata()) == 1]
+    assert words == sorted(words)
+    assert axes.get_yticklabels()[0].get_text() == "this plan"
+    assert any(text.endswith("1.00×") for text in _texts(axes))
+
+
+def test_memory_has_the_phases_of_the_plan(plan: Plan) -> None:
+    (axes,) = plan_figure(plan, "memory").axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(memory_stages(plan))[::-1]
+    assert axes.get_xlabel() == "MiB per process, at most"
+    assert "limit 1 MiB " in _texts(axes)
+
+
+def test_the_bound_over_memory_is_smooth_and_below_the_table(plan: Plan) -> None:
+    points = Sweep(plan.nest, SweepOptions(relaxations=False)).points([16], [2**14, 2**16, 2**18])
+    (axes,) = sweep_figure(Study.of(plan.layer, points)).axes
+    (curve,) = (line for line in axes.lines if line.get_label() == "lower bound")
+    drawn = dict(zip(*(map(float, each) for each in curve.get_data()), strict=True))
+    assert len(drawn) > 50
+    assert list(drawn.values()) == sorted(drawn.values(), reverse=True)
+    for point in points:
+        assert point.limit_bytes is not None
+        assert drawn[point.limit_bytes] <= point.received.bound * (1 + 1e-9)
