@@ -33,7 +33,8 @@ def grid_figure(plan: Plan) -> Any:
     count = max(1, len(shared))
     wide = max(3.6, min(10.0, 0.5 + 0.36 * columns)) * count
     figure, panels = side_by_side(count, max(5.6, wide), min(7.0, 1.3 + 0.3 * rows))
-    for axes, tensor in zip(panels, shared or [None], strict=True):
+    shown: list[Tensor | None] = [*shared] or [None]
+    for axes, tensor in zip(panels, shown, strict=True):
         _cells(axes, plan, tensor, (rows, columns))
         axes.set_xlabel(right, fontsize=8)
         axes.set_title(_about(plan, tensor), fontsize=8, loc="left")
@@ -59,7 +60,7 @@ def _cells(axes: Any, plan: Plan, tensor: Tensor | None, shape: tuple[int, int])
         y, x = divmod(cell, columns)
         with_first = tensor is not None and group == groups[0]
         if len(groups) <= 1024:
-            style = {"edgecolor": "white", "linewidth": 1.0, "zorder": 2}
+            style: dict[str, Any] = {"edgecolor": "white", "linewidth": 1.0, "zorder": 2}
             axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, **style))
         if with_first and tensor:
             style = {"edgecolor": OF_TENSOR[tensor], "linewidth": 1.8, "zorder": 3}
