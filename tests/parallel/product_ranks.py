@@ -21,7 +21,29 @@ def attends_with_mask(self: Any, x: torch.Tensor) -> torch.Tensor:
     return functional.scaled_dot_product_attention(x, x + 1, x * 2, attn_mask=self.square)
 
 
+def attends_with_weights(self: Any, x: torch.Tensor) -> torch.Tensor:
+    rows = x.flatten(1, 2)
+    out, weights = self.attention(rows, rows, rows)
+    return out + weights @ rows
+
+
+def attends_across(self: Any, x: torch.Tensor) -> torch.Tensor:
+    rows = x.flatten(1, 2)
+    some = rows[:, :7]
+    return self.attention(rows, some, some, attn_mask=self.hidden, need_weights=False)[0]
+
+
+def attends_to_itself(self: Any, x: torch.Tensor) -> torch.Tensor:
+    rows = x.flatten(1, 2)
+    return self.attention(rows, rows, rows, need_weights=False)[0]
+
+
+DIVIDED = {"attention layer, and its weights": 3}  # calls, where it is not one
 FUNCTIONS: dict[str, Function] = {
+    "attention layer": attends_to_itself,
+    "attention layer, and its weights": attends_with_weights,
+    "attention layer across rows": attends_across,
+    "mm": lambda self, x: torch.mm(x[0, 0], self.square),
     "attention": lambda self, x: functional.scaled_dot_product_attention(x, x + 1, x * 2),
     "causal attention": lambda self, x: functional.scaled_dot_product_attention(x, x, x, is_causal=True),
     "attention with a mask": attends_with_mask,
@@ -45,6 +67,8 @@ class Behind(nn.Module):
         self.function = FUNCTIONS[name]
         self.conv = nn.Conv2d(2, 4, 3, padding=1)
         self.square = nn.Parameter(torch.randn(6, 6))
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.register_buffer("hidden", torch.ones(24, 7, dtype=torch.bool).triu(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Of any shape."""
