@@ -26,6 +26,13 @@ PASSIVE = (*NORMS, "relu", "prelu", "scale", "dropout", "softmax", "flatten")
 WEIGHTLESS = ("pool", "globalpool", "upsample")  # planned, but without weights
 KINDS = (*CONVS, "linear", "matmul", *WEIGHTLESS, "add", "mul", "cat", *PASSIVE, "reindex", "gathered")
 Role = Literal["in", "out"]
+Divided = Literal[
+    "",  # not at all: every rank computes it from whole tensors
+    "view",  # it has the words of its input
+    "parts",  # each rank computes its part
+    "joined",  # so, and nothing is kept for the backward pass
+    "product",  # so, from slices of operands, of which several ranks may read one
+]
 Path = tuple[Reindexing, ...]
 
 
@@ -38,6 +45,7 @@ class Node:
     saves: what the backward pass of an operation on single words needs: "in", "out" or "none".
     region: the checkpoints of the model that it is in during training, the outermost first.
     maps, dims: of a reindexing; see `Reindexing`.
+    divided: how ranks divide a "gathered" node for which the planner has no layout; see `Divided`.
     """
 
     name: str
@@ -53,6 +61,7 @@ class Node:
     region: tuple[int, ...] = field(default=(), compare=False)
     maps: tuple[RowMap, ...] = ()
     dims: tuple[int, ...] = ()
+    divided: Divided = field(default="", compare=False)
 
     @property
     def weighted(self) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synth.layer.layer import Layer
 from synth.layer.validate import MAX_NAME, LayerError, check_name
-from synth.network.graph import Network, Node
+from synth.network.graph import Divided, Network, Node
 from synth.network.node_builder import shape_before_flatten
 from synth.network.row_maps import RowMap
 from synth.parallel.torch_layers import global_pool_layer, layer_of, pool_layer, takes_map, upsample_layer
@@ -31,6 +31,7 @@ Shape = tuple[int, ...]
 ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "true_divide")  # nothing to plan with a number
 # operations whose derivative is computed from the result
 OUTPUT_SAVERS = ("relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "softmax", "logsoftmax", "reciprocal")
+RESHAPES = ("view", "reshape", "flatten", "unflatten", "ravel")
 LONGEST = MAX_NAME - 12  # a network file adds numbers to the names of repeated blocks
 
 
@@ -81,7 +82,8 @@ class NetworkReader:
         if largest:
             return Value("input", _straight(shape))
         name = self._free(str(node.name))
-        self.nodes[name] = Node(name, "gathered", ("input",), shape or (1,), self.input)
+        node = Node(name, "gathered", ("input",), shape or (1,), self.input, divided="parts")
+        self.nodes[name] = node
         self.notes[name] = "another input"
         return Value(name, _straight(shape))
 
@@ -255,7 +257,8 @@ class NetworkReader:
         name, out = self._name(call), call.out or (1,)
         sources = tuple(dict.fromkeys(self.values[node].name for node in call.inputs))
         before = self._shape_of(sources[0])
-        self.nodes[name] = Node(name, "gathered", sources, out, before, trained=self._trained(call))
+        divided, trained = _divided(call, self.operators.operator(call).kind), self._trained(call)
+        self.nodes[name] = Node(name, "gathered", sources, out, before, trained=trained, divided=divided)
         what = type(call.module).__name__ if call.module is not None else call.word
         self.notes[name] = what
         return Value(name, _straight(out))
@@ -287,7 +290,7 @@ class NetworkReader:
     def _detached(self, source: str, shape: Shape, reader: str) -> str:
         """A node with the words of another in some shape, without a layout of its own."""
         name = self._free(f"{reader}.in")
-        self.nodes[name] = Node(name, "gathered", (source,), shape, self._shape_of(source))
+        self.nodes[name] = Node(name, "gathered", (source,), shape, self._shape_of(source), divided="view")
         self.notes[name] = "other order of dimensions"
         return name
 
@@ -350,6 +353,14 @@ def _saves(call: Call) -> str:
     if call.module is not None and getattr(call.module, "p", None) == 0:  # a dropout that drops nothing
         return "none"
     return "out" if word.replace("_", "") in OUTPUT_SAVERS else "in" if "avg" not in word else "none"
+
+
+def _divided(call: Call, kind: str) -> Divided:
+    """How ranks divide a call of some kind for which the planner has no layout."""
+    same = math.prod(call.out) == math.prod(call.shapes[0])
+    if kind in ("flatten", "permute") or (call.word in RESHAPES and same):
+        return "view"
+    return {"gathered": "", "product": "product", "cat": "joined"}.get(kind, "parts")  # type: ignore[return-value]
 
 
 def _renamed(layer: Layer, name: str) -> Layer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -130,7 +131,7 @@ class ForwardWalk:
             return []
         self.own[node.name] = own = self._own(node)
         if node.kind == "gathered":
-            return self._compute_gathered(node, own)
+            return self._compute_divided(node, own) if node.divided else self._compute_gathered(node, own)
         moved = [self.timeline.new(own) for n in node.inputs[1:] if self._moves(n, node)]
         made = self.values[node.name] = self.timeline.new(own)
         for each in moved:
@@ -149,6 +150,8 @@ class ForwardWalk:
 
     def _own(self, node: Node) -> Words:
         """Words of a value in the layout of its node."""
+        if node.divided == "joined":
+            return sum((self.own[name] for name in node.inputs), self.nothing)
         if node.kind == "gathered":
             return self.nothing + -(-node.out_words // self.plan.request.procs)
         if node.kind == "cat":
@@ -169,6 +172,25 @@ class ForwardWalk:
         for each in whole:
             each.free()
         return []
+
+    def _compute_divided(self, node: Node, own: Words) -> list[Storage]:
+        """Each rank computes its part; of a product from slices of the operands, which it brings together."""
+        inputs = [self.values[name] for name in node.inputs]
+        moved = []
+        if node.divided == "product":
+            procs = self.plan.request.procs
+            blocks = min(procs, math.prod(node.shape[:-2]))  # that read slices of their own
+            parts = [procs, *[max(1, blocks)] * (len(inputs) - 1)]
+            sizes = [-(-self._whole(name) // n) for name, n in zip(node.inputs, parts, strict=True)]
+            moved = [self.timeline.new(self.nothing + size) for size in sizes]
+        made = self.values[node.name] = self.timeline.new(own)
+        if self.training and node.divided != "joined":
+            saved = [made.hold()] if node.saves == "out" else [each.hold() for each in moved or inputs]
+        else:
+            saved = []
+        for each in moved:
+            each.free()
+        return saved
 
     def _whole(self, name: str) -> int:
         node = self.network.nodes.get(name)
@@ -237,7 +259,9 @@ class ForwardWalk:
 
 def is_alias(node: Node) -> bool:
     """Whether the value of a node is that of its input."""
-    return node.kind == "flatten" or (node.kind == "dropout" and node.saves == "none")
+    return (
+        node.kind == "flatten" or node.divided == "view" or (node.kind == "dropout" and node.saves == "none")
+    )
 
 
 def _groups(nodes: list[Node], depth: int | None) -> list[tuple[int, list[Node]]]:
