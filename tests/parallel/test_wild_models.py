@@ -29,6 +29,7 @@ def assert_same(ranks: RankPool, name: str, plan: Any) -> list[str]:
     for rank in ranks.call("compare", name, plan, seconds=100):
         wrong = {what: error for what, error in rank["errors"].items() if not error < 1e-8}
         assert not wrong, name
+        assert rank["words"][0] == rank["words"][1], name
     return rank["gathered"]  # type: ignore[no-any-return]
 
 

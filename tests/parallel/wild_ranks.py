@@ -17,6 +17,7 @@ def compare(name: str, plan: Any) -> Measured:
     """A model on the ranks and in one process, in float64: outputs, two steps, state and evaluation.
 
     error: relative to the largest word. gathered: names of layers that are computed on every rank.
+    words: received in the first step, counted and planned.
     """
     torch.manual_seed(3)
     whole, shape = wild()[name]()
@@ -33,6 +34,8 @@ def compare(name: str, plan: Any) -> Measured:
         for out, optimizer in zip(outs, optimizers, strict=True):
             optimizer.zero_grad()
             nn.functional.mse_loss(out, target).backward()
+        if not step:
+            words = net.received(), net.planned_words().step[net.ranks.me]
         for (key, one), other in zip(net.named_parameters(), whole.parameters(), strict=True):
             mine, right = one.grad, other.grad
             assert (mine is None) == (right is None), key
@@ -49,7 +52,7 @@ def compare(name: str, plan: Any) -> Measured:
         errors["evaluation"] = _apart(net(batch).full_tensor(), whole(batch))
     kinds = {name: type(step).__name__ for name, step in net.program.steps.items()}
     gathered = [name for name, kind in kinds.items() if kind == "GatheredStep"]
-    return {"errors": errors, "gathered": gathered, "kinds": kinds}
+    return {"errors": errors, "gathered": gathered, "kinds": kinds, "words": words}
 
 
 def left_out(seed: int) -> Measured:
