@@ -82,8 +82,8 @@ class NetworkReader:
         if largest:
             return Value("input", _straight(shape))
         name = self._free(str(node.name))
-        node = Node(name, "gathered", ("input",), shape or (1,), self.input, divided="parts")
-        self.nodes[name] = node
+        own = shape or (1,)
+        self.nodes[name] = Node(name, "gathered", ("input",), own, self.input, divided="parts")
         self.notes[name] = "another input"
         return Value(name, _straight(shape))
 
