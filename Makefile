@@ -5,7 +5,7 @@ OWN := .venv/bin
 BIN ?= $(OWN)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 
-.PHONY: check test lint demo golden mutants bench bench-network bench-models bench-balance bench-all accuracy networks fuzz wheel audit \
+.PHONY: check test lint demo golden mutants bench bench-network bench-models bench-balance bench-all accuracy networks fuzz wheel light audit \
 	docs notebooks pictures
 
 check: lint test
@@ -59,6 +59,10 @@ fuzz: $(READY)
 wheel: $(READY)
 	umask 022 && rm -rf build/tree && mkdir -p build/tree && git archive HEAD | tar x -C build/tree && \
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w dist build/tree
+
+# the wheel in an empty environment without extras: its size, and what it can do; needs a package index
+light: wheel
+	PYTHON=$(PYTHON) .ci/light
 
 # known vulnerabilities of the pins; needs a package index and its vulnerability service
 audit:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from synth.base.errors import UsageError
+from synth.base.extras import require
 from synth.cli.parser import declare
 
 
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     extents = args.input.split(",")
     if not 2 <= len(extents) <= 5 or not all(each.isdecimal() and int(each) > 0 for each in extents):
         raise UsageError(f"--input is {args.input!r}; write 2 to 5 whole numbers, such as 32,3,224,224")
+    require("torch")
     with _own_stdout() as stdout:
         return _write(args, [int(each) for each in extents], stdout)
 

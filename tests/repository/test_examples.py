@@ -45,7 +45,9 @@ def test_totals_of_a_network(network: str) -> None:
         assert layer.name == f"{network} {name}"
         assert layer.input[0] == table["batch"]
         said = {1: "once", 2: "twice"}.get(times, f"{times} times")
-        assert path.read_text().startswith(f"# {said} in the network")
+        schema, remark, *_ = path.read_text().splitlines()
+        assert schema == "# yaml-language-server: $schema=../schemas/layer.json"
+        assert remark.startswith(f"# {said} in the network")
         assert f"| `{network}/{name}.yaml` | {times} |" in (EXAMPLES / "README.md").read_text()
         weights += times * layer.nest.words["Ker"]
         multiply_adds += times * layer.nest.work // table["batch"]

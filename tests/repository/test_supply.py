@@ -36,7 +36,7 @@ def test_every_dependency_is_pinned() -> None:
 
 @pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is not installed")
 def test_shell_scripts_are_clean(tmp_path: Path) -> None:
-    scripts = [ROOT / ".ci/run", ROOT / "examples/demo.sh"]
+    scripts = [ROOT / ".ci/run", ROOT / ".ci/light", ROOT / "examples/demo.sh"]
     for number, program in enumerate(("conv.py", "it's; rm -rf $HOME `x`.py", "--help", "a b\\c.py")):
         script = tmp_path / f"{number}.sbatch"
         text = render_sbatch(CASES["summa"], program, 4, cpus_per_task=2, gpus_per_task=1, partition="gpu")
