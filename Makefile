@@ -1,9 +1,11 @@
-# `make demo` shows the main job, `make check` is the one test command; both set up .venv on first use.
+# `make demo` shows the main job, `make check` is the one test command; both set up .venv on first use. The
+# demo needs torch alone and is ready sooner; all other commands install the extra `dev`.
 # `make check BIN=/some/venv/bin` uses another environment as it is, and installs nothing there.
 PYTHON ?= python3
 OWN := .venv/bin
 BIN ?= $(OWN)
-READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
+DEMO := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
+READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/ruff)
 
 .PHONY: check test lint demo golden mutants bench bench-network bench-models bench-balance bench-all accuracy networks fuzz wheel light audit \
 	docs notebooks pictures
@@ -16,7 +18,7 @@ test: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-demo: $(READY)
+demo: $(DEMO)
 	PATH="$(abspath $(BIN)):$$PATH" sh examples/demo.sh
 
 golden: $(READY)
@@ -90,5 +92,10 @@ accuracy: $(READY)
 networks: $(READY)
 	$(BIN)/python benchmarks/networks.py
 
+INSTALL = $(PYTHON) -m venv .venv && $(OWN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+
 $(OWN)/synth: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv && $(OWN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]' && touch $@
+	$(INSTALL) -e '.[torch]' && touch $@
+
+$(OWN)/ruff: pyproject.toml constraints.txt
+	$(INSTALL) -e '.[dev]' && touch $(OWN)/synth $@
