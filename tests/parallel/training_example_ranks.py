@@ -114,7 +114,7 @@ def ten_steps() -> tuple[list[float], list[float]]:
     model = tutorial.build()
     alone = copy.deepcopy(model)
     batches = torch.get_rng_state()
-    losses = tutorial.train(synth.parallelize(model, (8, 3, 32, 32)))
+    losses = tutorial.train(synth.parallelize(model, (8, 3, 32, 32), objective="words"))
     torch.set_rng_state(batches)
     return losses, tutorial.train(alone)
 
