@@ -26,21 +26,22 @@ def plan_constants(plan: Plan) -> tuple[str, ...]:
         "",
         *_extents(plan),
         *_windows(plan),
+        *_classes(plan),
         *_tiles(plan),
     )
 
 
 def layer_constants(plan: Plan) -> tuple[str, ...]:
     """What a module declares of its layer, line by line."""
-    return (*_shapes(plan), *_transposed(plan), *_gradients(plan))
+    return (*_shapes(plan), *_undivided(plan), *_transposed(plan), *_gradients(plan))
 
 
 def check_constants(plan: Plan) -> tuple[str, ...]:
     """What sample values, the check and the timing read, line by line."""
     return (
-        *_shapes(plan),
+        *(_user_shapes(plan) if plan.classes else _shapes(plan)),
         *_torch_call(plan),
-        f"FLOPS = {2 * plan.nest.work * len(plan.pass_plans):_}  # of the whole layer",
+        f"FLOPS = {2 * plan.layer.nest.work * len(plan.pass_plans):_}  # of the whole layer",
         "",
         *_words(plan),
     )
@@ -73,6 +74,7 @@ def _extents(plan: Plan) -> list[str]:
     spatial = plan.layer.spatial_axes
     grouped = plan.layer.groups > 1
     kinds = "samples, groups, input and output channels" if grouped else "samples, input and output channels"
+    kinds = kinds.replace("samples", "samples of classes" if plan.classes else "samples")
     if not spatial:
         groups = "groups, " * grouped
         kinds = f"rows of Out, {groups}terms of a sum, columns of Out"
@@ -99,6 +101,17 @@ def _windows(plan: Plan) -> list[str]:
     for axis in plan.layer.spatial_axes:
         lines.append(f'    "{axis}": {_window(axis, plan.nest.windows[axis], axis in plan.turned)},')
     return [*lines, "}"]
+
+
+def _classes(plan: Plan) -> list[str]:
+    """How rows of residue classes are rows of the user's tensors."""
+    lines = []
+    for axis, count in plan.classes:
+        window = plan.layer.nest.windows[axis]
+        first = window.first - window.step * (window.padding % count)
+        extra = f", first={first}" * (first != 0) + f", step={window.step}" * (window.step != 1)
+        lines.append(f'    "{axis}": Classes({count}{extra}),')
+    return ["CLASSES = {  # of the dilation; they count as samples", *lines, "}"] if lines else []
 
 
 def _window(axis: str, window: Window, turned: bool) -> str:
@@ -153,21 +166,46 @@ def _shapes(plan: Plan) -> list[str]:
         lines = [f"IN_SHAPE, KER_SHAPE = (N_b, {g}N_c), ({g}N_k, N_c)"]
         return [*lines, *[f"OUT_SHAPE = (N_b, {g}N_k)"] * gradients]
     group = "N_g, " if layer.groups > 1 else ""
-    rows = ", ".join(str(size) for size in layer.input[2:])
+    read = zip(layer.spatial_axes, layer.input[2:], strict=True)
+    rows = ", ".join(f"I_{axis}" if axis in dict(plan.classes) else str(size) for axis, size in read)
     taps = ", ".join(f"N_{KERNEL_OF[axis]}" for axis in layer.spatial_axes)
     positions = ", ".join(f"N_{axis}" for axis in layer.spatial_axes)
+    what = "convolution" if plan.layer.transposed else "layer"
     return [
-        f"# The {'convolution' if plan.layer.transposed else 'layer'} as torch has it.",
+        f"# The {what} of the classes." if plan.classes else f"# The {what} as torch has it.",
         f"IN_SHAPE = (N_b, {group}N_c, {rows})",
         f"KER_SHAPE = ({group}N_k, N_c, {taps})",
         *[f"OUT_SHAPE = (N_b, {group}N_k, {positions})"] * gradients,
     ]
 
 
+def _user_shapes(plan: Plan) -> list[str]:
+    """The shapes of the user's tensors, which have no residue classes."""
+    layer, n = plan.layer.conv, plan.layer.nest.extents
+    group = "N_g, " if layer.groups > 1 else ""
+    taps = ", ".join(f"N_{KERNEL_OF[axis]}" for axis in layer.spatial_axes)
+    positions = ", ".join(str(getattr(n, axis)) for axis in layer.spatial_axes)
+    return [
+        f"# The {'convolution' if plan.layer.transposed else 'layer'} as torch has it.",
+        f"IN_SHAPE = ({n.b}, {group}N_c, {', '.join(map(str, layer.input[2:]))})",
+        f"KER_SHAPE = ({group}N_k, N_c, {taps})",
+        f"OUT_SHAPE = ({n.b}, {group}N_k, {positions})",
+    ]
+
+
+def _undivided(plan: Plan) -> list[str]:
+    """The shapes of In and Out without residue classes."""
+    if not plan.classes:
+        return []
+    in_shape, _, out_shape = (line.partition(" = ")[2] for line in _user_shapes(plan)[1:])
+    return [f'UNDIVIDED = {{"In": {in_shape}, "Out": {out_shape}}}  # without classes']
+
+
 def _torch_call(plan: Plan) -> list[str]:
     """What the torch call takes that the results are compared with."""
     layer = plan.layer.conv
-    lines = ["SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE"] if plan.task != "forward" else []
+    several = plan.task != "forward" or plan.classes
+    lines = ["SHAPES = IN_SHAPE, KER_SHAPE, OUT_SHAPE"] if several else []
     if not layer.spatial_axes:
         return lines
     zeros = tuple(before for before, _ in layer.zeros)
@@ -183,7 +221,11 @@ def _transposed(plan: Plan) -> list[str]:
     """The output extents of a transposed convolution."""
     if not plan.layer.transposed:
         return []
-    return [f"TRANSPOSED = {_tuple(plan.layer.conv.input[2:])}  # rows of In, read or not"]
+    rows = plan.layer.conv.input[2:]
+    if plan.classes:
+        divided = {axis: plan.nest.windows[axis].size for axis, _ in plan.classes}
+        rows = tuple(divided.get(a, n) for a, n in zip(plan.layer.spatial_axes, rows, strict=True))
+    return [f"TRANSPOSED = {_tuple(rows)}  # rows of In, read or not"]
 
 
 def _gradients(plan: Plan) -> list[str]:

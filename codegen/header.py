@@ -14,6 +14,7 @@ from synth.layer.axes import DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENS
 from synth.layer.layer import Layer
 from synth.layer.passes import WRITES, Pass, reads, role_name
 from synth.planning.plan import Plan
+from synth.planning.summary import divided
 from synth.schedule.pass_program import PassProgram, pass_program
 from synth.schedule.volume import received
 
@@ -41,10 +42,11 @@ def _labelled(plan: Plan, name: str, module: bool) -> list[tuple[str, list[str]]
     run = [f"torchrun --nproc-per-node={plan.used_procs} {program} --check"]
     if plan.procs > plan.used_procs:
         run.append(f"or with {plan.procs} ranks, {plan.procs - plan.used_procs} of them idle")
+    about = [*([_transposed(plan)] if plan.layer.transposed else []), *divided(plan)]
     use = [f"call layer() on all {plan.procs} ranks after init_process_group"]
     return [
         ("Use", use) if module else ("Run", run),
-        *([("Layer", [_transposed(plan)])] if plan.layer.transposed else []),
+        *([("Layer", about)] if about else []),
         *([("Layer", _contraction(plan.layer))] if plan.layer.kind == "einsum" else []),
         ("Nest", [*(_formula(plan, pass_) for pass_ in plan.passes), _extents(plan)]),
         ("Form", [*_forms(plan), *_turned(plan)]),

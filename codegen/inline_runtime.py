@@ -17,6 +17,7 @@ from synth.codegen.line_breaks import WIDTH
 
 MODULES = (
     "grid/boxes",
+    "grid/residue_classes",
     "grid/word_counter",
     "grid/process_grid",
     "grid/ranks",
@@ -38,6 +39,7 @@ MODULES = (
     "program/world",
     "program/sample_data",
     "program/check",
+    "program/class_samples",
     "program/report",
     "program/cli",
     "grid/scatter_gather",
@@ -48,6 +50,7 @@ MODULES = (
     "comm/prefetch",
     "layers/layer_program",
     "layers/layer_io",
+    "layers/class_rows",
     "layers/finite_check",
     "layers/layer_parameters",
     "layers/distributed_layer",

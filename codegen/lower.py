@@ -61,7 +61,7 @@ def lower(
             _result(plan, pass_)
             for pass_ in sorted(plan.passes, key=lambda pass_: pass_ == "backward-filter")
         ),
-        windows=any(operand.role == "In" and operand.windows for operand in operands),
+        windows=any(operand.windows == ", windows" for operand in operands),
         idle=plan.procs > plan.used_procs,
         module=CLASSES[plan.layer.kind] if module else "",
         protocol=_protocol(plan, signatures[0].prefetched) if module else (),
@@ -205,6 +205,7 @@ def _protocol(plan: Plan, prefetches: bool) -> tuple[tuple[str, str], ...]:
         ("out_shape", "OUT_SHAPE"),
         ("windows", "WINDOWS" if plan.layer.spatial_axes else "{}"),
         ("transposed_rows", "TRANSPOSED" if plan.layer.transposed else "None"),
+        *([("classes", "CLASSES"), ("undivided", "UNDIVIDED")] if plan.classes else []),
         (
             "gradients",
             "()" if not trains else '("In", "Ker")' if plan.gradients == GRADIENTS else "GRADIENTS",
@@ -231,10 +232,13 @@ def _operands(plan: Plan) -> tuple[Operand, ...]:
     for tensor in given:
         role = gradient.get(tensor, tensor)
         windows = (", windows" if spatial else "") if tensor == "In" else dims
+        divided = bool(plan.classes) and tensor != "Ker"
+        windows = f", CLASSES, WINDOWS{dims}" if divided else windows
         owned, shape = f"owned_{suffix(plan, tensor)}", f"{tensor.upper()}_SHAPE"
         carried = f"carried_{suffix(plan, tensor)}" if plan.distribution.halo_axes(tensor) else ""
         padded = tensor == "In" and bool(carried) and pads_once(plan)
-        operands.append(Operand(role, role.lower(), owned, shape, windows, carried, padded))
+        sample = "sample_classes" if divided else "sample_box"
+        operands.append(Operand(role, role.lower(), owned, shape, windows, sample, carried, padded))
     return tuple(operands)
 
 
@@ -248,6 +252,12 @@ def _result(plan: Plan, pass_: Pass) -> Result:
     if pass_ == "forward":
         arguments = [conv, "IN_SHAPE", "KER_SHAPE", "box", "DTYPE", "device", *spatial]
         call = "reference"
+        if plan.classes:
+            arguments = ["CLASSES", "WINDOWS", conv, "SHAPES", *arguments[3:]]
+            call = "class_reference"
+    elif plan.classes and written == "In":
+        arguments = ["CLASSES", "WINDOWS", f'"{role}"', conv, "SHAPES", "box", "DTYPE", "device", *spatial]
+        call = "class_gradient"
     else:
         arguments = [f'"{role}"', conv, "SHAPES", "box", "DTYPE", "device", *spatial]
         arguments += ["WINDOWS"] if spatial else []

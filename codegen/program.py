@@ -244,6 +244,7 @@ class Operand:
     owned: str
     shape: str
     windows: str  # ", windows" where it has rows that only a window reads; ", dims=2" for half types
+    sample: str  # the function that makes its sample values
     carried: str  # the function that says its box with ghost rows, which some pass receives; empty: none does
     padded: bool  # and zeros are laid around that box
 

@@ -36,6 +36,11 @@ from synth.runtime.kernels.autocast import (
 )
 from synth.runtime.kernels.autotune import default_tuner
 from synth.runtime.kernels.context import Context, Pending
+from synth.runtime.layers.class_rows import (
+    divided_input,
+    filler_masks,
+    united_output,
+)
 from synth.runtime.layers.finite_check import check_gradient, require_finite
 from synth.runtime.layers.layer_io import (
     boxes_by_rank,
@@ -111,6 +116,7 @@ class DistributedLayer(nn.Module):
                 self.at, program.grid, program.group_axes
             )
         self.input, self.output = layer_layouts(program, ranks)
+        self.filler = filler_masks(program, self.input.mine, self.output.mine)
         self.ker_boxes = boxes_by_rank(program.owned_ker, program.grid, ranks.size)
         # what ranks receive in the forward pass and in all others, as it is planned
         self.planned_words: Callable[[], tuple[Words, Words]] | None = None
@@ -184,6 +190,9 @@ class DistributedLayer(nn.Module):
         self, shard: torch.Tensor, weight: torch.Tensor, prefetch: Prefetch
     ) -> torch.Tensor:
         self._check_input(shard, weight)
+        given_filler, made_filler = self.filler
+        if given_filler is not None:
+            shard = shard.masked_fill(given_filler.to(shard.device), 0)
         self._check_values("Ker", self.weight)  # before a gather spreads it
         if self.bias is not None:
             self._check_values("Bias", self.bias)
@@ -196,6 +205,8 @@ class DistributedLayer(nn.Module):
             out = AddBias.apply(  # type: ignore[no-untyped-call]
                 out, self.bias, self.kernel_dims, self.bias_group
             )
+        if made_filler is not None:
+            out = out.masked_fill(made_filler.to(out.device), 0)
         self._check_values("Out", out)
         if self.check_finite and out.requires_grad:
             self._check_gradient(out, "dOut")
@@ -276,7 +287,7 @@ class DistributedLayer(nn.Module):
 
     def scatter(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's shard of a whole input, which has the shape of torch's layer."""
-        whole = whole.reshape(self.input.whole)
+        whole = divided_input(self.program, whole).reshape(self.input.whole)
         transposed = self.program.transposed_rows is not None  # it reads every row
         windows = () if transposed else tuple(self.program.windows.values())
         return shard_of(whole, self.input.mine, windows)
@@ -285,6 +296,7 @@ class DistributedLayer(nn.Module):
         """The whole output, with the shape of torch's layer, from all ranks' shards."""
         out = self.output
         whole = gather_shards(shard, out.boxes, out.whole, out.ranks)
+        whole = united_output(self.program, whole)
         return whole.flatten(1, 2) if self.grouped else whole
 
     @property

@@ -82,6 +82,7 @@ def insert_unread_rows(
 
 def forward_dtensor(layer: Any, whole: DTensor) -> torch.Tensor:
     """The output of a layer as a DTensor, from its input as a DTensor."""
+    _refuse_classes(layer)
     owned = _owner(layer, "In")
     require_placements(layer.name, whole, owned, layer.program.grid)
     mesh, places = layer_placements(layer, "Out", whole.device.type)
@@ -99,9 +100,20 @@ def forward_dtensor(layer: Any, whole: DTensor) -> torch.Tensor:
 
 def layer_placements(layer: Any, tensor: str, device: str) -> tuple[Any, list[Any]]:
     """(mesh, placements) of a layer's "In" or "Out"; see `DistributedLayer`."""
+    _refuse_classes(layer)
     whole = (layer.input if tensor == "In" else layer.output).whole
     owned, grid = _owner(layer, tensor), layer.program.grid
     return placements_of(layer.name, tensor, owned, whole, grid, device)
+
+
+def _refuse_classes(layer: Any) -> None:
+    """Raise `ValueError` for a layer with residue classes: its rows are strided."""
+    if layer.program.classes:
+        counts = ",".join(f"{a}=1" for a in layer.program.classes)
+        raise ValueError(
+            f"{layer.name}: ranks own residue classes, which no DTensor placement says;"
+            f" give and take local shards, or plan with --classes {counts}"
+        )
 
 
 def _owner(layer: Any, tensor: str) -> Callable[[At], Box]:

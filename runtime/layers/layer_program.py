@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 
 from synth.runtime.grid.boxes import Box, Window
 from synth.runtime.grid.process_grid import At
+from synth.runtime.grid.residue_classes import Classes
 
 PROTOCOL = 1  # the version that this runtime reads
+OPTIONAL = ("classes", "undivided")  # fields that most modules do not declare
 ANEW = "it was emitted by another version of synth; emit it anew"
 
 
@@ -29,6 +31,9 @@ class LayerProgram:
         product.
     transposed_rows: of a transposed convolution, the rows of its output per spatial
         axis. It runs as backward-data, so Out is its input and In its output.
+    classes, undivided: of a plan whose residue classes are samples, spatial axis -> its
+        classes, and "In" and "Out" -> the shape of the user's tensor. All other shapes
+        and boxes are those of the tensors with classes.
     gradients: tensors of which a training step makes the gradient, of "In" and "Ker".
     owned_in, owned_ker, owned_out: coordinates of a rank -> the box that it owns.
     function: the layer for autograd, called as `function.apply(shard of the input,
@@ -54,6 +59,8 @@ class LayerProgram:
     owned_out: Callable[[At], Box]
     function: type[torch.autograd.Function]
     prefetch_ker: Callable[..., Any] | None
+    classes: dict[str, Classes] = field(default_factory=dict)
+    undivided: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def layer_program(protocol: int, **declared: Any) -> LayerProgram:
@@ -67,9 +74,9 @@ def layer_program(protocol: int, **declared: Any) -> LayerProgram:
         raise ValueError(
             f"{name} has protocol {protocol}, this runtime reads {PROTOCOL}: {ANEW}"
         )
-    wanted = [field.name for field in fields(LayerProgram)]
-    lacks = [field for field in wanted if field not in declared]
-    unknown = [field for field in declared if field not in wanted]
+    wanted = [each.name for each in fields(LayerProgram)]
+    lacks = [each for each in wanted if each not in (*declared, *OPTIONAL)]
+    unknown = [each for each in declared if each not in wanted]
     if lacks:
         raise ValueError(f"{name} does not declare {', '.join(lacks)}: {ANEW}")
     if unknown:

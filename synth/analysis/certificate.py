@@ -38,7 +38,7 @@ def check_plan(data: dict[str, Any], plan: Plan) -> str:
         "problem": plan.layer.to_json(),
         "procs": plan.procs,
         "memory_words": plan.limit_words,
-        "most_work": min(plan.distribution.most_real_work, max(1, plan.nest.real_work)),
+        "most_work": min(plan.distribution.most_real_work, max(1, plan.layer.nest.real_work)),
     }
     for key, value in wanted.items():
         if data[key] != value:

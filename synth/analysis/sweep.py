@@ -31,8 +31,10 @@ from synth.bounds.surface import surface_bound
 from synth.bounds.universal import matmul_memory_independent, sequential_bound, universal_bound
 from synth.layer.axes import Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
+from synth.layer.residue_classes import Classes, class_choices
 from synth.schedule.distribution import Distribution
-from synth.search.branch_and_bound import Optimum, Request, search, search_or_none
+from synth.search.branch_and_bound import Optimum, Request
+from synth.search.class_search import search_classes, search_classes_or_none
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class BestPlan:
     regime: Regime
     used_words: int
     turned: tuple[Axis, ...] = ()  # axes along which blocks are cut by input rows
+    classes: Classes = ()  # (axis, number of residue classes), where the classes are samples
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,8 @@ class Sweep:
 
     def __init__(self, nest: Nest, options: SweepOptions | None = None) -> None:
         self.nest, self.options = nest, options or SweepOptions()
-        self.family = ProgramFamily(nest) if self.options.relaxations else None
+        choices = class_choices(nest, {}, self.options.balance) if self.options.relaxations else ()
+        self.families = [ProgramFamily(nest.by_classes(classes)) for classes in choices]
         self._found: dict[int, list[tuple[float, Optimum | None]]] = {}
 
     def points(
@@ -150,14 +154,14 @@ class Sweep:
     def _received(self, procs: int, words: int | None) -> Received:
         nest, plan = self.nest, self._plan(procs, words)
         fair = universal_bound(nest, procs, words)
-        turned = nest.turn(plan.turned) if plan else nest
+        turned = nest.by_classes(plan.classes).turn(plan.turned) if plan else nest
         load = Distribution(turned, plan.grid).most_real_work if plan else fair.most_work
         bound = universal_bound(nest, procs, words, load)
         relaxed = gap = None
-        if self.family:
+        if self.families:
             used = plan.grid.size if plan else procs  # idle processes neither own nor receive
-            relaxed = self.family.received(used, words)
-            without_halos = self.family.received(used, words, halos=False)
+            relaxed = self._relaxed(used, words)
+            without_halos = self._relaxed(used, words, halos=False)
             if plan and relaxed is not None and without_halos is not None:
                 gap = split_gap(plan.words, relaxed, without_halos, bound.words)
         matmul = None
@@ -167,6 +171,11 @@ class Sweep:
         surface = max(bound.words, surface_bound(nest, procs, load))
         numbers = (bound.words, bound.segments, load, fair.words, surface)
         return Received(*numbers, regime, relaxed, plan, gap, matmul)
+
+    def _relaxed(self, procs: int, words: int | None, halos: bool = True) -> float | None:
+        """The least relaxation over residue classes, or None if no stationary slice fits."""
+        found = [family.received(procs, words, halos) for family in self.families]
+        return min((cost for cost in found if cost is not None), default=None)
 
     def _accessed(self, procs: int, words: int | None) -> Accessed:
         nest = self.nest
@@ -186,7 +195,7 @@ class Sweep:
             *tables,
             (form.case, form.cost) if form else None,
             form.stationary if form else None,
-            self.family.accessed(procs, words) if self.family else None,
+            self.families[-1].accessed(procs, words) if self.families else None,  # without classes
             self._eq3(procs, words) if self.options.eq3 else None,
         )
 
@@ -208,8 +217,8 @@ class Sweep:
         binds = free is not None and free.tiling.words < found.tiling.words
         regime = regime_of_grid(found.grid, binds)
         tiling = found.tiling
-        first = tiling.first.stationary
-        return BestPlan(tiling.words, found.grid, first, regime, tiling.used_words, found.turned)
+        cuts = found.turned, found.classes
+        return BestPlan(tiling.words, found.grid, tiling.first.stationary, regime, tiling.used_words, *cuts)
 
     def _search(self, procs: int, words: int | None) -> Optimum | None:
         """The optimum, or None if no plan fits.
@@ -227,7 +236,7 @@ class Sweep:
         request = _request(self.nest, procs, words, self.options)
         result = None
         if limit >= self.nest.total_words / procs:  # otherwise the shards do not fit
-            result = search_or_none(request)
+            result = search_classes_or_none(request, {})
         cached.append((limit, result))
         return result
 
@@ -246,7 +255,7 @@ def why_nothing_fits(
     Its message names the least memory that is enough.
     """
     try:
-        search(_request(nest, procs, limit_bytes // nest.word_bytes, options))
+        search_classes(_request(nest, procs, limit_bytes // nest.word_bytes, options), {})
     except InfeasibleError as fault:
         return fault
     return None

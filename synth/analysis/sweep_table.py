@@ -15,6 +15,7 @@ from synth.base.units import show_bytes, show_words
 from synth.bounds.assumptions import SCHEDULES, TILED
 from synth.bounds.regimes import Change, changes_along_memory, changes_along_procs
 from synth.layer.layer import Layer
+from synth.layer.residue_classes import described
 from synth.planning.plan_json import axes_json
 
 SCHEMA = "synth.bounds/1"
@@ -84,6 +85,7 @@ def _point_json(layer: Layer, point: Point) -> dict[str, Any]:
             "grid": axes_json(layer, r.plan.grid),
             "used_procs": r.plan.grid.size,
             "turned": list(r.plan.turned),
+            **({"classes": dict(r.plan.classes)} if r.plan.classes else {}),
             "stationary": r.plan.stationary.lower(),
             "regime": r.plan.regime,
             "memory_bytes": r.plan.used_words * layer.nest.word_bytes,
@@ -216,7 +218,8 @@ def _received(study: Study) -> list[str]:
 def _grid(plan: BestPlan) -> str:
     """The grid, and the axes along which its blocks are cut by input rows."""
     turned = f" by input {', '.join(plan.turned)}" if plan.turned else ""
-    return f"{plan.grid.shown()}{turned}"
+    classes = f" with classes {described(plan.classes)}" if plan.classes else ""
+    return f"{plan.grid.shown()}{turned}{classes}"
 
 
 def _percent(part: float, bound: float) -> str:

@@ -34,9 +34,9 @@ def memory_curve(plan: Plan, points: int = 48, searches: int = 6) -> list[Tradeo
     sizes = sorted({*spaced(least // 4, highest, points), *(memory for memory, _ in steps)})
     curve = []
     for size in sizes:
-        bound = universal_bound(nest, procs, size, cap)
+        bound = universal_bound(plan.layer.nest, procs, size, cap)
         words = min((words for memory, words in steps if memory <= size), default=None)
-        curve.append(TradeoffPoint(size, bound.words, regime_of(bound, nest), words))
+        curve.append(TradeoffPoint(size, bound.words, regime_of(bound, plan.layer.nest), words))
     return curve
 
 

@@ -56,6 +56,13 @@ def add_request(command: argparse.ArgumentParser, *, file_only: bool) -> None:
         metavar="h=in,w=out",
         help="whether blocks are cut by input or by output rows (default: whichever moves the fewest words)",
     )
+    add(
+        "--classes",
+        type=parse_classes,
+        metavar="h=4,w=1",
+        help="residue classes of a dilated layer, a divisor of the dilation (default: whichever moves the "
+        "fewest words)",
+    )
     add("--order", type=parse_names, metavar="b,h,k,c", help="axes over the ranks, the last fastest")
     add("--exact-procs", action="store_true", help="leave no process idle")
     add("--pass", dest="pass_", choices=TASKS, help="what is computed; training: all passes on one grid")
@@ -89,13 +96,23 @@ def parse_names(text: str) -> list[str]:
 
 def parse_grid(text: str) -> dict[str, int]:
     """`b=4,k=2` -> {"b": 4, "k": 2}. Raises `UsageError`."""
+    return _counts(text, "--grid", "b=4,k=2")
+
+
+def _counts(text: str, flag: str, example: str) -> dict[str, int]:
+    """Axis -> count, as a flag has them."""
     parts: dict[str, int] = {}
     for item in text.split(",") if text else []:
         axis, _, count = item.strip().partition("=")
         if not count.isdecimal() or len(count) > 18 or axis in parts:
-            raise UsageError(f"--grid {text!r} is not like b=4,k=2; name each axis once, with a count")
+            raise UsageError(f"{flag} {text!r} is not like {example}; name each axis once, with a count")
         parts[axis] = int(count)
     return parts
+
+
+def parse_classes(text: str) -> dict[str, int]:
+    """`h=4,w=1` -> {"h": 4, "w": 1}. Raises `UsageError`."""
+    return _counts(text, "--classes", "h=4,w=1")
 
 
 def parse_rows(text: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from synth.layer.axes import SPATIAL, Tensor
+from synth.layer.axes import DIMS, SPATIAL, Tensor
 from synth.layer.einsum import Contraction
 from synth.layer.layer import Layer
 from synth.layer.passes import WRITES, role_name
@@ -29,7 +29,7 @@ def expected(plan: Plan) -> dict[str, Any]:
     """What the passes of a plan make of the whole layer: "Out", "dIn" or "dKer" -> a torch tensor.
 
     The shapes are those of a program; dIn has the rows that the layer reads. Half types are computed in
-    float32.
+    float32. With residue classes their filler is NaN.
     """
     import torch
 
@@ -46,9 +46,33 @@ def expected(plan: Plan) -> dict[str, Any]:
     made = {"Out": out.detach()}
     if plan.task != "forward":
         din, made["dKer"] = torch.autograd.grad(out, (inputs, ker), dout)
-        made["dIn"] = _read_rows(plan.layer, din)
+        made["dIn"] = din if plan.classes else _read_rows(plan.layer, din)
+    if plan.classes:
+        made |= {role: _of_classes(plan, role, made[role]) for role in ("Out", "dIn") if role in made}
     roles = (role_name(pass_plan.pass_, WRITES[pass_plan.pass_]) for pass_plan in plan.pass_plans)
     return {role: made[role] for role in roles}
+
+
+def _of_classes(plan: Plan, role: str, whole: Any) -> Any:
+    """Out or dIn of the user's tensors with residue classes as samples."""
+    import torch
+
+    from synth.runtime.grid.residue_classes import Classes, divide
+
+    classes = []
+    for axis in plan.layer.spatial_axes:
+        window, count = plan.layer.nest.windows[axis], dict(plan.classes).get(axis, 1)
+        first = window.first - window.step * (window.padding % count)
+        classes.append(Classes(count) if role == "Out" else Classes(count, first, window.step))
+    tensor: Tensor = "Out" if role == "Out" else "In"
+    rows = dict(zip(DIMS[tensor], plan.nest.shapes[tensor], strict=True))
+    if role == "dIn":  # without the rows that the stride skips along the other axes
+        for dim, (axis, each) in enumerate(zip(plan.layer.spatial_axes, classes, strict=True), -len(classes)):
+            if each.parts == 1:
+                window = plan.layer.nest.windows[axis]
+                read = [window.source(row) for row in range(window.size)]
+                whole = whole.index_select(whole.dim() + dim, torch.tensor(read, dtype=torch.int64))
+    return divide(whole, classes, [rows[axis] for axis in plan.layer.spatial_axes], float("nan"))
 
 
 def _layer(layer: Layer, inputs: Any, ker: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 
 from synth.layer.axes import AXES, DIMS, KERNEL_OF, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.intervals import Block, Interval, length
+from synth.layer.residue_classes import Classes, possible_counts
 from synth.layer.window import Window
 
 Scalar = Any  # an int, or a sympy expression
@@ -117,6 +118,8 @@ def accessed_words(
 class Nest:
     """The loop nest of one layer over integers. `extents.c` and `extents.k` are channels per group.
 
+    classes: (axis, number of residue classes), where the classes of a dilation are samples; then `undivided`
+        is the nest of the layer itself, see `layer.residue_classes`.
     turned: the spatial axes whose loop runs over input rows. A block then has all pairs of its input rows and
     their taps, and adds to output rows: Out is the framed tensor of that axis, and In of every other one.
     """
@@ -127,6 +130,34 @@ class Nest:
     w: Window
     dtype: str = "float32"
     turned: tuple[Axis, ...] = ()
+    classes: Classes = ()
+    whole: Nest | None = None  # with classes: the nest without them, not turned
+
+    @property
+    def undivided(self) -> Nest:
+        """The nest without residue classes and turned axes."""
+        return self.whole or self.turn(self.turned)
+
+    def by_classes(self, classes: Classes) -> Nest:
+        """The nest, of which no axis is turned, with the residue classes of some axes as samples.
+
+        Axis b then counts samples times classes. Raises `ValueError` for numbers of classes that are not
+        among `residue_classes.possible_counts`.
+        """
+        if not classes:
+            return self
+        counts, windows = dict(classes), self.windows
+        if self.turned or self.classes:
+            raise ValueError(f"{self} is turned along {self.turned}, or has classes {self.classes}")
+        for axis, count in classes:
+            if count not in possible_counts(windows[axis]):
+                raise ValueError(
+                    f"{count} classes along {axis} do not divide dilation {windows[axis].dilation}"
+                )
+        d, h, w = (w.of_class(counts[axis]) if axis in counts else w for axis, w in windows.items())
+        b = self.extents.b * math.prod(counts.values())
+        extents = self.extents._replace(b=b, d=d.out, h=h.out, w=w.out)
+        return replace(self, extents=extents, d=d, h=h, w=w, classes=classes, whole=self)
 
     def turn(self, axes: Iterable[Axis]) -> Nest:
         """The same nest with other loops along some axes: over input rows, or over output rows again."""

@@ -109,6 +109,17 @@ class Window:
             padding=self.span - 1 - self.padding,
         )
 
+    def of_class(self, classes: int) -> Window:
+        """The window of every residue class, for some number of classes that divides the dilation.
+
+        The stride is 1. Every class has as many rows as the longest, see `layer.residue_classes`, which says
+        what rows of the user's tensor they are.
+        """
+        skipped = self.padding % classes
+        out, dilation, padding = -(-self.out // classes), self.dilation // classes, self.padding // classes
+        size = min(-(-(self.size + skipped) // classes), out + dilation * (self.kernel - 1) - padding)
+        return Window(out, self.kernel, 1, dilation, padding, size)
+
     def taps(self, low: int, high: int) -> int:
         """Number of pairs (position in `[low, high)`, kernel tap) that read an input row, not padding.
 

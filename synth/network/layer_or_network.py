@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MOST_SEEN = 2**20  # characters of a file that are looked at
 # fields of a request that have no meaning for a network
-ONE_LAYER = ("grid", "order", "strategy", "panels", "rows", "stationary")
+ONE_LAYER = ("grid", "order", "strategy", "panels", "rows", "classes", "stationary")
 
 
 class Options(TypedDict, total=False):
@@ -43,6 +43,7 @@ class Options(TypedDict, total=False):
     panels: int | None
     gradients: Sequence[str]
     rows: Mapping[str, str] | None
+    classes: Mapping[str, int] | None
 
 
 def is_network_file(path: str | os.PathLike[str]) -> bool:
@@ -91,6 +92,7 @@ def plan(
     panels: int | None = PlanRequest.panels,
     gradients: Sequence[str] = PlanRequest.gradients,
     rows: Mapping[str, str] | None = PlanRequest.rows,
+    classes: Mapping[str, int] | None = PlanRequest.classes,
 ) -> Plan | NetworkPlan:
     """The plan of a layer or of a network with the fewest words of its family (Li et al., SPAA'21).
 
@@ -112,6 +114,8 @@ def plan(
     order: the axes as they run over the ranks, the last one fastest; None for row-major.
     panels: panels of the streaming loop; None for as many as overlap and memory ask for.
     rows: spatial axis -> whether blocks are cut by "in"put or by "out"put rows, e.g. {"h": "in"}.
+    classes: spatial axis -> residue classes of a dilated layer, a divisor of the dilation, 1 for none, e.g.
+        {"h": 4}; None for whichever moves the fewest words.
 
     Raises `UsageError` for arguments out of range or against each other, `InputError` for a wrong file, and
     `InfeasibleError` when nothing fits; the message then says what would.
@@ -126,7 +130,7 @@ def plan(
         "machine": machine,
         "gradients": gradients,
     }
-    alone = dict(zip(ONE_LAYER, (grid, order, strategy, panels, rows, stationary), strict=True))
+    alone = dict(zip(ONE_LAYER, (grid, order, strategy, panels, rows, classes, stationary), strict=True))
     if isinstance(layer, str | os.PathLike) and is_network_file(layer):
         from synth.network.file import load_network
 

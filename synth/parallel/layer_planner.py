@@ -131,5 +131,6 @@ def _planned(
         exact_procs=exact,
         pass_="training",
         gradients=("in", "ker") if inner else ("ker",),
+        classes=dict.fromkeys(layer.spatial_axes, 1),  # no layer beside it has the rows of a class
     )
     return derive(request, ghosts=False)

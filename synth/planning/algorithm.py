@@ -39,14 +39,15 @@ def algorithm_name(
 def unlimited(
     layer: Layer, procs: int, distribution: Distribution, pass_plans: Sequence[PassPlan]
 ) -> Request:
-    """The search for the fewest words over the grids that count, without a memory limit."""
+    """The search for the fewest words over the grids that count, with the same classes and any memory."""
     passes = tuple(pass_plan.pass_ for pass_plan in pass_plans)
     step = len(passes) > 1
+    nest = distribution.nest.turn(distribution.nest.turned)
     return Request(
-        layer.nest,
+        nest,
         procs,
         exact=distribution.grid.size == procs,
-        most_work=max(distribution.load, Distribution(layer.nest, distribution.grid).load),
+        most_work=max(distribution.load, Distribution(nest, distribution.grid).load),
         turnable=distribution.nest.turned,
         pass_="training" if step else passes[0],
         transposed=layer.transposed,

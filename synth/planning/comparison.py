@@ -14,7 +14,7 @@ from synth.layer.axes import AXES, ROW_MAJOR, PerAxis, Tensor
 from synth.machine.hierarchy import Machine
 from synth.search.branch_and_bound import Optimum, Request, search_or_none
 from synth.search.fastest import fastest
-from synth.search.grids import work_cap
+from synth.search.grids import Space, work_cap
 from synth.search.strategies import STRATEGIES, Strategy
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def compare(plan: Plan) -> list[Alternative]:
 def unpinned_request(plan: Plan) -> Request:
     """The search that a plan answers, with any grid, any stationary tensor and idle processes allowed."""
     return Request(
-        plan.nest,
+        plan.layer.nest,
         plan.procs,
         plan.limit_words,
         balance=plan.balance,
@@ -96,7 +96,7 @@ class _Searches:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.least_work = plan.work.size if plan.least_work is None else plan.least_work  # w*, in iterations
+        self.least_work = _least_work(plan)  # w*, in iterations
         self.request = unpinned_request(plan)
         if not plan.timed:
             self.request = replace(self.request, most_work=work_cap(self.least_work, plan.balance))
@@ -142,8 +142,17 @@ class _Searches:
         except InfeasibleError:
             return None
         first, *later = found.pass_plans
-        made = replace(self.plan, grid=found.grid, first=first, later=tuple(later), order=ROW_MAJOR)
+        made = replace(
+            self.plan, grid=found.grid, first=first, later=tuple(later), order=ROW_MAJOR, classes=()
+        )
         return _Best(found.grid, made.words["total"], made.used_words, found.seconds)
+
+
+def _least_work(plan: Plan) -> int:
+    """w* of the layer without residue classes, which no named strategy has."""
+    if plan.classes:
+        return Space(plan.layer.nest, plan.procs, {}, plan.exact_procs).least_work or plan.work.size
+    return plan.work.size if plan.least_work is None else plan.least_work
 
 
 def _best_of(found: Optimum) -> _Best:

@@ -13,6 +13,7 @@ from synth.layer.axes import AXES, SPATIAL, Axis, PerAxis, Tensor, placement
 from synth.layer.layer import Layer, load_layer
 from synth.layer.nest import Nest
 from synth.layer.passes import TURNED, Pass, Task
+from synth.layer.residue_classes import Classes
 from synth.machine.file import load_machine
 from synth.machine.hierarchy import Machine
 from synth.planning.algorithm import algorithm_name
@@ -20,7 +21,8 @@ from synth.planning.plan import Plan, Timed
 from synth.planning.request import PlanRequest
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
-from synth.search.branch_and_bound import STATIONARY, Request, search
+from synth.search.branch_and_bound import STATIONARY, Request
+from synth.search.class_search import search_classes
 
 
 def plan(
@@ -40,6 +42,7 @@ def plan(
     panels: int | None = PlanRequest.panels,
     gradients: Sequence[str] = PlanRequest.gradients,
     rows: Mapping[str, str] | None = PlanRequest.rows,
+    classes: Mapping[str, int] | None = PlanRequest.classes,
 ) -> Plan:
     """The plan of a layer with the fewest words of its family; `PlanRequest` describes the arguments.
 
@@ -63,6 +66,7 @@ def plan(
             panels=panels,
             gradients=gradients,
             rows=rows,
+            classes=classes,
         )
     )
 
@@ -83,8 +87,8 @@ def derive(request: PlanRequest, ghosts: bool = True) -> Plan:
         plan          `Plan`, all decisions
     """
     layer = read_layer(request)
-    nest = layer.nest
     optimum = find_optimum(request, layer, ghosts)
+    nest = layer.nest.by_classes(optimum.classes)
     grid = optimum.grid
     distribution = distribute(nest.turn(optimum.turned), grid, request.order)
     pass_plans = optimum.pass_plans
@@ -116,6 +120,7 @@ class Decision:
     timed: Timed | None = None
     pinned: tuple[Axis, ...] = ()  # axes whose counts the request fixes
     turned: tuple[Axis, ...] = ()  # axes along which blocks are cut by input rows
+    classes: Classes = ()  # (axis, number of residue classes), where the classes are samples
 
 
 def find_optimum(request: PlanRequest, layer: Layer, ghosts: bool = True) -> Decision:
@@ -125,8 +130,16 @@ def find_optimum(request: PlanRequest, layer: Layer, ghosts: bool = True) -> Dec
     if request.limit_bytes is not None or machine is None or machine.limit_bytes is None:
         return optimum
     first, *later = optimum.pass_plans
-    turned = optimum.turned
-    plan = Plan(layer, request.procs, optimum.grid, first, later=tuple(later), turned=turned, ghosts=ghosts)
+    plan = Plan(
+        layer,
+        request.procs,
+        optimum.grid,
+        first,
+        later=tuple(later),
+        turned=optimum.turned,
+        classes=optimum.classes,
+        ghosts=ghosts,
+    )
     if plan.used_bytes <= machine.limit_bytes:
         return optimum
     return _optimum_within(request, layer, machine, machine.limit_bytes, ghosts)
@@ -169,6 +182,7 @@ def make_plan(
         order=distribution.order,
         timed=optimum.timed,
         turned=optimum.turned,
+        classes=optimum.classes,
         algorithm=None
         if free
         else algorithm_name(layer, request.procs, distribution, pass_plans),  # None: 2D or 3D
@@ -177,7 +191,7 @@ def make_plan(
 
 def _is_unrestricted(request: PlanRequest, optimum: Decision) -> bool:
     """Whether the search was for the fewest words, with any memory and grid: then no grid moves fewer."""
-    restricted = request.grid or request.strategy or request.rows or request.stationary != "auto"
+    restricted = bool(request.grid or request.strategy or request.rows) or request.stationary != "auto"
     restricted = restricted or request.panels is not None
     return request.objective == "words" and optimum.limit_bytes is None and not restricted
 
@@ -192,10 +206,15 @@ def _optimum_within(
     if request.objective == "time":
         assert machine is not None  # `PlanRequest` checks it
         return _fastest(query, machine, limit_bytes)
-    found = search(query)
-    pass_plans = found.tiling.pass_plans
+    found = search_classes(query, asked_classes(request))
     return Decision(
-        found.grid, pass_plans, found.least_work, limit_bytes, pinned=_pinned(query), turned=found.turned
+        found.grid,
+        found.tiling.pass_plans,
+        found.least_work,
+        limit_bytes,
+        pinned=_pinned(query, found.classes),
+        turned=found.turned,
+        classes=found.classes,
     )
 
 
@@ -211,9 +230,20 @@ def _fastest(query: Request, machine: Machine, limit_bytes: int | None) -> Decis
     return Decision(found.grid, found.pass_plans, found.least_work, limit_bytes, timed, _pinned(query))
 
 
-def _pinned(query: Request) -> tuple[Axis, ...]:
+def asked_classes(request: PlanRequest) -> Mapping[str, int]:
+    """Axis -> the number of residue classes that the request fixes, 1 for none.
+
+    The fewest words decide. Named strategies, Eq. 10 of the paper and the time model know no classes.
+    """
+    if request.objective != "words" or request.strategy is not None:
+        return dict.fromkeys(SPATIAL, 1)
+    return request.classes or {}
+
+
+def _pinned(query: Request, classes: Classes = ()) -> tuple[Axis, ...]:
     """The axes whose counts are fixed, of those that could be split."""
-    return tuple(axis for axis in AXES if axis in query.fixed and getattr(query.nest.extents, axis) > 1)
+    extents = query.nest.by_classes(classes).extents
+    return tuple(axis for axis in AXES if axis in query.fixed and getattr(extents, axis) > 1)
 
 
 def search_request(request: PlanRequest, layer: Layer, limit_bytes: int | None) -> Request:

@@ -27,6 +27,7 @@ from synth.layer.axes import ROW_MAJOR, Axis, Order, PerAxis, Tensor
 from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.layer.passes import GRADIENTS, TURNED, Passes, Task, gradients_of
+from synth.layer.residue_classes import Classes
 from synth.planning.plan_json import to_json
 from synth.planning.summary import summary
 from synth.schedule.distribution import Distribution
@@ -72,6 +73,7 @@ class Plan:
     timed: Timed | None = field(default=None, compare=False)
     resident: frozenset[Tensor] = frozenset()  # in inference: Ker, of which ranks hold whole slices
     turned: tuple[Axis, ...] = ()  # spatial axes along which blocks are cut by input rows
+    classes: Classes = ()  # (axis, number of residue classes), where the classes are samples
     ghosts: bool = field(default=True, compare=False)  # see `Distribution`: not for a layer of a network
     algorithm: Algorithm | None = None  # see `planning.algorithm`; by default 2D, or 3D for a split index
 
@@ -80,10 +82,10 @@ class Plan:
             name: Algorithm = "2D" if is_2d(self.distribution, self.pass_plans) else "3D"
             object.__setattr__(self, "algorithm", name)
 
-    @property
+    @cached_property
     def nest(self) -> Nest:
-        """The loop nest of the layer."""
-        return self.layer.nest
+        """The loop nest that is planned: that of the layer, with the residue classes as samples."""
+        return self.layer.nest.by_classes(self.classes)
 
     @property
     def used_procs(self) -> int:
@@ -209,7 +211,7 @@ class Plan:
 
         It is at least `bound`. A plan whose work is less even than that can receive fewer words.
         """
-        return self._bound_at(max(1, -(-self.nest.real_work // self.procs)))
+        return self._bound_at(max(1, -(-self.layer.nest.real_work // self.procs)))
 
     @cached_property
     def surface_bound(self) -> float:
@@ -219,12 +221,12 @@ class Plan:
         """
         if self.pass_ == "training" or self.resident:
             return self.bound.words
-        return max(self.bound.words, surface_bound(self.nest, self.procs, self.bound.most_work))
+        return max(self.bound.words, surface_bound(self.layer.nest, self.procs, self.bound.most_work))
 
     def _bound_at(self, most_work: int) -> UniversalBound:
         if self.pass_ == "training":
-            return training_bound(self.nest, self.procs, most_work, self.passes)
-        found = universal_bound(self.nest, self.procs, self.limit_words, most_work)
+            return training_bound(self.layer.nest, self.procs, most_work, self.passes)
+        found = universal_bound(self.layer.nest, self.procs, self.limit_words, most_work)
         return replace(found, words=0.0) if self.resident else found  # several owners: nothing is proved
 
     @property
@@ -236,7 +238,7 @@ class Plan:
     @cached_property
     def closed_form(self) -> ClosedForm:
         """Eq. 4 with all its bounds, for the best stationary tensor (accessed words)."""
-        return best(Eq4.of(self.nest, self.procs, self.limit_words))
+        return best(Eq4.of(self.layer.nest, self.procs, self.limit_words))
 
     @property
     def paper_bound(self) -> float:
@@ -281,6 +283,7 @@ class Plan:
             "grid": self.grid._asdict(),
             **placed,
             **({"turned": list(self.turned)} if self.turned else {}),
+            **({"classes": dict(self.classes)} if self.classes else {}),
             **waits,
             **resident,
             "passes": [pass_plan.to_json() for pass_plan in self.pass_plans],

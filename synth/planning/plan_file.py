@@ -19,9 +19,10 @@ from synth.base.errors import InputError
 from synth.base.standard_input import is_standard_input, standard_input
 from synth.base.work_balance import MOST_BALANCE
 from synth.base.yaml_positions import shown
-from synth.layer.axes import AXES, ROW_MAJOR, TENSORS, Axis, Order, PerAxis, Tensor, placement
+from synth.layer.axes import AXES, ROW_MAJOR, SPATIAL, TENSORS, Axis, Order, PerAxis, Tensor, placement
 from synth.layer.layer import Layer
 from synth.layer.passes import GRADIENTS, TURNED, Pass, Passes, Task, sequences
+from synth.layer.residue_classes import Classes, possible_counts
 from synth.planning.plan import Algorithm, Plan
 from synth.planning.plan_consistency import decision_faults, number_faults
 from synth.planning.plan_json import SCHEMA, exact_json
@@ -87,6 +88,7 @@ class PlanEntry(msgspec.Struct, rename={"pass_": "pass"}):
     order: list[Axis]
     algorithm: Algorithm
     turned: list[Axis] = msgspec.field(default_factory=list)
+    classes: dict[Axis, int] = msgspec.field(default_factory=dict)
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:
@@ -164,15 +166,17 @@ def _refuse(constant: str) -> float:
 
 def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
     entry = _entry(data, name)
-    extents = layer.nest.extents
+    classes = _classes(entry, layer, name)
+    nest = layer.nest.by_classes(classes)
+    extents = nest.extents
     procs = _within(entry.procs, 1, MOST_PROCS, "procs", name)
     grid = _axes(entry.grid, extents, "grid", name)
     if grid.size > procs:
         raise InputError(f"{name}: the grid has {grid.size} processes, more than procs {procs}; {REMEDY}")
-    turned = tuple(axis for axis in layer.nest.turnable if axis in entry.turned)
+    turned = tuple(axis for axis in nest.turnable if axis in entry.turned)
     if len(turned) < len(entry.turned):
-        raise InputError(f"{name}: turned is {entry.turned}, but only {layer.nest.turnable} can be; {REMEDY}")
-    extents = layer.nest.turn(turned).extents
+        raise InputError(f"{name}: turned is {entry.turned}, but only {nest.turnable} can be; {REMEDY}")
+    extents = nest.turn(turned).extents
     grid = _axes(entry.grid, extents, "grid", name)  # blocks of input rows, too, are not empty
     work = PerAxis(*(-(-n // p) for n, p in zip(extents, grid, strict=True)))
     first, *later = _passes(entry, work.with_("g", 1), layer.transposed, name)
@@ -196,8 +200,18 @@ def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
         later=tuple(later),
         order=_order(entry.order, grid, name),
         turned=turned,
+        classes=classes,
         algorithm=entry.algorithm,
     )
+
+
+def _classes(entry: PlanEntry, layer: Layer, name: str) -> Classes:
+    """The residue classes, which must be those of a dilation."""
+    for axis, count in entry.classes.items():
+        possible = [n for n in possible_counts(layer.nest.windows[axis]) if n > 1] if axis in SPATIAL else []
+        if count not in possible:
+            raise InputError(f"{name}: classes.{axis} is {count}, but the layer has {possible}; {REMEDY}")
+    return tuple((axis, entry.classes[axis]) for axis in SPATIAL if axis in entry.classes)
 
 
 def _entry(data: dict[str, Any], name: str) -> PlanEntry:

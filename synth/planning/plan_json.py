@@ -106,6 +106,7 @@ def exact_json(plan: Plan) -> dict[str, Any]:
         "grid": axes_json(layer, plan.grid),
         "order": list(plan.order),
         **({"turned": list(plan.turned)} if plan.turned else {}),
+        **({"classes": dict(plan.classes)} if plan.classes else {}),
         "work": axes_json(layer, plan.work),
         "tile": axes_json(layer, plan.tile),
         "panels": pass_plan.panels,

@@ -17,10 +17,12 @@ from synth.base.units import as_bytes
 from synth.base.work_balance import BALANCE, check_balance
 from synth.layer.axes import AXES, SPATIAL, Tensor
 from synth.layer.passes import GRADIENTS, TASKS
+from synth.layer.residue_classes import possible_counts
 from synth.search.strategies import Strategy, strategy_named
 
 if TYPE_CHECKING:
     from synth.layer.layer import Layer
+    from synth.layer.nest import Nest
 
 Objective = Literal["words", "time", "paper"]
 Stationary = Literal["auto", "out", "in", "ker"]
@@ -53,6 +55,8 @@ class PlanRequest:
     gradients: the gradients that a training step computes: "in", "ker" or both.
     rows: spatial axis -> whether blocks along it are cut by "in"put or by "out"put rows, e.g. {"h": "in"};
         None for whichever moves the fewest words. Of a transposed layer: rows of the convolution.
+    classes: spatial axis -> into how many residue classes a dilated layer is divided along it, a divisor of
+        the dilation, e.g. {"h": 4}; 1 for none. None for whichever moves the fewest words.
 
     Raises `UsageError` for a value out of range and for values that contradict each other. What depends on
     the layer is checked by `check_layer`.
@@ -73,6 +77,7 @@ class PlanRequest:
     panels: int | None = None
     gradients: Sequence[str] = tuple(tensor.lower() for tensor in GRADIENTS)
     rows: Mapping[str, str] | None = None
+    classes: Mapping[str, int] | None = None
 
     def __post_init__(self) -> None:
         self._check_source()
@@ -93,6 +98,7 @@ class PlanRequest:
         self._check_objective()
         self._check_strategy()
         self._check_rows()
+        self._check_classes()
         self._normalise()
 
     def _normalise(self) -> None:
@@ -101,6 +107,7 @@ class PlanRequest:
         object.__setattr__(self, "gradients", tuple(name for name in known if name in self.gradients))
         object.__setattr__(self, "grid", dict(self.grid) if self.grid else None)
         object.__setattr__(self, "rows", dict(self.rows) if self.rows else None)
+        object.__setattr__(self, "classes", dict(self.classes) if self.classes else None)
         object.__setattr__(self, "balance", float(self.balance))
         if self.named_strategy is not None:
             object.__setattr__(self, "strategy", self.named_strategy.name)
@@ -158,6 +165,18 @@ class PlanRequest:
                 f"objective {self.objective} knows cuts by output rows only; leave out rows, or take words"
             )
 
+    def _check_classes(self) -> None:
+        if self.classes is None:
+            return
+        if not isinstance(self.classes, Mapping):
+            raise UsageError(f'classes is {self.classes!r}; write it like {{"h": 4, "w": 1}}')
+        for axis, count in self.classes.items():
+            if axis not in SPATIAL or not _is_whole(count, MOST_PROCS):
+                raise UsageError(f"classes {axis}={count!r} is not a number along d, h or w, like h=4")
+        if set(self.classes.values()) - {1} and (self.objective != "words" or self.strategy is not None):
+            other = f"strategy {self.strategy}" if self.strategy else f"objective {self.objective}"
+            raise UsageError(f"{other} knows no residue classes; leave out classes, or take the fewest words")
+
     def _check_strategy(self) -> None:
         strategy = self.named_strategy
         if strategy is None:
@@ -173,7 +192,7 @@ class PlanRequest:
 
     def check_layer(self, layer: Layer) -> None:
         """Raises `UsageError` where memory, grid or objective do not fit the layer."""
-        limit_bytes, extents = self.limit_bytes, layer.nest.extents
+        limit_bytes, extents = self.limit_bytes, self._checked_nest(layer).extents
         if limit_bytes is not None and limit_bytes < layer.nest.word_bytes:
             raise UsageError(f"memory is {limit_bytes} bytes; it must hold at least one {layer.dtype} word")
         for axis, parts in (self.grid or {}).items():
@@ -189,7 +208,7 @@ class PlanRequest:
                     f"grid {axis}={parts} cannot cut N_{axis}={most}; it must be from 1 to {most}"
                 )
         for axis in (axis for axis, side in (self.rows or {}).items() if side == "in"):
-            if axis not in layer.nest.turnable:
+            if axis not in self._checked_nest(layer).turnable:
                 raise UsageError(
                     f"rows {axis}=in: blocks of {layer.name} share no rows along {axis}, so there is no halo "
                     "to choose; leave it out"
@@ -198,6 +217,21 @@ class PlanRequest:
             raise UsageError(
                 f"objective paper chooses grid and stationary tensor of {layer.name}; leave them out"
             )
+
+    def _checked_nest(self, layer: Layer) -> Nest:
+        """The nest with the classes that the request fixes. Raises `UsageError` where it cannot have them."""
+        asked = {axis: count for axis, count in (self.classes or {}).items() if count > 1}
+        for axis, count in asked.items():
+            window = layer.nest.windows[axis]
+            possible = possible_counts(window)
+            if count not in possible:
+                most = ", ".join(map(str, possible[:16]))
+                raise UsageError(
+                    f"classes {axis}={count}: {layer.name} has stride {window.stride} and dilation "
+                    f"{window.dilation} along {axis} (common factors divided out), and {window.out} output "
+                    f"rows; its numbers of classes are {most}"
+                )
+        return layer.nest.by_classes(tuple((axis, asked[axis]) for axis in SPATIAL if axis in asked))
 
     @property
     def limit_bytes(self) -> int | None:

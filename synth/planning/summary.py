@@ -46,9 +46,23 @@ def algorithm(plan: Plan) -> str:
     split = {axis for axis, parts in plan.grid._asdict().items() if parts > 1}
     if not split:
         return "one process"
+    if plan.classes:  # axis b is no longer that of the samples alone
+        return f"{plan.algorithm} algorithm"
     return next(
         (name for axes, name in PARALLEL.items() if split <= set(axes)), f"{plan.algorithm} algorithm"
     )
+
+
+def divided(plan: Plan) -> list[str]:
+    """How residue classes of the dilation are planned."""
+    if not plan.classes:
+        return []
+    counts = " x ".join(f"{count} along {axis}" for axis, count in plan.classes)
+    rows = plan.nest.undivided.windows
+    filled = [f"{axis} {rows[axis].out} to {n * plan.nest.windows[axis].out}" for axis, n in plan.classes
+              if n * plan.nest.windows[axis].out > rows[axis].out]  # fmt: skip
+    more = f"; output rows with filler: {', '.join(filled)}" if filled else ""
+    return [f"residue classes of the dilation, {counts}, are samples: axis b counts both{more}"]
 
 
 def heading(plan: Plan) -> list[str]:
@@ -66,6 +80,7 @@ def heading(plan: Plan) -> list[str]:
         f"{plan.layer.name}: {plan.layer}",
         *(turned if plan.layer.transposed else []),
         *folded,
+        *divided(plan),
         f"plan {plan.id}: {plan.pass_}, {algorithm(plan)}, {stationary} stationary, "
         f"{plan.used_procs} of {plan.procs} processes{left}",
     ]

@@ -18,6 +18,7 @@ from synth.bounds.paper_cost import ORDER, accessed_cost
 from synth.layer.axes import AXES, KERNEL_OF, SPATIAL, TENSORS, Tensor
 from synth.layer.nest import accesses
 from synth.planning.plan import Plan
+from synth.planning.summary import divided
 from synth.reports.derivation_kkt import kkt_section
 from synth.reports.derivation_text import Equation, Section, Style, latex, text
 
@@ -98,6 +99,7 @@ def _nest(plan: Plan) -> Section:
         "The nest",
         [
             f"{plan.layer}.",
+            *(f"{line}." for line in divided(plan)),
             f"{lines[2]} += {lines[0]} * {lines[1]}, with {nest}.",
             f"{show_words(nest.work)} multiply-adds, {show_words(nest.real_work)} of them on real input; "
             + ", ".join(f"|{t}| = {show_words(nest.words[t])}" for t in TENSORS)
@@ -140,7 +142,7 @@ def _closed_form(plan: Plan) -> Section:
     import sympy
 
     form = plan.closed_form
-    problem = Eq4.of(plan.nest, plan.procs, plan.limit_words)
+    problem = Eq4.of(plan.layer.nest, plan.procs, plan.limit_words)
     term = problem.term(form.stationary)
     first, second = (f"T_{name}" for name in term.names)
     A, q, t, s, a, b = sympy.symbols("A q t s a b", positive=True)
@@ -174,7 +176,7 @@ def _closed_form(plan: Plan) -> Section:
 def _tiles(plan: Plan) -> tuple[float, float]:
     form = plan.closed_form
     of = {"k": form.t_k, "x": form.t_x, "c": form.t_c}
-    names = Eq4.of(plan.nest, plan.procs, plan.limit_words).term(form.stationary).names
+    names = Eq4.of(plan.layer.nest, plan.procs, plan.limit_words).term(form.stationary).names
     return of[names[0]], of[names[1]]
 
 

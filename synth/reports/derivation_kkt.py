@@ -20,7 +20,7 @@ WHERE = {
 def kkt_section(plan: Plan) -> Section:
     """The case that holds at the optimum of Eq. 4, with its multipliers and its AM-GM step."""
     form = plan.closed_form
-    problem = Eq4.of(plan.nest, plan.procs, plan.limit_words)
+    problem = Eq4.of(plan.layer.nest, plan.procs, plan.limit_words)
     found, lagrangian = conditions(problem, form), Lagrangian.of(problem, form)
     bounded = any(name.startswith(("most", "least")) for name in found.multipliers)
     a, b, lacked = lagrangian.names

@@ -14,6 +14,7 @@ from synth.base.units import show_bytes, show_words
 from synth.layer.axes import AXES, PerAxis
 from synth.planning.comparison import compare
 from synth.planning.plan import Plan
+from synth.planning.summary import divided
 from synth.reports.html_data import MOST_STEPS, report_data
 from synth.reports.html_page import render
 from synth.reports.svg_charts import tradeoff_chart, words_chart
@@ -31,7 +32,7 @@ def html_report(plan: Plan) -> str:
         label=f"plan {plan.id}",
         kicker=f"plan {plan.id} · {plan.pass_}",
         title=plan.layer.name,
-        subtitle=str(plan.layer),
+        subtitle="; ".join([str(plan.layer), *divided(plan)]),
         tiles=tiles(plan),
         axes=axes_table(plan),
         ownership=[" ".join(line.split()) for line in ownership(plan)],

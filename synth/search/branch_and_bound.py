@@ -26,6 +26,7 @@ from synth.base.work_balance import BALANCE
 from synth.layer.axes import Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
 from synth.layer.passes import GRADIENTS, Passes, Task, moves, sequences
+from synth.layer.residue_classes import Classes
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory_bound import LeastMemory
 from synth.schedule.pass_plan import PassPlan
@@ -66,6 +67,8 @@ class Request:
     turnable: tuple[Axis, ...] = ()  # axes along which blocks may be cut by input rows
     turned: tuple[Axis, ...] = ()  # axes along which they must be
     ghosts: bool = True  # see `Distribution`
+    fewer_than: int | None = None  # words: an optimum with as many is of no use
+    divided: bool = False  # other residue classes of the nest are tried, too, and may need less memory
 
     @property
     def sequences(self) -> tuple[Passes, ...]:
@@ -89,6 +92,7 @@ class Optimum:
     work: int  # iterations of the most loaded process, see `Distribution.load`
     least_work: int  # w*: the least `work` of all grids without turned axes
     turned: tuple[Axis, ...] = ()
+    classes: Classes = ()  # of the nest
 
 
 # (lower bound of the words, key among equal bounds, order of insertion, state)
@@ -154,7 +158,9 @@ class _Search:
         if whole := ranges.whole():
             self._push(queue, whole)
         while queue:
-            _, key, _, state = heapq.heappop(queue)
+            bound, key, _, state = heapq.heappop(queue)
+            if self.request.fewer_than is not None and bound >= self.request.fewer_than:
+                return None
             if self.steps > 3 * self.patience and best is None:
                 break
             match state:
@@ -169,7 +175,8 @@ class _Search:
                     if tiling is None:
                         self._note_unfit(state.grid, needed)
                         continue
-                    found = Optimum(state.grid, tiling, state.load, least, state.nest.turned)
+                    nest = state.nest
+                    found = Optimum(state.grid, tiling, state.load, least, nest.turned, nest.classes)
                     if best is None or tiling.words < best.tiling.words:
                         best = found
                     heapq.heappush(queue, (tiling.words, key, next(self.insertions), found))
@@ -188,7 +195,9 @@ class _Search:
             return None
         distribution = self._distribution(best[1], best[2])
         tiling, _ = self._choose_tiling(distribution, self.request.limit_words)
-        return Optimum(distribution.grid, tiling, distribution.load, least, best[2]) if tiling else None
+        if tiling is None:
+            return None
+        return Optimum(distribution.grid, tiling, distribution.load, least, best[2], self.nest.classes)
 
     def _turns(self, grid: PerAxis) -> Iterator[tuple[Axis, ...]]:
         """The choices of turned axes on a grid whose blocks have no more work than the cap."""
@@ -319,7 +328,7 @@ class _Search:
                 f"iterations; raise --balance or free a part of --grid"
             )
         size, needed = self.nest.word_bytes, best[0]
-        most = "" if sure else "at most "
+        most = "" if sure and not self.request.divided else "at most "
         return InfeasibleError(
             f"no plan for {self.procs} processes fits {limit_words * size} bytes per process; "
             f"the least memory that fits is {most}{needed * size} bytes (--memory {needed * size})"

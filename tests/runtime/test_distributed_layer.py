@@ -40,6 +40,8 @@ def told(folder: Path, function: str, argument: str, size: int) -> Outcome:
         "training_frozen",
         "training_up_first",
         "training_up_frozen",
+        "training_classes_input_rows",
+        "training_up_classes",
     ],
 )
 def test_steps_give_the_values_of_torch_and_move_the_planned_words(name: str, tmp_path: Path) -> None:

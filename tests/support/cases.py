@@ -71,6 +71,10 @@ UP = Layer.conv2d((2, 8, 5, 6), 6, 3, stride=2, padding=1, transposed=True, outp
 APART = Layer.conv2d(
     (2, 4, 5, 6), 6, 2, stride=3, groups=2, transposed=True, output_padding=(1, 0), name="apart"
 )
+ATROUS = Layer.conv2d((2, 4, 11, 10), 6, 3, padding=(2, 1), dilation=(3, 2), name="atrous")
+UP_ATROUS = Layer.conv2d(
+    (2, 4, 7, 6), 6, 3, stride=(1, 2), padding=1, dilation=2, transposed=True, name="up_atrous"
+)
 
 CASES: dict[str, Plan] = {
     "alone": _plan(SMALL, G()),
@@ -188,5 +192,13 @@ CASES: dict[str, Plan] = {
     ),
     "training_input_rows": replace(_training(UNEVEN, G(h=2, w=3), "Out"), turned=("h", "w")),
     "training_up_input_rows": replace(_training(UP, G(h=2, c=2, k=2)), turned=("h",)),
+    "classes": replace(_plan(LINE, G(b=4, w=2), "Out", G(c=2)), classes=(("w", 2),)),
+    "classes_filler": replace(_plan(ATROUS, G(b=3, h=2), "Ker", G(b=2)), classes=(("h", 3), ("w", 2))),
+    "back_classes": replace(_plan(ATROUS, G(b=3, k=2), pass_="backward-data"), classes=(("h", 3),)),
+    "training_classes": replace(_training(ATROUS, G(b=3, h=2), swapped=True), classes=(("h", 3), ("w", 2))),
+    "training_classes_input_rows": replace(
+        _training(ATROUS, G(b=3, h=2)), classes=(("h", 3), ("w", 2)), turned=("h",)
+    ),
+    "training_up_classes": replace(_training(UP_ATROUS, G(b=4, c=2)), classes=(("h", 2),)),
     "training_matrix": _training(MATRIX, G(b=2, c=2, k=2), "In Ker Out", (), "Ker"),
 }

@@ -50,6 +50,12 @@ def of_plan(plan: Plan, rank: int, halo: bool = False) -> ShardSelection:
     """
     if not plan.layer.spatial_axes:
         raise UsageError(f"{plan.layer.name} is a matrix product; feed convolutions")
+    if plan.classes:
+        counts = ",".join(f"{axis}=1" for axis, _ in plan.classes)
+        raise UsageError(
+            f"{plan.layer.name} is planned with residue classes, whose samples no file has; "
+            f"plan with --classes {counts}"
+        )
     at = plan.distribution.at(rank)
     given: Tensor = "Out" if plan.layer.transposed else "In"
     box = plan.distribution.carried(given, at) if halo else plan.distribution.owned(given, at)
