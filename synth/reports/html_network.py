@@ -8,27 +8,32 @@ from typing import Any
 from synth.base.units import show_bytes, show_words
 from synth.layer.axes import AXES
 from synth.reports.html_page import render
+from synth.reports.network_strip import AXIS_NAMES, bars, folded, priced, strip
 
 ROW, TOP, LANE = 26, 30, 120  # pixels: height of a layer's row, of the heads, width of the lane of edges
-NAME, GRID, GRID_WIDE, STATIONARY, WORDS, WORDS_WIDE, MOVED, WIDE = 134, 290, 190, 496, 548, 110, 790, 800
+NAME, GRID, GRID_WIDE, STATIONARY, WORDS, WORDS_WIDE, MOVED, WIDE = 134, 290, 230, 536, 622, 90, 880, 930
+LETTER = 6.4  # pixels: width of a letter in the bar of a grid
 
 
 def html_network(data: dict[str, Any]) -> str:
     """The page of a network plan as `parse_network_plan` returns it: the same bytes for the same plan."""
-    layers = rows(data)
+    whole = {"layers": rows(data), "edges": edges(data)}
+    short = folded_graph(data)
+    graphs = [short, whole] if len(short["layers"]) < len(whole["layers"]) else [whole]
     what = "words received" if data["objective"] == "words" else "time"
     machine = f", machine {data['machine']}" if data["machine"] else ""
+    count = f"{len(data['layers'])} planned layers on {data['procs']} processes"
     return render(
         "network",
-        {"layers": layers, "edges": (lines := edges(data))},
+        graphs,
         label=f"network plan for {data['procs']} processes",
         kicker=f"network plan · {data['pass']}{_resident(data)}",
         title=data["name"],
-        subtitle=f"{len(layers)} planned layers on {data['procs']} processes; objective: {what}{machine}",
+        subtitle=f"{count}; objective: {what}{machine}",
         tiles=tiles(data),
-        rows=layers,
-        edges=lines,
-        high=TOP + ROW * len(layers) + 6,
+        strip=strip(data),
+        bars=bars(data),
+        graphs=[{**graph, "high": TOP + ROW * len(graph["layers"]) + 6} for graph in graphs],
         at={
             "row": ROW,
             "name": NAME,
@@ -38,7 +43,11 @@ def html_network(data: dict[str, Any]) -> str:
             "moved": MOVED,
             "wide": WIDE,
         },
-        axes=[axis for axis in AXES if any(layer["grid"][axis] > 1 for layer in data["layers"])],
+        axes=[
+            (axis, AXIS_NAMES[axis])
+            for axis in AXES
+            if any(layer["grid"][axis] > 1 for layer in data["layers"])
+        ],
         singles=singles(data),
     )
 
@@ -53,20 +62,34 @@ def shown(data: dict[str, Any], cost: float) -> str:
     return show_words(cost) if data["objective"] == "words" else f"{cost * 1e3:.4g} ms"
 
 
+def short_cost(data: dict[str, Any], cost: float) -> str:
+    """A cost in a row of the graph: bytes, or milliseconds."""
+    return show_bytes(round(cost * data["word_bytes"])) if data["objective"] == "words" else shown(data, cost)
+
+
 def tiles(data: dict[str, Any]) -> list[tuple[str, str, str]]:
     """The tiles at the top of the page: (value, name, remark)."""
     moved = sum(edge["cost"] for edge in data["redistributions"])
     free = sum(edge["words"] == 0 for edge in data["redistributions"])
     size, ratio = data["word_bytes"], data["ratio"]
     over = f"{data['cost'] / data['lower_bound'] - 1:.1%}" if data["lower_bound"] else "-"
+    in_words = data["objective"] == "words"
+
+    def beside(cost: float) -> str:
+        return f"{show_bytes(round(cost * size))}; " if in_words else ""
+
     words = "words in all" if data["objective"] == "words" else "time in all"
     return [
         (str(data["procs"]), "processes", f"{len(data['layers'])} planned layers"),
-        (shown(data, data["cost"]), words, "per process, at most: layers and redistributions"),
+        (
+            shown(data, data["cost"]),
+            words,
+            f"{beside(data['cost'])}per process, at most, redistribution included",
+        ),
         (
             shown(data, moved),
             "redistribution",
-            f"{free} of {len(data['redistributions'])} edges move nothing",
+            f"{beside(moved)}{free} of {len(data['redistributions'])} edges move nothing",
         ),
         (
             show_bytes(data["memory_words"] * size),
@@ -93,25 +116,54 @@ def rows(data: dict[str, Any]) -> list[dict[str, Any]]:
         for axis in split:
             wide = GRID_WIDE * math.log(layer["grid"][axis]) / total
             count = layer["grid"][axis]
-            parts.append({"axis": axis, "count": count, "x": round(x, 1), "wide": round(wide, 1)})
+            label = f"{AXIS_NAMES[axis]} {count}"
+            label = label if LETTER * len(label) < wide - 6 else str(count)
+            parts.append({"axis": axis, "label": label, "x": round(x, 1), "wide": round(wide, 1)})
             x += wide
         incoming = sum(e["cost"] for e in data["redistributions"] if e["to"] == layer["name"])
         result.append(
             {
                 "name": layer["name"],
                 "y": TOP + ROW * i,
-                "grid": " x ".join(f"{axis}={layer['grid'][axis]}" for axis in split) or "one process",
+                "grid": ", ".join(f"{AXIS_NAMES[a]} ÷ {layer['grid'][a]}" for a in split) or "one process",
                 "parts": parts,
                 "stationary": layer["stationary"].capitalize(),
                 "panels": layer["panels"],
-                "cost": shown(data, layer["cost"]),
+                "cost": priced(data, layer["cost"]),
                 "bar": round(WORDS_WIDE * layer["cost"] / most, 1),
-                "words": {t: show_words(n) for t, n in layer["words"].items()},
+                "words": {t: _sized(data, n) for t, n in layer["words"].items()},
                 "memory": show_bytes(layer["memory_words"] * data["word_bytes"]),
-                "moved": shown(data, incoming) if incoming else "",
+                "moved": short_cost(data, incoming) if incoming else "",
+                "bytes": short_cost(data, layer["cost"]),
+                "times": 1,
+                "block": 0,
+                "names": [layer["name"]],
             }
         )
     return result
+
+
+def folded_graph(data: dict[str, Any]) -> dict[str, Any]:
+    """The layers and edges of the graph with each block that repeats drawn once."""
+    layers, all_rows, all_edges = data["layers"], rows(data), edges(data)
+    same = [{key: value for key, value in layer.items() if key != "name"} for layer in layers]
+    place = {layer["name"]: i for i, layer in enumerate(layers)}
+    ends = [(place[e["from"]], place[e["to"]], e["words"]) for e in data["redistributions"]]
+    kept, at = list[dict[str, Any]](), dict[int, int]()  # layer -> its row
+    for block, times in folded(same, ends):
+        for i in block:
+            alike = [i + n * len(block) for n in range(times)]
+            at |= dict.fromkeys(alike, len(kept))
+            names = [layers[n]["name"] for n in alike]
+            kept.append({**all_rows[i], "y": TOP + ROW * len(kept), "times": times, "names": names})
+        kept[-len(block)]["block"] = len(block) if times > 1 else 0
+    first = {row["names"][0] for row in kept}
+    lines = [
+        {**edge, **_line(at[edge["from"]], at[edge["to"]])}
+        for edge in all_edges
+        if layers[edge["to"]]["name"] in first and at[edge["from"]] <= at[edge["to"]]
+    ]
+    return {"layers": kept, "edges": lines}
 
 
 def edges(data: dict[str, Any]) -> list[dict[str, Any]]:
@@ -121,24 +173,31 @@ def edges(data: dict[str, Any]) -> list[dict[str, Any]]:
     result = []
     for edge in data["redistributions"]:
         one, other = place[edge["from"]], place[edge["to"]]
-        y, z = (TOP + ROW * i + ROW / 2 for i in (one, other))
-        bulge = 0 if other == one + 1 else min(LANE - 14, 10 + 18 * abs(other - one))
-        right = LANE - 2
-        path = f"M{right} {y:g}V{z:g}" if not bulge else ""
-        path = path or f"M{right} {y:g}C{right - bulge} {y:g} {right - bulge} {z:g} {right} {z:g}"
         result.append(
             {
-                "from": one,
-                "to": other,
+                **_line(one, other),
                 "onto": edge["onto"].capitalize(),
                 "free": edge["words"] == 0,
-                "words": show_words(edge["words"]),
-                "cost": shown(data, edge["cost"]),
-                "path": path,
+                "words": _sized(data, edge["words"]),
                 "thick": round(2 + 3 * math.sqrt(edge["words"] / most), 1) if edge["words"] else 1.5,
             }
         )
     return result
+
+
+def _line(one: int, other: int) -> dict[str, Any]:
+    """The ends of an edge, and its line between two rows."""
+    y, z = (TOP + ROW * i + ROW / 2 for i in (one, other))
+    bulge = 0 if other == one + 1 else min(LANE - 14, 10 + 18 * abs(other - one))
+    right = LANE - 2
+    straight = f"M{right} {y:g}V{z:g}"
+    curved = f"M{right} {y:g}C{right - bulge} {y:g} {right - bulge} {z:g} {right} {z:g}"
+    return {"from": one, "to": other, "path": curved if bulge else straight}
+
+
+def _sized(data: dict[str, Any], words: int) -> str:
+    """Words with their bytes."""
+    return f"{show_words(words)} words = {show_bytes(words * data['word_bytes'])}" if words else "0"
 
 
 def singles(data: dict[str, Any]) -> list[dict[str, Any]]:
@@ -149,7 +208,7 @@ def singles(data: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "cost": "-" if cost is None else shown(data, cost),
+            "cost": "-" if cost is None else short_cost(data, cost),
             "times": f"{cost / data['cost']:.2f}" if cost is not None and data["cost"] else "-",
             "why": why,
             "kind": "mine" if name == "this plan" else "unfair" if cost is None else "fair",

@@ -14,12 +14,14 @@ import pytest
 from test_html_browser import FLAGS
 
 from synth.base.errors import InputError
+from synth.base.units import show_bytes
 from synth.cli.main import main
 from synth.network.file import load_network
 from synth.network.planner.plan_json import is_network_plan, parse_network_plan, to_json
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
-from synth.reports.html_network import html_network, singles
+from synth.reports.html_network import folded_graph, html_network, singles
+from synth.reports.network_strip import bars, folded, stages, strip
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
@@ -41,12 +43,72 @@ def test_self_contained_and_small(data: dict[str, Any]) -> None:
 
 def test_every_layer_edge_and_single_is_there(data: dict[str, Any]) -> None:
     page = html_network(data)
-    assert page.count('class="layer"') == len(data["layers"])
-    assert page.count('data-edge="') == len(data["redistributions"])
+    _, whole = re.findall(r'<svg class="layers".*?</svg>', page, re.DOTALL)  # the first is folded
+    assert whole.count('class="layer"') == len(data["layers"])
+    assert whole.count('data-edge="') == len(data["redistributions"])
     free = sum(edge["words"] == 0 for edge in data["redistributions"])
-    assert page.count('class="edge free"') == free > 0
+    assert whole.count('class="edge free"') == free > 0
     assert {row["name"] for row in singles(data)} == {"this plan", *(s["name"] for s in data["singles"])}
     assert f"{round(data['cost']):,}".replace(",", " ") in page
+
+
+def test_blocks_that_repeat_are_drawn_once(data: dict[str, Any]) -> None:
+    graph = folded_graph(data)
+    assert sorted(name for row in graph["layers"] for name in row["names"]) == sorted(
+        layer["name"] for layer in data["layers"]
+    )
+    repeated = {row["name"]: row["times"] for row in graph["layers"] if row["times"] > 1}
+    assert repeated["conv4_a.1"] == repeated["conv4_c.1"] == 5
+    assert len(graph["layers"]) < len(data["layers"])
+    assert [row["y"] for row in graph["layers"]] == sorted({row["y"] for row in graph["layers"]})
+    drawn = {(graph["layers"][e["from"]]["name"], graph["layers"][e["to"]]["name"]) for e in graph["edges"]}
+    assert ("conv4_c.1", "conv5_reduce") in drawn  # from the last of the five
+    assert all(e["from"] < e["to"] for e in graph["edges"])
+
+
+def test_blocks_that_differ_are_not_folded() -> None:
+    chain = [(i, i + 1, 7) for i in range(7)]
+    assert folded("xabababy", chain) == [(range(1), 1), (range(1, 3), 3), (range(7, 8), 1)]
+    chain[4] = (4, 5, 8)  # into the first row of a block, which may receive anything
+    assert (range(1, 3), 3) in folded("xabababy", chain)
+    chain[3] = (3, 4, 8)
+    assert (range(1, 3), 3) not in folded("xabababy", chain)
+    assert folded("ab", [(0, 1, 7)]) == [(range(1), 1), (range(1, 2), 1)]
+    assert folded("aaaa", []) == [(range(1), 4)]
+
+
+def test_the_strip_has_stages_and_what_moves_between_them(data: dict[str, Any]) -> None:
+    found = stages(data)
+    names = ["conv1", "pool1", "conv2", "conv3", "conv4", "conv5", "globalpool1", "fc"]
+    assert [stage.name for stage in found] == names
+    assert [i for stage in found for i in stage.layers] == list(range(len(data["layers"])))
+    made = strip(data)
+    (into,) = (e["words"] for e in data["redistributions"] if e["to"] == "fc")
+    assert made["joints"][-1]["bytes"] == show_bytes(into * data["word_bytes"])
+    assert made["joints"][0]["thick"] == 0
+    assert max(joint["thick"] for joint in made["joints"]) == 36
+    assert made["boxes"][0]["lines"] == ["samples ÷ 16", "height ÷ 2", "width ÷ 2"]
+
+
+def test_many_stages_are_joined(data: dict[str, Any]) -> None:
+    layers = [{**data["layers"][0], "name": f"layer{i}"} for i in range(40)]
+    for i, layer in enumerate(layers):
+        layer["grid"] = {**layer["grid"], "b": 1 + i % 2}
+    moved = [{"from": f"layer{i}", "to": f"layer{i + 1}", "words": i} for i in range(39)]
+    found = stages({**data, "layers": layers, "redistributions": moved})
+    assert len(found) == 8
+    assert found[0].name == "layer0 – layer32"  # the joints with the most words stay
+
+
+def test_bars_of_this_plan_and_data_parallelism(data: dict[str, Any]) -> None:
+    mine, parallel, best = bars(data)
+    assert (mine["name"], mine["times"]) == ("this plan", "")
+    assert parallel["cost"] == "cannot use 64 processes evenly at conv1"
+    assert best["name"] == "stationary-w everywhere"
+    assert (best["to"], best["times"]) == (100, f"{1 / data['ratio']:.2f} times")
+    usable = [{**s, "cost": 2 * data["cost"]} if s["name"] == "data" else s for s in data["singles"]]
+    mine, parallel = bars({**data, "singles": usable})
+    assert (mine["to"], parallel["to"], parallel["times"]) == (50, 100, "2.00 times")
 
 
 def test_names_are_text(data: dict[str, Any]) -> None:
@@ -147,20 +209,28 @@ def test_a_chosen_layer_lights_up_its_edges(browser: Any, data: dict[str, Any], 
     names = [layer["name"] for layer in data["layers"]]
 
     def lit() -> set[int]:
-        found = browser.find_elements("css selector", "#layers .edge.lit")
+        found = browser.find_elements("css selector", ".layers:not([hidden]) .edge.lit")
         return {int(each.get_attribute("data-edge")) for each in found}
 
     def edges(name: str) -> set[int]:
         rows = enumerate(data["redistributions"])
         return {i for i, edge in rows if name in (edge["from"], edge["to"])}
 
-    at = names.index("conv4_reduce")
+    short = folded_graph(data)
+    assert len(browser.find_elements("css selector", ".layers:not([hidden]) .layer")) == len(short["layers"])
+    at = [row["name"] for row in short["layers"]].index("conv4_b.1")
     browser.find_element("css selector", f'[data-layer="{at}"] .called').click()
+    assert "5 times: conv4_b.1, conv4_b.2" in browser.find_element("id", "detail").text
+    browser.find_element("id", "unfold").click()
+    assert len(browser.find_elements("css selector", ".layers:not([hidden]) .layer")) == len(names)
+    assert lit() == edges("conv4_b.1")  # the layer that was chosen
+    at = names.index("conv4_reduce")
+    browser.find_element("css selector", f'.layers:not([hidden]) [data-layer="{at}"] .called').click()
     assert lit() == edges("conv4_reduce")
     text = browser.find_element("id", "detail").text
     assert "conv4_reduce" in text
     assert "75 264 words" in text
-    svg = browser.find_element("id", "layers")
+    svg = browser.find_element("css selector", ".layers:not([hidden])")
     svg.send_keys(Keys.ARROW_DOWN, Keys.ARROW_DOWN)
     assert lit() == edges("conv4_reduce")
     svg.send_keys(Keys.ENTER)

@@ -1,8 +1,16 @@
 (() => {
-const D = JSON.parse(document.getElementById("data").textContent);
-const svg = document.getElementById("layers"), detail = document.getElementById("detail");
-const layers = [...svg.querySelectorAll("[data-layer]")], lines = [...svg.querySelectorAll("[data-edge]")];
+const GRAPHS = JSON.parse(document.getElementById("data").textContent);  // folded and whole, or whole alone
+const pictures = [...document.querySelectorAll("svg.layers")], detail = document.getElementById("detail");
+const unfold = document.getElementById("unfold");
 const state = {at: 0, chosen: 0};
+let D, svg, layers, lines;
+function show(number) {
+  pictures.forEach((picture, i) => picture.toggleAttribute("hidden", i !== number));
+  D = GRAPHS[number];
+  svg = pictures[number];
+  layers = [...svg.querySelectorAll("[data-layer]")];
+  lines = [...svg.querySelectorAll("[data-edge]")];
+}
 const make = (tag, text, parent) => { const e = document.createElement(tag); e.textContent = text; parent.append(e); return e; };
 const table = (title, rows) => {
   if (title) make("h4", title, detail);
@@ -14,7 +22,7 @@ const table = (title, rows) => {
   }
 };
 const moved = (edges, end) => edges.length
-  ? edges.map(e => [`${D.layers[e[end]].name} (${e.onto})`, e.free ? "nothing moves" : `${e.words} words`]) : [["none", ""]];
+  ? edges.map(e => [`${D.layers[e[end]].name} (${e.onto})`, e.free ? "nothing moves" : e.words]) : [["none", ""]];
 
 function choose(index) {
   state.chosen = state.at = index;
@@ -28,6 +36,7 @@ function choose(index) {
   svg.classList.add("some");
   detail.replaceChildren();
   make("h3", layer.name, detail);
+  if (layer.times > 1) make("p", `${layer.times} times: ${layer.names.join(", ")}`, detail).className = "hint";
   table("", [["grid", layer.grid], ["stationary", layer.stationary], ["panels", layer.panels], ["cost", layer.cost],
     ["working memory", layer.memory]]);
   table("Words received, at most", [["In", layer.words.in], ["Ker", layer.words.ker], ["Out", layer.words.out]]);
@@ -39,18 +48,26 @@ function cursor(index) {
   state.at = Math.min(layers.length - 1, Math.max(0, index));
   layers.forEach((g, i) => g.classList.toggle("cursor", i === state.at));
 }
-svg.addEventListener("click", event => {
-  const hit = event.target.closest("[data-layer]");
-  if (hit) choose(+hit.dataset.layer);
+pictures.forEach(picture => {
+  picture.addEventListener("click", event => {
+    const hit = event.target.closest("[data-layer]");
+    if (hit) choose(+hit.dataset.layer);
+  });
+  picture.addEventListener("keydown", event => {
+    const to = {ArrowDown: state.at + 1, ArrowUp: state.at - 1, Home: 0, End: layers.length - 1};
+    if (event.key in to) {
+      cursor(to[event.key]);
+      layers[state.at].scrollIntoView({block: "nearest"});
+    } else if (event.key === "Enter" || event.key === " ") choose(state.at);
+    else return;
+    event.preventDefault();
+  });
 });
-svg.addEventListener("keydown", event => {
-  const to = {ArrowDown: state.at + 1, ArrowUp: state.at - 1, Home: 0, End: layers.length - 1};
-  if (event.key in to) {
-    cursor(to[event.key]);
-    layers[state.at].scrollIntoView({block: "nearest"});
-  } else if (event.key === "Enter" || event.key === " ") choose(state.at);
-  else return;
-  event.preventDefault();
+if (unfold) unfold.addEventListener("change", () => {
+  const name = D.layers[state.chosen].name;
+  show(unfold.checked ? 1 : 0);
+  choose(Math.max(0, D.layers.findIndex(layer => layer.names.includes(name))));
 });
+show(0);
 choose(0);
 })();
