@@ -30,13 +30,19 @@ def register(subparsers: Any) -> None:
         "--strategy", metavar="NAME", help="one strategy, layer by layer (default: compare all)"
     )
     command.add_argument("--profile", metavar="CSV", help="measured times per layer: layer,forward_s,...")
-    command.add_argument("--batch", type=int, metavar="B", help="samples of one step (default: the file's N)")
-    command.add_argument("--groups", type=int, metavar="P1", help="data groups of a hybrid strategy")
-    command.add_argument("--segments", type=int, default=8, metavar="S", help="segments of a pipeline (8)")
     command.add_argument(
-        "--flows", type=float, metavar="F", help="groups that share a link (default: derived)"
+        "--batch-norm", choices=("local", "global"), default="local", help="statistics (local, as in DDP)"
     )
-    command.add_argument("--reuse", type=float, default=1.0, metavar="G", help="memory reuse factor, 0 to 1")
+    command.add_argument("--table3", action="store_true", help="the formulas of Kahira et al., HPDC'21")
+    command.add_argument("--batch", type=int, metavar="B", help="samples of one step (default: the file's N)")
+    command.add_argument("--groups", type=int, metavar="P1", help="--table3: data groups of a hybrid")
+    command.add_argument("--segments", type=int, default=8, metavar="S", help="--table3: of a pipeline (8)")
+    command.add_argument(
+        "--flows", type=float, metavar="F", help="--table3: groups that share a link (default: derived)"
+    )
+    command.add_argument(
+        "--reuse", type=float, default=1.0, metavar="G", help="--table3: memory reuse, 0 to 1"
+    )
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command.set_defaults(run=run)
 
@@ -45,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
     """Predicts one strategy, or compares all of them, and prints the result."""
     from synth.machine.file import load_machine
     from synth.network.file import load_network
-    from synth.prediction.predict import PredictionRequest, compare, predict
+    from synth.prediction.predict import compare, predict
+    from synth.prediction.prediction import PredictionRequest
     from synth.prediction.profile import ComputeTimes, NominalRate, load_profile
 
     network, machine = load_network(args.network), load_machine(args.machine)
@@ -60,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
         segments=args.segments,
         flows=args.flows,
         reuse=args.reuse,
+        table3=args.table3,
+        batch_norm=args.batch_norm,
     )
     made = predict(request, args.strategy) if args.strategy else compare(request)
     if args.json:

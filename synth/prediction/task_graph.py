@@ -3,12 +3,15 @@
 Ranks are alike but for the size of their blocks, so two kinds stand for all: one with the largest block of
 every layer and one with the smallest. The order is the emitted one: per layer and pass what moves between
 layers, the halo, the stationary tensor, then panels of the streaming tensors while the previous panel
-computes, then the reduction.
+computes, then the reduction. Where the runtime prefetches, Ker of the next layer is gathered while a layer
+computes, and the sums of dKer travel while the layer before computes its gradients.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from synth.layer.axes import PerAxis
@@ -47,6 +50,9 @@ class _Lister:
         self.plan, self.machine = plan, machine
         self.made: list[Task] = []
         self.last: dict[str, int] = {}  # layer -> its last task so far
+        self.hides = plan.request.hides and not plan.request.resident_weights
+        self.brought: dict[str, tuple[int, ...]] = {}  # layer -> the prefetch of its Ker
+        self.waiting: list[Callable[[], object]] = []  # tasks to add beside the next computing
 
     def tasks(self) -> list[Task]:
         nodes = list(zip(self.plan.network.planned, self.plan.placed_grids, strict=True))
@@ -57,12 +63,17 @@ class _Lister:
                 Footprints(Distribution(node.layer.nest.turn(placed.turned), placed.grid, resident=resident)),
                 placed.order,
                 node.weighted,
+                saved=self.plan.request.saves,
                 steps=kind.passes(True),
             )
             for (node, placed), kind in zip(nodes, self.plan.layer_classes, strict=True)
             if node.layer
         }
-        for node, _ in nodes:
+        for index, (node, _) in enumerate(nodes):
+            if self.hides and index == 0:
+                self._prefetch(node.name, timers[node.name])
+            for later, _ in nodes[index + 1 : index + 2] if self.hides else ():
+                self.waiting.append(partial(self._prefetch, later.name, timers[later.name]))
             self._layer(node.name, timers[node.name], 0)
         if self.plan.request.training:
             ahead, self.last = self.last, {}
@@ -70,7 +81,21 @@ class _Lister:
             for node, _ in reversed(nodes):
                 for number in range(1, len(timers[node.name].wanted(True))):
                     self._layer(node.name, timers[node.name], number)
+        self.add_waiting()
         return self.made
+
+    def add_waiting(self) -> None:
+        """Add the moves of Ker that computing may hide."""
+        waiting, self.waiting = self.waiting, []
+        for add in waiting:
+            add()
+
+    def _prefetch(self, name: str, timer: LayerTimer) -> None:
+        size, group = timer.sizes["Ker"], timer.groups["Ker"]
+        if timer.travels("Ker") and group.size > 1:
+            made = collective(self.machine, "all_gather", size, group)
+            task = Task(f"{name} Ker prefetch", "network", (made.seconds,) * 2, (), made.bytes_at, name)
+            self.brought[name] = (self._add(task),)
 
     def _add(self, task: Task) -> int:
         self.made.append(task)
@@ -113,7 +138,7 @@ class _Lister:
         before = tuple(self._moved(name, number > 0)) if number < 2 else (self.last[name],)
         if number and not before:
             before = (self.after,)
-        self.last[name] = _PassTasks(self, name, timer, time).added(before)
+        self.last[name] = _PassTasks(self, name, timer, time).added(before, self.hides and number == 0)
 
 
 class _PassTasks:
@@ -121,35 +146,51 @@ class _PassTasks:
 
     def __init__(self, lister: _Lister, layer: str, timer: LayerTimer, time: PassTime) -> None:
         self.add, self.machine, self.layer, self.timer = lister._add, lister.machine, layer, timer
+        self.lister = lister
         self.program = timer.program(time.pass_, time.stationary, time.panels)
         self.panels, self.title = time.panels, f"{layer} {time.pass_}"
 
-    def added(self, before: tuple[int, ...]) -> int:
-        """Add all tasks after those of `before`; returns the last one."""
+    def added(self, before: tuple[int, ...], prefetched: bool) -> int:
+        """Add all tasks after those of `before`; returns the last one. prefetched: whether Ker was."""
         last, needs = before[-1] if before else 0, before
+        self.prefetched = prefetched
+        if prefetched:
+            needs = (*needs, *self.lister.brought.get(self.layer, ()))
         for node in self.program.top():
             match node:
                 case Rows(direction="fetch"):
-                    before = needs = self._rows(node, before)
+                    fetched = self._rows(node, before)
+                    before, needs = fetched, (*fetched, *needs[len(before) :])
                 case Rows():
                     (last,) = self._rows(node, (last,))
-                case Gather() if self.timer.travels(node.tensor):
+                case Gather() if self._moves(node):
                     needs = (*needs, self._collective(node, before, "gather"))
                 case Loop():
                     last = self._loop(node, before, needs)
+                case Reduce(tensor="Ker") if self.lister.hides:
+                    self.lister.waiting.append(partial(self._collective, node, (last,), "late sums", 1))
                 case Reduce() if self.timer.travels(node.tensor):
                     last = self._collective(node, (last,), "reduce")
         return last
 
+    def _moves(self, node: Gather | Reduce) -> bool:
+        return self.timer.travels(node.tensor) and not (self.prefetched and node.tensor == "Ker")
+
     def _loop(self, loop: Loop, before: tuple[int, ...], ready: tuple[int, ...]) -> int:
         work, last = _computed(self.timer, self.panels), 0
-        gathers = [node for node in loop.gathers if self.timer.travels(node.tensor)]
+        gathers = [node for node in loop.gathers if self._moves(node)]
         for panel in range(self.panels):
             brought = [self._collective(node, before, f"panel {panel}") for node in gathers]
             needs = (*ready, *brought)
+            if panel == 0:
+                self.lister.add_waiting()
             last = self.add(Task(f"{self.title} panel {panel}", "compute", work, needs, (), self.layer))
             for node in loop.reduces:
-                if self.timer.travels(node.tensor):
+                if node.tensor == "Ker" and self.lister.hides:
+                    if panel == self.panels - 1:
+                        late = partial(self._collective, node, (last,), "late sums", 1)
+                        self.lister.waiting.append(late)
+                elif self.timer.travels(node.tensor):
                     last = self._collective(node, (last,), f"reduce {panel}")
         return last
 
@@ -162,8 +203,10 @@ class _PassTasks:
         seconds = (took,) * 2
         return (self.add(Task(f"{self.title} halo", "network", seconds, needs, tuple(sent), self.layer)),)
 
-    def _collective(self, node: Gather | Reduce, needs: tuple[int, ...], label: str) -> int:
-        pieces = self.panels if node.scope == "panel" else 1
+    def _collective(
+        self, node: Gather | Reduce, needs: tuple[int, ...], label: str, pieces: int | None = None
+    ) -> int:
+        pieces = pieces or (self.panels if node.scope == "panel" else 1)
         size, group = self.timer.sizes[node.tensor] / pieces, self.timer.groups[node.tensor]
         made = collective(self.machine, OPS[type(node)], size, group)
         title = f"{self.title} {node.tensor} {label}"

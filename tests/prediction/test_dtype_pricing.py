@@ -10,7 +10,8 @@ from synth.network.graph import Network
 from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
-from synth.prediction.predict import PredictionRequest, predict
+from synth.prediction.predict import predict
+from synth.prediction.prediction import PredictionRequest
 from synth.prediction.profile import NominalRate
 from synth.prediction.replay import replay
 
@@ -69,7 +70,7 @@ def test_a_replay_of_a_training_step_scales_with_the_dtype() -> None:
 def test_the_oracle_prices_communication_and_memory_in_bytes(strategy: str) -> None:
     seconds, memory = {}, {}
     for dtype in BYTES:
-        request = PredictionRequest(network(dtype), LINKS, NominalRate(LINKS), 4, 8, groups=2)
+        request = PredictionRequest(network(dtype), LINKS, NominalRate(LINKS), 4, 8, groups=2, table3=True)
         total = predict(request, strategy).total
         seconds[dtype], memory[dtype] = total.comm, total.used_bytes
     assert seconds["float32"] > 0
@@ -80,6 +81,6 @@ def test_the_oracle_prices_communication_and_memory_in_bytes(strategy: str) -> N
 def test_work_bound_by_memory_is_priced_in_bytes() -> None:
     update = {}
     for dtype in BYTES:
-        request = PredictionRequest(network(dtype), LINKS, NominalRate(LINKS), 1, 8)
+        request = PredictionRequest(network(dtype), LINKS, NominalRate(LINKS), 1, 8, table3=True)
         update[dtype] = predict(request, "serial").total.update
     assert update["float64"] / 2 == update["bfloat16"] * 2 == pytest.approx(update["float32"])

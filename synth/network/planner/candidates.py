@@ -1,7 +1,7 @@
 """The grids that a class of layers can choose from, with lower bounds and exact costs.
 
 `grid_family` lists the grids. `GridCandidates` sorts them by a lower bound of their cost and computes exact
-costs on demand: received words by counting owned boxes, seconds by the time model of one layer.
+costs on demand: received words by counting owned boxes. The seconds of all grids are computed at once.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from functools import cached_property
 
 from synth.layer.axes import AXES, SPATIAL, Axis, PerAxis
 from synth.layer.passes import gathers, moves
-from synth.machine.layer_time import compute_seconds, layer_seconds
 from synth.machine.rank_groups import distinct_orders
 from synth.network.planner.grid_family import family, largest_block
 from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, OwnedBoxes, PlacedGrid
 from synth.network.planner.request import NetworkRequest
+from synth.network.planner.timed_grids import TimedGrids
+from synth.network.step_time.between import Between
 from synth.schedule.distribution import Distribution
 from synth.search.grid_ranges import shared_rows
 from synth.search.grids import Space, all_grids
 
 BATCH = 16  # grids whose words are counted together
 ORDERS_PER_GRID = 2  # rank orders of one grid that become options
-MAX_TIMED = 96  # grids of a class that are timed, lowest bounds first; a third of that within a strategy
 MAX_ELEMENTS = 1 << 18  # grids times ranks of one count
 
 
@@ -34,12 +34,13 @@ class GridCandidates:
     Costs are words received by the most-receiving process, or seconds, as the request's objective says.
     """
 
-    def __init__(self, layer_class: LayerClass, request: NetworkRequest) -> None:
+    def __init__(
+        self, layer_class: LayerClass, request: NetworkRequest, followed: Between | None = None
+    ) -> None:
         self.layer_class, self.request, self.nest = layer_class, request, layer_class.nest
         self.lower_bounds: dict[PerAxis, float] = {}
         self._words: dict[PerAxis, int] = {}
         self._turned: dict[PerAxis, tuple[Axis, ...]] = {}
-        self._seconds: dict[PlacedGrid, float] = {}
         self._shared_rows: dict[tuple[str, int], int] = {}
         self._best: dict[tuple[int, str, bool], list[tuple[float, PlacedGrid]]] = {}
         grids = family(
@@ -50,13 +51,18 @@ class GridCandidates:
             uneven=request.exact_procs and layer_class.weighted,
             timed=request.objective == "time",
         )
-        bounds = {grid: self._lower_bound(grid) for grid in grids}
+        self.timed: TimedGrids | None = None
+        if request.objective == "time":
+            self.timed = TimedGrids(layer_class, request, grids, followed or Between())
+            bounds = self.timed.least()
+        else:
+            bounds = {grid: self._lower_bound(grid) for grid in grids}
         self.lower_bounds = dict(sorted(bounds.items(), key=lambda each: (each[1], each[0])))
 
     # -- costs ---------------------------------------------------------------------------------------
 
     def _lower_bound(self, grid: PerAxis) -> float:
-        """A lower bound of a grid's cost: the words of an average rank, or seconds."""
+        """A lower bound of the words of a grid: those of an average rank."""
         words, size = self.nest.words, grid.size
         inputs = words["In"] * (1 / (grid.x * grid.g * grid.c) - 1 / size)
         gathered = inputs if self.layer_class.transposed or self._turn(grid) else inputs + self._halo(grid)
@@ -67,15 +73,7 @@ class GridCandidates:
         times_gathered, times = gathers(passes, saves)["In"], moves(passes, saves)
         received = times_gathered * gathered + (times["In"] - times_gathered) * inputs
         received += times["Ker"] * ker + times["Out"] * out
-        received *= 1 - 1e-9
-        if self.request.objective == "words":
-            return received
-        machine = self.request.machine
-        assert machine is not None
-        beta = min(min([level.beta, *(b for _, b in level.small)]) for level in machine.levels)
-        work = largest_block(self.nest, grid)
-        computing = len(passes) * compute_seconds(machine, self.nest, work, self.layer_class.weighted)
-        return max(computing, received * self.nest.word_bytes * beta / 2)
+        return received * (1 - 1e-9)
 
     def _halo(self, grid: PerAxis) -> float:
         """A lower bound of the words of In that an average rank reads beyond its even part."""
@@ -89,21 +87,10 @@ class GridCandidates:
 
     def cost(self, placed: PlacedGrid) -> float:
         """Exact words, or modelled seconds, of one placed grid. Results are cached."""
-        if self.request.objective == "words":
-            self._count([placed.grid])
-            return float(self._words[placed.grid])
-        if placed not in self._seconds:
-            machine = self.request.machine
-            assert machine is not None
-            passes = self.layer_class.passes(self.request.training)
-            self._seconds[placed] = layer_seconds(
-                machine,
-                Distribution(self.nest, placed.grid, resident=self.request.resident),
-                placed.order,
-                passes,
-                self.layer_class.weighted,
-            )
-        return self._seconds[placed]
+        if self.timed is not None:
+            return self.timed.seconds(placed)
+        self._count([placed.grid])
+        return float(self._words[placed.grid])
 
     def _count(self, grids: Sequence[PerAxis]) -> None:
         """Count the exact words of several grids together."""
@@ -153,8 +140,10 @@ class GridCandidates:
 
     def placements(self, grid: PerAxis) -> list[PlacedGrid]:
         """A grid in its cheapest rank orders, cheapest first."""
-        placed = [PlacedGrid(grid, order) for order in distinct_orders(grid, self.request.orders)]
-        return sorted(placed, key=self.cost)[:ORDERS_PER_GRID]
+        return sorted(self._ordered(grid), key=self.cost)[:ORDERS_PER_GRID]
+
+    def _ordered(self, grid: PerAxis) -> list[PlacedGrid]:
+        return [PlacedGrid(grid, order) for order in distinct_orders(grid, self.request.orders)]
 
     def placed(self, grids: Sequence[PerAxis]) -> list[PlacedGrid]:
         """Several grids in their cheapest rank orders. Their words are counted together."""
@@ -210,8 +199,7 @@ class GridCandidates:
         """(cost, grid in its best order) of the `count` cheapest grids, cheapest first.
 
         axes: only grids that split no other axes; "" for all. full: only grids that use all processes.
-        A grid is evaluated only while its lower bound is below the worst cost that is kept. Words are
-        exact. Of a large family only the grids with the lowest bounds are timed.
+        Words of a grid are counted only while its lower bound is below the worst cost that is kept.
         """
         key = count, axes, full
         if key not in self._best:
@@ -223,38 +211,17 @@ class GridCandidates:
         grids = self.full if full else self.within(axes or "".join(AXES))
         if not grids and self.request.objective == "time":
             grids = self._least_work_grids(axes)
+        if self.timed is not None:  # the bounds are exact
+            return [(self.lower_bounds[grid], self.placements(grid)[0]) for grid in grids[:count]]
         batch = max(1, min(BATCH, MAX_ELEMENTS // min(self.request.procs, MAX_EXACT_RANKS)))
-        if self.request.objective == "time":
-            grids = self._grids_to_time(grids, MAX_TIMED // 3 if axes else MAX_TIMED)
         for start in range(0, len(grids), batch):
             if len(found) >= count and self.lower_bounds[grids[start]] > found[count - 1][0]:
                 break
-            found += self._evaluate(grids[start : start + batch], start, count, found)
+            some = grids[start : start + batch]
+            self._count(some)
+            found += [(self.cost(PlacedGrid(g)), start + i, PlacedGrid(g)) for i, g in enumerate(some)]
             found.sort(key=lambda each: each[:2])
         return [(cost, placed) for cost, _, placed in found[:count]]
-
-    def _evaluate(
-        self, grids: list[PerAxis], start: int, count: int, found: list[tuple[float, int, PlacedGrid]]
-    ) -> list[tuple[float, int, PlacedGrid]]:
-        """(cost, position in the list of grids, placed grid) of a batch of grids."""
-        if self.request.objective == "words":
-            self._count(grids)
-            return [(self.cost(PlacedGrid(g)), start + i, PlacedGrid(g)) for i, g in enumerate(grids)]
-        worst = found[count - 1][0] if len(found) >= count else float("inf")
-        result = []
-        for i, grid in enumerate(grids):
-            if self.lower_bounds[grid] > worst:
-                break
-            fastest = self.placements(grid)[0]
-            result.append((self.cost(fastest), start + i, fastest))
-        return result
-
-    def _grids_to_time(self, grids: Sequence[PerAxis], most: int) -> list[PerAxis]:
-        """The grids with the lowest bounds: at most `most` that use all processes, and some that do not."""
-        full = [grid for grid in grids if grid.size == self.request.procs][:most]
-        fewer = [grid for grid in grids if grid.size < self.request.procs]
-        selected = {*full, *fewer[: max(most // 3, most - len(full))]}
-        return [grid for grid in grids if grid in selected]
 
     def _least_work_grids(self, axes: str) -> list[PerAxis]:
         """Grids with the least work per process that split only `axes`, and so leave processes idle."""
@@ -262,16 +229,14 @@ class GridCandidates:
         grids = all_grids(Space(self.nest, self.request.procs, fixed, False), self.request.procs)
         least = min(largest_block(self.nest, grid).size for grid in grids)
         found = [g for g in grids if largest_block(self.nest, g).size <= least]
-        self.lower_bounds |= {g: self._lower_bound(g) for g in found}
+        if self.timed is not None:
+            self.timed.add(placed for grid in found for placed in self._ordered(grid))
+        self.lower_bounds |= {g: min(map(self.cost, self._ordered(g))) for g in found}
         return sorted(found, key=lambda g: (self.lower_bounds[g], g))
 
     def proven_least(self) -> float:
-        """A proven lower bound of the cost of every grid: the best cost, or a bound of an untimed grid."""
-        least = self.best(1)[0][0]
-        if self.request.objective == "words":
-            return least
-        timed = set(self._grids_to_time(list(self.lower_bounds), MAX_TIMED))
-        return min([least, *(bound for grid, bound in self.lower_bounds.items() if grid not in timed)])
+        """The words of the grid that moves the fewest."""
+        return self.best(1)[0][0]
 
 
 def x_grid(grid: PerAxis) -> PerAxis:

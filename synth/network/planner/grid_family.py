@@ -2,8 +2,8 @@
 
 The family is every grid of at most P processes that keeps the work balance; `synth.search.grids` defines the
 counts that an axis admits, and the balance. If all P processes are requested, the family holds the grids of
-exactly P, unless there are none. With the objective `time`, grids of exactly P need not be balanced, because
-the time model charges the extra work itself.
+exactly P, unless there are none. With the objective `time`, it is every grid of exactly P, P/2, P/4, ...
+processes. These need not be balanced, because the time model charges the extra work itself.
 """
 
 from __future__ import annotations
@@ -32,11 +32,17 @@ def family(
     least = (full.least_work if uneven else None) or free.least_work or 1
     cap = work_cap(least, balance)
     grids = [g for g in all_grids(full, procs) if timed or largest_block(nest, g).size <= cap]
-    if timed and not grids:
-        grids = all_grids(free, procs)
+    if timed:
+        grids = [*grids, *([] if exact and grids else _halved(nest, procs))] or all_grids(free, procs)
     elif not (exact and grids):
         grids = list(dict.fromkeys([*grids, *balanced(free, cap)]))
     return [g for g in grids if _single_intervals(nest, g)] or grids
+
+
+def _halved(nest: Nest, procs: int) -> list[PerAxis]:
+    """The grids of exactly half of the processes, of a quarter, and so on: few ranks start up faster."""
+    sizes = [procs >> shift for shift in range(1, procs.bit_length())]
+    return [grid for size in sizes for grid in all_grids(Space(nest, size, {}, True), size)]
 
 
 def balanced(space: Space, cap: int) -> list[PerAxis]:

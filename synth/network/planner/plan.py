@@ -16,6 +16,7 @@ from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.owned_boxes import PlacedGrid
 from synth.network.planner.request import NetworkRequest
 from synth.network.planner.solve import Solution
+from synth.network.step_time.choice import TimedStep
 from synth.search.tiling_search import TilingChoice
 
 if TYPE_CHECKING:
@@ -24,12 +25,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SingleStrategy:
-    """The best result of one strategy on every layer. `cost` is None if it cannot be used; `why` says why."""
+    """The best result of one strategy on every layer. `cost` is None if it cannot be used; `why` says why.
+
+    timed, edge_costs: the seconds of its step and of its redistributions. layer_words: working memory by
+    layer. used_words: that a rank holds at most. These are known if the request allows whole weights.
+    """
 
     name: str
     cost: float | None
     why: str = ""
     placed_grids: tuple[PlacedGrid, ...] = field(default=(), repr=False)
+    timed: TimedStep | None = field(default=None, repr=False)
+    edge_costs: dict[Edge, float] = field(default_factory=dict, repr=False)
+    layer_words: tuple[int, ...] = field(default=(), repr=False)
+    used_words: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ class NetworkPlan:
     resident_words: words that every rank holds throughout the step: weights, in training also gradients
     and inputs of all layers. tilings: the pass plans of every layer; their memory does not contain weights
     that are resident. words_of: gives `words` of a plan of a model; it is not sent to other processes.
+    timed: the seconds of a step by layer; None where words are counted.
     """
 
     network: Network
@@ -56,6 +66,7 @@ class NetworkPlan:
     tilings: tuple[TilingChoice, ...]
     layer_classes: tuple[LayerClass, ...]
     words_of: Callable[[NetworkPlan], PlannedWords] | None = field(default=None, compare=False, repr=False)
+    timed: TimedStep | None = None
 
     @property
     def cost(self) -> float:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from synth.base.errors import InputError
+from synth.base.errors import InputError, UsageError
 from synth.layer.axes import AXES, SPATIAL, TENSORS
 
 if TYPE_CHECKING:  # reading a file must not import numpy
@@ -42,6 +42,11 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
     `memory_limit` is in bytes; all other memory is in words of `word_bytes` bytes.
     """
     request = plan.request
+    if plan.timed is not None and any(plan.timed.whole):
+        raise UsageError(
+            f"{plan.network.name} is planned with whole weights on every rank, which `parallelize` cannot "
+            "run; plan without whole_weights"
+        )
     best = plan.best_single
     data = {
         "schema": SCHEMA,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from synth.base.errors import InfeasibleError, UsageError
 from synth.base.work_balance import BALANCE
+from synth.layer.axes import TENSORS
 from synth.machine.rank_groups import split_over
 from synth.network.graph import Edge, Network
 from synth.network.planner.candidates import GridCandidates
@@ -27,6 +27,9 @@ from synth.network.planner.plan_memory import PlanMemory
 from synth.network.planner.redistribution import EdgeEnd, redistribution_words, single_positions
 from synth.network.planner.request import NetworkRequest
 from synth.network.planner.solve import Progress, Solution, Table, solve
+from synth.network.planner.timed_steps import TimedSteps, followed_by
+from synth.network.step_time.between import mean_between
+from synth.network.step_time.choice import terms
 
 OptionTable = list[list[LayerOption]]  # layer class -> its options
 PricedEdges = dict[Edge, tuple[Array, Table]]  # edge -> (words, cost) by (source option, target option)
@@ -39,12 +42,20 @@ def plan_network(
     """The cheapest choice of placed grids.
 
     method: how `solve` chooses. progress: called with a sentence now and then.
+    For the time of a training step, passes save all that they can, and weights are prefetched, if such a plan
+    fits the memory; otherwise as `request` says.
     Raises `UsageError` if the network has nothing to plan, and `InfeasibleError` if a layer has no grid or
     the memory is too small; the message says what would be enough.
     """
+    report = progress or (lambda text: None)
     if request.procs > MAX_EXACT_RANKS:
         request = replace(request, options_per_layer=OPTIONS_OF_MANY_RANKS)
-    return _NetworkPlanner(network, request, method, progress or (lambda text: None)).run()
+    if request.objective == "time" and request.training:
+        free = replace(request, limit_bytes=None, saves=frozenset(TENSORS))
+        made = _NetworkPlanner(network, free, method, report).run()
+        if request.limit_bytes is None or made.memory.most * made.word_bytes <= request.limit_bytes:
+            return made
+    return _NetworkPlanner(network, request, method, report).run()
 
 
 class _NetworkPlanner:
@@ -67,7 +78,12 @@ class _NetworkPlanner:
 
     def run(self) -> NetworkPlan:
         self.progress(f"{len(self.nodes)} layers, {len(self.classes)} of them different")
-        self.candidates = [GridCandidates(each, self.request) for each in self.classes]
+        followed = followed_by(self.network, self.request)
+        self.candidates = [
+            GridCandidates(each, self.request, mean_between([followed[i] for i in nodes]))
+            for each, nodes in zip(self.classes, self._nodes_of_classes(), strict=True)
+        ]
+        self.steps = TimedSteps(self.request, self.node_classes, followed, self.candidates, self.class_of)
         check_feasible([self.candidates[i] for i in self.class_of], self.nodes, self.request)
         if self.request.axes:
             return self._within_axes()
@@ -85,6 +101,12 @@ class _NetworkPlanner:
         )
         self.progress(f"options per layer: {min(map(len, table))} to {max(map(len, table))}")
         return self._result(table, *self._solve(table, self.method), singles)
+
+    def _nodes_of_classes(self) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in self.classes]
+        for node, layer_class in enumerate(self.class_of):
+            found[layer_class].append(node)
+        return found
 
     def _plan_at_usual_balance(self) -> tuple[PlacedGrid, ...]:
         """The plan within the default balance, if more is allowed. It keeps the result from getting worse."""
@@ -144,15 +166,32 @@ class _NetworkPlanner:
         if table is None:
             return SingleStrategy(axes, None, "needs more memory")
         try:
-            solution, _ = self._solve(table, "auto")
+            solution, priced = self._solve(table, "auto")
         except InfeasibleError:  # the weights together
             return SingleStrategy(axes, None, "needs more memory")
         chosen = tuple(table[k][o].placed for k, o in zip(self.class_of, solution.chosen, strict=True))
-        return SingleStrategy(axes, solution.cost, "", chosen)
+        single = SingleStrategy(axes, solution.cost, "", chosen)
+        steps = self.steps.timed(self.placed_options(table), solution.chosen)
+        if steps is None or not self.request.whole_weights:
+            return single
+        tilings = [
+            self.memory.tiling(kind, each) for kind, each in zip(self.node_classes, chosen, strict=True)
+        ]
+        words = tuple(0 if each is None else each.used_words for each in tilings)
+        used = self.memory.resident_words + self.steps.words_of_whole(chosen, steps) + max(words)
+        moved = _chosen_costs(priced, self._at(solution, priced))
+        return replace(single, timed=steps, edge_costs=moved, layer_words=words, used_words=used)
+
+    @staticmethod
+    def placed_options(table: OptionTable) -> list[list[PlacedGrid]]:
+        """Layer class -> the placed grids of its options."""
+        return [[option.placed for option in row] for row in table]
 
     def _solve(self, table: OptionTable, method: str) -> tuple[Solution, PricedEdges]:
         costs = [np.array([option.cost for option in table[k]]) for k in self.class_of]
         priced = self._price_edges(table)
+        if self.request.objective == "time":  # `StepSeconds` has the seconds of layers
+            costs = [np.zeros(len(row)) for row in costs]
         pairs: dict[tuple[int, int], Table] = {}
         for edge, (_, cost) in priced.items():
             key = self.position[edge.source], self.position[edge.target]
@@ -160,6 +199,11 @@ class _NetworkPlanner:
                 costs[key[0]] = costs[key[0]] + np.diag(cost)
                 continue
             pairs[key] = pairs[key] + cost if key in pairs else cost
+        if self.request.objective == "time":
+            options = self.placed_options(table)
+            if not self.request.weights_compete:
+                return self.steps.cheapest(options, costs, pairs, method, self.progress), priced
+            costs, pairs = terms(self.steps.step(options), costs, pairs, 0.0)
         if self.request.weights_compete:
             placed = [[option.placed for option in table[k]] for k in self.class_of]
             return self.memory.cheapest_fitting(placed, costs, pairs, method), priced
@@ -205,6 +249,13 @@ class _NetworkPlanner:
         seconds = level.message(0.0) * (1 + back) + words * word_bytes * per_byte
         return np.where(words > 0, seconds, 0.0)
 
+    def _at(self, solution: Solution, priced: PricedEdges) -> dict[Edge, tuple[int, int]]:
+        """Edge -> the options of its ends."""
+        return {
+            edge: (solution.chosen[self.position[edge.source]], solution.chosen[self.position[edge.target]])
+            for edge in priced
+        }
+
     def _result(
         self,
         table: OptionTable,
@@ -216,10 +267,8 @@ class _NetworkPlanner:
         pairs = zip(self.class_of, chosen, strict=True)
         grids = [self.candidates[layer_class].turned(option.placed) for layer_class, option in pairs]
         self.memory.place(grids)
-        at = {
-            edge: (solution.chosen[self.position[edge.source]], solution.chosen[self.position[edge.target]])
-            for edge in priced
-        }
+        at = self._at(solution, priced)
+        steps = self.steps.timed(self.placed_options(table), solution.chosen)
         classes = zip(self.node_classes, grids, strict=True)
         tilings = tuple(self.memory.tiling(layer_class, placed) for layer_class, placed in classes)
         assert all(each is not None for each in tilings)
@@ -227,13 +276,20 @@ class _NetworkPlanner:
             network=self.network,
             request=self.request,
             placed_grids=tuple(grids),
-            layer_costs=tuple(option.cost for option in chosen),
-            edge_costs={edge: float(cost[at[edge]]) for edge, (_, cost) in priced.items()},
+            layer_costs=tuple(each.total for each in steps.layers)
+            if steps
+            else tuple(each.cost for each in chosen),
+            edge_costs=_chosen_costs(priced, at),
             edge_words={edge: int(words[at[edge]]) for edge, (words, _) in priced.items()},
             solution=solution,
-            lower_bound=math.fsum(self.candidates[k].proven_least() for k in self.class_of),
+            lower_bound=self.steps.least(),
             single_strategies=singles,
-            resident_words=self.memory.resident_words,
+            resident_words=self.memory.resident_words + self.steps.words_of_whole(grids, steps),
             tilings=tuple(each for each in tilings if each is not None),
             layer_classes=tuple(self.node_classes),
+            timed=steps,
         )
+
+
+def _chosen_costs(priced: PricedEdges, at: dict[Edge, tuple[int, int]]) -> dict[Edge, float]:
+    return {edge: float(cost[at[edge]]) for edge, (_, cost) in priced.items()}

@@ -35,6 +35,8 @@ class NetworkRequest:
         activations move. Copies of weights take memory, not words. Not for training.
     input_gradient: whether training computes the gradient of the network's input as well.
     batch_norm: "global" or "local" statistics of batch normalizations; see `synth.parallelize`.
+    whole_weights: whether ranks may hold whole slices of weights in training (DDP) where that is faster than
+        shards (ZeRO) and fits the machine's memory. For predictions: `synth.parallelize` has shards alone.
     """
 
     procs: int
@@ -52,6 +54,7 @@ class NetworkRequest:
     input_gradient: bool = True
     batch_norm: str = "global"
     resident_weights: bool = False
+    whole_weights: bool = False
 
     def __post_init__(self) -> None:
         check_balance(self.balance)
@@ -70,6 +73,15 @@ class NetworkRequest:
     def sends_gradient_back(self, edge: Edge) -> bool:
         """Whether the gradient of the value that an edge carries returns over that edge."""
         return self.training and (self.input_gradient or edge.trained)
+
+    @property
+    def hides(self) -> bool:
+        """Whether weights are prefetched and their gradients summed late: if memory is unlimited."""
+        return self.limit_bytes is None
+
+    def may_hold_whole(self, weighted: bool) -> bool:
+        """Whether ranks may hold whole slices of the weights of a layer, or of one that has none."""
+        return self.whole_weights and self.training and weighted
 
     @property
     def resident(self) -> frozenset[Tensor]:

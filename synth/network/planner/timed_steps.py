@@ -1,0 +1,125 @@
+"""The seconds of a step, and the places of weights, for the options of the layers of a network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+from synth.layer.axes import PerAxis
+from synth.layer.nest import Nest
+from synth.network.graph import Network
+from synth.network.planner.candidates import GridCandidates
+from synth.network.planner.layer_class import LayerClass
+from synth.network.planner.owned_boxes import PlacedGrid
+from synth.network.planner.request import NetworkRequest
+from synth.network.planner.resident_weights import slice_words
+from synth.network.planner.solve import Pairs, Progress, Solution, Table
+from synth.network.step_time.between import Between, between
+from synth.network.step_time.choice import TimedStep, cheapest, timed
+from synth.network.step_time.step import StepSeconds, least_seconds
+
+Options = Sequence[Sequence[PlacedGrid]]  # layer class -> the placed grids of its options
+
+
+def followed_by(network: Network, request: NetworkRequest) -> list[Between]:
+    """Layer -> what lies between it and the next planned layers; nothing where words are counted."""
+    if request.machine is None or request.objective == "words":
+        return [Between()] * len(network.planned)
+    found = between(network, request.procs, request.machine)
+    return [found[node.name] for node in network.planned]
+
+
+class TimedSteps:
+    """The seconds of steps of one network.
+
+    classes: layer -> its class. followed: layer -> what follows it. candidates: of the classes. class_of:
+    layer -> the position of its class.
+    """
+
+    def __init__(
+        self,
+        request: NetworkRequest,
+        classes: Sequence[LayerClass],
+        followed: Sequence[Between],
+        candidates: Sequence[GridCandidates],
+        class_of: Sequence[int],
+    ) -> None:
+        self.request, self.classes, self.followed = request, classes, followed
+        self.candidates, self.class_of = candidates, class_of
+
+    def step(self, options: Options) -> StepSeconds:
+        """The seconds of a step by the options of all layers."""
+        machine = self.request.machine
+        assert machine is not None
+        rows = []
+        for each, row in zip(self.candidates, options, strict=True):
+            assert each.timed is not None
+            rows.append(each.timed.rows(row))
+        training, hides = self.request.training, self.request.hides
+        by_layer = [rows[k] for k in self.class_of]
+        return StepSeconds(machine, by_layer, self.followed, self._may(), training, hides)
+
+    def cheapest(
+        self, options: Options, moved: Sequence[Table], pairs: Pairs, method: str, progress: Progress
+    ) -> Solution:
+        """The choice with the fewest seconds. moved, pairs: of the redistributions."""
+        allowed = partial(self._may_be_whole, options)
+        return cheapest(self.step(options), moved, pairs, allowed, method, progress)
+
+    def timed(self, options: Options, chosen: Sequence[int]) -> TimedStep | None:
+        """The seconds of a choice by layer; None where words are counted."""
+        if self.request.objective == "words":
+            return None
+        return timed(self.step(options), chosen, partial(self._may_be_whole, options))
+
+    def least(self) -> float:
+        """A lower bound of every plan of the family, in words or seconds."""
+        if self.request.objective == "words":
+            return math.fsum(self.candidates[k].proven_least() for k in self.class_of)
+        assert self.request.machine is not None
+        layers = []
+        for layer_class, followed, may in zip(self.class_of, self.followed, self._may(), strict=True):
+            grids = self.candidates[layer_class].timed
+            assert grids is not None
+            layers.append((grids.times, followed, may))
+        return least_seconds(self.request.machine, layers, self.request.training, self.request.hides)
+
+    # -- whole weights --------------------------------------------------------------------------------------
+
+    def _may(self) -> list[bool]:
+        return [self.request.may_hold_whole(kind.weighted) for kind in self.classes]
+
+    def _may_be_whole(self, options: Options, chosen: Sequence[int]) -> list[bool]:
+        """Which layers may hold whole weights: those that the machine's memory has room for, smallest first.
+
+        What is left of it holds shards of everything, and the slices of one layer.
+        """
+        may, machine = self._may(), self.request.machine
+        if machine is None or machine.limit_bytes is None or not any(may):
+            return may
+        grids = [options[k][option].grid for k, option in zip(self.class_of, chosen, strict=True)]
+        layers = [(kind.nest, grid) for kind, grid in zip(self.classes, grids, strict=True)]
+        held = sum(2 * sum(nest.words.values()) // self.request.procs for nest, _ in layers)
+        room = machine.limit_bytes // layers[0][0].word_bytes - held - max(_slices(*each) for each in layers)
+        more = [2 * slice_words(*each) for each in layers]
+        for layer in sorted(range(len(may)), key=more.__getitem__):
+            room -= more[layer] if may[layer] else 0
+            may[layer] &= room >= 0
+        return may
+
+    def words_of_whole(self, grids: Sequence[PlacedGrid], step: TimedStep | None) -> int:
+        """Words of whole weights and of their gradients beyond those of the shards."""
+        if step is None:
+            return 0
+        rows = zip(self.classes, grids, step.whole, strict=True)
+        some = [(kind.nest, placed.grid) for kind, placed, whole in rows if whole]
+        procs = self.request.procs
+        return sum(2 * (slice_words(nest, grid) - nest.words["Ker"] // procs) for nest, grid in some)
+
+
+def _slices(nest: Nest, grid: PerAxis) -> int:
+    """Words of the slices of a layer, without halos."""
+    parts = {"In": (grid.x, grid.g, grid.c), "Ker": (grid.g, grid.c, grid.k), "Out": (grid.x, grid.g, grid.k)}
+    words = nest.words
+    return sum(words[tensor] // math.prod(parts[tensor]) for tensor in words)

@@ -1,0 +1,95 @@
+"""What lies between planned layers: norms, activations, joins, and steps on gathered tensors.
+
+Such a layer has the layout of the planned layer before it. It reads and writes the words of its rank, in one
+kernel per pass, and a normalization exchanges statistics. Its work counts with that layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from synth.machine.collectives import best
+from synth.machine.hierarchy import Machine
+from synth.machine.rank_groups import split_over
+from synth.network.graph import NORMS, Network, Node
+
+# kind -> accesses of the words of its output in the forward and in the backward pass
+ACCESSES: dict[str, tuple[int, int]] = {
+    **dict.fromkeys(NORMS, (3, 5)),
+    **dict.fromkeys(("relu", "prelu", "scale", "dropout", "softmax"), (2, 3)),
+    **dict.fromkeys(("cat", "reindex"), (2, 2)),
+    "add": (3, 0),  # the gradient of a sum is that of its inputs
+    "mul": (3, 4),
+}
+
+
+@dataclass(frozen=True)
+class Between:
+    """What follows a planned layer in its layout.
+
+    touched_forward, touched_backward: accesses of words, in multiples of the layer's output. norms: exchanges
+    of statistics per pass. kernels_forward, kernels_backward: kernel calls. fixed: seconds on any grid.
+    """
+
+    touched_forward: float = 0.0
+    touched_backward: float = 0.0
+    norms: float = 0.0
+    kernels_forward: float = 0.0
+    kernels_backward: float = 0.0
+    fixed: float = 0.0
+
+    def plus(self, other: Between, weight: float = 1.0) -> Between:
+        """This and a multiple of another."""
+        fields = Between.__dataclass_fields__
+        return Between(**{name: getattr(self, name) + weight * getattr(other, name) for name in fields})
+
+
+def between(network: Network, procs: int, machine: Machine) -> dict[str, Between]:
+    """Planned layer -> what follows it in its layout. What follows the input alone is left out."""
+    found = {node.name: Between() for node in network.planned}
+    last = ""
+    for node in network.nodes.values():
+        if node.layer is not None:
+            last = node.name
+        elif node.kind == "gathered" and not node.divided and last:
+            gather = best(
+                machine, "all_gather", node.in_words * network.word_bytes, split_over(machine, procs)
+            )
+            found[last] = replace(found[last], fixed=found[last].fixed + gather.seconds)
+        elif node.kind in ACCESSES:
+            for name, added in _added(network, node).items():
+                found[name] = found[name].plus(added)
+    return found
+
+
+def _added(network: Network, node: Node) -> dict[str, Between]:
+    """Planned layer -> the part of a node that lies as the layer's output."""
+    parts = network.parts[node.name]
+    forward, backward = ACCESSES[node.kind]
+    found: dict[str, Between] = {}
+    channels = sum(part.count for part in parts)
+    for part in parts:
+        if part.node is None:
+            continue
+        share = part.count / channels * math.prod(node.shape) / network.nodes[part.node].out_words
+        first = part is parts[0]
+        found[part.node] = found.get(part.node, Between()).plus(
+            Between(
+                forward * share,
+                backward * share,
+                float(first and node.kind in NORMS),
+                float(first),
+                float(first and backward > 0),
+            )
+        )
+    return found
+
+
+def mean_between(found: Sequence[Between]) -> Between:
+    """What follows the layers of a class, on average."""
+    total = Between()
+    for each in found:
+        total = total.plus(each, 1 / len(found))
+    return total

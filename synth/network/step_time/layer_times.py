@@ -1,0 +1,251 @@
+"""Seconds of one class of layers on many placed grids at once, in parts that overlap differently.
+
+A pass computes, and moves the slices of In and Out: alone, or in panels while it computes. Ker of the next
+layer is gathered while a layer computes, and the sums of dKer travel while the layer before computes its
+gradients. So the seconds of Ker stand apart: what of them is hidden depends on the neighbouring layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synth.layer.axes import AXES, LACKS, SPATIAL, TENSORS, X_AXES, Axis, Tensor
+from synth.layer.passes import WRITES, Pass, reads, reuse_intervals
+from synth.machine.collectives import Op
+from synth.machine.layer_time import THINNEST, along
+from synth.machine.many_groups import Groups, ManyGroups
+from synth.network.planner.layer_class import LayerClass
+from synth.schedule.halo_rows import halo_rows, tile_rows
+
+if TYPE_CHECKING:
+    from synth.network.planner.owned_boxes import PlacedGrid
+    from synth.network.planner.request import NetworkRequest
+
+Seconds = NDArray[np.float64]
+PANELS = (1, 2, 4)  # plans of networks have up to four panels by default
+BUCKET_BYTES = 25 * 2**20  # of whole gradients; see `parallelize(..., bucket_bytes=)`
+UPDATE = 3  # accesses of a weight update: it reads weight and gradient, and writes the weight
+
+
+class LayerTimes(NamedTuple):
+    """Seconds by placed grid.
+
+    forward, backward: computing, and what of the moves of In and Out nothing hides. computing_forward,
+    computing_backward: the computing therein, which may hide moves of Ker of neighbouring layers.
+    gathered: Ker, before the layer's turn. reduced: the sums of dKer, after it. averaged: the part of dKer in
+    the all-reduces of buckets, if every rank holds whole slices of Ker. update, update_whole: of the weights.
+    norm: one exchange of the statistics of a normalization of the output. touch: one access of the output.
+    """
+
+    forward: Seconds
+    backward: Seconds
+    computing_forward: Seconds
+    computing_backward: Seconds
+    gathered: Seconds
+    reduced: Seconds
+    averaged: Seconds
+    update: Seconds
+    update_whole: Seconds
+    norm: Seconds
+    touch: Seconds
+
+    def at(self, rows: Sequence[int] | NDArray[np.intp]) -> LayerTimes:
+        """The seconds of some of the placed grids."""
+        return LayerTimes(*(each[rows] for each in self))
+
+
+def layer_times(layer_class: LayerClass, request: NetworkRequest, placed: Sequence[PlacedGrid]) -> LayerTimes:
+    """The parts of the seconds of a layer on some placed grids."""
+    return _Timer(layer_class, request, placed).times()
+
+
+class _Timer:
+    def __init__(
+        self, layer_class: LayerClass, request: NetworkRequest, placed: Sequence[PlacedGrid]
+    ) -> None:
+        assert request.machine is not None
+        self.kind, self.request, self.machine = layer_class, request, request.machine
+        self.nest = layer_class.nest
+        self.grids = np.array([each.grid for each in placed], np.int64).reshape(len(placed), len(AXES))
+        self.groups = ManyGroups(self.machine, self.grids, [each.order for each in placed])
+        self.work = -(-np.array(self.nest.extents, np.int64) // self.grids)
+        self.of_tensor = {tensor: self.groups.of(LACKS[tensor]) for tensor in TENSORS}
+        self.slices = {tensor: self._slice(tensor) * self.nest.word_bytes for tensor in TENSORS}
+        self.computing = self._computing()
+        self.halo = self._halo()
+        self._known: dict[tuple[Tensor, Op, int], Seconds] = {}
+
+    def _parts(self, axis: Axis) -> NDArray[np.int64]:
+        column: NDArray[np.int64] = self.grids[:, AXES.index(axis)]
+        return column
+
+    def _block(self, *axes: Axis) -> Seconds:
+        found: Seconds = self.work[:, [AXES.index(axis) for axis in axes]].prod(axis=1).astype(np.float64)
+        return found
+
+    def _rows(self, axis: Axis) -> Seconds:
+        """The most rows of In that a block touches along a spatial axis."""
+        window, extent = self.nest.windows[axis], getattr(self.nest.extents, axis)
+        parts, index = np.unique(self._parts(axis), return_inverse=True)
+        rows = np.array([tile_rows(window, extent, int(each), 1) for each in parts], np.float64)
+        return rows[index.reshape(-1)]
+
+    def _slice(self, tensor: Tensor) -> Seconds:
+        """Words of the largest slice."""
+        if tensor == "Ker":
+            return self._block("g", "c", "k") * self.nest.taps
+        if tensor == "Out":
+            return self._block("b", "g", "k", *SPATIAL)
+        rows = np.prod([self._rows(axis) for axis in SPATIAL], axis=0)
+        words: Seconds = self._block("b", "g", "c") * rows
+        return words
+
+    def _computing(self) -> Seconds:
+        """Seconds of one pass of the most loaded rank; see `compute_seconds`."""
+        compute, work = self.machine.compute, self.work.astype(np.float64).prod(axis=1)
+        if not self.kind.weighted:
+            touched = work * (self.nest.strides + 1) * self.nest.word_bytes
+            read: Seconds = compute.overhead + touched / (compute.bandwidth or compute.rate)
+            return read
+        channels = np.minimum(self._block("c"), self._block("k"))
+        widths, index = np.unique(channels, return_inverse=True)
+        rates = np.array([compute.rate_of(int(each), self.nest.dtype) for each in widths])
+        rate = rates[index.reshape(-1)]
+        found: Seconds = compute.overhead + 2 * work * self.nest.taps / rate
+        return found
+
+    def _halo(self) -> Seconds:
+        """Seconds of one exchange of the halo of In."""
+        carried, owned = np.ones(len(self.grids)), np.ones(len(self.grids))
+        moves, split = np.zeros(len(self.grids), bool), np.zeros(len(self.grids), np.int64)
+        for axis in SPATIAL:
+            window, extent = self.nest.windows[axis], getattr(self.nest.extents, axis)
+            parts, index = np.unique(self._parts(axis), return_inverse=True)
+            found = [halo_rows(window, extent, int(each)) for each in parts]
+            index = index.reshape(-1)
+            carried = carried * np.array([each.carried for each in found], np.float64)[index]
+            owned = owned * np.array([each.owned for each in found], np.float64)[index]
+            moves |= np.array([each.moves for each in found])[index]
+            split += self._parts(axis) > 1
+        words = self._block("b", "g", "c") * np.maximum(0, carried - owned) / self._parts("k")
+        sizes = np.where(moves, words * self.nest.word_bytes, 0.0)
+        if not sizes.any():
+            return sizes
+        return self.groups.messages(sizes, self.groups.of(SPATIAL), 2 * split)
+
+    # -- the moves ------------------------------------------------------------------------------------
+
+    def _collective(self, tensor: Tensor, op: Op, panels: int = 1) -> Seconds:
+        key = tensor, op, panels
+        if key not in self._known:
+            sizes, groups = self.slices[tensor], self.of_tensor[tensor]
+            self._known[key] = self.groups.seconds(op, sizes, groups, panels)
+        return self._known[key]
+
+    def _travels(self, tensor: Tensor) -> bool:
+        return self.kind.weighted or (tensor != "Ker" and (tensor == "In" or self.nest.extents.c > 1))
+
+    def _exposed(self, pass_: Pass, reused: frozenset[Tensor]) -> Seconds:
+        """Seconds of the moves of In and Out in a pass that its own computing does not hide."""
+        moves: list[tuple[Tensor, Op]] = [
+            (tensor, "reduce_scatter" if WRITES[pass_] == tensor else "all_gather")
+            for tensor in ("In", "Out")
+            if tensor not in reused and self._travels(tensor)
+        ]
+        halos = "In" not in reused and pass_ in ("forward", "backward-data", "backward-filter")
+        best = np.full(len(self.grids), np.inf)
+        for stationary in TENSORS:
+            most = self._block(along(stationary))
+            if stationary != "Ker":
+                most = np.maximum(1, most // THINNEST)
+            for panels in PANELS:
+                best = np.minimum(
+                    best, np.where(panels <= most, self._panelled(moves, stationary, panels), np.inf)
+                )
+        return best + (self.halo if halos else 0.0)
+
+    def _panelled(self, moves: Sequence[tuple[Tensor, Op]], stationary: Tensor, panels: int) -> Seconds:
+        """Seconds of moves that computing does not hide, if two tensors are streamed in some panels."""
+        alone, streamed = np.zeros(len(self.grids)), np.zeros(len(self.grids))
+        for tensor, op in moves:
+            if tensor == stationary or panels == 1:
+                alone = alone + self._collective(tensor, op)
+            else:
+                streamed = streamed + self._collective(tensor, op, panels)
+        hidden = self.machine.overlap * np.minimum(self.computing, streamed) * (panels - 1) / panels
+        return alone + streamed - hidden + (panels - 1) * self.machine.compute.overhead
+
+    # -- all parts ------------------------------------------------------------------------------------
+
+    def times(self) -> LayerTimes:
+        passes, saves = self.kind.passes(self.request.training), self.request.saves
+        lives = {t: ends for t, ends in reuse_intervals(passes).items() if t in saves}
+        zero = np.zeros(len(self.grids))
+        pass_seconds = [
+            self.computing
+            + self._exposed(each, frozenset(t for t, (_, last) in lives.items() if last == each))
+            for each in passes
+        ]
+        gathers = sum("Ker" in reads(each) for each in passes) - ("Ker" in lives)
+        moves = self.kind.weighted and not self.request.resident_weights
+        gathered = self._collective("Ker", "all_gather") if moves and "Ker" in reads(passes[0]) else zero
+        trained = "backward-filter" in passes
+        update, update_whole = self._updates() if trained else (zero, zero)
+        return LayerTimes(
+            forward=pass_seconds[0],
+            backward=sum(pass_seconds[1:], zero) + max(0, gathers - 1) * gathered,
+            computing_forward=self.computing,
+            computing_backward=self.computing * (len(passes) - 1),
+            gathered=gathered,
+            reduced=self._collective("Ker", "reduce_scatter") if trained else zero,
+            averaged=self._averaged() if trained else zero,
+            update=update,
+            update_whole=update_whole,
+            norm=self._norm(),
+            touch=self._touch(),
+        )
+
+    def _updates(self) -> tuple[Seconds, Seconds]:
+        """Seconds of the update of the shard of Ker, and of its whole slice."""
+        bandwidth = self.machine.compute.bandwidth
+        whole = UPDATE * self.slices["Ker"] / bandwidth if bandwidth else np.zeros(len(self.grids))
+        return whole / self.of_tensor["Ker"].sizes, whole
+
+    def _averaged(self) -> Seconds:
+        """Seconds of a slice of dKer in all-reduces of full buckets."""
+        full = np.full(len(self.grids), float(BUCKET_BYTES))
+        bucket = self.groups.seconds("all_reduce", full, self.of_tensor["Ker"])
+        return bucket * self.slices["Ker"] / BUCKET_BYTES
+
+    def _output(self) -> tuple[Seconds, Groups, Seconds, Axis]:
+        """(bytes of a slice of the output, the group that shares it, its channels, its lacking axis)."""
+        tensor = self.kind.output_tensor
+        lacked: Axis = "c" if tensor == "Out" else "k"
+        channels = self._block("g", "k" if tensor == "Out" else "c")
+        return self.slices[tensor], self.of_tensor[tensor], channels, lacked
+
+    def _touch(self) -> Seconds:
+        size, group, _, _ = self._output()
+        return size / group.sizes / (self.machine.compute.bandwidth or self.machine.compute.rate)
+
+    def _norm(self) -> Seconds:
+        """Seconds of an all-gather of two words per channel and rank that holds words of the channel.
+
+        With local statistics these are the ranks that hold parts of the same samples. Shards of the output
+        are cut along channels where their number allows it; otherwise the ranks of its group share channels.
+        """
+        _, group, channels, lacked = self._output()
+        axes: tuple[Axis, ...] = X_AXES if self.request.batch_norm == "global" else SPATIAL
+        apart = channels % group.sizes == 0
+        result = np.zeros(len(self.grids))
+        for cut, columns in ((apart, axes), (~apart, (*axes, lacked))):
+            if cut.any():
+                ranks = self.groups.of(columns)
+                held = np.where(apart, channels / group.sizes, channels)
+                sizes: Seconds = 2.0 * held * ranks.sizes * self.nest.word_bytes
+                result = np.where(cut, self.groups.seconds("all_gather", sizes, ranks), result)
+        return result

@@ -1,0 +1,206 @@
+"""The seconds of a step: closed forms of data parallelism, and plans never slower than strategies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from synth.base.errors import UsageError
+from synth.layer.axes import TENSORS, PerAxis
+from synth.machine.file import load_machine
+from synth.machine.hierarchy import Compute, Level, Machine
+from synth.machine.layer_time import LayerTimer, along
+from synth.machine.rank_groups import ORDERS
+from synth.network.file import parse_network
+from synth.network.graph import Network
+from synth.network.planner.layer_class import LayerClass
+from synth.network.planner.owned_boxes import PlacedGrid
+from synth.network.planner.plan import NetworkPlan
+from synth.network.planner.plan_json import to_json
+from synth.network.planner.planner import plan_network
+from synth.network.planner.request import NetworkRequest
+from synth.network.step_time.between import Between, between
+from synth.network.step_time.layer_times import BUCKET_BYTES, PANELS, layer_times
+from synth.network.step_time.step import StepSeconds
+from synth.schedule.distribution import Distribution
+from synth.schedule.memory import Footprints
+
+ALPHA, BETA, RATE, BANDWIDTH = 1e-5, 1e-10, 1e12, 1e11
+PROCS = 8
+
+
+def flat(beta: float = BETA, overlap: float = 1.0) -> Machine:
+    level = Level("all", None, ALPHA, beta)
+    return Machine("flat", (level,), Compute(RATE, BANDWIDTH), algorithms=("ring",), overlap=overlap)
+
+
+CHAIN = """
+network: four
+input: [64, 16, 12, 12]
+layers:
+  - {name: a, conv2d: {out_channels: 32, kernel: 3, padding: 1}}
+  - {name: b, conv2d: {out_channels: 32, kernel: 3, padding: 1}}
+  - {name: c, conv2d: {out_channels: 64, kernel: 3, padding: 1}}
+  - {name: d, conv2d: {out_channels: 64, kernel: 3, padding: 1}}
+"""
+RESIDUAL = """
+network: residual
+input: [16, 8, 16, 16]
+layers:
+  - {name: a, conv2d: {out_channels: 32, kernel: 3, padding: 1}}
+  - batchnorm: {}
+  - relu: {}
+  - repeat: 2
+    layers:
+      - {name: b, conv2d: {out_channels: 32, kernel: 3, padding: 1}}
+      - batchnorm: {}
+      - {name: c, conv2d: {out_channels: 32, kernel: 1}}
+      - {name: s, add: {}, from: [c, entry]}
+  - globalpool: {}
+  - flatten: {}
+  - linear: {out_features: 10}
+"""
+BRANCHES = """
+network: branches
+input: [2, 4, 32, 32]
+layers:
+  - {name: a, conv2d: {out_channels: 16, kernel: 3, padding: 1}}
+  - {name: p, pool: {kernel: 2, stride: 2}}
+  - {name: b, conv2d: {out_channels: 32, kernel: 3, padding: 1}}
+  - {name: u, conv2d: {out_channels: 16, kernel: 2, stride: 2, transposed: true}}
+  - {name: j, cat: {}, from: [a, u]}
+  - {name: e, conv2d: {out_channels: 8, kernel: 3, padding: 1}}
+  - {name: n, groupnorm: {}}
+"""
+WORDS = [16 * 32 * 9, 32 * 32 * 9, 32 * 64 * 9, 64 * 64 * 9]  # of the weights of CHAIN
+
+
+def data_parallel(machine: Machine, whole: bool) -> float:
+    """Seconds of a step of CHAIN, samples split over all ranks."""
+    network = parse_network(CHAIN, "four.yaml")
+    request = NetworkRequest(PROCS, "time", True, machine=machine, saves=frozenset(TENSORS))
+    placed = [PlacedGrid(PerAxis(b=PROCS))]
+    rows = [layer_times(LayerClass.of(node), request, placed) for node in network.planned]
+    step = StepSeconds(machine, rows, [Between()] * 4, [True] * 4, True, True)
+    return step.seconds([0] * 4, [whole] * 4)
+
+
+@pytest.mark.parametrize("beta", [1e-11, BETA, 1e-9, 1e-8])
+@pytest.mark.parametrize("overlap", [0.0, 0.5, 1.0])
+def test_whole_weights_are_data_parallelism_as_ddp_has_it(beta: float, overlap: float) -> None:
+    """Computing, the update, and what of the all-reduce the backward pass does not hide."""
+    one_pass = [2 * words * 144 * 64 / PROCS / RATE for words in WORDS]
+    update = 3 * 4 * sum(WORDS) / BANDWIDTH
+    buckets = 4 * sum(WORDS) / BUCKET_BYTES
+    all_reduce = buckets * 2 * (PROCS - 1) * (ALPHA + BUCKET_BYTES / PROCS * beta)
+    backward = 2 * sum(one_pass[:-1])  # nothing is summed before the last layer's gradients are there
+    exposed = max(0.0, all_reduce - overlap * backward)
+    found = data_parallel(flat(beta, overlap), whole=True)
+    assert found == pytest.approx(3 * sum(one_pass) + update + exposed)
+
+
+@pytest.mark.parametrize("beta", [1e-11, BETA, 1e-9, 1e-8])
+@pytest.mark.parametrize("overlap", [0.0, 0.5, 1.0])
+def test_shards_are_data_parallelism_as_fsdp_has_it(beta: float, overlap: float) -> None:
+    """Every gather and every sum may hide behind one neighbour; the first layer's have none."""
+    one_pass = [2 * words * 144 * 64 / PROCS / RATE for words in WORDS]
+    moves = [(PROCS - 1) * (ALPHA + 4 * words / PROCS * beta) for words in WORDS]
+    exposed = 2 * moves[0]
+    for move, before in zip(moves[1:], one_pass, strict=False):
+        exposed += max(0.0, move - overlap * before) + max(0.0, move - overlap * 2 * before)
+    update = 3 * 4 * sum(WORDS) / PROCS / BANDWIDTH
+    assert data_parallel(flat(beta, overlap), whole=False) == pytest.approx(
+        3 * sum(one_pass) + update + exposed
+    )
+
+
+@pytest.mark.parametrize("name", ["lassen", "abci-nccl"])
+def test_all_grids_at_once_take_what_each_takes_alone(name: str) -> None:
+    """The schedule trees of `LayerTimer` price the same passes one grid at a time."""
+    machine = load_machine(name)
+    node = parse_network(CHAIN, "four.yaml").planned[2]
+    kind = LayerClass.of(node)
+    request = NetworkRequest(16, "time", machine=machine, resident_weights=True)
+    grids = [PerAxis(b=16), PerAxis(b=2, c=2, k=4), PerAxis(c=16), PerAxis(h=2, w=2, k=4), PerAxis(b=4, k=4)]
+    grids += [PerAxis(h=3, c=4), PerAxis(b=3, k=5)]
+    placed = [PlacedGrid(grid, order) for grid in grids for order in ORDERS]
+    found = layer_times(kind, request, placed).forward
+    for each, seconds in zip(placed, found, strict=True):
+        there = Distribution(kind.nest, each.grid, resident=frozenset({"Ker"}))
+        timer = LayerTimer(machine, Footprints(there), each.order, steps=("forward",))
+        alone = min(
+            timer.passed("forward", tensor, panels).total
+            for tensor in TENSORS
+            for panels in PANELS
+            if panels <= (timer.most_panels(tensor) if along(tensor) == "b" else timer.streams(tensor))
+        )
+        assert seconds == pytest.approx(alone), each
+
+
+def test_norms_exchange_statistics_along_the_ranks_that_share_a_channel() -> None:
+    network = parse_network(RESIDUAL, "residual.yaml")
+    placed = [PlacedGrid(PerAxis(b=8)), PlacedGrid(PerAxis(b=4, h=2)), PlacedGrid(PerAxis(k=8))]
+    kind = LayerClass.of(network.planned[0])
+    seconds = {}
+    for statistics in ("global", "local"):
+        request = NetworkRequest(PROCS, "time", True, machine=flat(), batch_norm=statistics)
+        seconds[statistics] = layer_times(kind, request, placed).norm.tolist()
+    ring = 7 * (ALPHA + 2 * 32 * 4 * BETA)  # two words per channel from each of the others
+    assert seconds["global"] == pytest.approx([ring, ring, 0.0])
+    assert seconds["local"] == pytest.approx([0.0, ALPHA + 2 * 32 * 4 * BETA, 0.0])
+
+
+def test_what_follows_a_layer_counts_with_it() -> None:
+    network = parse_network(RESIDUAL, "residual.yaml")
+    found = between(network, PROCS, flat())
+    first = found[network.planned[0].name]
+    assert (first.norms, first.touched_forward, first.touched_backward) == (1, 3 + 2, 5 + 3)
+    assert (first.kernels_forward, first.kernels_backward) == (2, 2)
+    joined = found[next(node.name for node in network.planned if node.name.startswith("c"))]
+    assert (joined.norms, joined.touched_forward, joined.touched_backward) == (0, 3, 0)
+
+
+def planned(text: str, machine: Machine, procs: int, **changes: object) -> NetworkPlan:
+    request = NetworkRequest(procs, "time", True, machine=machine, whole_weights=True)
+    network: Network = parse_network(text, "n.yaml")
+    return plan_network(network, replace(request, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "machine", "procs", "whole"),
+    [
+        (CHAIN, "lassen", 16, True),
+        (CHAIN, "flat", 6, False),
+        (RESIDUAL, "lassen", 8, True),
+        (RESIDUAL, "a100", 6, False),
+        (RESIDUAL, "abci-nccl", 2, True),
+        (BRANCHES, "a100", 16, True),
+        (BRANCHES, "lassen", 6, False),
+        (BRANCHES, "flat", 4, True),
+    ],
+)
+def test_a_plan_is_never_slower_than_a_strategy(text: str, machine: str, procs: int, whole: bool) -> None:
+    plan = planned(text, flat() if machine == "flat" else load_machine(machine), procs, whole_weights=whole)
+    usable = {single.name: single.cost for single in plan.single_strategies if single.cost is not None}
+    assert {"stationary-w", "3D"} <= usable.keys()
+    assert plan.cost <= min(usable.values()) * (1 + 1e-9)
+    assert plan.lower_bound <= plan.cost * (1 + 1e-9)
+    assert plan.timed is not None
+    moved = sum(plan.edge_costs.values())
+    assert plan.cost == pytest.approx(sum(each.total for each in plan.timed.layers) + moved)
+
+
+def test_whole_weights_are_taken_where_they_are_faster_and_fit() -> None:
+    plan = planned(CHAIN, flat(), 4)
+    shards = planned(CHAIN, flat(), 4, whole_weights=False)
+    assert plan.timed is not None
+    assert any(plan.timed.whole)
+    assert plan.cost < shards.cost
+    assert plan.used_words > shards.used_words
+    tight = planned(CHAIN, replace(flat(), limit_bytes=shards.used_words * 4), 4)
+    assert tight.timed is not None
+    assert sum(tight.timed.whole) < sum(plan.timed.whole)
+    with pytest.raises(UsageError, match="whole weights"):
+        to_json(plan)
+    assert to_json(shards)["cost"] == shards.cost
