@@ -120,12 +120,15 @@ def compared(how: str, plan: Any, drop: float) -> dict[str, Any]:
     return {"apart": max(float((a - b).abs().max()) for a, b in pairs), "checkpoints": one, "none": other}
 
 
-def words(how: str, axes: str) -> tuple[int, int]:
-    """Words that move again on this rank because of checkpoints, as counted, and as planned for the most."""
+def words(how: str, axes: str) -> tuple[int, int, int, int]:
+    """Words that move again on this rank because of checkpoints, as counted, and as planned for the most.
+
+    Then all words of the step on this rank, counted and planned.
+    """
     torch.manual_seed(0)
     model, batch, counted = Checkpointed(how, 32), torch.randn(4, 4, 32, 32), list[int]()
     for block in model.blocks:
-        block.group = nn.Identity()  # whose sums no plan counts
+        block.group = nn.Identity()  # whose sums `recomputed_words` does not count
     for each in ("none", how):
         model.how = each
         plan = synth.plan_model(model, batch.shape, 4, axes=axes)
@@ -134,7 +137,7 @@ def words(how: str, axes: str) -> tuple[int, int]:
         before = net.received()
         step(net, batch)
         counted.append(net.received() - before)
-    return counted[1] - counted[0], plan.recomputed_words
+    return counted[1] - counted[0], plan.recomputed_words, counted[1], plan.words.step[net.ranks.me]
 
 
 def evaluated() -> float:

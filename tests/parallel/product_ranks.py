@@ -76,7 +76,10 @@ class Behind(nn.Module):
 
 
 def compared(name: str, samples: int, plan: Any) -> dict[str, Any]:
-    """error: of output and gradients in one process. steps: how many calls are divided, and are gathered."""
+    """error: of output and gradients in one process. steps: how many calls are divided, and are gathered.
+
+    words: that this rank received, counted and planned.
+    """
     torch.manual_seed(0)
     whole, shape = Behind(name).double(), (samples, 2, 6, 6)
     net = synth.parallelize(copy.deepcopy(whole), shape, plan=plan)
@@ -90,4 +93,5 @@ def compared(name: str, samples: int, plan: Any) -> dict[str, Any]:
     errors = [float((one - other).abs().max()) for one, other in [outs, *grads]]
     steps = list(net.program.steps.values())
     kinds = [sum(isinstance(step, kind) for step in steps) for kind in (ProductStep, GatheredStep)]
-    return {"error": max(errors), "divided": kinds[0], "gathered": kinds[1]}
+    words = net.received(), net.planned_words().step[net.ranks.me]
+    return {"error": max(errors), "divided": kinds[0], "gathered": kinds[1], "words": words}

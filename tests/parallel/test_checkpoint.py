@@ -54,8 +54,10 @@ def test_a_region_is_not_kept_and_its_words_move_again(ranks: RankPool) -> None:
 @pytest.mark.parametrize("how", ["each axes h", "nested axes h", "each axes ck", "sequential axes "])
 def test_the_words_that_move_again_are_planned(how: str, ranks: RankPool) -> None:
     results = ranks.call("words", *how.split(" axes "))
-    (planned,) = {planned for _, planned in results}
-    assert max(counted for counted, _ in results) == planned > 0
+    (planned,) = {planned for _, planned, *_ in results}
+    assert max(counted for counted, *_ in results) == planned > 0
+    for *_, counted, planned in results:
+        assert counted == planned
 
 
 def test_the_mode_decides_whether_a_model_checkpoints(ranks: RankPool) -> None:

@@ -42,6 +42,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
 def test_copies_of_weights_train_as_in_one_process(ranks: RankPool, axes: str, words: int) -> None:
     found = ranks.call("copied", axes)
     assert [each.pop("words") for each in found] == [words] * 4
+    assert not any(each.pop("moved") for each in found)
     exact(found, "loss", "state")
 
 

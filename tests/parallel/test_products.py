@@ -32,6 +32,7 @@ def test_as_in_one_process(name: str, ranks: RankPool) -> None:
             assert found["error"] < 1e-10
             assert found["divided"] == DIVIDED.get(name, 1)
             assert not found["gathered"]
+            assert found["words"][0] == found["words"][1]
 
 
 def rows(whole: tuple[int, ...], dim: int) -> Layout:
