@@ -79,6 +79,17 @@ def test_it_accepts_the_certificates_of_random_plans(checker: ModuleType) -> Non
         assert checker.check(data) == data["claim"]
 
 
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "artifact/certificates").glob("*.json")), ids=lambda path: path.stem
+)
+def test_certificates_of_the_repository_are_those_of_plans(checker: ModuleType, path: Path) -> None:
+    data = json.loads(path.read_text(encoding="utf-8"))
+    network, layer, procs = path.stem.split("-")
+    now = plan_certificate(plan(ROOT / f"examples/{network}/{layer}.yaml", int(procs)))
+    assert checker.check(data) == data["claim"] == now["claim"]
+    assert data["problem"] == now["problem"]
+
+
 def test_it_accepts_transposed_layers_and_segments(checker: ModuleType) -> None:
     layer = Layer.conv2d([4, 16, 7, 7], 8, [4, 4], stride=2, padding=1, transposed=True)
     checker.check(plan_certificate(plan(layer, 4)))
@@ -135,7 +146,7 @@ def test_constants_are_proved_just_above_their_values_and_not_below(
 def test_rows_of_the_artifact_are_run_and_compared(tmp_path: Path) -> None:
     runner = loaded(ROOT / "artifact/run.py")
     short = runner.rows()
-    assert len(short) == 10
+    assert len(short) == 11
     assert all(row.claim and row.commands for row in short)
     first, second = next(row.commands for row in short if len(row.commands) == 2)
     assert (first.split()[1], second.split()[1]) == ("plan", "simulate")
