@@ -1,6 +1,6 @@
 """Ours beside DDP, FSDP2, DTensor and hand-written parallelism, on the same layers in the same run.
 
-    python -m benchmarks.suite            eight layers, P = 4 and 8: about 50 minutes on two cores
+    python -m benchmarks.suite            eleven layers, P = 4 and 8: about 70 minutes on two cores
     python -m benchmarks.suite --quick    four layers, P = 4, training: a few minutes
     python -m benchmarks.suite --procs 4 --work training LAYER.yaml ...
     python -m benchmarks.suite --hosts 4 --link 1gbit --objective time    ranks on a network; needs root

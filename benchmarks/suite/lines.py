@@ -14,6 +14,9 @@ LAYERS = (
     "benchmarks/layers/cosmoflow_128.yaml",
     "benchmarks/layers/matmul_square.yaml",
     "benchmarks/layers/matmul_tall.yaml",
+    "benchmarks/layers/decoder_head.yaml",
+    "benchmarks/layers/decoder_up.yaml",
+    "benchmarks/layers/resnet50_conv5_1x1.yaml",
 )
 QUICK = (
     "examples/resnet50/conv3_x_3x3.yaml",

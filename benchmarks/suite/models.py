@@ -1,12 +1,14 @@
-"""Training steps of whole networks: ours beside DDP and FSDP2, in the same processes.
+"""Steps of whole networks: ours beside DDP, FSDP2, ZeRO-1 and parallelism by hand, in the same processes.
 
     python -m benchmarks.suite.models [NAME ...] [--procs 4] [--hosts 4 --link 1gbit]
 
 A step is forward pass, backward pass and SGD with momentum, on a batch that is already in the layout of its
-input. Ours is `synth.parallelize` with the plan of its own choice. Batch normalizations of DDP and FSDP2
-have the statistics of a rank's own samples, which takes no exchange; ours have those of the whole batch.
-DDP broadcasts no buffers. Bytes are counted at the sockets, as in `suite.md`; held are parameters,
-gradients and momenta.
+input; of the VAE decoder it is a forward pass. Ours is `synth.parallelize` with the plan of its own choice,
+for time (inference: words). Batch normalizations of "ours", and of tensor parallelism by hand, have the
+statistics of the whole batch; those of "ours, local" and of all others those of a rank's own samples or rows,
+which takes no exchange. DDP broadcasts no buffers; ZeRO-1 is DDP with a sharded optimizer. Spatial and tensor
+parallelism are written by hand (`network_peers.py`) and run where they apply. Bytes are counted at the
+sockets, as in `suite.md`; held are parameters, gradients and momenta (of decoders: parameters).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,19 +31,28 @@ from torch import nn
 
 import synth
 from benchmarks.machine import describe
+from benchmarks.suite import network_peers
+from benchmarks.suite.contender import NotApplicableError
 from benchmarks.suite.hosts import Hosts, HostsError, add_options, asked
 from benchmarks.suite.launch import ROOT, MeasuringError, run_module
 from benchmarks.suite.rank import Step, counted, rounds_for, seconds_of, timed
 from benchmarks.suite.summary import Spread, makespans, ratios
 from benchmarks.suite.table import markdown
+from examples.decoders import decoder
 from examples.models import CosmoFlow, ResNet
+from examples.unet3d import UNet3d
 
 HEADS = ["network", "P", "contender", "s", "quartiles", "theirs / ours", "quartiles", "MB moved", "MB held"]
 CLOSE = 1e-3  # of the loss on one process
+INFERENCE = {"vae decoder"}
+DEPTH = {"unet3d": 4, "unet3d, one volume": 4}  # rows at the input for one row at the coarsest resolution
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet50": (ResNet, (16, 3, 64, 64)),
     "cosmoflow": (lambda: CosmoFlow(64, norms=4), (4, 4, 64, 64, 64)),
     "cosmoflow, one volume": (lambda: CosmoFlow(64, norms=4), (1, 4, 64, 64, 64)),
+    "unet3d": (lambda: UNet3d(base=16, levels=3), (4, 1, 32, 32, 32)),
+    "unet3d, one volume": (lambda: UNet3d(base=16, levels=3), (1, 1, 64, 48, 48)),
+    "vae decoder": (lambda: decoder(2, widths=(32, 64, 128, 128)), (1, 4, 32, 32)),
 }
 
 
@@ -52,9 +64,17 @@ class Trained:
     net: nn.Module
     batch: torch.Tensor
     words: int  # of the outputs that the loss is the mean of
+    sharded: bool = False  # whether a rank updates a part of the parameters only (ZeRO-1)
 
     def __post_init__(self) -> None:
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-4, momentum=0.9)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        made: Any = {"lr": 1e-4, "momentum": 0.9}
+        self.optimizer: Any = (
+            ZeroRedundancyOptimizer(self.net.parameters(), torch.optim.SGD, **made)
+            if self.sharded
+            else torch.optim.SGD(self.net.parameters(), **made)
+        )
 
     def loss(self) -> torch.Tensor:
         """The loss: of the whole batch for ours, else this rank's part of it."""
@@ -69,34 +89,104 @@ class Trained:
 
     def held(self) -> int:
         """Bytes of parameters, gradients and momenta on this rank."""
-        sizes = (p.to_local() if hasattr(p, "to_local") else p for p in self.net.parameters())
-        return 3 * sum(p.numel() * p.element_size() for p in sizes)
+        parameters = _bytes(self.net)
+        return 2 * parameters + (parameters // dist.get_world_size() if self.sharded else parameters)
 
 
-def contenders(name: str) -> tuple[list[Trained], float]:
-    """All contenders that can train the network, ours first, and the loss on one process."""
-    from torch.distributed.fsdp import fully_shard
-    from torch.nn.parallel import DistributedDataParallel
+@dataclass
+class Applied:
+    """A network in inference on this rank, on its own part of a batch."""
 
+    name: str
+    net: nn.Module
+    batch: torch.Tensor
+    words: int
+
+    @torch.no_grad()
+    def loss(self) -> torch.Tensor:
+        """The mean of squares of the output, or this rank's part of it."""
+        out: torch.Tensor = self.net(self.batch)
+        return out.square().sum() / self.words
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """The timed step."""
+        self.net(self.batch)
+
+    def held(self) -> int:
+        """Bytes of parameters on this rank."""
+        return _bytes(self.net)
+
+
+def _bytes(net: nn.Module) -> int:
+    """Bytes of a network's parameters on this rank."""
+    found: list[Any] = [p.to_local() if hasattr(p, "to_local") else p for p in net.parameters()]
+    return sum(p.numel() * p.element_size() for p in found)
+
+
+def contenders(name: str) -> tuple[list[Any], float]:
+    """All contenders that can run the network, ours first, and the loss on one process."""
     make, shape = MODELS[name]
     torch.manual_seed(0)
     model, batch = make(), torch.randn(shape)
     with torch.no_grad():
         out = copy.deepcopy(model)(batch)
-    net = synth.parallelize(copy.deepcopy(model), shape)
-    made = [Trained("ours", net, net.scatter(batch), out.numel())]
+    loss = float(out.square().mean())
+    if name in INFERENCE:
+        net = synth.parallelize(copy.deepcopy(model), shape, mode="inference")
+        ours = Applied("ours", net, net.scatter(batch), out.numel())
+        return [ours, *_by_hand(name, model, batch, out.numel())], loss
+    made = []
+    for who, norms in (("ours", "global"), ("ours, local", "local")):
+        has_norms = any(isinstance(each, nn.BatchNorm2d | nn.BatchNorm3d) for each in model.modules())
+        if norms == "global" or has_norms:
+            net = synth.parallelize(copy.deepcopy(model), shape, batch_norm=norms)  # type: ignore[arg-type]
+            made.append(Trained(who, net, net.scatter(batch), out.numel()))
+    return [*made, *_of_samples(model, batch, out.numel()), *_by_hand(name, model, batch, out.numel())], loss
+
+
+def _ddp(model: nn.Module) -> nn.Module:
+    """DDP in its leanest setting, with a process group of its own."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    lean: Any = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
+    return DistributedDataParallel(copy.deepcopy(model), process_group=dist.new_group(), **lean)
+
+
+def _of_samples(model: nn.Module, batch: torch.Tensor, words: int) -> list[Trained]:
+    """Contenders that cut the batch into samples."""
+    from torch.distributed.fsdp import fully_shard
+
     ranks, rank = dist.get_world_size(), dist.get_rank()
-    if shape[0] % ranks == 0:
-        mine = batch.chunk(ranks)[rank]
-        each = out.numel() // ranks  # gradients are averaged over the ranks
-        lean: Any = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
-        ddp = DistributedDataParallel(copy.deepcopy(model), **lean)
-        made.append(Trained("DDP", ddp, mine, each))
-        sharded: Any = copy.deepcopy(model)
-        for part in blocks(sharded):
-            fully_shard(part, reshard_after_forward=False)
-        made.append(Trained("FSDP2", fully_shard(sharded, reshard_after_forward=False), mine, each))
-    return made, float(out.square().mean())
+    if batch.shape[0] % ranks:
+        return []
+    mine, each = batch.chunk(ranks)[rank], words // ranks  # gradients are averaged over the ranks
+    sharded: Any = copy.deepcopy(model)
+    for part in blocks(sharded):
+        fully_shard(part, reshard_after_forward=False)
+    return [
+        Trained("DDP", _ddp(model), mine, each),
+        Trained("ZeRO-1", _ddp(model), mine, each, sharded=True),
+        Trained("FSDP2", fully_shard(sharded, reshard_after_forward=False), mine, each),
+    ]
+
+
+def _by_hand(name: str, model: nn.Module, batch: torch.Tensor, words: int) -> list[Any]:
+    """Spatial and tensor parallelism, where they apply."""
+    made: list[Any] = []
+    ranks, inference = dist.get_world_size(), name in INFERENCE
+    with suppress(NotApplicableError):
+        mine = network_peers.rows_of(batch, DEPTH.get(name, 1))
+        cut = network_peers.spatial(copy.deepcopy(model), ("Attention",) if inference else (), inference)
+        if inference:
+            made.append(Applied("spatial", cut, mine, words))
+        else:
+            made.append(Trained("spatial", _ddp(cut), mine, words // ranks))
+    with suppress(NotApplicableError):
+        if not inference:
+            cut = network_peers.tensor(copy.deepcopy(model), batch.shape[1])
+            made.append(Trained("tensor", cut, batch, words))
+    return made
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
@@ -110,9 +200,14 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 def measure(name: str, seconds: float, rounds: tuple[int, int]) -> dict[str, Any]:
     """Everything that this rank measures of a network. Raises `SystemExit` if our loss is wrong."""
     made, loss = contenders(name)
-    total = made[0].loss().detach()  # of all words, on every rank
-    if abs(float(total) - loss) > CLOSE * abs(loss):
-        raise SystemExit(f"{name}: the loss is {float(total)}, on one process {loss}")
+    for each in made:
+        if each.name not in ("ours", "tensor") and name not in INFERENCE:
+            continue  # batch normalizations have other statistics
+        total = each.loss().detach()
+        if each.name != "ours":  # ours has all words, on every rank
+            dist.all_reduce(total)
+        if abs(float(total) - loss) > CLOSE * abs(loss):
+            raise SystemExit(f"{name}, {each.name}: the loss is {float(total)}, on one process {loss}")
     moved, steps = {}, dict[str, Step]()
     for each in made:
         each.step()  # makes momenta

@@ -30,7 +30,7 @@ from synth.runtime.program.benchmark import (
     together,
 )
 
-REPEAT = 3
+REPEAT = 5
 FEW = LAYERS[1], LAYERS[2], LAYERS[4], LAYERS[5]  # the last one has few channels
 
 

@@ -110,10 +110,11 @@ def parallelize(
         Running statistics are those of the first samples, as DDP keeps those of rank 0.
     mode: "training", or "inference" for the forward pass alone. Then each rank always holds the weights that
         it uses, and only activations move; docs/inference.md. What would train is refused.
-    objective: of a plan made here: "time", the fewest seconds on this machine, or "words", the fewest words
-        received, as `plan_model`. For time, the first call measures the machine for some seconds and keeps
-        the numbers in the user's cache folder; without `memory`, ranks may hold copies of weights, as with
-        DDP. None: what the environment variable SYNTH_OBJECTIVE says, else "time".
+    objective: of a training plan made here: "time", the fewest seconds on this machine, or "words", the
+        fewest words received, as `plan_model`. Inference is planned for words. For time, the first call
+        measures the machine for some seconds and keeps the numbers in the user's cache folder; without
+        `memory`, ranks may hold copies of weights, as with DDP. None: what the environment variable
+        SYNTH_OBJECTIVE says, else "time".
 
     Raises `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
     option, or version of synth or torch. The same holds if one rank fails while it reads them.
@@ -230,7 +231,7 @@ class _Recipe(NamedTuple):
         if not planned and network.planned:
             request = _request(self.inference, procs=ranks, input_gradient=self.input_gradient)
             found = None
-            if self.objective == "time" and ranks > 1:
+            if self.objective == "time" and ranks > 1 and not self.inference:
                 found = measured_here(members, traced.device, traced.dtype)
             request = _unlimited_saves(request, memory)
             plans = _from_first(lambda: layer_plans(network, request, found), members.everyone)
