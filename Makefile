@@ -84,7 +84,8 @@ notebooks: $(READY)
 pictures: $(READY)
 	$(BIN)/python docs/site/architecture.py
 	mkdir -p build && $(BIN)/synth plan examples/conv.yaml --procs 64 --json -o build/plan.json
-	$(BIN)/synth plot build/plan.json --picture words -o docs/pictures/plan.svg
+	$(BIN)/synth plot build/plan.json --picture grid -o docs/pictures/plan.svg
+	$(BIN)/synth plot build/plan.json --picture strategies -o docs/pictures/strategies.svg
 
 accuracy: $(READY)
 	$(BIN)/python -m synth.prediction.accuracy
