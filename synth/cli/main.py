@@ -14,34 +14,18 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
+from keyword import iskeyword
 from typing import NoReturn
 
 from synth.base.errors import SynthError, UsageError
 from synth.base.extras import missing_extra
 from synth.base.units import in_unit_of
-from synth.cli import (
-    bounds,
-    calibrate,
-    certify,
-    completion,
-    doctor,
-    emit,
-    errata,
-    import_,
-    plan,
-    plot,
-    predict,
-    replay,
-    report,
-    run,
-    schema,
-    simulate,
-)
 from synth.cli.parser import EXAMPLES, Parser
 
-COMMANDS = (  # in the order of `synth --help`
-    *(plan, emit, run, bounds, certify, report, plot, errata, import_, simulate),
-    *(replay, predict, calibrate, schema, doctor, completion),
+COMMANDS = (  # in the order of `synth --help`; each is a module of this folder
+    *("plan", "emit", "run", "bounds", "certify", "report", "plot", "errata", "import", "simulate"),
+    *("replay", "predict", "calibrate", "schema", "doctor", "completion"),
 )
 
 
@@ -128,8 +112,9 @@ def printable(text: str) -> str:
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     """The arguments. Raises `UsageError`. Without any, `run` prints the help."""
-    top = parser()
-    args, rest = top.parse_known_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    top = parser(words[:1] if words[:1] and words[0] in COMMANDS else COMMANDS)
+    args, rest = top.parse_known_args(words)
     if args.command is None:
         if rest:
             top.refuse_rest(rest)
@@ -147,8 +132,8 @@ def commands(top: Parser) -> dict[str, Parser]:
     return dict(choices)  # type: ignore[arg-type]
 
 
-def parser() -> Parser:
-    """All commands and flags."""
+def parser(names: Sequence[str] = COMMANDS) -> Parser:
+    """All commands and flags, or those of some commands, which takes less time."""
     top = Parser(
         prog="synth",
         description="Derive distributed algorithms of convolutions, with the fewest words of their family; "
@@ -159,6 +144,7 @@ def parser() -> Parser:
     )
     top.add_argument("--version", action=Version, nargs=0, help="print the version and stop")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    for command in COMMANDS:
-        command.register(subparsers)
+    for name in names:
+        module = import_module(f"synth.cli.{name}_" if iskeyword(name) else f"synth.cli.{name}")
+        module.register(subparsers)
     return top

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import textwrap
 
 from synth.base.atomic_write import put
 
@@ -18,12 +16,16 @@ NARROWEST = 20  # columns
 def show(text: str, path: str | None = None) -> None:
     """Writes a report to a file or stdout; on a narrow terminal, long lines are broken at spaces."""
     if path is None and sys.stdout is not None and sys.stdout.isatty():
+        import shutil  # takes 10 ms
+
         text = folded(text, shutil.get_terminal_size().columns)
     put(text, path)
 
 
 def folded(text: str, columns: int) -> str:
     """The text with no line longer than `columns`, if its words are not; the rest of a line is indented."""
+    import textwrap
+
     wide = max(columns, NARROWEST)
     lines = []
     for line in text.split("\n"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from synth.layer.nest import WORD_BYTES
 from synth.machine.collectives import ALGORITHMS
 from synth.machine.file import COMPUTE, LEVEL, TOP
 from synth.network.graph import CONVS
@@ -80,16 +81,19 @@ def machine_file_schema() -> dict[str, Any]:
     number = {"type": "number", "minimum": 0}
     level: dict[str, Any] = dict.fromkeys(LEVEL, number)
     level |= {"name": {"type": "string"}, "kind": {"type": "string"}, "ranks": _COUNT, "links": _COUNT}
-    level["small"] = {
+    steps = {
         "type": "array",
         "minItems": 1,
         "items": {"type": "array", "minItems": 2, "maxItems": 2},
     }
+    level["small"] = steps
+    compute: dict[str, Any] = dict.fromkeys(COMPUTE, number)
+    compute |= {"narrow": steps, "rates": _object(dict.fromkeys(WORD_BYTES, number), [])}
     top: dict[str, Any] = {
         "machine": {"type": "string"},
         "source": {"type": "string"},
         "levels": {"type": "array", "minItems": 1, "items": _object(level, ["name", "alpha", "beta"])},
-        "compute": _object(dict.fromkeys(COMPUTE, number), ["rate"]),
+        "compute": _object(compute, ["rate"]),
         "memory": {"type": ["string", "integer"]},
         "overlap": {"type": "number", "minimum": 0, "maximum": 1},
         "algorithms": {"type": "array", "minItems": 1, "items": {"enum": list(ALGORITHMS)}},
