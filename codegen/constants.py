@@ -111,7 +111,11 @@ def _classes(plan: Plan) -> list[str]:
         first = window.first - window.step * (window.padding % count)
         extra = f", first={first}" * (first != 0) + f", step={window.step}" * (window.step != 1)
         lines.append(f'    "{axis}": Classes({count}{extra}),')
-    return ["CLASSES = {  # of the dilation; they count as samples", *lines, "}"] if lines else []
+    return (
+        ["CLASSES = {  # samples; row i of class j is row first + step * (parts * i + j)", *lines, "}"]
+        if lines
+        else []
+    )
 
 
 def _window(axis: str, window: Window, turned: bool) -> str:

@@ -32,6 +32,7 @@ PROGRAMS = {  # file -> the arguments of `synth emit` that write it, in the fold
     "conv_in_stationary.py": "layers/small.yaml --procs 8 --stationary in --panels 4",
     "conv_grouped.py": f"layers/grouped.yaml --procs 8 --grid g=2,h=2,k=2 --panels 3 {OUT}",
     "conv_input_rows.py": "layers/uneven.yaml --procs 8 --grid h=2,w=2,k=2 --rows h=in,w=out",
+    "conv_classes.py": "layers/atrous.yaml --procs 4 --grid b=2,h=2 --classes h=3,w=2 --rows h=out",
     "conv_spatial.py": "layers/wide.yaml --procs 4 --grid h=4",
     "conv3d_volume.py": "layers/volume.yaml --procs 8 --grid d=2,h=2,k=2 --panels 2 --rows d=out,h=out",
     "matmul_idle.py": "layers/matrix.yaml --procs 7 --grid b=3,k=2 --panels 2",
@@ -114,6 +115,7 @@ def replayed(program: Path) -> str:
     "arguments",
     [
         "--procs 8 --objective time --machine lassen",
+        "--procs 8 --classes h=1",
         "--procs 8 --objective paper --standalone",
         "--procs 7 --balance 0.5 --memory 30000 --order b,h,k,c",
         "--procs 6 --exact-procs --strategy 2.5D --stationary out",

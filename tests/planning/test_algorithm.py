@@ -21,7 +21,7 @@ MATMUL = Layer.matmul(2048, 2048, 2048)
 
 
 def again(made: Plan, memory: int | None, procs: int | None = None) -> Plan:
-    """The grid and the stationary tensor of a plan, fixed, under another memory limit."""
+    """The grid, residue classes and stationary tensor of a plan, fixed, under another memory limit."""
     return plan(
         made.layer,
         procs or made.procs,
@@ -30,6 +30,7 @@ def again(made: Plan, memory: int | None, procs: int | None = None) -> Plan:
         stationary=made.first.stationary.lower(),
         balance=10,
         pass_=made.pass_,
+        classes={**dict.fromkeys(made.layer.spatial_axes, 1), **dict(made.classes)},
     )
 
 
