@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from synth.base.text_table import wrapped
 from synth.base.units import show_bytes, show_words
 
+LARGE, SMALL = 2.0, 0.1  # a ratio that a small bound may cause; a small part of what a process owns
+
 if TYPE_CHECKING:
+    from synth.bounds.universal import UniversalBound
     from synth.planning.plan import Plan
 
 
@@ -15,7 +18,6 @@ def summary(plan: Plan) -> str:
     """About eight lines: the layer, what was decided, words, memory and bound."""
     size, total = plan.nest.word_bytes, plan.words["total"]
     limit = f" of {show_bytes(plan.limit_bytes)}" if plan.limit_bytes else ""
-    ratio = "" if plan.ratio is None else f"; plan / bound = {plan.ratio:.3f}"
     lines = [
         *heading(plan),
         f"grid    {plan.grid.shown()}",
@@ -24,12 +26,27 @@ def summary(plan: Plan) -> str:
         f"words   {show_words(total)} received per process, at most = {show_bytes(total * size)}",
         f"memory  {show_words(plan.used_words)} words used per process, at most "
         f"= {show_bytes(plan.used_bytes)}{limit}",
-        f"bound   {show_words(plan.bound.words)} received words{ratio}, at the load of the plan",
+        f"bound   {show_words(plan.bound.words)} received words; plan / bound = "
+        f"{told_ratio(total, plan.bound)}, at the load of the plan",
     ]
     if plan.timed:
         machine, found = plan.timed
         lines.append(f"time    {found.seconds * 1e6:.1f} µs on {machine.name}")
     return "\n".join(wrapped(lines))
+
+
+def told_ratio(words: int, bound: UniversalBound) -> str:
+    """Received words over a bound, as `1.126`; or `none` and why.
+
+    A bound is what a process accesses, less what it owns. Where these two are nearly equal, the bound is a
+    small rest of them, and a large ratio says nothing of the plan.
+    """
+    if bound.words <= 0:
+        return "none: the bound is 0" if words else "1.000"
+    ratio = words / bound.words
+    if ratio > LARGE and bound.words < SMALL * bound.resident:
+        return f"none: the bound is small, {bound.words / bound.resident:.2%} of what a process owns"
+    return f"{ratio:.3f}"
 
 
 PARALLEL = {  # axes that are split -> what that is called; other grids have the name of an algorithm

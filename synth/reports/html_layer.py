@@ -14,7 +14,7 @@ from synth.base.units import show_bytes, show_words
 from synth.layer.axes import AXES, PerAxis
 from synth.planning.comparison import compare
 from synth.planning.plan import Plan
-from synth.planning.summary import divided
+from synth.planning.summary import divided, told_ratio
 from synth.reports.html_data import MOST_STEPS, report_data
 from synth.reports.html_page import render
 from synth.reports.svg_charts import tradeoff_chart, words_chart
@@ -50,7 +50,8 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
     idle = plan.procs - plan.used_procs
     total = plan.words["total"]
     limit = f"of {show_bytes(plan.limit_bytes)}" if plan.limit_bytes else "no limit was set"
-    ratio = "-" if plan.ratio is None else f"{plan.ratio:.3f}"
+    ratio, _, why = told_ratio(total, plan.bound).partition(": ")
+    remark = why or "1: no schedule with these assumptions receives fewer"
     steps = f"{plan.first.steps} step{'s' * (plan.first.steps > 1)}"
     return [
         (f"{plan.used_procs}", "processes", f"{idle} of {plan.procs} idle" if idle else "all of them work"),
@@ -61,7 +62,7 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
             f"at most, by any rank: {show_bytes(total * plan.nest.word_bytes)}",
         ),
         (show_words(plan.bound.words), "lower bound", "at this load; assumptions below"),
-        (ratio, "words / bound", "1: no schedule with these assumptions receives fewer"),
+        (ratio, "words / bound", remark),
         (show_bytes(plan.used_bytes), "memory", f"per process, at most; {limit}"),
     ]
 

@@ -11,6 +11,7 @@ from synth.layer.axes import LACKS, ROW_MAJOR, TENSORS
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import group_of
 from synth.planning.comparison import Alternative, compare
+from synth.planning.summary import told_ratio
 
 if TYPE_CHECKING:
     from synth.planning.plan import Plan
@@ -56,7 +57,7 @@ def memory_stages(plan: Plan) -> dict[str, int]:
 
 def certificates(plan: Plan) -> list[str]:
     """The lower bound, its assumptions, its ratio to the plan, and the closed form."""
-    ratio = "none: the bound is 0" if plan.ratio is None else f"{plan.ratio:.3f}"
+    ratio = told_ratio(plan.words["total"], plan.bound)
     form, indent = plan.closed_form, " " * 26
     binding = ", ".join(form.binding) or "none"
     return [
@@ -92,7 +93,7 @@ def loads(plan: Plan) -> list[str]:
     if fair.most_work == most.most_work:
         return [f"{here} (fair)"]
     total = plan.words["total"]
-    ratio = f"; plan / bound = {total / fair.words:.3f}" if fair.words > 0 else ""
+    ratio = f"; plan / bound = {told_ratio(total, fair)}" if fair.words > 0 else ""
     words = f"at fair load, {show_words(fair.most_work)}: {show_words(fair.words)} words{ratio}"
     return [here, words]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,8 @@ from hypothesis_problems import layers
 from synth.base.units import show_bytes, show_words
 from synth.layer.layer import Layer
 from synth.planning.derive import plan
+from synth.planning.summary import told_ratio
+from synth.reports.html_layer import tiles
 from synth.reports.text import report
 from synth.reports.text_costs import memory_stages
 from synth.search.strategies import STRATEGIES
@@ -54,6 +57,21 @@ def test_costs_and_certificates() -> None:
     assert "In 75 264, Ker 64 512, Out 25 088; together 164 864 words = 644 KiB" in text
     assert f"plan / bound = {made.ratio:.3f}" in text
     assert f"case {made.closed_form.case}" in text
+
+
+def test_a_bound_of_nothing_or_little_has_no_ratio() -> None:
+    made = plan("examples/cosmoflow/conv1.yaml", 16)
+    assert made.ratio is not None
+    assert made.ratio > 20
+    said = "plan / bound = none: the bound is small, 0.01% of what a process owns"
+    text = re.sub(r"\s+", " ", report(made))
+    assert said in text
+    assert said in " ".join(str(made).split())
+    assert ("none", "words / bound", said.partition(": ")[2]) in tiles(made)
+    small = replace(made.bound, words=made.words["total"] / 1.9)  # near the plan, so it says something
+    assert told_ratio(made.words["total"], small) == "1.900"
+    assert told_ratio(5, replace(made.bound, words=0.0)) == "none: the bound is 0"
+    assert told_ratio(0, replace(made.bound, words=0.0)) == "1.000"
 
 
 def test_a_limit_is_shown_beside_what_is_needed() -> None:
