@@ -34,7 +34,8 @@ def network(dtype: str) -> Network:
 
 
 def planned(dtype: str, objective: str, training: bool) -> NetworkPlan:
-    plan = plan_network(network(dtype), NetworkRequest(16, objective, training, machine=LINKS))
+    asked = NetworkRequest(16, objective, training, machine=LINKS, exact_procs=objective == "time")
+    plan = plan_network(network(dtype), asked)
     assert len(plan.edge_words) > len(plan.free_edges)  # some redistribution moves words
     return plan
 

@@ -44,8 +44,8 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
     request = plan.request
     if plan.timed is not None and any(plan.timed.whole):
         raise UsageError(
-            f"{plan.network.name} is planned with whole weights on every rank, which `parallelize` cannot "
-            "run; plan without whole_weights"
+            f"{plan.network.name} is planned with whole weights on every rank, which a plan file cannot "
+            "say; plan without whole_weights"
         )
     best = plan.best_single
     data = {

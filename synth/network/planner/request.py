@@ -36,7 +36,7 @@ class NetworkRequest:
     input_gradient: whether training computes the gradient of the network's input as well.
     batch_norm: "global" or "local" statistics of batch normalizations; see `synth.parallelize`.
     whole_weights: whether ranks may hold whole slices of weights in training (DDP) where that is faster than
-        shards (ZeRO) and fits the machine's memory. For predictions: `synth.parallelize` has shards alone.
+        shards (ZeRO) and fits the machine's memory. For predictions: a plan file has shards alone.
     """
 
     procs: int
