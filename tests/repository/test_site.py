@@ -134,6 +134,15 @@ def test_every_public_name_has_a_docstring() -> None:
         assert (getattr(synth, name).__doc__ or "").strip(), name
 
 
+def test_the_table_of_the_api_names_public_names() -> None:
+    rows = [
+        line for line in (ROOT / "docs/api.md").read_text(encoding="utf-8").splitlines() if line[:2] == "| "
+    ]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[2])}
+    assert named <= set(synth.__all__)
+    assert {"plan", "parallelize", "lower_bounds", "InfeasibleError"} <= named
+
+
 def test_the_tutorial_shows_its_files() -> None:
     text = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
     assert f"```python\n{(ROOT / 'examples/tutorial.py').read_text(encoding='utf-8')}```" in text
