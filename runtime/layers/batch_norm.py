@@ -19,8 +19,8 @@ from synth.runtime.kernels.moments import channel_moments
 from synth.runtime.layers.held import Held, declare
 from synth.runtime.layers.homes import moved_words, planned_words
 from synth.runtime.layers.statistic_groups import (
+    exchanged_words,
     first_samples,
-    for_all,
     own_samples,
     whole_batch,
 )
@@ -136,9 +136,7 @@ class BatchNorm(nn.Module):
 
         Local ones: also running statistics in evaluation, and gradients of copies.
         """
-        group = own_samples if self.local else whole_batch
-        groups = for_all(group, self.layout)
-        words = tuple(PER_CHANNEL * each.received for each in groups)
+        words = times(PER_CHANNEL, exchanged_words(self.layout, self.local))
         nothing, found = none(self.layout), list[Exchange]()
         if self.training or not {"running_mean", "running_var"} <= set(self.has):
             found.append(Exchange(words, words if self.local else nothing))

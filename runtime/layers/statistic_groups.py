@@ -9,11 +9,12 @@ no rank's box crosses, and the ranks that hold parts of one division share stati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
+from synth.runtime.comm.exchanges import Words
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import Box, Interval, intersect, shape, volume
 from synth.runtime.tensor.partition import Partition
@@ -33,11 +34,6 @@ class StatisticGroup:
     words: int
     fewest: int
     counts: torch.Tensor
-
-    @property
-    def received(self) -> int:
-        """Words that this rank receives if all exchange one for each channel."""
-        return (len(self.ranks) - 1) * (self.span[1] - self.span[0])
 
 
 def whole_batch(layout: Layout) -> StatisticGroup:
@@ -64,13 +60,40 @@ def own_samples(layout: Layout) -> StatisticGroup:
     return _group(layout, boxes, here, least)
 
 
-def for_all(
-    group: Callable[[Layout], StatisticGroup], layout: Layout
-) -> Iterator[StatisticGroup]:
-    """The group of each rank."""
-    for rank in range(layout.ranks.size):
-        ranks = replace(layout.ranks, me=rank)
-        yield group(replace(layout, ranks=ranks))
+def exchanged_words(layout: Layout, local: bool) -> Words:
+    """By rank, what it receives if groups exchange one word per channel of their span.
+
+    local: whether groups are those of `own_samples`, else of `whole_batch`.
+    """
+    found = [0] * layout.ranks.size
+    everyone = dict(enumerate(layout.boxes))
+    divided: list[dict[int, Box]] = [everyone]
+    if local:
+        divided = [
+            {rank: box for rank, box in everyone.items() if _is_inside(box, samples)}
+            for samples in sample_groups(layout.boxes)
+        ]
+    for boxes in divided:
+        for span, ranks in _sharing_by_span({r: b[1] for r, b in boxes.items()}):
+            for rank in ranks:
+                found[rank] = (len(ranks) - 1) * (span[1] - span[0])
+    return tuple(found)
+
+
+def _sharing_by_span(held: dict[int, Interval]) -> Iterator[tuple[Interval, list[int]]]:
+    """The ranks that share channels, transitively, with the span of these."""
+    ranks: list[int] = []
+    begin = end = 0
+    for rank, (low, high) in sorted(held.items(), key=lambda pair: pair[1]):
+        if low >= high:
+            continue
+        if ranks and low >= end:
+            yield (begin, end), ranks
+            ranks = []
+        begin, end = (begin, max(end, high)) if ranks else (low, high)
+        ranks.append(rank)
+    if ranks:
+        yield (begin, end), ranks
 
 
 def sample_groups(boxes: Iterable[Box]) -> list[Interval]:

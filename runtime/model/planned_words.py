@@ -62,28 +62,49 @@ def words_of(
     trained: keys of the parameters that require a gradient; none for a pass without
     gradients. asked: the inputs that do.
     """
-    graded = set(asked)
+    graded = _with_gradients(graph, trained, asked)
     again = _regions(graph.schedules[True]) if trained else {}
     found = {}
     for name, sources in graph.calls:
-        step, held = graph.steps[name], graph.held[name]
-        gets = {
-            place.name
-            for key, place in held
-            if (key in trained or key.removesuffix("()") in graded)
-        }
-        if name in graph.floats and name not in graph.detached:
-            graded |= {name} if gets or graded & {*sources} else set()
-        made = (
-            each for each in dict.fromkeys(sources) if each not in graph.expressions
-        )
-        needed = {place for place, each in enumerate(made) if each in graded}
+        step, made = graph.steps[name], graph.expressions
+        args = (each for each in dict.fromkeys(sources) if each not in made)
+        needed = {place for place, each in enumerate(args) if each in graded}
         exchanges = list(step.exchanges())
         if not (isinstance(step, InOneMode) and step.passes):
             exchanges += _of_homes(graph, name)
-        here: set[int | str] = {*needed, *gets} if name in graded else set()
+        gets = _trained_names(graph, name, trained, graded)
+        here: set[int | str] = {*needed, *gets} if graded.get(name) else set()
         found[name] = _words(exchanges, here, again.get(name, 0), graph.ranks.size)
     return PlannedWords(found)
+
+
+def _with_gradients(
+    graph: StepGraph, trained: Collection[str], asked: Collection[str]
+) -> dict[str, bool]:
+    """Values that require a gradient -> whether one reaches them from the outputs."""
+    graded = dict.fromkeys(asked, False)
+    for name, sources in graph.calls:
+        gets = _trained_names(graph, name, trained, graded)
+        attached = name in graph.floats and name not in graph.detached
+        if attached and (gets or graded.keys() & {*sources}):
+            graded[name] = False
+    reached = {*graph.outputs}
+    for name, sources in reversed(graph.calls):
+        if name in graded and name in reached:
+            graded[name] = True
+            reached |= {*sources}
+    return graded
+
+
+def _trained_names(
+    graph: StepGraph, name: str, trained: Collection[str], graded: Collection[str]
+) -> set[str]:
+    """The parameters of a step that require a gradient, by their names in it."""
+    return {
+        place.name
+        for key, place in graph.held[name]
+        if key in trained or key.removesuffix("()") in graded
+    }
 
 
 def _words(
