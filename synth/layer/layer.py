@@ -89,7 +89,8 @@ class Layer:
     def __post_init__(self) -> None:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["name"] = self.name if self.name != "" else self.kind
-        for key, value in (normalised(self.kind, values) | checked_equation(self.kind, values)).items():
+        values |= normalised(self.kind, values)
+        for key, value in {**values, **checked_equation(self.kind, values)}.items():
             object.__setattr__(self, key, value)
 
     @classmethod

@@ -19,13 +19,12 @@ from fractions import Fraction
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from synth.base.arithmetic import divisors
 from synth.layer.axes import DIMS, SPATIAL, Axis, Tensor
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from synth.layer.nest import Nest
     from synth.layer.window import Window
 
@@ -83,6 +82,8 @@ def class_rows(nest: Nest, tensor: Tensor, axis: Axis) -> list[list[int]]:
 
 def into_classes(nest: Nest, tensor: Tensor, values: NDArray[Any]) -> NDArray[Any]:
     """A tensor of the undivided nest, in `DIMS` order, as one of the nest with classes; filler is 0."""
+    import numpy as np  # planning does without it
+
     if tensor == "Ker":
         return values
     for number, (axis, count) in enumerate(nest.classes):

@@ -241,7 +241,8 @@ def edit_a_plan(folder: Path, data: st.DataObject) -> None:
 
 
 TOKENS = st.sampled_from(
-    ["conv2d:", "conv3d: ", "input: ", "kernel: ", "name: ", "matmul: ", "[1, 4, 9, 9]", "9" * 30, "{", "}",
+    ["conv2d:", "conv3d: ", "input: ", "kernel: ", "name: ", "matmul: ", "einsum: ",
+     "extents: ", "ab,bc->ac\n", "[1, 4, 9, 9]", "9" * 30, "{", "}",
      "[", "]", ": ", ", ", "\n", "\n  ", "- ", "-1", "1:30", ".nan", "'", '"', "&a ", "*a", "!!int ", "#",
      "|\n", "out_channels: 4\n"]
 )  # fmt: skip

@@ -36,6 +36,7 @@ LAYERS = (
     "conv1d: {input: [3, 4, 17], out_channels: 8, kernel: 5, dilation: 2, groups: 4, dtype: float16}\n",
     "matmul: {m: 6, n: 10, k: 4, dtype: bfloat16}\nname: product\n",
     "matmul:\n  input: [12, 8, 5]\n",
+    'einsum: "hqd,hkd->hqk"\nextents: {h: 2, q: 5, k: 7, d: 4}\ndtype: float64\n',
 )
 NETWORKS = (
     "network: small\ninput: [4, 3, 8, 8]\nlayers:\n"
