@@ -13,7 +13,6 @@ import numpy as np
 
 from synth.layer import interval_arrays as spans
 from synth.layer.interval_arrays import Many
-from synth.layer.intervals import cut, length
 from synth.layer.window import Window
 from synth.schedule.reread_rows import reached
 
@@ -118,8 +117,14 @@ def tile_rows(window: Window, out: int, parts: int, tiles: int) -> int:
     if parts * tiles > EXACT:
         block = -(-out // parts)
         return _reach_bound(window, -(-block // tiles))
-    blocks = (cut((0, out), parts, i) for i in range(parts))
-    return max(length(window.reach(*cut(block, tiles, j))) for block in blocks for j in range(tiles))
+    return int(rows_by_tile(window, out, parts, tiles).max())
+
+
+def rows_by_tile(window: Window, out: int, parts: int, tiles: int) -> Many:
+    """Rows that each tile of each block reads."""
+    zero, block, tile = np.zeros((parts, 1), np.int64), np.arange(parts)[:, None], np.arange(tiles)
+    line = spans.cut((zero, zero + out), parts, block)
+    return spans.lengths(reached(window, spans.cut(line, tiles, tile)))
 
 
 def _reach_bound(window: Window, rows: int) -> int:

@@ -13,9 +13,8 @@ from functools import cache
 from itertools import product
 from typing import NamedTuple
 
-from synth.layer.intervals import cuts, length
 from synth.layer.window import Window
-from synth.schedule.halo_rows import EXACT, plainly_padded, tile_rows
+from synth.schedule.halo_rows import EXACT, plainly_padded, rows_by_tile, tile_rows
 
 SHORT = 8  # every tile count is a candidate up to this many rows of a block
 FEW = 64  # up to this many tilings of x, dominated ones remain candidates
@@ -193,5 +192,4 @@ def _rows_read(window: Window, extent: int, parts: int, tiles: int) -> int:
         block = -(-extent // parts)
         size, longer = divmod(block, tiles)
         return parts * (longer * window.frame(size + 1) + (tiles - longer) * window.frame(size))
-    blocks = cuts((0, extent), parts)
-    return sum(length(window.reach(*tile)) for block in blocks for tile in cuts(block, tiles))
+    return int(rows_by_tile(window, extent, parts, tiles).sum())
