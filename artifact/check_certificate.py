@@ -205,12 +205,31 @@ def count(value: object) -> int:
     return int(str(value))
 
 
-def layer(problem: dict[str, Any]) -> tuple[dict[str, int], int, int, list[tuple[int, ...]]]:
-    """(words of the tensors, multiply-adds, those without the windows' share, dimensions) of a layer."""
-    if problem["kind"] == "matmul":
+def contraction(problem: dict[str, Any]) -> tuple[dict[str, int], int, int]:
+    """(words of the tensors, multiply-adds, groups) of a contraction in the notation of `torch.einsum`."""
+    one, other, out = re.split(r"\s*(?:,|->)\s*", problem["equation"].strip())
+    sizes, together = problem["index_extents"], one + other + out
+    need(sizes.keys() == set(together), "1: the extents are those of the indices")
+    need(all(2 <= together.count(index) <= 3 for index in sizes), "1: each index is in two of the tensors")
+    need(all(len(set(each)) == len(each) for each in (one, other, out)), "1: no tensor repeats an index")
+    words = {
+        name: math.prod(count(sizes[index]) for index in indices)
+        for name, indices in (("Out", out), ("In", one), ("Ker", other))
+    }
+    groups = math.prod(sizes[index] for index in sizes if together.count(index) == 3)
+    return words, math.prod(sizes.values()), groups
+
+
+def layer(problem: dict[str, Any]) -> tuple[dict[str, int], int, int, int, list[tuple[int, ...]]]:
+    """(words of the tensors, multiply-adds, those of one tap, groups, dimensions) of a layer."""
+    kind = problem["kind"]
+    if kind == "matmul":
         m, n, k = problem["input"]
-        return {"Out": m * n, "In": m * k, "Ker": k * n}, m * n * k, m * n * k, []
-    need(problem["kind"] in ("conv1d", "conv2d", "conv3d"), f"{problem['kind']} is a kind that is known here")
+        return {"Out": m * n, "In": m * k, "Ker": k * n}, m * n * k, m * n * k, 1, []
+    if kind == "einsum":
+        words, work, groups = contraction(problem)
+        return words, work, work, groups, []
+    need(kind in ("conv1d", "conv2d", "conv3d"), f"1: {kind} is a kind that is known here")
     batch, channels, filters, groups, dims = convolution(problem)
     read = [pairs(dim) for dim in dims]
     words = {
@@ -219,13 +238,13 @@ def layer(problem: dict[str, Any]) -> tuple[dict[str, int], int, int, list[tuple
         "Ker": filters * (channels // groups) * math.prod(dim[1] for dim in dims),
     }
     flat = batch * filters * (channels // groups)
-    return words, flat * math.prod(sum(counts.values()) for _, counts in read), flat, dims
+    return words, flat * math.prod(sum(counts.values()) for _, counts in read), flat, groups, dims
 
 
 def check(data: dict[str, Any]) -> str:
     """The claim of a right certificate. Raises `Wrong` at the first false step."""
     need(data.keys() == FIELDS and data["schema"] == "synth.certificate/2", "the fields")
-    words, work, flat, dims = layer(data["problem"])
+    words, work, flat, groups, dims = layer(data["problem"])
     need(data["sizes"] == words, f"1: the tensors have {words} words")
     need(data["multiply_adds"] == work, f"1: the layer has {work} multiply-adds with a real input")
     procs, segments, most = (count(data[key]) for key in ("procs", "segments", "most_work"))
@@ -246,7 +265,6 @@ def check(data: dict[str, Any]) -> str:
     for dim in dims:
         _, counts = pairs(dim)
         mass *= sum(counts[tap] * weights[n, len(taps)] for n, taps in classes(dim) for tap in taps)
-    groups = 1 if data["problem"]["kind"] == "matmul" else data["problem"]["groups"]
     segment = min(-(-min(most, work) // segments), max(1, work // groups))
     volume = mass**3 / segment  # X_O·X_I·X_K is at least this
 

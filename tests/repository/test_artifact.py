@@ -90,9 +90,16 @@ def test_certificates_of_the_repository_are_those_of_plans(checker: ModuleType, 
     assert data["problem"] == now["problem"]
 
 
-def test_it_accepts_transposed_layers_and_segments(checker: ModuleType) -> None:
+def test_it_accepts_transposed_layers_contractions_and_segments(checker: ModuleType) -> None:
     layer = Layer.conv2d([4, 16, 7, 7], 8, [4, 4], stride=2, padding=1, transposed=True)
     checker.check(plan_certificate(plan(layer, 4)))
+    contraction = plan(Layer.einsum("bij,bjk->bik", {"b": 8, "i": 64, "j": 32, "k": 48}), 64)
+    data = plan_certificate(contraction)
+    assert float(Fraction(data["words"])) == pytest.approx(contraction.bound.words, abs=2e-3)
+    assert contraction.bound.words > 0
+    checker.check(data)
+    with pytest.raises(checker.Wrong, match="each index"):
+        checker.contraction({"equation": "bij,bjk->bi", "index_extents": {"b": 8, "i": 64, "j": 32, "k": 48}})
     whole = plan("examples/conv.yaml", 64)
     tight = plan_certificate(type(whole)(whole.layer, 64, whole.grid, whole.first, limit_bytes=32 * 1024))
     assert tight["segments"] > 1
