@@ -52,7 +52,7 @@ def told_ratio(words: int, bound: UniversalBound) -> str:
 PARALLEL = {  # axes that are split -> what that is called; other grids have the name of an algorithm
     "b": "data parallelism",
     "dhw": "spatial partitioning",
-    "bdhw": "data and spatial partitioning",
+    "bdhw": "data+spatial partitioning",
     "gk": "filter parallelism",
     "gc": "channel parallelism",
 }

@@ -14,7 +14,7 @@ from synth.base.units import show_bytes, show_words
 from synth.layer.axes import AXES, PerAxis
 from synth.planning.comparison import compare
 from synth.planning.plan import Plan
-from synth.planning.summary import divided, told_ratio
+from synth.planning.summary import algorithm, divided, told_ratio
 from synth.reports.html_data import MOST_STEPS, report_data
 from synth.reports.html_page import render
 from synth.reports.svg_charts import tradeoff_chart, words_chart
@@ -52,10 +52,11 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
     limit = f"of {show_bytes(plan.limit_bytes)}" if plan.limit_bytes else "no limit was set"
     ratio, _, why = told_ratio(total, plan.bound).partition(": ")
     remark = why or "1: no schedule with these assumptions receives fewer"
+    name, _, kind = algorithm(plan).rpartition(" ")
     steps = f"{plan.first.steps} step{'s' * (plan.first.steps > 1)}"
     return [
         (f"{plan.used_procs}", "processes", f"{idle} of {plan.procs} idle" if idle else "all of them work"),
-        (f"{plan.algorithm}", "algorithm", f"{plan.first.stationary} stationary, {steps}"),
+        (name, kind, f"{plan.first.stationary} stationary, {steps}"),
         (
             show_words(total),
             "words received",

@@ -53,6 +53,7 @@ def _layer(plan: Plan) -> str:
         _tiles(html_layer.tiles(plan)),
         _table(["", *axes["head"]], axes["rows"]),
         f"<p>words that every rank receives: {legend}</p>{words_chart(plan)}",
+        f"<p>The bound is for every schedule with {escape('; '.join(plan.assumptions))}.</p>",
     )
 
 

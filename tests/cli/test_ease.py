@@ -131,7 +131,7 @@ def test_strategies_in_any_case_and_a_warning_where_ranks_idle(capsys: Captured)
     [
         ("b=4,k=1,h=1", "data parallelism"),
         ("h=4,b=1,k=1", "spatial partitioning"),
-        ("h=2,b=2,k=1", "data and spatial partitioning"),
+        ("h=2,b=2,k=1", "data+spatial partitioning"),
         ("k=4,b=1,h=1", "filter parallelism"),
         ("b=2,k=2,h=1", "2D algorithm"),
     ],

@@ -15,6 +15,7 @@ from synth.base.errors import InfeasibleError, InputError, UsageError
 from synth.network.planner.plan_json import digest_of, to_json
 from synth.parallel.front_end import trace_model
 from synth.parallel.layer_plans import LayerPlans, plans_of_model
+from synth.parallel.plan_digest import digest_of_plan
 
 
 def test_names_kinds_and_edges() -> None:
@@ -72,7 +73,8 @@ def test_a_file_decides_what_the_plan_does(memory: int | None, tmp_path: Path) -
     file.write_text(json.dumps(to_json(plan)))
     network = trace_model(model, shape).network
     one, other = plans_of_model(plan, network, 4), plans_of_model(file, network, 4)
-    assert one.placed == other.placed
+    assert one.placed == other.placed == plans_of_model(synth.read_plan(file), network, 4).placed
+    assert digest_of_plan(synth.read_plan(file)) == digest_of_plan(plan)
     assert one.limited == other.limited == (memory is not None)
     before = {key: value for key, value in to_json(plan).items() if key != "memory_limit"}
     file.write_text(json.dumps({**before, "digest": digest_of(before)}))  # as files were before it was said
