@@ -15,11 +15,13 @@ from synth.machine.rank_groups import ORDERS
 from synth.network.file import parse_network
 from synth.network.graph import Network
 from synth.network.planner.layer_class import LayerClass
+from synth.network.planner.options import LayerOption
 from synth.network.planner.owned_boxes import PlacedGrid
-from synth.network.planner.plan import NetworkPlan
+from synth.network.planner.plan import NetworkPlan, SingleStrategy
 from synth.network.planner.plan_json import to_json
-from synth.network.planner.planner import plan_network
+from synth.network.planner.planner import _NetworkPlanner, plan_network
 from synth.network.planner.request import NetworkRequest
+from synth.network.planner.solve import Solution
 from synth.network.step_time.between import Between, between
 from synth.network.step_time.layer_times import BUCKET_BYTES, PANELS, layer_times
 from synth.network.step_time.step import StepSeconds
@@ -189,6 +191,19 @@ def test_a_plan_is_never_slower_than_a_strategy(text: str, machine: str, procs: 
     assert plan.timed is not None
     moved = sum(plan.edge_costs.values())
     assert plan.cost == pytest.approx(sum(each.total for each in plan.timed.layers) + moved)
+
+
+def test_a_faster_strategy_is_taken_over_a_choice_for_prices() -> None:
+    """A solution is replaced by the choice of a strategy that is faster, and by no other."""
+    plan = planned(CHAIN, flat(), 4)
+    planner = _NetworkPlanner(plan.network, plan.request, "auto", lambda text: None)
+    grids = [PlacedGrid(PerAxis(b=4)), PlacedGrid(PerAxis(k=4))]
+    table = [[LayerOption(placed, 1.0) for placed in grids] for _ in planner.classes]
+    slow = Solution((1,) * 4, 2.0, 1.0, "chain")
+    fast, slower = (SingleStrategy("data", cost, "", (grids[0],) * 4) for cost in (1.5, 2.5))
+    found = planner._or_single(table, slow, [slower, fast])
+    assert (found.chosen, found.cost) == ((0,) * 4, 1.5)
+    assert planner._or_single(table, slow, [slower]) == slow
 
 
 def test_whole_weights_are_taken_where_they_are_faster_and_fit() -> None:

@@ -100,7 +100,23 @@ class _NetworkPlanner:
             self.classes, options(self.candidates, self._near_classes(), extra, self.request)
         )
         self.progress(f"options per layer: {min(map(len, table))} to {max(map(len, table))}")
-        return self._result(table, *self._solve(table, self.method), singles)
+        solution, priced = self._solve(table, self.method)
+        return self._result(table, self._or_single(table, solution, singles), priced, singles)
+
+    def _or_single(
+        self, table: OptionTable, solution: Solution, singles: Sequence[SingleStrategy]
+    ) -> Solution:
+        """A solution, or the choice of a single strategy if that is faster.
+
+        It can be where weights may be whole, since such a choice is made for some prices of buckets only.
+        """
+        usable = [each for each in singles if each.cost is not None and each.cost < solution.cost]
+        if self.request.objective == "words" or not usable:
+            return solution
+        best = min(usable, key=lambda each: each.cost or 0.0)
+        rows = [[option.placed for option in table[k]] for k in self.class_of]
+        chosen = tuple(row.index(placed) for row, placed in zip(rows, best.placed_grids, strict=True))
+        return replace(solution, chosen=chosen, cost=best.cost or 0.0)
 
     def _nodes_of_classes(self) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in self.classes]
@@ -170,6 +186,9 @@ class _NetworkPlanner:
         except InfeasibleError:  # the weights together
             return SingleStrategy(axes, None, "needs more memory")
         chosen = tuple(table[k][o].placed for k, o in zip(self.class_of, solution.chosen, strict=True))
+        better = [each for each in within if each.cost is not None and each.cost < solution.cost]
+        if better and self.request.objective == "time":  # see `_or_single`
+            return replace(min(better, key=lambda each: each.cost or 0.0), name=axes)
         single = SingleStrategy(axes, solution.cost, "", chosen)
         steps = self.steps.timed(self.placed_options(table), solution.chosen)
         if steps is None or not self.request.whole_weights:
