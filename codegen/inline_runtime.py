@@ -46,6 +46,7 @@ MODULES = (
     "grid/dtensor_placements",
     "comm/gradient_buckets",
     "comm/layout",
+    "comm/exchanges",
     "comm/redistribute",
     "comm/prefetch",
     "layers/layer_program",

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
+
 from synth.layer.layer import Layer, listed
 from synth.layer.validate import DEFAULTS
 from synth.network.graph import CONVS, NORMS, Network, Node
@@ -96,4 +98,6 @@ def _shown(value: Any) -> str:
 
 
 def _quoted(name: str) -> str:
-    return name if PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+    """A name in quotes where YAML would read something else, such as the number 0."""
+    plain = PLAIN_NAME.fullmatch(name) and isinstance(yaml.safe_load(name), str)
+    return name if plain else json.dumps(name, ensure_ascii=False)
