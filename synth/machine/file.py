@@ -21,7 +21,6 @@ from typing import NoReturn
 from synth.base.errors import InputError, UsageError
 from synth.base.units import parse_bytes
 from synth.base.yaml_positions import Listing, Mapping, Node, Scalar, did_you_mean, parse, read_text, shown
-from synth.layer.nest import WORD_BYTES
 from synth.machine.collectives import ALGORITHMS
 from synth.machine.hierarchy import Compute, Level, Machine
 
@@ -204,6 +203,8 @@ def _steps(node: Node, key: str, of: str, what: str) -> tuple[tuple[int, float],
 
 def _rates(node: Node) -> tuple[tuple[str, float], ...]:
     """The rates by dtype, as {float32: 6.7e13}."""
+    from synth.layer.nest import WORD_BYTES  # imports numpy, which `synth --help` does not need
+
     entries = mapping(node, "rates", tuple(WORD_BYTES)).items()
     return tuple((dtype, number(rate, f"rate of {dtype}", positive=True)) for dtype, rate in entries)
 
