@@ -135,7 +135,7 @@ def test_a_file_of_the_plan() -> None:
 
 def test_seconds_have_no_gathers_of_weights() -> None:
     machine = load_machine("lassen")
-    sharded = plan_network(NETWORK, NetworkRequest(4, "time", machine=machine, axes="hw"))
+    sharded = plan_network(NETWORK, NetworkRequest(4, "time", machine=machine, axes="hw", exact_procs=True))
     plan = plan_network(NETWORK, replace(sharded.request, resident_weights=True))
     assert plan.cost < sharded.cost
     assert any("Ker" in task.name for task in replay(sharded).tasks)

@@ -218,7 +218,7 @@ def fault_of_the_planner() -> str:
     def fails(*given: Any) -> Any:
         raise KeyError("no such axis")
 
-    module = synth.parallel.parallelize
+    module = synth.parallel.fast_plan
     right, module.plan_network = module.plan_network, fails
     try:
         parallelize(nn.Conv2d(4, 4, 1), (4, 4, 8, 8))

@@ -122,7 +122,7 @@ def test_only_the_chunks_of_the_own_box_are_read(tmp_path: Path) -> None:
 
 def test_every_plan_of_the_tests_can_be_fed() -> None:
     for plan in CASES.values():
-        if plan.layer.spatial_axes:
+        if plan.layer.spatial_axes and not plan.classes:  # whose samples no file has
             words = sum(int(np.prod(of_plan(plan, rank).shape)) for rank in plan.distribution.ranks)
             assert words == plan.nest.words["Out" if plan.layer.transposed else "In"]
 
