@@ -32,6 +32,7 @@ from synth.bounds.universal import matmul_memory_independent, sequential_bound, 
 from synth.layer.axes import Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
 from synth.layer.residue_classes import Classes, class_choices
+from synth.planning.summary import is_small
 from synth.schedule.distribution import Distribution
 from synth.search.branch_and_bound import Optimum, Request
 from synth.search.class_search import search_classes, search_classes_or_none
@@ -64,6 +65,12 @@ class Received:
     plan: BestPlan | None  # None: no plan fits
     gap: Gap | None
     matmul: float | None  # bound of Al Daas et al.; None if the layer is not a matrix product
+    small: bool = False  # whether the bound is a small rest of what a process accesses and owns
+
+    @property
+    def shown_ratio(self) -> str:
+        """`ratio` for people: a dash where there is none, and where a small bound makes it large."""
+        return "-" if self.ratio is None or self.small else f"{self.ratio:.3f}"
 
     @property
     def ratio(self) -> float | None:
@@ -170,7 +177,8 @@ class Sweep:
         regime = regime_of(bound, nest)
         surface = max(bound.words, surface_bound(nest, procs, load))
         numbers = (bound.words, bound.segments, load, fair.words, surface)
-        return Received(*numbers, regime, relaxed, plan, gap, matmul)
+        small = plan is not None and is_small(plan.words, bound)
+        return Received(*numbers, regime, relaxed, plan, gap, matmul, small)
 
     def _relaxed(self, procs: int, words: int | None, halos: bool = True) -> float | None:
         """The least relaxation over residue classes, or None if no stationary slice fits."""

@@ -198,7 +198,7 @@ def _received(study: Study) -> list[str]:
         row += [_words(r.matmul)] if matmul else []
         row += [_words(r.relaxation)]
         row += [_words(r.plan.words) if r.plan else "-"]
-        row += ["-" if r.ratio is None else f"{r.ratio:.3f}"]
+        row += [r.shown_ratio]
         gap = (r.gap.integer, r.gap.halo, r.gap.bound) if r.gap else ()
         row += [_percent(part, r.bound) for part in gap] or ["-"] * 3
         none = "-" if fits(study.layer, point) else "does not fit"
@@ -207,6 +207,8 @@ def _received(study: Study) -> list[str]:
     last = len(rows[0]) - 1
     lines = table(rows, right=[i for i in range(last - 1) if rows[0][i] != "regime"])
     lines += ["", "integer, halo, bound: the parts of the gap plan - bound, in percent of the bound"]
+    if any(point.received.small for point in study.points):
+        lines += ["/bound -: the bound is small beside what a process owns, so that a ratio says little"]
     lines += [f"bound: for every schedule with {SCHEDULES[0]};", *(f"  {each};" for each in SCHEDULES[1:])]
     lines += [f"  {LOAD}"]
     lines += ["with surface: the same with the surface of regions (docs/bounds.md)"] if surface else []

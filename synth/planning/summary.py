@@ -43,10 +43,14 @@ def told_ratio(words: int, bound: UniversalBound) -> str:
     """
     if bound.words <= 0:
         return "none: the bound is 0" if words else "1.000"
-    ratio = words / bound.words
-    if ratio > LARGE and bound.words < SMALL * bound.resident:
+    if is_small(words, bound):
         return f"none: the bound is small, {bound.words / bound.resident:.2%} of what a process owns"
-    return f"{ratio:.3f}"
+    return f"{words / bound.words:.3f}"
+
+
+def is_small(words: int, bound: UniversalBound) -> bool:
+    """Whether received words over a bound are a large ratio because the bound is a small rest."""
+    return words > LARGE * bound.words and bound.words < SMALL * bound.resident
 
 
 PARALLEL = {  # axes that are split -> what that is called; other grids have the name of an algorithm

@@ -74,7 +74,7 @@ def _study(study: Study) -> str:
     rows = []
     for point in study.points:
         found = point.received
-        plan, ratio = found.plan, found.ratio
+        plan = found.plan
         rows.append(
             [
                 str(point.procs),
@@ -82,7 +82,7 @@ def _study(study: Study) -> str:
                 show_words(found.bound),
                 found.regime,
                 "-" if plan is None else show_words(plan.words),
-                "-" if ratio is None else f"{ratio:.3f}",
+                found.shown_ratio,
                 plan.grid.shown() if plan else "-" if fits(study.layer, point) else "does not fit",
             ]
         )
