@@ -81,3 +81,15 @@ def test_memory_that_cannot_hold_the_tensors_is_marked() -> None:
     assert [row.split()[0] for row in rows] == ["1", "256"]
     assert "does not fit: the memory of all processes is less than the three tensors" in str(study)
     assert "does not fit" not in str(Study.of(small, points[:1]))
+
+
+def test_a_small_bound_gives_no_ratio_to_people() -> None:
+    """The first layer of CosmoFlow on 16 processes: the bound is a small rest of what they own."""
+    layer = load_layer("examples/cosmoflow/conv1.yaml")
+    study = Study.of(layer, Sweep(layer.nest, SweepOptions(relaxations=False)).points([16], [None]))
+    (point,) = study.points
+    assert point.received.ratio is not None
+    assert point.received.ratio > 2
+    assert point.received.shown_ratio == "-"
+    assert "the bound is small beside what a process owns" in str(study)
+    assert f"{point.received.ratio:.3f}" not in str(study) + study._repr_html_()

@@ -29,6 +29,7 @@ def trained(folder: Path, *case: str) -> dict[str, Any]:
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 def test_resnet50_trains_as_planned(tmp_path: Path) -> None:
     assert trained(tmp_path, "resnet50", "planned", "sgd", "-")["parameters"] == 23_528_522
 
