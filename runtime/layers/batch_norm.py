@@ -383,5 +383,6 @@ def gather_small(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:
         sent = own.expand(ranks, *own.shape).contiguous()
         dist.all_to_all_single(rows, sent, group=group)
     else:
-        dist.all_gather_into_tensor(rows.view(-1), own.view(-1), group=group)
+        call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+        call(rows.view(-1), own.view(-1), group=group)
     return rows
