@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from synth.base.errors import InputError, UsageError
 from synth.base.standard_input import is_standard_input
 from synth.base.units import as_bytes
 from synth.base.yaml_positions import read_text, shown
-from synth.planning.request import PlanRequest
+from synth.planning.request import Options, PlanRequest
 
 if TYPE_CHECKING:
     from synth.layer.layer import Layer
@@ -26,24 +26,6 @@ if TYPE_CHECKING:
 MOST_SEEN = 2**20  # characters of a file that are looked at
 # fields of a request that have no meaning for a network
 ONE_LAYER = ("grid", "order", "strategy", "panels", "rows", "classes", "stationary")
-
-
-class Options(TypedDict, total=False):
-    """The keyword arguments of `plan`."""
-
-    objective: str
-    stationary: str
-    grid: Mapping[str, int] | None
-    balance: float
-    exact_procs: bool
-    pass_: str
-    machine: str | os.PathLike[str] | None
-    strategy: str | None
-    order: Sequence[str] | None
-    panels: int | None
-    gradients: Sequence[str]
-    rows: Mapping[str, str] | None
-    classes: Mapping[str, int] | None
 
 
 def is_network_file(path: str | os.PathLike[str]) -> bool:

@@ -43,9 +43,8 @@ class WeightCosts:
     def gathered(self, size: float, members: int) -> float:
         """Gather the slice of Ker, and reduce and scatter its gradient. size: bytes of the slice."""
         both = ("all_gather", "reduce_scatter")
-        return sum(self._measured("collectives", size, members, op) for op in both) + self._updated(
-            size / members
-        )
+        moved = sum(self._measured(size, members, op) for op in both)
+        return moved + self._updated(size / members)
 
     def copied(self, size: float, members: int) -> float:
         """A part of a large all-reduce, and the update of the whole slice."""
@@ -56,12 +55,13 @@ class WeightCosts:
     def _updated(self, size: float) -> float:
         return float(TOUCHED * size / self.found["bandwidth"])
 
-    def _measured(self, kind: str, size: float, members: int, op: str) -> float:
+    def _measured(self, size: float, members: int, op: str) -> float:
         """Interpolated in the size; of other numbers of ranks in proportion to the messages."""
-        outermost = self.found[kind][-1]["level"]
+        measured = self.found["collectives"]
+        outermost = measured[-1]["level"]
         points = sorted(
             (each["bytes"], each["seconds"], each["members"])
-            for each in self.found[kind]
+            for each in measured
             if each["op"] == op and each["level"] == outermost
         )
         sizes, seconds, counts = zip(*points, strict=True)
@@ -105,8 +105,7 @@ def fast_plan(
     if request.resident_weights or request.limit_bytes is not None:
         return min(plans, key=lambda plan: plan.cost), frozenset()
     rated = [(*copied_weights(plan, machine, WeightCosts(found)), plan) for plan in plans]
-    saved, names, plan = min(rated, key=lambda each: each[2].cost - each[0])
-    del saved
+    _, names, plan = min(rated, key=lambda each: each[2].cost - each[0])
     return plan, names
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Unpack, cast
 
 from synth.base.errors import UsageError
 from synth.base.work_balance import MOST_BALANCE
@@ -18,7 +18,7 @@ from synth.machine.file import load_machine
 from synth.machine.hierarchy import Machine
 from synth.planning.algorithm import algorithm_name
 from synth.planning.plan import Plan, Timed
-from synth.planning.request import PlanRequest
+from synth.planning.request import Options, PlanRequest
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.search.branch_and_bound import STATIONARY, Request
@@ -29,46 +29,14 @@ def plan(
     layer: Layer | str | os.PathLike[str],
     procs: int,
     memory: int | str | None = PlanRequest.memory,
-    *,
-    objective: str = PlanRequest.objective,
-    stationary: str = PlanRequest.stationary,
-    grid: Mapping[str, int] | None = PlanRequest.grid,
-    balance: float = PlanRequest.balance,
-    exact_procs: bool = PlanRequest.exact_procs,
-    pass_: str = PlanRequest.pass_,
-    machine: str | os.PathLike[str] | None = PlanRequest.machine,
-    strategy: str | None = PlanRequest.strategy,
-    order: Sequence[str] | None = PlanRequest.order,
-    panels: int | None = PlanRequest.panels,
-    gradients: Sequence[str] = PlanRequest.gradients,
-    rows: Mapping[str, str] | None = PlanRequest.rows,
-    classes: Mapping[str, int] | None = PlanRequest.classes,
+    **options: Unpack[Options],
 ) -> Plan:
     """The plan of a layer with the fewest words of its family; `PlanRequest` describes the arguments.
 
     Raises `UsageError` for arguments out of range, `InputError` for a wrong file, and `InfeasibleError`
     when nothing fits; the message then says what would.
     """
-    return derive(
-        PlanRequest(
-            layer,
-            procs,
-            memory,
-            objective=objective,
-            stationary=stationary,
-            grid=grid,
-            balance=balance,
-            exact_procs=exact_procs,
-            pass_=pass_,
-            machine=machine,
-            strategy=strategy,
-            order=order,
-            panels=panels,
-            gradients=gradients,
-            rows=rows,
-            classes=classes,
-        )
-    )
+    return derive(PlanRequest(layer, procs, memory, **options))
 
 
 def derive(request: PlanRequest, ghosts: bool = True) -> Plan:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from synth.base.errors import UsageError
 from synth.base.units import as_bytes
@@ -32,6 +32,24 @@ STATIONARY: tuple[Stationary, ...] = get_args(Stationary)
 STAGES = ("layer", "nest", "optimum", "grid", "distribution", "schedule", "plan")
 MOST_PROCS = 2**30
 MOST_PANELS = 2**40
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of `plan`: fields of `PlanRequest`."""
+
+    objective: str
+    stationary: str
+    grid: Mapping[str, int] | None
+    balance: float
+    exact_procs: bool
+    pass_: str
+    machine: str | os.PathLike[str] | None
+    strategy: str | None
+    order: Sequence[str] | None
+    panels: int | None
+    gradients: Sequence[str]
+    rows: Mapping[str, str] | None
+    classes: Mapping[str, int] | None
 
 
 @dataclass(frozen=True)
