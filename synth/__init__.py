@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from synth.parallel.parallelize import parallelize, plan_model
     from synth.planning.comparison import compare
     from synth.planning.plan import Plan
+    from synth.prediction.prediction import Comparison, Prediction
+    from synth.prediction.public import predict
     from synth.reports.text import report
     from synth.runtime.kernels.autotune import tune
     from synth.runtime.model.replicas import check_replicas
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckError",
+    "Comparison",
     "InfeasibleError",
     "InputError",
     "Inputs",
@@ -59,6 +62,7 @@ __all__ = [
     "NetworkPlan",
     "NetworkPlanFile",
     "Plan",
+    "Prediction",
     "RunError",
     "Study",
     "SynthError",
@@ -75,6 +79,7 @@ __all__ = [
     "parallelize",
     "plan",
     "plan_model",
+    "predict",
     "read_plan",
     "report",
     "sampler",
@@ -85,6 +90,7 @@ __all__ = [
 _HOMES = {
     "check_replicas": ("synth.runtime.model.replicas", "check_replicas"),
     "CheckError": ("synth.base.errors", "CheckError"),
+    "Comparison": ("synth.prediction.prediction", "Comparison"),
     "compare": ("synth.planning.comparison", "compare"),
     "distributed_conv": ("synth.codegen.module", "distributed_conv"),
     "feed": ("synth.parallel.input.feed", "feed"),
@@ -104,6 +110,8 @@ _HOMES = {
     "plan": ("synth.network.layer_or_network", "plan"),
     "plan_model": ("synth.parallel.parallelize", "plan_model"),
     "Plan": ("synth.planning.plan", "Plan"),
+    "predict": ("synth.prediction.public", "predict"),
+    "Prediction": ("synth.prediction.prediction", "Prediction"),
     "read_plan": ("synth.network.layer_or_network", "read_plan"),
     "report": ("synth.reports.text", "report"),
     "RunError": ("synth.base.errors", "RunError"),

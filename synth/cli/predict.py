@@ -20,6 +20,7 @@ def register(subparsers: Any) -> None:
         "time and memory of a network under a strategy on a machine",
         "net.yaml --procs 64 --machine a100",
         "net.yaml --procs 64 --machine a100 --strategy spatial",
+        "net.yaml --procs 4 --machine h200 --pass forward",
     )
     command.add_argument("network", metavar="NET", help="network file (YAML); - is stdin")
     command.add_argument("--procs", type=whole, metavar="P", required=True, help="processes")
@@ -29,9 +30,19 @@ def register(subparsers: Any) -> None:
     command.add_argument(
         "--strategy", metavar="NAME", help="one strategy, layer by layer (default: compare all)"
     )
+    command.add_argument(
+        "--pass",
+        dest="pass_",
+        choices=("training", "forward"),
+        default="training",
+        help="training step (default), or forward pass of inference with resident weights",
+    )
     command.add_argument("--profile", metavar="CSV", help="measured times per layer: layer,forward_s,...")
     command.add_argument(
-        "--batch-norm", choices=("local", "global"), default="local", help="statistics (local, as in DDP)"
+        "--batch-norm",
+        choices=("local", "global"),
+        default="local",
+        help="statistics in training (local, as DDP)",
     )
     command.add_argument("--table3", action="store_true", help="the formulas of Kahira et al., HPDC'21")
     command.add_argument("--batch", type=int, metavar="B", help="samples of one step (default: the file's N)")
@@ -49,28 +60,23 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predicts one strategy, or compares all of them, and prints the result."""
-    from synth.machine.file import load_machine
-    from synth.network.file import load_network
-    from synth.prediction.predict import compare, predict
-    from synth.prediction.prediction import PredictionRequest
-    from synth.prediction.profile import ComputeTimes, NominalRate, load_profile
+    from synth.prediction.public import predict
 
-    network, machine = load_network(args.network), load_machine(args.machine)
-    times: ComputeTimes = load_profile(args.profile, network) if args.profile else NominalRate(machine)
-    request = PredictionRequest(
-        network,
-        machine,
-        times,
+    made = predict(
+        args.network,
         args.procs,
-        args.batch or network.input[0],
+        args.machine,
+        pass_=args.pass_,
+        strategy=args.strategy,
+        profile=args.profile,
+        batch_norm=args.batch_norm,
+        table3=args.table3,
+        batch=args.batch,
         groups=args.groups,
         segments=args.segments,
         flows=args.flows,
         reuse=args.reuse,
-        table3=args.table3,
-        batch_norm=args.batch_norm,
     )
-    made = predict(request, args.strategy) if args.strategy else compare(request)
     if args.json:
         sys.stdout.write(json_text(made.to_json()))
     else:

@@ -13,6 +13,7 @@ from synth.base.errors import InfeasibleError, SynthError, UsageError
 from synth.base.yaml_positions import did_you_mean
 from synth.machine.hierarchy import Machine
 from synth.network.graph import Edge
+from synth.network.planner.idle import idle_processes
 from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
@@ -68,6 +69,13 @@ def _check(request: PredictionRequest) -> None:
         raise UsageError("procs, batch and segments must be at least 1")
     if not 0 <= request.reuse <= 1:
         raise UsageError(f"reuse is {request.reuse:g}; it must be from 0 to 1")
+    if request.table3 and not request.training:
+        raise UsageError("--table3 prices training steps alone; leave out --pass forward, or --table3")
+    if request.batch_norm != "local" and not request.training:
+        raise UsageError(
+            f"--batch-norm {request.batch_norm} is of training, since inference takes running statistics; "
+            "leave it out with --pass forward"
+        )
     samples = request.network.input[0]
     if request.batch != samples and not request.table3:
         raise UsageError(
@@ -90,16 +98,24 @@ def _check_in_family(request: PredictionRequest, strategy: str) -> None:
 
 
 def _plan(request: PredictionRequest) -> NetworkPlan:
-    """The plan for time of a training step, with all strategies beside it."""
+    """The plan for time of a training step or forward pass, with all strategies beside it.
+
+    Weights of a forward pass are resident. Where those of the fastest plan exceed the machine's memory, all
+    strategies are planned for this memory.
+    """
     asked = NetworkRequest(
         request.procs,
         "time",
-        training=True,
+        training=request.training,
         machine=_machine_at_profile_rate(request),
         batch_norm=request.batch_norm,
-        whole_weights=True,
+        whole_weights=request.training,
+        resident_weights=not request.training,
     )
-    return plan_network(request.network, asked)
+    made, limit_bytes = plan_network(request.network, asked), request.machine.limit_bytes
+    if request.training or limit_bytes is None or made.used_bytes <= limit_bytes:
+        return made
+    return plan_network(request.network, replace(asked, limit_bytes=limit_bytes))
 
 
 def _of_plan(request: PredictionRequest, plan: NetworkPlan, strategy: str) -> Prediction:
@@ -108,19 +124,31 @@ def _of_plan(request: PredictionRequest, plan: NetworkPlan, strategy: str) -> Pr
     if strategy in ("plan", "serial"):
         assert plan.timed is not None
         rows = _rows(plan, plan.timed, plan.edge_costs, [each.used_words for each in plan.tilings])
-        return Prediction(request, strategy, rows, limit, why, "", plan.used_bytes, sum(plan.timed.whole))
+        idle, whole = " ".join(idle_processes(plan)), _whole(plan, plan.timed)
+        return Prediction(request, strategy, rows, limit, why, "", plan.used_bytes, whole, idle)
     single = next(each for each in plan.single_strategies if each.name == strategy)
     if single.timed is None:
         raise InfeasibleError(f"{strategy} {single.why}")
     rows = _rows(plan, single.timed, single.edge_costs, single.layer_words)
     used_bytes = single.used_words * plan.word_bytes
-    return Prediction(request, strategy, rows, limit, why, "", used_bytes, sum(single.timed.whole))
+    return Prediction(request, strategy, rows, limit, why, "", used_bytes, _whole(plan, single.timed))
+
+
+def _whole(plan: NetworkPlan, step: TimedStep) -> int:
+    """Layers whose ranks hold the whole slices of Ker that they use."""
+    if plan.request.resident_weights:
+        return sum(node.weighted for node in plan.network.planned)
+    return sum(step.whole)
 
 
 def _rows(
     plan: NetworkPlan, step: TimedStep, moved: dict[Edge, float], words: Sequence[int]
 ) -> tuple[LayerCost, ...]:
-    """The seconds of every layer; a redistribution counts with the layer that it goes to."""
+    """The seconds of every layer; a redistribution counts with the layer that it goes to.
+
+    In training half of it counts forward, and half backward.
+    """
+    back = 0.5 if plan.request.training else 0.0
     incoming: dict[str, float] = {}
     for edge, seconds in moved.items():
         incoming[edge.target] = incoming.get(edge.target, 0.0) + seconds
@@ -130,8 +158,8 @@ def _rows(
             forward=each.forward,
             backward=each.backward,
             update=each.update,
-            comm_forward=each.comm_forward + incoming.get(node.name, 0.0) / 2,
-            comm_backward=each.comm_backward + incoming.get(node.name, 0.0) / 2,
+            comm_forward=each.comm_forward + incoming.get(node.name, 0.0) * (1 - back),
+            comm_backward=each.comm_backward + incoming.get(node.name, 0.0) * back,
             exchange=each.exchange,
             used_bytes=used * plan.word_bytes,
         )
@@ -140,14 +168,14 @@ def _rows(
 
 
 def _machine_at_profile_rate(request: PredictionRequest) -> Machine:
-    """The machine with the compute rate that the profile reaches over the whole network."""
+    """The machine with the compute rate that the profile reaches over the whole network, in its passes."""
     if isinstance(request.compute_times, NominalRate):
         return request.machine
     samples = request.network.input[0]
     nodes = [n for n in request.network.planned if n.weighted]
     times = [request.compute_times.times(n, samples) for n in nodes]
-    seconds = sum(t.forward + t.backward for t in times)
-    operations = sum(6 * n.operations for n in nodes) / samples
+    seconds = sum(t.forward + (t.backward if request.training else 0.0) for t in times)
+    operations = (6 if request.training else 2) * sum(n.operations for n in nodes) / samples
     if seconds <= 0:
         return request.machine
     compute = replace(request.machine.compute, rate=operations / seconds, rates=())

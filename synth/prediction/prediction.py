@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,13 +14,16 @@ from synth.prediction.oracle_setting import LayerCost, OracleSetting
 from synth.prediction.profile import ComputeTimes
 
 TIMES = ("forward", "backward", "update", "comm_forward", "comm_backward", "exchange")
+FORWARD_TIMES = ("forward", "comm_forward")
+HEADS = {"comm_forward": "comm fwd", "comm_backward": "comm bwd"}  # columns with other heads than their names
 
 
 @dataclass(frozen=True)
 class PredictionRequest:
     """A network on a machine: processes, samples per step, and the explicit inputs of the model.
 
-    batch_norm: "local" or "global" statistics of batch normalizations, in every strategy.
+    training: a training step, or a forward pass of inference, in which weights are resident.
+    batch_norm: "local" or "global" statistics of batch normalizations in training, in every strategy.
     table3: price strategies as Table 3 of Kahira et al. does. Of it alone are: groups, p1 of a hybrid
     strategy, None to derive it; segments of a pipeline; flows, groups that share a link, None to derive them;
     reuse, the fraction of the plain memory that remains when buffers are reused.
@@ -36,6 +40,17 @@ class PredictionRequest:
     reuse: float = 1.0
     table3: bool = False
     batch_norm: str = "local"
+    training: bool = True
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """The seconds of a layer that there are."""
+        return TIMES if self.training else FORWARD_TIMES
+
+    @property
+    def work(self) -> str:
+        """What the seconds are of."""
+        return "step" if self.training else "forward pass"
 
     def oracle_setting(self) -> OracleSetting:
         """The inputs of the oracle model: layers that have a loop nest, in order, with their times."""
@@ -62,6 +77,7 @@ class Prediction:
 
     limit: ranks up to which the strategy scales; None for no limit. plan_bytes: bytes per rank of a plan,
     which are not the sum over layers; None in Table 3. whole: layers whose weights are whole on every rank.
+    idle: how many ranks of the plan are idle, and why; "" where none is, and for other strategies.
     """
 
     request: PredictionRequest
@@ -72,6 +88,7 @@ class Prediction:
     detail: str = ""
     plan_bytes: int | None = None
     whole: int = 0
+    idle: str = ""
 
     @property
     def total(self) -> LayerCost:
@@ -94,18 +111,20 @@ class Prediction:
 
     def __str__(self) -> str:
         asked, total = self.request, self.total
-        head = ["layer", "forward", "backward", "update", "comm fwd", "comm bwd", "exchange", "memory"]
-        rows = [head, *([row.name, *_cells(row)] for row in (*self.rows, total))]
+        head = ["layer", *(HEADS.get(name, name) for name in asked.times), "memory"]
+        rows = [head, *([row.name, *_cells(row, asked.times)] for row in (*self.rows, total))]
         limit = f"scales to {self.limit} ranks ({self.limit_why})" if self.limit else self.limit_why
         lines = [
             f"{asked.network.name} with {self.strategy}{self.detail} on {asked.procs} ranks of "
-            f"{asked.machine.name}, {asked.batch} samples per step",
+            f"{asked.machine.name}, {asked.batch} samples per {asked.work}",
             f"{limit}; {asked.compute_times.description}; {inputs(asked)}",
             "",
-            *table(rows, right=range(1, 8)),
+            *table(rows, right=range(1, len(head))),
             "",
-            f"{self.seconds * 1e3:.4g} ms per step: computing {total.compute * 1e3:.4g}, communication "
-            f"{total.comm * 1e3:.4g}; times above in ms; {show_bytes(int(total.used_bytes))} a rank",
+            f"{self.seconds * 1e3:.4g} ms per {asked.work}: computing {total.compute * 1e3:.4g}, "
+            f"communication {total.comm * 1e3:.4g}; times above in ms; "
+            f"{show_bytes(int(total.used_bytes))} a rank",
+            *([self.idle] if self.idle else []),
         ]
         return "\n".join(lines)
 
@@ -116,6 +135,7 @@ class Prediction:
             "network": self.request.network.name,
             "machine": self.request.machine.name,
             "strategy": self.strategy,
+            "pass": "training" if self.request.training else "forward",
             "overlap": self.overlap,
             "whole_weights": self.whole,
             "procs": self.request.procs,
@@ -127,6 +147,7 @@ class Prediction:
             "compute": self.total.compute,
             "communication": self.total.comm,
             "memory_bytes": self.total.used_bytes,
+            "idle": self.idle or None,
             "layers": [_layer_json(row) for row in self.rows],
         }
 
@@ -137,15 +158,18 @@ def _layer_json(row: LayerCost) -> dict[str, Any]:
     return {**fields, "memory": used_bytes}
 
 
-def _cells(row: LayerCost) -> list[str]:
-    times = [f"{getattr(row, name) * 1e3:.4g}" for name in TIMES]
+def _cells(row: LayerCost, names: Sequence[str]) -> list[str]:
+    times = [f"{getattr(row, name) * 1e3:.4g}" for name in names]
     return [*times, show_bytes(int(row.used_bytes)) if row.used_bytes else "-"]
 
 
 def inputs(request: PredictionRequest) -> str:
     """The explicit inputs of the model, in words."""
     if not request.table3:
-        return f"{request.batch_norm} batch norm; one model for all rows, exposed communication only"
+        norm = (
+            f"{request.batch_norm} batch norm" if request.training else "resident weights, running batch norm"
+        )
+        return f"{norm}; one model for all rows, exposed communication only"
     flows = request.flows
     links = "flows derived from the groups" if flows is None else f"{flows:g} flows on every link"
     staged = any(level.staging_alpha or level.staging_beta for level in request.machine.levels)
@@ -163,7 +187,17 @@ class Comparison:
 
     def __str__(self) -> str:
         asked = self.request
-        rows = [["strategy", "ms per step", "computing", "communication", "whole weights", "memory", "limit"]]
+        rows = [
+            [
+                "strategy",
+                f"ms per {asked.work}",
+                "computing",
+                "communication",
+                "whole weights",
+                "memory",
+                "limit",
+            ]
+        ]
         for each in sorted(self.predictions, key=lambda p: p.seconds):
             total = each.total
             times = [f"{t * 1e3:.4g}" for t in (each.seconds, total.compute, total.comm)]
@@ -176,9 +210,10 @@ class Comparison:
             rows.append([each.strategy + each.detail, *times, whole, memory, limit])
         rows += [[name, "-", "-", "-", "-", "-", why] for name, why in self.refused]
         head = f"{asked.network.name} on {asked.procs} ranks of {asked.machine.name}, "
-        head += f"{asked.batch} samples per step"
+        head += f"{asked.batch} samples per {asked.work}"
         source = f"{asked.compute_times.description}; {inputs(asked)}"
-        return "\n".join([head, source, "", *table(rows, right=[1, 2, 3, 4, 5])])
+        idle = [f"\nplan: {each.idle}" for each in self.predictions if each.strategy == "plan" and each.idle]
+        return "\n".join([head, source, "", *table(rows, right=[1, 2, 3, 4, 5]), *idle])
 
     def to_json(self) -> dict[str, Any]:
         """`synth.predictions/1`: one object per strategy."""

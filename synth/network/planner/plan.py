@@ -20,6 +20,7 @@ from synth.network.step_time.choice import TimedStep
 from synth.search.tiling_search import TilingChoice
 
 if TYPE_CHECKING:
+    from synth.network.planner.idle import BusyStep
     from synth.runtime.model.planned_words import PlannedWords
 
 
@@ -28,7 +29,7 @@ class SingleStrategy:
     """The best result of one strategy on every layer. `cost` is None if it cannot be used; `why` says why.
 
     timed, edge_costs: the seconds of its step and of its redistributions. layer_words: working memory by
-    layer. used_words: that a rank holds at most. These are known if the request allows whole weights.
+    layer. used_words: that a rank holds at most. These are known where `request.times_strategies`.
     """
 
     name: str
@@ -50,7 +51,8 @@ class NetworkPlan:
     resident_words: words that every rank holds throughout the step: weights, in training also gradients
     and inputs of all layers. tilings: the pass plans of every layer; their memory does not contain weights
     that are resident. words_of: gives `words` of a plan of a model; it is not sent to other processes.
-    timed: the seconds of a step by layer; None where words are counted.
+    timed: the seconds of a step by layer; None where words are counted. busy: finds the fastest step in which
+    every layer uses as many processes as it can, None if there is none; it stays in this process, too.
     """
 
     network: Network
@@ -67,6 +69,7 @@ class NetworkPlan:
     layer_classes: tuple[LayerClass, ...]
     words_of: Callable[[NetworkPlan], PlannedWords] | None = field(default=None, compare=False, repr=False)
     timed: TimedStep | None = None
+    busy: Callable[[], BusyStep | None] | None = field(default=None, compare=False, repr=False)
 
     @property
     def cost(self) -> float:
@@ -140,8 +143,8 @@ class NetworkPlan:
         return self.words_of(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the model, which stays in this process."""
-        return {**self.__dict__, "words_of": None}
+        """Without the model and the options, which stay in this process."""
+        return {**self.__dict__, "words_of": None, "busy": None}
 
     @cached_property
     def memory(self) -> StepMemory:

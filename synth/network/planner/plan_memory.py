@@ -56,9 +56,14 @@ class PlanMemory:
 
     def place(self, grids: Iterable[PlacedGrid]) -> None:
         """Count the weights as these grids of all layers place them."""
-        if self.request.resident_weights:
-            pairs = zip(self.nodes, self.node_classes, grids, strict=True)
-            self.resident_words = sum(_weights(node, kind, placed) for node, kind, placed in pairs)
+        self.resident_words = self.resident_of(grids)
+
+    def resident_of(self, grids: Iterable[PlacedGrid]) -> int:
+        """Words that a rank holds throughout, at most, with these grids of all layers."""
+        if not self.request.resident_weights:
+            return self.resident_words
+        pairs = zip(self.nodes, self.node_classes, grids, strict=True)
+        return sum(_weights(node, kind, placed) for node, kind, placed in pairs)
 
     # -- options ----------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from synth.layer.axes import TENSORS
 from synth.machine.rank_groups import split_over
 from synth.network.graph import Edge, Network
 from synth.network.planner.candidates import GridCandidates
+from synth.network.planner.idle import BusyStep
 from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.options import (
     STRATEGY_AXES,
@@ -191,13 +193,13 @@ class _NetworkPlanner:
             return replace(min(better, key=lambda each: each.cost or 0.0), name=axes)
         single = SingleStrategy(axes, solution.cost, "", chosen)
         steps = self.steps.timed(self.placed_options(table), solution.chosen)
-        if steps is None or not self.request.whole_weights:
+        if steps is None or not self.request.times_strategies:
             return single
         tilings = [
             self.memory.tiling(kind, each) for kind, each in zip(self.node_classes, chosen, strict=True)
         ]
         words = tuple(0 if each is None else each.used_words for each in tilings)
-        used = self.memory.resident_words + self.steps.words_of_whole(chosen, steps) + max(words)
+        used = self.memory.resident_of(chosen) + self.steps.words_of_whole(chosen, steps) + max(words)
         moved = _chosen_costs(priced, self._at(solution, priced))
         return replace(single, timed=steps, edge_costs=moved, layer_words=words, used_words=used)
 
@@ -307,7 +309,24 @@ class _NetworkPlanner:
             tilings=tuple(each for each in tilings if each is not None),
             layer_classes=tuple(self.node_classes),
             timed=steps,
+            busy=None if steps is None else partial(self._busy, table),
         )
+
+    def _busy(self, table: OptionTable) -> BusyStep | None:
+        """The fastest choice of options that use as many processes as any option of their layer."""
+        sizes = [max(option.placed.grid.size for option in row) for row in table]
+        full = [
+            [option for option in row if option.placed.grid.size == size]
+            for row, size in zip(table, sizes, strict=True)
+        ]
+        try:
+            solution, priced = self._solve(full, "auto")
+        except InfeasibleError:  # the weights together
+            return None
+        chosen = tuple(full[k][o].placed for k, o in zip(self.class_of, solution.chosen, strict=True))
+        steps = self.steps.timed(self.placed_options(full), solution.chosen)
+        assert steps is not None
+        return BusyStep(chosen, steps, _chosen_costs(priced, self._at(solution, priced)))
 
 
 def _chosen_costs(priced: PricedEdges, at: dict[Edge, tuple[int, int]]) -> dict[Edge, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
+from synth.network.planner.idle import idle_processes
 from synth.network.planner.plan import NetworkPlan
 
 
@@ -96,23 +97,6 @@ def step_of_model(plan: NetworkPlan) -> list[str]:
     shown = [f"{name} {show_bytes(each[at] * word)}" for name, each in parts.items() if each[at]]
     states = f"; Adam adds {show_bytes(2 * memory.weights[at] * word)}" if plan.request.training else ""
     return [f"a process of `parallelize` holds at most {held}: {', '.join(shown)}, the rest values{states}"]
-
-
-def idle_processes(plan: NetworkPlan) -> list[str]:
-    """How many processes are idle; no line if none is."""
-    procs = plan.request.procs
-    idle = {
-        node.name: procs - placed.grid.size
-        for node, placed in zip(plan.network.planned, plan.placed_grids, strict=True)
-        if placed.grid.size < procs
-    }
-    if not idle:
-        return []
-    most = max(idle, key=lambda name: idle[name])
-    return [
-        f"processes idle: some in {len(idle)} of {len(plan.placed_grids)} layers, at most {idle[most]} of "
-        f"{procs} ({most})"
-    ]
 
 
 def single_strategies(plan: NetworkPlan) -> list[str]:

@@ -84,6 +84,11 @@ class NetworkRequest:
         return self.whole_weights and self.training and weighted
 
     @property
+    def times_strategies(self) -> bool:
+        """Whether seconds and memory of single strategies are known layer by layer: in predictions."""
+        return self.objective == "time" and (self.whole_weights or self.resident_weights)
+
+    @property
     def resident(self) -> frozenset[Tensor]:
         """The tensors of a layer that stay where they are used; see `Distribution`."""
         return frozenset({"Ker"} if self.resident_weights else ())

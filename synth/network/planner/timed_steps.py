@@ -26,7 +26,7 @@ def followed_by(network: Network, request: NetworkRequest) -> list[Between]:
     """Layer -> what lies between it and the next planned layers; nothing where words are counted."""
     if request.machine is None or request.objective == "words":
         return [Between()] * len(network.planned)
-    found = between(network, request.procs, request.machine)
+    found = between(network, request.procs, request.machine, request.resident_weights)
     return [found[node.name] for node in network.planned]
 
 

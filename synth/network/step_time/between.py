@@ -46,8 +46,11 @@ class Between:
         return Between(**{name: getattr(self, name) + weight * getattr(other, name) for name in fields})
 
 
-def between(network: Network, procs: int, machine: Machine) -> dict[str, Between]:
-    """Planned layer -> what follows it in its layout. What follows the input alone is left out."""
+def between(network: Network, procs: int, machine: Machine, inference: bool = False) -> dict[str, Between]:
+    """Planned layer -> what follows it in its layout. What follows the input alone is left out.
+
+    inference: batch normalizations take running statistics, so that they exchange nothing.
+    """
     found = {node.name: Between() for node in network.planned}
     last = ""
     for node in network.nodes.values():
@@ -59,15 +62,16 @@ def between(network: Network, procs: int, machine: Machine) -> dict[str, Between
             )
             found[last] = replace(found[last], fixed=found[last].fixed + gather.seconds)
         elif node.kind in ACCESSES:
-            for name, added in _added(network, node).items():
+            for name, added in _added(network, node, inference).items():
                 found[name] = found[name].plus(added)
     return found
 
 
-def _added(network: Network, node: Node) -> dict[str, Between]:
+def _added(network: Network, node: Node, inference: bool) -> dict[str, Between]:
     """Planned layer -> the part of a node that lies as the layer's output."""
     parts = network.parts[node.name]
-    forward, backward = ACCESSES[node.kind]
+    running = inference and node.kind == "batchnorm"
+    forward, backward = ACCESSES["scale" if running else node.kind]
     found: dict[str, Between] = {}
     channels = sum(part.count for part in parts)
     for part in parts:
@@ -79,7 +83,7 @@ def _added(network: Network, node: Node) -> dict[str, Between]:
             Between(
                 forward * share,
                 backward * share,
-                float(first and node.kind in NORMS),
+                float(first and node.kind in NORMS and not running),
                 float(first),
                 float(first and backward > 0),
             )
