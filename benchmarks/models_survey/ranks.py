@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.utils import _pytree
 import synth
 from benchmarks.models_survey.entry import Entry
 from benchmarks.models_survey.look import gathered_in, sentence
+from benchmarks.models_survey.table import STEPS
 from synth.parallel.front_end import trace_model
 from synth.runtime.layers.step import GatheredStep
 from synth.runtime.model.network import Network
@@ -23,13 +24,15 @@ from synth.runtime.tracing.inputs import Arguments, Inputs
 from synth.runtime.tracing.unsupported import plain_copies
 
 RATE = 1e-3
+LAST_BIT = 1e-16
 
 
 def compare(entry: Entry) -> dict[str, Any]:
     """What every rank finds; all ranks run this.
 
     forward: the error of the outputs in evaluation, relative to the largest word. steps: that of the state
-    after two steps of SGD; None for a model that is not trained. gathered: share of the operations by name.
+    after two steps of SGD; None for a model that is not trained. rounding: where that is not small, what the
+    last bit of the inputs changes in one process. gathered: share of the operations by name.
     float32: whether the model computes in it by itself. refused, or "refused in training": the sentence.
     """
     torch.manual_seed(0)
@@ -47,7 +50,10 @@ def compare(entry: Entry) -> dict[str, Any]:
             net = synth.parallelize(copy.deepcopy(model, plain_copies(model)), entry.input)
         found["forward"] = _forward(net, model, entry.input)
         if entry.trains and both:
-            found["steps"] = _two_steps(net.train(), model.train(), entry.input)
+            first = copy.deepcopy(model.train(), plain_copies(model))
+            found["steps"] = _two_steps(net.train(), model, entry.input)
+            if (found["steps"] or 0) > STEPS:
+                found["rounding"] = _rounding(first, model, entry.input)
     except ValueError as error:
         return {**found, "refused": sentence(error)}
     if dist.get_rank():
@@ -94,8 +100,11 @@ def _without_chance(model: nn.Module) -> nn.Module:
     return model
 
 
-def _batch(model: nn.Module, input: Any, seed: int) -> tuple[Any, dict[str, Any]]:
-    """Arguments for the model: random numbers in the shapes, and the examples themselves."""
+def _batch(model: nn.Module, input: Any, seed: int, noise: float = 0.0) -> tuple[Any, dict[str, Any]]:
+    """Arguments for the model: random numbers in the shapes, and the examples themselves.
+
+    noise: relative change of the numbers.
+    """
     torch.manual_seed(seed)
     arguments = Arguments(model, Inputs.of(input))
     examples = iter(_examples(input))
@@ -103,6 +112,11 @@ def _batch(model: nn.Module, input: Any, seed: int) -> tuple[Any, dict[str, Any]
         torch.randn(each.shape) if each.dtype is None or each.dtype.is_floating_point else next(examples)
         for each in arguments.specs
     ]
+    if noise:
+        made = [
+            each * (1 + noise * torch.randn(each.shape)) if each.is_floating_point() else each
+            for each in made
+        ]
     return arguments.filled(made)
 
 
@@ -133,21 +147,37 @@ def _forward(net: Network, model: nn.Module, input: Any) -> float:
 
 def _two_steps(net: Network, model: nn.Module, input: Any) -> float | None:
     """The error of the state after two steps of both; None where no parameter gets a gradient."""
-    pair = net, model
-    trained = [[p for p in each.parameters() if p.requires_grad] for each in pair]
-    if not all(trained):
+    if not all(any(p.requires_grad for p in each.parameters()) for each in (net, model)):
         return None
-    optimizers = [torch.optim.SGD(each, lr=RATE, momentum=0.9) for each in trained]
     before = [values.clone() for values in model.state_dict().values()]
+    _train(net, input)
+    _train(model, input)
+    return _changed_otherwise(net.full_state_dict(), model.state_dict(), before)
+
+
+def _rounding(first: nn.Module, trained: nn.Module, input: Any) -> float:
+    """The error of one process against itself, if the last bit of its inputs changes.
+
+    first: the model before two steps. trained: after them.
+    """
+    before = [values.clone() for values in first.state_dict().values()]
+    _train(first, input, LAST_BIT)
+    return _changed_otherwise(first.state_dict(), trained.state_dict(), before)
+
+
+def _train(model: nn.Module, input: Any, noise: float = 0.0) -> None:
+    """Two steps of SGD. noise: relative change of the inputs."""
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE, momentum=0.9)
     for number in range(2):
-        args, kwargs = _batch(model, input, 2 + number)
-        for each, optimizer in zip(pair, optimizers, strict=True):
-            outs = _outputs(each(*args, **kwargs))
-            loss = torch.stack([_whole(out).square().mean() for out in outs]).sum()
-            optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            optimizer.step()
-    ours, theirs = net.full_state_dict(), model.state_dict()
+        args, kwargs = _batch(model, input, 2 + number, noise)
+        loss = torch.stack([_whole(out).square().mean() for out in _outputs(model(*args, **kwargs))]).sum()
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+
+
+def _changed_otherwise(ours: Mapping[str, Any], theirs: Mapping[str, Any], before: Sequence[Any]) -> float:
+    """The error of what training changed. before: the state of both, in the order of theirs."""
     pairs = zip(theirs.items(), before, strict=True)
     changes = [(ours[key] - old, values - old) for (key, values), old in pairs if values.is_floating_point()]
     return error(*zip(*changes, strict=True))
