@@ -24,7 +24,6 @@ from synth.runtime.tracing.inputs import Arguments, Inputs
 from synth.runtime.tracing.unsupported import plain_copies
 
 RATE = 1e-3
-LAST_BIT = 1e-16
 
 
 def compare(entry: Entry) -> dict[str, Any]:
@@ -35,9 +34,7 @@ def compare(entry: Entry) -> dict[str, Any]:
     last bit of the inputs changes in one process. gathered: share of the operations by name.
     float32: whether the model computes in it by itself. refused, or "refused in training": the sentence.
     """
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    whole = _without_chance(entry.make().double())
+    whole = _model(entry)
     found: dict[str, Any] = {}
     start = time.perf_counter()
     net, model = None, whole
@@ -50,10 +47,9 @@ def compare(entry: Entry) -> dict[str, Any]:
             net = synth.parallelize(copy.deepcopy(model, plain_copies(model)), entry.input)
         found["forward"] = _forward(net, model, entry.input)
         if entry.trains and both:
-            first = copy.deepcopy(model.train(), plain_copies(model))
-            found["steps"] = _two_steps(net.train(), model, entry.input)
+            found["steps"] = _two_steps(net.train(), model.train(), entry.input)
             if (found["steps"] or 0) > STEPS:
-                found["rounding"] = _rounding(first, model, entry.input)
+                found["rounding"] = _rounding(_model(entry).train(), model, entry.input)
     except ValueError as error:
         return {**found, "refused": sentence(error)}
     if dist.get_rank():
@@ -65,6 +61,22 @@ def compare(entry: Entry) -> dict[str, Any]:
     made = (node.meta.get("value") for node in traced.graph.nodes)
     found["float32"] = any(isinstance(v, torch.Tensor) and v.dtype == torch.float32 for v in made)
     return {**found, "seconds": time.perf_counter() - start}
+
+
+def _model(entry: Entry) -> nn.Module:
+    """The model in float64; in float32 if it makes tensors of that dtype and torch refuses both together."""
+    for dtype in (torch.float64, torch.float32):
+        torch.manual_seed(0)
+        torch.set_default_dtype(dtype)
+        model = _without_chance(entry.make().to(dtype)).eval()
+        args, kwargs = _batch(model, entry.input, 0)
+        try:
+            with torch.no_grad():
+                copy.deepcopy(model, plain_copies(model))(*args, **kwargs)
+            break
+        except RuntimeError:  # if float32 fails, too, `parallelize` says why
+            continue
+    return model
 
 
 def _in_training(model: nn.Module, entry: Entry, found: dict[str, Any]) -> Network | None:
@@ -94,7 +106,16 @@ def _without_chance(model: nn.Module) -> nn.Module:
     """The model without dropout, stochastic depth and noise: ranks draw other numbers than one process."""
     torch.randn_like = torch.zeros_like  # of the samples of variational autoencoders
     for module in model.modules():
-        for name in ("p", "drop_prob", "drop_p", "drop_rate", "dropout", "attn_drop", "dropout_p"):
+        for name in (
+            "p",
+            "drop_prob",
+            "drop_p",
+            "drop_rate",
+            "dropout",
+            "attn_drop",
+            "dropout_p",
+            "drop_connect_rate",
+        ):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
     return model
@@ -161,7 +182,7 @@ def _rounding(first: nn.Module, trained: nn.Module, input: Any) -> float:
     first: the model before two steps. trained: after them.
     """
     before = [values.clone() for values in first.state_dict().values()]
-    _train(first, input, LAST_BIT)
+    _train(first, input, torch.finfo(torch.get_default_dtype()).eps / 2)
     return _changed_otherwise(first.state_dict(), trained.state_dict(), before)
 
 

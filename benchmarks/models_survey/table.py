@@ -9,6 +9,7 @@ LITTLE = 0.02  # of the multiply-adds: what may be gathered
 FORWARD, STEPS = 1e-8, 1e-6  # relative errors that count as equal, in float64
 SINGLE = 1e-5  # the same for models that compute in float32 whatever their parameters are
 ROUNDING = 4.0  # times what the last bit of the inputs changes in one process counts as equal, too
+LARGEST = 1e-3  # error that may count as equal for that reason
 
 Found = dict[str, Any]
 HEADS = ("library", "model", "parameters", "gathered", "forward", "two steps", "plan s", "remark")
@@ -77,7 +78,7 @@ def equal_in(found: Found, what: str, bound: float) -> bool:
 def _bound(found: Found, bound: float) -> float:
     ranks = found.get("ranks", {})
     own = ROUNDING * ranks.get("rounding", 0.0) if bound == STEPS else 0.0
-    return max(SINGLE if ranks.get("float32") else bound, own)
+    return max(SINGLE if ranks.get("float32") else bound, min(own, LARGEST))
 
 
 def _error(value: float | None, bound: float) -> str:

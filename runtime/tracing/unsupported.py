@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils import _pytree
 
 HOOKS = {
     "_forward_pre_hooks": "a forward pre-hook",
@@ -53,11 +54,12 @@ def plain_copies(model: nn.Module) -> dict[int, torch.Tensor]:
     """The computed tensors that modules have as attributes, by id, as constants.
 
     `copy.deepcopy` takes them as what is copied already: it refuses computed tensors.
+    Such are computed weights, and what a forward pass has left, also in lists.
     """
-    values = (each for module in model.modules() for each in vars(module).values())
+    attributes = [vars(module) for module in model.modules()]
     return {
         id(each): each.detach()
-        for each in values
+        for each in _pytree.tree_leaves(attributes)
         if isinstance(each, torch.Tensor) and not each.is_leaf
     }
 

@@ -147,3 +147,23 @@ def test_functions_of_single_words_run_on_shards() -> None:
     kinds = {each.name: operators.operator(operators.call(each)).kind for each in calls if is_computed(each)}
     assert len(kinds) > 20
     assert set(kinds.values()) <= {"elementwise", "same"}, kinds
+
+
+def test_a_model_keeps_what_a_forward_pass_has_left_in_it() -> None:
+    """`copy.deepcopy` alone refuses computed tensors."""
+
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(4, 4, 1)
+            self.pyramid = list[torch.Tensor]()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.pyramid = [self.conv(x)]
+            return self.pyramid[0].relu()
+
+    model = Keeps()
+    model(torch.ones(SHAPE))
+    left = model.pyramid[0]
+    assert trace_model(model, SHAPE).network.planned[0].name == "conv"
+    assert model.pyramid[0] is left and left.requires_grad
