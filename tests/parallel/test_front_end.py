@@ -166,4 +166,5 @@ def test_a_model_keeps_what_a_forward_pass_has_left_in_it() -> None:
     model(torch.ones(SHAPE))
     left = model.pyramid[0]
     assert trace_model(model, SHAPE).network.planned[0].name == "conv"
-    assert model.pyramid[0] is left and left.requires_grad
+    assert model.pyramid[0] is left
+    assert left.requires_grad
