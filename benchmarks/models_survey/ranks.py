@@ -157,23 +157,25 @@ def _whole(values: torch.Tensor) -> torch.Tensor:
     return values.full_tensor() if hasattr(values, "full_tensor") else values
 
 
-def _forward(net: Network, model: nn.Module, input: Any) -> float:
-    """The error of all outputs, without gradients."""
+def _forward(net: Network, model: nn.Module, input: Any) -> float | None:
+    """The error of all outputs, without gradients; on rank 0, which alone runs the model in one process."""
     args, kwargs = _batch(model, input, 1)
     with torch.no_grad():
         ours = [_whole(each) for each in _outputs(net(*args, **kwargs))]
-        theirs = _outputs(model(*args, **kwargs))
-    return error(ours, theirs)
+        return None if dist.get_rank() else error(ours, _outputs(model(*args, **kwargs)))
 
 
 def _two_steps(net: Network, model: nn.Module, input: Any) -> float | None:
-    """The error of the state after two steps of both; None where no parameter gets a gradient."""
+    """The error of the state after two steps of both, on rank 0; None where no parameter gets a gradient."""
     if not all(any(p.requires_grad for p in each.parameters()) for each in (net, model)):
         return None
     before = [values.clone() for values in model.state_dict().values()]
     _train(net, input)
+    ours = net.full_state_dict()
+    if dist.get_rank():
+        return None
     _train(model, input)
-    return _changed_otherwise(net.full_state_dict(), model.state_dict(), before)
+    return _changed_otherwise(ours, model.state_dict(), before)
 
 
 def _rounding(first: nn.Module, trained: nn.Module, input: Any) -> float:
