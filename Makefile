@@ -41,13 +41,15 @@ bench-models: $(READY)
 	$(BIN)/python -m benchmarks.suite.models --procs 2 4
 	$(BIN)/python -m benchmarks.suite.models --procs 4 --hosts 4
 
-# layers and networks at the balance of GPU clusters: links that carry as many words per operation of a rank
+# networks and layers at the balance of GPU clusters: links that carry as many words per operation of a rank
 # as those inside an H100 node (240 Mbit/s here) and between A100 nodes (60 Mbit/s); see docs/speed.md
 bench-balance: $(READY)
 	$(BIN)/python -m benchmarks.balance
-	for link in 240mbit 60mbit; do \
-	$(BIN)/python -m benchmarks.suite --procs 4 --hosts 4 --link $$link --objective time && \
-	$(BIN)/python -m benchmarks.suite.models --procs 4 --hosts 4 --link $$link || exit 1; done
+	for link in 60mbit 240mbit; do \
+	$(BIN)/python -m benchmarks.suite.models --hosts 4 --link $$link --seconds 20 --rounds 2 20 || exit 1; done
+	for link in 60mbit 240mbit; do \
+	$(BIN)/python -m benchmarks.suite --procs 4 --hosts 4 --link $$link --objective time --once --seconds 8 \
+	--rounds 1 25 || exit 1; done
 
 bench-all: bench
 	$(BIN)/python -m benchmarks.suite.overlap

@@ -5,7 +5,8 @@
     python -m benchmarks.suite --procs 4 --work training LAYER.yaml ...
     python -m benchmarks.suite --hosts 4 --link 1gbit --objective time    ranks on a network; needs root
 
-Prints a table, and writes it with the machine's description to benchmarks/results/.
+Prints a table, and writes it with the machine's description to benchmarks/results/. A line replaces that of
+the same layer, P and work in the files of an earlier run; the overview says when each was measured.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from benchmarks.suite.lines import LAYERS, PROCS, QUICK, ROOT, WORKS
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.results import page
 from benchmarks.suite.summary import Line
-from benchmarks.suite.table import as_json, printed, totals
+from benchmarks.suite.table import as_json, merged, printed, totals
 from synth.layer.layer import load_layer
 
 
@@ -61,6 +62,8 @@ def arguments() -> argparse.Namespace:
         "-o", "--output", type=Path, help="without suffix; benchmarks/results/suite, or suite-quick"
     )
     parser.add_argument("--no-write", action="store_true", help="print only")
+    parser.add_argument("--anew", action="store_true", help="drop the lines of earlier runs")
+    parser.add_argument("--once", action="store_true", help="measure the machine once, not before each layer")
     args = parser.parse_args()
     args.layers = args.layers or [str(ROOT / name) for name in (QUICK if args.quick else LAYERS)]
     args.procs = args.procs or ((4,) if args.quick else PROCS)
@@ -110,9 +113,12 @@ def measured(args: argparse.Namespace, hosts: Hosts, console: Console) -> int:
     )
     machine = f"{describe()}, torch {torch.__version__.partition('+')[0]}; {hosts}"
     found, failed = list[Line](), list[str]()
+    data = args.output.with_name(args.output.name + ".json")
+    if args.anew:
+        data.unlink(missing_ok=True)
     for file in args.layers:
         layer = load_layer(file)
-        if not args.machine:
+        if not args.machine and not (args.once and given.machine):
             pattern = calibrated(hosts, args.procs, args.output, layer.name, console)
             given = replace(given, machine=pattern)
         with tempfile.TemporaryDirectory() as folder:
@@ -130,8 +136,9 @@ def measured(args: argparse.Namespace, hosts: Hosts, console: Console) -> int:
         if not args.no_write:
             files = Path(args.machine).name if args.machine else f"{args.output.name}-machines/*.yaml"
             shown = replace(given, machine=files)
-            args.output.with_name(args.output.name + ".md").write_text(page(found, machine, shown, failed))
-            args.output.with_name(args.output.name + ".json").write_text(as_json(found, machine))
+            every = merged(data, found)
+            args.output.with_name(args.output.name + ".md").write_text(page(every, machine, shown, failed))
+            data.write_text(as_json(every, machine))
     console.print("\n".join(totals(found)), markup=False)
     return 1 if failed else 0
 

@@ -3,23 +3,30 @@
 Hosts are network namespaces on one switch. Words between two hosts pass two links, each with a set
 bandwidth in either direction (a token bucket). So they take as much time as on a cluster, and no core.
 Ranks of one host communicate at the speed of memory. Needs root, Linux and iproute2.
+
+What is not timed (weights that are sent to all ranks, comparisons, warm-up) need not take the time of a slow
+link: ranks give the links the bandwidth `FAST` for that (`while_fast`).
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
+import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 PORT = 29500
-BURST = "256kb"  # bytes that pass a link at once: some segments as the kernel sends them
+BURST = 2e-3, 16_384  # seconds whose bytes may pass an idle link at once, and the fewest such bytes
+FAST = "10gbit"  # for what is not timed
+NETWORK = "SYNTH_BENCHMARK_NETWORK"  # of ranks on a network: its switch, its number of hosts, bandwidth
 WAITING = "400ms"  # the longest that a segment waits for its turn before it is dropped
 NET, CONGESTION = "10.77.0.0/24", "cubic"
-_RATE = re.compile(r"[1-9][0-9]*(\.[0-9]+)?(k|m|g)bit")
+_RATE = re.compile(r"([1-9][0-9]*(?:\.[0-9]+)?)(k|m|g)bit")
 
 
 class HostsError(Exception):
@@ -68,11 +75,10 @@ def network(count: int, rate: str) -> Iterator[Hosts]:
     """
     if not 2 <= count <= 200:
         raise HostsError(f"{count} hosts: a network has 2 to 200")
-    if not _RATE.fullmatch(rate):
-        raise HostsError(f"a bandwidth of {rate!r}: write it like 1gbit or 500mbit")
+    bits_per_second(rate)
     switch = f"synth-{os.getpid()}"
     names = [f"{switch}-{host}" for host in range(count)]
-    shape = ["root", "tbf", "rate", rate, "burst", BURST, "latency", WAITING]
+    heeded = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else the network would remain
     try:
         _ip("netns", "add", switch)
         _ip("-n", switch, "link", "add", "switch", "type", "bridge")
@@ -86,14 +92,51 @@ def network(count: int, rate: str) -> Iterator[Hosts]:
             _ip("-n", name, "addr", "add", f"{address(host)}/24", "dev", "eth0")
             _ip("-n", name, "link", "set", "eth0", "up")
             _ip("-n", name, "route", "replace", NET, "dev", "eth0", "congctl", CONGESTION)
-            _run("tc", "-n", switch, "qdisc", "add", "dev", port, *shape)
-            _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", *shape)
+        _shape(switch, count, rate)
         enter = tuple(("ip", "netns", "exec", name) for name in names)
-        yield Hosts(enter, (("GLOO_SOCKET_IFNAME", "eth0"),), rate)
+        variables = ("GLOO_SOCKET_IFNAME", "eth0"), (NETWORK, f"{switch} {count} {rate}")
+        yield Hosts(enter, variables, rate)
     finally:
+        signal.signal(signal.SIGTERM, heeded)
         for name in (*names, switch):
             with suppress(HostsError):  # it was not made
                 _ip("netns", "del", name)
+
+
+def bits_per_second(rate: str) -> float:
+    """A bandwidth in the notation of `tc`. Raises `HostsError` for another notation."""
+    found = _RATE.fullmatch(rate)
+    if not found:
+        raise HostsError(f"a bandwidth of {rate!r}: write it like 1gbit or 500mbit")
+    return float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[found[2]]
+
+
+@contextmanager
+def while_fast(meet: Callable[[], object]) -> Iterator[None]:
+    """Links of the bandwidth `FAST` for what is not timed; nothing on one host. All ranks must enter it.
+
+    meet: a barrier of the ranks.
+    """
+    switch, count, rate = (os.environ.get(NETWORK) or "- 0 -").split()
+    first = int(count) > 0 and os.environ["RANK"] == "0"
+    if first:
+        _shape(switch, int(count), FAST)
+    meet()
+    yield
+    meet()
+    if first:
+        _shape(switch, int(count), rate)
+    meet()
+
+
+def _shape(switch: str, count: int, rate: str) -> None:
+    """Give all links of a network a bandwidth, in both directions."""
+    seconds, least = BURST
+    burst = max(least, round(seconds * bits_per_second(rate) / 8))
+    shape = ["root", "tbf", "rate", rate, "burst", str(burst), "latency", WAITING]
+    for host in range(count):
+        _run("tc", "-n", switch, "qdisc", "replace", "dev", f"port{host}", *shape)
+        _run("tc", "-n", f"{switch}-{host}", "qdisc", "replace", "dev", "eth0", *shape)
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -1,9 +1,10 @@
 """One rank of a line: torchrun starts it with a job file and a folder for the results.
 
-First, values are compared, and bytes are counted in a separate step. Then rounds are timed. In each round
-every contender runs one step, in an order that rotates and reverses. A step lasts from the first rank's
-start to the last rank's end, on the clock that all processes of a machine share. Peers that are much slower
-in the first rounds do not run in the others, so that the possibly fastest peers run in more rounds.
+First, on fast links, values are compared, and bytes are counted in a separate step. Then rounds are timed. In
+each round every contender runs one step, in an order that rotates and reverses. A step lasts from the first
+rank's start to the last rank's end, on the clock that all processes of a machine share. Peers that are much
+slower in the first rounds do not run in the others, nor in profiles, so that the possibly fastest peers run
+in more rounds.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.suite.contender import NotApplicableError, Run, Whole
+from benchmarks.suite.hosts import while_fast
 from benchmarks.suite.ours import Block, ours
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.profiles import PARTS, shares
@@ -32,7 +34,7 @@ from synth.runtime.kernels.autotune import TRIALS
 
 LOCAL, WIRE = "local kernel", "wire"  # measured beside the contenders, for the efficiency
 PROBE = 1 << 23  # bytes that a rank sends to measure the bandwidth
-FIRST = 2  # rounds of all contenders
+FIRST = 2  # rounds of all contenders; one where fewer are asked for
 FAR = 1.5  # times the fastest peer: who takes longer in the first rounds is left out of the others
 Step = Callable[[], object]
 
@@ -146,7 +148,8 @@ def seconds_of(times: Times) -> dict[str, float]:
 
 def all_rounds(job: Job, work: str, steps: dict[str, Step], runs: dict[str, Run]) -> Times:
     """The first rounds of all contenders, then rounds of ours and of the possibly fastest peers."""
-    times = timed(steps, runs, FIRST)
+    first = min(FIRST, job.rounds[0])
+    times = timed(steps, runs, first)
     seconds = seconds_of(times)
     peers = [name for name in runs if name not in job.plans[work]]
     rivals = [name for name in peers if work == "training" or not runs[name].contender.copied]
@@ -154,7 +157,7 @@ def all_rounds(job: Job, work: str, steps: dict[str, Step], runs: dict[str, Run]
     far = {name for name in peers if seconds[name] > FAR * least}
     left = {name: step for name, step in steps.items() if name not in far}
     spent = sum(seconds[name] for name in left)
-    least_rounds, most_rounds = (rounds - FIRST for rounds in job.rounds)
+    least_rounds, most_rounds = (rounds - first for rounds in job.rounds)
     more = timed(left, runs, rounds_for(least_rounds, most_rounds, job.seconds, spent))
     return {name: spans + more.get(name, []) for name, spans in times.items()}
 
@@ -168,23 +171,25 @@ def wire() -> Step:
 
 def measure(job: Job, work: str, whole: Whole) -> dict[str, Any]:
     """Everything that this rank measures of a line."""
-    runs, refused, block = entered(job, work, whole)
-    compare(runs, whole)
-    tune(runs)
-    moved = {}
-    for name, run in runs.items():
-        moved[name] = counted(run.step)
-        run.forget()
-    extra: dict[str, Step] = {LOCAL: lambda: block.step(work == "training"), WIRE: wire()}
-    for step in extra.values():  # to warm up
-        step()
+    with while_fast(dist.barrier):
+        runs, refused, block = entered(job, work, whole)
+        compare(runs, whole)
+        tune(runs)
+        moved = {}
+        for name, run in runs.items():
+            moved[name] = counted(run.step)
+            run.forget()
+        extra: dict[str, Step] = {LOCAL: lambda: block.step(work == "training"), WIRE: wire()}
+        for step in extra.values():  # to warm up
+            step()
     times = all_rounds(job, work, {name: run.step for name, run in runs.items()} | extra, runs)
-    enough = len(times[LOCAL]) > job.rounds[0]
-    few = job.profiled if enough else min(job.profiled, 1)  # heavy lines take long enough
+    most = len(times[LOCAL])
+    few = job.profiled if most > job.rounds[0] else min(job.profiled, 1)  # heavy lines take long enough
+    shown = {name: few if len(times[name]) == most else 0 for name in runs}
     return {
         "times": times,
         "traffic": moved,
-        "profiles": {name: profiled(run, few) for name, run in runs.items()},
+        "profiles": {name: profiled(run, shown[name]) for name, run in runs.items()},
         "refused": refused,
         "copied": {name: run.contender.copied for name, run in runs.items()},
     }

@@ -14,7 +14,8 @@ from benchmarks.suite.table import HEADS, cells, markdown, overview, totals, why
 NETWORK = (
     "The hosts are network namespaces on one switch: what two of them send one another passes two links "
     "(token buckets of the bandwidth above in each direction), takes its time there and no core meanwhile; "
-    "ranks of one host are next to each other."
+    "ranks of one host are next to each other. At most the bytes of 2 ms pass an idle link at once. "
+    "Comparisons, counts of bytes and first steps run on fast links."
 )
 CONVENTIONS = Path(__file__).with_name("conventions.md")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,20 @@ class Line:
     bandwidth: float  # bytes per second and rank, all ranks sending at once
     efficiency: float
     predicted: float | None  # seconds, by the time model
+    measured: str = ""  # date and time
+
+    @classmethod
+    def read(cls, data: dict[str, Any]) -> Line:
+        """From JSON."""
+        spreads = ("seconds", "ratio")
+        rows = [{**row, **{key: Spread(**row[key]) for key in spreads}} for row in data["rows"]]
+        made = tuple(Row(**{**row, "copied": tuple(row["copied"])}) for row in rows)
+        return cls(**{**data, "rows": made})
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """What is replaced when it is measured again."""
+        return self.layer, self.procs, self.work
 
     @property
     def rivals(self) -> list[Row]:
@@ -184,4 +199,5 @@ def summarised(
         bandwidth,
         statistics.median(bound / own for bound, own in zip(bounds, mine, strict=True)),
         predicted(plan, machine),
+        time.strftime("%Y-%m-%d %H:%M"),
     )

@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -78,7 +79,7 @@ def overview(lines: list[Line]) -> list[str]:
         "/ tuned",
         "its bytes / ours",
     ]
-    heads += ["our Gflop/s", "local kernels s", "wire s", "efficiency", "predicted s", "error"]
+    heads += ["our Gflop/s", "local kernels s", "wire s", "efficiency", "predicted s", "error", "measured"]
     rows = []
     for line in lines:
         best, mine = line.best, line.rows[0]
@@ -92,7 +93,8 @@ def overview(lines: list[Line]) -> list[str]:
         wire = line.planned / line.bandwidth
         shown = [line.layer, str(line.procs), line.work, str(line.rounds), *against]
         shown.append(f"{line.operations / mine.seconds.median / 1e9:.0f}")
-        rows.append([*shown, f"{line.local:.3f}", f"{wire:.3f}", f"{line.efficiency:.2f}", *model])
+        shown += [f"{line.local:.3f}", f"{wire:.3f}", f"{line.efficiency:.2f}"]
+        rows.append([*shown, *model, line.measured])
     return markdown(heads, rows)
 
 
@@ -145,6 +147,13 @@ def why(lines: list[Line]) -> list[str]:
             part = max(mine, key=lambda name: mine[name] - theirs[name])
             text.append(f"  Ours loses most in {part}: {mine[part] - theirs[part]:+.3f} s.")
     return text
+
+
+def merged(file: Path, new: list[Line]) -> list[Line]:
+    """The lines of a file of results, with new ones in the place of those of the same layer, P and work."""
+    old = json.loads(file.read_text())["lines"] if file.exists() else []
+    lines = {line.key: line for line in map(Line.read, old)} | {line.key: line for line in new}
+    return list(lines.values())
 
 
 def as_json(lines: list[Line], machine: str) -> str:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.suite.network_peers import rows_of, spatial, tensor
+from benchmarks.suite.models.by_hand import best_parts, block, spatial, tensor
 from examples.decoders import decoder
 from examples.models import ResNet
 from examples.unet3d import UNet3d
@@ -27,15 +27,15 @@ def rows(name: str) -> dict[str, float]:
     """Spatial parallelism beside one process, in evaluation: values, and gradients of the first weight."""
     torch.manual_seed(0)
     if name == "unet3d":
-        model, shape = drawn(UNet3d(base=2, levels=3).eval()), (1, 1, 8, 8, 8)
+        model, shape = drawn(UNet3d(base=2, levels=3).eval()), (1, 1, 8, 8, 16)
     else:
         model, shape = decoder(2, widths=(4, 8, 8, 8), blocks=1).double(), (1, 4, 4, 4)
     batch = torch.randn(shape, dtype=torch.float64)
-    cut = spatial(copy.deepcopy(model), ("Attention",), norms=True)
-    ranks, rank = dist.get_world_size(), dist.get_rank()
+    parts = best_parts(shape[2:], 4 if name == "unet3d" else 1)
+    cut = spatial(copy.deepcopy(model), parts, ("Attention",), norms=True)
     with torch.set_grad_enabled(name == "unet3d"):
-        whole, mine = model(batch), cut(rows_of(batch, 4 if name == "unet3d" else 1))
-    errors = {"value": float((mine - whole.chunk(ranks, 2)[rank]).abs().max())}
+        whole, mine = model(batch), cut(block(batch, parts))
+    errors = {"value": float((mine - block(whole, parts)).detach().abs().max())}
     if name == "unet3d":
         whole.square().sum().backward()
         mine.square().sum().backward()

@@ -1,8 +1,9 @@
 """Networks parallelized by hand, beside which ours is measured: spatial and tensor parallelism.
 
-Spatial, as LBANN's DistConv and PhysicsNeMo's ShardTensor: rows are cut along the first spatial dimension,
-convolutions exchange halos with their neighbours, and weights are whole on every rank. DDP sums their
-gradients. Batch normalizations have the statistics of a rank's rows, group normalizations those of the whole.
+Spatial, as LBANN's DistConv and PhysicsNeMo's ShardTensor: the spatial dimensions are cut so that halos are
+smallest, convolutions exchange halos with their neighbours, and weights are whole on every rank. DDP sums
+their gradients. Batch normalizations have the statistics of a rank's block, group normalizations those of the
+whole.
 
 Tensor: every convolution and linear layer has some filters. Its input is gathered along the channels, and the
 gradient of its input is reduced and scattered. Normalizations have their channels, and exact statistics.
@@ -10,6 +11,7 @@ gradient of its input is reduced and scattered. Normalizations have their channe
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -21,7 +23,7 @@ from torch.nn import functional
 
 from benchmarks.suite.collectives import gathering, scattering
 from benchmarks.suite.contender import NotApplicableError
-from benchmarks.suite.spatial import Halo
+from benchmarks.suite.spatial import Halo, Parts
 
 CONVS = nn.Conv2d, nn.Conv3d
 KEPT = nn.ReLU, nn.LeakyReLU, nn.SiLU, nn.Identity, nn.Dropout, nn.Flatten
@@ -44,17 +46,17 @@ class Widen(torch.autograd.Function):
 
 
 class SpatialConv(nn.Module):
-    """A convolution of stride 1 and "same" padding, on some rows."""
+    """A convolution of stride 1 and "same" padding, on one of `parts` blocks."""
 
-    def __init__(self, plain: Any) -> None:
+    def __init__(self, plain: Any, parts: Parts) -> None:
         super().__init__()
-        self.plain, dims = plain, len(plain.kernel_size)
-        rows = plain.padding[0]
-        self.halo = Halo((dist.get_world_size(), *[1] * (dims - 1)), plain.padding) if rows else None
-        self.padding = (0, *plain.padding[1:])
+        self.plain = plain
+        moved = any(n > 1 and pad for n, pad in zip(parts, plain.padding, strict=True))
+        self.halo = Halo(parts, plain.padding) if moved else None
+        self.padding = tuple(0 if n > 1 else pad for n, pad in zip(parts, plain.padding, strict=True))
 
     def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """This rank's rows of the output."""
+        """This rank's block of the output."""
         run: Any = functional.conv2d if len(self.padding) == 2 else functional.conv3d
         wide: torch.Tensor = share
         if self.halo is not None:
@@ -64,14 +66,14 @@ class SpatialConv(nn.Module):
 
 
 class SpatialGroupNorm(nn.Module):
-    """A group normalization over all rows, in inference: one all-reduce of two words per group."""
+    """A group normalization over all blocks, in inference: one all-reduce of two words per group."""
 
     def __init__(self, plain: nn.GroupNorm) -> None:
         super().__init__()
         self.plain = plain
 
     def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """This rank's rows, normalized."""
+        """This rank's block, normalized."""
         plain = self.plain
         each = share.reshape(len(share), plain.num_groups, -1)
         sums = torch.stack([each.sum(2), each.square().sum(2)])
@@ -84,33 +86,37 @@ class SpatialGroupNorm(nn.Module):
 
 
 class OnWhole(nn.Module):
-    """A module that needs all rows, in inference: every rank computes it from the gathered whole."""
+    """A module that needs the whole, in inference: every rank computes it from the gathered blocks."""
 
-    def __init__(self, plain: nn.Module) -> None:
+    def __init__(self, plain: nn.Module, parts: Parts) -> None:
         super().__init__()
-        self.plain = plain
+        self.plain, self.parts = plain, parts
 
     def forward(self, share: torch.Tensor) -> torch.Tensor:
-        """This rank's rows."""
-        out: torch.Tensor = self.plain(gathering(share, 2)())
-        return out.chunk(dist.get_world_size(), 2)[dist.get_rank()]
+        """This rank's block."""
+        gathered = gathering(share, 0)().chunk(dist.get_world_size())  # blocks, the last dimension first
+        joined = list(gathered)
+        for dim in reversed(range(len(self.parts))):
+            n = self.parts[dim]
+            joined = [torch.cat(joined[at : at + n], dim + 2) for at in range(0, len(joined), n)]
+        return block(self.plain(joined[0]), self.parts)
 
 
-def spatial(model: nn.Module, whole: tuple[str, ...] = (), norms: bool = False) -> nn.Module:
-    """The model on some rows, in place. whole: classes computed from the gathered whole.
+def spatial(model: nn.Module, parts: Parts, whole: tuple[str, ...] = (), norms: bool = False) -> nn.Module:
+    """The model on one of `parts` blocks, in place. whole: classes computed from the gathered whole.
 
     norms: allow group normalizations, which have no backward pass here. Raises `NotApplicableError` for
     layers that would need other rows than their halo.
     """
     for name, child in model.named_children():
         if type(child).__name__ in whole:
-            setattr(model, name, OnWhole(child))
+            setattr(model, name, OnWhole(child, parts))
         elif isinstance(child, CONVS):
             conv: Any = child
             sizes = zip(conv.kernel_size, conv.padding, conv.stride, strict=True)
             if any(2 * pad + 1 != size or step != 1 for size, pad, step in sizes):
                 raise NotApplicableError(f"{child} has a stride, or no same padding")
-            setattr(model, name, SpatialConv(child))
+            setattr(model, name, SpatialConv(child, parts))
         elif isinstance(child, nn.GroupNorm) and norms:
             setattr(model, name, SpatialGroupNorm(child))
         elif isinstance(child, nn.MaxPool2d | nn.MaxPool3d | nn.ConvTranspose2d | nn.ConvTranspose3d):
@@ -119,7 +125,7 @@ def spatial(model: nn.Module, whole: tuple[str, ...] = (), norms: bool = False) 
         elif isinstance(child, nn.GroupNorm | nn.Linear | nn.AdaptiveAvgPool2d):
             raise NotApplicableError(f"{child} needs all rows")
         else:
-            spatial(child, whole, norms)
+            spatial(child, parts, whole, norms)
     return model
 
 
@@ -181,12 +187,25 @@ def tensor(model: nn.Module, channels: int) -> nn.Module:
     return model
 
 
-def rows_of(batch: torch.Tensor, least: int) -> torch.Tensor:
-    """This rank's rows. least: a multiple of this many belongs on each rank.
+def best_parts(rows: tuple[int, ...], least: int) -> Parts:
+    """The grid over the spatial dimensions with the smallest halos. least: every block is a multiple of it.
 
-    Raises `NotApplicableError` where rows cannot be cut so.
+    Raises `NotApplicableError` where there is none.
     """
     ranks = dist.get_world_size()
-    if batch.shape[2] % math.lcm(ranks, ranks * least):
-        raise NotApplicableError(f"{batch.shape[2]} rows are no multiple of {ranks} x {least}")
-    return batch.chunk(ranks, 2)[dist.get_rank()].contiguous()
+    found: list[tuple[float, Parts]] = []
+    for parts in itertools.product(range(1, ranks + 1), repeat=len(rows)):
+        pairs = list(zip(parts, rows, strict=True))
+        if math.prod(parts) == ranks and not any(size % (n * least) for n, size in pairs):
+            found.append((sum(min(n - 1, 2) / (size // n) for n, size in pairs), parts))
+    if not found:
+        raise NotApplicableError(f"{rows} cannot be cut into {ranks} blocks of multiples of {least}")
+    return min(found)[1]
+
+
+def block(whole: torch.Tensor, parts: Parts) -> torch.Tensor:
+    """This rank's block of a tensor."""
+    at = Halo(parts, (0,) * len(parts)).at
+    for dim, (n, here) in enumerate(zip(parts, at, strict=True), 2):
+        whole = whole.chunk(n, dim)[here]
+    return whole.contiguous()

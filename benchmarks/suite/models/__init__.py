@@ -1,0 +1,1 @@
+"""Training steps and decodings of whole networks, ours beside its peers."""
