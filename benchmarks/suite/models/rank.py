@@ -77,6 +77,8 @@ class _Measuring:
         """Measure some contenders in turns."""
         with while_fast(dist.barrier):
             running = self._started(group)
+        if not running:
+            return
         spent: dict[str, list[float]] = {name: [] for name in running}
         steps = {name: _clocked(made.step, spent[name]) for name, made in running.items()}
         times = timed(steps, {}, 1)
