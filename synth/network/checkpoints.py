@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from synth.layer.nest import Nest
+from synth.network.edges.redistribution import EdgeEnd, redistribution_words, single_positions
 from synth.network.graph import Edge, Network
 from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
-from synth.network.planner.redistribution import EdgeEnd, redistribution_words, single_positions
 from synth.network.planner.statistics import recomputed_statistics
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def recomputed_words(plan: NetworkPlan) -> int:
     }
     total = recomputed_statistics(plan)
     for node in plan.network.planned:
-        kind, boxes = ends[node.name]
+        kind, boxes, _ = ends[node.name]
         if node.region:
             words, _ = boxes.words(kind.passes(training=False), kind.weighted)
             total += len(node.region) * int(words[0])

@@ -10,16 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.layer.axes import ROW_MAJOR, PerAxis
+from synth.layer.interval_arrays import Spans
 from synth.layer.layer import Layer, load_layer
 from synth.layer.passes import GRADIENTS, sequences
 from synth.machine.rank_groups import CHANNELS_SWAPPED
+from synth.network.edges.moved_words import moved_words
+from synth.network.edges.redistribution import rows_read
+from synth.network.planner.grid_family import family
 from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid, sampled_ranks
-from synth.network.planner.redistribution import moved_words, rows_read
 from synth.schedule.distribution import Distribution
 from synth.schedule.volume import received
 from synth.search.training_step import pass_templates
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ORDERS = (ROW_MAJOR, CHANNELS_SWAPPED)
 LAYERS = [
     load_layer(EXAMPLES / name).nest
     for name in (
@@ -53,7 +57,7 @@ def test_words_are_those_of_the_interpreter(nest, parts) -> None:  # type: ignor
 
 def _pair(source: Layer, target: Layer, one: PlacedGrid, other: PlacedGrid, procs: int) -> tuple[int, int]:
     before, after = OwnedBoxes(source.nest, [one], procs), OwnedBoxes(target.nest, [other], procs)
-    moved = moved_words(before.flat("Out")[:2], after.flat("In")[:2], rows_read(target.nest))
+    moved = moved_words(before.rows("Out"), after.rows("In"), rows_read(target.nest))
     return int(moved[0][0, 0]), int(moved[1][0, 0])
 
 
@@ -109,3 +113,38 @@ def test_ranks_are_sampled_only_where_there_are_very_many() -> None:
     assert len(many) <= 8192
     assert (many[0], many[-1]) == (0, (1 << 20) - 1)
     assert np.array_equal(many, sampled_ranks(1 << 20))
+
+
+def test_words_of_many_pairs_are_those_of_all_ranks() -> None:
+    """Bounds from few ranks and from single dimensions decide most pairs; grids divide evenly or not."""
+    rng = np.random.default_rng(0)
+    first = Layer.conv2d((8, 12, 14, 14), 32, 3, padding=1)
+    for second, procs in (
+        (Layer.conv2d((8, 32, 14, 14), 16, 3, padding=1), 128),
+        (Layer.conv2d((8, 32, 14, 14), 16, 1, stride=2), 150),
+    ):
+        boxes = []
+        for nest in (first.nest, second.nest):
+            grids = family(nest, procs, 0.5)
+            some = [PlacedGrid(grids[i], order) for i in rng.integers(0, len(grids), 8) for order in ORDERS]
+            boxes.append(OwnedBoxes(nest, some, procs))
+        rows = boxes[0].rows("Out"), boxes[1].rows("In")
+        for tensor, each, found in zip(("Out", "In"), boxes, rows, strict=True):
+            assert all(map(np.array_equal, each.flat(tensor)[:2], found.spans))  # type: ignore[arg-type]
+        tables = rows_read(second.nest)
+        counted = _counted(*(each.spans for each in rows), tables)
+        assert all(map(np.array_equal, counted, moved_words(*rows, tables)))
+        some = rows[0].take([3, 0]), rows[1].take([5, 5, 1])
+        there, back = moved_words(*some, tables, back=False)
+        assert np.array_equal(there, counted[0][np.ix_([3, 0], [5, 5, 1])])
+        assert not back.any()
+
+
+def _counted(source: Spans, target: Spans, tables: dict[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    low, high = (np.array(each) for each in source)
+    for at, rows in tables.items():
+        low[at], high[at] = np.searchsorted(rows, low[at]), np.searchsorted(rows, high[at])
+    most = np.minimum(high[:, :, None], target[1][:, None]), np.maximum(low[:, :, None], target[0][:, None])
+    common = np.maximum(most[0] - most[1], 0).prod(axis=0)
+    want, have = ((b - a).clip(0).prod(axis=0) for a, b in (target, (low, high)))
+    return (want - common).max(axis=2), (have[:, None] - common).max(axis=2)

@@ -10,13 +10,14 @@ import pytest
 from synth.layer.axes import PerAxis
 from synth.layer.layer import Layer
 from synth.layer.nest import Nest
+from synth.network.edges.moved_words import moved_words
+from synth.network.edges.redistribution import rows_read
 from synth.network.file import load_network
 from synth.network.planner.candidates import GridCandidates
 from synth.network.planner.grid_family import family, largest_block
 from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.planner import plan_network
-from synth.network.planner.redistribution import moved_words, rows_read
 from synth.network.planner.report import report
 from synth.network.planner.request import NetworkRequest
 from synth.schedule.distribution import Distribution
@@ -103,7 +104,7 @@ def test_words_between_layers_that_leave_different_ranks_idle() -> None:
             OwnedBoxes(first.nest, [PlacedGrid(one)], procs),
             OwnedBoxes(second.nest, [PlacedGrid(other)], procs),
         )
-        ahead, back = moved_words(boxes[0].flat("Out")[:2], boxes[1].flat("In")[:2], rows_read(second.nest))
+        ahead, back = moved_words(boxes[0].rows("Out"), boxes[1].rows("In"), rows_read(second.nest))
         have = [
             {e for e in box(before, "Out", r, False) if e[2] in read and e[3] in read} for r in range(procs)
         ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from synth.layer.axes import AXES, DIMS, LACKS, ROW_MAJOR, Axis, Order, PerAxis,
 from synth.layer.interval_arrays import Spans, cut, lengths, meet, widened
 from synth.layer.nest import Nest
 from synth.layer.passes import WRITES, Passes, gathers
+from synth.network.edges.box_rows import BoxRows, first_of_kinds
 from synth.schedule.distribution import Distribution
 from synth.schedule.reread_rows import reached
 
@@ -56,6 +57,7 @@ class OwnedBoxes:
     """Boxes of several placed grids of one nest over `procs` ranks. All arrays are (grid, rank).
 
     resident: tensors of which every rank owns its whole slice; see `Distribution`.
+    distributions: those of the grids, if they are known; then `resident` has no effect.
     """
 
     def __init__(
@@ -64,27 +66,39 @@ class OwnedBoxes:
         placed: Sequence[PlacedGrid],
         procs: int,
         resident: frozenset[Tensor] = frozenset(),
+        distributions: Sequence[Distribution] | None = None,
     ) -> None:
         self.nest, self.placed, self.procs = nest, list(placed), procs
-        self.distributions = [Distribution(nest, each.grid, resident=resident) for each in placed]
+        self.distributions = list(
+            distributions or (Distribution(nest, each.grid, resident=resident) for each in placed)
+        )
         self._integer: Any = np.int32 if max(max(nest.shapes.values())) < 2**31 else np.int64
         self._slices: dict[tuple[str, str], Spans] = {}
         self._needed: dict[Tensor, tuple[Array, Array]] = {}
         self._summed: dict[Tensor, tuple[Array, Array]] = {}
-        ranks = sampled_ranks(procs)[None, :]
-        steps = [strides(each.grid, each.order) for each in placed]
-        self.parts: dict[str, Array] = {
-            a: np.array([[getattr(p.grid, a)] for p in placed], np.int32) for a in AXES
-        }
-        self.coordinates: dict[str, Array] = {a: self._coordinate(ranks, steps, a) for a in AXES}
-        self.idle = ranks >= np.array([[each.grid.size] for each in placed])
+        self._rows: dict[Tensor, BoxRows] = {}
+        self._coordinates: dict[str, Array] = {}
+        self._steps: list[dict[Any, int]] = [strides(each.grid, each.order) for each in placed]
+        grids = np.array([each.grid for each in placed], np.int32)
+        self.parts: dict[str, Array] = {axis: grids[:, i : i + 1] for i, axis in enumerate(AXES)}
+        self.ranks = sampled_ranks(procs)[None, :]
 
-    def _coordinate(self, ranks: Array, steps: list[dict[Any, int]], axis: str) -> Array:
-        if self.parts[axis].max() == 1:
-            return np.zeros((1, 1), dtype=np.int32)
-        step = np.array([[s[axis]] for s in steps], np.int32)
-        at: Array = ranks // step % self.parts[axis]
-        return at
+    @cached_property
+    def idle(self) -> Array:
+        """Whether a rank is beyond its grid."""
+        sizes = np.array([[each.grid.size] for each in self.placed])
+        beyond: Array = self.ranks >= sizes
+        return beyond
+
+    def _at(self, axis: str) -> Array:
+        """The grid coordinates of the ranks along an axis."""
+        if axis not in self._coordinates:
+            if self.parts[axis].max() == 1:
+                self._coordinates[axis] = np.zeros((1, 1), dtype=np.int32)
+            else:
+                step = np.array([[steps[axis]] for steps in self._steps], np.int32)
+                self._coordinates[axis] = self.ranks // step % self.parts[axis]
+        return self._coordinates[axis]
 
     def _slice(self, tensor: Tensor, dim: str) -> Spans:
         """The interval of a dimension that the group of each rank shares."""
@@ -92,7 +106,7 @@ class OwnedBoxes:
             size = dict(zip(DIMS[tensor], self.nest.shapes[tensor], strict=True))[dim]
             whole = np.zeros((1, 1), dtype=self._integer), np.full((1, 1), size, dtype=self._integer)
             split = dim in AXES and self.parts[dim].max() > 1
-            part = cut(whole, self.parts[dim], self.coordinates[dim]) if split else whole
+            part = cut(whole, self.parts[dim], self._at(dim)) if split else whole
             self._slices[tensor, dim] = part
         return self._slices[tensor, dim]
 
@@ -100,17 +114,17 @@ class OwnedBoxes:
         """The position of each rank within its group."""
         member = np.zeros((1, 1), dtype=np.int32)
         for axis in LACKS[tensor]:
-            member = member * self.parts[axis] + self.coordinates[axis]
+            member = member * self.parts[axis] + self._at(axis)
         return member
 
     def owned(self, tensor: Tensor) -> dict[str, Spans]:
         """Dimension -> the interval of the shard that each rank alone owns."""
-        member, spans = self._member(tensor), {}
-        for dim in DIMS[tensor]:
-            whole = self._slice(tensor, dim)
-            parts, step = self._shard_parts(tensor, dim)
-            spans[dim] = whole if parts.max() == 1 else cut(whole, parts, member // step % parts)
-        return spans
+        return {dim: self._owned_along(tensor, dim) for dim in DIMS[tensor]}
+
+    def _owned_along(self, tensor: Tensor, dim: str) -> Spans:
+        whole = self._slice(tensor, dim)
+        parts, step = self._shard_parts(tensor, dim)
+        return whole if parts.max() == 1 else cut(whole, parts, self._member(tensor) // step % parts)
 
     def _shard_parts(self, tensor: Tensor, dim: str) -> tuple[Array, Array]:
         """Per grid: shards of a slice along a dimension, and members between two of them."""
@@ -164,7 +178,7 @@ class OwnedBoxes:
     def _rows_added(self, dim: Axis, own: Spans) -> Array:
         """Rows of an interval, each counted once for every block that reads it."""
         window, extent, parts = self.nest.windows[dim], getattr(self.nest.extents, dim), self.parts[dim]
-        rows = np.zeros_like(own[0] + self.coordinates[dim])
+        rows = np.zeros_like(own[0] + self._at(dim))
         for index in range(int(parts.max())):
             block = cut((0, extent), parts, np.minimum(index, parts - 1))
             rows = rows + np.where(index < parts, lengths(meet(reached(window, block), own)), 0)
@@ -173,7 +187,7 @@ class OwnedBoxes:
     def _rows_read(self, dim: Axis) -> Spans:
         """The rows of the framed tensor that the block of each rank touches."""
         extent = getattr(self.nest.extents, dim)
-        return reached(self.nest.windows[dim], cut((0, extent), self.parts[dim], self.coordinates[dim]))
+        return reached(self.nest.windows[dim], cut((0, extent), self.parts[dim], self._at(dim)))
 
     def words(
         self, passes: Passes, weighted: bool, saves: frozenset[Tensor] = frozenset({"Out"})
@@ -219,19 +233,75 @@ class OwnedBoxes:
 
         The channels of a grouped tensor are one interval only if a rank owns whole groups, or a part of one.
         """
-        own = self.owned(tensor)
-        inner = "c" if tensor == "In" else "k"
-        width = getattr(self.nest.extents, inner)
-        group, channel = own["g"], own[inner]
-        exact: Array = (lengths(channel) == width) | (lengths(group) <= 1)
+        shape = (len(self.placed), self.idle.shape[1])
+        low, high = (
+            np.stack([np.broadcast_to(bound, shape) for bound in bounds])
+            for bounds in zip(*(self._flat_along(tensor, dim) for dim in FLAT), strict=True)
+        )
+        group, channel = self._owned_along(tensor, "g"), self._owned_along(tensor, _inner(tensor))
+        exact: Array = (lengths(channel) == self._width(tensor)) | (lengths(group) <= 1)
+        return low, high, np.asarray(np.broadcast_to(exact, shape).all(axis=1))
+
+    def rows(self, tensor: Tensor) -> BoxRows:
+        """The boxes of `flat`, in rows that grids share."""
+        if tensor not in self._rows:
+            kinds = [first_of_kinds(self._cuts_along(tensor, dim)) for dim in FLAT]
+            spans = [
+                self._some(first)._flat_along(tensor, dim)
+                for dim, (first, _) in zip(FLAT, kinds, strict=True)
+            ]
+            low, high = zip(*spans, strict=True)
+            self._rows[tensor] = BoxRows(low, high, tuple(row for _, row in kinds))
+        return self._rows[tensor]
+
+    def _some(self, grids: Sequence[int]) -> OwnedBoxes:
+        """The boxes of some of the grids."""
+        distributions = [self.distributions[grid] for grid in grids]
+        return OwnedBoxes(
+            self.nest, [self.placed[grid] for grid in grids], self.procs, distributions=distributions
+        )
+
+    def _cuts_along(self, tensor: Tensor, flat: str) -> list[tuple[object, ...]]:
+        """Per grid: all that its bounds along a dimension of `FLAT` follow from."""
+        found: list[tuple[object, ...]] = []
+        dims = ("g", _inner(tensor)) if flat == "channel" else (flat,)
+        for placed, steps, distribution in zip(self.placed, self._steps, self.distributions, strict=True):
+            shards = _radix(distribution.shard_cuts[tensor])
+            axes: tuple[str, ...] = dims
+            if any(dim in shards for dim in dims):
+                axes = (*dims, *LACKS[tensor])
+            cuts = [
+                (getattr(placed.grid, axis), steps[axis]) if getattr(placed.grid, axis) > 1 else None
+                for axis in axes
+            ]
+            idle = placed.grid.size if flat == "b" else None
+            found.append((idle, *cuts, *(shards.get(dim) for dim in dims)))
+        return found
+
+    def _flat_along(self, tensor: Tensor, flat: str) -> Spans:
+        """The bounds of all ranks along a dimension of `FLAT`."""
+        low, high = self._channels(tensor) if flat == "channel" else self._owned_along(tensor, flat)
+        shape = (len(self.placed), self.idle.shape[1])
+        low, high = (np.broadcast_to(bound, shape).astype(np.int32) for bound in (low, high))
+        if flat == "b":
+            high[self.idle] = low[self.idle]
+        return low, high
+
+    def _channels(self, tensor: Tensor) -> Spans:
+        group, channel = self._owned_along(tensor, "g"), self._owned_along(tensor, _inner(tensor))
+        width = self._width(tensor)
         low = group[0] * width + channel[0]
         high = np.where(lengths(group) <= 1, group[0] * width + channel[1], group[1] * width)
-        spans = {**own, "channel": (low, np.where(lengths(group) == 0, low, high))}
-        shape = (len(self.placed), self.idle.shape[1])
-        lows = np.stack([np.broadcast_to(spans[d][0], shape) for d in FLAT]).astype(np.int32)
-        highs = np.stack([np.broadcast_to(spans[d][1], shape) for d in FLAT]).astype(np.int32)
-        highs[0][self.idle] = lows[0][self.idle]
-        return lows, highs, np.asarray(np.broadcast_to(exact, shape).all(axis=1))
+        return low, np.where(lengths(group) == 0, low, high)
+
+    def _width(self, tensor: Tensor) -> int:
+        """Channels of a group."""
+        width: int = getattr(self.nest.extents, _inner(tensor))
+        return width
+
+
+def _inner(tensor: Tensor) -> Axis:
+    return "c" if tensor == "In" else "k"
 
 
 def _radix(cut: tuple[tuple[str, int], ...]) -> dict[str, tuple[int, int]]:

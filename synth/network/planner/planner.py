@@ -11,7 +11,7 @@ import numpy as np
 from synth.base.errors import InfeasibleError, UsageError
 from synth.base.work_balance import BALANCE
 from synth.layer.axes import TENSORS
-from synth.machine.rank_groups import split_over
+from synth.network.edges.edge_prices import EdgePrices, PricedEdges
 from synth.network.graph import Edge, Network
 from synth.network.planner.candidates import GridCandidates
 from synth.network.planner.idle import BusyStep
@@ -23,10 +23,9 @@ from synth.network.planner.options import (
     options,
     options_within,
 )
-from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, Array, OwnedBoxes, PlacedGrid
+from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, PlacedGrid
 from synth.network.planner.plan import NetworkPlan, SingleStrategy
 from synth.network.planner.plan_memory import PlanMemory
-from synth.network.planner.redistribution import EdgeEnd, redistribution_words, single_positions
 from synth.network.planner.request import NetworkRequest
 from synth.network.planner.solve import Progress, Solution, Table, solve
 from synth.network.planner.timed_steps import TimedSteps, followed_by
@@ -34,7 +33,6 @@ from synth.network.step_time.between import mean_between
 from synth.network.step_time.choice import terms
 
 OptionTable = list[list[LayerOption]]  # layer class -> its options
-PricedEdges = dict[Edge, tuple[Array, Table]]  # edge -> (words, cost) by (source option, target option)
 OPTIONS_OF_MANY_RANKS = 2  # options per layer above `MAX_EXACT_RANKS` processes
 
 
@@ -76,6 +74,7 @@ class _NetworkPlanner:
         self.classes = list(dict.fromkeys(self.node_classes))
         self.class_of = [self.classes.index(each) for each in self.node_classes]
         self.layers = [self.class_of.count(index) for index in range(len(self.classes))]
+        self.prices = EdgePrices(network, request, self.classes, self.class_of)
         self.memory = PlanMemory(self.nodes, self.node_classes, request)
 
     def run(self) -> NetworkPlan:
@@ -210,7 +209,7 @@ class _NetworkPlanner:
 
     def _solve(self, table: OptionTable, method: str) -> tuple[Solution, PricedEdges]:
         costs = [np.array([option.cost for option in table[k]]) for k in self.class_of]
-        priced = self._price_edges(table)
+        priced = self.prices.of(self.placed_options(table))
         if self.request.objective == "time":  # `StepSeconds` has the seconds of layers
             costs = [np.zeros(len(row)) for row in costs]
         pairs: dict[tuple[int, int], Table] = {}
@@ -229,46 +228,6 @@ class _NetworkPlanner:
             placed = [[option.placed for option in table[k]] for k in self.class_of]
             return self.memory.cheapest_fitting(placed, costs, pairs, method), priced
         return solve(costs, pairs, method, self.progress), priced
-
-    def _price_edges(self, table: OptionTable) -> PricedEdges:
-        """Words and cost of every redistribution; equal edges are priced once."""
-        boxes = [
-            OwnedBoxes(layer_class.nest, [option.placed for option in row], self.request.procs)
-            for layer_class, row in zip(self.classes, table, strict=True)
-        ]
-        known: dict[tuple[object, ...], tuple[Array, Table]] = {}
-        result = {}
-        for edge in self.network.edges:
-            source, target = (self.class_of[self.position[n]] for n in (edge.source, edge.target))
-            single = single_positions(self.network, edge)
-            back = self.request.sends_gradient_back(edge)
-            paths = (edge.source_path, edge.target_path, edge.moves_rows)
-            key = (source, target, edge.role, edge.channels, single, back, *paths)
-            if key not in known:
-                before, after = (EdgeEnd(self.classes[k], boxes[k]) for k in (source, target))
-                words = redistribution_words(edge, before, after, single=single, back=back)
-                known[key] = words, self._price(words, self.classes[target].nest.word_bytes, back)
-            result[edge] = known[key]
-        return result
-
-    def _price(self, words: Array, word_bytes: int, back: bool) -> Table:
-        """The cost of redistributions that move some words: these words, or seconds.
-
-        Seconds are those of one exchange of all ranks on the outermost level that P ranks span, and of a
-        second exchange if the gradient goes `back`.
-        """
-        if self.request.objective == "words":
-            return words.astype(np.float64)
-        machine = self.request.machine
-        assert machine is not None
-        group = split_over(machine, self.request.procs)
-        if not group.units():
-            return np.zeros(words.shape)
-        index, _ = group.units()[-1]
-        level, flows = machine.levels[index], group.shared(index)
-        per_byte = level.message(1.0, flows) - level.message(0.0, flows)
-        seconds = level.message(0.0) * (1 + back) + words * word_bytes * per_byte
-        return np.where(words > 0, seconds, 0.0)
 
     def _at(self, solution: Solution, priced: PricedEdges) -> dict[Edge, tuple[int, int]]:
         """Edge -> the options of its ends."""

@@ -1,0 +1,87 @@
+"""Boxes of the options of a layer, in rows that options share.
+
+A row has the bounds of all ranks along one dimension. Many options cut a dimension alike, so a dimension has
+few different rows. What is computed per row costs far less than what is computed per option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synth.layer.interval_arrays import Spans
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class BoxRows:
+    """Boxes by (option, rank), with one entry per dimension of `owned_boxes.FLAT`.
+
+    low, high: the bounds, by (row, rank). row: option -> its row.
+    """
+
+    low: tuple[Array, ...]
+    high: tuple[Array, ...]
+    row: tuple[Array, ...]
+
+    @classmethod
+    def of(cls, boxes: Spans) -> BoxRows:
+        """Boxes that are given as (lows, highs), each by (dimension, option, rank)."""
+        lows, highs, rows = [], [], []
+        for low, high in zip(*boxes, strict=True):
+            first, row = first_of_kinds([each.tobytes() for each in np.concatenate([low, high], axis=1)])
+            lows.append(low[first])
+            highs.append(high[first])
+            rows.append(row)
+        return cls(tuple(lows), tuple(highs), tuple(rows))
+
+    @cached_property
+    def spans(self) -> Spans:
+        """(lows, highs), each by (dimension, option, rank)."""
+        low, high = (
+            np.stack([bound[row] for bound, row in zip(bounds, self.row, strict=True)])
+            for bounds in (self.low, self.high)
+        )
+        return low, high
+
+    @cached_property
+    def volumes(self) -> Array:
+        """Words by (option, rank)."""
+        volume: Array = np.ones(1, dtype=np.int64)
+        for low, high, row in zip(self.low, self.high, self.row, strict=True):
+            volume = volume * np.maximum(high - low, 0)[row]
+        return volume
+
+    def take(self, options: Sequence[int] | Array) -> BoxRows:
+        """The boxes of some options."""
+        used = [np.unique(row[options], return_inverse=True) for row in self.row]
+        return BoxRows(
+            tuple(low[kept] for low, (kept, _) in zip(self.low, used, strict=True)),
+            tuple(high[kept] for high, (kept, _) in zip(self.high, used, strict=True)),
+            tuple(row for _, row in used),
+        )
+
+    def along(self, at: int, change: Callable[[Array], Array]) -> BoxRows:
+        """The boxes with other bounds along dimension `at`: what `change` makes of lows, and of highs."""
+        low, high = list(self.low), list(self.high)
+        low[at], high[at] = change(low[at]), change(high[at])
+        return BoxRows(tuple(low), tuple(high), self.row)
+
+
+def first_of_kinds(keys: Sequence[object]) -> tuple[list[int], Array]:
+    """(position of the first key of every kind, position -> its kind)."""
+    kinds: dict[object, int] = {}
+    first: list[int] = []
+    row = np.empty(len(keys), dtype=np.intp)
+    for position, key in enumerate(keys):
+        if key not in kinds:
+            kinds[key] = len(first)
+            first.append(position)
+        row[position] = kinds[key]
+    return first, row

@@ -1,0 +1,132 @@
+"""Prices of redistributions between placed grids; a pair of grids is priced once for all tables of options.
+
+The planner solves several choices among overlapping options: one per single strategy, and its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from synth.machine.rank_groups import split_over
+from synth.network.edges.box_rows import Array
+from synth.network.edges.redistribution import EdgeEnd, redistribution_words, single_positions
+from synth.network.graph import Edge, Network
+from synth.network.planner.layer_class import LayerClass
+from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
+from synth.network.planner.request import NetworkRequest
+from synth.network.planner.solve import Table
+
+PricedEdges = dict[Edge, tuple[Array, Table]]  # edge -> (words, cost) by (source option, target option)
+UNKNOWN = -1
+
+
+class EdgePrices:
+    """The prices of the edges of a network. Equal edges are priced once."""
+
+    def __init__(
+        self,
+        network: Network,
+        request: NetworkRequest,
+        classes: Sequence[LayerClass],
+        class_of: Sequence[int],
+    ) -> None:
+        self.network, self.request, self.classes = network, request, classes
+        self.class_of = {node.name: k for node, k in zip(network.planned, class_of, strict=True)}
+        self._number: list[dict[PlacedGrid, int]] = [{} for _ in classes]  # class -> its grids so far
+        self._words: dict[tuple[object, ...], Array] = {}  # kind of edge -> words by the numbers of two grids
+
+    def of(self, table: Sequence[Sequence[PlacedGrid]]) -> PricedEdges:
+        """Words and cost of every edge for some options. table: class -> the placed grids of its options."""
+        boxes = [
+            OwnedBoxes(layer_class.nest, row, self.request.procs)
+            for layer_class, row in zip(self.classes, table, strict=True)
+        ]
+        for number, row in zip(self._number, table, strict=True):
+            for placed in row:
+                number.setdefault(placed, len(number))
+        numbers = [
+            np.array([number[placed] for placed in row], np.intp)
+            for number, row in zip(self._number, table, strict=True)
+        ]
+        found: dict[tuple[object, ...], tuple[Array, Table]] = {}
+        for edge, kind in self._kinds.items():
+            if kind not in found:
+                source, target = self.class_of[edge.source], self.class_of[edge.target]
+                known = self._table(kind, len(self._number[source]), len(self._number[target]))
+                self._complete(edge, known, (source, target), boxes, numbers)
+                words = known[np.ix_(numbers[source], numbers[target])]
+                back = self.request.sends_gradient_back(edge)
+                found[kind] = words, self._price(words, self.classes[target].nest.word_bytes, back)
+        return {edge: found[kind] for edge, kind in self._kinds.items()}
+
+    @cached_property
+    def _kinds(self) -> dict[Edge, tuple[object, ...]]:
+        """Edge -> all that its words follow from, beside the options."""
+        return {
+            edge: (
+                self.class_of[edge.source],
+                self.class_of[edge.target],
+                edge.role,
+                edge.channels,
+                single_positions(self.network, edge),
+                self.request.sends_gradient_back(edge),
+                edge.source_path,
+                edge.target_path,
+                edge.moves_rows,
+            )
+            for edge in self.network.edges
+        }
+
+    def _table(self, kind: tuple[object, ...], sources: int, targets: int) -> Array:
+        """The known words of a kind of edges, with room for some numbers of grids."""
+        known = self._words.get(kind, np.empty((0, 0), np.int64))
+        rows, columns = known.shape
+        if rows < sources or columns < targets:
+            grown = np.full((sources, targets), UNKNOWN, np.int64)
+            grown[:rows, :columns] = known
+            self._words[kind] = known = grown
+        return known
+
+    def _complete(
+        self,
+        edge: Edge,
+        known: Array,
+        ends: tuple[int, int],
+        boxes: Sequence[OwnedBoxes],
+        numbers: Sequence[Array],
+    ) -> None:
+        """Add the words of the pairs of options that are not known yet."""
+        source, target = ends
+        missing = known[np.ix_(numbers[source], numbers[target])] == UNKNOWN
+        rows, columns = (np.flatnonzero(missing.any(axis=axis)) for axis in (1, 0))
+        if not len(rows):
+            return
+        if edge.moves_rows:
+            columns = rows
+        before = EdgeEnd(self.classes[source], boxes[source], rows)
+        after = EdgeEnd(self.classes[target], boxes[target], columns)
+        back, single = self.request.sends_gradient_back(edge), single_positions(self.network, edge)
+        words = redistribution_words(edge, before, after, single=single, back=back)
+        known[np.ix_(numbers[source][rows], numbers[target][columns])] = words
+
+    def _price(self, words: Array, word_bytes: int, back: bool) -> Table:
+        """The cost of redistributions that move some words: these words, or seconds.
+
+        Seconds are those of one exchange of all ranks on the outermost level that P ranks span, and of a
+        second exchange if the gradient goes `back`.
+        """
+        if self.request.objective == "words":
+            return words.astype(np.float64)
+        machine = self.request.machine
+        assert machine is not None
+        group = split_over(machine, self.request.procs)
+        if not group.units():
+            return np.zeros(words.shape)
+        index, _ = group.units()[-1]
+        level, flows = machine.levels[index], group.shared(index)
+        per_byte = level.message(1.0, flows) - level.message(0.0, flows)
+        seconds = level.message(0.0) * (1 + back) + words * word_bytes * per_byte
+        return np.where(words > 0, seconds, 0.0)

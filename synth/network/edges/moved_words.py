@@ -1,0 +1,139 @@
+"""Words that the most-receiving rank receives between two layers, for all pairs of their options.
+
+A rank receives what it wants and does not have: its words after, minus those in common, a product over
+dimensions. The largest number over all ranks lies between two that are cheap: the largest over a few ranks,
+and the most words of any rank minus the product of the least common rows per dimension. For most pairs these
+are equal. The others are counted on all ranks.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from synth.network.edges.box_rows import Array, BoxRows
+
+FEW_RANKS = 64  # up to so many ranks, all pairs are counted on all of them
+SAMPLE = 32  # ranks of a first look, beside those that want or have the most
+
+
+def moved_words(
+    source: BoxRows, target: BoxRows, tables: dict[int, Array], back: bool = True
+) -> tuple[Array, Array]:
+    """Words that the most-receiving rank receives: of the value, and of its gradient on the way back.
+
+    `tables`, from `rows_read`, translate rows of the source if the target skips rows. Rows that no window
+    reads have no gradient. Both results have one entry per (source option, target option). Without `back`,
+    the second one is 0.
+    """
+    for at, rows in tables.items():
+        source = source.along(at, partial(_places, rows))
+    pairs = _Pairs(source, target, back)
+    if pairs.ranks <= FEW_RANKS:
+        return pairs.at_ranks(np.arange(pairs.ranks))
+    found = pairs.at_ranks(pairs.sample())
+    most = pairs.at_most()
+    open_ = (found[0] < most[0]) | (found[1] < most[1])
+    for option in np.flatnonzero(open_.any(axis=1)).tolist():
+        others = np.flatnonzero(open_[option])
+        for table, words in zip(found, pairs.on_all_ranks(option, others), strict=True):
+            table[option, others] = words
+    return found
+
+
+class _Pairs:
+    """All pairs of an option of the source and one of the target."""
+
+    def __init__(self, source: BoxRows, target: BoxRows, back: bool) -> None:
+        self.source, self.target, self.back = source, target, back
+        self.want, self.have = target.volumes, source.volumes  # (option, rank)
+        self.ranks = self.want.shape[1]
+        self.most_wanted, self.most_had = self.want.max(axis=1), self.have.max(axis=1)
+        dims = range(len(source.low))
+        self.split = [
+            d for d in dims if not _all_whole(source.low[d], source.high[d], target.low[d], target.high[d])
+        ]
+        narrow = max(int(self.most_wanted.max()), int(self.most_had.max())) < 2**31
+        self.integer = np.int32 if narrow else np.int64
+        self.scale = np.ones(1, dtype=self.integer)  # words per position of the split dimensions
+        for d in set(dims) - set(self.split):
+            self.scale = self.scale * max(0, int(source.high[d].max() - source.low[d].min()))
+
+    def sample(self) -> Array:
+        """A few ranks: some at random, and for every option the first and the last that have the most."""
+        most = [self.want == self.most_wanted[:, None], self.have == self.most_had[:, None]]
+        ends = [each.argmax(axis=1) for each in most]
+        ends += [self.ranks - 1 - each[:, ::-1].argmax(axis=1) for each in most]
+        drawn = np.random.default_rng(self.ranks).integers(0, self.ranks, SAMPLE)
+        return np.unique(np.concatenate([drawn, *ends]))
+
+    def at_ranks(self, ranks: Array) -> tuple[Array, Array]:
+        """The most words that any of some ranks receives, there and back."""
+        shape = len(self.have), len(self.want), len(ranks)
+        common = np.broadcast_to(self.scale, shape)
+        for d in self.split:
+            rows = self._common_rows(d, ranks).astype(self.integer, copy=False)
+            common = common * rows[self.source.row[d][:, None], self.target.row[d]]
+        there = (self.want[:, ranks] - common).max(axis=2)
+        if not self.back:
+            return there, np.zeros_like(there)
+        return there, (self.have[:, None, ranks] - common).max(axis=2)
+
+    def _common_rows(self, d: int, ranks: Array) -> Array:
+        """Rows in common along a dimension, by (row of the source, row of the target, rank)."""
+        high = np.minimum(self.source.high[d][:, None, ranks], self.target.high[d][:, ranks])
+        low = np.maximum(self.source.low[d][:, None, ranks], self.target.low[d][:, ranks])
+        rows: Array = np.maximum(high - low, 0)
+        return rows
+
+    def at_most(self) -> tuple[Array, Array]:
+        """Numbers that no rank's words exceed, there and back."""
+        there = back = self.scale.astype(np.int64)
+        for d in self.split:
+            pairs = self.source.row[d][:, None], self.target.row[d]
+            least, least_back = self._least_common(d)
+            there, back = there * least[pairs], back * least_back[pairs]
+        bound = self.most_wanted - there
+        return bound, self.most_had[:, None] - back if self.back else np.zeros_like(bound)
+
+    def _least_common(self, d: int) -> tuple[Array, Array]:
+        """The least rows in common, of the ranks that want some, and of those that have some.
+
+        Both by (row of the source, row of the target).
+        """
+        low, high = self.source.low[d], self.source.high[d]
+        low2, high2 = self.target.low[d], self.target.high[d]
+        shape = len(low), len(low2)
+        there, back = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
+        wanted, had = high2 > low2, high > low
+        most = max(int((high2 - low2).max()), int((high - low).max()))
+        for row in range(len(low)):
+            rows = np.minimum(high[row], high2) - np.maximum(low[row], low2)
+            there[row] = (rows if wanted.all() else np.where(wanted, rows, most)).min(axis=1)
+            back[row] = (rows if had[row].all() else np.where(had[row], rows, most)).min(axis=1)
+        return np.maximum(there, 0), np.maximum(back, 0)
+
+    def on_all_ranks(self, option: int, others: Array) -> tuple[Array, Array]:
+        """The words of one option of the source and some of the target."""
+        common = np.broadcast_to(self.scale, (len(others), self.ranks))
+        for d in self.split:
+            one, rows = self.source.row[d][option], self.target.row[d][others]
+            high = np.minimum(self.source.high[d][one], self.target.high[d][rows])
+            common = common * np.maximum(
+                high - np.maximum(self.source.low[d][one], self.target.low[d][rows]), 0
+            )
+        there = (self.want[others] - common).max(axis=1)
+        return there, (self.have[option] - common).max(axis=1) if self.back else np.zeros_like(there)
+
+
+def _places(rows: Array, bound: Array) -> Array:
+    """The positions in `rows` of some bounds."""
+    places: Array = np.searchsorted(rows, bound)
+    return places
+
+
+def _all_whole(*bounds: Array) -> bool:
+    """Whether every box, before and after, spans the same whole dimension."""
+    low, high, low2, high2 = (int(b.flat[0]) for b in bounds)
+    return low == low2 and high == high2 and all(bool((b == b.flat[0]).all()) for b in bounds)
