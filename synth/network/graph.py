@@ -45,6 +45,7 @@ class Node:
     saves: what the backward pass of an operation on single words needs: "in", "out" or "none".
     region: the checkpoints of the model that it is in during training, the outermost first.
     maps, dims: of a reindexing; see `Reindexing`.
+    groups: of a group normalization; 0 where it is unknown.
     divided: how ranks divide a "gathered" node for which the planner has no layout; see `Divided`.
     """
 
@@ -61,6 +62,7 @@ class Node:
     region: tuple[int, ...] = field(default=(), compare=False)
     maps: tuple[RowMap, ...] = ()
     dims: tuple[int, ...] = ()
+    groups: int = 0
     divided: Divided = field(default="", compare=False)
 
     @property

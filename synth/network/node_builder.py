@@ -27,6 +27,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "upsample": ("scale", "linear"),
     **dict.fromkeys(("globalpool", "add", "mul", "cat", *PASSIVE), ()),
     **dict.fromkeys(NORMS, ("affine", "parameters")),
+    "groupnorm": ("groups", "affine", "parameters"),
     **dict.fromkeys(("prelu", "scale"), ("parameters",)),
     "reindex": ("rows", "dims"),
     "gathered": ("shape", "parameters"),
@@ -128,8 +129,17 @@ class _NodeBuilder:
             raise entry.place.fault(f"{entry.name}: {kind} takes two inputs or more; list them in from")
 
     def passive(self) -> Node:
-        entry = self.entry
-        return Node(entry.name, self.kind, entry.inputs, self.shape, self.shape, trained=self.trained())
+        entry, groups = self.entry, 0
+        if self.kind == "groupnorm" and "groups" in entry.arguments:
+            groups, channels = int(self.number("groups")), self.shape[1]
+            if groups < 1 or channels % groups:
+                raise entry.arguments["groups"].fault(
+                    f"{entry.name}: groups is {groups}; it must divide the {channels} channels"
+                )
+        trained = self.trained()
+        return Node(
+            entry.name, self.kind, entry.inputs, self.shape, self.shape, trained=trained, groups=groups
+        )
 
     def trained(self) -> int:
         """Trained words of a kind that has no loop nest."""

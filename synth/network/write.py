@@ -85,10 +85,11 @@ def _trained(node: Node) -> dict[str, Any]:
     """The parameters of a layer that stays where its input lies."""
     channels = node.shape[1]
     if node.kind in NORMS:
+        groups = {"groups": node.groups} if node.groups else {}
         if node.trained in (0, 2 * channels):
             affine = node.trained > 0
-            return {} if affine == (node.kind != "instancenorm") else {"affine": affine}
-        return {"parameters": node.trained}
+            return groups if affine == (node.kind != "instancenorm") else {**groups, "affine": affine}
+        return {**groups, "parameters": node.trained}
     usual = channels if node.kind == "scale" else 1
     return {} if node.trained == usual else {"parameters": node.trained}
 

@@ -250,7 +250,11 @@ class NetworkReader:
     def _same_layout(self, call: Call, kind: str, order: Shape) -> Value:
         """A normalization or PReLU: computed in the layout of its input."""
         source = self._ordered(self.values[call.inputs[0]], order, self._name(call))
-        return self._add(call, kind, [source], order, self._trained(call))
+        value = self._add(call, kind, [source], order, self._trained(call))
+        if kind == "groupnorm":
+            groups = int(getattr(self.operators.operator(call).module, "num_groups", 0))
+            self.nodes[value.name] = replace(self.nodes[value.name], groups=groups)
+        return value
 
     def _gathered(self, call: Call) -> Value:
         """What every rank computes from the whole, or what has no planned layout."""

@@ -10,6 +10,7 @@ from synth.base.text_table import table
 from synth.base.units import show_bytes
 from synth.machine.hierarchy import Machine
 from synth.network.graph import Network
+from synth.network.step_time.calls import CallCost, call_costs, call_lines
 from synth.prediction.oracle_setting import LayerCost, OracleSetting
 from synth.prediction.profile import ComputeTimes
 
@@ -46,6 +47,16 @@ class PredictionRequest:
     def times(self) -> tuple[str, ...]:
         """The seconds of a layer that there are."""
         return TIMES if self.training else FORWARD_TIMES
+
+    @property
+    def calls(self) -> list[CallCost]:
+        """Calls that the planner does not cut; their seconds are in every row but Table 3's."""
+        return [] if self.table3 else call_costs(self.network, self.procs, self.machine)
+
+    @property
+    def call_lines(self) -> list[str]:
+        """A sentence about them; no line without them."""
+        return call_lines(self.calls, self.training)
 
     @property
     def work(self) -> str:
@@ -124,6 +135,7 @@ class Prediction:
             f"{self.seconds * 1e3:.4g} ms per {asked.work}: computing {total.compute * 1e3:.4g}, "
             f"communication {total.comm * 1e3:.4g}; times above in ms; "
             f"{show_bytes(int(total.used_bytes))} a rank",
+            *asked.call_lines,
             *([self.idle] if self.idle else []),
         ]
         return "\n".join(lines)
@@ -148,6 +160,7 @@ class Prediction:
             "communication": self.total.comm,
             "memory_bytes": self.total.used_bytes,
             "idle": self.idle or None,
+            "calls": [asdict(each) for each in self.request.calls],
             "layers": [_layer_json(row) for row in self.rows],
         }
 
@@ -212,8 +225,9 @@ class Comparison:
         head = f"{asked.network.name} on {asked.procs} ranks of {asked.machine.name}, "
         head += f"{asked.batch} samples per {asked.work}"
         source = f"{asked.compute_times.description}; {inputs(asked)}"
+        calls = [f"\n{line}" for line in asked.call_lines]
         idle = [f"\nplan: {each.idle}" for each in self.predictions if each.strategy == "plan" and each.idle]
-        return "\n".join([head, source, "", *table(rows, right=[1, 2, 3, 4, 5]), *idle])
+        return "\n".join([head, source, "", *table(rows, right=[1, 2, 3, 4, 5]), *calls, *idle])
 
     def to_json(self) -> dict[str, Any]:
         """`synth.predictions/1`: one object per strategy."""

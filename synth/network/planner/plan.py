@@ -129,6 +129,13 @@ class NetworkPlan:
         return statistics_words(self)
 
     @cached_property
+    def group_statistics_words(self) -> int:
+        """Words received per rank, beside `cost`, by group, instance and layer normalizations."""
+        from synth.network.planner.group_statistics import group_statistics_words
+
+        return group_statistics_words(self)
+
+    @cached_property
     def words(self) -> PlannedWords:
         """Words that every rank receives in a forward pass, or in a training step, in all calls of the model.
 

@@ -6,6 +6,7 @@ from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
 from synth.network.planner.idle import idle_processes
 from synth.network.planner.plan import NetworkPlan
+from synth.network.step_time.calls import call_costs, call_lines
 
 
 def report(plan: NetworkPlan) -> str:
@@ -60,6 +61,7 @@ def totals(plan: NetworkPlan) -> list[str]:
         f"{plan.show_cost(sum(plan.edge_costs.values()))}, together {plan.show_cost(plan.cost)}",
         *again(plan),
         *statistics(plan),
+        *calls(plan),
         f"{len(plan.free_edges)} of {len(plan.edge_words)} redistributions move nothing",
         *idle_processes(plan),
         f"memory per process, at most: {show_bytes(plan.used_bytes)}, of which "
@@ -80,11 +82,21 @@ def again(plan: NetworkPlan) -> list[str]:
 
 
 def statistics(plan: NetworkPlan) -> list[str]:
-    """Words of the exchanges of batch normalizations; no line without them."""
-    if not plan.statistics_words:
-        return []
-    words, how = show_words(plan.statistics_words), plan.request.batch_norm
-    return [f"batch normalizations with {how} statistics exchange {words} words more per process"]
+    """Words of the exchanges of normalizations; no line without them."""
+    lines, how = list[str](), plan.request.batch_norm
+    if plan.statistics_words:
+        words = show_words(plan.statistics_words)
+        lines += [f"batch normalizations with {how} statistics exchange {words} words more per process"]
+    if plan.group_statistics_words:
+        words = show_words(plan.group_statistics_words)
+        lines += [f"group, instance and layer normalizations exchange {words} words more per process"]
+    return lines
+
+
+def calls(plan: NetworkPlan) -> list[str]:
+    """Calls that the planner does not cut, by name, with their words and seconds; no line without them."""
+    request = plan.request
+    return call_lines(call_costs(plan.network, request.procs, request.machine), request.training)
 
 
 def step_of_model(plan: NetworkPlan) -> list[str]:

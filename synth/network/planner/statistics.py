@@ -62,7 +62,7 @@ def _exchanged(plan: NetworkPlan) -> dict[str, int]:
     found: dict[str, int] = {}
     of_layer: dict[str, int] = {}
     for node in plan.network.nodes.values():
-        source = _laid_out_by(node, plan.network) if node.kind == "batchnorm" else None
+        source = laid_out_by(node, plan.network) if node.kind == "batchnorm" else None
         if source is not None:
             if source not in of_layer:
                 of_layer[source] = _received(plan, layers[source])
@@ -70,7 +70,7 @@ def _exchanged(plan: NetworkPlan) -> dict[str, int]:
     return found
 
 
-def _laid_out_by(node: Node, network: Network) -> str | None:
+def laid_out_by(node: Node, network: Network) -> str | None:
     """The planned layer whose output lies as the input of a normalization."""
     part, *others = network.parts[node.inputs[0]]
     whole = not others and not part.path and part.node is not None
@@ -82,7 +82,7 @@ def _received(plan: NetworkPlan, position: int) -> int:
 
     Of very many processes only a sample is known (`sampled_ranks`); its groups are scaled.
     """
-    low, high = _boxes(plan, position)
+    low, high = boxes_after(plan, position)
     full = (high > low).all(axis=0)
     samples = [(0, int(high[0].max()))]
     if plan.request.batch_norm == "local":
@@ -96,7 +96,7 @@ def _received(plan: NetworkPlan, position: int) -> int:
     return most
 
 
-def _boxes(plan: NetworkPlan, position: int) -> tuple[np.ndarray, np.ndarray]:
+def boxes_after(plan: NetworkPlan, position: int) -> tuple[np.ndarray, np.ndarray]:
     """The boxes of all ranks after a layer, as (dimension of `FLAT`, rank).
 
     A grouped layer whose ranks hold parts of several groups is followed by an even cut of samples, then of

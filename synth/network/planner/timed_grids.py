@@ -49,7 +49,7 @@ class TimedGrids:
         new = [placed for placed in dict.fromkeys(some) if placed not in self._index]
         if not new:
             return
-        times = layer_times(self.layer_class, self.request, new)
+        times = layer_times(self.layer_class, self.request, new, self.followed)
         self._index.update({placed: len(self._index) + i for i, placed in enumerate(new)})
         self._alone += self._seconds_alone(times).tolist()
         self.times = LayerTimes(*map(np.concatenate, zip(self.times, times, strict=True)))

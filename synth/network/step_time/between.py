@@ -10,10 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from synth.machine.collectives import best
 from synth.machine.hierarchy import Machine
-from synth.machine.rank_groups import split_over
 from synth.network.graph import NORMS, Network, Node
+from synth.network.step_time.calls import call_costs
 
 # kind -> accesses of the words of its output in the forward and in the backward pass
 ACCESSES: dict[str, tuple[int, int]] = {
@@ -24,21 +23,34 @@ ACCESSES: dict[str, tuple[int, int]] = {
     "mul": (3, 4),
 }
 
+# kind -> the field of `Between` that counts its exchanges of statistics
+EXCHANGES = {
+    "batchnorm": "norms",
+    "groupnorm": "group_norms",
+    "instancenorm": "group_norms",
+    "layernorm": "layer_norms",
+}
+
 
 @dataclass(frozen=True)
 class Between:
     """What follows a planned layer in its layout.
 
-    touched_forward, touched_backward: accesses of words, in multiples of the layer's output. norms: exchanges
-    of statistics per pass. kernels_forward, kernels_backward: kernel calls. fixed: seconds on any grid.
+    touched_forward, touched_backward: accesses of words, in multiples of the layer's output. norms,
+    group_norms, layer_norms: exchanges of statistics per pass: of batch normalizations, of group and instance
+    normalizations, of layer normalizations. kernels_forward, kernels_backward: kernel calls. fixed,
+    fixed_backward: seconds of calls that take the same on any grid.
     """
 
     touched_forward: float = 0.0
     touched_backward: float = 0.0
     norms: float = 0.0
+    group_norms: float = 0.0
+    layer_norms: float = 0.0
     kernels_forward: float = 0.0
     kernels_backward: float = 0.0
     fixed: float = 0.0
+    fixed_backward: float = 0.0
 
     def plus(self, other: Between, weight: float = 1.0) -> Between:
         """This and a multiple of another."""
@@ -52,15 +64,14 @@ def between(network: Network, procs: int, machine: Machine, inference: bool = Fa
     inference: batch normalizations take running statistics, so that they exchange nothing.
     """
     found = {node.name: Between() for node in network.planned}
+    calls = {each.name: each for each in call_costs(network, procs, machine)}
     last = ""
     for node in network.nodes.values():
         if node.layer is not None:
             last = node.name
-        elif node.kind == "gathered" and not node.divided and last:
-            gather = best(
-                machine, "all_gather", node.in_words * network.word_bytes, split_over(machine, procs)
-            )
-            found[last] = replace(found[last], fixed=found[last].fixed + gather.seconds)
+        elif node.name in calls and last:
+            call = calls[node.name]
+            found[last] = found[last].plus(Between(fixed=call.forward, fixed_backward=call.backward))
         elif node.kind in ACCESSES:
             for name, added in _added(network, node, inference).items():
                 found[name] = found[name].plus(added)
@@ -79,15 +90,15 @@ def _added(network: Network, node: Node, inference: bool) -> dict[str, Between]:
             continue
         share = part.count / channels * math.prod(node.shape) / network.nodes[part.node].out_words
         first = part is parts[0]
-        found[part.node] = found.get(part.node, Between()).plus(
-            Between(
-                forward * share,
-                backward * share,
-                float(first and node.kind in NORMS and not running),
-                float(first),
-                float(first and backward > 0),
-            )
+        added = Between(
+            forward * share,
+            backward * share,
+            kernels_forward=float(first),
+            kernels_backward=float(first and backward > 0),
         )
+        if first and node.kind in NORMS and not running:
+            added = replace(added, **{EXCHANGES[node.kind]: 1.0})
+        found[part.node] = found.get(part.node, Between()).plus(added)
     return found
 
 

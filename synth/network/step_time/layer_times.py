@@ -24,6 +24,7 @@ from synth.schedule.halo_rows import halo_rows, tile_rows
 if TYPE_CHECKING:
     from synth.network.planner.owned_boxes import PlacedGrid
     from synth.network.planner.request import NetworkRequest
+    from synth.network.step_time.between import Between
 
 Seconds = NDArray[np.float64]
 PANELS = (1, 2, 4)  # plans of networks have up to four panels by default
@@ -38,7 +39,9 @@ class LayerTimes(NamedTuple):
     computing_backward: the computing therein, which may hide moves of Ker of neighbouring layers.
     gathered: Ker, before the layer's turn. reduced: the sums of dKer, after it. averaged: the part of dKer in
     the all-reduces of buckets, if every rank holds whole slices of Ker. update, update_whole: of the weights.
-    norm: one exchange of the statistics of a normalization of the output. touch: one access of the output.
+    norm, group_norm, layer_norm: one exchange of the statistics of a normalization of the output: of a batch
+    normalization, of a group or instance normalization, of a layer normalization over its channels. touch:
+    one access of the output.
     """
 
     forward: Seconds
@@ -51,6 +54,8 @@ class LayerTimes(NamedTuple):
     update: Seconds
     update_whole: Seconds
     norm: Seconds
+    group_norm: Seconds
+    layer_norm: Seconds
     touch: Seconds
 
     def at(self, rows: Sequence[int] | NDArray[np.intp]) -> LayerTimes:
@@ -58,16 +63,29 @@ class LayerTimes(NamedTuple):
         return LayerTimes(*(each[rows] for each in self))
 
 
-def layer_times(layer_class: LayerClass, request: NetworkRequest, placed: Sequence[PlacedGrid]) -> LayerTimes:
-    """The parts of the seconds of a layer on some placed grids."""
-    return _Timer(layer_class, request, placed).times()
+def layer_times(
+    layer_class: LayerClass,
+    request: NetworkRequest,
+    placed: Sequence[PlacedGrid],
+    followed: Between | None = None,
+) -> LayerTimes:
+    """The parts of the seconds of a layer on some placed grids.
+
+    followed: what follows layers of the class; exchanges of statistics that do not are 0. None prices all.
+    """
+    return _Timer(layer_class, request, placed, followed).times()
 
 
 class _Timer:
     def __init__(
-        self, layer_class: LayerClass, request: NetworkRequest, placed: Sequence[PlacedGrid]
+        self,
+        layer_class: LayerClass,
+        request: NetworkRequest,
+        placed: Sequence[PlacedGrid],
+        followed: Between | None,
     ) -> None:
         assert request.machine is not None
+        self.followed = followed
         self.kind, self.request, self.machine = layer_class, request, request.machine
         self.nest = layer_class.nest
         self.grids = np.array([each.grid for each in placed], np.int64).reshape(len(placed), len(AXES))
@@ -205,9 +223,14 @@ class _Timer:
             averaged=self._averaged() if trained else zero,
             update=update,
             update_whole=update_whole,
-            norm=self._norm(),
+            norm=self._norm() if self._followed_by("norms") else zero,
+            group_norm=self._group_norm() if self._followed_by("group_norms") else zero,
+            layer_norm=self._layer_norm() if self._followed_by("layer_norms") else zero,
             touch=self._touch(),
         )
+
+    def _followed_by(self, norms: str) -> bool:
+        return self.followed is None or getattr(self.followed, norms) > 0
 
     def _updates(self) -> tuple[Seconds, Seconds]:
         """Seconds of the update of the shard of Ker, and of its whole slice."""
@@ -249,3 +272,21 @@ class _Timer:
                 sizes: Seconds = 2.0 * held * ranks.sizes * self.nest.word_bytes
                 result = np.where(cut, self.groups.seconds("all_gather", sizes, ranks), result)
         return result
+
+    def _group_norm(self) -> Seconds:
+        """Seconds of two all-reduces of a sum per own sample and channel group, among the ranks of a sample.
+
+        Groups that channels of several ranks share are not known here. The groups are taken as many as the
+        channels, which is the most: their words are few, and the latency counts.
+        """
+        _, group, channels, lacked = self._output()
+        held = np.where(channels % group.sizes == 0, channels / group.sizes, channels)
+        sums: Seconds = self._block("b") * held * self.nest.word_bytes
+        return 2 * self.groups.seconds("all_reduce", sums, self.groups.of((*SPATIAL, lacked)))
+
+    def _layer_norm(self) -> Seconds:
+        """Seconds of two all-reduces of a sum per own position, among the ranks that share its channels."""
+        axes: tuple[Axis, ...] = ("k", "c")
+        sharing = self.groups.of(axes)
+        sums: Seconds = self._block("b", *SPATIAL) * self.nest.word_bytes
+        return np.where(sharing.sizes > 1, 2 * self.groups.seconds("all_reduce", sums, sharing), 0.0)

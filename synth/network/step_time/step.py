@@ -88,9 +88,18 @@ class StepSeconds:
     def alone(self, layer: int) -> Seconds:
         """Seconds of a layer by option, without all moves of Ker and without the update."""
         times, each = self.rows[layer], self.followed[layer]
-        found = times.forward + self._computed_after(layer, False) + each.norms * times.norm + each.fixed
+        norms = self._norms(layer)
+        found: Seconds = times.forward + self._computed_after(layer, False) + norms + each.fixed
         if self.training:
-            found = found + times.backward + self._computed_after(layer, True) + each.norms * times.norm
+            found = found + times.backward + self._computed_after(layer, True) + norms + each.fixed_backward
+        return found
+
+    def _norms(self, layer: int) -> Seconds:
+        """Seconds of the exchanges of statistics that follow a layer in one pass, by option."""
+        each, times = self.followed[layer], self.rows[layer]
+        found: Seconds = each.norms * times.norm
+        for count, seconds in ((each.group_norms, times.group_norm), (each.layer_norms, times.layer_norm)):
+            found = found + count * seconds if count else found
         return found
 
     # -- a relaxation that is a sum over layers and pairs of neighbours --------------------------------------
@@ -143,10 +152,11 @@ class StepSeconds:
             buckets += parts[-1]
             free += max(0.0, spare_back - reduced) if layer else 0.0
             after = [self._computed_after(layer, each)[chosen[layer]] for each in (False, True)]
-            norms = self.followed[layer].norms * times.norm[0]
+            norms = float(self._norms(layer)[chosen[layer]])
             forward, backward = float(times.computing_forward[0]), float(times.computing_backward[0])
             exposed = max(0.0, gathered - spare) if layer else gathered
-            comm_back = times.backward[0] - backward + norms if self.training else 0.0
+            fixed_back = self.followed[layer].fixed_backward
+            comm_back = times.backward[0] - backward + norms + fixed_back if self.training else 0.0
             found.append(
                 LayerSeconds(
                     forward=float(forward + after[0]),

@@ -1,0 +1,131 @@
+"""Words and seconds of normalizations and of calls without a layout in plans of network files."""
+
+from __future__ import annotations
+
+import pytest
+from torch import Tensor, nn
+
+from synth.layer.axes import PerAxis
+from synth.machine.hierarchy import Compute, Level, Machine
+from synth.network.file import parse_network
+from synth.network.graph import Network, Node
+from synth.network.planner.group_statistics import group_statistics
+from synth.network.planner.layer_class import LayerClass
+from synth.network.planner.owned_boxes import PlacedGrid
+from synth.network.planner.planner import plan_network
+from synth.network.planner.report import report
+from synth.network.planner.request import NetworkRequest
+from synth.network.step_time.between import between
+from synth.network.step_time.calls import call_costs
+from synth.network.step_time.layer_times import layer_times
+from synth.network.write import network_text
+from synth.parallel.parallelize import plan_model
+
+ALPHA, BETA, RATE, BANDWIDTH = 1e-5, 1e-10, 1e12, 1e11
+FLAT = Machine("flat", (Level("all", None, ALPHA, BETA),), Compute(RATE, BANDWIDTH), algorithms=("ring",))
+
+NORMED = """
+network: normed
+input: [2, 8, 16, 16]
+layers:
+  - {name: a, conv2d: {out_channels: 16, kernel: 3, padding: 1}}
+  - {name: g, groupnorm: {groups: 4}}
+  - {name: b, conv2d: {out_channels: 16, kernel: 3, padding: 1}}
+  - {name: i, instancenorm: {affine: true}}
+  - {name: c, conv2d: {out_channels: 8, kernel: 1}}
+"""
+
+
+class Normed(nn.Module):
+    """The same as a torch model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.g = nn.Conv2d(8, 16, 3, padding=1), nn.GroupNorm(4, 16)
+        self.b, self.i = nn.Conv2d(16, 16, 3, padding=1), nn.InstanceNorm2d(16, affine=True)
+        self.c = nn.Conv2d(16, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolutions and normalizations."""
+        out: Tensor = self.c(self.i(self.b(self.g(self.a(x)))))
+        return out
+
+
+@pytest.mark.parametrize(("mode", "procs"), [("training", 6), ("inference", 4)])
+def test_words_are_those_of_the_steps(mode: str, procs: int) -> None:
+    """The network of the model, planned as a file is, has the words of the model's plan."""
+    model = Normed().train(mode == "training")
+    plan = plan_model(model, (2, 8, 16, 16), procs, mode=mode)
+    found = group_statistics(plan)
+    assert set(found) == {"g", "i"}
+    for name, (forward, backward) in found.items():
+        there, back = plan.words.calls[name]
+        assert forward == max(there) > 0
+        if mode == "training":
+            assert backward == max(back)
+
+
+def test_the_number_of_groups_is_written_and_read() -> None:
+    plan = plan_model(Normed(), (2, 8, 16, 16), 4)
+    assert plan.network.nodes["g"].groups == 4
+    text = network_text(plan.network)
+    assert "groups: 4" in text
+    assert parse_network(text, "written.yaml").nodes["g"].groups == 4
+
+
+def test_the_report_has_the_words() -> None:
+    network = parse_network(NORMED, "normed.yaml")
+    plan = plan_network(network, NetworkRequest(4, resident_weights=True))
+    words = sum(forward for forward, _ in group_statistics(plan).values())
+    assert plan.group_statistics_words == words > 0
+    assert f"group, instance and layer normalizations exchange {words} words more" in report(plan)
+
+
+def test_norms_of_samples_exchange_among_the_ranks_of_a_sample() -> None:
+    """Cut by samples they are free; a layer normalization is free unless channels are cut."""
+    kind = LayerClass.of(parse_network(NORMED, "normed.yaml").planned[0])
+    placed = [PlacedGrid(PerAxis(b=2)), PlacedGrid(PerAxis(h=2)), PlacedGrid(PerAxis(k=2))]
+    found = layer_times(kind, NetworkRequest(2, "time", machine=FLAT), placed)
+    sums = 2 * 16 * 4  # bytes of a sum per sample and channel
+    assert found.group_norm.tolist() == pytest.approx([0.0, 2 * 2 * (ALPHA + sums / 2 * BETA), 0.0])
+    positions = 2 * 16 * 16 * 4
+    assert found.layer_norm.tolist() == pytest.approx([0.0, 0.0, 2 * 2 * (ALPHA + positions / 2 * BETA)])
+
+
+CALLS = """
+network: calls
+input: [4, 8, 16, 16]
+layers:
+  - {name: a, conv2d: {out_channels: 8, kernel: 3, padding: 1}}
+  - {name: sort, gathered: {shape: [4, 8, 16, 16]}}
+  - {name: b, from: sort, conv2d: {out_channels: 8, kernel: 3, padding: 1}}
+"""
+
+
+def test_a_gathered_call_has_words_and_seconds_in_the_plan() -> None:
+    """Every rank receives what it does not have, and touches the whole input and output."""
+    network = parse_network(CALLS, "calls.yaml")
+    words = 4 * 8 * 256
+    (call,) = call_costs(network, 4, FLAT)
+    gather, touch = 3 * (ALPHA + words * BETA), 2 * words * 4 / BANDWIDTH  # a quarter of 4 bytes a word
+    assert (call.name, call.what, call.words) == ("sort", "gathered", words * 3 // 4)
+    assert (call.forward, call.backward) == pytest.approx((gather + touch, gather + 2 * touch))
+    found = between(network, 4, FLAT)["a"]
+    assert (found.fixed, found.fixed_backward) == (call.forward, call.backward)
+    plan = plan_network(network, NetworkRequest(4, "time", machine=FLAT, resident_weights=True))
+    assert plan.cost > call.forward
+    assert f"calls without a layout of their own: 1, {call.forward * 1e3:.3g} ms" in report(plan)
+
+
+def test_attention_computes_and_gathers_keys_and_values() -> None:
+    """Of one sample and head the ranks divide the queries; each reads all keys and values."""
+    nodes = {
+        name: Node(name, "gathered", ("input",), (1, 1, 64, 8), (1, 1, 64, 8), divided="view")
+        for name in ("q", "k", "v")
+    }
+    nodes["attend"] = Node(
+        "attend", "gathered", ("q", "k", "v"), (1, 1, 64, 8), (1, 1, 64, 8), divided="product"
+    )
+    (call,) = call_costs(Network("attention", (1, 1, 64, 8), nodes), 4, FLAT)
+    assert call.words == 2 * 64 * 8 * 3 // 4
+    assert call.forward == pytest.approx(2 * 3 * (ALPHA + 64 * 8 * BETA) + 2 * 2 * 64 * 64 * 8 / 4 / RATE)
