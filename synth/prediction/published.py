@@ -11,9 +11,9 @@ from synth.network.graph import Network
 GIB = 2**30
 
 
-def cosmoflow(width: int) -> Network:
+def cosmoflow(width: int, samples: int = 1) -> Network:
     """The network of Oyama et al., Table 2, at an input width of 128, 256 or 512."""
-    lines = ["network: cosmoflow", f"input: [1, 4, {width}, {width}, {width}]", "layers:"]
+    lines = ["network: cosmoflow", f"input: [{samples}, 4, {width}, {width}, {width}]", "layers:"]
     pooled = 7 if width >= 512 else 6 if width >= 256 else 5
     for number, filters in enumerate((16, 32, 64, 128, 256, 256, 256), 1):
         stride = ", stride: 2" if number == 4 else ""
