@@ -111,13 +111,21 @@ class Agreement:
 
 
 def checksum(values: torch.Tensor) -> tuple[float, float]:
-    """The sum of all words, and that of their absolute values."""
+    """The sum of all words, and that of their absolute values.
+
+    In the first sum each sample has a weight of its own, so that the same samples in
+    another order have another checksum.
+    """
     values = values.detach()
     if values.is_complex():
         values = torch.view_as_real(values)
     wide = torch.float64 if values.device.type != "mps" else torch.float32
     sizes = values.abs() if values.dtype != torch.bool else values
-    return float(values.sum(dtype=wide)), float(sizes.sum(dtype=wide))
+    others = tuple(range(1, values.dim()))
+    rows = values.sum(others, dtype=wide) if others else values.to(wide)
+    places = torch.arange(len(rows) if others else rows.numel(), device=rows.device)
+    weighted = rows * (1 + places.to(wide) / max(1, len(places))).reshape(rows.shape)
+    return float(weighted.sum()), float(sizes.sum(dtype=wide))
 
 
 def _close(one: float, other: float, size: float) -> bool:

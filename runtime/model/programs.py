@@ -16,9 +16,11 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from synth.runtime.grid.boxes import shape
 from synth.runtime.kernels.autocast import no_autocast
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.step_graph import StepGraph
+from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.inputs import Inputs
 from synth.runtime.tracing.unsupported import plain_copies
@@ -161,17 +163,21 @@ class Programs:
         """Whether inputs of another shape are wholes, not the parts of each rank."""
         places, ranks = self.first.input_partitions, self.first.ranks
         given = (
-            batch
+            (name, batch)
             for name, batch in batches.items()
             if batch.shape != places[name].shape
             and not isinstance(batch, PartitionedTensor | DTensor)
         )
-        plain = [each.detach() for each in given]
-        for each in plain[1:]:
-            ranks.note(each)
-        what = "a forward pass with another shape"
-        return not plain or (
-            ranks.same(what, plain[0]) and any(bool(each.any()) for each in plain)
+        plain = {name: batch.detach() for name, batch in given}
+        if not plain:
+            return True
+        for batch in plain.values():
+            ranks.note(batch)
+        # zeros have one sum in all shapes
+        sizes = torch.tensor([size for batch in plain.values() for size in batch.shape])
+        return ranks.same("a forward pass with another shape", sizes) and any(
+            bool(batch.any()) or not _is_part_of_all(batch, places[name])
+            for name, batch in plain.items()
         )
 
     def _planned(self, shapes: Shapes, network: nn.Module) -> StepGraph:
@@ -219,6 +225,11 @@ def _follow(template: nn.Module, network: nn.Module) -> None:
     for name, buffer in template.named_buffers():
         if name in held and buffer.dtype != held[name].dtype:
             buffer.data = buffer.data.to(held[name].dtype)
+
+
+def _is_part_of_all(batch: torch.Tensor, place: Partition) -> bool:
+    """Whether a tensor has the shape of the part that each rank holds."""
+    return all(shape(box) == tuple(batch.shape) for box in place.layout.boxes)
 
 
 def _shapes(program: StepGraph) -> Shapes:

@@ -141,7 +141,14 @@ def _einsum(call: Call) -> tuple[tuple[Dims, ...], tuple[int, ...]] | None:
     parts = given.split(",")
     if not arrow or "." in text or any(len(set(each)) < len(each) for each in parts):
         return None
-    dims = (tuple(out.index(n) if n in out else None for n in each) for each in parts)
+    extents = dict(zip(out, call.out, strict=True))
+    dims = [
+        tuple(
+            out.index(n) if extents.get(n) == size else None  # 1 is broadcast
+            for n, size in zip(each, node_shape(operand), strict=False)
+        )
+        for each, operand in zip(parts, _nodes(call.node), strict=False)
+    ]
     return tuple(dims), tuple(range(len(out)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -65,8 +66,10 @@ class LayerPlanner:
         if layer is None:
             return None
         how = self.chosen.get(owner, self.chosen.get(""))
-        if isinstance(how, Plan) and owner not in self.chosen:
-            raise UsageError("one plan is of one layer; give plans by the names of layers")
+        if isinstance(how, Plan):
+            if owner not in self.chosen:
+                raise UsageError("one plan is of one layer; give plans by the names of layers")
+            _check_given(owner, layer, how)
         if self.decided is not None:
             plan = self.decided.plan(layer, self.ranks, self.inference)
         elif isinstance(how, Plan):
@@ -111,6 +114,21 @@ class LayerPlanner:
             return cheapest_resident_plan(layer, self.ranks, grid, as_bytes(self.memory), exact)
         parts = None if grid is None else tuple(grid.items())
         return _planned(layer, self.ranks, self.memory, parts, exact, layer.name in self.inner)
+
+
+def _check_given(owner: str, layer: Layer, plan: Plan) -> None:
+    """Raises `UsageError` where a user's plan is of another layer, or has classes as samples."""
+    theirs = replace(plan.layer.nest, dtype=layer.dtype)
+    if (theirs, plan.layer.transposed) != (layer.nest, layer.transposed):
+        raise UsageError(
+            f"plan of {owner} is of the layer {plan.layer}, but the model has {layer}; plan this layer"
+        )
+    if plan.classes:
+        none = dict.fromkeys(dict(plan.classes), 1)
+        raise UsageError(
+            f"plan of {owner} has residue classes {dict(plan.classes)} as samples, which no layer beside it "
+            f"has; plan it with classes={none}"
+        )
 
 
 @lru_cache(maxsize=1024)  # several models of one process have equal layers

@@ -55,6 +55,7 @@ FUNCTIONS: dict[str, Function] = {
     "matmul with a parameter": lambda self, x: x @ self.square,
     "parameter times x": lambda self, x: self.square @ x,
     "einsum": lambda self, x: torch.einsum("bchw,bdhw->bcd", x, x + 1),
+    "einsum with one sample for all": lambda self, x: torch.einsum("bchw,bdhw->bcd", x, x[:1] + 1),
     "einsum with a parameter": lambda self, x: torch.einsum("bchw,vw->bvch", x, self.square),
 }
 

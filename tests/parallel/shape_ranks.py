@@ -79,7 +79,8 @@ def used() -> dict[str, Any]:
     for one, other in ((copied, whole_before), (net, whole)):
         one.eval(), other.eval()
         with torch.inference_mode():
-            errors.append(float((one(images).full_tensor() - other(images)).abs().max()))
+            for batch in (images, torch.zeros_like(images)):
+                errors.append(float((one(batch).full_tensor() - other(batch)).abs().max()))
         one.train(), other.train()
     net.get_parameter("4.weight").requires_grad_(False)
     whole[4].weight.requires_grad_(False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +13,13 @@ from torch import nn
 
 import synth
 from synth.base.errors import InfeasibleError, InputError, UsageError
+from synth.layer.layer import Layer
 from synth.network.planner.plan_json import digest_of, to_json
 from synth.parallel.front_end import trace_model
+from synth.parallel.layer_planner import LayerPlanner
 from synth.parallel.layer_plans import LayerPlans, plans_of_model
 from synth.parallel.plan_digest import digest_of_plan
+from synth.runtime.kernels.context import Context
 
 
 def test_names_kinds_and_edges() -> None:
@@ -155,3 +159,18 @@ def test_a_model_planned_for_time() -> None:
     assert LayerPlans.of(seconds).placed.keys() == LayerPlans.of(words).placed.keys()
     with pytest.raises(UsageError, match="objective time needs a machine"):
         synth.plan_model(Residual(), (8, 3, 13, 13), 4, objective="time")
+
+
+def test_a_plan_of_one_layer_is_of_that_layer_and_has_its_rows() -> None:
+    conv = nn.Conv1d(4, 4, 3, padding=8, dilation=8)
+
+    def said(**rest: Any) -> str:
+        layer = Layer.conv1d((2, 4, 64), 4, 3, **rest)
+        given = synth.plan(layer, 4, pass_="training", classes={"w": 8} if layer.dilation == (8,) else None)
+        planner = LayerPlanner({"0": given}, 4, None, False, None, set(), {"x": ("conv", "0")})
+        with pytest.raises(UsageError) as fault:
+            planner.layer("x", conv, (2, 4, 64), Context())
+        return str(fault.value)
+
+    assert "plan of 0 has residue classes {'w': 8} as samples" in said(padding=8, dilation=8)
+    assert "plan of 0 is of the layer conv1d 2x4x64 to 2x4x64, kernel 3, padding 1" in said(padding=1)
