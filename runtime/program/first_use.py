@@ -18,7 +18,6 @@ from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.context import Context
 from synth.runtime.program.benchmark import (
     LAYERS,
-    SIZES,
     RunningRanks,
     collectives,
     kernels,
@@ -27,7 +26,6 @@ from synth.runtime.program.benchmark import (
     overlap,
     steadily,
     tiny,
-    together,
 )
 
 REPEAT = 5
@@ -35,7 +33,7 @@ FEW = LAYERS[1], LAYERS[2], LAYERS[4], LAYERS[5]  # the last one has few channel
 
 
 def measure(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """What `benchmark.measured` finds, and the seconds of all-reduces, on every rank.
+    """What `benchmark.measured` finds, on every rank.
 
     ranks: at least two. dtype: of the kernels.
     """
@@ -60,21 +58,12 @@ def measure(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dict[str,
     }
     for name, group in groups.items():
         found["collectives"] += collectives(name, group, world, REPEAT)
-    found["all_reduce"] = [all_reduce(size, world) for size in SIZES]
     for layer in FEW:
         found["kernels"] += kernels(layer, world, REPEAT, dtype)
     found["call"] = steadily(lambda: tiny(device), world, REPEAT)
     found |= memory_speed(world, REPEAT)
     found["overlap"] = overlap(next(iter(groups.values())), world, REPEAT)
     return found
-
-
-def all_reduce(size: int, world: RunningRanks) -> dict[str, float]:
-    """Seconds of torch's all-reduce of some bytes over all ranks."""
-    values = torch.ones(size // 4, device=world.device)
-    group = world.context.ranks.group
-    seconds = together(lambda: dist.all_reduce(values, group=group), world, REPEAT)
-    return {"bytes": size, "seconds": seconds}
 
 
 def ranks_of_nodes(ranks: Ranks) -> int:

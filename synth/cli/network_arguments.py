@@ -41,6 +41,7 @@ def network_plan_of(args: argparse.Namespace) -> NetworkPlan:
         pass_=args.pass_,
         machine=args.machine,
         gradients=getattr(args, "gradients", PlanRequest.gradients),
+        whole_weights=getattr(args, "whole_weights", False),
         dash="--",
     )
     report_progress = _report_progress if wants_progress(args) else None

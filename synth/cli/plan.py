@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from synth.base.atomic_write import put
+from synth.base.errors import UsageError
 from synth.cli.arguments import add_request, json_text, plan_of
 from synth.cli.output import show
 from synth.cli.parser import declare
@@ -43,6 +44,11 @@ def register(subparsers: Any) -> None:
         default="auto",
         help="network files: how the choice per layer is made (all exact)",
     )
+    command.add_argument(
+        "--whole-weights",
+        action="store_true",
+        help="network files, training for time: ranks may hold whole slices of weights, as with DDP",
+    )
     command.set_defaults(run=run)
 
 
@@ -53,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
         if is_network_file(args.layer):
             return _run_network(args)
+    if args.whole_weights:
+        raise UsageError(f"--whole-weights is for a network, not for the layer {args.layer}; leave it out")
     plan = plan_of(args)
     if args.certify:
         from synth.analysis.certificate import plan_certificate

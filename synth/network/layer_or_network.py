@@ -157,11 +157,12 @@ def network_request(
     pass_: str = "forward",
     machine: str | os.PathLike[str] | None = None,
     gradients: Sequence[str] = PlanRequest.gradients,
+    whole_weights: bool = False,
     dash: str = "",
 ) -> NetworkRequest:
     """The request of a network plan. A forward pass has resident weights. Raises `UsageError`.
 
-    dash: stands before the names of arguments in messages.
+    whole_weights: see `NetworkRequest`. dash: stands before the names of arguments in messages.
     """
     from synth.machine.file import load_machine
     from synth.network.planner.request import NetworkRequest
@@ -189,6 +190,7 @@ def network_request(
         balance=balance,
         exact_procs=exact_procs,
         input_gradient="in" in gradients,
+        whole_weights=whole_weights,
     )
 
 

@@ -44,7 +44,7 @@ class LayerPlans:
     saves: tensors that a pass gathers once and saves for a later pass.
     limited: whether the plan was made for a memory limit.
     resident: whether it is of a forward pass with resident weights; see `NetworkRequest`.
-    replicated: layers that train with a copy of their slice of Ker on every rank that uses it.
+    whole: layers that train with a copy of their slice of Ker on every rank that uses it.
     """
 
     placed: dict[str, PlacedGrid]
@@ -53,7 +53,7 @@ class LayerPlans:
     saves: frozenset[Tensor]
     limited: bool
     resident: bool = False
-    replicated: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, plan: NetworkPlan) -> LayerPlans:
@@ -68,6 +68,7 @@ class LayerPlans:
             plan.request.saves if plan.request.training else frozenset(TENSORS),
             limited,
             resident,
+            frozenset(name for name, whole in zip(names, plan.whole, strict=True) if whole),
         )
 
     @classmethod
@@ -87,6 +88,7 @@ class LayerPlans:
             frozenset(lower[each] for each in data["kept"]) if training else frozenset(TENSORS),
             data["memory_limit"] is not None,
             resident,
+            frozenset(row.name for row in rows if row.whole),
         )
 
     def renamed(self, pairs: Mapping[str, str]) -> LayerPlans:
@@ -98,7 +100,7 @@ class LayerPlans:
             self.saves,
             self.limited,
             self.resident,
-            frozenset(mine for mine, theirs in pairs.items() if theirs in self.replicated),
+            frozenset(mine for mine, theirs in pairs.items() if theirs in self.whole),
         )
 
     def plan(self, layer: Layer, procs: int, inference: bool = False) -> Plan:
@@ -113,7 +115,7 @@ class LayerPlans:
             return resident_plan(layer, procs, placed, limit_words)
         if not set(placed.turned) <= set(layer.nest.turnable):
             raise InputError(f"{layer.name}: no axis of {placed.turned} can be cut by input rows; plan anew")
-        resident = KER if layer.name in self.replicated else frozenset[Tensor]()
+        resident = KER if layer.name in self.whole else frozenset[Tensor]()
         nest = layer.nest.turn(placed.turned)
         distribution = Distribution(nest, placed.grid, placed.order, resident, ghosts=False)
         training = self.saves, layer.transposed, self.gradients[layer.name]
@@ -225,6 +227,7 @@ class _Row(msgspec.Struct):
     memory_words: int | None
     gradients: list[str]
     turned: tuple[Axis, ...] = ()
+    whole: bool = False
 
     @property
     def made(self) -> tuple[Tensor, ...]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from synth.runtime.grid.ranks import Ranks
 
-NEEDED = {"ranks", "local", "collectives", "all_reduce", "kernels", "call", "bandwidth", "gamma", "overlap"}
+NEEDED = {"ranks", "local", "collectives", "kernels", "call", "bandwidth", "gamma", "overlap"}
 
 
 def measured_here(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:

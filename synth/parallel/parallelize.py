@@ -32,7 +32,7 @@ from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.plan_file import NetworkPlanFile
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest, check_batch_norm
-from synth.parallel.fast_plan import layer_plans, objective_of
+from synth.parallel.fast_plan import for_time, objective_of
 from synth.parallel.front_end import trace_model
 from synth.parallel.layer_planner import How, LayerPlanner
 from synth.parallel.layer_plans import LayerPlans, plans_of_model
@@ -112,9 +112,9 @@ def parallelize(
         it uses, and only activations move; docs/inference.md. What would train is refused.
     objective: of a training plan made here: "time", the fewest seconds on this machine, or "words", the
         fewest words received, as `plan_model`. Inference is planned for words. For time, the first call
-        measures the machine for some seconds and keeps the numbers in the user's cache folder; without
-        `memory`, ranks may hold copies of weights, as with DDP. None: what the environment variable
-        SYNTH_OBJECTIVE says, else "time".
+        measures the machine for some seconds and keeps the numbers in the user's cache folder; ranks may
+        hold whole slices of weights, as with DDP, where they fit `memory`. None: what the environment
+        variable SYNTH_OBJECTIVE says, else "time".
 
     Raises `ValueError` on all ranks, with rank and difference, if they have another model, mode, input, plan,
     option, or version of synth or torch. The same holds if one rank fails while it reads them.
@@ -229,12 +229,11 @@ class _Recipe(NamedTuple):
         traced, chosen, plans, planned = prepared
         network, ranks = traced.network, members.size
         if not planned and network.planned:
-            request = _request(self.inference, procs=ranks, input_gradient=self.input_gradient)
-            found = None
+            asked = {"input_gradient": self.input_gradient, "batch_norm": options["batch_norm"]}
+            request = _unlimited_saves(_request(self.inference, procs=ranks, **asked), memory)
             if self.objective == "time" and ranks > 1 and not self.inference:
-                found = measured_here(members, traced.device, traced.dtype)
-            request = _unlimited_saves(request, memory)
-            plans = _from_first(lambda: layer_plans(network, request, found), members.everyone)
+                request = for_time(request, measured_here(members, traced.device, traced.dtype))
+            plans = _from_first(lambda: LayerPlans.of(plan_network(network, request)), members.everyone)
         needed = network.needs_input_gradient
         inner = {node.name for node in network.planned if self.input_gradient or needed(node)}
         planner = LayerPlanner(
@@ -277,6 +276,7 @@ def plan_model(
     machine: str | os.PathLike[str] | None = None,
     batch_norm: Literal["global", "local"] = "global",
     mode: str = "training",
+    whole_weights: bool = False,
 ) -> NetworkPlan:
     """A training plan of all layers of a model together: the fewest words in layers and between them.
 
@@ -287,9 +287,11 @@ def plan_model(
         all axes.
     input_gradient: whether a step makes the gradient of the batch, too; else layers with nothing trained
         before them make that of their weights alone.
-    batch_norm: as for `parallelize`. It decides `statistics_words` of the plan, not its grids.
+    batch_norm: as for `parallelize`. It decides `statistics_words` of the plan, and its seconds.
     mode: "training", or "inference" for a forward pass with resident weights. `memory` then limits the
         weights of all layers together with the working memory of each.
+    whole_weights: for time, whether ranks may hold whole slices of weights, as with DDP, where that is
+        faster and fits; `plan.whole` then tells by layer.
 
     Raises `InfeasibleError` where no plan fits; the message says what would. `UsageError` for a wrong
     argument, `InputError` for a wrong machine file.
@@ -308,6 +310,7 @@ def plan_model(
         strict_axes=False,
         input_gradient=input_gradient,
         batch_norm=batch_norm,
+        whole_weights=whole_weights,
     )
     traced = trace_model(model, input)
     plan = _planned(traced.network, request, memory)

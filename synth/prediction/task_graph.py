@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
+from synth.base.errors import UsageError
 from synth.layer.axes import PerAxis
 from synth.machine.hierarchy import Machine
 from synth.machine.layer_time import OPS, LayerTimer, PassTime, collective, compute_seconds
@@ -41,7 +42,14 @@ class Task:
 
 
 def tasks_of(plan: NetworkPlan, machine: Machine) -> list[Task]:
-    """The tasks of a step of a plan on a machine, in program order: forward, or forward and back."""
+    """The tasks of a step of a plan on a machine, in program order: forward, or forward and back.
+
+    Raises `UsageError` for whole weights in training, whose buckets are no tasks.
+    """
+    if any(plan.whole):
+        raise UsageError(
+            f"the plan of {plan.network.name} has whole weights; plan it with shards to replay it"
+        )
     return _Lister(plan, machine).tasks()
 
 

@@ -125,7 +125,8 @@ def rows(data: dict[str, Any]) -> list[dict[str, Any]]:
             {
                 "name": layer["name"],
                 "y": TOP + ROW * i,
-                "grid": ", ".join(f"{AXIS_NAMES[a]} ÷ {layer['grid'][a]}" for a in split) or "one process",
+                "grid": (", ".join(f"{AXIS_NAMES[a]} ÷ {layer['grid'][a]}" for a in split) or "one process")
+                + ", whole weights" * layer["whole"],
                 "parts": parts,
                 "stationary": layer["stationary"].capitalize(),
                 "panels": layer["panels"],

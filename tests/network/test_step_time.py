@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from synth.base.errors import UsageError
+from synth.base.errors import InputError, UsageError
 from synth.layer.axes import TENSORS, PerAxis
 from synth.machine.file import load_machine
 from synth.machine.hierarchy import Compute, Level, Machine
@@ -18,13 +19,14 @@ from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.options import LayerOption
 from synth.network.planner.owned_boxes import PlacedGrid
 from synth.network.planner.plan import NetworkPlan, SingleStrategy
-from synth.network.planner.plan_json import to_json
+from synth.network.planner.plan_json import digest_of, parse_network_plan, to_json
 from synth.network.planner.planner import _NetworkPlanner, plan_network
 from synth.network.planner.request import NetworkRequest
 from synth.network.planner.solve import Solution
 from synth.network.step_time.between import Between, between
 from synth.network.step_time.layer_times import BUCKET_BYTES, PANELS, layer_times
 from synth.network.step_time.step import StepSeconds
+from synth.parallel.layer_plans import LayerPlans
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 
@@ -216,6 +218,44 @@ def test_whole_weights_are_taken_where_they_are_faster_and_fit() -> None:
     tight = planned(CHAIN, replace(flat(), limit_bytes=shards.used_words * 4), 4)
     assert tight.timed is not None
     assert sum(tight.timed.whole) < sum(plan.timed.whole)
-    with pytest.raises(UsageError, match="whole weights"):
-        to_json(plan)
-    assert to_json(shards)["cost"] == shards.cost
+
+
+def test_a_plan_file_says_which_weights_are_whole() -> None:
+    plan = planned(CHAIN, flat(), 4)
+    data = to_json(plan)
+    assert parse_network_plan(json.dumps(data), "plan.json") == data
+    assert tuple(row["whole"] for row in data["layers"]) == plan.whole
+    assert {row["words"]["ker"] == 0 for row in data["layers"] if row["whole"]} == {True}
+    kept = LayerPlans.read(data)
+    assert kept.whole == LayerPlans.of(plan).whole
+    layers = [node.layer for node in plan.network.planned if node.layer]
+    for layer, whole, placed in zip(layers, plan.whole, plan.placed_grids, strict=True):
+        assert kept.plan(layer, 4).resident == (frozenset({"Ker"}) if whole else frozenset())
+        assert kept.plan(layer, 4).grid == placed.grid
+    for wrong, said in (
+        ({"whole": 1}, "whole is 1, not true or false"),
+        ({"words": {"in": 0, "ker": 5, "out": 0}}, "words.ker is 5, but whole weights do not move"),
+    ):
+        edited = json.loads(json.dumps(data))
+        edited["layers"][0].update(wrong)
+        with pytest.raises(InputError, match=said):
+            parse_network_plan(json.dumps({**edited, "digest": digest_of(edited)}), "plan.json")
+    earlier = to_json(planned(CHAIN, flat(), 4, whole_weights=False))
+    for row in earlier["layers"]:
+        del row["whole"]  # files of before
+    earlier["digest"] = digest_of(earlier)
+    assert not any(row["whole"] for row in parse_network_plan(json.dumps(earlier), "p.json")["layers"])
+    with pytest.raises(UsageError, match="whole weights are of training for time"):
+        NetworkRequest(4, training=True, whole_weights=True)
+
+
+def test_whole_weights_count_in_the_memory_of_a_step_and_in_its_limit() -> None:
+    plan = planned(CHAIN, flat(), 4)
+    shards = planned(CHAIN, flat(), 4, whole_weights=False)
+    more = sum(words - words // 4 for words, whole in zip(WORDS, plan.whole, strict=True) if whole)
+    assert plan.memory.weights[0] == shards.memory.weights[0] + more
+    held = shards.memory.most * 4
+    assert plan.memory.most * 4 > held
+    limited = planned(CHAIN, flat(), 4, limit_bytes=held)
+    assert not any(limited.whole)
+    assert limited.placed_grids == shards.placed_grids

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -63,13 +64,31 @@ def copied(axes: str) -> dict[str, float]:
     model = Mixed().double()
     plan = plan_model(model, BATCH, dist.get_world_size(), axes=axes)
     made = LayerPlans.of(plan)
-    made = replace(made, replicated=frozenset(made.placed))
+    made = replace(made, whole=frozenset(made.placed))
     with patch.object(LayerPlans, "of", lambda plan: made):
         net = parallelize(copy.deepcopy(model), BATCH, plan=plan)
     found = three_steps(net, model, BATCH)
     weight: Any = dict(net.named_parameters())["first.weight"]
     moved = net.received() - 3 * net.planned_words().step[dist.get_rank()]
     return {**found, "words": weight.to_local().numel(), "moved": moved}
+
+
+def from_file(folder: str) -> dict[str, float]:
+    """Train by the file of a plan for time in which some layers have whole weights."""
+    torch.manual_seed(0)
+    model, path = Mixed().double(), Path(folder, "plan.json")
+    ranks = dist.get_world_size()
+    if dist.get_rank() == 0:
+        plan = plan_model(model, BATCH, ranks, objective="time", machine="lassen", whole_weights=True)
+        path.write_text(json.dumps(plan.to_json()))
+    dist.barrier()
+    net = parallelize(copy.deepcopy(model), BATCH, plan=path)
+    whole = [row["name"] for row in json.loads(path.read_text())["layers"] if row["whole"]]
+    weights = dict(net.named_parameters())
+    held = sum(weights[f"{name}.weight"].to_local().numel() for name in whole)
+    found = three_steps(net, model, BATCH)
+    moved = net.received() - 3 * net.planned_words().step[dist.get_rank()]
+    return {**found, "whole": len(whole), "held": held, "moved": moved}
 
 
 def fastest(folder: str) -> dict[str, Any]:

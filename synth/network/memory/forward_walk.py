@@ -12,6 +12,7 @@ from synth.layer.axes import Tensor
 from synth.network.graph import Node
 from synth.network.memory.layer_words import LayerWords
 from synth.network.memory.timeline import Storage, Timeline, Words
+from synth.network.step_time.layer_times import BUCKET_BYTES
 
 if TYPE_CHECKING:
     from synth.network.planner.plan import NetworkPlan
@@ -47,10 +48,12 @@ class ForwardWalk:
 
     def __init__(self, plan: NetworkPlan, training: bool, ahead: int) -> None:
         self.plan, self.network, self.training = plan, plan.network, training
-        rows = zip(plan.network.planned, plan.layer_classes, plan.placed_grids, plan.tilings, strict=True)
+        decided = plan.layer_classes, plan.placed_grids, plan.tilings, plan.whole
         self.layers = {
-            node.name: LayerWords(node, kind, placed, tiling, plan.request.procs, plan.request.resident)
-            for node, kind, placed, tiling in rows
+            node.name: LayerWords(
+                *(node, kind, placed, tiling, plan.request.procs), plan.request.resident_of(whole)
+            )
+            for node, kind, placed, tiling, whole in zip(plan.network.planned, *decided, strict=True)
         }
         self.ranks = next(iter(self.layers.values())).ranks
         self.nothing: Words = np.zeros(self.ranks)
@@ -62,7 +65,14 @@ class ForwardWalk:
         # sums of dKer are in flight while the next layers compute
         at_once = 1 + ahead if training else 1
         self.pooled: Words = at_once * np.max([each.pooled for each in passes] + [self.nothing], axis=0)
+        self.pooled = self.pooled + self._bucket()
         self.prefetched = self._prefetched(ahead)
+
+    def _bucket(self) -> Words:
+        """Words of the gradients of whole weights that are copied into one message."""
+        pairs = zip(self.layers.values(), self.plan.whole, strict=True)
+        whole = sum((layer.own("Ker") for layer, each in pairs if each), self.nothing)
+        return np.minimum(whole, BUCKET_BYTES // self.plan.word_bytes) if self.training else self.nothing
 
     def _prefetched(self, ahead: int) -> dict[str, Words]:
         """Layer -> words of slices of Ker that arrive while it computes."""

@@ -89,6 +89,11 @@ class NetworkPlan:
         return self.cost / best.cost if best and best.cost else None
 
     @property
+    def whole(self) -> tuple[bool, ...]:
+        """Layers in training of which every rank holds the whole slice of Ker that it uses, as with DDP."""
+        return (False,) * len(self.placed_grids) if self.timed is None else self.timed.whole
+
+    @property
     def word_bytes(self) -> int:
         """Bytes per word of the network's dtype."""
         return self.layer_classes[0].nest.word_bytes

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from synth.base.errors import InputError, UsageError
+from synth.base.errors import InputError
 from synth.layer.axes import AXES, SPATIAL, TENSORS
 
 if TYPE_CHECKING:  # reading a file must not import numpy
@@ -30,6 +30,7 @@ KEYS = [
 ]  # fmt: skip
 LAYER_KEYS = [
     "name", "grid", "order", "turned", "stationary", "panels", "cost", "words", "memory_words", "gradients",
+    "whole",
 ]  # fmt: skip
 MAX_NUMBER = 2**62
 MAX_ROWS = 100_000
@@ -39,14 +40,10 @@ def to_json(plan: NetworkPlan) -> dict[str, Any]:
     """`synth.network-plan/1`: decisions and costs. Costs are words or seconds as `objective` says.
 
     `kept`: tensors that a training step saves for a later pass; ker in a forward pass with resident weights.
-    `memory_limit` is in bytes; all other memory is in words of `word_bytes` bytes.
+    `memory_limit` is in bytes; all other memory is in words of `word_bytes` bytes. `whole`: a layer of which
+    every rank holds the slice of Ker that it uses; its gradient travels in buckets, not in the layer's words.
     """
     request = plan.request
-    if plan.timed is not None and any(plan.timed.whole):
-        raise UsageError(
-            f"{plan.network.name} is planned with whole weights on every rank, which a plan file cannot "
-            "say; plan without whole_weights"
-        )
     best = plan.best_single
     data = {
         "schema": SCHEMA,
@@ -88,6 +85,7 @@ def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
         plan.placed_grids,
         plan.layer_costs,
         plan.tilings,
+        plan.whole,
         strict=True,
     )
     return [
@@ -99,20 +97,24 @@ def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
             "stationary": tiling.first.stationary.lower(),
             "panels": tiling.first.panels,
             "cost": cost,
-            "words": _words_by_tensor(layer_class, placed, plan),
+            "words": _words_by_tensor(layer_class, placed, plan, whole),
             "memory_words": tiling.used_words,
             "gradients": [t.lower() for t in layer_class.gradients if plan.request.training],
+            "whole": whole,
         }
-        for node, layer_class, placed, cost, tiling in rows
+        for node, layer_class, placed, cost, tiling, whole in rows
     ]
 
 
-def _words_by_tensor(layer_class: LayerClass, placed: PlacedGrid, plan: NetworkPlan) -> dict[str, int]:
+def _words_by_tensor(
+    layer_class: LayerClass, placed: PlacedGrid, plan: NetworkPlan, whole: bool
+) -> dict[str, int]:
     """Tensor -> the most words of it that a rank receives. The ranks may differ, so their sum is a bound."""
     from synth.network.planner.owned_boxes import OwnedBoxes
 
     request = plan.request
-    boxes = OwnedBoxes(layer_class.nest.turn(placed.turned), [placed], request.procs, request.resident)
+    resident = request.resident_of(whole)
+    boxes = OwnedBoxes(layer_class.nest.turn(placed.turned), [placed], request.procs, resident)
     _, words = boxes.words(layer_class.passes(request.training), layer_class.weighted, request.saves)
     return {tensor: int(words[tensor][0]) for tensor in ("in", "ker", "out")}
 
@@ -208,7 +210,9 @@ class _Check:
             if isinstance(layer, dict):
                 layer.setdefault("gradients", gradients)  # the first files did not contain them
                 layer.setdefault("turned", [])
+                layer.setdefault("whole", False)
             self.layer(layer, f"layers[{i}]", data["procs"], in_words)
+            self.whole_weights(layer, f"layers[{i}]", data["pass"] == "training" and not in_words)
             if not isinstance(layer["gradients"], list) or not all(
                 g in gradients for g in layer["gradients"]
             ):
@@ -261,6 +265,14 @@ class _Check:
         parts = [self.whole(words[t], 0, MAX_NUMBER, f"{key}.words.{t}") for t in ("in", "ker", "out")]
         if in_words and not max(parts) <= cost <= sum(parts):
             raise self.fail(f"{key}.cost is {cost:g}, which its words per tensor do not allow")
+
+    def whole_weights(self, layer: dict[str, Any], key: str, allowed: bool) -> None:
+        if not isinstance(layer["whole"], bool):
+            raise self.fail(f"{key}.whole is {str(layer['whole'])[:60]}, not true or false")
+        if layer["whole"] and not allowed:
+            raise self.fail(f"{key}.whole is true, but the plan is not of training for time")
+        if layer["whole"] and layer["words"]["ker"]:
+            raise self.fail(f"{key}.words.ker is {layer['words']['ker']}, but whole weights do not move")
 
     def edge(self, edge: Any, key: str, names: set[str], in_words: bool) -> None:
         self.keys(edge, ["from", "to", "onto", "words", "cost"], key)

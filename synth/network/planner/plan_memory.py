@@ -114,20 +114,23 @@ class PlanMemory:
             self._least[key] = self._choose_tiling(layer_class, placed, 0)[1]
         return self._least[key]
 
-    def tiling(self, layer_class: LayerClass, placed: PlacedGrid) -> TilingChoice | None:
-        """The pass plans of a layer on a grid within the memory limit; cached."""
+    def tiling(self, layer_class: LayerClass, placed: PlacedGrid, whole: bool = False) -> TilingChoice | None:
+        """The pass plans of a layer on a grid within the memory limit; cached.
+
+        whole: in training, whether ranks hold whole slices of Ker.
+        """
         limit_words = self._limit_words(layer_class)
-        key = (layer_class, placed.grid, placed.turned, limit_words)
+        key = (layer_class, placed.grid, placed.turned, limit_words, whole)
         if key not in self._tilings:
-            self._tilings[key] = self._choose_tiling(layer_class, placed, limit_words)[0]
+            self._tilings[key] = self._choose_tiling(layer_class, placed, limit_words, whole)[0]
         return self._tilings[key]
 
     def _choose_tiling(
-        self, layer_class: LayerClass, placed: PlacedGrid, limit_words: int | None
+        self, layer_class: LayerClass, placed: PlacedGrid, limit_words: int | None, whole: bool = False
     ) -> tuple[TilingChoice | None, int]:
         """The pass plans that fit a limit, and the least words that any pass plans need."""
-        nest = layer_class.nest.turn(placed.turned)
-        distribution = Distribution(nest, placed.grid, resident=self.request.resident, ghosts=False)
+        nest, resident = layer_class.nest.turn(placed.turned), self.request.resident_of(whole)
+        distribution = Distribution(nest, placed.grid, resident=resident, ghosts=False)
         forward = PassPlan(pass_="backward-data") if layer_class.transposed else PassPlan()
         if self.request.resident_weights:
             return choose_resident_tiling(distribution, limit_words, forward)

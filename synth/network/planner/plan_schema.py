@@ -48,6 +48,7 @@ _LAYER: dict[str, dict[str, Any]] = {
     "words": {"type": "object", "additionalProperties": _COUNT},
     "memory_words": _COUNT,
     "gradients": _TENSORS,
+    "whole": {"type": "boolean", "description": "whether ranks hold whole slices of weights in training"},
 }
 
 

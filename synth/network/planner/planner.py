@@ -43,7 +43,7 @@ def plan_network(
 
     method: how `solve` chooses. progress: called with a sentence now and then.
     For the time of a training step, passes save all that they can, and weights are prefetched, if such a plan
-    fits the memory; otherwise as `request` says.
+    fits the memory, with whole weights or else with shards; otherwise as `request` says, with shards.
     Raises `UsageError` if the network has nothing to plan, and `InfeasibleError` if a layer has no grid or
     the memory is too small; the message says what would be enough.
     """
@@ -51,11 +51,12 @@ def plan_network(
     if request.procs > MAX_EXACT_RANKS:
         request = replace(request, options_per_layer=OPTIONS_OF_MANY_RANKS)
     if request.objective == "time" and request.training:
-        free = replace(request, limit_bytes=None, saves=frozenset(TENSORS))
-        made = _NetworkPlanner(network, free, method, report).run()
-        if request.limit_bytes is None or made.memory.most * made.word_bytes <= request.limit_bytes:
-            return made
-    return _NetworkPlanner(network, request, method, report).run()
+        for whole in sorted({request.whole_weights, False}, reverse=True):
+            free = replace(request, limit_bytes=None, saves=frozenset(TENSORS), whole_weights=whole)
+            made = _NetworkPlanner(network, free, method, report).run()
+            if request.limit_bytes is None or made.memory.most * made.word_bytes <= request.limit_bytes:
+                return made
+    return _NetworkPlanner(network, replace(request, whole_weights=False), method, report).run()
 
 
 class _NetworkPlanner:
@@ -194,9 +195,7 @@ class _NetworkPlanner:
         steps = self.steps.timed(self.placed_options(table), solution.chosen)
         if steps is None or not self.request.times_strategies:
             return single
-        tilings = [
-            self.memory.tiling(kind, each) for kind, each in zip(self.node_classes, chosen, strict=True)
-        ]
+        tilings = map(self.memory.tiling, self.node_classes, chosen, steps.whole)
         words = tuple(0 if each is None else each.used_words for each in tilings)
         used = self.memory.resident_of(chosen) + self.steps.words_of_whole(chosen, steps) + max(words)
         moved = _chosen_costs(priced, self._at(solution, priced))
@@ -249,8 +248,8 @@ class _NetworkPlanner:
         self.memory.place(grids)
         at = self._at(solution, priced)
         steps = self.steps.timed(self.placed_options(table), solution.chosen)
-        classes = zip(self.node_classes, grids, strict=True)
-        tilings = tuple(self.memory.tiling(layer_class, placed) for layer_class, placed in classes)
+        whole = steps.whole if steps else (False,) * len(grids)
+        tilings = tuple(map(self.memory.tiling, self.node_classes, grids, whole))
         assert all(each is not None for each in tilings)
         return NetworkPlan(
             network=self.network,

@@ -33,14 +33,16 @@ def layers(plan: NetworkPlan) -> list[str]:
     for edge, cost in plan.edge_costs.items():
         incoming[edge.target] = incoming.get(edge.target, 0.0) + cost
     rows = [["layer", "grid", "ranks by", "stationary", "panels", "cost", "moved in"]]
-    decisions = zip(plan.network.planned, plan.placed_grids, plan.layer_costs, plan.tilings, strict=True)
-    for node, placed, cost, tiling in decisions:
+    decided = plan.placed_grids, plan.layer_costs, plan.tilings, plan.whole
+    for node, placed, cost, tiling, whole in zip(plan.network.planned, *decided, strict=True):
         moved = incoming.get(node.name)
         order = [axis for axis in placed.order if getattr(placed.grid, axis) > 1]
         rows.append(
             [
                 node.name,
-                placed.grid.shown() + "".join(f", {axis} by input rows" for axis in placed.turned),
+                placed.grid.shown()
+                + "".join(f", {axis} by input rows" for axis in placed.turned)
+                + ", whole weights" * whole,
                 "".join(order) or "-",
                 tiling.first.stationary,
                 str(tiling.first.panels),

@@ -36,7 +36,7 @@ class NetworkRequest:
     input_gradient: whether training computes the gradient of the network's input as well.
     batch_norm: "global" or "local" statistics of batch normalizations; see `synth.parallelize`.
     whole_weights: whether ranks may hold whole slices of weights in training (DDP) where that is faster than
-        shards (ZeRO) and fits the machine's memory. For predictions: a plan file has shards alone.
+        shards (ZeRO) and fits the machine's memory, and the limit. Of objective "time" alone.
     """
 
     procs: int
@@ -67,6 +67,10 @@ class NetworkRequest:
             raise UsageError(
                 "a training step changes its weights, so they cannot be resident; plan one of both"
             )
+        if self.whole_weights and not (self.training and self.objective == "time"):
+            raise UsageError(
+                "whole weights are of training for time, since only seconds decide about them; ask for both"
+            )
         if not 1 <= self.procs <= MAX_PROCS:
             raise UsageError(f"procs is {self.procs}; it must be from 1 to {MAX_PROCS} for a network")
 
@@ -92,6 +96,10 @@ class NetworkRequest:
     def resident(self) -> frozenset[Tensor]:
         """The tensors of a layer that stay where they are used; see `Distribution`."""
         return frozenset({"Ker"} if self.resident_weights else ())
+
+    def resident_of(self, whole: bool) -> frozenset[Tensor]:
+        """The same of a layer whose ranks hold whole slices of weights in training, or not."""
+        return self.resident | frozenset({"Ker"} if whole else ())
 
     @property
     def weights_compete(self) -> bool:

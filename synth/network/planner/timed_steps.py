@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from synth.layer.axes import PerAxis
+from synth.layer.axes import LACKS, PerAxis
 from synth.layer.nest import Nest
 from synth.network.graph import Network
 from synth.network.planner.candidates import GridCandidates
@@ -95,10 +95,11 @@ class TimedSteps:
 
         What is left of it holds shards of everything, and the slices of one layer.
         """
-        may, machine = self._may(), self.request.machine
+        machine = self.request.machine
+        grids = [options[k][option].grid for k, option in zip(self.class_of, chosen, strict=True)]
+        may = [each and grid.of(LACKS["Ker"]) > 1 for each, grid in zip(self._may(), grids, strict=True)]
         if machine is None or machine.limit_bytes is None or not any(may):
             return may
-        grids = [options[k][option].grid for k, option in zip(self.class_of, chosen, strict=True)]
         layers = [(kind.nest, grid) for kind, grid in zip(self.classes, grids, strict=True)]
         held = sum(2 * sum(nest.words.values()) // self.request.procs for nest, _ in layers)
         room = machine.limit_bytes // layers[0][0].word_bytes - held - max(_slices(*each) for each in layers)
