@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from typing import Any
 
 import torch
@@ -33,10 +34,11 @@ FEW = LAYERS[1], LAYERS[2], LAYERS[4], LAYERS[5]  # the last one has few channel
 
 
 def measure(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """What `benchmark.measured` finds, on every rank.
+    """What `benchmark.measured` finds, on every rank, and who else computed meanwhile.
 
     ranks: at least two. dtype: of the kernels.
     """
+    began = time.perf_counter(), time.process_time(), busy_seconds()
     local = ranks_of_nodes(ranks)
     grid = {"node": ranks.size // local, "rank": local}
     context, at = (
@@ -63,7 +65,34 @@ def measure(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dict[str,
     found["call"] = steadily(lambda: tiny(device), world, REPEAT)
     found |= memory_speed(world, REPEAT)
     found["overlap"] = overlap(next(iter(groups.values())), world, REPEAT)
+    found["others"] = used_by_others(ranks, began)
     return found
+
+
+def used_by_others(ranks: Ranks, began: tuple[float, float, float]) -> float:
+    """The share of a node's cores that other processes used since then, at most.
+
+    began: clock, processor seconds of this rank, and `busy_seconds`, at the start.
+    """
+    passed = time.perf_counter() - began[0]
+    mine, busy = time.process_time() - began[1], busy_seconds() - began[2]
+    told = ranks.gathered((platform.node(), mine, busy / passed, passed))
+    shares = []
+    for node, _, used, _ in told:
+        own = sum(each[1] / each[3] for each in told if each[0] == node)
+        shares.append(max(0.0, used - own) / (os.cpu_count() or 1))
+    return max(shares)
+
+
+def busy_seconds() -> float:
+    """Processor seconds of all processes of this node since its start; 0 if unknown."""
+    try:
+        with open("/proc/stat") as file:
+            fields = [int(each) for each in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return 0.0
+    idle, waiting = fields[3:5]
+    return (sum(fields) - idle - waiting) / os.sysconf("SC_CLK_TCK")
 
 
 def ranks_of_nodes(ranks: Ranks) -> int:

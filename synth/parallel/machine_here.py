@@ -1,17 +1,20 @@
 """The machine at hand: measured when a network is first planned for time on it, and kept in a file.
 
-The file is in the user's cache folder: `$XDG_CACHE_HOME/synth`, or `~/.cache/synth`. Its name has what the
-numbers depend on: host, version of torch, backend, device, dtype, ranks (and how many on a node), threads.
-Delete it to measure anew.
+The file is in the user's cache folder: `$XDG_CACHE_HOME/synth`, or `~/.cache/synth`. It says what the numbers
+depend on: host, processors, version of torch, backend, device, dtype, ranks (and how many on a node), and
+threads. Another machine is measured anew, as is a file that is old or damaged. What was measured while other
+processes computed is kept for an hour only.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import re
 import sys
+import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -25,7 +28,11 @@ if TYPE_CHECKING:
 
     from synth.runtime.grid.ranks import Ranks
 
-NEEDED = {"ranks", "local", "collectives", "kernels", "call", "bandwidth", "gamma", "overlap"}
+NEEDED = {"ranks", "local", "collectives", "kernels", "call", "bandwidth", "gamma", "overlap", "others"}
+SCHEMA = "synth.measured/1"
+QUIET = 0.1  # share of the processors that others may use while a machine is measured
+DAY = 86400
+KEPT, KEPT_BUSY = 30 * DAY, 3600  # seconds that numbers hold, of a quiet and of a busy machine
 
 
 def measured_here(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
@@ -33,20 +40,26 @@ def measured_here(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dic
 
     All ranks, and those of all replicas, must call this. The first call takes some seconds.
     """
-    everyone = ranks.everyone
-    path = _path(ranks, device, dtype)
-    known = (measured_before().get(path) or _read(path)) if everyone.me == 0 else None
+    everyone, why = ranks.everyone, ""
+    facts = _facts(ranks, device, dtype)
+    path = _path(facts)
+    known = None
+    if everyone.me == 0:
+        known = measured_before().get(path)
+        if known is None:
+            known, why = kept(path, facts)
     found: dict[str, Any] | None = everyone.from_first(known)
     if found is not None:
         return found
     from synth.runtime.program.first_use import measure
 
-    if ranks.reports:
-        print(f"synth: measuring this machine on {ranks.size} ranks, kept in {path}", file=sys.stderr)
+    if everyone.me == 0:
+        anew = f" anew, as the kept numbers {why}" if why else ""
+        print(f"synth: measuring this machine on {ranks.size} ranks{anew}, kept in {path}", file=sys.stderr)
     measured: dict[str, Any] = everyone.from_first(measure(ranks, device, dtype))
     if everyone.me == 0:
         measured_before()[path] = measured
-        _write(path, measured)
+        _write(path, facts, measured)
     return measured
 
 
@@ -56,19 +69,40 @@ def measured_before() -> dict[Path, dict[str, Any]]:
     return {}
 
 
-def _path(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> Path:
-    """The file of the numbers on this rank's machine."""
+def _facts(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dict[str, str]:
+    """What the numbers depend on, as this rank has it."""
     import torch
     import torch.distributed as dist
 
-    kind = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    parts = [
-        *(platform.node() or "host", f"torch-{torch.__version__}", dist.get_backend(ranks.group), kind),
-        *(str(dtype).removeprefix("torch."), f"{ranks.size}-ranks", f"{_ranks_beside()}-here"),
-        f"{torch.get_num_threads()}-threads",
-    ]
+    able = getattr(os, "sched_getaffinity", None)
+    cores = len(able(0)) if able else os.cpu_count()
+    return {
+        "host": platform.node() or "host",
+        "torch": f"torch-{torch.__version__}",
+        "backend": dist.get_backend(ranks.group),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "dtype": str(dtype).removeprefix("torch."),
+        "ranks": f"{ranks.size}-ranks",
+        "ranks of the host": f"{_ranks_beside()}-here",
+        "threads": f"{torch.get_num_threads()}-threads",
+        "processors": f"{cores} of {_processor()}",
+    }
+
+
+def _path(facts: dict[str, str]) -> Path:
+    """The file of the numbers on this rank's machine."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    parts = [each for name, each in facts.items() if name != "processors"]
     return Path(folder, "synth", re.sub(r"[^\w.+-]", "_", "_".join(parts)) + ".json")
+
+
+def _processor() -> str:
+    """The model of the processors."""
+    with suppress(OSError, UnicodeDecodeError):
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def _ranks_beside() -> str:
@@ -76,19 +110,51 @@ def _ranks_beside() -> str:
     return os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or "all"
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """The numbers of a file; None where there is none, or none that can be used."""
-    with suppress(OSError, ValueError):
-        found = json.loads(path.read_text())
-        if isinstance(found, dict) and found.keys() >= NEEDED:
-            return found
-    return None
+def kept(path: Path, facts: dict[str, str]) -> tuple[dict[str, Any] | None, str]:
+    """(the numbers of a file, or None; why a file that is there is not used, else "").
+
+    facts: what the numbers must have been measured with.
+    """
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None, ""
+    except OSError as fault:
+        return None, f"cannot be read ({fault.strerror})"
+    try:
+        data = json.loads(text)
+        found = data["found"]
+        whole = data["schema"] == SCHEMA and data["digest"] == _digest(data) and found.keys() >= NEEDED
+        age = time.time() - data["time"]
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        return None, "are damaged or of another version"
+    other = next((name for name in facts if data["facts"].get(name) != facts[name]), None)
+    if other is not None:
+        return None, f"are of another machine (its {other}: {data['facts'].get(other)}, here {facts[other]})"
+    busy = found["others"] > QUIET
+    if not -DAY < age < (KEPT_BUSY if busy else KEPT):
+        meanwhile = f", measured while others used {found['others']:.0%} of the processors" if busy else ""
+        return None, f"are {_shown(age)} old{meanwhile}"
+    return found, ""
 
 
-def _write(path: Path, found: dict[str, Any]) -> None:
+def _shown(age: float) -> str:
+    return f"{age / DAY:.0f} days" if abs(age) > 2 * DAY else f"{age / 3600:.0f} hours"
+
+
+def _digest(data: dict[str, Any]) -> str:
+    """Sixteen hexadecimal digits of a file's data, so that a torn or edited file is noticed."""
+    rest = {name: each for name, each in data.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _write(path: Path, facts: dict[str, str], found: dict[str, Any]) -> None:
     """Keep the numbers, where the folder can be written."""
+    data = {"schema": SCHEMA, "time": time.time(), "facts": facts, "found": found}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(str(path), json.dumps(found).encode())
+        write_bytes(str(path), json.dumps({**data, "digest": _digest(data)}).encode())
     except (OSError, UsageError) as fault:
         print(f"synth: the measured numbers are not kept: {fault}", file=sys.stderr)

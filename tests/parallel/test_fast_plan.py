@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rank_pool import RankPool, exact
@@ -12,7 +14,7 @@ from synth.base.errors import UsageError
 from synth.machine.file import parse_machine
 from synth.machine.measured import machine_text
 from synth.parallel.fast_plan import objective_of
-from synth.parallel.machine_here import _read
+from synth.parallel.machine_here import NEEDED, _write, kept
 
 pytestmark = pytest.mark.ranks
 
@@ -70,9 +72,42 @@ def test_the_objective_is_time_or_words(monkeypatch: pytest.MonkeyPatch) -> None
         objective_of(None)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"ranks": 4}', "\x00"])
-def test_a_file_that_is_no_measurement_is_not_used(text: str, tmp_path: Path) -> None:
+FACTS = {"host": "here", "threads": "1-threads"}
+NUMBERS: dict[str, Any] = {**dict.fromkeys(NEEDED, 1.0), "others": 0.0}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"ranks": 4}', "\x00", '{"schema": "synth.measured/1"}', "[" * 5000]
+)
+def test_a_damaged_file_is_measured_anew(text: str, tmp_path: Path) -> None:
     path = tmp_path / "here.json"
-    assert _read(path) is None
+    assert kept(path, FACTS) == (None, "")
     path.write_text(text)
-    assert _read(path) is None
+    assert kept(path, FACTS) == (None, "are damaged or of another version")
+    path.unlink()
+    path.mkdir()
+    assert kept(path, FACTS)[1].startswith("cannot be read")
+
+
+def test_numbers_of_another_machine_or_of_long_ago_are_measured_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, now = tmp_path / "here.json", time.time()
+    _write(path, FACTS, NUMBERS)
+    assert kept(path, FACTS) == (NUMBERS, "")
+    other = {**FACTS, "threads": "4-threads"}
+    assert kept(path, other)[1] == "are of another machine (its threads: 1-threads, here 4-threads)"
+    path.write_text(path.read_text().replace('"call": 1.0', '"call": 2.0'))
+    assert kept(path, FACTS)[1] == "are damaged or of another version"
+    for others, age, said in (
+        (0.0, 3600 * 24 * 29, ""),
+        (0.0, 3600 * 24 * 31, "are 31 days old"),
+        (0.0, -3600 * 48, "are -48 hours old"),
+        (0.5, 60, ""),
+        (0.5, 3600 * 2, "are 2 hours old, measured while others used 50% of the processors"),
+    ):
+        _write(path, FACTS, {**NUMBERS, "others": others})
+        monkeypatch.setattr(time, "time", lambda age=age: now + age)
+        found, why = kept(path, FACTS)
+        monkeypatch.undo()
+        assert (why, found is None) == (said, bool(said))
