@@ -77,7 +77,7 @@ def used_by_others(ranks: Ranks, began: tuple[float, float, float]) -> float:
     passed = time.perf_counter() - began[0]
     mine, busy = time.process_time() - began[1], busy_seconds() - began[2]
     told = ranks.gathered((platform.node(), mine, busy / passed, passed))
-    shares = []
+    shares = list[float]()
     for node, _, used, _ in told:
         own = sum(each[1] / each[3] for each in told if each[0] == node)
         shares.append(max(0.0, used - own) / (os.cpu_count() or 1))
