@@ -134,14 +134,16 @@ def kept(path: Path, facts: dict[str, str]) -> tuple[dict[str, Any] | None, str]
     if other is not None:
         return None, f"are of another machine (its {other}: {data['facts'].get(other)}, here {facts[other]})"
     busy = found["others"] > QUIET
-    if not -DAY < age < (KEPT_BUSY if busy else KEPT):
+    if age < -DAY:
+        return None, "have a later date than today"
+    if age > (KEPT_BUSY if busy else KEPT):
         meanwhile = f", measured while others used {found['others']:.0%} of the processors" if busy else ""
         return None, f"are {_shown(age)} old{meanwhile}"
     return found, ""
 
 
 def _shown(age: float) -> str:
-    return f"{age / DAY:.0f} days" if abs(age) > 2 * DAY else f"{age / 3600:.0f} hours"
+    return f"{age / DAY:.0f} days" if age > 2 * DAY else f"{age / 3600:.0f} hours"
 
 
 def _digest(data: dict[str, Any]) -> str:
