@@ -30,7 +30,7 @@ from typing import NamedTuple
 from synth.layer.axes import DIMS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.schedule.distribution import Distribution
 from synth.schedule.halo_rows import plainly_padded, tile_rows
-from synth.schedule.pass_plan import PassPlan
+from synth.schedule.pass_plan import PassPlan, Structure
 from synth.schedule.pass_program import Gather, Loop, Reduce, Rows, lowered
 
 
@@ -74,12 +74,31 @@ class HaloWords(NamedTuple):
     beside: int = 0
 
 
+class Frame(NamedTuple):
+    """The memory of all pass plans with one structure, in words, without the tiles.
+
+    held: live in the loop. panels: the tensors whose panels are gathered in it. returned: live while rows
+    return, without panels; 0 if none do.
+    """
+
+    live: int
+    halo: int
+    expand: int
+    held: int
+    panels: tuple[Tensor, ...]
+    reduce: int
+    returned: int
+
+
 class Footprints:
     """The largest shards, slices and panels of one distribution, in words."""
 
     def __init__(self, distribution: Distribution) -> None:
         self.distribution, self.nest, self.grid = distribution, distribution.nest, distribution.grid
         self.work = distribution.most_work
+        self._frames: dict[Structure, Frame] = {}
+        self._tiles: dict[tuple[Tensor, PerAxis], int] = {}
+        self._padded: dict[PerAxis, int] = {}
 
     def shard(self, tensor: Tensor) -> int:
         """Words of the largest shard of a tensor."""
@@ -141,6 +160,12 @@ class Footprints:
 
     def tile(self, tensor: Tensor, pass_plan: PassPlan) -> int:
         """The most words of a tensor that one tile accesses: its largest panel."""
+        key = tensor, pass_plan.counts
+        if key not in self._tiles:
+            self._tiles[key] = self._tile(tensor, pass_plan)
+        return self._tiles[key]
+
+    def _tile(self, tensor: Tensor, pass_plan: PassPlan) -> int:
         t = pass_plan.sizes(self.work)
         if tensor == "Ker":
             return t.g * t.k * t.c * self.nest.taps
@@ -155,6 +180,11 @@ class Footprints:
 
     def padded(self, pass_plan: PassPlan) -> int:
         """Words of the padded copy of an In tile; 0 if the kernel's own padding suffices."""
+        if pass_plan.counts not in self._padded:
+            self._padded[pass_plan.counts] = self._padded_copy(pass_plan)
+        return self._padded[pass_plan.counts]
+
+    def _padded_copy(self, pass_plan: PassPlan) -> int:
         t, words, plain = pass_plan.sizes(self.work), 1, True
         for axis in SPATIAL:
             window, extent = self.nest.windows[axis], getattr(self.nest.extents, axis)
@@ -203,7 +233,21 @@ class Footprints:
         return self.tile(tensor, PassPlan())
 
     def memory(self, pass_plan: PassPlan) -> Memory:
-        """Memory of a pass, in words: one walk over its schedule tree, with what is live at every node.
+        """Memory of a pass, in words; only the panels and the steps depend on the tile counts."""
+        structure = pass_plan.structure
+        if structure.loops and not (structure.saves and len(structure.loops) == 1):
+            structure = structure._replace(loops=())  # the loops matter to panels that are saved only
+        if structure not in self._frames:
+            self._frames[structure] = self._frame_of(pass_plan)
+        frame = self._frames[structure]
+        panels = sum(self.tile(tensor, pass_plan) for tensor in frame.panels)
+        loop = frame.held + panels + max(panels, self._step(pass_plan, panels))
+        back = frame.returned + (0 if pass_plan.stationary == pass_plan.written else panels)
+        reduce = max(frame.reduce, back) if frame.returned else frame.reduce
+        return Memory(frame.live, frame.halo, frame.expand, loop, reduce)
+
+    def _frame_of(self, pass_plan: PassPlan) -> Frame:
+        """What does not depend on tile counts: one walk over the tree, with what is live at every node.
 
         All of a tensor's words are live from the node that brings them to the end, unless a line says more.
         """
@@ -218,7 +262,7 @@ class Footprints:
         in_place = stationary != written and (stationary in pass_plan.reuses or stationary not in apart)
         slice_ = 0 if in_place else self.slice(stationary)
         saved = sum(self.slice(t) for t in pass_plan.saves & apart if t != stationary)
-        halo = expand = loop = reduce = panels = 0
+        halo = expand = reduce = returned = 0
         for node in tree.top():
             match node:
                 case Rows(direction="fetch"):
@@ -232,16 +276,15 @@ class Footprints:
                 case Loop():
                     live += saved
                     expand += live + slice_
-                    panels = sum(self.tile(each.tensor, pass_plan) for each in node.gathers)
-                    loop = live + slice_ + panels + max(panels, self._step(pass_plan, panels))
                 case Reduce():
                     reduce = live + slice_ + self.in_transit(replace(pass_plan, counts=PerAxis()))
                 case Rows():  # beside the sums: strips, and a copied shard; panels are still held
                     widened = self.halo_of(written)
-                    sums = widened[0] if stationary == written else slice_ + panels
+                    sums = widened[0] if stationary == written else slice_
                     copy = 0 if self._in_place(written) else self.shards[written]
-                    reduce = max(reduce, live + copy + widened[1] + sums)
-        return Memory(live, halo, expand, loop, reduce)
+                    returned = live + copy + widened[1] + sums
+        panels = tuple(each.tensor for each in tree.loop.gathers)
+        return Frame(live, halo, expand, live + slice_, panels, reduce, returned)
 
     def _apart(self, pass_plan: PassPlan) -> frozenset[Tensor]:
         """The tensors whose slice is a copy beside the shard: shared by a group, or saved with a halo."""

@@ -9,6 +9,7 @@ bounds a range. Whether a group shards a slice follows from the grid with the fe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from synth.layer.axes import LACKS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
@@ -20,6 +21,24 @@ from synth.schedule.pass_program import lowered
 Words = dict[Tensor, int]
 
 
+class Option(NamedTuple):
+    """One stationary tensor of a pass: the moves of whole tensors that its tree has."""
+
+    stationary: Tensor
+    fetches: tuple[Tensor, ...]  # tensors with rows of neighbours
+    gathers: int
+    reduces: int
+
+
+class PassForm(NamedTuple):
+    """One pass on all grids that split the same axes."""
+
+    reads: tuple[Tensor, ...]
+    written: Tensor
+    waiting: tuple[Tensor, ...]  # of earlier passes: shards that are held beside
+    options: tuple[Option, ...]
+
+
 class LeastMemory:
     """Lower bounds on the memory of grids, in words, over some stationary tensors.
 
@@ -28,42 +47,57 @@ class LeastMemory:
 
     def __init__(self, nest: Nest, sequences: Sequence[Passes], stationary: Sequence[Tensor]) -> None:
         self.nest, self.sequences, self.stationary = nest, sequences, stationary
+        self._forms: dict[tuple[bool, ...], list[list[PassForm]]] = {}
 
     def __call__(self, least: PerAxis, most: PerAxis, size: int) -> int:
         """Words that a process holds on any grid from `least` to `most` of at most `size` processes."""
+        split = tuple(parts > 1 for parts in least)
+        if split not in self._forms:
+            self._forms[split] = [self._step(each, least) for each in self.sequences]
         shards = {tensor: -(-self.nest.words[tensor] // size) for tensor in TENSORS}
         slices = self._slices(most)
-        return min(self._step(each, least, most, shards, slices) for each in self.sequences)
+        groups = {tensor: least.of(LACKS[tensor]) for tensor in TENSORS}
+        carried, widened = dict(shards), dict.fromkeys(TENSORS, 0)
+        for tensor in ("In", "Out"):
+            if most.of(self.nest.framed(tensor)) > 1:
+                carried[tensor] = 0
+            rows = -(-slices[tensor] // most.of(LACKS[tensor]))  # the widened shard contains the shard
+            widened[tensor] = max(0, rows - shards[tensor])
 
-    def _step(self, sequence: Passes, least: PerAxis, most: PerAxis, shards: Words, slices: Words) -> int:
-        """One pass, or a training step: a backward pass also holds the shard of the tensor it ignores."""
-        needed = waiting = 0
+        def words(form: PassForm, option: Option) -> int:
+            stationary, written = option.stationary, form.written
+            held = sum(widened[tensor] for tensor in option.fetches)
+            if stationary != written:  # gathered whole: the slice, and its pieces in flight
+                copies = 0 if groups[stationary] == 1 else 1 + option.gathers
+                return held + carried[written] + copies * slices[stationary]
+            # reduced whole: the copy that is sent, and what others send
+            sent = option.reduces * (slices[stationary] + (groups[stationary] - 1) * carried[written])
+            return held + slices[stationary] + sent
+
+        def needed(form: PassForm) -> int:
+            held = sum(shards[tensor] for tensor in (*form.reads, *form.waiting))
+            return held + min(words(form, option) for option in form.options)
+
+        return min(max(map(needed, step)) for step in self._forms[split])
+
+    def _step(self, sequence: Passes, least: PerAxis) -> list[PassForm]:
+        """The passes in order. A backward pass also holds the shard of the tensor it ignores."""
+        written = tuple(WRITES[pass_] for pass_ in sequence)
+        intervals = reuse_intervals(sequence).items()
+        forms = []
         for number, pass_ in enumerate(sequence):
-            waiting += shards[WRITES[pass_]] if number else 0
-            intervals = reuse_intervals(sequence).items()
             reuses = frozenset(tensor for tensor, (_, last) in intervals if last == pass_)
-            plans = (Structure(pass_, each, (), reuses, frozenset()) for each in self.stationary)
-            words = min(self._pass(plan, least, most, shards, slices) for plan in plans)
-            needed = max(needed, words + waiting)
-        return needed
+            plans = [Structure(pass_, each, (), reuses, frozenset()) for each in self.stationary]
+            options = tuple(self._option(plan, least) for plan in plans)
+            forms.append(PassForm(plans[0].reads, written[number], written[1 : number + 1], options))
+        return forms
 
-    def _pass(self, plan: Structure, least: PerAxis, most: PerAxis, shards: Words, slices: Words) -> int:
-        """One pass with one stationary tensor, whose reused slices may or may not be in memory."""
+    def _option(self, plan: Structure, least: PerAxis) -> Option:
+        """A stationary tensor, whose reused slices may or may not be in memory."""
         groups = tuple(tuple(a for a in LACKS[t] if getattr(least, a) > 1) for t in TENSORS)
         tree = lowered(plan, groups, self._row_axes(least), turned=self.nest.turned)
-        stationary, written = plan.stationary, plan.written
-        words = sum(shards[tensor] for tensor in plan.reads)
-        for rows in tree.fetches:  # the widened shard contains the shard
-            widened = -(-slices[rows.tensor] // most.of(LACKS[rows.tensor]))
-            words += max(0, widened - shards[rows.tensor])
-        carried = 0 if most.of(self.nest.framed(written)) > 1 else shards[written]
-        if stationary != written:  # gathered whole: the slice, and its pieces in flight
-            alone = least.of(LACKS[stationary]) == 1
-            return words + carried + (0 if alone else 1 + len(tree.gathers)) * slices[stationary]
-        words += slices[stationary]
-        for _ in tree.reduces:  # reduced whole: the copy that is sent, and what others send
-            words += slices[stationary] + (least.of(LACKS[stationary]) - 1) * carried
-        return words
+        fetches = tuple(rows.tensor for rows in tree.fetches)
+        return Option(plan.stationary, fetches, len(tree.gathers), len(tree.reduces))
 
     def _row_axes(self, least: PerAxis) -> tuple[Axis, ...]:
         """The axes along which neighbours share rows on every grid of the range."""

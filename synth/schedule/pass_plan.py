@@ -11,14 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 from typing import Any, NamedTuple
 
-from synth.layer.axes import LACKED_INDEX, TENSORS, X_AXES, Axis, PerAxis, Tensor
+from synth.layer.axes import AXES, LACKED_INDEX, TENSORS, X_AXES, Axis, PerAxis, Tensor
 from synth.layer.intervals import Block, cut
 from synth.layer.passes import WRITES, Pass, reads
 
 ONES = PerAxis()
 COMPOSITE: dict[str, tuple[Axis, ...]] = {"c": ("c",), "k": ("k",), "x": X_AXES}
+# order of the composite loops -> their axes, with the places of these in `AXES`
+NESTED = {
+    order: [(axis, AXES.index(axis)) for each in order for axis in COMPOSITE[each]]
+    for order in permutations(COMPOSITE)
+}
 
 
 class Structure(NamedTuple):
@@ -116,8 +122,9 @@ class PassPlan:
 
     def loops(self) -> tuple[Axis, ...]:
         """The tiled axes, outermost first."""
-        nested = (axis for composite in self.order for axis in COMPOSITE[composite])
-        return tuple(axis for axis in nested if getattr(self.counts, axis) > 1)
+        if self.counts == ONES:
+            return ()
+        return tuple(axis for axis, place in NESTED[self.order] if self.counts[place] > 1)
 
     def indices(self, step: int) -> dict[str, int]:
         """Tiled axis -> index of its tile in a step of the loops."""

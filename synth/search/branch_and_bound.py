@@ -33,7 +33,8 @@ from synth.schedule.pass_plan import PassPlan
 from synth.search.grid_ranges import Key, Range, Ranges
 from synth.search.grids import Space, no_grid, work_cap
 from synth.search.heavy_processes import heavy_words
-from synth.search.tiling_search import TilingChoice, choose_tiling
+from synth.search.pass_tilings import choose_tiling
+from synth.search.tiling_search import TilingChoice
 from synth.search.training_step import choose_training_tilings
 
 STATIONARY: tuple[Tensor, ...] = ("Out", "In", "Ker")
@@ -155,6 +156,7 @@ class _Search:
         least, ranges, queue = self._least_work(), self.ranges, list[Candidate]()
         grids_left: float = MOST_TILED
         best: Optimum | None = None
+        beaten = False  # whether a grid fits, but moves too many words
         if whole := ranges.whole():
             self._push(queue, whole)
         while queue:
@@ -171,9 +173,15 @@ class _Search:
                     for turned in self._turns(state):
                         self._push_turned(queue, state, key, turned)
                 case Distribution():
-                    tiling, needed = self._choose_tiling(state, self.request.limit_words)
+                    tiling, needed = self._choose_tiling(
+                        state, self.request.limit_words, self._most_words(best)
+                    )
                     if tiling is None:
-                        self._note_unfit(state.grid, needed)
+                        fits = self.request.limit_words is None or needed <= self.request.limit_words
+                        if fits:
+                            beaten = True
+                        else:
+                            self._note_unfit(state.grid, needed)
                         continue
                     nest = state.nest
                     found = Optimum(state.grid, tiling, state.load, least, nest.turned, nest.classes)
@@ -186,7 +194,13 @@ class _Search:
                         return best
                 case Optimum():
                     return state
-        return self._leanest_optimum(least) if self.steps > self.patience else None
+        return self._leanest_optimum(least) if self.steps > self.patience and not beaten else None
+
+    def _most_words(self, best: Optimum | None) -> int | None:
+        """The words with which a grid is still of use."""
+        if best is not None:
+            return best.tiling.words
+        return None if self.request.fewer_than is None else self.request.fewer_than - 1
 
     def _leanest_optimum(self, least: int) -> Optimum | None:
         """The grid that needs the least memory, if it fits."""
@@ -237,7 +251,9 @@ class _Search:
         limit = self.request.limit_words
         if limit is None:
             return False
-        return self._memory_bound(grids) * (self.memory_ratio if self.steps > self.patience else 1) > limit
+        if self.steps > self.patience:
+            return self._memory_bound(grids) * self.memory_ratio > limit
+        return all(bound > limit for bound in self._memory_bounds(grids))
 
     def _note_unfit(self, grid: PerAxis, needed: int) -> None:
         """Count the steps of a grid that needs `needed` words, more than the limit, and update the ratio."""
@@ -246,13 +262,17 @@ class _Search:
 
     def _memory_bound(self, grids: Range | PerAxis) -> int:
         """A lower bound of the memory of one grid, or of every grid in a range, in words."""
+        return min(self._memory_bounds(grids))
+
+    def _memory_bounds(self, grids: Range | PerAxis) -> Iterator[int]:
+        """The same for each choice of turned axes."""
         if isinstance(grids, PerAxis):
             least = most = grids
         else:
             least, most = self.ranges.grid(grids.first), self.ranges.grid(grids.last)
         size = min(self.procs, most.size)
         choices = self.ranges.turns(most, self.request.turned)
-        return min(self._least_memory(turned)(least, most, size) for turned in choices)
+        return (self._least_memory(turned)(least, most, size) for turned in choices)
 
     def _least_memory(self, turned: tuple[Axis, ...]) -> LeastMemory:
         """Lower bounds of the memory of grids with some turned axes."""
@@ -303,7 +323,7 @@ class _Search:
         )
 
     def _choose_tiling(
-        self, distribution: Distribution, limit_words: int | None
+        self, distribution: Distribution, limit_words: int | None, most_words: int | None = None
     ) -> tuple[TilingChoice | None, int]:
         request = self.request
         if request.pass_ == "training":
@@ -314,9 +334,12 @@ class _Search:
                 panels=request.panels,
                 transposed=request.transposed,
                 gradients=request.gradients,
+                most_words=most_words,
             )
         template = PassPlan(pass_=request.pass_)
-        return choose_tiling(distribution, request.stationary, limit_words, template, request.panels)
+        return choose_tiling(
+            distribution, request.stationary, limit_words, template, request.panels, most_words
+        )
 
     def infeasible(self) -> InfeasibleError:
         """The error that says why no grid fits, and the least memory that is enough."""

@@ -39,7 +39,9 @@ def _best_of(requests: list[Request], best: Optimum | None) -> Optimum | None:
     """The optimum of several requests; `best` is known already, and stands where none moves fewer words."""
     for each in requests:
         fewer_than = best.tiling.words if best else None
-        best = search_or_none(replace(each, fewer_than=fewer_than)) or best
+        found = search_or_none(replace(each, fewer_than=fewer_than))
+        if found is not None and (best is None or found.tiling.words < best.tiling.words):
+            best = found
     return best
 
 

@@ -14,27 +14,23 @@ Inner tiles reload words, so the search tries them only if no number of panels f
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, product
 
 from synth.base.arithmetic import divisors
 from synth.layer.axes import SPATIAL, PerAxis, Tensor
-from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.panel_rotation import rotated
 from synth.schedule.pass_plan import ONES, PassPlan
-from synth.schedule.pass_program import pass_program
+from synth.schedule.pass_program import PassProgram, lowered, pass_program
 from synth.schedule.volume import Visits, received, received_by
 from synth.search.tile_counts import FEW, count_from, thinned, tile_counts, x_counts
 
 PANELS = 4  # the most panels that overlap asks for; a memory limit may ask for more
 PANEL_BYTES = 2**17  # the least bytes of a panel: several start-ups of a fast network (2 us, 10 GB/s)
 THINNEST = 16  # the least channels of a panel; with fewer the local kernel is slow
-
-
-FORWARD = PassPlan()
 
 
 @dataclass(frozen=True)
@@ -51,40 +47,29 @@ class TilingChoice:
         return self.pass_plans[0]
 
 
-def choose_tiling(
-    distribution: Distribution,
-    stationary: Sequence[Tensor],
-    limit_words: int | None,
-    template: PassPlan = FORWARD,
-    panels: int | None = None,
-) -> tuple[TilingChoice | None, int]:
-    """Choose the tiling of one pass with the fewest received words.
+class TilingSearch:
+    """One search: a pass on one distribution, with one limit.
 
-    Returns the choice, or None if none fits `limit_words`, and the least memory in words that any tiling
-    needs (0 without a limit). `stationary`: the tensors that may be stationary. `template` gives the pass
-    and its reused and saved tensors. `panels`: the wanted number of panels; by default the number that
-    overlap pays for. Ties go to fewer steps, if there are more than `panels`, then to the first tensor of
-    `stationary`.
+    most_words: see `pass_tilings.choose_tiling`. words: visits -> the words that the most receiving process
+    receives; searches of one pass share them.
     """
-    search = _TilingSearch(distribution, limit_words, template, panels)
-    least = {tensor: 0 if limit_words is None else search.least_memory(tensor) for tensor in stationary}
-    for tensor in stationary:
-        if limit_words is None or least[tensor] <= limit_words:
-            search.try_stationary(tensor)
-    return search.best, min(least.values())
 
-
-class _TilingSearch:
     def __init__(
-        self, distribution: Distribution, limit_words: int | None, template: PassPlan, panels: int | None
+        self,
+        footprints: Footprints,
+        template: PassPlan,
+        panels: int | None,
+        limit_words: int | None,
+        most_words: int | None,
+        words: dict[Visits, int],
     ) -> None:
-        self.distribution, self.limit_words = distribution, limit_words
+        self.footprints, self.limit_words, self.most_words = footprints, limit_words, most_words
+        self.distribution = footprints.distribution
         self.template, self.panels = template, panels
         self.most = panels or PANELS
-        self.footprints = Footprints(distribution)
-        self.work = distribution.most_work
+        self.work = self.distribution.most_work
         self.best: TilingChoice | None = None
-        self._words: dict[Visits, int] = {}
+        self._words = words
 
     def fits(self, pass_plan: PassPlan) -> bool:
         """Whether a plan needs no more memory than the limit."""
@@ -92,7 +77,9 @@ class _TilingSearch:
 
     def visits(self, pass_plan: PassPlan) -> Visits:
         """The visits of tiles, which determine the words of a plan."""
-        return Visits.of(pass_program(self.distribution, pass_plan), self.distribution.nest.turned)
+        d = self.distribution
+        tree = lowered(pass_plan.structure, d.groups, d.row_axes, turned=d.nest.turned)
+        return Visits.of(PassProgram(**vars(tree), pass_plan=pass_plan), d.nest.turned)
 
     def words(self, visits: Visits) -> int:
         """The words that the most receiving process receives. Plans with equal visits share the result."""
@@ -110,14 +97,20 @@ class _TilingSearch:
 
     def _keep_if_better(self, pass_plan: PassPlan) -> None:
         words = self.words(self.visits(pass_plan))
-        best = self.best
-        steps = max(pass_plan.steps, self.most)
-        if best and (best.words, max(best.first.steps, self.most)) <= (words, steps):
-            return
-        self.best = TilingChoice((pass_plan,), words, self.footprints.memory(pass_plan).words)
+        if not self._is_useless(words, pass_plan.steps):
+            self.best = TilingChoice((pass_plan,), words, self.footprints.memory(pass_plan).words)
+
+    def _is_useless(self, words: int, steps: int) -> bool:
+        """Whether plans with at least these words and steps are no better than the best plan so far."""
+        if self.most_words is not None and words > self.most_words:
+            return True
+        best, steps = self.best, max(steps, self.most)
+        return best is not None and (best.words, max(best.first.steps, self.most)) <= (words, steps)
 
     def _beaten(self, words: int) -> bool:
-        """Whether the best plan so far moves fewer words."""
+        """Whether plans with at least these words move too many, or more than the best plan so far."""
+        if self.most_words is not None and words > self.most_words:
+            return True
         return self.best is not None and self.best.words < words
 
     def candidates(self, tensor: Tensor) -> Iterator[PassPlan]:
@@ -127,6 +120,8 @@ class _TilingSearch:
         """
         untiled = received(self.distribution, self._plan(tensor))
         floor = untiled.most_with()
+        if self._beaten(floor):
+            return
         fewest = 0
         for pass_plan in self._panels(tensor, ONES, floor):
             words = self.words(self.visits(pass_plan))
@@ -174,10 +169,17 @@ class _TilingSearch:
         """
         stream = PassPlan(tensor).stream
         for counts in self._that_fit(tensor, composite, outer, stream):
-            for pass_plan in self._panels(tensor, _merge(outer, counts), enough, swapped):
+            inner = _merge(outer, counts)
+            if self._is_useless(self._fewest_with(tensor, inner, swapped), inner.size):
+                continue
+            for pass_plan in self._panels(tensor, inner, enough, swapped):
                 yield pass_plan
                 if composite == "x" and self.words(self.visits(pass_plan)) <= enough:
                     return
+
+    def _fewest_with(self, tensor: Tensor, inner: PerAxis, swapped: bool) -> int:
+        """The fewest words of plans with some inner tiles: panels along x may add shared rows to them."""
+        return self.words(self.visits(self._plan(tensor, inner, swapped)))
 
     def _panels(
         self, tensor: Tensor, inner: PerAxis, enough: int, swapped: bool = False
@@ -304,7 +306,8 @@ class _TilingSearch:
         return [PerAxis(b=work.b, d=d, h=h, w=w, c=c, k=k) for d, h, w in rows]
 
     def _plan(self, tensor: Tensor, counts: PerAxis = ONES, swapped: bool = False) -> PassPlan:
-        return replace(self.template, stationary=tensor, counts=counts, swapped=swapped)
+        t = self.template
+        return PassPlan(tensor, counts, swapped, t.pass_, t.reuses, t.saves)
 
     def _wanted(self, tensor: Tensor) -> int:
         """The number of panels without a memory limit. It is 1 if few words are streamed.

@@ -20,7 +20,7 @@ the gradients (dIn of the first layer of a network) has two passes, which share 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import cache, reduce
+from functools import reduce
 from itertools import combinations
 from operator import add
 
@@ -31,8 +31,9 @@ from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.pass_program import Reduce, pass_program
 from synth.schedule.training_memory import reduction_overlaps, training_memory, unused_resident_words
-from synth.schedule.volume import received
-from synth.search.tiling_search import TilingChoice, choose_tiling
+from synth.schedule.volume import Received, received
+from synth.search.pass_tilings import PassTilings
+from synth.search.tiling_search import TilingChoice
 
 
 def pass_templates(reused: frozenset[Tensor], sequence: Passes = PASSES) -> tuple[PassPlan, ...]:
@@ -71,36 +72,34 @@ def choose_training_tilings(
     panels: int | None = None,
     transposed: bool = False,
     gradients: Collection[Tensor] = GRADIENTS,
+    most_words: int | None = None,
 ) -> tuple[TilingChoice | None, int]:
     """Choose the tilings and the reused tensors of a training step that move the fewest words.
 
     Returns the choice, or None if none fits `limit_words`, and the least memory in words that any choice
-    needs. The words are those of the process that receives most over the whole step. The other arguments
-    are those of `choose_tiling`.
+    needs (0 without a limit). The words are those of the process that receives most over the whole step. The
+    other arguments are those of `choose_tiling`.
     """
     footprints = Footprints(distribution)
-    best: TilingChoice | None = None
-    least: int | None = None
+    step = _StepTilings(footprints, stationary, panels)
     orders = preferred_orders(footprints, transposed, gradients)
-
-    @cache
-    def fewest(reused: frozenset[Tensor]) -> int:
-        """The words with unlimited memory, which do not depend on the order of the passes."""
-        return _words(distribution, pass_templates(reused, orders[0]))
-
-    for reused in reuse_choices(orders[0], limit_words is None):
-        if best is not None and fewest(reused) >= best.words:
+    choices = [*reuse_choices(orders[0], limit_words is None)]
+    least = 0
+    if limit_words is not None:
+        least = min(step.least_memory(reused, order) for reused in choices for order in orders)
+        if least > limit_words:
+            return None, least
+    best: TilingChoice | None = None
+    for reused in choices:
+        fewest = step.fewest(reused, orders[0])  # does not depend on the order of the passes
+        if most_words is not None and fewest > most_words:
             continue
-        for sequence in orders:
-            chosen, needed = choose_pass_tilings(
-                footprints, stationary, limit_words, reused, panels, sequence
-            )
-            least = needed if least is None else min(least, needed)
-            if chosen is not None and (best is None or chosen.words < best.words):
-                best = chosen
-            if chosen is not None and chosen.words == fewest(reused):
-                break
-    assert least is not None
+        for order in orders:
+            chosen = step.choose(limit_words, reused, order, most_words)
+            if chosen is not None:
+                best, most_words = chosen, chosen.words - 1
+                if chosen.words == fewest:
+                    break
     return best, least
 
 
@@ -122,42 +121,91 @@ def choose_tilings_reusing(
     transposed: bool,
     gradients: Collection[Tensor] = GRADIENTS,
 ) -> tuple[TilingChoice | None, int]:
-    """`choose_pass_tilings` in the preferred order of the passes. Network plans and their runs use it."""
+    """The same in the preferred order of the passes, which reuse all of `reused` that they can.
+
+    Network plans and their runs use it.
+    """
     footprints = Footprints(distribution)
     sequence = preferred_orders(footprints, transposed, gradients)[0]
     reusable = reused & reuse_intervals(sequence).keys()
-    return choose_pass_tilings(footprints, stationary, limit_words, reusable, sequence=sequence)
+    step = _StepTilings(footprints, stationary, None)
+    least = 0 if limit_words is None else step.least_memory(reusable, sequence)
+    return step.choose(limit_words, reusable, sequence), least
 
 
-def choose_pass_tilings(
-    footprints: Footprints,
-    stationary: Sequence[Tensor],
-    limit_words: int | None,
-    reused: frozenset[Tensor],
-    panels: int | None = None,
-    sequence: Passes = PASSES,
-) -> tuple[TilingChoice | None, int]:
-    """Choose the tilings of all passes, if they reuse exactly the tensors `reused`.
+class _StepTilings:
+    """The tilings of all passes on one distribution. Choices of reused tensors share those of passes."""
 
-    Returns the choice, or None if none fits `limit_words`, and the least memory in words that any needs.
+    def __init__(self, footprints: Footprints, stationary: Sequence[Tensor], panels: int | None) -> None:
+        self.footprints, self.stationary, self.panels = footprints, stationary, panels
+        self._passes: dict[tuple[PassPlan, int | None], PassTilings] = {}
+        self._chosen: dict[tuple[int, int | None, int | None], TilingChoice | None] = {}
+
+    def passes(self, reused: frozenset[Tensor], sequence: Passes) -> list[PassTilings]:
+        """The tilings of each pass, if they reuse exactly the tensors `reused`."""
+        return [self._of(template, sequence) for template in pass_templates(reused, sequence)]
+
+    def _of(self, template: PassPlan, sequence: Passes) -> PassTilings:
+        alone = self.panels is None and _reduces_at_once(self.footprints.distribution, template, sequence)
+        key = template, 1 if alone else self.panels
+        if key not in self._passes:
+            self._passes[key] = PassTilings(self.footprints, self.stationary, *key)
+        return self._passes[key]
+
+    def least_memory(self, reused: frozenset[Tensor], sequence: Passes) -> int:
+        """The least memory in words that any tilings with these reused tensors need."""
+        passes = zip(self._resident(reused, sequence), self.passes(reused, sequence), strict=True)
+        return max(resident + each.least_memory for resident, each in passes)
+
+    def fewest(self, reused: frozenset[Tensor], sequence: Passes) -> int:
+        """The words with unlimited memory."""
+        return reduce(add, (each.untiled for each in self.passes(reused, sequence))).most_with()
+
+    def choose(
+        self,
+        limit_words: int | None,
+        reused: frozenset[Tensor],
+        sequence: Passes,
+        most_words: int | None = None,
+    ) -> TilingChoice | None:
+        """The tilings of all passes with the fewest words, or None if none with at most `most_words` fit."""
+        passes, resident = self.passes(reused, sequence), self._resident(reused, sequence)
+        chosen: list[TilingChoice] = []
+        for number, (each, words) in enumerate(zip(passes, resident, strict=True)):
+            left = None if limit_words is None else limit_words - words
+            others = [other.untiled for other in passes[:number] + passes[number + 1 :]]
+            found = self._choose(each, left, _left_beside(others, most_words))
+            if found is None:
+                return None
+            chosen.append(found)
+        pass_plans = tuple(found.first for found in chosen)
+        received_words = _words(self.footprints.distribution, pass_plans)
+        if most_words is not None and received_words > most_words:
+            return None
+        if reduction_overlaps(self.footprints, pass_plans, limit_words):
+            used = training_memory(self.footprints, pass_plans, overlap=True).words
+        else:
+            used = max(each.used_words + words for each, words in zip(chosen, resident, strict=True))
+        return TilingChoice(pass_plans, received_words, used)
+
+    def _choose(self, tilings: PassTilings, limit: int | None, most: int | None) -> TilingChoice | None:
+        key = id(tilings), limit, most
+        if key not in self._chosen:
+            self._chosen[key] = tilings.choose(limit, most)
+        return self._chosen[key]
+
+    def _resident(self, reused: frozenset[Tensor], sequence: Passes) -> list[int]:
+        return [unused_resident_words(self.footprints, reused, sequence, pass_) for pass_ in sequence]
+
+
+def _left_beside(others: Sequence[Received], most_words: int | None) -> int | None:
+    """The most words of one pass where no process may receive more than `most_words` over all passes.
+
+    Whatever their tilings, each process receives at least the untiled words of the other passes.
     """
-    distribution = footprints.distribution
-    pass_plans: list[PassPlan] = []
-    used_words = needed = 0
-    for template in pass_templates(reused, sequence):
-        resident = unused_resident_words(footprints, reused, sequence, template.pass_)
-        available = None if limit_words is None else limit_words - resident
-        wanted = 1 if panels is None and _reduces_at_once(distribution, template, sequence) else panels
-        found, least = choose_tiling(distribution, stationary, available, template, wanted)
-        needed = max(needed, least + resident)
-        if found is not None:
-            pass_plans.append(found.first)
-            used_words = max(used_words, found.used_words + resident)
-    if len(pass_plans) < len(sequence):
-        return None, needed
-    if reduction_overlaps(footprints, pass_plans, limit_words):
-        used_words = training_memory(footprints, pass_plans, overlap=True).words
-    return TilingChoice(tuple(pass_plans), _words(distribution, pass_plans), used_words), needed
+    if most_words is None or not others:
+        return most_words
+    return most_words - reduce(add, others).least()
 
 
 def _reduces_at_once(distribution: Distribution, template: PassPlan, sequence: Passes) -> bool:

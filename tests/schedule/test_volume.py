@@ -17,6 +17,7 @@ from synth.layer.axes import TENSORS, PerAxis, Tensor
 from synth.layer.intervals import length
 from synth.layer.nest import Nest
 from synth.layer.window import Window
+from synth.schedule import process_lines
 from synth.schedule import volume as words
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
@@ -40,17 +41,17 @@ def test_planned_words_are_simulated_words_for_every_rank_and_tensor(schedule: S
 
 
 @settings(max_examples=60)
-@given(training_steps(), st.sampled_from([0, words.EVERY]))
+@given(training_steps(), st.sampled_from([0, process_lines.EVERY]))
 def test_words_of_a_training_step_are_those_of_its_passes(passes: tuple[Schedule, ...], every: int) -> None:
     """For each pass and their sum, whichever tensors are saved, by classes of ranks and rank by rank."""
     d = passes[0].distribution
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "EVERY", every)
+        patch.setattr(process_lines, "EVERY", every)
         words.received_by.cache_clear()
-        words._lines.cache_clear()
+        process_lines.lines_of.cache_clear()
         planned = [received(d, each.pass_plan) for each in passes]
     words.received_by.cache_clear()
-    words._lines.cache_clear()
+    process_lines.lines_of.cache_clear()
     counted = [simulate(each) for each in passes]
     together = reduce(add, planned)
     in_all = {name: [0] * len(d.ranks) for name in NAMES}
@@ -92,10 +93,12 @@ def test_python_integers_and_64_bits_count_alike(schedule: Schedule) -> None:
 def test_classes_of_processes_count_as_all_processes_do(schedule: Schedule) -> None:
     every = received(schedule.distribution, schedule.pass_plan)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "EVERY", 0)
+        patch.setattr(process_lines, "EVERY", 0)
         words.received_by.cache_clear()
+        process_lines.lines_of.cache_clear()
         few = received(schedule.distribution, schedule.pass_plan)
     words.received_by.cache_clear()
+    process_lines.lines_of.cache_clear()
     assert (every.halo == few.halo).all()
     assert all((every.by_tensor[t] == few.by_tensor[t]).all() for t in TENSORS)
     assert every.most() == few.most()
@@ -146,7 +149,8 @@ def test_words_beside_a_reused_tensor_are_exact(kept: Tensor) -> None:
 
 def test_long_rows_that_differ_by_one_are_of_two_classes() -> None:
     """Floats end at 2^53."""
-    assert words._alike(3, 0, {"rows": [np.array([2**60 + 1, 2**60, 2**60 + 1])]}).tolist() == [0, 1, 0]
+    rows = np.array([2**60 + 1, 2**60, 2**60 + 1])
+    assert process_lines.alike(3, 0, {"rows": [rows]}).tolist() == [0, 1, 0]
 
 
 def test_partial_sums_of_tiles_that_are_visited_twice() -> None:

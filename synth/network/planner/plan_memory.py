@@ -23,7 +23,8 @@ from synth.network.planner.solve import Pairs, Solution, Table
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.search.branch_and_bound import STATIONARY
-from synth.search.tiling_search import TilingChoice, choose_tiling
+from synth.search.pass_tilings import choose_tiling
+from synth.search.tiling_search import TilingChoice
 from synth.search.training_step import choose_tilings_reusing
 
 Options = Sequence[Sequence[LayerOption]]  # layer class -> its options

@@ -22,7 +22,8 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import PassPlan
 from synth.search.branch_and_bound import STATIONARY
-from synth.search.tiling_search import TilingChoice, choose_tiling
+from synth.search.pass_tilings import choose_tiling
+from synth.search.tiling_search import TilingChoice
 
 KER: frozenset[Tensor] = frozenset({"Ker"})
 LOWEST, RISES, HALVINGS = 1e-3, 16, 5  # of the price: the first one, times it is raised, and halvings after

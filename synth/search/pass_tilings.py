@@ -1,0 +1,74 @@
+"""The tilings of one pass on one distribution: the best for a limit, and the least memory that any needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from synth.layer.axes import Tensor
+from synth.schedule.distribution import Distribution
+from synth.schedule.memory import Footprints
+from synth.schedule.pass_plan import PassPlan
+from synth.schedule.volume import Received, Visits, received
+from synth.search.tiling_search import TilingChoice, TilingSearch
+
+FORWARD = PassPlan()
+
+
+def choose_tiling(
+    distribution: Distribution,
+    stationary: Sequence[Tensor],
+    limit_words: int | None,
+    template: PassPlan = FORWARD,
+    panels: int | None = None,
+    most_words: int | None = None,
+) -> tuple[TilingChoice | None, int]:
+    """Choose the tiling of one pass with the fewest received words.
+
+    Returns the choice, or None if none fits `limit_words`, and the least memory in words that any tiling
+    needs (0 without a limit). `stationary`: the tensors that may be stationary. `template` gives the pass
+    and its reused and saved tensors. `panels`: the wanted number of panels; by default the number that
+    overlap pays for. Ties go to fewer steps, if there are more than `panels`, then to the first tensor of
+    `stationary`. `most_words`: a tiling with more received words is of no use; then the result may be None
+    although one fits.
+    """
+    tilings = PassTilings(Footprints(distribution), stationary, template, panels)
+    least = 0 if limit_words is None else tilings.least_memory
+    return tilings.choose(limit_words, most_words), least
+
+
+class PassTilings:
+    """The tilings of one pass on one distribution, for any limit. Arguments as of `choose_tiling`."""
+
+    def __init__(
+        self, footprints: Footprints, stationary: Sequence[Tensor], template: PassPlan, panels: int | None
+    ) -> None:
+        self.footprints, self.stationary = footprints, stationary
+        self.template, self.panels = template, panels
+        self.words: dict[Visits, int] = {}
+
+    @cached_property
+    def least_memory(self) -> int:
+        """The least memory in words that any tiling needs."""
+        return min(self._least.values())
+
+    @cached_property
+    def _least(self) -> dict[Tensor, int]:
+        search = self._search(0, None)
+        return {tensor: search.least_memory(tensor) for tensor in self.stationary}
+
+    @cached_property
+    def untiled(self) -> Received:
+        """The words of each process without a limit of the memory. No tiling moves fewer for any process."""
+        return received(self.footprints.distribution, self.template)
+
+    def choose(self, limit_words: int | None, most_words: int | None = None) -> TilingChoice | None:
+        """The tiling with the fewest words that fits, or None if none with at most `most_words` fits."""
+        search = self._search(limit_words, most_words)
+        for tensor in self.stationary:
+            if limit_words is None or self._least[tensor] <= limit_words:
+                search.try_stationary(tensor)
+        return search.best
+
+    def _search(self, limit_words: int | None, most_words: int | None) -> TilingSearch:
+        return TilingSearch(self.footprints, self.template, self.panels, limit_words, most_words, self.words)
