@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +84,7 @@ class Lines:
     def length(self, tensor: Tensor, name: str, dim: str, tiles: int = 1) -> Array:
         """Lengths of a box along a dimension of a tensor.
 
-        slice, shard: what the group owns, and what the process owns. The others (`ROWS`) are of a tensor with
+        slice, shard: what the group owns, and what the process owns. The others (`volume.ROWS`) are of a tensor with
         a halo. visited: rows that tiles read, counted per tile. mine: of those, rows that the process carries
         itself. carried: rows that it carries. owned: rows among them that it owns. wanted: rows that it owns,
         counted once for each block that reads them (for a pass that writes the tensor).
@@ -92,7 +92,7 @@ class Lines:
         if dim not in self.nest.framed(tensor) or name in ("slice", "shard"):
             line, own = self.owned(tensor, dim)
             return lengths(line if name in ("slice", "visited") else own)
-        key = tensor, name, cast(Axis, dim), tiles
+        key = tensor, name, dim, tiles
         if key not in self._rows:
             self._rows[key] = self._framed_rows(*key)
         return self._rows[key]
