@@ -84,8 +84,8 @@ class Lines:
     def length(self, tensor: Tensor, name: str, dim: str, tiles: int = 1) -> Array:
         """Lengths of a box along a dimension of a tensor.
 
-        slice, shard: what the group owns, and what the process owns. The others (`volume.ROWS`) are of a tensor with
-        a halo. visited: rows that tiles read, counted per tile. mine: of those, rows that the process carries
+        slice, shard: what the group owns, and what the process owns. The others are of a tensor with a
+        halo. visited: rows that tiles read, counted per tile. mine: of those, rows that the process carries
         itself. carried: rows that it carries. owned: rows among them that it owns. wanted: rows that it owns,
         counted once for each block that reads them (for a pass that writes the tensor).
         """
