@@ -49,7 +49,7 @@ bench-balance: $(READY)
 	$(BIN)/python -m benchmarks.suite.models --hosts 4 --link $$link --seconds 20 --rounds 2 20 || exit 1; done
 	for link in 60mbit 240mbit; do \
 	$(BIN)/python -m benchmarks.suite --procs 4 --hosts 4 --link $$link --objective time --once --seconds 8 \
-	--rounds 1 25 || exit 1; done
+	--rounds 1 25 --profiles 1 || exit 1; done
 
 bench-all: bench
 	$(BIN)/python -m benchmarks.suite.overlap

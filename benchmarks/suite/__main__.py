@@ -45,6 +45,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peers", nargs="+", choices=tuple(PEERS), default=tuple(PEERS), metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="four layers, P = 4, training steps")
     parser.add_argument("--seconds", type=float, help="of timed rounds per line (20; quick 12)")
+    parser.add_argument(
+        "--profiles", type=int, default=3, help="profiled steps of each contender, at most (3)"
+    )
     parser.add_argument("--rounds", type=int, nargs=2, default=(5, 25), metavar=("LEAST", "MOST"))
     parser.add_argument(
         "--objective",
@@ -107,6 +110,7 @@ def measured(args: argparse.Namespace, hosts: Hosts, console: Console) -> int:
         tuple(args.peers),
         args.seconds,
         tuple(args.rounds),
+        args.profiles,
         machine=args.machine,
         objective=args.objective,
         hosts=hosts,
