@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,13 @@ def test_peers_are_compared_with_ours_of_their_statistics() -> None:
     best = line("some", "today").fastest
     assert best is not None
     assert best.name == "tensor"
+
+
+def test_time_model_of_a_line() -> None:
+    timed = replace(line("some", "today"), predicted={"ours": 6.6, "ours, local": 2.4})
+    assert timed.errors == pytest.approx({"ours": 0.1, "ours, local": -0.2})
+    assert "| 6.600 / 2.400 | +10% / -20% |" in overview([timed])[2]
+    assert overview([timed])[-1].startswith("The time model is off by 15% ")
 
 
 def test_lines_of_several_runs_are_merged(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from ranks import run_ranks
 
 from benchmarks.suite.contender import NotApplicableError
-from benchmarks.suite.hosts import HERE, Hosts, HostsError, network
+from benchmarks.suite.hosts import HERE, Hosts, HostsError, network, while_fast
 from benchmarks.suite.kernels import operations, write_whole
 from benchmarks.suite.launch import BenchmarkRequest, planned
 from benchmarks.suite.ours import OURS, TUNED
@@ -254,6 +255,41 @@ def test_a_network_of_hosts_shapes_what_passes() -> None:
     assert not subprocess.run(["ip", "netns", "list"], capture_output=True, check=True).stdout.count(
         f"synth-{os.getpid()}".encode()
     )
+
+
+def test_links_are_fast_for_what_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All links of the network, in both directions; then they have their bandwidth again."""
+    if os.geteuid() or not shutil.which("ip"):
+        pytest.skip("hosts need root and iproute2")
+    monkeypatch.setenv("RANK", "0")
+    met = list[int]()
+    try:
+        with network(2, "60mbit") as hosts:
+            monkeypatch.setenv(*hosts.environment[1])
+            switch = f"synth-{os.getpid()}"
+            with while_fast(lambda: met.append(1)):
+                assert rates(switch) == ["10Gbit"] * 4
+            assert rates(switch) == ["60Mbit"] * 4
+    except HostsError as error:
+        pytest.skip(f"no hosts here: {error}")
+    assert len(met) == 3
+
+
+def rates(switch: str) -> list[str]:
+    """The bandwidths of the links of two hosts, at the switch and at the hosts."""
+    found = []
+    for place in (switch, f"{switch}-0", f"{switch}-1"):
+        said = subprocess.run(
+            ["tc", "-n", place, "qdisc", "show"], capture_output=True, text=True, check=True
+        )
+        found += re.findall(r"qdisc tbf .* rate (\w+)", said.stdout)
+    return found
+
+
+def test_without_a_network_there_are_no_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SYNTH_BENCHMARK_NETWORK", raising=False)
+    with while_fast(lambda: None):
+        pass
 
 
 def test_ranks_are_spread_evenly_over_hosts() -> None:

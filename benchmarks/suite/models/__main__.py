@@ -28,17 +28,21 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from rich.console import Console
 
+import synth
 from benchmarks.machine import describe
 from benchmarks.suite.hosts import Hosts, HostsError, add_options, asked
 from benchmarks.suite.launch import ROOT, MeasuringError, run_module
 from benchmarks.suite.models import rank
+from benchmarks.suite.models.contenders import LOCAL, OURS
 from benchmarks.suite.models.lines import HEADS, Line, merged, page, write
 from benchmarks.suite.models.networks import MODELS
 from benchmarks.suite.table import markdown
+from synth.machine.measured import machine_text
 
 PEERS = ("DDP", "ZeRO-1", "FSDP2", "spatial", "tensor")
 
@@ -79,7 +83,38 @@ def _line(args: argparse.Namespace, hosts: Hosts, name: str, procs: int) -> Line
         own = replace(hosts, environment=(*hosts.environment, ("XDG_CACHE_HOME", args.machines)))
         begin = time.strftime("%Y-%m-%d %H:%M")
         run_module(own, procs, "benchmarks.suite.models", name, *how)
-        return Line.of(name, begin, json.loads(into.read_text()))
+        line = Line.of(name, begin, json.loads(into.read_text()))
+    text = _machine(Path(args.machines), procs)
+    if MODELS[name].inference or not text:
+        return line
+    place = Path(args.machines) if args.no_write else args.output.parent
+    file = place / f"{args.output.stem}-machine-{procs}.yaml"
+    file.write_text(text)
+    return replace(line, predicted=predicted(name, procs, file))
+
+
+def _machine(machines: Path, procs: int) -> str:
+    """The machine file of what ranks have measured and kept in their cache folder; "" if they have not."""
+    files = sorted(machines.glob(f"synth/*_float32_{procs}-ranks_*.json"))
+    return machine_text(json.loads(files[0].read_text())["found"], "here") if files else ""
+
+
+def predicted(name: str, procs: int, file: Path) -> dict[str, float]:
+    """Seconds of ours by the time model on a machine."""
+    case, found = MODELS[name], {}
+    statistics: tuple[tuple[str, Literal["global", "local"]], ...] = ((OURS, "global"), (LOCAL, "local"))
+    for who, norms in statistics:
+        plan = synth.plan_model(
+            case.make(),
+            case.shape,
+            procs,
+            objective="time",
+            machine=file,
+            batch_norm=norms,
+            whole_weights=True,
+        )
+        found[who] = plan.cost
+    return found
 
 
 def main() -> int:

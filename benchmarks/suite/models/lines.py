@@ -39,7 +39,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Line:
-    """A network on some ranks, with all contenders. measured: date and time. predicted: see `Row.name`."""
+    """A network on some ranks, with all contenders.
+
+    measured: date and time. refused: contender -> why it cannot run. predicted: ours -> seconds by the time
+    model, on the machine that was measured before.
+    """
 
     network: str
     procs: int
@@ -57,6 +61,12 @@ class Line:
     def peers(self) -> list[Row]:
         """Those that are not ours."""
         return [row for row in self.rows if row.name not in (OURS, LOCAL)]
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Ours -> (predicted - measured) / measured."""
+        measured = {row.name: row.seconds.median for row in self.rows}
+        return {name: each / measured[name] - 1 for name, each in self.predicted.items() if name in measured}
 
     @property
     def fastest(self) -> Row | None:
@@ -83,7 +93,7 @@ class Line:
                     max(rank["held"][name] for rank in ranks),
                 )
             )
-        return cls(network, len(ranks), measured, rows, first["refused"], first.get("predicted", {}))
+        return cls(network, len(ranks), measured, rows, first["refused"])
 
     @classmethod
     def read(cls, data: dict[str, Any]) -> Line:
@@ -159,15 +169,26 @@ def overview(lines: list[Line]) -> list[str]:
             shown.append(f"{ratio:.2f}" if row else "")
         alike = by_name.get(LOCAL) if best and best.statistics == "local" else line.rows[0]
         shown.append(f"{best.moved / alike.moved:.2f}" if best and alike and alike.moved else "")
-        predicted = line.predicted.get(OURS)
-        error = "" if predicted is None else f"{predicted / line.rows[0].seconds.median - 1:+.0%}"
-        rows.append([*shown, "" if predicted is None else f"{predicted:.3f}", error])
+        rows.append([*shown, *_predicted(line)])
+    errors = [abs(each) for line in lines for each in line.errors.values()]
     sentences = [
         f"{what} / ours: {math.exp(statistics.fmean(map(math.log, each))):.2f} in the geometric mean of "
         f"{len(each)} lines, {min(each):.2f} at least."
         for what, each in kinds.items()
     ]
+    if errors:
+        mean, most = statistics.fmean(errors), max(errors)
+        sentences.append(
+            f"The time model is off by {mean:.0%} of the measured time on average, {most:.0%} at most."
+        )
     return [*markdown(heads, rows), "", *sentences]
+
+
+def _predicted(line: Line) -> list[str]:
+    """Seconds by the time model, and their errors, for ours and ours with local statistics."""
+    names = [name for name in line.predicted if name in line.errors]
+    seconds = " / ".join(f"{line.predicted[name]:.3f}" for name in names)
+    return [seconds, " / ".join(f"{line.errors[name]:+.0%}" for name in names)]
 
 
 def page(machine: str, about: str, lines: list[Line]) -> str:
