@@ -12,6 +12,7 @@ import numpy as np
 
 from synth.base.errors import UsageError
 from synth.layer.axes import AXES, strides
+from synth.network.planner.calls import MOST_RANKS
 from synth.planning.plan import Plan
 from synth.schedule.volume import received
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from synth.runtime.grid.ranks import AbsentRanks
     from synth.runtime.model.assemble import NetworkParts
     from synth.runtime.model.planned_words import PlannedWords
-
-MOST_RANKS = 1024  # for which steps are made: they hold the boxes of all ranks
 
 
 def words_of_layer(plan: Plan) -> tuple[Words, Words]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from torch import Tensor, nn
 
@@ -127,5 +129,32 @@ def test_attention_computes_and_gathers_keys_and_values() -> None:
         "attend", "gathered", ("q", "k", "v"), (1, 1, 64, 8), (1, 1, 64, 8), divided="product"
     )
     (call,) = call_costs(Network("attention", (1, 1, 64, 8), nodes), 4, FLAT)
-    assert call.words == 2 * 64 * 8 * 3 // 4
-    assert call.forward == pytest.approx(2 * 3 * (ALPHA + 64 * 8 * BETA) + 2 * 2 * 64 * 64 * 8 / 4 / RATE)
+    queries, keys = 64 * 8 // 4 * 3 // 4, 64 * 8 * 3 // 4
+    assert call.words == queries + 2 * keys
+    exchanges = 3 * ALPHA + call.words * 4 * BETA
+    assert call.forward == pytest.approx(exchanges + 2 * 2 * 64 * 64 * 8 / 4 / RATE)
+
+
+class Mixed(nn.Module):
+    """A convolution, attention weights of its rows, and a sort."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.c = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, 8, h, w) to (b, 8, h, h)."""
+        y = self.a(x)
+        out: Tensor = self.c((y @ y.transpose(2, 3)).sort(2)[0])
+        return out
+
+
+def test_calls_of_a_model_have_the_words_of_its_steps() -> None:
+    plan = plan_model(Mixed().eval(), (1, 8, 16, 16), 4, mode="inference", objective="time", machine="h100")
+    calls = {call.name: call for call in plan.calls}
+    assert {call.what for call in calls.values()} == {"product", "gathered"}
+    assert calls == {
+        name: replace(call, words=max(plan.words.calls[name][0])) for name, call in calls.items()
+    }
+    assert all(call.words > 0 and call.forward > 0 for call in calls.values())
+    assert "calls without a layout of their own: 2" in report(plan)

@@ -21,6 +21,7 @@ from synth.search.tiling_search import TilingChoice
 
 if TYPE_CHECKING:
     from synth.network.planner.idle import BusyStep
+    from synth.network.step_time.calls import CallCost
     from synth.runtime.model.planned_words import PlannedWords
 
 
@@ -139,6 +140,17 @@ class NetworkPlan:
         from synth.network.planner.group_statistics import group_statistics_words
 
         return group_statistics_words(self)
+
+    @cached_property
+    def calls(self) -> list[CallCost]:
+        """Calls that the planner does not cut, with words and seconds: attention, gathered calls.
+
+        Of the plan of a model the words are those that the steps exchange. `cost` has the seconds of calls
+        from the shapes alone.
+        """
+        from synth.network.planner.calls import calls_of_plan
+
+        return calls_of_plan(self)
 
     @cached_property
     def words(self) -> PlannedWords:

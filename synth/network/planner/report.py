@@ -6,7 +6,7 @@ from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
 from synth.network.planner.idle import idle_processes
 from synth.network.planner.plan import NetworkPlan
-from synth.network.step_time.calls import call_costs, call_lines
+from synth.network.step_time.calls import call_lines
 
 
 def report(plan: NetworkPlan) -> str:
@@ -97,8 +97,7 @@ def statistics(plan: NetworkPlan) -> list[str]:
 
 def calls(plan: NetworkPlan) -> list[str]:
     """Calls that the planner does not cut, by name, with their words and seconds; no line without them."""
-    request = plan.request
-    return call_lines(call_costs(plan.network, request.procs, request.machine), request.training)
+    return call_lines(plan.calls, plan.request.training)
 
 
 def step_of_model(plan: NetworkPlan) -> list[str]:

@@ -7,13 +7,14 @@ What a call is divided as (see `Divided`) says what moves and what each rank com
     parts      every rank computes its part where it lies
     view, joined   nothing is computed
 
-Values lie in equal parts on all ranks before. Boxes that a model's call cuts anew are not known to a network;
-`plan.words` of a model has them.
+Values lie in equal parts on all ranks before, and a rank has its share of what it reads. Boxes that a call
+cuts anew are not known to a network; the steps of a model know them (`plan.words`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from synth.machine.collectives import best
@@ -21,6 +22,8 @@ from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import split_over
 from synth.network.graph import Network, Node
 
+Counted = Mapping[str, tuple[Sequence[int], Sequence[int]]]  # call -> words by rank, forward and backward
+SHOWN = {"": "gathered", "parts": "in parts", "view": "cut anew", "joined": "cut anew"}
 THICK = 1 << 20  # channels of a kernel whose rate no narrowness lowers
 
 
@@ -41,13 +44,40 @@ def call_costs(network: Network, procs: int, machine: Machine | None = None) -> 
     for node in network.nodes.values():
         if node.kind != "gathered" or node.divided in ("view", "joined"):
             continue
-        words = _received(network, node, procs)
-        moves = computes = 0.0
-        if machine is not None:
-            moves, computes = _moves(network, node, procs, machine), _computes(network, node, procs, machine)
-        what = {"": "gathered", "parts": "in parts"}.get(node.divided, node.divided)
-        found.append(CallCost(node.name, what, words, moves + computes, moves + 2 * computes))
+        received = _received(network, node, procs)
+        found.append(_cost(network, node, procs, machine, received, received))
     return found
+
+
+def counted_costs(network: Network, procs: int, machine: Machine | None, words: Counted) -> list[CallCost]:
+    """The same with the words that the steps of a model exchange; also what is cut anew without computing."""
+    found = []
+    for node in network.nodes.values():
+        if node.kind != "gathered":
+            continue
+        forward, backward = ([max(each)] for each in words.get(node.name, ((0,), (0,))))
+        if node.divided not in ("view", "joined") or forward[0] or backward[0]:
+            found.append(_cost(network, node, procs, machine, forward, backward))
+    return found
+
+
+def _cost(
+    network: Network,
+    node: Node,
+    procs: int,
+    machine: Machine | None,
+    received: Sequence[int],
+    back: Sequence[int],
+) -> CallCost:
+    """received, back: words of every exchange of the forward and of the backward pass."""
+    forward = backward = 0.0
+    if machine is not None:
+        computes = _computes(network, node, procs, machine)
+        forward, backward = (
+            times * computes + sum(_seconds(network, node, words, procs, machine) for words in each)
+            for times, each in ((1, received), (2, back))
+        )
+    return CallCost(node.name, SHOWN.get(node.divided, node.divided), sum(received), forward, backward)
 
 
 def call_lines(calls: list[CallCost], training: bool) -> list[str]:
@@ -82,25 +112,39 @@ def _read(network: Network, node: Node, procs: int) -> list[int]:
     return [-(-size // (procs if place == 0 else blocks)) for place, size in enumerate(sizes)]
 
 
-def _received(network: Network, node: Node, procs: int) -> int:
-    own = [-(-_words(network, name) // procs) for name in node.inputs]
-    return sum(max(0, read - each) for read, each in zip(_read(network, node, procs), own, strict=True))
+def _received(network: Network, node: Node, procs: int) -> list[int]:
+    """Words of every input that a rank receives: all of what it reads but its share.
+
+    What ranks divided before stays where it is, as the weights of attention do.
+    """
+    pairs = zip(node.inputs, _read(network, node, procs), strict=True)
+    return [0 if _stays(network, node, name) else read - read // procs for name, read in pairs]
 
 
-def _moves(network: Network, node: Node, procs: int, machine: Machine) -> float:
-    """Seconds of all-gathers over all ranks, by which every rank has what it reads."""
-    group = split_over(machine, procs)
-    own = [-(-_words(network, name) // procs) for name in node.inputs]
-    sizes = [
-        (read - each) * procs / max(1, procs - 1) * network.word_bytes
-        for read, each in zip(_read(network, node, procs), own, strict=True)
-        if read > each
-    ]
-    return sum(best(machine, "all_gather", size, group).seconds for size in sizes)
+def _stays(network: Network, node: Node, name: str) -> bool:
+    if node.divided == "parts":
+        return True
+    source = network.nodes.get(name)
+    while source is not None and source.divided == "view":
+        source = network.nodes.get(source.inputs[0])
+    return node.divided == "product" and source is not None and source.divided in ("product", "parts")
+
+
+def _seconds(network: Network, node: Node, words: int, procs: int, machine: Machine) -> float:
+    """Of an exchange by which a rank receives some words: an all-gather, or messages between all ranks."""
+    group, size = split_over(machine, procs), words * network.word_bytes
+    if not words or not group.units():
+        return 0.0
+    if node.divided == "":
+        return best(machine, "all_gather", size * procs / (procs - 1), group).seconds
+    index, _ = group.units()[-1]
+    return machine.levels[index].message(size, group.shared(index))
 
 
 def _computes(network: Network, node: Node, procs: int, machine: Machine) -> float:
     """Seconds of one pass of a rank: of a product by its rate, of all else by the words that it touches."""
+    if node.divided in ("view", "joined"):
+        return 0.0
     compute, parts = machine.compute, procs if node.divided else 1
     if node.divided == "product":
         rate = compute.rate_of(THICK, network.dtype)
