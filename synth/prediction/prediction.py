@@ -89,6 +89,7 @@ class Prediction:
     limit: ranks up to which the strategy scales; None for no limit. plan_bytes: bytes per rank of a plan,
     which are not the sum over layers; None in Table 3. whole: layers whose weights are whole on every rank.
     idle: how many ranks of the plan are idle, and why; "" where none is, and for other strategies.
+    held_bytes: of the plan of a forward pass, the peak of a rank with all values that live at once.
     """
 
     request: PredictionRequest
@@ -100,6 +101,17 @@ class Prediction:
     plan_bytes: int | None = None
     whole: int = 0
     idle: str = ""
+    held_bytes: int | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about the plan: its idle ranks, and what a rank holds."""
+        held = (
+            f"at its peak a rank of `parallelize` holds {show_bytes(self.held_bytes)}"
+            if self.held_bytes
+            else ""
+        )
+        return [each for each in (held, self.idle) if each]
 
     @property
     def total(self) -> LayerCost:
@@ -136,7 +148,7 @@ class Prediction:
             f"communication {total.comm * 1e3:.4g}; times above in ms; "
             f"{show_bytes(int(total.used_bytes))} a rank",
             *asked.call_lines,
-            *([self.idle] if self.idle else []),
+            *self.notes,
         ]
         return "\n".join(lines)
 
@@ -159,6 +171,7 @@ class Prediction:
             "compute": self.total.compute,
             "communication": self.total.comm,
             "memory_bytes": self.total.used_bytes,
+            "held_bytes": self.held_bytes,
             "idle": self.idle or None,
             "calls": [asdict(each) for each in self.request.calls],
             "layers": [_layer_json(row) for row in self.rows],
@@ -226,8 +239,9 @@ class Comparison:
         head += f"{asked.batch} samples per {asked.work}"
         source = f"{asked.compute_times.description}; {inputs(asked)}"
         calls = [f"\n{line}" for line in asked.call_lines]
-        idle = [f"\nplan: {each.idle}" for each in self.predictions if each.strategy == "plan" and each.idle]
-        return "\n".join([head, source, "", *table(rows, right=[1, 2, 3, 4, 5]), *calls, *idle])
+        plans = (each for each in self.predictions if each.strategy == "plan")
+        notes = [f"\nplan: {note}" for each in plans for note in each.notes]
+        return "\n".join([head, source, "", *table(rows, right=[1, 2, 3, 4, 5]), *calls, *notes])
 
     def to_json(self) -> dict[str, Any]:
         """`synth.predictions/1`: one object per strategy."""

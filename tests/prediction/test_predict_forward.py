@@ -51,6 +51,11 @@ def test_samples_alone_move_nothing_and_hold_all_weights() -> None:
     assert made.total.comm == 0
     assert made.whole == 3
     assert made.total.used_bytes >= 4 * (WEIGHTS + 144 * (16 + 32))
+    own = predict(asked(8), "plan")
+    assert own.held_bytes is not None
+    assert own.held_bytes >= 4 * (WEIGHTS + 144 * (32 + 64))  # the input and the output of the last layer
+    assert "at its peak a rank of `parallelize` holds" in str(own)
+    assert predict(asked(8, training=True), "plan").held_bytes is None
 
 
 def test_filters_move_activations_alone() -> None:

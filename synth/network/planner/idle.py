@@ -5,7 +5,7 @@ The same options are chosen from again, without those on fewer processes than a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,17 +62,22 @@ def idle_processes(plan: NetworkPlan) -> list[str]:
         f"processes idle: some in {len(idle)} of {len(plan.placed_grids)} layers, at most {idle[most]} of "
         f"{procs} ({most})"
     )
-    return [line + _reason(plan)]
+    return [line + _reason(plan, idle)]
 
 
-def _reason(plan: NetworkPlan) -> str:
-    """The step with all processes, and the layer that it slows most; nothing where words are counted."""
+def _reason(plan: NetworkPlan, idle: Iterable[str]) -> str:
+    """The step with all processes, and the layer with idle ones that it slows most.
+
+    If it slows none of them, the layer that it slows most. Nothing where words are counted.
+    """
     busy = plan.busy() if plan.busy is not None else None
     if busy is None or plan.timed is None or busy.seconds <= plan.cost:
         return ""
     now = _parts(plan, plan.placed_grids, plan.timed, plan.edge_costs)
     then = _parts(plan, busy.placed_grids, busy.timed, busy.edge_costs)
-    name = max(now, key=lambda layer: then[layer].seconds - now[layer].seconds)
+    lost = {name: then[name].seconds - now[name].seconds for name in now}
+    name = max(idle, key=lambda each: lost[each])
+    name = name if lost[name] > 0 else max(lost, key=lambda each: lost[each])
     before, after = now[name], then[name]
     changes = [
         f"{what} {_ms(abs(more))} {'more' if more > 0 else 'less'}"
