@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from synth.layer.axes import (
     AXES,
@@ -31,6 +31,7 @@ from synth.layer.axes import (
 )
 from synth.layer.intervals import Block, Box, Interval, cut, cuts, hull, meet
 from synth.layer.nest import Nest
+from synth.layer.window import Window
 from synth.schedule.halo_rows import HaloRows, halo_rows
 from synth.schedule.shard_cuts import WANTED, ShardCut, member_parts, shard_cut
 
@@ -87,10 +88,7 @@ class Distribution:
 
     def _most_taps(self, axis: Axis) -> int:
         """The most pairs (row, kernel tap) on real rows of any block along a spatial axis."""
-        window, parts = self.nest.windows[axis], getattr(self.grid, axis)
-        blocks = cuts((0, getattr(self.nest.extents, axis)), parts) if parts <= 4096 else [(0, 0)]
-        most = max(window.taps(*block) for block in blocks)
-        return most or getattr(self.most_work, axis) * window.kernel
+        return _most_taps(self.nest.windows[axis], getattr(self.nest.extents, axis), getattr(self.grid, axis))
 
     @cached_property
     def load(self) -> int:
@@ -136,11 +134,13 @@ class Distribution:
 
     def _shard_cut(self, tensor: Tensor) -> ShardCut:
         """Rows of an axis that the grid cuts are left whole if possible: their halo would be one shard's."""
+        members = self.group_size(tensor)
+        if members == 1:
+            return ()
         sizes = dict(zip(DIMS[tensor], self.nest.shapes[tensor], strict=True))
         parts = {dim: getattr(self.grid, dim, 1) for dim in sizes}
         extents = tuple((d, -(-sizes[d] // parts[d]), sizes[d] // parts[d]) for d in WANTED[tensor])
         whole = tuple(each for each in extents if each[0] not in SPATIAL or parts[each[0]] == 1)
-        members = self.group_size(tensor)
         found = shard_cut(members, whole)
         shared = dict(found)
         empty = any(smallest < shared.get(dim, 1) for dim, _, smallest in whole)
@@ -228,3 +228,10 @@ class Distribution:
         if not (self.ghosts and self.halo_axes(tensor)):
             return own
         return tuple(map(hull, own, self.carried(tensor, at)))
+
+
+@lru_cache(maxsize=4096)
+def _most_taps(window: Window, extent: int, parts: int) -> int:
+    blocks = cuts((0, extent), parts) if parts <= 4096 else [(0, 0)]
+    most = max(window.taps(*block) for block in blocks)
+    return most or -(-extent // parts) * window.kernel

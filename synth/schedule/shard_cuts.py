@@ -47,11 +47,14 @@ def shard_cut(members: int, extents: Extents) -> ShardCut:
     extents = tuple(each for each in extents if each[0] not in flat)
     best: ShardCut = ()
     fewest: tuple[int, ...] = ()
+    even = _even_shares(members, extents)
     for count in (1, 2, 3):
         for candidate in _candidates(members, extents, count):
             shares = _shares(dict(candidate), extents)
             if not fewest or shares < fewest:
                 best, fewest = candidate, shares
+            if shares == even:
+                return best
         if count == 2 and fewest[2] < 0:
             break
     return best
@@ -63,6 +66,13 @@ def _shares(parts: dict[str, int], extents: Extents) -> tuple[int, int, int]:
     least = math.prod(largest // count for largest, _, count in shares)
     most = math.prod(-(-largest // count) for largest, _, count in shares)
     return -least, most, -math.prod(smallest // count for _, smallest, count in shares)
+
+
+def _even_shares(members: int, extents: Extents) -> tuple[float, float, float]:
+    """What `_shares` is for shards that are all equal, over every slice; no cut has less."""
+    most = math.prod(largest for _, largest, _ in extents) / members
+    least = math.prod(smallest for _, _, smallest in extents) / members
+    return -most, most, -least
 
 
 def _candidates(members: int, extents: Extents, count: int) -> Iterator[ShardCut]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.layer.axes import ROW_MAJOR, PerAxis
+from synth.layer.axes import ROW_MAJOR, TENSORS, PerAxis
 from synth.layer.interval_arrays import Spans
 from synth.layer.layer import Layer, load_layer
 from synth.layer.passes import GRADIENTS, sequences
@@ -18,6 +18,7 @@ from synth.network.edges.moved_words import moved_words
 from synth.network.edges.redistribution import rows_read
 from synth.network.planner.grid_family import family
 from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid, sampled_ranks
+from synth.network.planner.rank_kinds import padded, ranks_of_kinds
 from synth.schedule.distribution import Distribution
 from synth.schedule.volume import received
 from synth.search.training_step import pass_templates
@@ -44,10 +45,14 @@ def test_words_are_those_of_the_interpreter(nest, parts) -> None:  # type: ignor
     grids = [PerAxis(*(min(n, p) for n, p in zip(nest.extents, each, strict=True))) for each in parts]
     boxes = OwnedBoxes(nest, [PlacedGrid(g) for g in grids], max(g.size for g in grids))
     forward, _ = boxes.words(("forward",), True)
+    kinds = padded([ranks_of_kinds(each, Distribution(nest, each.grid), TENSORS) for each in boxes.placed])
+    on_kinds = OwnedBoxes(nest, boxes.placed, boxes.procs, ranks=kinds)
     for kept in (frozenset({"Out"}), frozenset(), frozenset({"In", "Ker", "Out"}), frozenset({"Ker"})):
         for gradients in (GRADIENTS, ("In",), ("Ker",)):
             passes = sequences(gradients=gradients)[0]
             training, _ = boxes.words(passes, True, kept)
+            if not kept:
+                assert np.array_equal(training, on_kinds.words(passes, True, kept)[0])
             for index, grid in enumerate(grids):
                 d = Distribution(nest, grid)
                 counted = [received(d, pass_plan).total for pass_plan in pass_templates(kept, passes)]

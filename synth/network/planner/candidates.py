@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
-from synth.layer.axes import AXES, SPATIAL, Axis, PerAxis
+import numpy as np
+
+from synth.layer.axes import AXES, SPATIAL, TENSORS, Axis, PerAxis, Tensor
+from synth.layer.nest import Nest
 from synth.layer.passes import gathers, moves
 from synth.machine.rank_groups import distinct_orders
 from synth.network.planner.grid_family import family, largest_block
 from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, OwnedBoxes, PlacedGrid
+from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, OwnedBoxes, PlacedGrid, sampled_ranks
+from synth.network.planner.rank_kinds import padded, ranks_of_kinds
 from synth.network.planner.request import NetworkRequest
 from synth.network.planner.timed_grids import TimedGrids
 from synth.network.step_time.between import Between
@@ -25,6 +30,8 @@ from synth.search.grids import Space, all_grids
 
 BATCH = 16  # grids whose words are counted together
 ORDERS_PER_GRID = 2  # rank orders of one grid that become options
+FEW_KINDS = 64  # grids with so many kinds of ranks are counted apart from those with more
+TOGETHER = 1 << 15  # unless grids times the most kinds are so few
 MAX_ELEMENTS = 1 << 18  # grids times ranks of one count
 
 
@@ -41,7 +48,6 @@ class GridCandidates:
         self.lower_bounds: dict[PerAxis, float] = {}
         self._words: dict[PerAxis, int] = {}
         self._turned: dict[PerAxis, tuple[Axis, ...]] = {}
-        self._shared_rows: dict[tuple[str, int], int] = {}
         self._best: dict[tuple[int, str, bool], list[tuple[float, PlacedGrid]]] = {}
         grids = family(
             self.nest,
@@ -56,56 +62,94 @@ class GridCandidates:
             self.timed = TimedGrids(layer_class, request, grids, followed or Between())
             bounds = self.timed.least()
         else:
-            bounds = {grid: self._lower_bound(grid) for grid in grids}
+            bounds = dict(zip(grids, self._lower_bounds(grids), strict=True))
         self.lower_bounds = dict(sorted(bounds.items(), key=lambda each: (each[1], each[0])))
 
     # -- costs ---------------------------------------------------------------------------------------
 
-    def _lower_bound(self, grid: PerAxis) -> float:
-        """A lower bound of the words of a grid: those of an average rank."""
-        words, size = self.nest.words, grid.size
-        inputs = words["In"] * (1 / (grid.x * grid.g * grid.c) - 1 / size)
-        gathered = inputs if self.layer_class.transposed or self._turn(grid) else inputs + self._halo(grid)
+    def _lower_bounds(self, grids: Sequence[PerAxis]) -> list[float]:
+        """Lower bounds of the words of some grids: those of an average rank."""
+        parts: Any = PerAxis(*np.array(grids, np.int64).reshape(-1, len(AXES)).T)  # one array per axis
+        words, size = self.nest.words, parts.size
+        inputs = words["In"] * (1 / (parts.x * parts.g * parts.c) - 1 / size)
+        gathered = inputs
+        if not self.layer_class.transposed:
+            gathered = np.where(self._turnable(parts), inputs, inputs + self._halo(parts))
         moved = self.layer_class.weighted and not self.request.resident_weights
-        ker = words["Ker"] * (1 / (grid.g * grid.c * grid.k) - 1 / size) if moved else 0.0
-        out = words["Out"] * (1 / (grid.x * grid.g * grid.k) - 1 / size)
+        ker = words["Ker"] * (1 / (parts.g * parts.c * parts.k) - 1 / size) if moved else 0.0
+        out = words["Out"] * (1 / (parts.x * parts.g * parts.k) - 1 / size)
         passes, saves = self.layer_class.passes(self.request.training), self.request.saves
         times_gathered, times = gathers(passes, saves)["In"], moves(passes, saves)
         received = times_gathered * gathered + (times["In"] - times_gathered) * inputs
-        received += times["Ker"] * ker + times["Out"] * out
-        return received * (1 - 1e-9)
+        received = received + (times["Ker"] * ker + times["Out"] * out)
+        bounds: list[float] = (received * (1 - 1e-9)).tolist()
+        return bounds
 
-    def _halo(self, grid: PerAxis) -> float:
-        """A lower bound of the words of In that an average rank reads beyond its even part."""
-        n, rows, read = self.nest.extents, 1, 1
+    def _turnable(self, parts: PerAxis) -> Any:
+        """Whether each of some grids cuts an axis that may be turned; see `_turn`."""
+        found = np.zeros(np.shape(parts.b), dtype=bool)
+        for axis, size in self._turned_sizes.items():
+            found |= (getattr(parts, axis) > 1) & (getattr(parts, axis) <= size)
+        return found
+
+    def _halo(self, parts: PerAxis) -> Any:
+        """Lower bounds of the words of In that an average rank reads beyond its even part, by grid."""
+        n, rows, read = self.nest.extents, 1, np.ones(np.shape(parts.b), np.int64)
         for axis in SPATIAL:
-            window, parts = self.nest.windows[axis], getattr(grid, axis)
-            if (axis, parts) not in self._shared_rows:
-                self._shared_rows[axis, parts] = shared_rows(window, parts)
-            rows, read = rows * window.size, read * (window.size + self._shared_rows[axis, parts])
-        return n.b * n.g * n.c * max(0, read - rows) / (grid.x * grid.g * grid.c)
+            window = self.nest.windows[axis]
+            counts, kind = np.unique(getattr(parts, axis), return_inverse=True)
+            shared = np.array([shared_rows(window, count) for count in counts.tolist()], np.int64)
+            rows, read = rows * window.size, read * (window.size + shared[kind])
+        return n.b * n.g * n.c * np.maximum(0, read - rows) / (parts.x * parts.g * parts.c)
 
     def cost(self, placed: PlacedGrid) -> float:
         """Exact words, or modelled seconds, of one placed grid. Results are cached."""
         if self.timed is not None:
             return self.timed.seconds(placed)
-        self._count([placed.grid])
+        if placed.grid not in self._words:
+            self._count([placed.grid])
         return float(self._words[placed.grid])
 
     def _count(self, grids: Sequence[PerAxis]) -> None:
         """Count the exact words of several grids together."""
         new = [grid for grid in grids if grid not in self._words]
         if new:
-            placed = [PlacedGrid(grid) for grid in new]
-            boxes = OwnedBoxes(self.nest, placed, self.request.procs, self.request.resident)
-            passes = self.layer_class.passes(self.request.training)
-            words, _ = boxes.words(passes, self.layer_class.weighted, self.request.saves)
-            self._words.update(zip(new, map(int, words), strict=True))
+            self._words.update(zip(new, self._counted(self.nest, new, self.request.resident), strict=True))
             self._count_turned(new)
+
+    def _counted(
+        self, nest: Nest, grids: Sequence[PerAxis], resident: frozenset[Tensor] = frozenset()
+    ) -> list[int]:
+        """The words of some grids, counted on one rank of every kind."""
+        procs = self.request.procs
+        placed = list(map(PlacedGrid, grids))
+        distributions = [Distribution(nest, grid, resident=resident) for grid in grids]
+        tensors: tuple[Tensor, ...] = TENSORS if self.layer_class.weighted else ("In", "Out")
+        kinds = [
+            ranks_of_kinds(*each, tensors) if procs <= MAX_EXACT_RANKS else sampled_ranks(procs)
+            for each in zip(placed, distributions, strict=True)
+        ]
+        few = [len(ranks) <= FEW_KINDS for ranks in kinds]
+        if len(grids) * max(map(len, kinds), default=0) <= TOGETHER:
+            few = [True] * len(grids)
+        found = [0] * len(grids)
+        for some in (np.flatnonzero(few), np.flatnonzero(np.logical_not(few))):
+            if len(some):
+                boxes = OwnedBoxes(
+                    nest,
+                    [placed[i] for i in some],
+                    procs,
+                    distributions=[distributions[i] for i in some],
+                    ranks=padded([kinds[i] for i in some]),
+                )
+                passes = self.layer_class.passes(self.request.training)
+                words, _ = boxes.words(passes, self.layer_class.weighted, self.request.saves)
+                for i, number in zip(some, words.tolist(), strict=True):
+                    found[i] = number
+        return found
 
     def _count_turned(self, grids: Sequence[PerAxis]) -> None:
         """Cut by input rows where that moves fewer words and is no more work for any process."""
-        passes = self.layer_class.passes(self.request.training)
         by_axes: dict[tuple[Axis, ...], list[PerAxis]] = {}
         for grid in grids:
             turned = self._turn(grid)
@@ -115,9 +159,7 @@ class GridCandidates:
             ):
                 by_axes.setdefault(turned, []).append(grid)
         for turned, some in by_axes.items():
-            boxes = OwnedBoxes(self.nest.turn(turned), list(map(PlacedGrid, some)), self.request.procs)
-            words, _ = boxes.words(passes, self.layer_class.weighted, self.request.saves)
-            for grid, fewer in zip(some, map(int, words), strict=True):
+            for grid, fewer in zip(some, self._counted(self.nest.turn(turned), some), strict=True):
                 if fewer < self._words[grid]:
                     self._words[grid], self._turned[grid] = fewer, turned
 
@@ -126,12 +168,16 @@ class GridCandidates:
 
         Only the words of layers with weights are counted for such cuts, without a limit of the memory.
         """
+        return tuple(axis for axis, size in self._turned_sizes.items() if 1 < getattr(grid, axis) <= size)
+
+    @cached_property
+    def _turned_sizes(self) -> dict[Axis, int]:
+        """The axes that may be turned, each with the most parts for which it may."""
         request = self.request
         if request.objective != "words" or request.resident_weights or request.limit_bytes is not None:
-            return ()
+            return {}
         axes = self.nest.turnable if self.layer_class.weighted else ()
-        sizes = {axis: self.nest.windows[axis].size for axis in axes}
-        return tuple(axis for axis in axes if 1 < getattr(grid, axis) <= sizes[axis])
+        return {axis: self.nest.windows[axis].size for axis in axes}
 
     def turned(self, placed: PlacedGrid) -> PlacedGrid:
         """A placed grid with the turned axes for which `cost` counts."""

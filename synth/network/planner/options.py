@@ -51,7 +51,7 @@ def options(
             grids.update(dict.fromkeys(each.by_x_grid.get(x, [])[:1]))
         for x in ranked[: request.options_per_layer // 3]:
             grids.update(dict.fromkeys(each.by_x_grid.get(x, [])[:2]))
-        placed = dict.fromkeys([*(p for grid in grids for p in each.placements(grid)), *extra[position]])
+        placed = dict.fromkeys([*each.placed(list(grids)), *extra[position]])
         result.append([LayerOption(p, each.cost(p)) for p in placed])
     return result
 

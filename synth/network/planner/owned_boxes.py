@@ -58,6 +58,7 @@ class OwnedBoxes:
 
     resident: tensors of which every rank owns its whole slice; see `Distribution`.
     distributions: those of the grids, if they are known; then `resident` has no effect.
+    ranks: per grid, the ranks to look at; None for `sampled_ranks`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class OwnedBoxes:
         procs: int,
         resident: frozenset[Tensor] = frozenset(),
         distributions: Sequence[Distribution] | None = None,
+        ranks: Array | None = None,
     ) -> None:
         self.nest, self.placed, self.procs = nest, list(placed), procs
         self.distributions = list(
@@ -77,11 +79,12 @@ class OwnedBoxes:
         self._needed: dict[Tensor, tuple[Array, Array]] = {}
         self._summed: dict[Tensor, tuple[Array, Array]] = {}
         self._rows: dict[Tensor, BoxRows] = {}
+        self._shards: dict[Tensor, list[dict[str, tuple[int, int]]]] = {}
         self._coordinates: dict[str, Array] = {}
         self._steps: list[dict[Any, int]] = [strides(each.grid, each.order) for each in placed]
         grids = np.array([each.grid for each in placed], np.int32)
         self.parts: dict[str, Array] = {axis: grids[:, i : i + 1] for i, axis in enumerate(AXES)}
-        self.ranks = sampled_ranks(procs)[None, :]
+        self.ranks = sampled_ranks(procs)[None, :] if ranks is None else ranks
 
     @cached_property
     def idle(self) -> Array:
@@ -128,11 +131,10 @@ class OwnedBoxes:
 
     def _shard_parts(self, tensor: Tensor, dim: str) -> tuple[Array, Array]:
         """Per grid: shards of a slice along a dimension, and members between two of them."""
-        cuts = [_radix(each.shard_cuts[tensor]).get(dim, (1, 1)) for each in self.distributions]
-        return (
-            np.array([[parts] for parts, _ in cuts], np.int32),
-            np.array([[step] for _, step in cuts], np.int32),
-        )
+        if tensor not in self._shards:
+            self._shards[tensor] = [_radix(each.shard_cuts[tensor]) for each in self.distributions]
+        cuts = np.array([each.get(dim, (1, 1)) for each in self._shards[tensor]], np.int32)
+        return cuts[:, :1], cuts[:, 1:]
 
     # -- words of the layer --------------------------------------------------------------------------
 
