@@ -6,7 +6,8 @@ the bound on received words. Both are computed for the layers as they are, and w
 input that is as large as the kernel needs), since Eq. 3 charges padding zeros and the bound does not.
 
 A second table has image heads, decoders, dilated layers and signals on 4, 16 and 64 processes, and the twelve
-layers on 16, 64 and 256 processes with 1.05, 1.5 and 2 times the least memory.
+layers on 16, 64 and 256 processes with 1.05, 1.5 and 2 times the least memory. Its last rows have all of them
+together, with ample memory and with 1.5 times the least.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from synth.analysis.sweep import Sweep, SweepOptions
@@ -127,18 +129,20 @@ def gap_of(layer: Layer, procs: int, memory: int | None = None) -> tuple[float, 
     return total / made.bound.words, total / made.surface_bound
 
 
-def tight(factor: float) -> list[float]:
-    """Plan / bound of the twelve layers on 16, 64 and 256 processes with `factor` times the least memory.
+def gaps(
+    chosen: Sequence[Layer], counts: Sequence[int], factor: float | None = None
+) -> list[tuple[float, float]]:
+    """`gap_of` for each layer and number of processes with `factor` times the least memory, None for any.
 
     The least memory of a process is its part of the three tensors. Where no plan fits, there is no number.
     """
     found = []
-    for layer in layers():
-        for procs in (16, 64, 256):
+    for layer in chosen:
+        for procs in counts:
             nest = layer.nest
-            limit = int(factor * nest.total_words / procs) * nest.word_bytes
+            words = None if factor is None else int(factor * nest.total_words / procs)
             try:
-                found.append(gap_of(layer, procs, limit)[0])
+                found.append(gap_of(layer, procs, None if words is None else words * nest.word_bytes))
             except InfeasibleError:
                 continue
     return found
@@ -153,14 +157,17 @@ def rows(name: str, pairs: Sequence[tuple[float, float]]) -> list[str]:
 
 
 def representative() -> list[str]:
-    """The table of all kinds on 4, 16 and 64 processes with ample memory, then of tight memory."""
-    made = []
-    for name, each in kinds().items():
-        made += rows(name, [gap_of(layer, procs) for layer in each for procs in (4, 16, 64)])
-    for factor in (1.05, 1.5, 2.0):
-        cells = " | ".join(f"{v:.2f}" for v in summary(tight(factor)))
+    """The table of all kinds on 4, 16 and 64 processes with ample memory, of tight memory, of all layers."""
+    few, many = (4, 16, 64), (16, 64, 256)
+    ample = {name: gaps(each, few) for name, each in kinds().items()}
+    made = [row for name, pairs in ample.items() for row in rows(name, pairs)]
+    tight = {factor: gaps(layers(), many, factor) for factor in (1.05, 1.5, 2.0)}
+    for factor, pairs in tight.items():
+        cells = " | ".join(f"{v:.2f}" for v in summary([universal for universal, _ in pairs]))
         made.append(f"| twelve layers, {factor:g} times the least memory | universal | {cells} |")
-    return made
+    others = [layer for each in kinds().values() for layer in each]
+    made += rows("all 30 layers", [*chain(*ample.values()), *gaps(layers(), many)])
+    return made + rows("all 30 layers, 1.5 times the least memory", [*gaps(others, few, 1.5), *tight[1.5]])
 
 
 def main() -> None:

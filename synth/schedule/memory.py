@@ -234,17 +234,25 @@ class Footprints:
 
     def memory(self, pass_plan: PassPlan) -> Memory:
         """Memory of a pass, in words; only the panels and the steps depend on the tile counts."""
-        structure = pass_plan.structure
-        if structure.loops and not (structure.saves and len(structure.loops) == 1):
-            structure = structure._replace(loops=())  # the loops matter to panels that are saved only
-        if structure not in self._frames:
-            self._frames[structure] = self._frame_of(pass_plan)
-        frame = self._frames[structure]
+        frame = self._frame_by(pass_plan)
         panels = sum(self.tile(tensor, pass_plan) for tensor in frame.panels)
         loop = frame.held + panels + max(panels, self._step(pass_plan, panels))
         back = frame.returned + (0 if pass_plan.stationary == pass_plan.written else panels)
         reduce = max(frame.reduce, back) if frame.returned else frame.reduce
         return Memory(frame.live, frame.halo, frame.expand, loop, reduce)
+
+    def floor(self, pass_plan: PassPlan) -> int:
+        """A lower bound of the memory in words of all plans that move the same tensors whole or in panels."""
+        frame = self._frame_by(pass_plan)
+        return max(frame.halo, frame.expand, frame.held, frame.reduce, frame.returned)
+
+    def _frame_by(self, pass_plan: PassPlan) -> Frame:
+        structure = pass_plan.structure
+        if structure.loops and not (structure.saves and len(structure.loops) == 1):
+            structure = structure._replace(loops=())  # the loops matter to panels that are saved only
+        if structure not in self._frames:
+            self._frames[structure] = self._frame_of(pass_plan)
+        return self._frames[structure]
 
     def _frame_of(self, pass_plan: PassPlan) -> Frame:
         """What does not depend on tile counts: one walk over the tree, with what is live at every node.

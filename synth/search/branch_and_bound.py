@@ -130,6 +130,7 @@ class _Search:
         self.least_memory: dict[tuple[Axis, ...], LeastMemory] = {}
         self.insertions = itertools.count()
         self.steps = 0
+        self.grids_left: float = MOST_TILED
         self.tiling_steps = TRAINING_STEPS if request.pass_ == "training" else TILING_STEPS
         self.memory_ratio = Fraction(1 << 62)  # least (needed memory / its bound) of grids that did not fit
 
@@ -154,7 +155,7 @@ class _Search:
     def run(self) -> Optimum | None:
         """The optimum, or None if no grid fits the memory."""
         least, ranges, queue = self._least_work(), self.ranges, list[Candidate]()
-        grids_left: float = MOST_TILED
+        limit = self.request.limit_words
         best: Optimum | None = None
         beaten = False  # whether a grid fits, but moves too many words
         if whole := ranges.whole():
@@ -173,24 +174,21 @@ class _Search:
                     for turned in self._turns(state):
                         self._push_turned(queue, state, key, turned)
                 case Distribution():
-                    tiling, needed = self._choose_tiling(
-                        state, self.request.limit_words, self._most_words(best)
-                    )
-                    if tiling is None:
-                        fits = self.request.limit_words is None or needed <= self.request.limit_words
-                        if fits:
-                            beaten = True
-                        else:
-                            self._note_unfit(state.grid, needed)
+                    tiling, needed = self._choose_tiling(state, limit, self._most_words(best))
+                    if limit is not None and needed > limit:
+                        self._note_unfit(state.grid, needed)
                         continue
-                    nest = state.nest
-                    found = Optimum(state.grid, tiling, state.load, least, nest.turned, nest.classes)
-                    if best is None or tiling.words < best.tiling.words:
-                        best = found
-                    heapq.heappush(queue, (tiling.words, key, next(self.insertions), found))
+                    if tiling is None:
+                        beaten = True
+                    else:
+                        nest = state.nest
+                        found = Optimum(state.grid, tiling, state.load, least, nest.turned, nest.classes)
+                        if best is None or tiling.words < best.tiling.words:
+                            best = found
+                        heapq.heappush(queue, (tiling.words, key, next(self.insertions), found))
                     effort = self.tiling_steps / TILING_STEPS
-                    grids_left -= (1 + state.grid.size / PROCS_PER_TILED) * effort
-                    if grids_left < 0:
+                    self.grids_left -= (1 + state.grid.size / PROCS_PER_TILED) * effort
+                    if self.grids_left < 0:
                         return best
                 case Optimum():
                     return state
@@ -335,6 +333,7 @@ class _Search:
                 transposed=request.transposed,
                 gradients=request.gradients,
                 most_words=most_words,
+                enough=limit_words or None,
             )
         template = PassPlan(pass_=request.pass_)
         return choose_tiling(

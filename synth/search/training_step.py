@@ -73,12 +73,14 @@ def choose_training_tilings(
     transposed: bool = False,
     gradients: Collection[Tensor] = GRADIENTS,
     most_words: int | None = None,
+    enough: int | None = None,
 ) -> tuple[TilingChoice | None, int]:
     """Choose the tilings and the reused tensors of a training step that move the fewest words.
 
     Returns the choice, or None if none fits `limit_words`, and the least memory in words that any choice
-    needs (0 without a limit). The words are those of the process that receives most over the whole step. The
-    other arguments are those of `choose_tiling`.
+    needs (0 without a limit). `enough`: if more is needed, a lower bound above this is returned. The words
+    are those of the process that receives most over the whole step. The other arguments are those of
+    `choose_tiling`.
     """
     footprints = Footprints(distribution)
     step = _StepTilings(footprints, stationary, panels)
@@ -86,7 +88,7 @@ def choose_training_tilings(
     choices = [*reuse_choices(orders[0], limit_words is None)]
     least = 0
     if limit_words is not None:
-        least = min(step.least_memory(reused, order) for reused in choices for order in orders)
+        least = min(step.least_memory(reused, order, enough) for reused in choices for order in orders)
         if least > limit_words:
             return None, least
     best: TilingChoice | None = None
@@ -152,10 +154,21 @@ class _StepTilings:
             self._passes[key] = PassTilings(self.footprints, self.stationary, *key)
         return self._passes[key]
 
-    def least_memory(self, reused: frozenset[Tensor], sequence: Passes) -> int:
-        """The least memory in words that any tilings with these reused tensors need."""
+    def least_memory(self, reused: frozenset[Tensor], sequence: Passes, enough: int | None = None) -> int:
+        """The least memory in words that any tilings with these reused tensors need.
+
+        If that is more than `enough`, only a lower bound of it above `enough`. The last pass, beside which
+        most words are resident, is tried first.
+        """
+        needed = 0
         passes = zip(self._resident(reused, sequence), self.passes(reused, sequence), strict=True)
-        return max(resident + each.least_memory for resident, each in passes)
+        for resident, each in reversed([*passes]):
+            if enough is not None and resident + each.least_floor > enough:
+                return resident + each.least_floor
+            needed = max(needed, resident + each.least_memory)
+            if enough is not None and needed > enough:
+                break
+        return needed
 
     def fewest(self, reused: frozenset[Tensor], sequence: Passes) -> int:
         """The words with unlimited memory."""
