@@ -7,7 +7,7 @@ BIN ?= $(OWN)
 DEMO := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/ruff)
 
-.PHONY: check test lint demo golden mutants bench bench-network bench-models bench-balance bench-all accuracy networks fuzz wheel light audit \
+.PHONY: check test lint demo golden mutants bench bench-network bench-models bench-balance bench-all accuracy published networks fuzz wheel light audit \
 	docs notebooks pictures
 
 check: lint test
@@ -91,6 +91,10 @@ pictures: $(READY)
 
 accuracy: $(READY)
 	$(BIN)/python -m synth.prediction.accuracy
+
+# times that others printed, beside predictions
+published: $(READY)
+	$(BIN)/python -m benchmarks.published
 
 networks: $(READY)
 	$(BIN)/python benchmarks/networks.py
