@@ -24,20 +24,19 @@ def recomputed_words(plan: NetworkPlan) -> int:
     if not plan.request.training or not any(node.region for node in plan.network.nodes.values()):
         return 0
     rows = zip(plan.network.planned, plan.layer_classes, plan.placed_grids, strict=True)
-    ends = {
-        node.name: EdgeEnd(kind, _boxes(plan, kind.nest.turn(placed.turned), placed))
-        for node, kind, placed in rows
+    boxes = {
+        node.name: (kind, _boxes(plan, kind.nest.turn(placed.turned), placed)) for node, kind, placed in rows
     }
     total = recomputed_statistics(plan)
     for node in plan.network.planned:
-        kind, boxes, _ = ends[node.name]
+        kind, owned = boxes[node.name]
         if node.region:
-            words, _ = boxes.words(kind.passes(training=False), kind.weighted)
+            words, _ = owned.words(kind.passes(training=False), kind.weighted)
             total += len(node.region) * int(words[0])
     for edge, times in _times(plan.network).items():
         if times and edge in plan.edge_words:
             single = single_positions(plan.network, edge)
-            pair = ends[edge.source], ends[edge.target]
+            pair = EdgeEnd(*boxes[edge.source]), EdgeEnd(*boxes[edge.target])
             total += times * int(redistribution_words(edge, *pair, single=single, back=False)[0, 0])
     return total
 

@@ -138,13 +138,16 @@ class Distribution:
         if members == 1:
             return ()
         sizes = dict(zip(DIMS[tensor], self.nest.shapes[tensor], strict=True))
-        parts = {dim: getattr(self.grid, dim, 1) for dim in sizes}
-        extents = tuple((d, -(-sizes[d] // parts[d]), sizes[d] // parts[d]) for d in WANTED[tensor])
-        whole = tuple(each for each in extents if each[0] not in SPATIAL or parts[each[0]] == 1)
-        found = shard_cut(members, whole)
+        extents, whole = [], []
+        for dim in WANTED[tensor]:
+            size, parts = sizes[dim], getattr(self.grid, dim, 1)
+            extents.append((dim, -(-size // parts), size // parts))
+            if parts == 1 or dim not in SPATIAL:
+                whole.append(extents[-1])
+        found = shard_cut(members, tuple(whole))
         shared = dict(found)
         empty = any(smallest < shared.get(dim, 1) for dim, _, smallest in whole)
-        return shard_cut(members, extents) if empty else found
+        return shard_cut(members, tuple(extents)) if empty else found
 
     @cached_property
     def groups(self) -> tuple[tuple[Axis, ...], ...]:

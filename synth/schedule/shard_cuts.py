@@ -62,10 +62,13 @@ def shard_cut(members: int, extents: Extents) -> ShardCut:
 
 def _shares(parts: dict[str, int], extents: Extents) -> tuple[int, int, int]:
     """-words of the smallest shard of the largest slice, words of its largest one, -words of the smallest."""
-    shares = [(largest, smallest, parts.get(dim, 1)) for dim, largest, smallest in extents]
-    least = math.prod(largest // count for largest, _, count in shares)
-    most = math.prod(-(-largest // count) for largest, _, count in shares)
-    return -least, most, -math.prod(smallest // count for _, smallest, count in shares)
+    least = most = smaller = 1
+    for dim, largest, smallest in extents:
+        count = parts.get(dim, 1)
+        least *= largest // count
+        most *= -(-largest // count)
+        smaller *= smallest // count
+    return -least, most, -smaller
 
 
 def _even_shares(members: int, extents: Extents) -> tuple[float, float, float]:

@@ -14,16 +14,31 @@ from synth.layer.interval_arrays import Spans
 from synth.layer.layer import Layer, load_layer
 from synth.layer.passes import GRADIENTS, sequences
 from synth.machine.rank_groups import CHANNELS_SWAPPED
+from synth.network.edges.edge_prices import EdgePrices
 from synth.network.edges.moved_words import moved_words
 from synth.network.edges.redistribution import rows_read
+from synth.network.file import parse_network
 from synth.network.planner.grid_family import family
+from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid, sampled_ranks
 from synth.network.planner.rank_kinds import padded, ranks_of_kinds
+from synth.network.planner.request import NetworkRequest
 from synth.schedule.distribution import Distribution
 from synth.schedule.volume import received
 from synth.search.training_step import pass_templates
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EDGES = """
+network: edges
+input: [8, 6, 12, 12]
+layers:
+  - {name: a, conv2d: {out_channels: 16, kernel: 3, padding: 1}}
+  - {name: b, conv2d: {out_channels: 24, kernel: 3, padding: 1}}
+  - {name: c, conv2d: {out_channels: 24, kernel: 1}, from: a}
+  - {name: s, add: {}, from: [b, c]}
+  - {name: t, cat: {}, from: [s, a]}
+  - {name: d, conv2d: {out_channels: 8, kernel: 1, stride: 2}}
+"""
 ORDERS = (ROW_MAJOR, CHANNELS_SWAPPED)
 LAYERS = [
     load_layer(EXAMPLES / name).nest
@@ -153,3 +168,22 @@ def _counted(source: Spans, target: Spans, tables: dict[int, np.ndarray]) -> tup
     common = np.maximum(most[0] - most[1], 0).prod(axis=0)
     want, have = ((b - a).clip(0).prod(axis=0) for a, b in (target, (low, high)))
     return (want - common).max(axis=2), (have[:, None] - common).max(axis=2)
+
+
+def test_prices_of_several_tables_are_those_of_each_alone() -> None:
+    """A pair of grids is priced once, whatever the options that come with it."""
+    network = parse_network(EDGES, "edges.yaml")
+    request = NetworkRequest(96, training=True)
+    classes = [LayerClass.of(node) for node in network.planned]
+    rng = np.random.default_rng(1)
+    families = [family(each.nest, 96, 0.3) for each in classes]
+    growing = EdgePrices(network, request, classes, range(len(classes)))
+    for _ in range(3):
+        table = [
+            [PlacedGrid(grids[i], order) for i in rng.integers(0, len(grids), 4) for order in ORDERS]
+            for grids in families
+        ]
+        alone = EdgePrices(network, request, classes, range(len(classes))).of(table)
+        for edge, (words, cost) in growing.of(table).items():
+            assert np.array_equal(words, alone[edge][0])
+            assert np.array_equal(cost, alone[edge][1])

@@ -58,6 +58,19 @@ class BoxRows:
             volume = volume * np.maximum(high - low, 0)[row]
         return volume
 
+    def joined(self, more: BoxRows) -> BoxRows:
+        """These boxes, and after them those of more options."""
+        lows, highs, rows = [], [], []
+        for low, high, low2, high2, row, row2 in zip(
+            self.low, self.high, more.low, more.high, self.row, more.row, strict=True
+        ):
+            low, high = np.concatenate([low, low2]), np.concatenate([high, high2])
+            first, kind = first_of_kinds([each.tobytes() for each in np.concatenate([low, high], axis=1)])
+            lows.append(low[first])
+            highs.append(high[first])
+            rows.append(kind[np.concatenate([row, row2 + len(low) - len(low2)])])
+        return BoxRows(tuple(lows), tuple(highs), tuple(rows))
+
     def take(self, options: Sequence[int] | Array) -> BoxRows:
         """The boxes of some options."""
         used = [np.unique(row[options], return_inverse=True) for row in self.row]

@@ -10,17 +10,51 @@ from functools import cached_property
 
 import numpy as np
 
+from synth.layer.axes import Tensor
+from synth.layer.nest import Nest
 from synth.machine.rank_groups import split_over
-from synth.network.edges.box_rows import Array
+from synth.network.edges.box_rows import Array, BoxRows
 from synth.network.edges.redistribution import EdgeEnd, redistribution_words, single_positions
 from synth.network.graph import Edge, Network
 from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.request import NetworkRequest
 from synth.network.planner.solve import Table
+from synth.schedule.distribution import Distribution
 
 PricedEdges = dict[Edge, tuple[Array, Table]]  # edge -> (words, cost) by (source option, target option)
 UNKNOWN = -1
+
+
+class GrowingBoxes:
+    """Boxes of placed grids of one nest. Grids are numbered as they come; `rows` is by these numbers."""
+
+    def __init__(self, nest: Nest, procs: int) -> None:
+        self.nest, self.procs = nest, procs
+        self._number: dict[PlacedGrid, int] = {}
+        self._distributions: list[Distribution] = []
+        self._rows: dict[Tensor, BoxRows] = {}
+
+    def __len__(self) -> int:
+        return len(self._number)
+
+    def add(self, placed: Sequence[PlacedGrid]) -> Array:
+        """The numbers of some grids, among them new ones."""
+        for each in placed:
+            if each not in self._number:
+                self._number[each] = len(self._number)
+                self._distributions.append(Distribution(self.nest, each.grid))
+        return np.array([self._number[each] for each in placed], np.intp)
+
+    def rows(self, tensor: Tensor) -> BoxRows:
+        """The boxes of a tensor, of all grids so far."""
+        known = self._rows.get(tensor)
+        begin = 0 if known is None else len(known.row[0])
+        if known is None or begin < len(self):
+            new, distributions = list(self._number)[begin:], self._distributions[begin:]
+            rows = OwnedBoxes(self.nest, new, self.procs, distributions=distributions).rows(tensor)
+            self._rows[tensor] = known = rows if known is None else known.joined(rows)
+        return known
 
 
 class EdgePrices:
@@ -35,28 +69,18 @@ class EdgePrices:
     ) -> None:
         self.network, self.request, self.classes = network, request, classes
         self.class_of = {node.name: k for node, k in zip(network.planned, class_of, strict=True)}
-        self._number: list[dict[PlacedGrid, int]] = [{} for _ in classes]  # class -> its grids so far
+        self._boxes = [GrowingBoxes(each.nest, request.procs) for each in classes]
         self._words: dict[tuple[object, ...], Array] = {}  # kind of edge -> words by the numbers of two grids
 
     def of(self, table: Sequence[Sequence[PlacedGrid]]) -> PricedEdges:
         """Words and cost of every edge for some options. table: class -> the placed grids of its options."""
-        boxes = [
-            OwnedBoxes(layer_class.nest, row, self.request.procs)
-            for layer_class, row in zip(self.classes, table, strict=True)
-        ]
-        for number, row in zip(self._number, table, strict=True):
-            for placed in row:
-                number.setdefault(placed, len(number))
-        numbers = [
-            np.array([number[placed] for placed in row], np.intp)
-            for number, row in zip(self._number, table, strict=True)
-        ]
+        numbers = [boxes.add(row) for boxes, row in zip(self._boxes, table, strict=True)]
         found: dict[tuple[object, ...], tuple[Array, Table]] = {}
         for edge, kind in self._kinds.items():
             if kind not in found:
                 source, target = self.class_of[edge.source], self.class_of[edge.target]
-                known = self._table(kind, len(self._number[source]), len(self._number[target]))
-                self._complete(edge, known, (source, target), boxes, numbers)
+                known = self._table(kind, len(self._boxes[source]), len(self._boxes[target]))
+                self._complete(edge, known, (source, target), numbers)
                 words = known[np.ix_(numbers[source], numbers[target])]
                 back = self.request.sends_gradient_back(edge)
                 found[kind] = words, self._price(words, self.classes[target].nest.word_bytes, back)
@@ -90,27 +114,19 @@ class EdgePrices:
             self._words[kind] = known = grown
         return known
 
-    def _complete(
-        self,
-        edge: Edge,
-        known: Array,
-        ends: tuple[int, int],
-        boxes: Sequence[OwnedBoxes],
-        numbers: Sequence[Array],
-    ) -> None:
+    def _complete(self, edge: Edge, known: Array, ends: tuple[int, int], numbers: Sequence[Array]) -> None:
         """Add the words of the pairs of options that are not known yet."""
         source, target = ends
         missing = known[np.ix_(numbers[source], numbers[target])] == UNKNOWN
         rows, columns = (np.flatnonzero(missing.any(axis=axis)) for axis in (1, 0))
         if not len(rows):
             return
-        if edge.moves_rows:
-            columns = rows
-        before = EdgeEnd(self.classes[source], boxes[source], rows)
-        after = EdgeEnd(self.classes[target], boxes[target], columns)
+        rows, columns = numbers[source][rows], numbers[target][rows if edge.moves_rows else columns]
+        before = EdgeEnd(self.classes[source], self._boxes[source], rows)
+        after = EdgeEnd(self.classes[target], self._boxes[target], columns)
         back, single = self.request.sends_gradient_back(edge), single_positions(self.network, edge)
         words = redistribution_words(edge, before, after, single=single, back=back)
-        known[np.ix_(numbers[source][rows], numbers[target][columns])] = words
+        known[np.ix_(rows, columns)] = words
 
     def _price(self, words: Array, word_bytes: int, back: bool) -> Table:
         """The cost of redistributions that move some words: these words, or seconds.

@@ -7,7 +7,7 @@ intersections of the boxes owned before and after.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,14 +18,21 @@ from synth.network.edges.moved_rows import boxes_after, moved_rows_words
 from synth.network.edges.moved_words import moved_words
 from synth.network.graph import Edge, Network, Path
 from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import FLAT, OwnedBoxes
+from synth.network.planner.owned_boxes import FLAT
+
+
+class Boxes(Protocol):
+    """The boxes of some placed grids, as `OwnedBoxes` has them."""
+
+    def rows(self, tensor: Tensor) -> BoxRows:
+        """The boxes of a tensor."""
 
 
 class EdgeEnd(NamedTuple):
     """One end of an edge: the class of a layer, the boxes of its options, and the options; None for all."""
 
     layer_class: LayerClass
-    boxes: OwnedBoxes
+    boxes: Boxes
     options: Array | None = None
 
     def rows(self, tensor: Tensor) -> BoxRows:

@@ -247,7 +247,7 @@ class OwnedBoxes:
     def rows(self, tensor: Tensor) -> BoxRows:
         """The boxes of `flat`, in rows that grids share."""
         if tensor not in self._rows:
-            kinds = [first_of_kinds(self._cuts_along(tensor, dim)) for dim in FLAT]
+            kinds = list(map(first_of_kinds, self._cuts(tensor)))
             spans = [
                 self._some(first)._flat_along(tensor, dim)
                 for dim, (first, _) in zip(FLAT, kinds, strict=True)
@@ -263,21 +263,20 @@ class OwnedBoxes:
             self.nest, [self.placed[grid] for grid in grids], self.procs, distributions=distributions
         )
 
-    def _cuts_along(self, tensor: Tensor, flat: str) -> list[tuple[object, ...]]:
-        """Per grid: all that its bounds along a dimension of `FLAT` follow from."""
-        found: list[tuple[object, ...]] = []
-        dims = ("g", _inner(tensor)) if flat == "channel" else (flat,)
+    def _cuts(self, tensor: Tensor) -> list[list[object]]:
+        """Per dimension of `FLAT` and grid: all that the bounds along the dimension follow from."""
+        found: list[list[object]] = [[] for _ in FLAT]
+        dims_of = [("g", _inner(tensor)) if flat == "channel" else (flat,) for flat in FLAT]
         for placed, steps, distribution in zip(self.placed, self._steps, self.distributions, strict=True):
             shards = _radix(distribution.shard_cuts[tensor])
-            axes: tuple[str, ...] = dims
-            if any(dim in shards for dim in dims):
-                axes = (*dims, *LACKS[tensor])
-            cuts = [
-                (getattr(placed.grid, axis), steps[axis]) if getattr(placed.grid, axis) > 1 else None
-                for axis in axes
-            ]
-            idle = placed.grid.size if flat == "b" else None
-            found.append((idle, *cuts, *(shards.get(dim) for dim in dims)))
+            cut_at: dict[str, tuple[int, int]] = {
+                axis: (parts, steps[axis]) for axis, parts in zip(AXES, placed.grid, strict=True) if parts > 1
+            }
+            member = tuple(map(cut_at.get, LACKS[tensor]))
+            for cuts, dims in zip(found, dims_of, strict=True):
+                shard = tuple(map(shards.get, dims))
+                cuts.append((tuple(map(cut_at.get, dims)), shard, member if any(shard) else None))
+            found[0][-1] = found[0][-1], placed.grid.size  # the boxes of idle ranks are empty along b
         return found
 
     def _flat_along(self, tensor: Tensor, flat: str) -> Spans:
