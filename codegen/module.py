@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import linecache
 import sys
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cache, lru_cache
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +41,30 @@ def imported(text: str, name: str) -> ModuleType:
     return _run(_code(text, name), name)
 
 
+def module_texts(plans: Iterable[Plan]) -> dict[Plan, str]:
+    """The texts of the modules of some plans, for `expect` on other ranks."""
+    return {replace(plan): _text(plan) for plan in plans}  # copies have no derived values, which are large
+
+
+def expect(texts: Mapping[Plan, str]) -> None:
+    """Take the texts that another rank rendered by the same code in place of rendering these plans here."""
+    _expected().clear()
+    _expected().update(texts)
+
+
+@cache
+def _expected() -> dict[Plan, str]:
+    return {}
+
+
 @lru_cache(maxsize=256)  # models have equal layers, and are made again for batches of other shapes
 def _compiled(plan: Plan, name: str) -> CodeType:
-    return _code(render(plan, module=True, described=False), name)
+    return _code(_expected().get(plan) or _text(plan), name)
+
+
+@lru_cache(maxsize=256)
+def _text(plan: Plan) -> str:
+    return render(plan, module=True, described=False)
 
 
 def _code(text: str, name: str) -> CodeType:

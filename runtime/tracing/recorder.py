@@ -34,6 +34,7 @@ from synth.runtime.tracing.recorded import (
     stored_tensors,
     tensors_in,
 )
+from synth.runtime.tracing.shape_only import without_values
 from synth.runtime.tracing.unsupported import in_user_code, record_autograd_functions
 
 # methods without a result that change what a tensor is or does
@@ -120,7 +121,8 @@ class Recorder(TorchFunctionMode):
         """Call a torch function and record it."""
         kwargs = kwargs or {}
         if self.depth:
-            return func(*args, **kwargs)
+            made = without_values(func, args, kwargs)
+            return func(*args, **kwargs) if made is NotImplemented else made
         parts = composed(func)
         if parts is not None:
             with self:
@@ -136,7 +138,9 @@ class Recorder(TorchFunctionMode):
         used = list(tensors_in((args, kwargs)))
         computed = any(self.computed(values) for values in used)
         before = [values._version for values in used]
-        result = self.on_meta(func(*args, **kwargs), results=True)
+        result = without_values(func, args, kwargs)
+        if result is NotImplemented:
+            result = self.on_meta(func(*args, **kwargs), results=True)
         if word in CASTS and isinstance(result, torch.Tensor):
             with torch._C.DisableTorchFunction():  # another dtype under autocast
                 result = result.view_as(result)

@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,7 @@ def place_of(error: BaseException) -> str:
     return f" ({Path(last.filename).name}:{last.lineno})" if last else ""
 
 
+@cache  # asked for every call of a model
 def _is_users(file: str) -> bool:
     torch_code, own = str(Path(torch.__file__).parent), str(Path(__file__).parents[2])
     return not file.startswith((torch_code, own, "<"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -30,7 +30,6 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.search.branch_and_bound import STATIONARY
 from synth.search.grids import Space, all_grids
-from synth.search.tiling_search import TilingChoice
 from synth.search.training_step import choose_tilings_reusing
 
 Ranks = tuple[tuple[tuple[int, int], ...], ...]  # per rank a box: an interval per dimension
@@ -45,6 +44,7 @@ class LayerPlans:
     limited: whether the plan was made for a memory limit.
     resident: whether it is of a forward pass with resident weights; see `NetworkRequest`.
     whole: layers that train with a copy of their slice of Ker on every rank that uses it.
+    programs: pass plans of the planned work, where they are known: one rank chose them for all.
     """
 
     placed: dict[str, PlacedGrid]
@@ -54,6 +54,7 @@ class LayerPlans:
     limited: bool
     resident: bool = False
     whole: frozenset[str] = frozenset()
+    programs: dict[str, tuple[PassPlan, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: NetworkPlan) -> LayerPlans:
@@ -69,6 +70,11 @@ class LayerPlans:
             limited,
             resident,
             frozenset(name for name, whole in zip(names, plan.whole, strict=True) if whole),
+            {
+                node.name: tiling.pass_plans
+                for node, tiling in zip(plan.network.planned, plan.tilings, strict=True)
+                if node.weighted and (plan.request.training or resident)
+            },
         )
 
     @classmethod
@@ -101,6 +107,7 @@ class LayerPlans:
             self.limited,
             self.resident,
             frozenset(mine for mine, theirs in pairs.items() if theirs in self.whole),
+            {mine: self.programs[theirs] for mine, theirs in pairs.items() if theirs in self.programs},
         )
 
     def plan(self, layer: Layer, procs: int, inference: bool = False) -> Plan:
@@ -111,16 +118,19 @@ class LayerPlans:
         """
         placed = self.placed[layer.name]
         limit_words = self.limit_words[layer.name] if self.resident == inference else None
+        known = self.programs.get(layer.name) if self.resident == inference else None
         if inference:
-            return resident_plan(layer, procs, placed, limit_words)
+            return resident_plan(layer, procs, placed, limit_words, known)
         if not set(placed.turned) <= set(layer.nest.turnable):
             raise InputError(f"{layer.name}: no axis of {placed.turned} can be cut by input rows; plan anew")
         resident = KER if layer.name in self.whole else frozenset[Tensor]()
-        nest = layer.nest.turn(placed.turned)
-        distribution = Distribution(nest, placed.grid, placed.order, resident, ghosts=False)
-        training = self.saves, layer.transposed, self.gradients[layer.name]
-        found, _ = choose_tilings_reusing(distribution, STATIONARY, limit_words, *training)
-        return _plan(layer, procs, placed, limit_words, found, resident)
+        if known is None:
+            nest = layer.nest.turn(placed.turned)
+            distribution = Distribution(nest, placed.grid, placed.order, resident, ghosts=False)
+            training = self.saves, layer.transposed, self.gradients[layer.name]
+            found, _ = choose_tilings_reusing(distribution, STATIONARY, limit_words, *training)
+            known = None if found is None else found.pass_plans
+        return _plan(layer, procs, placed, limit_words, known, resident)
 
     def boxes(self, node: Node, procs: int) -> tuple[Ranks, Ranks] | None:
         """What each rank owns of the input and of the output of a layer without weights.
@@ -146,17 +156,26 @@ class LayerPlans:
         return result[0], result[1]
 
 
-def resident_plan(layer: Layer, procs: int, placed: PlacedGrid, limit_words: int | None) -> Plan:
+def resident_plan(
+    layer: Layer,
+    procs: int,
+    placed: PlacedGrid,
+    limit_words: int | None,
+    known: tuple[PassPlan, ...] | None = None,
+) -> Plan:
     """The forward pass of a layer whose ranks hold their slices of Ker.
 
-    limit_words: beside the weights. Raises `InputError` where nothing fits it.
+    limit_words: beside the weights. known: its pass plan, if that is chosen. Raises `InputError` where
+    nothing fits the limit.
     """
-    distribution = Distribution(layer.nest, placed.grid, placed.order, KER, ghosts=False)
-    forward = PassPlan(pass_="backward-data") if layer.transposed else PassPlan()
-    found, _ = choose_resident_tiling(distribution, limit_words, forward)
-    if found is not None and limit_words is not None:
+    if known is None:
+        distribution = Distribution(layer.nest, placed.grid, placed.order, KER, ghosts=False)
+        forward = PassPlan(pass_="backward-data") if layer.transposed else PassPlan()
+        found, _ = choose_resident_tiling(distribution, limit_words, forward)
+        known = None if found is None else found.pass_plans
+    if known is not None and limit_words is not None:
         limit_words += slice_words(layer.nest, placed.grid)
-    return _plan(layer, procs, placed, limit_words, found, KER)
+    return _plan(layer, procs, placed, limit_words, known, KER)
 
 
 def cheapest_resident_plan(
@@ -195,14 +214,14 @@ def _plan(
     procs: int,
     placed: PlacedGrid,
     limit_words: int | None,
-    found: TilingChoice | None,
+    pass_plans: tuple[PassPlan, ...] | None,
     resident: frozenset[Tensor] = frozenset(),
 ) -> Plan:
-    if found is None:  # the planner found one, but a file may be of another program
+    if pass_plans is None:  # the planner found one, but a file may be of another program
         raise InputError(
             f"{layer.name}: no program of the planned grid fits the planned {limit_words} words; plan anew"
         )
-    first, *later = found.pass_plans
+    first, *later = pass_plans
     return Plan(
         layer,
         procs,

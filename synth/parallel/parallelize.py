@@ -18,12 +18,12 @@ gathered whole what cannot be computed on shards; the first rank names it on std
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from synth.base.errors import SynthError, UsageError
+from synth.base.errors import UsageError
 from synth.base.units import as_bytes
 from synth.layer.axes import TENSORS
 from synth.machine.file import load_machine
@@ -33,6 +33,7 @@ from synth.network.planner.plan_file import NetworkPlanFile
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest, check_batch_norm
 from synth.parallel.fast_plan import for_time, objective_of
+from synth.parallel.first_rank import chosen_by_first
 from synth.parallel.front_end import trace_model
 from synth.parallel.layer_planner import How, LayerPlanner
 from synth.parallel.layer_plans import LayerPlans, plans_of_model
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from synth.runtime.model.step_graph import StepGraph
     from synth.runtime.tracing.inputs import Inputs
 
-T = TypeVar("T")
 Boxes = tuple[tuple[tuple[int, int], ...], ...]  # of every rank: an interval per dimension
 
 
@@ -233,7 +233,7 @@ class _Recipe(NamedTuple):
             request = _unlimited_saves(_request(self.inference, procs=ranks, **asked), memory)
             if self.objective == "time" and ranks > 1 and not self.inference:
                 request = for_time(request, measured_here(members, traced.device, traced.dtype))
-            plans = _from_first(lambda: LayerPlans.of(plan_network(network, request)), members.everyone)
+            plans = chosen_by_first(network, request, members)
         needed = network.needs_input_gradient
         inner = {node.name for node in network.planned if self.input_gradient or needed(node)}
         planner = LayerPlanner(
@@ -348,24 +348,6 @@ def _request(inference: bool, **fields: Any) -> NetworkRequest:
     if inference:
         return NetworkRequest(**{**fields, "input_gradient": True}, resident_weights=True)
     return NetworkRequest(**fields, training=True)
-
-
-def _from_first(make: Callable[[], T], ranks: Ranks) -> T:
-    """What the first rank makes, on every rank. What it raises is raised on every rank."""
-    result: Any = None
-    if ranks.me == 0:
-        try:
-            result = make()
-        except SynthError as error:
-            result = error
-        except Exception as error:  # an internal error may hold what cannot be sent
-            result = RuntimeError(f"rank {ranks.rank} could not plan the model: {error!r}")
-            result.__cause__ = error
-    result = ranks.from_first(result)
-    if isinstance(result, Exception):
-        raise result
-    made: T = result
-    return made
 
 
 def _by_name(plan: Mapping[str, How] | How | None) -> dict[str, How]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
@@ -14,6 +13,7 @@ from torch import nn
 from zoo import Drops, as_they_are, own, tiny
 
 import synth
+import synth.parallel.first_rank
 import synth.parallel.parallelize
 from synth.parallel.parallelize import parallelize
 from synth.runtime.model.network import Network
@@ -219,7 +219,7 @@ def fault_of_the_planner() -> str:
     def fails(*given: Any) -> Any:
         raise KeyError("no such axis")
 
-    module = importlib.import_module("synth.parallel.parallelize")
+    module = synth.parallel.first_rank
     right, module.plan_network = module.plan_network, fails
     try:
         parallelize(nn.Conv2d(4, 4, 1), (4, 4, 8, 8))

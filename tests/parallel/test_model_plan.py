@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 import synth
 from synth.base.errors import InfeasibleError, InputError, UsageError
+from synth.codegen import module
 from synth.layer.layer import Layer
 from synth.network.planner.plan_json import digest_of, to_json
 from synth.parallel.front_end import trace_model
@@ -174,3 +176,25 @@ def test_a_plan_of_one_layer_is_of_that_layer_and_has_its_rows() -> None:
 
     assert "plan of 0 has residue classes {'w': 8} as samples" in said(padding=8, dilation=8)
     assert "plan of 0 is of the layer conv1d 2x4x64 to 2x4x64, kernel 3, padding 1" in said(padding=1)
+
+
+def test_modules_are_made_from_the_texts_of_another_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = synth.plan_model(Residual(), (8, 3, 16, 16), 4)
+    decided = LayerPlans.of(plan)
+    layers = [node.layer for node in plan.network.planned if node.weighted and node.layer]
+    made = [decided.plan(layer, 4) for layer in layers]
+    texts = module.module_texts(made)
+    sent = pickle.loads(pickle.dumps((decided, texts)))
+    assert sent == (decided, texts)
+    there = [sent[0].plan(layer, 4) for layer in layers]
+    monkeypatch.setattr(module, "render", None)  # nothing is rendered there
+    for each in (module._compiled, module._text):
+        each.cache_clear()
+    module.expect(sent[1])
+    for one, other in zip(made, there, strict=True):
+        assert one == other
+        assert module._compiled(other, "other").co_filename == "<other>"
+    module._compiled.cache_clear()
+    module.expect({})
+    with pytest.raises(TypeError):
+        module._compiled(there[0], "other")

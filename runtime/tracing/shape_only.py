@@ -1,0 +1,53 @@
+"""Batch normalization of tensors without values, by its shape.
+
+On "meta" torch computes it step by step in Python, in each mode: half of the time of
+tracing a network with many of them. Its result has the shape and dtype of its input.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+
+def without_values(function: Any, args: Any, kwargs: Any) -> Any:
+    """What a function gives on "meta", found by its shape.
+
+    `NotImplemented` for another function, and where torch itself shall compute it: for
+    arguments that it may refuse, under autocast, and where only parameters are trained.
+    """
+    if function is not functional.batch_norm:
+        return NotImplemented
+    return _batch_norm(*args, **kwargs)
+
+
+def _batch_norm(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    given = [running_mean, running_var, weight, bias]
+    held = [each for each in given if each is not None]
+    fits = (
+        input.dim() > 1
+        and input.is_floating_point()
+        and all(each.shape == input.shape[1:2] for each in held)
+        and all(each.dtype == input.dtype for each in held)
+        and isinstance(momentum, float)
+        and (running_mean is None) == (running_var is None)
+        and (training or running_mean is not None)
+    )
+    graded = input.requires_grad or not any(each.requires_grad for each in held)
+    autocast = any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+    if not (fits and graded and input.is_meta) or autocast:
+        return NotImplemented
+    if training:
+        functional._verify_batch_size(list(input.size()))  # type: ignore[attr-defined]
+    return input.clone()

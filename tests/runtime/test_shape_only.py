@@ -1,0 +1,54 @@
+"""Batch normalizations that are traced by their shape give what torch gives without values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from synth.runtime.tracing.shape_only import without_values
+
+
+def made(by_shape: bool, shape: tuple[int, ...], training: bool, held: bool, graded: bool) -> list[object]:
+    """Facts of the result, and how often each statistic was changed."""
+    x = torch.empty(shape, device="meta", requires_grad=graded)
+    mean, var = (torch.zeros(shape[1], device="meta") for _ in range(2))
+    weight = torch.ones(shape[1], device="meta", requires_grad=True) if graded else None
+    args = (x, mean, var) if held else (x, None, None)
+    kwargs = {"weight": weight, "training": training, "momentum": 0.1}
+    if by_shape:
+        result = without_values(functional.batch_norm, args, kwargs)
+    else:
+        result = functional.batch_norm(*args, **kwargs)
+    assert result is not NotImplemented
+    assert result is not x
+    return [result.shape, result.dtype, result.requires_grad, mean._version > 0, var._version > 0]
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 5), (2, 3, 4, 5), (2, 3, 4, 5, 6)])
+@pytest.mark.parametrize(("training", "held"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("graded", [True, False])
+def test_shapes_and_changes_are_those_of_torch(
+    shape: tuple[int, ...], training: bool, held: bool, graded: bool
+) -> None:
+    assert made(True, shape, training, held, graded) == made(False, shape, training, held, graded)
+
+
+def test_what_torch_may_refuse_is_left_to_it() -> None:
+    x = torch.empty(2, 3, 4, 4, device="meta")
+    few, half = torch.zeros(2, device="meta"), torch.zeros(3, device="meta", dtype=torch.float16)
+    for args in (
+        (x, few, few),
+        (x, half, half),
+        (x, None, None),
+        (x[0, 0, 0], None, None),
+        (x.int(), None, None),
+    ):
+        assert without_values(functional.batch_norm, args, {}) is NotImplemented
+    trained = {"weight": nn.Parameter(torch.zeros(3, device="meta")), "training": True}
+    assert without_values(functional.batch_norm, (x, None, None), trained) is NotImplemented
+    assert without_values(functional.relu, (x,), {}) is NotImplemented
+    single = torch.empty(1, 3, 1, 1, device="meta")
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        without_values(functional.batch_norm, (single, None, None), {"training": True})
