@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout, even
 from synth.runtime.comm.redistribute import Count, redistribute
-from synth.runtime.grid.boxes import Box, cut, shape, source_rows
+from synth.runtime.grid.boxes import Box, Window, cut, shape, source_rows
 from synth.runtime.kernels.autocast import entered, lowered
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.held import Held
@@ -166,8 +167,8 @@ class PlannedLayer(Step):
         """(dimension, the rows that windows read), where these are not all."""
         plain = len(layout.whole) - len(self.windows)
         for dim, window in enumerate(self.windows, plain):
-            rows = source_rows((0, window.size), window)
-            if rows != list(range(layout.whole[dim])):
+            rows = _rows_of(window, layout.whole[dim])
+            if rows is not None:
                 yield dim, rows
 
     def exchanges(self) -> list[Exchange]:
@@ -181,6 +182,13 @@ class PlannedLayer(Step):
         if self.grouped:
             found += moved(self.inner, self.joint, 0, "weight", "bias")
         return found
+
+
+@cache  # every step asks for them, and a list of thousands of rows takes milliseconds
+def _rows_of(window: Window, extent: int) -> list[int] | None:
+    """The rows of an extent that a window reads; None for all."""
+    rows = source_rows((0, window.size), window)
+    return None if rows == list(range(extent)) else rows
 
 
 class PlannedLinearOnMap(PlannedLayer):
