@@ -90,6 +90,9 @@ class Pool(Step):
             for interval, window in zip(rows, self.windows, strict=True)
         ]
         plain = all(map(pads_itself, around, self.windows))
+        if self.average:  # torch's 3-D average takes no fewer rows than its kernel has
+            pairs = zip(shard.shape[2:], self.windows, strict=True)
+            plain = plain and all(size >= window.kernel for size, window in pairs)
         padding = [before if plain else 0 for before, _ in around]
         zeros = [] if plain else [n for pair in reversed(around) for n in pair]
         if not self.average:
