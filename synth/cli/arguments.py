@@ -16,7 +16,7 @@ from synth.base.units import whole
 from synth.base.yaml_positions import read_text
 from synth.cli.output import detail, note
 from synth.layer.passes import TASKS
-from synth.planning.request import OBJECTIVES, STATIONARY, PlanRequest
+from synth.planning.request import OBJECTIVES, STATIONARY, PlanRequest, flag_words
 
 if TYPE_CHECKING:
     from synth.planning.plan import Plan
@@ -34,6 +34,7 @@ def add_request(command: argparse.ArgumentParser, *, file_only: bool) -> None:
             nargs="?",
             help="layer file (YAML), or its plan file (.json); - is stdin",
         )
+        add("--plan", metavar="FILE", help="take this plan instead of deriving one")
     add("--procs", type=whole, metavar="P", required=file_only, help="processes")
     add("--memory", metavar="SIZE", help="bytes per process, e.g. 16GiB")
     add(
@@ -142,12 +143,23 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
     return PlanRequest(**{field.name: getattr(args, field.name) for field in fields(PlanRequest)})
 
 
+def _require_alone(named: str, args: argparse.Namespace) -> None:
+    """Raises `UsageError` for a layer or a request beside a plan file, which has decided them."""
+    if args.layer not in (None, named):
+        raise UsageError(f"the plan {named} has its own layer; leave out {args.layer}, or --plan")
+    for field in fields(PlanRequest)[1:]:
+        value, default = getattr(args, field.name), getattr(PlanRequest, field.name, None)
+        if value != default:
+            what = {"procs": "processes"}.get(field.name, field.name.rstrip("_").replace("_", " "))
+            flag = " ".join(flag_words(field.name, value))
+            raise UsageError(f"the plan {named} has its own {what}; leave out {flag}")
+
+
 def plan_of(args: argparse.Namespace) -> Plan:
     """The plan that the arguments ask for: derived, or read from a file."""
     named = plan_path(args)
     if named:
-        if args.procs is not None:
-            raise UsageError(f"the plan {named} has its own processes; leave out --procs {args.procs}")
+        _require_alone(named, args)
         from synth.planning.plan_file import read_plan
 
         return read_plan(named)

@@ -24,7 +24,6 @@ def register(subparsers: Any) -> None:
         "plan.json -o conv_dist.py --sbatch job.sbatch --ranks-per-node 8",
     )
     add_request(command, file_only=False)
-    command.add_argument("--plan", metavar="FILE", help="emit this plan instead of deriving one")
     command.add_argument("--standalone", action="store_true", help="one file that needs torch alone")
     command.add_argument("--module", action="store_true", help="a torch.nn.Module instead of a command line")
     command.add_argument("--sbatch", metavar="FILE", help="write an sbatch file for SLURM, too")

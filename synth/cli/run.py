@@ -24,7 +24,6 @@ def register(subparsers: Any) -> None:
         "--plan plan.json --bench 10",
     )
     add_request(command, file_only=False)
-    command.add_argument("--plan", metavar="FILE", help="run this plan instead of deriving one")
     command.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds a rank may wait")
     command.add_argument("--bench", type=int, default=3, metavar="N", help="timed repetitions (default 3)")
     command.add_argument(

@@ -205,6 +205,16 @@ COMPLAINTS: list[tuple[list[str], int, str]] = [
         "the plan p.json has its own processes; leave out --procs 3",
     ),
     (
+        ["run", "p.json", "--memory", "1KiB"],
+        2,
+        "the plan p.json has its own memory; leave out --memory 1KiB",
+    ),
+    (
+        ["simulate", CONV, "--plan", "p.json"],
+        2,
+        "the plan p.json has its own layer; leave out examples/conv.yaml, or --plan",
+    ),
+    (
         ["simulate", "none.json"],
         3,
         "none.json: no such file, or not a plain one; name a plan file",
