@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.layer.axes import AXES, DIMS, LACKS, ROW_MAJOR, Axis, Order, PerAxis, Tensor, strides
-from synth.layer.interval_arrays import Spans, cut, lengths, meet, widened
+from synth.layer.interval_arrays import Spans, covered, cut, lengths, meet, widened
 from synth.layer.nest import Nest
 from synth.layer.passes import WRITES, Passes, gathers
 from synth.network.edges.box_rows import BoxRows, first_of_kinds
@@ -179,11 +179,14 @@ class OwnedBoxes:
 
     def _rows_added(self, dim: Axis, own: Spans) -> Array:
         """Rows of an interval, each counted once for every block that reads it."""
-        window, extent, parts = self.nest.windows[dim], getattr(self.nest.extents, dim), self.parts[dim]
-        rows = np.zeros_like(own[0] + self._at(dim))
-        for index in range(int(parts.max())):
-            block = cut((0, extent), parts, np.minimum(index, parts - 1))
-            rows = rows + np.where(index < parts, lengths(meet(reached(window, block), own)), 0)
+        window, extent = self.nest.windows[dim], getattr(self.nest.extents, dim)
+        shape = np.broadcast_shapes(own[0].shape, (len(self.placed), 1))
+        low, high = (np.broadcast_to(bound, shape) for bound in own)
+        rows = np.empty(shape, dtype=np.int64)
+        for count in np.unique(self.parts[dim]).tolist():
+            some = self.parts[dim][:, 0] == count
+            read = reached(window, cut((0, extent), count, np.arange(count)))
+            rows[some] = covered(read, (low[some], high[some]))
         return rows
 
     def _rows_read(self, dim: Axis) -> Spans:

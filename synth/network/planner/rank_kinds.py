@@ -1,7 +1,7 @@
 """Ranks that stand for all ranks of a grid where words of a layer are counted.
 
 Along an axis that cuts evenly, ranks differ by a shift of their boxes only: they receive the same words. So
-one coordinate of such an axis is enough.
+one coordinate of such an axis is enough, and along a spatial axis, one inside and those near both ends.
 """
 
 from __future__ import annotations
@@ -27,22 +27,32 @@ def ranks_of_kinds(
     uneven = {t for t in tensors if not _even_shards(distribution, t)}
     ranks = np.zeros(1, np.int32)
     for axis, parts in zip(AXES, placed.grid, strict=True):
-        lacking = any(axis in LACKS[tensor] for tensor in uneven)
-        if parts > 1 and (lacking or not _even(distribution.nest, axis, parts)):
-            ranks = (ranks[:, None] + np.arange(parts, dtype=np.int32) * steps[axis]).reshape(-1)
+        if parts > 1:
+            lacking = any(axis in LACKS[tensor] for tensor in uneven)
+            places = np.arange(parts, dtype=np.int32) if lacking else _places(distribution.nest, axis, parts)
+            if len(places) > 1:
+                ranks = (ranks[:, None] + places * np.int32(steps[axis])).reshape(-1)
     return ranks
 
 
-def _even(nest: Nest, axis: Axis, parts: int) -> bool:
-    """Whether the blocks along an axis, and the rows that they read, differ by a shift only."""
+def _places(nest: Nest, axis: Axis, parts: int) -> NDArray[np.int32]:
+    """Coordinates along an axis, one of every kind. Blocks and shards shift alike from one to the next.
+
+    Rows of a block are read by at most `reach` blocks on either side of it. So coordinates that are at least
+    so far from both ends are of one kind.
+    """
+    every = np.arange(parts, dtype=np.int32)
     extent = getattr(nest.extents, axis)
     if extent % parts:
-        return False
+        return every
     if axis not in SPATIAL:
-        return True
+        return every[:1]
     window = nest.windows[axis]
-    disjoint = window.span == window.stride and window.padding == 0 and window.divisor == 1
-    return disjoint and not nest.turned and window.size == window.stride * extent
+    if window.divisor > 1 or window.size != window.stride * extent:
+        return every
+    before, after = window.padding, window.span - window.stride - window.padding
+    reach = -(-max(before, after, 0) // (window.stride * extent // parts))
+    return every if parts <= 2 * reach + 1 else np.concatenate([every[: reach + 1], every[parts - reach :]])
 
 
 def _even_shards(distribution: Distribution, tensor: Tensor) -> bool:
