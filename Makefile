@@ -42,7 +42,8 @@ bench-models: $(READY)
 	$(BIN)/python -m benchmarks.suite.models --procs 4 --hosts 4
 
 # networks and layers at the balance of GPU clusters: links that carry as many words per operation of a rank
-# as those inside an H100 node (240 Mbit/s here) and between A100 nodes (60 Mbit/s); see docs/speed.md
+# as those inside an H100 node (240 Mbit/s here) and between A100 nodes (60 Mbit/s); see docs/speed.md. About 70
+# minutes, of which WRN-50-4 takes 20; every line is written at once, so parts can be measured alone
 bench-balance: $(READY)
 	$(BIN)/python -m benchmarks.balance
 	for link in 60mbit 240mbit; do \
