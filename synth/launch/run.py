@@ -72,7 +72,7 @@ class Outcome:
         runs = len(self.times)
         if not runs:
             return f"{self.seconds:.4f} s on the slowest rank, in one untimed run"
-        rate = 2 * self.plan.nest.work * len(self.plan.pass_plans) / self.median / 1e9
+        rate = 2 * self.plan.layer.nest.work * len(self.plan.pass_plans) / self.median / 1e9
         text = f"median {self.median:.4f} s of {runs} run{'s' * (runs > 1)}"
         return f"{text} on the slowest rank, {rate:.2f} GFlop/s"
 

@@ -9,6 +9,7 @@ import pytest
 from program_batch import run_programs
 
 import synth
+from synth.launch.run import Outcome
 from synth.layer.layer import Layer
 
 IMAGE = Layer.conv2d((2, 4, 11, 10), 6, 3, padding=(2, 1), dilation=(3, 2), name="image")
@@ -38,3 +39,11 @@ def test_programs_have_the_values_of_torch_and_the_planned_words(tmp_path: Path)
     assert all(plan.classes for plan in plans)
     faults = run_programs(plans, 4, tmp_path / "programs")
     assert faults == [""] * len(plans)
+
+
+def test_a_rate_counts_the_work_of_the_layer_without_filler() -> None:
+    plan = synth.plan(SIGNAL, 4, classes={"w": 4}, balance=10.0)
+    assert plan.nest.work > SIGNAL.nest.work
+    seconds = 2 * SIGNAL.nest.work / 1e9
+    told = str(Outcome(plan, seconds, [seconds], [dict.fromkeys(plan.words, 0)] * 4))
+    assert "1.00 GFlop/s" in told
