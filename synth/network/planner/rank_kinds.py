@@ -2,69 +2,104 @@
 
 Along an axis that cuts evenly, ranks differ by a shift of their boxes only: they receive the same words. So
 one coordinate of such an axis is enough, and along a spatial axis, one inside and those near both ends.
+Where shards of a tensor are uneven, members of its group are of one kind if their shards have one shape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from synth.layer.axes import AXES, LACKS, SPATIAL, Axis, Tensor, strides
+from synth.layer.axes import DIMS, LACKS, SPATIAL, TENSORS, Axis, Tensor, strides
 from synth.layer.nest import Nest
-from synth.network.planner.owned_boxes import PlacedGrid
+from synth.network.planner.owned_boxes import Array, PlacedGrid
 from synth.schedule.distribution import Distribution
 
-CHANNELS_AND_SAMPLES = frozenset(AXES) - frozenset(SPATIAL)
+# axes along which the members of a tensor's group differ; no group differs along g
+GROUPS: tuple[tuple[Tensor | None, tuple[Axis, ...]], ...] = (
+    (None, ("g",)),
+    *((tensor, LACKS[tensor]) for tensor in TENSORS),
+)
 
 
-def ranks_of_kinds(
-    placed: PlacedGrid, distribution: Distribution, tensors: Sequence[Tensor]
-) -> NDArray[np.int32]:
+def ranks_of_kinds(placed: PlacedGrid, distribution: Distribution, tensors: Sequence[Tensor]) -> Array:
     """Ranks of a grid among which is one for every number of words of `tensors` that a rank receives."""
-    steps = strides(placed.grid, placed.order)
-    uneven = {t for t in tensors if not _even_shards(distribution, t)}
-    ranks = np.zeros(1, np.int32)
-    for axis, parts in zip(AXES, placed.grid, strict=True):
-        if parts > 1:
-            lacking = any(axis in LACKS[tensor] for tensor in uneven)
-            places = np.arange(parts, dtype=np.int32) if lacking else _places(distribution.nest, axis, parts)
-            if len(places) > 1:
+    grid, steps = placed.grid, strides(placed.grid, placed.order)
+    ranks: Array = np.zeros(1, np.int32)
+    for tensor, axes in GROUPS:
+        split = [axis for axis in axes if getattr(grid, axis) > 1]
+        if not split:
+            continue
+        kinds = [_places(distribution.nest, axis, getattr(grid, axis)) for axis in split]
+        shards = _shards(distribution, tensor) if tensor is not None and tensor in tensors else []
+        if not shards:
+            for axis, (places, _) in zip(split, kinds, strict=True):
                 ranks = (ranks[:, None] + places * np.int32(steps[axis])).reshape(-1)
+            continue
+        members: Array = np.arange(grid.of(tuple(split)), dtype=np.int32)
+        offset: Array = np.zeros_like(members)
+        code: Array = np.zeros(len(members), np.int64)
+        beyond = len(members)
+        for axis, (_, kind) in zip(split, kinds, strict=True):
+            beyond //= len(kind)
+            at = members // beyond % len(kind)
+            offset, code = offset + at * np.int32(steps[axis]), code * len(kind) + kind[at]
+        for step, shape in shards:
+            code = code * len(shape) + shape[members // step % len(shape)]
+        _, first = np.unique(code, return_index=True)
+        ranks = (ranks[:, None] + offset[first]).reshape(-1)
     return ranks
 
 
-def _places(nest: Nest, axis: Axis, parts: int) -> NDArray[np.int32]:
-    """Coordinates along an axis, one of every kind. Blocks and shards shift alike from one to the next.
+@cache
+def _places(nest: Nest, axis: Axis, parts: int) -> tuple[Array, Array]:
+    """Coordinates along an axis, one of every kind, and the kinds of all coordinates.
 
     Rows of a block are read by at most `reach` blocks on either side of it. So coordinates that are at least
-    so far from both ends are of one kind.
+    so far from both ends are of one kind, if blocks and shards shift alike from one to the next.
     """
     every = np.arange(parts, dtype=np.int32)
     extent = getattr(nest.extents, axis)
     if extent % parts:
-        return every
+        return every, every
     if axis not in SPATIAL:
-        return every[:1]
+        return every[:1], np.zeros_like(every)
     window = nest.windows[axis]
     if window.divisor > 1 or window.size != window.stride * extent:
-        return every
+        return every, every
     before, after = window.padding, window.span - window.stride - window.padding
     reach = -(-max(before, after, 0) // (window.stride * extent // parts))
-    return every if parts <= 2 * reach + 1 else np.concatenate([every[: reach + 1], every[parts - reach :]])
+    if parts <= 2 * reach + 1:
+        return every, every
+    kind = np.where(every < parts - reach, np.minimum(every, reach), every)
+    return np.unique(kind), kind
 
 
-def _even_shards(distribution: Distribution, tensor: Tensor) -> bool:
-    """Whether all shards of a tensor have one shape, and whole rows of the axes that may have a halo."""
-    extents, grid = distribution.nest.extents, distribution.grid
-    for dim, parts in distribution.shard_cuts[tensor]:
-        if dim not in CHANNELS_AND_SAMPLES or getattr(extents, dim) % (getattr(grid, dim) * parts):
-            return False
-    return True
+def _shards(distribution: Distribution, tensor: Tensor) -> list[tuple[int, Array]]:
+    """The dimensions along which shards of a tensor differ: members between two parts, shape of every part.
+
+    Parts of rows that may have a halo all differ. Empty if all shards have one shape.
+    """
+    found: list[tuple[int, Array]] = []
+    sizes = dict(zip(DIMS[tensor], distribution.nest.shapes[tensor], strict=True))
+    step = 1
+    for dim, parts in reversed(distribution.shard_cuts[tensor]):
+        slices = getattr(distribution.grid, dim, 1)
+        size, longer = sizes[dim] // slices, sizes[dim] % slices > 0
+        index = np.arange(parts)
+        if dim in SPATIAL:
+            found.append((step, index))
+        elif longer or size % parts:
+            shape = (index < size % parts).astype(np.int64)
+            found.append((step, shape * 2 + (index < (size + longer) % parts)))
+        step *= parts
+    kinds = [(step, np.unique(shape, return_inverse=True)[1]) for step, shape in found]
+    return [(step, kind) for step, kind in kinds if kind.any()]
 
 
-def padded(rows: Sequence[NDArray[np.int32]]) -> NDArray[np.int32]:
+def padded(rows: Sequence[Array]) -> Array:
     """Rows of ranks as one array; shorter rows repeat their first rank."""
     found = np.zeros((len(rows), max(map(len, rows))), np.int32)
     for at, row in enumerate(rows):
