@@ -7,6 +7,7 @@ in rounds, in an order that rotates and reverses.
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import statistics
@@ -52,15 +53,25 @@ def measure(name: str, seconds: float, rounds: tuple[int, int], peers: Sequence[
         synth.parallelize(nn.Conv2d(4, 4, 3), (8, 4, 8, 8))
     torch.manual_seed(0)
     model, batch = case.make(), torch.randn(case.shape)
-    with torch.no_grad():
-        out = model(batch)
-    made = contenders(case, model, batch, out.numel())
+    loss, words = _on_one_process(model, batch)
+    made = contenders(case, model, batch, words)
     made = [each for each in made if each.whole or not peers or each.name in peers]
-    measuring = _Measuring(float(out.square().mean()), rounds)
+    measuring = _Measuring(loss, rounds)
     groups = [[each] for each in made] if case.alone else [made]
     for group in groups:
         measuring.run(group, seconds / len(groups))
     return measuring.found | {"statistics": {each.name: each.statistics for each in made}}
+
+
+def _on_one_process(model: nn.Module, batch: torch.Tensor) -> tuple[float, int]:
+    """(the mean of squares of the output, its words), from rank 0 to all ranks."""
+    found = [0.0, 0]
+    if dist.get_rank() == 0:
+        with torch.no_grad():
+            out = copy.deepcopy(model)(batch)  # running statistics stay the same on all ranks
+        found = [float(out.square().mean()), out.numel()]
+    dist.broadcast_object_list(found, 0)
+    return found[0], int(found[1])
 
 
 class _Measuring:
