@@ -57,6 +57,8 @@ class Received:
 
     def __add__(self, other: Received) -> Received:
         """Words over two passes."""
+        if self.classes is other.classes:
+            return Received({name: self.words[name] + other.words[name] for name in NAMES}, self.classes)
         mine, others, classes = zip(*map(_joined, self.classes, other.classes), strict=True)
         words = {name: self.words[name][np.ix_(*mine)] + other.words[name][np.ix_(*others)] for name in NAMES}
         return Received(words, classes)

@@ -45,6 +45,7 @@ PATIENCE = (
     20_000  # steps until the search assumes that similar grids do not fit; it ends after 3 times as many
 )
 STEPS = 20_000  # steps of the search for the least memory
+LEAN_TILED = 20  # of the grids that it finds to fit, so many are tiled
 DIVE = 128  # that search descends from every 128th range directly to one grid
 TILING_STEPS, TRAINING_STEPS = 20, 200  # steps that the tiling of one grid counts as
 
@@ -131,6 +132,7 @@ class _Search:
         self.insertions = itertools.count()
         self.steps = 0
         self.grids_left: float = MOST_TILED
+        self.fitting: list[tuple[PerAxis, tuple[Axis, ...]]] = []  # met by `leanest`
         self.tiling_steps = TRAINING_STEPS if request.pass_ == "training" else TILING_STEPS
         self.memory_ratio = Fraction(1 << 62)  # least (needed memory / its bound) of grids that did not fit
 
@@ -174,7 +176,7 @@ class _Search:
                     for turned in self._turns(state):
                         self._push_turned(queue, state, key, turned)
                 case Distribution():
-                    tiling, needed = self._choose_tiling(state, limit, self._most_words(best))
+                    tiling, needed = self._choose_tiling(state, limit, self._most_words(best), limit)
                     if limit is not None and needed > limit:
                         self._note_unfit(state.grid, needed)
                         continue
@@ -201,15 +203,23 @@ class _Search:
         return None if self.request.fewer_than is None else self.request.fewer_than - 1
 
     def _leanest_optimum(self, least: int) -> Optimum | None:
-        """The grid that needs the least memory, if it fits."""
-        best, _ = self.leanest
-        if best is None:
+        """The best of a few grids that fit: those that the search for the least memory has met."""
+        limit, moves = self.request.limit_words, self.request.moves
+        if self.leanest[0] is None:
             return None
-        distribution = self._distribution(best[1], best[2])
-        tiling, _ = self._choose_tiling(distribution, self.request.limit_words)
-        if tiling is None:
-            return None
-        return Optimum(distribution.grid, tiling, distribution.load, least, best[2], self.nest.classes)
+        bounds = [
+            (self.ranges.grid_bound(grid, moves, turned), grid, turned) for grid, turned in self.fitting
+        ]
+        best: Optimum | None = None
+        for bound, grid, turned in sorted(bounds)[:LEAN_TILED]:
+            most = None if best is None else best.tiling.words - 1
+            if most is not None and bound > most:
+                break
+            distribution = self._distribution(grid, turned)
+            tiling, _ = self._choose_tiling(distribution, limit, most, limit)
+            if tiling is not None:
+                best = Optimum(grid, tiling, distribution.load, least, turned, self.nest.classes)
+        return best
 
     def _turns(self, grid: PerAxis) -> Iterator[tuple[Axis, ...]]:
         """The choices of turned axes on a grid whose blocks have no more work than the cap."""
@@ -295,7 +305,8 @@ class _Search:
             bound, number, each = heapq.heappop(queue)
             if best is not None and bound >= best[0]:
                 return best, True
-            found = self._descend(each) if each.single or number % DIVE == 0 else None
+            enough = max(best[0], self.request.limit_words or 0) if best else None
+            found = self._descend(each, enough) if each.single or number % DIVE == 0 else None
             if found is not None:
                 best = found if best is None else min(best, found)
                 steps_left -= self.tiling_steps
@@ -304,10 +315,11 @@ class _Search:
                 heapq.heappush(queue, (self._memory_bound(half), next(insertions), half))
         return best, not queue
 
-    def _descend(self, each: Range) -> Lean | None:
+    def _descend(self, each: Range, enough: int | None) -> Lean | None:
         """(least memory, grid, turned axes) of a grid in a range, found by descent to the lower bounds.
 
-        None if the descent ends at an empty range.
+        None if the descent ends at an empty range. Of a grid that needs more than `enough` words, the first
+        is a lower bound above that.
         """
         while not each.single:
             halves = list(self.ranges.halves(each))
@@ -315,13 +327,20 @@ class _Search:
                 return None
             each = min(halves, key=self._memory_bound)
         grid = self.ranges.grid(each.first)
-        return min(
-            ((self._choose_tiling(self._distribution(grid, t), 0)[1], grid, t) for t in self._turns(grid)),
-            default=None,
-        )
+        found = [(self._least_of(self._distribution(grid, t), enough), grid, t) for t in self._turns(grid)]
+        limit = self.request.limit_words or 0
+        self.fitting += [(grid, turned) for words, grid, turned in found if words <= limit]
+        return min(found, default=None)
+
+    def _least_of(self, distribution: Distribution, enough: int | None) -> int:
+        return self._choose_tiling(distribution, 0, enough=enough)[1]
 
     def _choose_tiling(
-        self, distribution: Distribution, limit_words: int | None, most_words: int | None = None
+        self,
+        distribution: Distribution,
+        limit_words: int | None,
+        most_words: int | None = None,
+        enough: int | None = None,
     ) -> tuple[TilingChoice | None, int]:
         request = self.request
         if request.pass_ == "training":
@@ -333,11 +352,11 @@ class _Search:
                 transposed=request.transposed,
                 gradients=request.gradients,
                 most_words=most_words,
-                enough=limit_words or None,
+                enough=enough,
             )
         template = PassPlan(pass_=request.pass_)
         return choose_tiling(
-            distribution, request.stationary, limit_words, template, request.panels, most_words
+            distribution, request.stationary, limit_words, template, request.panels, most_words, enough
         )
 
     def infeasible(self) -> InfeasibleError:

@@ -22,6 +22,7 @@ def choose_tiling(
     template: PassPlan = FORWARD,
     panels: int | None = None,
     most_words: int | None = None,
+    enough: int | None = None,
 ) -> tuple[TilingChoice | None, int]:
     """Choose the tiling of one pass with the fewest received words.
 
@@ -30,9 +31,12 @@ def choose_tiling(
     and its reused and saved tensors. `panels`: the wanted number of panels; by default the number that
     overlap pays for. Ties go to fewer steps, if there are more than `panels`, then to the first tensor of
     `stationary`. `most_words`: a tiling with more received words is of no use; then the result may be None
-    although one fits.
+    although one fits. `enough`: if more memory is needed, no tiling is chosen, and a lower bound above this
+    may be returned.
     """
     tilings = PassTilings(Footprints(distribution), stationary, template, panels)
+    if enough is not None and tilings.least_floor > enough:
+        return None, tilings.least_floor
     least = 0 if limit_words is None else tilings.least_memory
     return tilings.choose(limit_words, most_words), least
 

@@ -25,7 +25,7 @@ from itertools import combinations
 from operator import add
 
 from synth.layer.axes import Tensor
-from synth.layer.passes import GRADIENTS, PASSES, WRITES, Passes, reuse_intervals, sequences
+from synth.layer.passes import GRADIENTS, PASSES, WRITES, Pass, Passes, reuse_intervals, sequences
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import PassPlan
@@ -86,17 +86,20 @@ def choose_training_tilings(
     step = _StepTilings(footprints, stationary, panels)
     orders = preferred_orders(footprints, transposed, gradients)
     choices = [*reuse_choices(orders[0], limit_words is None)]
-    least = 0
+    each = [(reused, order) for reused in choices for order in orders]
+    needed = dict.fromkeys(each, 0)
     if limit_words is not None:
-        least = min(step.least_memory(reused, order, enough) for reused in choices for order in orders)
-        if least > limit_words:
-            return None, least
+        needed = {choice: step.least_memory(*choice, enough) for choice in each}
+    least = min(needed.values())
     best: TilingChoice | None = None
     for reused in choices:
+        fit = [order for order in orders if limit_words is None or needed[reused, order] <= limit_words]
+        if not fit:
+            continue
         fewest = step.fewest(reused, orders[0])  # does not depend on the order of the passes
         if most_words is not None and fewest > most_words:
             continue
-        for order in orders:
+        for order in fit:
             chosen = step.choose(limit_words, reused, order, most_words)
             if chosen is not None:
                 best, most_words = chosen, chosen.words - 1
@@ -141,6 +144,7 @@ class _StepTilings:
     def __init__(self, footprints: Footprints, stationary: Sequence[Tensor], panels: int | None) -> None:
         self.footprints, self.stationary, self.panels = footprints, stationary, panels
         self._passes: dict[tuple[PassPlan, int | None], PassTilings] = {}
+        self._received: dict[tuple[Pass, frozenset[Tensor]], Received] = {}
         self._chosen: dict[tuple[int, int | None, int | None], TilingChoice | None] = {}
 
     def passes(self, reused: frozenset[Tensor], sequence: Passes) -> list[PassTilings]:
@@ -172,7 +176,14 @@ class _StepTilings:
 
     def fewest(self, reused: frozenset[Tensor], sequence: Passes) -> int:
         """The words with unlimited memory."""
-        return reduce(add, (each.untiled for each in self.passes(reused, sequence))).most_with()
+        return reduce(add, map(self._untiled, self.passes(reused, sequence))).most_with()
+
+    def _untiled(self, tilings: PassTilings) -> Received:
+        """The words of one pass without a limit: no matter which tensors it saves."""
+        key = tilings.template.pass_, tilings.template.reuses
+        if key not in self._received:
+            self._received[key] = tilings.untiled
+        return self._received[key]
 
     def choose(
         self,
@@ -186,7 +197,7 @@ class _StepTilings:
         chosen: list[TilingChoice] = []
         for number, (each, words) in enumerate(zip(passes, resident, strict=True)):
             left = None if limit_words is None else limit_words - words
-            others = [other.untiled for other in passes[:number] + passes[number + 1 :]]
+            others = [*map(self._untiled, passes[:number] + passes[number + 1 :])]
             found = self._choose(each, left, _left_beside(others, most_words))
             if found is None:
                 return None
