@@ -170,12 +170,20 @@ def _entries(kind: str, key: str, value: Any, names: tuple[str, ...]) -> tuple[i
     if len(items) != len(names):
         needs = f"{len(names)}: {', '.join(names)}" if names else "none"
         entries = "1 entry" if len(items) == 1 else f"{len(items)} entries"
-        raise LayerError(f"{kind} {key} has {entries}, needs {needs}", key)
+        raise LayerError(
+            f"{kind} {key} has {entries}, needs {needs}{both_ends_of(key, len(items), len(names))}", key
+        )
     labels = (f"{key} {name}" if key == "input" else key for name in names)
     return tuple(
         _integer(kind, key, label, item, index)
         for index, (label, item) in enumerate(zip(labels, items, strict=True))
     )
+
+
+def both_ends_of(key: str, given: int, dims: int) -> str:
+    """How two numbers of zeros are written for the one dimension that there is; nothing for other entries."""
+    pair = (key, given, dims) == ("padding", 2, 1)
+    return "; write [[before, after]] for the zeros at the two ends" if pair else ""
 
 
 def _padding(kind: str, value: Any, fields: Mapping[str, Any]) -> tuple[Any, ...]:

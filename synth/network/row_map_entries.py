@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from synth.base.yaml_positions import Listing, Scalar
 from synth.base.yaml_positions import Node as YamlNode
+from synth.layer.validate import both_ends_of
 from synth.network.entries import Entry
 from synth.network.graph import Node
 from synth.network.row_maps import CONSTANT, RowMap, Run
@@ -110,7 +111,8 @@ def _ends(entry: Entry, given: YamlNode | None, dims: int) -> list[tuple[int, in
     """Rows before and after every spatial dimension."""
     items: Sequence[YamlNode | None] = given.items if isinstance(given, Listing) else [given] * dims
     if len(items) != dims and given is not None:
-        raise given.fault(f"{entry.name}: padding has {len(items)} entries, needs {dims}")
+        pair = both_ends_of("padding", len(items), dims)
+        raise given.fault(f"{entry.name}: padding has {len(items)} entries, needs {dims}{pair}")
     found = []
     for item in items:
         each = item.items if isinstance(item, Listing) else (item, item)

@@ -362,3 +362,9 @@ def test_padding_of_a_file() -> None:
     assert parse_layer(text + "same", "a.yaml").padding == (1, (0, 1))
     with pytest.raises(InputError, match="5:13: padding is -1, less than 0; use at least 0"):
         parse_layer(text + "[[2, -1], 1]", "a.yaml")
+
+
+def test_two_numbers_of_zeros_for_one_dimension_are_told_apart() -> None:
+    with pytest.raises(UsageError, match=r"has 2 entries, needs 1: w; write \[\[before, after\]\] for"):
+        Layer.conv1d((1, 4, 9), 4, 3, padding=(2, 1))
+    assert Layer.conv1d((1, 4, 9), 4, 3, padding=((2, 1),)).padding == ((2, 1),)
