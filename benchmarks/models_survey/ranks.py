@@ -24,6 +24,7 @@ from synth.runtime.tracing.inputs import Arguments, Inputs
 from synth.runtime.tracing.unsupported import plain_copies
 
 RATE = 1e-3
+SEEDS = 2, 3  # of the batches of two steps
 
 
 def compare(entry: Entry) -> dict[str, Any]:
@@ -64,11 +65,17 @@ def compare(entry: Entry) -> dict[str, Any]:
 
 
 def _model(entry: Entry) -> nn.Module:
-    """The model in float64; in float32 if it makes tensors of that dtype and torch refuses both together."""
+    """The model in float64; in float32 if it makes tensors of that dtype and torch refuses both together.
+
+    Weights that begin as zeros are random here: zeros would hide what they multiply.
+    """
     for dtype in (torch.float64, torch.float32):
         torch.manual_seed(0)
         torch.set_default_dtype(dtype)
         model = _without_chance(entry.make().to(dtype)).eval()
+        for parameter in model.parameters():
+            if parameter.ndim > 1 and not parameter.any():
+                nn.init.normal_(parameter, std=1e-3)
         args, kwargs = _batch(model, entry.input, 0)
         try:
             with torch.no_grad():
@@ -170,11 +177,12 @@ def _two_steps(net: Network, model: nn.Module, input: Any) -> float | None:
     if not all(any(p.requires_grad for p in each.parameters()) for each in (net, model)):
         return None
     before = [values.clone() for values in model.state_dict().values()]
-    _train(net, input)
+    batches = [_batch(model, input, seed) for seed in SEEDS]
+    _train(net, batches)
     ours = net.full_state_dict()
     if dist.get_rank():
         return None
-    _train(model, input)
+    _train(model, batches)
     return _changed_otherwise(ours, model.state_dict(), before)
 
 
@@ -184,15 +192,15 @@ def _rounding(first: nn.Module, trained: nn.Module, input: Any) -> float:
     first: the model before two steps. trained: after them.
     """
     before = [values.clone() for values in first.state_dict().values()]
-    _train(first, input, torch.finfo(torch.get_default_dtype()).eps / 2)
+    noise = torch.finfo(torch.get_default_dtype()).eps / 2
+    _train(first, [_batch(first, input, seed, noise) for seed in SEEDS])
     return _changed_otherwise(first.state_dict(), trained.state_dict(), before)
 
 
-def _train(model: nn.Module, input: Any, noise: float = 0.0) -> None:
-    """Two steps of SGD. noise: relative change of the inputs."""
+def _train(model: nn.Module, batches: Sequence[tuple[Any, dict[str, Any]]]) -> None:
+    """A step of SGD for each batch."""
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE, momentum=0.9)
-    for number in range(2):
-        args, kwargs = _batch(model, input, 2 + number, noise)
+    for args, kwargs in batches:
         loss = torch.stack([_whole(out).square().mean() for out in _outputs(model(*args, **kwargs))]).sum()
         optimizer.zero_grad()
         torch.autograd.backward(loss)
