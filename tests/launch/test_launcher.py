@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[2]
 def ended(text: str, folder: Path, procs: int = 3, limit: float = 20) -> Ended:
     """How ranks end that run a text; RANK is their number in it."""
     program = folder / "program.py"
-    program.write_text(f"import os, signal, sys, time\nRANK = int(os.environ['RANK'])\n{text}\n")
+    begin = "import os, signal, sys, time\nRANK = int(os.environ['RANK'])\n"
+    begin += "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # nohup, around the tests, ignores it
+    program.write_text(f"{begin}{text}\n")
     return started([str(program)], procs, [], limit)
 
 
