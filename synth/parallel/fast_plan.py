@@ -16,6 +16,8 @@ from synth.machine.file import parse_machine
 from synth.machine.measured import machine_text
 from synth.network.planner.request import OBJECTIVES, NetworkRequest
 
+MARGIN = 0.05  # of a step: smaller gains by measured numbers are noise
+
 
 def objective_of(given: str | None) -> str:
     """What a plan made here is for. Raises `UsageError` for what it cannot be."""
@@ -27,6 +29,10 @@ def objective_of(given: str | None) -> str:
 
 
 def for_time(request: NetworkRequest, found: dict[str, Any]) -> NetworkRequest:
-    """The request for the fewest seconds on a machine where `found` was measured, with whole weights."""
+    """The request for the fewest seconds on a machine where `found` was measured, with whole weights.
+
+    Plain data parallelism, as of DDP, is kept unless another plan promises more than measuring errs by.
+    """
     machine = parse_machine(machine_text(found, "here"), "here")
-    return replace(request, objective="time", machine=machine, whole_weights=request.training)
+    timed = replace(request, objective="time", machine=machine, whole_weights=request.training)
+    return replace(timed, margin=MARGIN) if request.training else timed

@@ -202,10 +202,27 @@ def test_a_faster_strategy_is_taken_over_a_choice_for_prices() -> None:
     grids = [PlacedGrid(PerAxis(b=4)), PlacedGrid(PerAxis(k=4))]
     table = [[LayerOption(placed, 1.0) for placed in grids] for _ in planner.classes]
     slow = Solution((1,) * 4, 2.0, 1.0, "chain")
-    fast, slower = (SingleStrategy("data", cost, "", (grids[0],) * 4) for cost in (1.5, 2.5))
+    fast, slower = (SingleStrategy(n, cost, "", (grids[0],) * 4) for n, cost in (("2D", 1.5), ("data", 2.5)))
     found = planner._or_single(table, slow, [slower, fast])
     assert (found.chosen, found.cost) == ((0,) * 4, 1.5)
     assert planner._or_single(table, slow, [slower]) == slow
+    planner.request = replace(plan.request, margin=0.3)  # 0.7 * 2.5 < 2
+    assert planner._or_single(table, slow, [slower]).chosen == (0,) * 4
+    assert planner._or_single(table, slow, [slower, fast]).chosen == (0,) * 4  # of 2D: 1.5 < 0.7 * 2.5
+
+
+def test_data_parallelism_with_whole_weights_is_left_for_more_than_the_margin() -> None:
+    wide = CHAIN.replace("[64, 16, 12, 12]", "[8, 64, 6, 6]").replace("64, kernel", "256, kernel")
+    free = planned(wide, flat(), 8)
+    data = next(single for single in free.single_strategies if single.name == "data")
+    assert data.cost is not None
+    gain = 1 - free.cost / data.cost
+    assert gain > 0.1
+    for margin, leaves in ((0.9 * gain, True), (1.1 * gain, False)):
+        plan = planned(wide, flat(), 8, margin=margin)
+        assert any(each.grid.of(("c", "k")) > 1 for each in plan.placed_grids) == leaves
+        assert plan.lower_bound <= plan.cost
+    assert all(plan.whole)
 
 
 def test_whole_weights_are_taken_where_they_are_faster_and_fit() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -111,11 +112,18 @@ class _NetworkPlanner:
         """A solution, or the choice of a single strategy if that is faster.
 
         It can be where weights may be whole, since such a choice is made for some prices of buckets only.
+        Data parallelism is taken unless it is slower by more than the margin of the request.
         """
-        usable = [each for each in singles if each.cost is not None and each.cost < solution.cost]
-        if self.request.objective == "words" or not usable:
+        if self.request.objective == "words":
             return solution
-        best = min(usable, key=lambda each: each.cost or 0.0)
+        costs = {each.name: each.cost for each in singles if each.cost is not None}
+        name = min(costs, key=costs.__getitem__, default="")
+        least = min(solution.cost, costs.get(name, solution.cost))
+        if costs.get("data", math.inf) * (1 - self.request.margin) < least:
+            name = "data"
+        elif solution.cost <= least:
+            return solution
+        best = next(each for each in singles if each.name == name)
         rows = [[option.placed for option in table[k]] for k in self.class_of]
         chosen = tuple(row.index(placed) for row, placed in zip(rows, best.placed_grids, strict=True))
         return replace(solution, chosen=chosen, cost=best.cost or 0.0)

@@ -37,6 +37,8 @@ class NetworkRequest:
     batch_norm: "global" or "local" statistics of batch normalizations; see `synth.parallelize`.
     whole_weights: whether ranks may hold whole slices of weights in training (DDP) where that is faster than
         shards (ZeRO) and fits the machine's memory, and the limit. Of objective "time" alone.
+    margin: how much faster, as a fraction of the step, a choice must be than data parallelism where weights
+        may be whole, and shards than whole weights: what the seconds of a machine may err by.
     """
 
     procs: int
@@ -55,6 +57,7 @@ class NetworkRequest:
     batch_norm: str = "global"
     resident_weights: bool = False
     whole_weights: bool = False
+    margin: float = 0.0
 
     def __post_init__(self) -> None:
         check_balance(self.balance)
@@ -71,6 +74,8 @@ class NetworkRequest:
             raise UsageError(
                 "whole weights are of training for time, since only seconds decide about them; ask for both"
             )
+        if not 0 <= self.margin < 1:
+            raise UsageError(f"margin is {self.margin}; it must be at least 0 and below 1")
         if not 1 <= self.procs <= MAX_PROCS:
             raise UsageError(f"procs is {self.procs}; it must be from 1 to {MAX_PROCS} for a network")
 

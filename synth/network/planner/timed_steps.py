@@ -58,7 +58,8 @@ class TimedSteps:
             rows.append(each.timed.rows(row))
         training, hides = self.request.training, self.request.hides
         by_layer = [rows[k] for k in self.class_of]
-        return StepSeconds(machine, by_layer, self.followed, self._may(), training, hides)
+        margin = self.request.margin
+        return StepSeconds(machine, by_layer, self.followed, self._may(), training, hides, margin)
 
     def cheapest(
         self, options: Options, moved: Sequence[Table], pairs: Pairs, method: str, progress: Progress

@@ -59,7 +59,8 @@ class StepSeconds:
     """The seconds of a step by options of its layers, in the order of execution.
 
     rows: layer -> the times of its options. followed: layer -> what follows it. weighted: layer -> whether
-    its weights may be whole on every rank. hides: whether Ker moves while neighbours compute.
+    its weights may be whole on every rank. hides: whether Ker moves while neighbours compute. margin: how
+    much faster a step must be with shards than with whole weights, as a fraction.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class StepSeconds:
         weighted: Sequence[bool],
         training: bool,
         hides: bool,
+        margin: float = 0.0,
     ) -> None:
+        self.margin = margin
         self.machine, self.rows, self.followed, self.training = machine, rows, followed, training
         self.weighted = weighted
         self.overlap = machine.overlap if hides else 0.0
@@ -181,7 +184,10 @@ class StepSeconds:
         return sum(each.total for each in self.by_layer(chosen, whole))
 
     def weights(self, chosen: Sequence[int], allowed: Sequence[bool]) -> tuple[bool, ...]:
-        """Which layers of a choice best have whole weights, of those that may: the best of some prices."""
+        """Which layers of a choice best have whole weights, of those that may: the best of some prices.
+
+        All that may have them, unless the best is faster by more than the margin.
+        """
         if not any(allowed):
             return (False,) * len(chosen)
         one = [times.at([option]) for times, option in zip(self.rows, chosen, strict=True)]
@@ -197,7 +203,10 @@ class StepSeconds:
                 whole = times.update_whole[0] + price * (times.averaged[0] - behind)
                 made.append(bool(allowed[layer] and whole < shards))
             tried.add(tuple(made))
-        return min(sorted(tried), key=lambda each: self.seconds(chosen, each))
+        best = min(sorted(tried), key=lambda each: self.seconds(chosen, each))
+        all_whole = self.seconds(chosen, allowed)
+        keeps = all_whole * (1 - self.margin) <= self.seconds(chosen, best)
+        return tuple(allowed) if keeps else best
 
 
 def _with_exchange(each: LayerSeconds, more: float) -> LayerSeconds:
