@@ -50,6 +50,19 @@ def test_no_factor_is_negative() -> None:
     assert line.factors[1] == 0
 
 
+def test_few_channels_are_never_faster_than_many() -> None:
+    """Noise may say so; then plans would cut channels for nothing."""
+    kernels = [
+        {"flops": n, "channels": channels, "seconds": n / rate}
+        for channels, rate in ((64, 5e10), (16, 8e10))
+        for n in (1e6, 1e8, 1e9)
+    ]
+    entry = {"level": "node", "members": 4, "op": "all_gather", "bytes": 2**20, "seconds": 1e-3}
+    text = machine_text({**FOUND, "collectives": [entry], "kernels": kernels}, "m")
+    compute = parse_machine(text, "m.yaml").compute
+    assert compute.rate_of(16) == compute.rate_of(64)
+
+
 def test_the_machine_predicts_what_was_measured() -> None:
     """Times made with the model of collectives come back from the machine file that is fitted to them."""
     alpha, beta = {"node": 2e-6, "system": 3e-5}, {"node": 1e-10, "system": 1e-9}
