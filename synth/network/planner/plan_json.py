@@ -97,7 +97,7 @@ def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
             "stationary": tiling.first.stationary.lower(),
             "panels": tiling.first.panels,
             "cost": cost,
-            "words": _words_by_tensor(layer_class, placed, plan, whole),
+            "words": words_by_tensor(layer_class, placed, plan, whole),
             "memory_words": tiling.used_words,
             "gradients": [t.lower() for t in layer_class.gradients if plan.request.training],
             "whole": whole,
@@ -106,7 +106,7 @@ def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
     ]
 
 
-def _words_by_tensor(
+def words_by_tensor(
     layer_class: LayerClass, placed: PlacedGrid, plan: NetworkPlan, whole: bool
 ) -> dict[str, int]:
     """Tensor -> the most words of it that a rank receives. The ranks may differ, so their sum is a bound."""

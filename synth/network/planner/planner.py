@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,6 +28,7 @@ from synth.network.planner.plan import NetworkPlan, SingleStrategy
 from synth.network.planner.plan_memory import PlanMemory
 from synth.network.planner.request import NetworkRequest
 from synth.network.planner.solve import Progress, Solution, Table, solve
+from synth.network.planner.step_words import moved_words
 from synth.network.planner.timed_steps import TimedSteps, followed_by
 from synth.network.step_time.between import mean_between
 from synth.network.step_time.choice import terms
@@ -104,7 +104,12 @@ class _NetworkPlanner:
         )
         self.progress(f"options per layer: {min(map(len, table))} to {max(map(len, table))}")
         solution, priced = self._solve(table, self.method)
-        return self._result(table, self._or_single(table, solution, singles), priced, singles)
+        made = partial(self._result, table, priced=priced, singles=singles)
+        fastest = self._or_single(table, solution, singles)
+        plain = self._within_margin(table, fastest, singles)
+        if plain and moved_words(made(plain)) <= moved_words(made(fastest)):
+            return made(plain)
+        return made(fastest)
 
     def _or_single(
         self, table: OptionTable, solution: Solution, singles: Sequence[SingleStrategy]
@@ -112,21 +117,28 @@ class _NetworkPlanner:
         """A solution, or the choice of a single strategy if that is faster.
 
         It can be where weights may be whole, since such a choice is made for some prices of buckets only.
-        Data parallelism is taken unless it is slower by more than the margin of the request.
         """
-        if self.request.objective == "words":
+        usable = [each for each in singles if each.cost is not None and each.cost < solution.cost]
+        if self.request.objective == "words" or not usable:
             return solution
-        costs = {each.name: each.cost for each in singles if each.cost is not None}
-        name = min(costs, key=costs.__getitem__, default="")
-        least = min(solution.cost, costs.get(name, solution.cost))
-        if costs.get("data", math.inf) * (1 - self.request.margin) < least:
-            name = "data"
-        elif solution.cost <= least:
-            return solution
-        best = next(each for each in singles if each.name == name)
+        return self._choice(table, solution, min(usable, key=lambda each: each.cost or 0.0))
+
+    def _within_margin(
+        self, table: OptionTable, solution: Solution, singles: Sequence[SingleStrategy]
+    ) -> Solution | None:
+        """Data parallelism, if it is slower than a solution, but by less than the margin of the request."""
+        found = [each for each in singles if each.name == "data" and each.cost is not None]
+        if not found or not solution.cost < (found[0].cost or 0.0) < solution.cost / (
+            1 - self.request.margin
+        ):
+            return None
+        return self._choice(table, solution, found[0])
+
+    def _choice(self, table: OptionTable, solution: Solution, single: SingleStrategy) -> Solution:
+        """The choice of a single strategy, in place of a solution."""
         rows = [[option.placed for option in table[k]] for k in self.class_of]
-        chosen = tuple(row.index(placed) for row, placed in zip(rows, best.placed_grids, strict=True))
-        return replace(solution, chosen=chosen, cost=best.cost or 0.0)
+        chosen = tuple(row.index(placed) for row, placed in zip(rows, single.placed_grids, strict=True))
+        return replace(solution, chosen=chosen, cost=single.cost or 0.0)
 
     def _nodes_of_classes(self) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in self.classes]

@@ -37,8 +37,9 @@ class NetworkRequest:
     batch_norm: "global" or "local" statistics of batch normalizations; see `synth.parallelize`.
     whole_weights: whether ranks may hold whole slices of weights in training (DDP) where that is faster than
         shards (ZeRO) and fits the machine's memory, and the limit. Of objective "time" alone.
-    margin: how much faster, as a fraction of the step, a choice must be than data parallelism where weights
-        may be whole, and shards than whole weights: what the seconds of a machine may err by.
+    margin: what the seconds of a machine may err by, as a fraction of a step. Of the fastest plan and of data
+        parallelism, if both are so near, the one that moves fewer words is taken; shards of weights must be
+        faster than whole weights by as much.
     """
 
     procs: int
