@@ -6,8 +6,8 @@ layer, and two layers in one view are joined as any two layers. Between two view
 keeps are the user's words that lie in both of its boxes.
 
 `common_words` counts them in cells. Along an axis with Q = lcm of both counts, user's rows are y·Q + c. Boxes
-of both views begin and end at few values of y and of c, so all rows between two such values are in the same
-boxes, and one of them stands for all.
+of both views begin and end at few values of y and of c. All rows between two such values are in the same
+boxes. So one of them stands for all.
 """
 
 from __future__ import annotations

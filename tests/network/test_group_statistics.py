@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from flat_machine import ALPHA, BANDWIDTH, BETA, FLAT, RATE
 from torch import Tensor, nn
 
 from synth.layer.axes import PerAxis
-from synth.machine.hierarchy import Compute, Level, Machine
 from synth.network.file import parse_network
 from synth.network.graph import Network, Node
 from synth.network.planner.group_statistics import group_statistics
@@ -22,9 +22,6 @@ from synth.network.step_time.calls import call_costs
 from synth.network.step_time.layer_times import layer_times
 from synth.network.write import network_text
 from synth.parallel.parallelize import plan_model
-
-ALPHA, BETA, RATE, BANDWIDTH = 1e-5, 1e-10, 1e12, 1e11
-FLAT = Machine("flat", (Level("all", None, ALPHA, BETA),), Compute(RATE, BANDWIDTH), algorithms=("ring",))
 
 NORMED = """
 network: normed

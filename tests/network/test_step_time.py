@@ -6,11 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from flat_machine import ALPHA, BANDWIDTH, BETA, RATE, flat
 
 from synth.base.errors import InputError, UsageError
 from synth.layer.axes import TENSORS, PerAxis
 from synth.machine.file import load_machine
-from synth.machine.hierarchy import Compute, Level, Machine
+from synth.machine.hierarchy import Machine
 from synth.machine.layer_time import LayerTimer, along
 from synth.machine.rank_groups import ORDERS
 from synth.network.file import parse_network
@@ -31,13 +32,7 @@ from synth.parallel.layer_plans import LayerPlans
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 
-ALPHA, BETA, RATE, BANDWIDTH = 1e-5, 1e-10, 1e12, 1e11
 PROCS = 8
-
-
-def flat(beta: float = BETA, overlap: float = 1.0) -> Machine:
-    level = Level("all", None, ALPHA, beta)
-    return Machine("flat", (level,), Compute(RATE, BANDWIDTH), algorithms=("ring",), overlap=overlap)
 
 
 CHAIN = """

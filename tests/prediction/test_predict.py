@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from flat_machine import ALPHA, BETA, FLAT, RATE
 
 from synth.base.errors import InfeasibleError, InputError, UsageError
 from synth.cli.main import main
 from synth.machine.file import load_machine
-from synth.machine.hierarchy import Compute, Level, Machine
+from synth.machine.hierarchy import Machine
 from synth.network.file import parse_network
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
@@ -20,8 +21,6 @@ from synth.prediction.predict import NAMES, PLANNED, compare, predict
 from synth.prediction.prediction import PredictionRequest
 from synth.prediction.profile import NominalRate, load_profile
 
-ALPHA, BETA, RATE = 1e-5, 1e-10, 1e12
-FLAT = Machine("flat", (Level("all", None, ALPHA, BETA),), Compute(RATE, 1e11), algorithms=("ring",))
 TEXT = """
 network: four
 input: [64, 16, 12, 12]

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from flat_machine import ALPHA, BANDWIDTH, BETA, FLAT, RATE
 
 import synth
 from synth.base.errors import UsageError
 from synth.cli.main import main
-from synth.machine.hierarchy import Compute, Level, Machine
+from synth.machine.hierarchy import Compute, Machine
 from synth.network.file import parse_network
 from synth.network.graph import Network
 from synth.network.planner.idle import BusyStep
@@ -21,8 +22,6 @@ from synth.prediction.predict import compare, predict
 from synth.prediction.prediction import Prediction, PredictionRequest
 from synth.prediction.profile import LayerTimes, MeasuredTimes, NominalRate
 
-ALPHA, BETA, RATE, BANDWIDTH = 1e-5, 1e-10, 1e12, 1e11
-FLAT = Machine("flat", (Level("all", None, ALPHA, BETA),), Compute(RATE, BANDWIDTH), algorithms=("ring",))
 NORMED = """
 network: three
 input: [8, 16, 12, 12]

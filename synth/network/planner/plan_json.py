@@ -17,8 +17,6 @@ from synth.base.errors import InputError
 from synth.layer.axes import AXES, SPATIAL, TENSORS
 
 if TYPE_CHECKING:  # reading a file must not import numpy
-    from synth.network.planner.layer_class import LayerClass
-    from synth.network.planner.owned_boxes import PlacedGrid
     from synth.network.planner.plan import NetworkPlan
 
 SCHEMA = "synth.network-plan/1"
@@ -79,6 +77,8 @@ def digest_of(data: Mapping[str, Any]) -> str:
 
 
 def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
+    from synth.network.planner.step_words import words_by_tensor
+
     rows = zip(
         plan.network.planned,
         plan.layer_classes,
@@ -104,19 +104,6 @@ def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
         }
         for node, layer_class, placed, cost, tiling, whole in rows
     ]
-
-
-def words_by_tensor(
-    layer_class: LayerClass, placed: PlacedGrid, plan: NetworkPlan, whole: bool
-) -> dict[str, int]:
-    """Tensor -> the most words of it that a rank receives. The ranks may differ, so their sum is a bound."""
-    from synth.network.planner.owned_boxes import OwnedBoxes
-
-    request = plan.request
-    resident = request.resident_of(whole)
-    boxes = OwnedBoxes(layer_class.nest.turn(placed.turned), [placed], request.procs, resident)
-    _, words = boxes.words(layer_class.passes(request.training), layer_class.weighted, request.saves)
-    return {tensor: int(words[tensor][0]) for tensor in ("in", "ker", "out")}
 
 
 def _redistributions(plan: NetworkPlan) -> list[dict[str, Any]]:

@@ -107,9 +107,9 @@ class _NetworkPlanner:
         made = partial(self._result, table, priced=priced, singles=singles)
         fastest = self._or_single(table, solution, singles)
         plain = self._within_margin(table, fastest, singles)
-        if plain and moved_words(made(plain)) <= moved_words(made(fastest)):
-            return made(plain)
-        return made(fastest)
+        if plain is None:
+            return made(fastest)
+        return min(made(plain), made(fastest), key=moved_words)
 
     def _or_single(
         self, table: OptionTable, solution: Solution, singles: Sequence[SingleStrategy]

@@ -1,10 +1,11 @@
-"""The words that a rank receives in a step of a plan, by which plans of nearly equal seconds are compared."""
+"""The words that a rank receives in a step of a plan, by layer and in all."""
 
 from __future__ import annotations
 
 from synth.layer.axes import LACKS
+from synth.network.planner.layer_class import LayerClass
+from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.plan import NetworkPlan
-from synth.network.planner.plan_json import words_by_tensor
 from synth.network.planner.resident_weights import slice_words
 
 
@@ -16,3 +17,14 @@ def moved_words(plan: NetworkPlan) -> int:
         sharing = placed.grid.of(LACKS["Ker"])
         moved += 2 * slice_words(kind.nest, placed.grid) * (sharing - 1) // sharing if whole else 0
     return moved
+
+
+def words_by_tensor(
+    layer_class: LayerClass, placed: PlacedGrid, plan: NetworkPlan, whole: bool
+) -> dict[str, int]:
+    """Tensor -> the most words of it that a rank receives. The ranks may differ, so their sum is a bound."""
+    request = plan.request
+    resident = request.resident_of(whole)
+    boxes = OwnedBoxes(layer_class.nest.turn(placed.turned), [placed], request.procs, resident)
+    _, words = boxes.words(layer_class.passes(request.training), layer_class.weighted, request.saves)
+    return {tensor: int(words[tensor][0]) for tensor in ("in", "ker", "out")}

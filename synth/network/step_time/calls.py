@@ -2,10 +2,10 @@
 
 What a call is divided as (see `Divided`) says what moves and what each rank computes:
 
-    ""         every rank gathers all inputs, and computes everything
-    product    every rank reads its part of the first operand, and the slices of the others that belong to it
-    parts      every rank computes its part where it lies
-    view, joined   nothing is computed
+* "": every rank gathers all inputs, and computes everything.
+* product: every rank reads its part of the first operand. It gathers what this needs of the others.
+* parts: every rank computes its part where it lies.
+* view, joined: nothing is computed.
 
 Values lie in equal parts on all ranks before, and a rank has its share of what it reads. Boxes that a call
 cuts anew are not known to a network; the steps of a model know them (`plan.words`).
