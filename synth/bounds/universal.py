@@ -87,6 +87,21 @@ def _segment_counts(floors: tuple[float, float, float], volume: float, carried: 
     return {1, cap} | {-(-cap // size) for size in sizes if 1 <= size <= cap}  # the least n of each size
 
 
+def segment_counts(
+    sizes: tuple[float, float, float],
+    mass: float,
+    cap: int,
+    procs: int,
+    limit_words: float | None,
+    piece: int,
+) -> set[int]:
+    """The numbers of segments among which `words_bound` takes the best; its arguments."""
+    if limit_words is None or limit_words <= 0 or mass <= 0:
+        return {1}
+    counts = _segment_counts(sizes, mass**3 / cap, limit_words * procs, cap)
+    return counts | {1, -(-cap // piece)}  # with fewer segments, a piece limits their size
+
+
 def words_bound(
     sizes: tuple[float, float, float],
     mass: float,
@@ -103,11 +118,7 @@ def words_bound(
     unlimited. n and x are those of `UniversalBound`.
     """
     best = (-math.inf, 1, sizes)
-    counts = {1}
-    if limit_words is not None and limit_words > 0 and mass > 0:
-        counts = _segment_counts(sizes, mass**3 / cap, limit_words * procs, cap)
-        counts.add(-(-cap // (piece or cap)))  # with fewer segments, a piece limits their size
-    for n in sorted(counts):
+    for n in sorted(segment_counts(sizes, mass, cap, procs, limit_words, piece or cap)):
         # a segment has at most ⌈cap/n⌉ multiply-adds, for any order and any distribution of the work
         largest = min(-(-cap // n), piece or cap)
         x_out, x_in, x_ker = water_fill_point(sizes, mass**3 / largest)

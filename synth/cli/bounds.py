@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from synth.base.atomic_write import put
+from synth.base.errors import UsageError
 from synth.cli.arguments import add_balance, json_text
 from synth.cli.output import show, wants_progress
 from synth.cli.parser import declare
@@ -24,9 +25,17 @@ def register(subparsers: Any) -> None:
         "lower bounds, closed forms, relaxation and best plan of a layer over ranges of P and memory",
         "conv.yaml --procs 1:4096 --memory 64KiB:1GiB",
         "conv.yaml --procs 64 --bounds-only --json",
+        "conv.yaml --symbolic latex",
     )
     command.add_argument("layer", metavar="LAYER", help="layer file (YAML); - is stdin")
-    command.add_argument("--procs", metavar="P", required=True, help="64, 1,8,61 or 1:65536 (log-spaced)")
+    command.add_argument("--procs", metavar="P", help="64, 1,8,61 or 1:65536 (log-spaced)")
+    command.add_argument(
+        "--symbolic",
+        nargs="?",
+        const="text",
+        choices=("text", "latex", "json"),
+        help="the universal bound as formulas in P and M; without --procs",
+    )
     command.add_argument("--memory", metavar="SIZE", help="bytes per process: 16GiB or 64KiB:64GiB")
     command.add_argument("--points", type=int, metavar="N", help="points per range (default: doubling)")
     add_balance(command)
@@ -42,7 +51,10 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the sweep and prints it."""
+    """Prints the symbolic bound, or runs the sweep and prints it."""
+    if args.symbolic:
+        put(symbolic_text(args), args.output)
+        return 0
     made = study(args)
     if args.plot:
         from synth.reports.plot import draw, picture_format, sweep_figure
@@ -60,8 +72,30 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def symbolic_text(args: argparse.Namespace) -> str:
+    """The bound of a layer as formulas. Raises `UsageError` if an option of the sweep is given."""
+    for name in ("procs", "memory", "points", "csv", "plot", "eq3", "bounds_only", "exact_procs"):
+        if getattr(args, name):
+            raise UsageError(
+                f"--symbolic gives formulas for all P and M; leave out --{name.replace('_', '-')}, "
+                f"or leave out --symbolic for numbers"
+            )
+    if args.json and args.symbolic == "latex":
+        raise UsageError("--symbolic latex and --json ask for two forms; choose one")
+    from synth.bounds.symbolic import SymbolicBound, latex, text
+    from synth.layer.layer import load_layer
+
+    layer = load_layer(args.layer)
+    bound = SymbolicBound(layer.nest)
+    if args.json or args.symbolic == "json":
+        return json_text(bound.to_json(layer))
+    return text(layer, bound) if args.symbolic == "text" else latex(layer, bound)
+
+
 def study(args: argparse.Namespace) -> Study:
     """The sweep that the arguments describe. Raises `UsageError`, `InputError` or `InfeasibleError`."""
+    if args.procs is None:
+        raise UsageError("synth bounds needs --procs, such as 64 or 1:4096, or --symbolic for formulas")
     if args.plot:
         from synth.reports.plot import picture_format
 

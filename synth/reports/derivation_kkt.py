@@ -74,7 +74,8 @@ def _lagrange(problem: Eq4, form: ClosedForm, lagrangian: Lagrangian, found: Kkt
     active = tuple(found.multipliers)
     yield Equation("L", lagrangian.expression(active))
     for variable, derivative in zip(lagrangian.variables, lagrangian.stationarity(active), strict=True):
-        yield Equation(f"{variable} * dL/d{variable}", derivative, sympy.Integer(0))
+        tex = rf"{sympy.latex(variable)} \frac{{\partial L}}{{\partial {sympy.latex(variable)}}}"
+        yield Equation(f"{variable} * dL/d{variable}", derivative, sympy.Integer(0), tex)
     solution = lagrangian.solve(active) or {}
     values = lagrangian.values(problem, form.stationary)
     for symbol, value in solution.items():

@@ -11,11 +11,12 @@ Style = Literal["text", "latex"]
 
 @dataclass(frozen=True)
 class Equation:
-    """`name = symbolic = numeric`; either right side may be missing."""
+    """`name = symbolic = numeric`; either right side may be missing. `tex`: a name that is not one symbol."""
 
     name: str
     symbolic: Any = None
     numeric: Any = None
+    tex: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def latex(title: str, parts: Sequence[Section]) -> str:
         lines.append(rf"\subsection*{{{_escaped(part.title)}}}")
         lines += [_escaped(sentence) for sentence in part.sentences]
         for each in part.equations:
-            name = sympy.latex(sympy.Symbol(each.name))
+            name = each.tex or sympy.latex(sympy.Symbol(each.name))
             sides = [name, *(sympy.latex(v) for v in (each.symbolic, each.numeric) if v is not None)]
             lines += [r"\begin{multline*}", " = \\\\\n".join([sides[0] + " = " + sides[1], *sides[2:]])]
             lines.append(r"\end{multline*}")

@@ -56,6 +56,7 @@ def test_latex(plan: Plan) -> None:
     assert text.count(r"\begin{multline*}") == text.count(r"\end{multline*}") > 5
     assert text.count("{") == text.count("}")
     assert r"A^{\frac{2}{3}} K^{\frac{2}{3}}" in text
+    assert r"T_{k} \frac{\partial L}{\partial T_{k}} = " in text
 
 
 def test_every_case_is_explained() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from synth.analysis.certificate import plan_certificate
 from synth.bounds.certificate_check import check
-from synth.cli.main import main
+from synth.cli.main import main, parser
 from synth.planning.derive import plan
 
 DOCS = sorted(Path("docs").glob("*.md"))
@@ -94,3 +94,16 @@ def test_tests_named_in_the_documentation_exist() -> None:
     sources = {path.name: path.read_text(encoding="utf-8") for path in Path("tests").rglob("test_*.py")}
     for name in re.findall(r"`(test_\w+)`", Path("docs/faults.md").read_text(encoding="utf-8")):
         assert any(f"def {name}(" in text for text in sources.values()), name
+
+
+@pytest.mark.parametrize("path", PAGES, ids=str)
+def test_flags_of_commands_exist(path: Path) -> None:
+    """A flag that a page names beside a command is one of this command's, so that no page outlives a flag."""
+    known = parser()._subparsers
+    assert known is not None
+    (commands,) = (dict(action.choices or ()) for action in known._group_actions)
+    text = path.read_text(encoding="utf-8")
+    for name, rest in re.findall(r"(?:`|^\s+\$? ?|&& |\(|-m )synth ([a-z]+)\b([^`\n|&#]*)", text, re.M):
+        assert name in commands, f"synth {name}"
+        for flag in re.findall(r"(?<=\s)--[a-z][\w-]*", rest):
+            assert flag in commands[name]._option_string_actions, f"synth {name} {flag}"
