@@ -7,7 +7,7 @@ BIN ?= $(OWN)
 DEMO := $(if $(filter $(OWN),$(BIN)),$(OWN)/synth)
 READY := $(if $(filter $(OWN),$(BIN)),$(OWN)/ruff)
 
-.PHONY: check test lint demo golden mutants bench bench-network bench-models bench-balance bench-all accuracy published networks fuzz wheel light audit \
+.PHONY: check test lint demo golden mutants bench bench-network bench-models bench-balance bench-gpu bench-all accuracy published networks fuzz wheel light audit \
 	docs notebooks pictures
 
 check: lint test
@@ -51,6 +51,10 @@ bench-balance: $(READY)
 	for link in 60mbit 240mbit; do \
 	$(BIN)/python -m benchmarks.suite --procs 4 --hosts 4 --link $$link --objective time --once --seconds 8 \
 	--rounds 1 25 --profiles 1 || exit 1; done
+
+# one process on one GPU beside plain torch and DDP: networks, layers, memory, rates
+bench-gpu: $(READY)
+	$(BIN)/python -m benchmarks.gpu
 
 bench-all: bench
 	$(BIN)/python -m benchmarks.suite.overlap

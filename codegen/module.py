@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from synth.codegen.render import render
 from synth.planning.plan import Plan
+from synth.schedule.pass_plan import ONES
 
 if TYPE_CHECKING:
     from synth.runtime.layers.distributed_layer import DistributedLayer
@@ -32,7 +33,8 @@ def distributed_conv(plan: Plan, **options: Any) -> DistributedLayer:
     """
     name = f"synth_plan_{plan.id}"
     module = _run(_compiled(plan, name), name)
-    layer: DistributedLayer = module.layer(**options)
+    tiled = any(each.counts != ONES for each in plan.pass_plans)
+    layer: DistributedLayer = module.layer(tiled=tiled, **options)
     return layer
 
 

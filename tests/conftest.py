@@ -16,6 +16,8 @@ settings.register_profile(
     "mutants", derandomize=True, deadline=None, max_examples=40, phases=[Phase.explicit, Phase.generate]
 )
 os.environ.setdefault("SYNTH_OBJECTIVE", "words")  # plans of tests do not depend on the machine
+# a look for GPUs starts nothing of CUDA's, which ranks that are forked later could not use
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import torch
 import torch.distributed as dist
 
-from synth.runtime.comm.process_groups import ProcessGroups
+from synth.runtime.comm.process_groups import ProcessGroups, backend_of
 
 TEXT = 120  # bytes for what a rank does
 ROUNDING = 1e-6  # of a checksum, between machines of different kinds
@@ -27,7 +27,8 @@ class Agreement:
     members: their global ranks, ascending. groups: where it has a process group of
         torch for these messages alone.
     alike: the sets of places in `members` of which the tensors must be the same; None
-        for all. device: of the messages: that of the tensors for nccl, else the host.
+        for all. device: of the messages: the host, but a GPU where the group has nccl
+        alone.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Agreement:
         self.members, self.groups = members, groups
         self.group = groups.of(range(len(members)), purpose="agreement")
         self.alike = [range(len(members))] if alike is None else alike
-        nccl = dist.get_backend(self.group) == "nccl"
-        self.device = torch.device("cuda" if nccl else "cpu")
+        host = backend_of(self.group, "cpu")
+        self.device = torch.device("cpu" if host else "cuda")
         self.noted = (0.0, 0.0)  # a checksum that goes with the next message
 
     def note(self, values: torch.Tensor) -> None:
         """Compare a tensor that must be the same on all ranks when they next agree."""
+        if len(self.members) == 1:
+            return
         own = checksum(values)
         self.noted = self.noted[0] + own[0], self.noted[1] + own[1]
 
@@ -125,7 +128,9 @@ def checksum(values: torch.Tensor) -> tuple[float, float]:
     rows = values.sum(others, dtype=wide) if others else values.to(wide)
     places = torch.arange(len(rows) if others else rows.numel(), device=rows.device)
     weighted = rows * (1 + places.to(wide) / max(1, len(places))).reshape(rows.shape)
-    return float(weighted.sum()), float(sizes.sum(dtype=wide))
+    both = torch.stack([weighted.sum(), sizes.sum(dtype=wide)])
+    first, second = both.tolist()  # a GPU is waited for once
+    return first, second
 
 
 def _close(one: float, other: float, size: float) -> bool:

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from synth.runtime.comm.precision import HALF, sum_dtype
-from synth.runtime.comm.process_groups import Group, through_host
+from synth.runtime.comm.process_groups import Group, backend_of, through_host
 from synth.runtime.grid.boxes import Box, consecutive, shape, volume, within
 
 LARGE = 2**18  # bytes from which a piece is a message of its own
@@ -71,12 +71,12 @@ def all_gather(
             )
             for source in carriers
         ]
-    elif native(group) and len({volume(part) for part in parts}) == 1:
+    elif native(own, group) and len({volume(part) for part in parts}) == 1:
         flat = own.new_empty(len(parts) * own.numel())
         call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
         requests = [call(flat, own.view(-1), group=group.handle, async_op=True)]
         pieces, whole = _split_pieces(flat, panel, parts, fits)
-    elif native(group) or large(own, parts):
+    elif native(own, group) or large(own, parts):
         pieces, whole = _pieces(panel, parts, own, group, taken)
         requests = _send_and_receive([own] * len(parts), pieces, group)
     else:
@@ -157,7 +157,7 @@ def reduce_scatter(
     """
     mine = parts[group.me]
     words = [volume(part) for part in parts]
-    if len(set(words)) == 1 and native(group) and sums.dtype not in HALF:
+    if len(set(words)) == 1 and native(sums, group) and sums.dtype not in HALF:
         sent = _concatenated(sums, panel, parts, group)
         total = sums.new_empty(shape(mine))
         call = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
@@ -170,7 +170,7 @@ def reduce_scatter(
     terms = group.buffers.take(sums, len(others), *shape(mine))
     outgoing, incoming = list(words), [words[group.me]] * len(words)
     outgoing[group.me] = incoming[group.me] = 0  # this rank's terms stay here
-    if through_host(own, group.handle) or native(group) or not large(own, parts):
+    if through_host(own, group.handle) or native(own, group) or not large(own, parts):
         requests = [_all_to_all(terms.view(-1), sent, incoming, outgoing, group)]
     else:
         requests = _send_and_receive(
@@ -201,9 +201,9 @@ def wait_reduces(pending: list[PendingReduce], sums: torch.Tensor, frame: Box) -
         sums[within(panel.box, frame)] += wait_reduce(panel)
 
 
-def native(group: Group) -> bool:
+def native(values: torch.Tensor, group: Group) -> bool:
     """Whether even pieces go by the backend's own collectives."""
-    return bool(dist.get_backend(group.handle) == "nccl")
+    return backend_of(group.handle, values.device.type) == "nccl"
 
 
 def large(values: torch.Tensor, parts: Sequence[Box]) -> bool:

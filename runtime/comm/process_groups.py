@@ -195,9 +195,39 @@ def _created(ranks: tuple[int, ...], timeout: float, parent: Any) -> Any:
     while len(created) < most:
         dist.new_group([me], use_local_synchronization=True)
     limit = datetime.timedelta(seconds=timeout)
-    return dist.new_group(list(ranks), limit, backend, use_local_synchronization=True)
+    made = dist.new_group(list(ranks), limit, backend, use_local_synchronization=True)
+    connect(made)
+    return made
+
+
+def connect(group: Any, device: str = "cuda") -> None:
+    """Let all members of a new nccl group connect. They all call this.
+
+    nccl connects all members in their first call. That may be a message which only some
+    of them send or receive, and these would wait for the others for ever.
+    """
+    if backend_of(group, "cuda") == "nccl":
+        dist.all_reduce(torch.zeros(1, device=device), group=group)
+
+
+def backend_of(group: Any, device: str) -> str:
+    """The backend that carries a group's tensors of a kind of device; "" for none.
+
+    group: None for the default one. A group may have several: gloo for tensors of the
+    host, nccl for those of a GPU.
+    """
+    return _backends(dist.distributed_c10d.get_backend_config(group)).get(device, "")
+
+
+@cache
+def _backends(config: str) -> dict[str, str]:
+    """Device -> backend, from torch's "cpu:gloo,cuda:nccl"."""
+    if ":" not in config:  # one for all kinds
+        return dict.fromkeys(("cpu", "cuda"), config)
+    pairs = (each.partition(":") for each in config.split(","))
+    return {device: backend for device, _, backend in pairs}
 
 
 def through_host(values: torch.Tensor, group: Any = None) -> bool:
     """Whether messages pass through host memory: gloo sends none from a GPU."""
-    return bool(values.is_cuda and dist.get_backend(group) != "nccl")
+    return values.is_cuda and backend_of(group, "cuda") != "nccl"

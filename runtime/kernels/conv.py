@@ -7,7 +7,7 @@ scratch memory and the autotuner.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
@@ -127,8 +127,9 @@ def input_gradient(
     frame = frame_of(block, windows)
     rows_shape = flat(dout_tile.new_empty(1).expand(in_shape), dims).shape
     # torch reads only the shape of In here, but it would copy an expanded tensor.
-    # Untouched memory costs nothing; a buffer of the pool would stay.
-    shape_only = dout_tile.new_empty(padded(rows_shape, frame.zeros))
+    # Untouched memory costs nothing; a buffer of the pool would stay. Its memory format
+    # is that of dOut: torch selects the kernel by it.
+    shape_only = like_format(dout_tile, padded(rows_shape, frame.zeros))
     din = gradient_kernel(shape_only, ker_tile, dout_tile, frame, "dIn", context)
     del shape_only
     return inside(din, frame.zeros).reshape(in_shape)
@@ -259,6 +260,16 @@ def inside(values: torch.Tensor, zeros: list[int]) -> torch.Tensor:
         dim = values.dim() - 1 - place
         values = values.narrow(dim, low, values.shape[dim] - low - high)
     return values
+
+
+def like_format(tile: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Untouched memory, channels-last where a tile is and is not contiguous, too."""
+    last = CHANNELS_LAST.get(len(sizes) - 2)
+    if last is None or tile.is_contiguous() or tile.dim() != len(sizes):
+        return tile.new_empty(sizes)
+    if not tile.is_contiguous(memory_format=last):
+        return tile.new_empty(sizes)
+    return torch.empty(*sizes, dtype=tile.dtype, device=tile.device, memory_format=last)
 
 
 def flat(tile: torch.Tensor, dims: int) -> torch.Tensor:

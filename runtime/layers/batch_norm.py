@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from synth.runtime.comm.exchanges import Exchange, copied, none, times
 from synth.runtime.comm.layout import Layout, one_owner
 from synth.runtime.comm.precision import sum_dtype
-from synth.runtime.comm.process_groups import ProcessGroups
+from synth.runtime.comm.process_groups import ProcessGroups, backend_of
 from synth.runtime.comm.redistribute import Count, SumCopies
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
 from synth.runtime.kernels.moments import channel_moments
@@ -186,11 +186,16 @@ class BatchNorm(nn.Module):
         return out
 
     def _is_plain(self, given: torch.Tensor) -> bool:
-        """Whether there are values, of one dtype of full precision."""
-        wide = given.dtype in (torch.float32, torch.float64)
+        """Whether there are values, of one dtype of full precision.
+
+        On a GPU torch's own kernels also take half precision with wider parameters.
+        """
         tensors = self.weight, self.bias, self.running_mean, self.running_var
-        same = all(each is None or each.dtype == given.dtype for each in tensors)
-        return wide and same and given.numel() > 0
+        dtypes = {each.dtype for each in tensors if each is not None}
+        wide = given.dtype in (torch.float32, torch.float64)
+        mixed = given.is_cuda and not wide and dtypes == {torch.float32}
+        same = wide and dtypes <= {given.dtype}
+        return (same or mixed) and given.numel() > 0
 
     def _normalized_alone(self, given: torch.Tensor) -> torch.Tensor:
         """torch's own normalization: this rank has all words of its channels' group."""
@@ -379,7 +384,7 @@ def gather_small(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:
     own = own.contiguous()
     rows = own.new_empty(ranks, *own.shape)
     small = own.numel() * own.element_size() * ranks <= SMALL
-    if small and dist.get_backend(group) == "gloo" and not own.is_cuda:
+    if small and not own.is_cuda and backend_of(group, "cpu") == "gloo":
         sent = own.expand(ranks, *own.shape).contiguous()
         dist.all_to_all_single(rows, sent, group=group)
     else:

@@ -56,6 +56,7 @@ from synth.runtime.layers.layer_parameters import (
     whole_parameters,
 )
 from synth.runtime.layers.layer_program import LayerProgram, require_program
+from synth.runtime.layers.one_call import one_call
 
 
 class DistributedLayer(nn.Module):
@@ -70,6 +71,7 @@ class DistributedLayer(nn.Module):
         with one context share buffers and process groups.
     parameters: whether the layer has weight and bias of its own. A network binds those
         of the user's model instead, and sums the gradient of the bias.
+    tiled: whether a pass may compute its block in several tiles, to hold less memory.
 
     Raises `ValueError` if the program has another protocol or other dimensions, or if
     the number of ranks is not that of the plan.
@@ -86,6 +88,7 @@ class DistributedLayer(nn.Module):
         check_finite: bool = False,
         context: Context | None = None,
         parameters: bool = True,
+        tiled: bool = True,
     ) -> None:
         super().__init__()
         require_program(program)
@@ -117,6 +120,7 @@ class DistributedLayer(nn.Module):
             )
         self.input, self.output = layer_layouts(program, ranks)
         self.filler = filler_masks(program, self.input.mine, self.output.mine)
+        self.one_call = None if tiled or self.idle else one_call(program)
         self.ker_boxes = boxes_by_rank(program.owned_ker, program.grid, ranks.size)
         # what ranks receive in the forward pass and in all others, as it is planned
         self.planned_words: Callable[[], tuple[Words, Words]] | None = None
@@ -200,11 +204,7 @@ class DistributedLayer(nn.Module):
         if self.check_finite and shard.requires_grad:
             shard = shard.view_as(shard)
             self._check_gradient(shard, "dIn")
-        out = self._without_bias(shard, weight, prefetch)
-        if self.bias is not None:
-            out = AddBias.apply(  # type: ignore[no-untyped-call]
-                out, self.bias, self.kernel_dims, self.bias_group
-            )
+        out = self._with_bias(shard, weight, prefetch)
         if made_filler is not None:
             out = out.masked_fill(made_filler.to(out.device), 0)
         self._check_values("Out", out)
@@ -239,22 +239,44 @@ class DistributedLayer(nn.Module):
         prefetched, self.prefetched = self.prefetched, None
         return prefetched or (lowered(self.weight), Prefetch(self.context.pending))
 
-    def _without_bias(
+    def _with_bias(
         self, shard: torch.Tensor, weight: torch.Tensor, prefetch: Prefetch
     ) -> torch.Tensor:
-        if self.idle:  # an empty output, with an empty gradient
-            nothing = shard.new_zeros(shape(self.output.mine))
-            return nothing + 0 * shard.sum() + 0 * weight.sum()
-        program = self.program
-        out: torch.Tensor = self.function.apply(  # type: ignore[no-untyped-call]
-            shard, weight, self.at, self.groups, self.context, prefetch
+        one, bias = self.one_call, self.bias
+        tuned = self.context.tuner.enabled
+        if one is None or tuned or not one.suits(shard, weight):
+            out = self._without_bias(shard, weight, prefetch)
+        elif one.makes_all_rows and self.bias_group is None:
+            return one(shard, weight, bias)
+        else:
+            out = self._with_unread_rows(one(shard, weight, None))
+        if bias is None:
+            return out
+        added: torch.Tensor = AddBias.apply(  # type: ignore[no-untyped-call]
+            out, bias, self.kernel_dims, self.bias_group
         )
+        return added
+
+    def _with_unread_rows(self, out: torch.Tensor) -> torch.Tensor:
+        """The output of a transposed layer with the rows that windows do not make."""
+        program = self.program
         if program.transposed_rows is None:
             return out
         windows = tuple(program.windows.values())
         return insert_unread_rows(
             out, program.owned_in(self.at), self.output.mine, windows
         )
+
+    def _without_bias(
+        self, shard: torch.Tensor, weight: torch.Tensor, prefetch: Prefetch
+    ) -> torch.Tensor:
+        if self.idle:  # an empty output, with an empty gradient
+            nothing = shard.new_zeros(shape(self.output.mine))
+            return nothing + 0 * shard.sum() + 0 * weight.sum()
+        out: torch.Tensor = self.function.apply(  # type: ignore[no-untyped-call]
+            shard, weight, self.at, self.groups, self.context, prefetch
+        )
+        return self._with_unread_rows(out)
 
     def prefetch(self, own: torch.Tensor | None = None) -> None:
         """Start to gather Ker for the next `forward`, before the layer's turn.
@@ -267,7 +289,7 @@ class DistributedLayer(nn.Module):
         between this and the next `forward` have run.
         """
         self.prefetched = None
-        if self._forward_pre_hooks:
+        if self._forward_pre_hooks or self.one_call is not None:
             return
         weight, gather = lowered(self.weight if own is None else own), None
         start = self.program.prefetch_ker

@@ -93,7 +93,8 @@ def _cut(batch: torch.Tensor, place: Partition) -> torch.Tensor:
         return local_part(moved)
     if batch.requires_grad and torch.is_grad_enabled():
         return local_part(PartitionedTensor.from_whole(batch, place))
-    return place.cut(batch).contiguous()
+    own = place.cut(batch)
+    return own if place.ranks.size == 1 else own.contiguous()
 
 
 def left(made: torch.Tensor, place: Partition, what: Callable[[], str]) -> torch.Tensor:

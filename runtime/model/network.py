@@ -93,7 +93,10 @@ class Network(nn.Module):
                 memo[id(values)] = values.detach().clone()
                 continue
             own = place.cut(values.detach())
-            local = own.clone(memory_format=torch.contiguous_format)
+            # one rank sends nothing, so it keeps a memory format such as channels-last
+            alone = ranks.size == 1
+            layout = torch.preserve_format if alone else torch.contiguous_format
+            local = own.clone(memory_format=layout)
             part = PartitionedTensor(local, place)
             memo[id(values)] = (
                 nn.Parameter(part, values.requires_grad) if trained else part

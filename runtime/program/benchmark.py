@@ -292,7 +292,8 @@ def overlap(group: Group, world: World, repeat: int) -> float:
 def memory(device: torch.device, local: int) -> int:
     """Bytes of memory per rank, if the ranks of a node take equal parts."""
     if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
+        sharing = -(-local // max(1, torch.cuda.device_count()))
+        return int(torch.cuda.get_device_properties(device).total_memory) // sharing
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // local
 
 

@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import _foreach_supported_types as optimized
+from torch.utils._foreach_utils import _foreach_supported_types as listed
 
 from synth.runtime.tensor import checkpoint_items, dtensor
 from synth.runtime.tensor.partition import Partition
@@ -218,3 +220,10 @@ class PartitionedTensor(torch.Tensor):
 
     def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
         return checkpoint_items.shard(index, self._local, self._partition)
+
+
+# On a GPU optimizers, and on all devices `clip_grad_norm_`, then take lists of tensors:
+# few kernels, and one message. torch does the same for DTensor.
+for known in (optimized, listed):
+    if PartitionedTensor not in known:
+        known.append(PartitionedTensor)

@@ -29,6 +29,12 @@ def register(subparsers: Any) -> None:
     command.add_argument(
         "--tune", action="store_true", help="time forms of the local kernel first, use the best"
     )
+    command.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="cuda: ranks may share GPUs; auto: one GPU per rank, or none",
+    )
     command.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
     command.set_defaults(run=run)
 
@@ -46,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
         )
     from synth.launch import run as launch
 
-    outcome = launch.run(plan, timeout=args.timeout, repetitions=args.bench, tune=args.tune)
+    outcome = launch.run(
+        plan, timeout=args.timeout, repetitions=args.bench, tune=args.tune, device=args.device
+    )
     sys.stdout.write(json_text(outcome.to_json()) if args.json else f"{outcome}\n")
     return 0

@@ -93,11 +93,14 @@ class Outcome:
         }
 
 
-def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3, tune: bool = False) -> Outcome:
+def run(
+    plan: Plan, timeout: float = 60.0, repetitions: int = 3, tune: bool = False, device: str = "auto"
+) -> Outcome:
     """Emits, runs and checks the program of a plan.
 
     timeout: seconds that a rank may wait for another.
     repetitions: timed runs after the checked one.
+    device: "cuda" lets ranks share GPUs, "cpu" uses none, "auto" uses GPUs if each rank has one of its own.
     tune: whether to time the forms of the local kernel and use the best; ranks then keep the memory that they
         free (`KEEP_FREED`).
     Raises `RunError` when the run fails or hangs and `CheckError` when values or words disagree.
@@ -106,7 +109,7 @@ def run(plan: Plan, timeout: float = 60.0, repetitions: int = 3, tune: bool = Fa
         program = Path(folder, "program.py")
         _write(program, render(plan, command="synth run"))
         reports = Path(folder, "reports")
-        flags = ["--check", "--report", str(reports), "--save", "--timeout", str(timeout)]
+        flags = ["--check", "--report", str(reports), "--save", "--timeout", str(timeout), "--device", device]
         flags += ["--bench", str(repetitions)] if repetitions else []
         flags += ["--tune"] if tune else []
         limit = timeout + STARTUP + PER_RANK * plan.procs

@@ -103,7 +103,7 @@ def test_tensors_take_what_is_planned(
 )
 def test_the_collectives_of_a_backend_that_has_good_ones(name: str, tmp_path: Path) -> None:
     """All-gather and reduce-scatter, as on nccl, give the same values and words; gloo has them, too."""
-    altered_agrees(CASES[name], 'dist.get_backend(group.handle) == "nccl"', "True", tmp_path)
+    altered_agrees(CASES[name], 'backend_of(group.handle, values.device.type) == "nccl"', "True", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_large_pieces_are_messages_of_their_own(name: str, tmp_path: Path) -> No
 )
 def test_messages_through_host_memory(name: str, tmp_path: Path) -> None:
     """The way of tensors on a GPU that ranks share, taken here by tensors of the host."""
-    altered_agrees(CASES[name], 'values.is_cuda and dist.get_backend(group) != "nccl"', "True", tmp_path)
+    altered_agrees(CASES[name], 'values.is_cuda and backend_of(group, "cuda") != "nccl"', "True", tmp_path)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")

@@ -25,14 +25,17 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import on_device
 from ranks import fork_server, free_port
 
 
 class RankPool:
     """Some ranks of one process group. They start with the first call, and anew after a failed one."""
 
-    def __init__(self, module: Path, size: int, folder: Path) -> None:
-        self.module, self.size, self.folder = module, size, folder
+    def __init__(
+        self, module: Path, size: int, folder: Path, variables: dict[str, str] | None = None
+    ) -> None:
+        self.module, self.size, self.folder, self.variables = module, size, folder, variables or {}
         self.process: ForkServerProcess | None = None
         self.pipes: list[Connection] = []
         self.read = 0  # characters of rank 0's output that `said` has given
@@ -97,7 +100,7 @@ class RankPool:
         self.pipes, self.read = [mine for mine, _ in pairs], 0
         theirs = [other for _, other in pairs]
         self.process = context.Process(
-            target=fork_ranks, args=(self.module, free_port(), self.folder, theirs)
+            target=fork_ranks, args=(self.module, free_port(), self.folder, theirs, self.variables)
         )
         self.process.start()
         for other in theirs:
@@ -123,7 +126,8 @@ def serve(module: Any, rank: int, size: int, port: str, folder: str, pipe: Conne
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    on_device.enter(rank)
+    dist.init_process_group(on_device.backend())
     while True:
         try:
             function, args = pipe.recv()
@@ -140,9 +144,12 @@ def serve(module: Any, rank: int, size: int, port: str, folder: str, pipe: Conne
     os._exit(0)  # without waiting for the other ranks
 
 
-def fork_ranks(path: Path, port: int, folder: Path, pipes: list[Connection]) -> None:
-    """Import the module, and become the parent of one rank for every pipe."""
+def fork_ranks(
+    path: Path, port: int, folder: Path, pipes: list[Connection], variables: dict[str, str]
+) -> None:
+    """Import the module, and become the parent of one rank for every pipe. variables: of the environment."""
     os.setsid()
+    os.environ |= variables
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     sys.path.insert(0, str(path.parent))

@@ -15,6 +15,8 @@ from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 
+import on_device
+
 SUPPORT = Path(__file__).parent
 FACTS = "facts: "  # begins the line that `print_facts` writes
 
@@ -77,6 +79,7 @@ def rank_main(
         "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        **(on_device.own_host(rank) if on_device.backend() != "gloo" else {}),
         **variables,
     }
     import torch
@@ -96,7 +99,7 @@ def run_ranks(
     """Run a program on `size` ranks with `--report`; ranks that do not end in time are killed."""
     program = folder / "program.py"
     program.write_text(text, encoding="utf-8")
-    flags = "--report", str(folder), "--timeout", str(timeout)
+    flags = "--report", str(folder), "--timeout", str(timeout), *on_device.flags()
     return run_file(program, size, folder, *argv, *flags, seconds=seconds)
 
 

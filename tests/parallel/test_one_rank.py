@@ -1,0 +1,72 @@
+"""Networks on one rank, which exchanges nothing: as fast as the model itself, in its own memory format."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim.optimizer import _foreach_supported_types
+
+import synth
+from synth.runtime.tensor import dispatch
+from synth.runtime.tensor.partitioned import PartitionedTensor
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
+    """A process group of this process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_channels_last_stays(dims: int) -> None:
+    last: Any = {2: torch.channels_last, 3: torch.channels_last_3d}[dims]
+    conv: Any = {2: nn.Conv2d, 3: nn.Conv3d}[dims]
+    norm: Any = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}[dims]
+    torch.manual_seed(0)
+    layers = conv(4, 8, 3, padding=1), norm(8), nn.ReLU(), conv(8, 6, 3, 2, groups=2), conv(6, 5, 1)
+    model = nn.Sequential(*layers).double().to(memory_format=last)
+    batch = torch.randn(2, 4, *[8] * dims, dtype=torch.float64).contiguous(memory_format=last)
+    net: Any = synth.parallelize(copy.deepcopy(model), batch.shape)
+    out, right = net(batch), model(batch)
+    assert out.to_local().stride() == right.stride()
+    for each in (out, right):
+        each.square().mean().backward()
+    torch.testing.assert_close(out.full_tensor(), right)
+    for ours, theirs in zip(net.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad)
+        if theirs.dim() == 1:
+            continue
+        if dims == 3:  # a processor's kernels make 3-D gradients contiguous
+            continue
+        places = slice(-dims - 2, None)  # a layer with groups has a dimension of them
+        assert ours.to_local().stride()[places] == theirs.stride()
+        assert ours.grad.to_local().stride()[places] == theirs.grad.stride()
+
+
+def test_norms_of_all_gradients_are_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On several ranks one message; on a GPU few kernels. Optimizers on a GPU take lists, too."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1)).double()
+    batch = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    net: Any = synth.parallelize(copy.deepcopy(model), batch.shape)
+    for each in (net, model):
+        each(batch).square().mean().backward()
+    called: list[str] = []
+    rule = dispatch.rule_of
+    monkeypatch.setattr(
+        dispatch, "rule_of", lambda func: called.append(dispatch.short_name(func)) or rule(func)
+    )
+    ours, theirs = (nn.utils.clip_grad_norm_(each.parameters(), 0.01) for each in (net, model))
+    torch.testing.assert_close(ours, theirs)
+    assert called.count("_foreach_norm") == 1
+    assert not any("vector_norm" in name for name in called)
+    for mine, right in zip(net.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad.full_tensor(), right.grad)
+    assert PartitionedTensor in _foreach_supported_types
