@@ -13,19 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from synth.layer.axes import AXES, SPATIAL, TENSORS, Axis, PerAxis, Tensor
+from synth.layer.axes import AXES, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
-from synth.layer.passes import gathers, moves
 from synth.machine.rank_groups import distinct_orders
 from synth.network.planner.grid_family import family, largest_block
 from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, OwnedBoxes, PlacedGrid, sampled_ranks
+from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, Array, OwnedBoxes, PlacedGrid, sampled_ranks
 from synth.network.planner.rank_kinds import padded, ranks_of_kinds
 from synth.network.planner.request import NetworkRequest
 from synth.network.planner.timed_grids import TimedGrids
+from synth.network.planner.word_bounds import least_words, mean_words, parts_of
 from synth.network.step_time.between import Between
 from synth.schedule.distribution import Distribution
-from synth.search.grid_ranges import shared_rows
 from synth.search.grids import Space, all_grids
 
 BATCH = 16  # grids whose words are counted together
@@ -48,6 +47,7 @@ class GridCandidates:
         self.lower_bounds: dict[PerAxis, float] = {}
         self._words: dict[PerAxis, int] = {}
         self._turned: dict[PerAxis, tuple[Axis, ...]] = {}
+        self._within: dict[str, list[PerAxis]] = {}
         self._best: dict[tuple[int, str, bool], list[tuple[float, PlacedGrid]]] = {}
         grids = family(
             self.nest,
@@ -62,28 +62,16 @@ class GridCandidates:
             self.timed = TimedGrids(layer_class, request, grids, followed or Between())
             bounds = self.timed.least()
         else:
-            bounds = dict(zip(grids, self._lower_bounds(grids), strict=True))
+            bounds = dict(zip(grids, self._bounds(grids), strict=True))
         self.lower_bounds = dict(sorted(bounds.items(), key=lambda each: (each[1], each[0])))
 
     # -- costs ---------------------------------------------------------------------------------------
 
-    def _lower_bounds(self, grids: Sequence[PerAxis]) -> list[float]:
-        """Lower bounds of the words of some grids: those of an average rank."""
-        parts: Any = PerAxis(*np.array(grids, np.int64).reshape(-1, len(AXES)).T)  # one array per axis
-        words, size = self.nest.words, parts.size
-        inputs = words["In"] * (1 / (parts.x * parts.g * parts.c) - 1 / size)
-        gathered = inputs
-        if not self.layer_class.transposed:
-            gathered = np.where(self._turnable(parts), inputs, inputs + self._halo(parts))
-        moved = self.layer_class.weighted and not self.request.resident_weights
-        ker = words["Ker"] * (1 / (parts.g * parts.c * parts.k) - 1 / size) if moved else 0.0
-        out = words["Out"] * (1 / (parts.x * parts.g * parts.k) - 1 / size)
-        passes, saves = self.layer_class.passes(self.request.training), self.request.saves
-        times_gathered, times = gathers(passes, saves)["In"], moves(passes, saves)
-        received = times_gathered * gathered + (times["In"] - times_gathered) * inputs
-        received = received + (times["Ker"] * ker + times["Out"] * out)
-        bounds: list[float] = (received * (1 - 1e-9)).tolist()
-        return bounds
+    def _bounds(self, grids: Sequence[PerAxis]) -> list[float]:
+        """Lower bounds of the words of some grids, in closed form. They rank the grids."""
+        parts = parts_of(grids)
+        found: list[float] = mean_words(self.layer_class, self.request, parts, self._turnable(parts)).tolist()
+        return found
 
     def _turnable(self, parts: PerAxis) -> Any:
         """Whether each of some grids cuts an axis that may be turned; see `_turn`."""
@@ -92,15 +80,36 @@ class GridCandidates:
             found |= (getattr(parts, axis) > 1) & (getattr(parts, axis) <= size)
         return found
 
-    def _halo(self, parts: PerAxis) -> Any:
-        """Lower bounds of the words of In that an average rank reads beyond its even part, by grid."""
-        n, rows, read = self.nest.extents, 1, np.ones(np.shape(parts.b), np.int64)
-        for axis in SPATIAL:
-            window = self.nest.windows[axis]
-            counts, kind = np.unique(getattr(parts, axis), return_inverse=True)
-            shared = np.array([shared_rows(window, count) for count in counts.tolist()], np.int64)
-            rows, read = rows * window.size, read * (window.size + shared[kind])
-        return n.b * n.g * n.c * np.maximum(0, read - rows) / (parts.x * parts.g * parts.c)
+    @cached_property
+    def _grids(self) -> list[PerAxis]:
+        """All grids, those with the lowest bounds first. A grid's place is its position here."""
+        return list(self.lower_bounds)
+
+    @cached_property
+    def _least(self) -> tuple[Array, Array]:
+        """By place: lower bounds of the words of a grid, and of the same grid cut by input rows.
+
+        Of very many processes, words are those of a sample of ranks (`sampled_ranks`): no mean bounds them.
+        """
+        if self.request.procs > MAX_EXACT_RANKS:
+            return np.array(list(self.lower_bounds.values())), np.zeros(len(self._grids))
+        parts = parts_of(self._grids)
+        least = least_words(self.nest, self.layer_class, self.request, parts)
+        turned = np.full_like(least, np.iinfo(np.int64).max)
+        kind = np.zeros(len(least), np.int64)
+        for bit, (axis, size) in enumerate(self._turned_sizes.items()):
+            kind |= ((getattr(parts, axis) > 1) & (getattr(parts, axis) <= size)).astype(np.int64) << bit
+        for each in set(kind.tolist()) - {0}:
+            axes = [axis for bit, axis in enumerate(self._turned_sizes) if each >> bit & 1]
+            some = np.flatnonzero(kind == each)
+            few = parts_of([self._grids[i] for i in some.tolist()])
+            turned[some] = least_words(self.nest.turn(axes), self.layer_class, self.request, few)
+        return np.minimum(least, turned), turned
+
+    @cached_property
+    def _least_turned(self) -> dict[PerAxis, int]:
+        """Grid -> a lower bound of its words if it is cut by input rows."""
+        return dict(zip(self._grids, self._least[1].tolist(), strict=True))
 
     def cost(self, placed: PlacedGrid) -> float:
         """Exact words, or modelled seconds, of one placed grid. Results are cached."""
@@ -155,6 +164,7 @@ class GridCandidates:
             turned = self._turn(grid)
             if (
                 turned
+                and self._least_turned.get(grid, 0) < self._words[grid]
                 and Distribution(self.nest.turn(turned), grid).load <= largest_block(self.nest, grid).size
             ):
                 by_axes.setdefault(turned, []).append(grid)
@@ -200,20 +210,20 @@ class GridCandidates:
     # -- selections of grids, lowest bound first ------------------------------------------------------
 
     @cached_property
-    def full(self) -> list[PerAxis]:
-        """The grids that use all processes."""
-        return [grid for grid in self.lower_bounds if grid.size == self.request.procs]
+    def _parts(self) -> Array:
+        """The counts of all grids, by (place, axis)."""
+        found: Array = np.array(self._grids, np.int64).reshape(-1, len(AXES))
+        return found
 
     @cached_property
-    def by_split_axes(self) -> dict[frozenset[str], list[PerAxis]]:
-        """Set of split axes -> the grids that split exactly these axes."""
-        found: dict[tuple[bool, ...], list[PerAxis]] = {}
-        for grid in self.lower_bounds:
-            found.setdefault(tuple([n > 1 for n in grid]), []).append(grid)
-        return {
-            frozenset(axis for axis, cut in zip(AXES, split, strict=True) if cut): grids
-            for split, grids in found.items()
-        }
+    def _full_places(self) -> Array:
+        """The places of the grids that use all processes."""
+        return np.flatnonzero(self._parts.prod(axis=1) == self.request.procs)
+
+    def _places(self, axes: str) -> Array:
+        """The places of the grids that split no other axes than `axes`."""
+        others = [i for i, axis in enumerate(AXES) if axis not in axes]
+        return np.flatnonzero((self._parts[:, others] == 1).all(axis=1))
 
     @cached_property
     def by_weights(self) -> dict[int, PerAxis]:
@@ -235,9 +245,9 @@ class GridCandidates:
         """The grids that split no other axes than `axes`."""
         if set(axes) == set(AXES):
             return list(self.lower_bounds)
-        splits = self.by_split_axes.items()
-        found = [grid for split, grids in splits if split <= set(axes) for grid in grids]
-        return sorted(found, key=lambda grid: (self.lower_bounds[grid], grid))
+        if axes not in self._within:
+            self._within[axes] = [self._grids[place] for place in self._places(axes).tolist()]
+        return self._within[axes]
 
     # -- the cheapest grids ---------------------------------------------------------------------------
 
@@ -253,21 +263,25 @@ class GridCandidates:
         return self._best[key]
 
     def _search(self, count: int, axes: str, full: bool) -> list[tuple[float, PlacedGrid]]:
-        found: list[tuple[float, int, PlacedGrid]] = []
-        grids = self.full if full else self.within(axes or "".join(AXES))
-        if not grids and self.request.objective == "time":
-            grids = self._least_work_grids(axes)
         if self.timed is not None:  # the bounds are exact
+            grids = self.within(axes or "".join(AXES))
+            if full:
+                grids = [self._grids[place] for place in self._full_places.tolist()]
+            grids = grids or self._least_work_grids(axes)
             return [(self.lower_bounds[grid], self.placements(grid)[0]) for grid in grids[:count]]
+        places = self._full_places if full else self._places(axes or "".join(AXES))
+        least = self._least[0][places]
+        order = np.argsort(least, kind="stable")
+        bounds, places = least[order].tolist(), places[order].tolist()
         batch = max(1, min(BATCH, MAX_ELEMENTS // min(self.request.procs, MAX_EXACT_RANKS)))
-        for start in range(0, len(grids), batch):
-            if len(found) >= count and self.lower_bounds[grids[start]] > found[count - 1][0]:
+        found: list[tuple[int, int]] = []  # words and place
+        for start in range(0, len(places), batch):
+            if len(found) >= count and (bounds[start], places[start]) > found[count - 1]:
                 break
-            some = grids[start : start + batch]
-            self._count(some)
-            found += [(self.cost(PlacedGrid(g)), start + i, PlacedGrid(g)) for i, g in enumerate(some)]
-            found.sort(key=lambda each: each[:2])
-        return [(cost, placed) for cost, _, placed in found[:count]]
+            some = places[start : start + batch]
+            self._count([self._grids[place] for place in some])
+            found = sorted(found + [(self._words[self._grids[place]], place) for place in some])[:count]
+        return [(float(words), PlacedGrid(self._grids[place])) for words, place in found]
 
     def _least_work_grids(self, axes: str) -> list[PerAxis]:
         """Grids with the least work per process that split only `axes`, and so leave processes idle."""

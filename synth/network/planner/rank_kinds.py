@@ -1,7 +1,7 @@
 """Ranks that stand for all ranks of a grid where words of a layer are counted.
 
-Along an axis that cuts evenly, ranks differ by a shift of their boxes only: they receive the same words. So
-one coordinate of such an axis is enough, and along a spatial axis, one inside and those near both ends.
+Ranks whose boxes differ by a shift receive the same words. So of an axis one coordinate is enough for all
+blocks of one length, and along a spatial axis, one inside each run of such blocks and those near its ends.
 Where shards of a tensor are uneven, members of its group are of one kind if their shards have one shape.
 """
 
@@ -58,22 +58,21 @@ def _places(nest: Nest, axis: Axis, parts: int) -> tuple[Array, Array]:
     """Coordinates along an axis, one of every kind, and the kinds of all coordinates.
 
     Rows of a block are read by at most `reach` blocks on either side of it. So coordinates that are at least
-    so far from both ends are of one kind, if blocks and shards shift alike from one to the next.
+    so far from both ends of a run of equal blocks are of one kind, if blocks and rows of In shift alike.
     """
     every = np.arange(parts, dtype=np.int32)
     extent = getattr(nest.extents, axis)
-    if extent % parts:
-        return every, every
+    longer = extent % parts  # the first blocks are longer by one than the others
     if axis not in SPATIAL:
-        return every[:1], np.zeros_like(every)
+        return np.unique([0, longer]).astype(np.int32), (every >= longer).astype(np.int64)
     window = nest.windows[axis]
-    if window.divisor > 1 or window.size != window.stride * extent:
+    if window.divisor > 1 or window.size != window.stride * extent or (longer and window.stride > 1):
         return every, every
     before, after = window.padding, window.span - window.stride - window.padding
-    reach = -(-max(before, after, 0) // (window.stride * extent // parts))
-    if parts <= 2 * reach + 1:
-        return every, every
-    kind = np.where(every < parts - reach, np.minimum(every, reach), every)
+    reach = -(-max(before, after, 0) // (window.stride * max(1, extent // parts)))
+    kind = every.copy()
+    for first, last in ((0, longer), (longer, parts)):  # blocks of one length
+        kind[first + reach : max(0, last - reach)] = first + reach
     return np.unique(kind), kind
 
 

@@ -1,0 +1,88 @@
+"""Candidates counted on few ranks, and in the order of lower bounds, are those of an exhaustive count."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from synth.layer.axes import TENSORS, PerAxis
+from synth.layer.layer import Layer
+from synth.network.planner.candidates import GridCandidates
+from synth.network.planner.layer_class import LayerClass
+from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
+from synth.network.planner.request import NetworkRequest
+from synth.network.planner.word_bounds import least_words, parts_of
+
+LAYERS = (
+    Layer.conv2d((8, 16, 14, 14), 32, 3, padding=1),  # uneven blocks of equal rows of In
+    Layer.conv2d((3, 22, 16, 16), 30, 5, padding=2, groups=2),
+    Layer.conv2d((4, 48, 28, 28), 7, 3, stride=2, padding=1),
+    Layer.conv2d((8, 3, 32, 32), 16, 7, padding=3),
+    Layer.conv2d((3, 16, 32, 32), 16, 3, padding=2, dilation=2),
+    Layer.conv2d((16, 64, 7, 7), 64, 2, stride=2),
+    Layer.conv2d((2, 6, 13, 13), 10, 1),
+)
+REQUESTS = (
+    NetworkRequest(60, balance=0.4),
+    NetworkRequest(64, training=True, balance=0.2),
+    NetworkRequest(30, training=True, saves=frozenset(TENSORS), balance=0.5),
+    NetworkRequest(96, resident_weights=True, balance=0.3),
+)
+
+
+def _exact(candidates: GridCandidates, grids: list[PerAxis], turned: tuple[str, ...] = ()) -> list[int]:
+    """Words counted on all ranks."""
+    request, kind = candidates.request, candidates.layer_class
+    nest = kind.nest.turn(turned)  # type: ignore[arg-type]
+    resident = frozenset() if turned else request.resident
+    boxes = OwnedBoxes(nest, [PlacedGrid(grid) for grid in grids], request.procs, resident)
+    found: list[int] = boxes.words(kind.passes(request.training), kind.weighted, request.saves)[0].tolist()
+    return found
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_bounds_are_below_the_words_of_all_ranks(layer: Layer, transposed: bool) -> None:
+    rng, ratios = random.Random(str(layer)), list[float]()
+    for request in REQUESTS:
+        kind = LayerClass(layer.nest, True, tuple(layer.input[2:]) if transposed else ())
+        candidates = GridCandidates(kind, request)
+        grids = rng.sample(list(candidates.lower_bounds), min(12, len(candidates.lower_bounds)))
+        words = _exact(candidates, grids)
+        assert candidates._counted(kind.nest, grids, request.resident) == words
+        least = least_words(kind.nest, kind, request, parts_of(grids))
+        assert (least <= words).all()
+        assert (least >= [np.floor(candidates.lower_bounds[grid]) for grid in grids]).all()
+        ratios += [count / bound for count, bound in zip(words, least.tolist(), strict=True) if bound]
+        for grid in grids:
+            turned = candidates._turn(grid)
+            if turned:
+                count = _exact(candidates, [grid], turned)
+                assert candidates._counted(kind.nest.turn(turned), [grid]) == count
+                assert candidates._least_turned[grid] <= count[0]
+    assert np.median(ratios) < 1.25
+
+
+@pytest.mark.parametrize("layer", LAYERS[:4], ids=str)
+def test_the_best_grids_are_those_of_an_exhaustive_count(layer: Layer) -> None:
+    """Of equal words, the grid that comes first among all."""
+    for request in REQUESTS[:2]:
+        kind = LayerClass(layer.nest, True)
+        candidates, counted = GridCandidates(kind, request), GridCandidates(kind, request)
+        grids = list(counted.lower_bounds)
+        counted.placed(grids)
+        costs = {grid: counted.cost(PlacedGrid(grid)) for grid in grids}
+        for axes, full in (("", False), ("", True), ("bhw", False), ("gck", False), ("bgdhwk", False)):
+            within = [
+                grid
+                for grid in grids
+                if (not full or grid.size == request.procs)
+                and all(parts == 1 or axis in (axes or "bgdhwck") for axis, parts in grid._asdict().items())
+            ]
+            wanted = sorted(within, key=lambda grid: costs[grid])[:5]
+            found = candidates.best(5, axes, full=full)
+            assert [placed.grid for _, placed in found] == wanted
+            assert [cost for cost, _ in found] == [costs[grid] for grid in wanted]
+        assert len(candidates._words) < len(grids)
