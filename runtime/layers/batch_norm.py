@@ -14,6 +14,7 @@ from synth.runtime.comm.layout import Layout, one_owner
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups, backend_of
 from synth.runtime.comm.redistribute import Count, SumCopies
+from synth.runtime.comm.shared_parts import weighted_moments
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
 from synth.runtime.kernels.moments import channel_moments
 from synth.runtime.layers.held import Held, declare
@@ -222,10 +223,7 @@ class BatchNorm(nn.Module):
         if self.group is None:
             return own[0], own[1]
         means, variances = self.gathered(own).unbind(1)
-        shares = self.shares.to(own)
-        mean = (shares * means).sum(0)
-        spread = (means - mean).square_()
-        variance = spread.add_(variances).mul_(shares).sum(0)
+        mean, variance = weighted_moments(means, variances, self.shares.to(own))
         return self.own(mean), self.own(variance)
 
     def gathered(self, own: torch.Tensor) -> torch.Tensor:

@@ -1,13 +1,15 @@
-"""Normalization by mean and variance of parts of a sample: GroupNorm and LayerNorm.
+"""Normalization by mean and variance of groups of channels: GroupNorm, InstanceNorm.
 
-All-reduce partial sums over the ranks that share a normalization group: two rounds, one
-word per group in each. Half precision is normalized in float32 and rounded once, as
-torch does. The sums that travel are words of float32 then.
+Ranks that share a normalization group combine mean and variance of their words in one
+exchange, and two sums in the backward pass; see `SharedParts`. Half precision is
+normalized in float32 and rounded once, as torch does. What travels are words of float32
+then.
 """
 
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,32 +17,26 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from synth.runtime.comm.exchanges import Exchange, around, times
-from synth.runtime.comm.layout import Layout, one_owner
+from synth.runtime.comm.exchanges import Exchange, times
+from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
-from synth.runtime.comm.redistribute import Count, redistribute, sum_to_owners
-from synth.runtime.grid.boxes import volume
+from synth.runtime.comm.process_groups import ProcessGroups
+from synth.runtime.comm.redistribute import Count
+from synth.runtime.comm.shared_parts import SharedParts
+from synth.runtime.grid.boxes import (
+    Box,
+    Interval,
+    intersect,
+    overlap,
+    shape,
+    within,
+)
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
 from synth.runtime.kernels.moments import moments, words_per_row
 from synth.runtime.layers.held import Held
 from synth.runtime.layers.replicated_params import ReplicatedParams
 
-
-class SumOverHolders:
-    """Adds partial sums over all ranks that hold a part of them; differentiable."""
-
-    def __init__(self, held: Layout, count: Count) -> None:
-        self.held, self.owned, self.count = held, one_owner(held), count
-
-    def __call__(self, partial: torch.Tensor) -> torch.Tensor:
-        """The sums in the own box of `held`."""
-        total = sum_to_owners(partial, self.held, self.owned, self.count)
-        return redistribute(total, self.owned, self.held, self.count)
-
-    def exchanges(self, number: int) -> list[Exchange]:
-        """Those of so many sums, and of as many in the backward pass."""
-        words = times(number, around(self.held, self.owned))
-        return [Exchange(words, words)]
+MOMENTS = 2  # numbers per group: mean and variance; two sums in the backward pass
 
 
 class GroupNorm(nn.Module):
@@ -50,21 +46,36 @@ class GroupNorm(nn.Module):
     plain: has `eps` and, unless None, `weight` and `bias` of shape (c,).
     """
 
-    def __init__(self, plain: Any, groups: int, layout: Layout, count: Count) -> None:
+    def __init__(
+        self,
+        plain: Any,
+        groups: int,
+        layout: Layout,
+        process_groups: ProcessGroups,
+        count: Count,
+    ) -> None:
         super().__init__()
-        self.eps, size = plain.eps, layout.whole[1] // groups
-        self.words = size * math.prod(layout.whole[2:])  # per sample and group
-        boxes = (
-            (box[0], (box[1][0] // size, -(-box[1][1] // size))) for box in layout.boxes
-        )
+        self.eps, self.size = plain.eps, layout.whole[1] // groups
+        self.words = self.size * math.prod(layout.whole[2:])  # per sample and group
+        self.layout = layout
+        boxes = ((box[0], self._groups_of(box[1])) for box in layout.boxes)
         held = layout.with_boxes((layout.whole[0], groups), boxes)
-        self.sum_over_holders = SumOverHolders(held, count)
-        low, high = layout.mine[1]
+        self.parts = SharedParts(held, process_groups, count)
         self.first, self.last = held.mine[1]
-        self.group = [channel // size - self.first for channel in range(low, high)]
+        # own channels of each own group
+        channels = [self._channels(layout.mine[1], g) for g in range(*held.mine[1])]
+        self.channels, self.even = channels, len(set(channels)) < 2
         self.affine = affine_params(plain, layout, 1, count)
         instances = isinstance(plain, nn.modules.instancenorm._InstanceNorm)
         self.operator = _instance_norm if instances else _group_norm
+
+    def _groups_of(self, channels: Interval) -> Interval:
+        return channels[0] // self.size, -(-channels[1] // self.size)
+
+    def _channels(self, channels: Interval, group: int) -> int:
+        """How many channels of an interval are in a group."""
+        low, high = intersect(channels, (group * self.size, (group + 1) * self.size))
+        return high - low
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """The normalized shard. Raises `ValueError` for dtypes that torch refuses."""
@@ -83,29 +94,76 @@ class GroupNorm(nn.Module):
         return self.affine.held_tensors()
 
     def exchanges(self) -> list[Exchange]:
-        """The two sums of each pass, and the gradients of weight and bias."""
-        return self.sum_over_holders.exchanges(2) + self.affine.exchanges()
+        """Two numbers per group in each pass, and the gradients of weight and bias."""
+        words = times(MOMENTS, self.parts.words())
+        return [Exchange(words, words), *self.affine.exchanges()]
 
     def statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and 1 / standard deviation of each own sample and channel's group.
-
-        The parts of the ranks are combined as in Chan, Golub and LeVeque (1983).
-        """
+        """Mean and 1 / standard deviation of each own sample and channel's group."""
+        own = shard.new_zeros(MOMENTS, *shape(self.parts.held.mine))
         if shard.numel():
-            own, squares = moments(shard)
-        else:
-            own = squares = shard.new_zeros(shard.shape[:2])
-        words = words_per_row(shard)
-        mean = self.group_sums(own * words) / self.words
-        squares = squares + words * (own - mean).square()
-        variance = self.group_sums(squares) / self.words
+            own[0], own[1] = self._own_moments(shard)
+        own = self.parts.moments(own, self._shares.to(own))
+        mean, variance = self.per_channel(own)
         return mean, torch.rsqrt(variance + self.eps)
 
     def group_sums(self, values: torch.Tensor) -> torch.Tensor:
-        """Sums over whole groups of a number per own sample and channel, for each."""
-        group = torch.tensor(self.group, dtype=torch.int64, device=values.device)
-        zeros = values.new_zeros(values.shape[0], self.last - self.first)
-        return self.sum_over_holders(zeros.index_add(1, group, values))[:, group]
+        """Sums over whole groups, per channel.
+
+        values: some numbers per own sample and channel, (numbers, b, c), as the result.
+        """
+        sums = self._per_group(values)
+        return self.per_channel(self.parts.sums(sums))
+
+    def per_channel(self, values: torch.Tensor) -> torch.Tensor:
+        """Numbers per own channel, from numbers per own group, the last dimension."""
+        if self.even and values.shape[-1]:
+            return values.repeat_interleave(self.channels[0], -1)
+        return values[..., self._group_of_channel.to(values.device)]
+
+    def _per_group(self, values: torch.Tensor) -> torch.Tensor:
+        """Sums over the own channels of groups; channels are the last dimension."""
+        if self.even and self.channels:
+            sizes = *values.shape[:-1], len(self.channels), self.channels[0]
+            return values.reshape(sizes).sum(-1)
+        zeros = values.new_zeros(*values.shape[:-1], self.last - self.first)
+        return zeros.index_add(-1, self._group_of_channel.to(values.device), values)
+
+    def _own_moments(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and variance of the own words of groups; the shard has some."""
+        words = words_per_row(shard)
+        if self.even:  # the rows of a group follow each other
+            grouped = shard.reshape(len(shard), len(self.channels), -1)
+            mean, squares = moments(grouped)
+            return mean, squares / (words * self.channels[0])
+        mean, squares = moments(shard)
+        channels = torch.tensor(self.channels, dtype=mean.dtype, device=mean.device)
+        joint = self._per_group(mean) / channels
+        squares += words * (mean - self.per_channel(joint)).square_()
+        return joint, self._per_group(squares) / (channels * words)
+
+    @cached_property
+    def _group_of_channel(self) -> torch.Tensor:
+        """For each own channel its group, counted from the first own one."""
+        low, high = self.layout.mine[1]
+        groups = [channel // self.size - self.first for channel in range(low, high)]
+        return torch.tensor(groups, dtype=torch.int64)
+
+    @cached_property
+    def _shares(self) -> torch.Tensor:
+        """(rank, own sample, own group) -> the part of the group's words there."""
+        held = self.parts.held
+        mine = held.mine
+        found = torch.zeros(len(self.parts.ranks), *shape(mine), dtype=torch.float64)
+        for shares, rank in zip(found, self.parts.ranks, strict=True):
+            box = self.layout.boxes[rank]
+            both: Box = overlap(held.boxes[rank], mine)
+            counts = [self._channels(box[1], group) for group in range(*both[1])]
+            rows = math.prod(shape(box[2:])) / self.words
+            shares[within(both, mine)] = (
+                torch.tensor(counts, dtype=torch.float64) * rows
+            )
+        return found
 
 
 class NormalizeGroups(torch.autograd.Function):
@@ -134,17 +192,20 @@ class NormalizeGroups(torch.autograd.Function):
         """Gradients of shard, weight and bias; the latter of the own samples alone."""
         shard, weight, mean, inverse = ctx.saved_tensors
         norm, asked = ctx.norm, ctx.needs_input_grad
-        by_shift, by_scale = row_sums(dout, shard, mean, inverse)
+        sums = torch.stack(row_sums(dout, shard, mean, inverse))
         dshard = None
         if asked[0]:
             scale = torch.ones_like(mean) if weight is None else weight.expand_as(mean)
-            shift = norm.group_sums(scale * by_shift) / norm.words
-            slope = norm.group_sums(scale * by_scale) / -norm.words * inverse.square()
+            shift, slope = norm.group_sums(scale * sums) / norm.words
+            slope = -slope * inverse.square()
             dshard = scaled_rows(shard, slope, -shift * inverse - slope * mean)
             each = (scale * inverse).reshape(*mean.shape, *[1] * (shard.dim() - 2))
             dshard = dshard.addcmul_(dout.to(dshard.dtype), each).to(shard.dtype)
-        dweight = by_scale.sum(0) if asked[1] else None
-        return dshard, dweight, by_shift.sum(0) if asked[2] else None, None
+        dbias, dweight = (
+            each.sum(0) if wanted else None
+            for each, wanted in zip(sums, (asked[2], asked[1]), strict=True)
+        )
+        return dshard, dweight, dbias, None
 
 
 def scaled_rows(
@@ -170,48 +231,6 @@ def row_sums(
     return by_shift.view_as(mean), by_scale.view_as(mean)
 
 
-class LayerNorm(nn.Module):
-    """`torch.nn.LayerNorm` over the last dimension, which may be cut."""
-
-    def __init__(self, plain: Any, layout: Layout, count: Count) -> None:
-        super().__init__()
-        self.eps, self.words = plain.eps, layout.whole[-1]
-        self.cut = any(
-            box[-1] != (0, self.words) for box in layout.boxes if volume(box)
-        )
-        boxes = (box[:-1] for box in layout.boxes)
-        held = layout.with_boxes(layout.whole[:-1], boxes)
-        self.sum_over_holders = SumOverHolders(held, count)
-        self.affine = affine_params(plain, layout, -1, count)
-
-    def forward(self, shard: torch.Tensor) -> torch.Tensor:
-        """The normalized shard. Raises `ValueError` for dtypes that torch refuses."""
-        held = own_params(self.affine)
-        dtype = operator_dtype("layer normalization", _layer_norm, shard, *held)
-        if shard.numel() and not self.cut:
-            extents = shard.shape[-1:]
-            return functional.layer_norm(shard, extents, *held, self.eps)
-        with no_autocast(shard.device):
-            wide = shard.to(sum_dtype(shard.dtype))
-            out = self._normalized(wide) if self.cut else wide  # it has no words
-            return scale_and_shift(out, *held, -1).to(dtype)
-
-    def _normalized(self, shard: torch.Tensor) -> torch.Tensor:
-        mean = self.sum_over_holders(shard.sum(-1)) / self.words
-        centered = shard - mean.unsqueeze(-1)
-        variance = self.sum_over_holders(centered.square().sum(-1)) / self.words
-        return centered * torch.rsqrt(variance + self.eps).unsqueeze(-1)
-
-    def held_tensors(self) -> dict[str, Held]:
-        """Weight and bias."""
-        return self.affine.held_tensors()
-
-    def exchanges(self) -> list[Exchange]:
-        """Two sums in each pass if the dimension is cut, and gradients as above."""
-        sums = self.sum_over_holders.exchanges(2) if self.cut else []
-        return sums + self.affine.exchanges()
-
-
 def affine_params(
     plain: Any, layout: Layout, dim: int, count: Count
 ) -> ReplicatedParams:
@@ -232,22 +251,6 @@ def own_params(
     return weight, params.own("bias") if "bias" in params.layouts else None
 
 
-def scale_and_shift(
-    values: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    dim: int,
-) -> torch.Tensor:
-    """Values times weight plus bias along a dimension, as far as there are any."""
-    each = [1] * values.dim()
-    each[dim] = -1
-    if weight is not None:
-        values = values * weight.reshape(each)
-    if bias is not None:
-        values = values + bias.reshape(each)
-    return values
-
-
 # -- torch's own operators, of one word ------------------------------------------------
 
 
@@ -262,9 +265,3 @@ def _instance_norm(
 ) -> torch.Tensor:
     batch = word.expand(2, 1, 2)
     return functional.instance_norm(batch, weight=weight, bias=bias)
-
-
-def _layer_norm(
-    word: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
-) -> torch.Tensor:
-    return functional.layer_norm(word.expand(2, 1), (1,), weight, bias)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from synth.runtime.comm.layout import Layout
+from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.batch_norm import BatchNorm
 from synth.runtime.layers.step import OnShards
@@ -27,6 +28,11 @@ class BatchNorms:
         self.context, self.local = context, statistics == "local"
         self.samples = set[int]()  # extents of dimension 0 of the network's inputs
 
+    @property
+    def groups(self) -> ProcessGroups:
+        """The process groups of the network."""
+        return self.context.process_groups
+
     def add_input(self, shape: Iterable[int]) -> None:
         """Take notice of an input of the network."""
         self.samples.update([*shape][:1])
@@ -43,8 +49,8 @@ class BatchNorms:
                 f" {source.whole} is not these samples{_place(call)}; {REMEDY}"
             )
         count = self.context.counter("statistics", 0, call.name)
-        groups = self.context.process_groups
-        return OnShards(BatchNorm(module, source, groups, self.local, count), source)
+        norm = BatchNorm(module, source, self.groups, self.local, count)
+        return OnShards(norm, source)
 
     def check_gathered(self, call: Call, module: Any) -> None:
         """Raise `ValueError` for local statistics of what every rank computes whole."""

@@ -13,7 +13,8 @@ from torch.nn import functional
 from synth.runtime.comm.layout import Layout, broadcast_layout
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.layers.dropout import Dropout
-from synth.runtime.layers.group_norm import GroupNorm, LayerNorm
+from synth.runtime.layers.group_norm import GroupNorm
+from synth.runtime.layers.layer_norm import LayerNorm
 from synth.runtime.layers.local import Local
 from synth.runtime.layers.pooling import GlobalPool, adaptive_pool_step, pool_step
 from synth.runtime.layers.product import ProductStep, best_layout, wanted
@@ -72,11 +73,16 @@ def choose_step(
         case "batchnorm":
             return batch_norms.step(call, module, source)
         case "groupnorm":
-            return OnShards(GroupNorm(module, module.num_groups, source, count), source)
+            number = module.num_groups
+            norm = GroupNorm(module, number, source, batch_norms.groups, count)
+            return OnShards(norm, source)
         case "instancenorm":
-            return OnShards(GroupNorm(module, source.whole[1], source, count), source)
+            number = source.whole[1]
+            norm = GroupNorm(module, number, source, batch_norms.groups, count)
+            return OnShards(norm, source)
         case "layernorm":
-            return OnShards(LayerNorm(module, source, count), source)
+            each = LayerNorm(module, source, batch_norms.groups, count)
+            return OnShards(each, source)
         case "pool":
             return pool_step(module, source, call.out, count)
         case "adaptive":

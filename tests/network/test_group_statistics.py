@@ -17,7 +17,7 @@ from synth.network.planner.owned_boxes import PlacedGrid
 from synth.network.planner.planner import plan_network
 from synth.network.planner.report import report
 from synth.network.planner.request import NetworkRequest
-from synth.network.step_time.between import between
+from synth.network.step_time.between import Between, between
 from synth.network.step_time.calls import call_costs
 from synth.network.step_time.layer_times import layer_times
 from synth.network.write import network_text
@@ -84,11 +84,24 @@ def test_norms_of_samples_exchange_among_the_ranks_of_a_sample() -> None:
     """Cut by samples they are free; a layer normalization is free unless channels are cut."""
     kind = LayerClass.of(parse_network(NORMED, "normed.yaml").planned[0])
     placed = [PlacedGrid(PerAxis(b=2)), PlacedGrid(PerAxis(h=2)), PlacedGrid(PerAxis(k=2))]
-    found = layer_times(kind, NetworkRequest(2, "time", machine=FLAT), placed)
-    sums = 2 * 16 * 4  # bytes of a sum per sample and channel
-    assert found.group_norm.tolist() == pytest.approx([0.0, 2 * 2 * (ALPHA + sums / 2 * BETA), 0.0])
-    positions = 2 * 16 * 16 * 4
-    assert found.layer_norm.tolist() == pytest.approx([0.0, 0.0, 2 * 2 * (ALPHA + positions / 2 * BETA)])
+    request = NetworkRequest(2, "time", machine=FLAT)
+    found = layer_times(kind, request, placed)
+    numbers = 2 * 2 * 16 * 4  # bytes of two numbers per sample and channel; one round of one message
+    assert found.group_norm.tolist() == pytest.approx([0.0, ALPHA + numbers * BETA, 0.0])
+    positions = 2 * 2 * 16 * 16 * 4
+    assert found.layer_norm.tolist() == pytest.approx([0.0, 0.0, ALPHA + positions * BETA])
+    followed = Between(group_norms=2, groups=2 * 4 / 16)  # twice four groups
+    grouped = layer_times(kind, request, placed, followed)
+    assert grouped.group_norm.tolist() == pytest.approx([0.0, ALPHA + numbers / 4 * BETA, 0.0])
+
+
+def test_many_groups_on_many_ranks_go_by_owners() -> None:
+    """On 64 ranks one round would move 32 times the words of two."""
+    kind = LayerClass.of(parse_network(NORMED, "normed.yaml").planned[0])
+    placed = [PlacedGrid(PerAxis(h=8, w=8))]
+    found = layer_times(kind, NetworkRequest(64, "time", machine=FLAT), placed)
+    numbers = 2 * 2 * 16 * 4
+    assert found.group_norm.tolist() == pytest.approx([2 * 63 * (ALPHA + numbers / 64 * BETA)])
 
 
 CALLS = """

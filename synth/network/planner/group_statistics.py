@@ -1,8 +1,8 @@
 """Words that group, instance and layer normalizations exchange: the sums of parts that several ranks hold.
 
-A pass adds two sums per sample and group, or per position. Each rank that holds a part of some groups owns a
-share of their sums: partial sums travel to the owners, and sums back (`SumOverHolders` of the runtime).
-The plan counts normalizations that lie as a planned layer does.
+A pass combines two numbers per sample and group, or per position: mean and variance, or two sums. Ranks that
+hold parts of a group send them to each other in one round, or, where that moves many words, to owners and
+back (`SharedParts` of the runtime). The plan counts normalizations that lie as a planned layer does.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from synth.network.graph import Node
+from synth.network.norm_rounds import NUMBERS, in_one_round
 from synth.network.planner.statistics import boxes_after, laid_out_by
 
 if TYPE_CHECKING:
     from synth.network.planner.plan import NetworkPlan
 
 KINDS = ("groupnorm", "instancenorm", "layernorm")
-SUMS = 2  # per pass
 CHANNEL = 1  # of a box
 Boxes = tuple[np.ndarray, np.ndarray]
 
@@ -59,7 +59,7 @@ def _sums(node: Node, boxes: Boxes) -> int:
         size = node.shape[1] // groups
         low[CHANNEL], high[CHANNEL] = low[CHANNEL] // size, -(-high[CHANNEL] // size)
         low[CHANNEL + 1 :], high[CHANNEL + 1 :] = 0, 1
-    return SUMS * _around(low, high, boxes)
+    return NUMBERS * _around(low, high, boxes, direct=True)
 
 
 def _of_parameters(node: Node, boxes: Boxes) -> int:
@@ -69,10 +69,16 @@ def _of_parameters(node: Node, boxes: Boxes) -> int:
     return node.trained // node.shape[1] * _around(low, high, boxes)
 
 
-def _around(low: np.ndarray, high: np.ndarray, boxes: Boxes) -> int:
+def _around(
+    low: np.ndarray,
+    high: np.ndarray,
+    boxes: Boxes,
+    direct: bool = False,
+) -> int:
     """Words that a process receives, at most, if sums over ranks with equal boxes go to owners and return.
 
-    boxes: of the value itself; ranks without words of it add nothing.
+    boxes: of the value itself; ranks without words of it add nothing. direct: whether few words go from all
+    ranks to all others instead.
     """
     used = (boxes[1] > boxes[0]).all(axis=0)
     held, counts = np.unique(np.stack([low[:, used], high[:, used]]), axis=2, return_counts=True)
@@ -81,6 +87,8 @@ def _around(low: np.ndarray, high: np.ndarray, boxes: Boxes) -> int:
         extents = [int(each) for each in last - first]
         longest = max(extents)
         share = math.prod(extents) // longest * -(-longest // ranks)
+        words = math.prod(extents)
         if ranks > 1:
-            most = max(most, math.prod(extents) + (ranks - 2) * share)
+            once = direct and in_one_round(words, share, ranks)
+            most = max(most, (ranks - 1) * words if once else words + (ranks - 2) * share)
     return most

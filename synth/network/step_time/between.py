@@ -38,8 +38,9 @@ class Between:
 
     touched_forward, touched_backward: accesses of words, in multiples of the layer's output. norms,
     group_norms, layer_norms: exchanges of statistics per pass: of batch normalizations, of group and instance
-    normalizations, of layer normalizations. kernels_forward, kernels_backward: kernel calls. fixed,
-    fixed_backward: seconds of calls that take the same on any grid.
+    normalizations, of layer normalizations. groups: of the group normalizations, added, as a fraction of the
+    channels. kernels_forward, kernels_backward: kernel calls. fixed, fixed_backward: seconds of calls that
+    take the same on any grid.
     """
 
     touched_forward: float = 0.0
@@ -47,6 +48,7 @@ class Between:
     norms: float = 0.0
     group_norms: float = 0.0
     layer_norms: float = 0.0
+    groups: float = 0.0
     kernels_forward: float = 0.0
     kernels_backward: float = 0.0
     fixed: float = 0.0
@@ -97,9 +99,16 @@ def _added(network: Network, node: Node, inference: bool) -> dict[str, Between]:
             kernels_backward=float(first and backward > 0),
         )
         if first and node.kind in NORMS and not running:
-            added = replace(added, **{EXCHANGES[node.kind]: 1.0})
+            added = replace(added, **{EXCHANGES[node.kind]: 1.0}, groups=_groups(node))
         found[part.node] = found.get(part.node, Between()).plus(added)
     return found
+
+
+def _groups(node: Node) -> float:
+    """Groups of a group normalization as a fraction of its channels: 1 where they are not known."""
+    if EXCHANGES[node.kind] != "group_norms":
+        return 0.0
+    return node.groups / node.shape[1] if node.kind == "groupnorm" and node.groups else 1.0
 
 
 def mean_between(found: Sequence[Between]) -> Between:

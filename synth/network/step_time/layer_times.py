@@ -18,6 +18,7 @@ from synth.layer.passes import WRITES, Pass, reads, reuse_intervals
 from synth.machine.collectives import Op
 from synth.machine.layer_time import THINNEST, along
 from synth.machine.many_groups import Groups, ManyGroups
+from synth.network.norm_rounds import NUMBERS, in_one_round
 from synth.network.planner.layer_class import LayerClass
 from synth.schedule.halo_rows import halo_rows, tile_rows
 
@@ -274,19 +275,29 @@ class _Timer:
         return result
 
     def _group_norm(self) -> Seconds:
-        """Seconds of two all-reduces of a sum per own sample and channel group, among the ranks of a sample.
+        """Seconds of an exchange of two numbers per own sample and group, among the ranks of a sample.
 
-        Groups that channels of several ranks share are not known here. The groups are taken as many as the
-        channels, which is the most: their words are few, and the latency counts.
+        Groups that channels of several ranks share are not known here.
         """
         _, group, channels, lacked = self._output()
         held = np.where(channels % group.sizes == 0, channels / group.sizes, channels)
-        sums: Seconds = self._block("b") * held * self.nest.word_bytes
-        return 2 * self.groups.seconds("all_reduce", sums, self.groups.of((*SPATIAL, lacked)))
+        if self.followed is not None and self.followed.group_norms:
+            held = np.ceil(held * self.followed.groups / self.followed.group_norms)
+        return self._shared_parts(self._block("b") * held, self.groups.of((*SPATIAL, lacked)))
 
     def _layer_norm(self) -> Seconds:
-        """Seconds of two all-reduces of a sum per own position, among the ranks that share its channels."""
+        """Seconds of an exchange of two numbers per own position, among the ranks that share its channels."""
         axes: tuple[Axis, ...] = ("k", "c")
         sharing = self.groups.of(axes)
-        sums: Seconds = self._block("b", *SPATIAL) * self.nest.word_bytes
-        return np.where(sharing.sizes > 1, 2 * self.groups.seconds("all_reduce", sums, sharing), 0.0)
+        found = self._shared_parts(self._block("b", *SPATIAL), sharing)
+        return np.where(sharing.sizes > 1, found, 0.0)
+
+    def _shared_parts(self, values: Seconds, ranks: Groups) -> Seconds:
+        """Seconds of combining two numbers per value on all ranks that have parts of it.
+
+        In one round, as an all-gather; in two, as an all-reduce, where one round would move many words.
+        """
+        once = in_one_round(values, values / ranks.sizes, ranks.sizes)
+        size: Seconds = NUMBERS * values * self.nest.word_bytes
+        direct = self.groups.seconds("all_gather", size * ranks.sizes, ranks)
+        return np.where(once, direct, self.groups.seconds("all_reduce", size, ranks))

@@ -1,0 +1,196 @@
+"""Values of which several ranks have parts, combined on all of these ranks.
+
+Moments, or sums, of words that ranks divide: each rank has a part of every value in its
+box, and all ranks whose boxes have the value want it whole.
+
+* In one round each rank sends its part to all others that hold the value.
+* In two rounds the parts of a value go to its owner, and the whole returns.
+
+One round takes one latency less, and moves (P - 1) / (2 (P - 1) / P) = P / 2 times the
+words. It is taken while it moves at most `ROUND` words more. All ranks combine the same
+parts in the same order, so they get the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from synth.runtime.comm.exchanges import Words, around, overlaps
+from synth.runtime.comm.layout import Layout, disjoint, split_copies
+from synth.runtime.comm.process_groups import ProcessGroups, through_host
+from synth.runtime.grid.boxes import Box, overlap, shape, volume, within
+
+ROUND = 1024  # words per number of a value; 8 KiB of two numbers in float32
+# parts by rank, (ranks, numbers, *box), and where the box is -> (numbers, *box)
+Combine = Callable[[torch.Tensor, tuple[slice, ...]], torch.Tensor]
+
+
+class Swap(NamedTuple):
+    """What ranks of a group send each other in one all-to-all.
+
+    sent: rank of the group -> what it gets of the own box.
+    received: rank of the group -> the box that comes from it.
+    """
+
+    sent: tuple[Box, ...]
+    received: tuple[Box, ...]
+
+
+class SharedParts:
+    """Combines the parts that ranks have of some values.
+
+    held: the values of which each rank has parts, and which it wants whole.
+    count: of received words.
+    """
+
+    def __init__(
+        self, held: Layout, process_groups: ProcessGroups, count: Callable[[int], None]
+    ) -> None:
+        self.held, self.count, me = held, count, held.ranks.me
+        self.ranks = sharing(held)
+        alone = len(self.ranks) == 1
+        self.group = None if alone else process_groups.of(self.ranks)
+        self.apart = disjoint(held.boxes)
+        self.one_round = not self.apart or in_one_round(held.boxes[me], len(self.ranks))
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other rank has a part of the own values."""
+        return len(self.ranks) == 1
+
+    def sums(self, own: torch.Tensor) -> torch.Tensor:
+        """Sums of some numbers per value, (numbers, *own box), over the ranks."""
+        return self._combined(own, lambda parts, _: parts.sum(0))
+
+    def moments(self, own: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        """Mean and variance of every value's words, (2, *own box).
+
+        own: those of the own words.
+        shares: (ranks, *own box), the part of a value's words that each rank has.
+        """
+
+        def combine(parts: torch.Tensor, box: tuple[slice, ...]) -> torch.Tensor:
+            each = shares[(slice(None), *box)]
+            return torch.stack(weighted_moments(parts[:, 0], parts[:, 1], each))
+
+        return self._combined(own, combine)
+
+    def words(self) -> Words:
+        """By rank, what it receives if a value is one number."""
+        held = self.held
+        direct = overlaps(held, held).sum(0).tolist()
+        if not self.apart:
+            return tuple(direct)
+        boxes, ranks = held.boxes, Counter(held.boxes)
+        if all(in_one_round(box, number) for box, number in ranks.items()):
+            return tuple(direct)
+        twice = around(held, split_copies(held))
+        return tuple(
+            one if in_one_round(box, ranks[box]) else two
+            for box, one, two in zip(boxes, direct, twice, strict=True)
+        )
+
+    # -- exchanges -----------------------------------------------------------------
+
+    def _combined(self, own: torch.Tensor, combine: Combine) -> torch.Tensor:
+        if self.alone:
+            return own
+        mine = self.held.mine
+        if self.one_round:
+            parts = self._by_rank(own, self._around, mine)
+            return combine(parts, within(mine, mine))
+        to_owners, back = self._by_owner
+        owned = to_owners.received[0]  # each rank sends the words that this one owns
+        parts = self._by_rank(own, to_owners, owned)
+        total = combine(parts, within(owned, mine))
+        whole = own.new_empty(own.shape)
+        pieces = self._swapped(total, back, owned)
+        for box, piece in zip(back.received, pieces, strict=True):
+            whole[(slice(None), *within(box, mine))] = piece
+        return whole
+
+    @cached_property
+    def _around(self) -> Swap:
+        """Every rank sends its part to all others that hold a value."""
+        boxes, mine = self.held.boxes, self.held.mine
+        both = tuple(overlap(mine, boxes[rank]) for rank in self.ranks)
+        return Swap(both, both)
+
+    @cached_property
+    def _by_owner(self) -> tuple[Swap, Swap]:
+        """Parts to the owners, and what these made of them to all ranks."""
+        owned = split_copies(self.held)
+        each = tuple(owned.boxes[rank] for rank in self.ranks)
+        own = (owned.mine,) * len(self.ranks)
+        return Swap(each, own), Swap(own, each)
+
+    def _by_rank(self, own: torch.Tensor, swap: Swap, box: Box) -> torch.Tensor:
+        """(ranks, numbers, *box): the parts of all ranks in a box; 0 for no part."""
+        pieces = self._swapped(own, swap, self.held.mine)
+        if all(each == box for each in swap.received):
+            return torch.stack(pieces)
+        parts = own.new_zeros(len(self.ranks), len(own), *shape(box))
+        for part, each, piece in zip(parts, swap.received, pieces, strict=True):
+            part[(slice(None), *within(each, box))] = piece
+        return parts
+
+    def _swapped(self, own: torch.Tensor, swap: Swap, box: Box) -> list[torch.Tensor]:
+        """The pieces of all ranks, in one all-to-all. box: what `own` has."""
+        numbers, all_of = len(own), slice(None)
+        near = own.cpu() if through_host(own, self.group) else own
+        pieces = [near[(all_of, *within(each, box))].flatten() for each in swap.sent]
+        sizes = [numbers * volume(each) for each in swap.received]
+        arriving = near.new_empty(sum(sizes))
+        leaving = [piece.numel() for piece in pieces]
+        dist.all_to_all_single(
+            arriving, torch.cat(pieces), sizes, leaving, group=self.group
+        )
+        me = self.ranks.index(self.held.ranks.me)
+        self.count(sum(sizes) - sizes[me])
+        each_piece = torch.split(arriving.to(own.device), sizes)
+        pairs = zip(each_piece, swap.received, strict=True)
+        return [piece.view(numbers, *shape(each)) for piece, each in pairs]
+
+
+def weighted_moments(
+    means: torch.Tensor, variances: torch.Tensor, shares: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and variance of words from those of their parts, along dimension 0.
+
+    shares: the fraction of the words that each part has.
+    The formula is that of Chan, Golub and LeVeque (1983).
+    """
+    mean = (shares * means).sum(0)
+    spread = (means - mean).square_()
+    return mean, spread.add_(variances).mul_(shares).sum(0)
+
+
+def sharing(held: Layout) -> tuple[int, ...]:
+    """The ranks that hold some words of this rank's box, transitively; itself, too."""
+    me = held.ranks.me
+    left = dict.fromkeys(box for box in held.boxes if volume(box))
+    if held.mine not in left:
+        return (me,)
+    found, fresh = {held.mine}, [held.mine]
+    while fresh:
+        box = fresh.pop()
+        more = [
+            each for each in left if each not in found and volume(overlap(box, each))
+        ]
+        found.update(more)
+        fresh += more
+    return tuple(rank for rank, box in enumerate(held.boxes) if box in found)
+
+
+def in_one_round(box: Box, ranks: int) -> bool:
+    """Whether ranks that hold one box combine their parts in one round."""
+    words, longest = volume(box), max(shape(box), default=1)
+    share = words // max(1, longest) * math.ceil(longest / ranks)
+    return (ranks - 2) * (words - share) <= ROUND
