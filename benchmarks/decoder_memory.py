@@ -1,6 +1,6 @@
 """Peak memory per rank of the decoder of a diffusion autoencoder: four ranks beside one process, inference.
 
-python benchmarks/decoder_memory.py --latent 64 > benchmarks/results/decoder-memory.md
+python -m benchmarks.decoder_memory --latent 64 > benchmarks/results/decoder-memory.md
 
 The decoder is that of AutoencoderKL (Rombach et al. 2022), with its 49,490,179 parameters. `--diffusers`
 takes the class of that library, if it is installed. Bytes are those of torch's allocator: weights and what
@@ -20,90 +20,14 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch import nn
-from torch.nn import functional
 
 import synth
+from examples import decoders
 from synth.network.memory.step_memory import step_memory
 from synth.runtime.grid.allocation_counter import allocated, live_bytes
 
-WIDTHS, PARAMETERS = (128, 256, 512, 512), 49_490_179
+PARAMETERS = 49_490_179
 MIB = 2**20
-
-
-class Residual(nn.Module):
-    """Two normalized convolutions and a sum."""
-
-    def __init__(self, channels: int, out: int) -> None:
-        super().__init__()
-        self.norm1, self.conv1 = norm(channels), nn.Conv2d(channels, out, 3, padding=1)
-        self.norm2, self.conv2 = norm(out), nn.Conv2d(out, out, 3, padding=1)
-        self.shortcut = nn.Conv2d(channels, out, 1) if channels != out else nn.Identity()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.norm1(x)
-        h = functional.silu(h)
-        h = self.conv1(h)
-        h = self.norm2(h)
-        h = functional.silu(h)
-        h = self.conv2(h)
-        return self.shortcut(x) + h
-
-
-class Attention(nn.Module):
-    """Attention of one head over all positions."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.norm = norm(channels)
-        self.query, self.key, self.value, self.out = (nn.Linear(channels, channels) for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, c, h, w = x.shape
-        y = self.norm(x).view(b, c, h * w).transpose(1, 2)
-        q, k, v = (each(y).view(b, -1, 1, c).transpose(1, 2) for each in (self.query, self.key, self.value))
-        y = functional.scaled_dot_product_attention(q, k, v)
-        y = self.out(y.transpose(1, 2).reshape(b, -1, c))
-        return x + y.transpose(1, 2).reshape(b, c, h, w)
-
-
-class Doubled(nn.Module):
-    """Every position becomes four, and a convolution."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.conv(functional.interpolate(x, scale_factor=2.0, mode="nearest"))
-
-
-def norm(channels: int) -> nn.GroupNorm:
-    """As everywhere in the decoder."""
-    return nn.GroupNorm(min(32, channels), channels, eps=1e-6)
-
-
-def decoder(widths: tuple[int, ...] = WIDTHS) -> nn.Sequential:
-    """From latents (b, 4, h, w) to images (b, 3, 8 h, 8 w)."""
-    channels = widths[-1]
-    layers: list[nn.Module] = [nn.Conv2d(4, channels, 3, padding=1)]
-    layers += [Residual(channels, channels), Attention(channels), Residual(channels, channels)]
-    for place, width in enumerate(reversed(widths)):
-        layers += [Residual(channels, width), Residual(width, width), Residual(width, width)]
-        channels = width
-        if place + 1 < len(widths):
-            layers.append(Doubled(channels))
-    return nn.Sequential(*layers, norm(channels), nn.SiLU(), nn.Conv2d(channels, 3, 3, padding=1))
-
-
-def of_diffusers(widths: tuple[int, ...]) -> nn.Module:
-    """The same from diffusers."""
-    from diffusers import AutoencoderKL
-
-    kinds = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
-    whole = AutoencoderKL(block_out_channels=widths, layers_per_block=2, latent_channels=4, **kinds)
-    found: nn.Module = whole.decoder
-    return found
 
 
 class Held(NamedTuple):
@@ -168,9 +92,9 @@ def parallelized(
     Then the bytes before both, and those that the plan says for the rank that holds most.
     """
     before = live_bytes()
-    widths = tuple(width // options.narrow for width in WIDTHS)
-    model = of_diffusers(widths) if options.diffusers else decoder(widths)
-    model = model.eval().requires_grad_(False)
+    widths = tuple(width // options.narrow for width in decoders.WIDTHS)
+    build = decoders.of_diffusers if options.diffusers else decoders.decoder
+    model = build(2, widths)[1:].requires_grad_(False)  # without the 1x1 convolution before the decoder
     parameters = sum(each.numel() for each in model.parameters())
     assert options.narrow > 1 or parameters == PARAMETERS, parameters
     alone, right = None, None
@@ -189,7 +113,7 @@ def print_table(
     size = 8 * options.latent
     print(f"# Memory of a decoder on {len(told)} ranks, image {size} x {size}\n")
     print(__doc__.strip().split("\n\n")[-1] + "\n")
-    print(f"`python benchmarks/decoder_memory.py {' '.join(sys.argv[1:])}`, float32, gloo.")
+    print(f"`python -m benchmarks.decoder_memory {' '.join(sys.argv[1:])}`, float32, gloo.")
     print(f"Largest difference of a word from one process: {apart:.1e}.\n")
     print("| process | resident MiB | allocated MiB | together MiB | s | of one process | words received |")
     print("|---|---|---|---|---|---|---|")

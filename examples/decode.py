@@ -55,12 +55,11 @@ def measured(
     model = decoders.of_diffusers(dims, widths) if diffusers else decoders.decoder(dims, widths, blocks)
     model.requires_grad_(False)
     alone: dict[str, Any] = {}
-    said = 0
     plans: list[Any] = [None]
     if dist.get_rank() == 0:
         alone = _alone(model, latents, before)
         plans = [synth.plan_model(model, latents.shape, ranks, memory=memory, mode="inference")]
-        said = max(plans[0].words.forward)
+        alone["planned words"] = max(plans[0].words.forward)
     dist.broadcast_object_list(plans)
     (plan,) = plans
     net = synth.parallelize(model, latents.shape, plan=plan, mode="inference")
@@ -77,15 +76,14 @@ def measured(
         words = net.received() - words
         own = before + shard.to_local().untyped_storage().nbytes()
         held = live_bytes() - own + allocated(lambda: net(shard)).peak
-    told: list[Any] = [None] * ranks
-    dist.all_gather_object(told, (held, words, alone, error, said))
+    of_ranks: list[Any] = [None] * ranks
+    dist.all_gather_object(of_ranks, {"held": held, "words": words, "error": error, "alone": alone})
     layers = [node for node in plan.network.planned if node.weighted]
     return {
-        **told[0][2],
-        "error": told[0][3],
-        "held": max(each[0] for each in told),
-        "words": max(each[1] for each in told),
-        "planned words": told[0][4],
+        **of_ranks[0]["alone"],
+        "error": of_ranks[0]["error"],
+        "held": max(each["held"] for each in of_ranks),
+        "words": max(each["words"] for each in of_ranks),
         "planned bytes": plan.memory.most * plan.word_bytes,
         "gathered words": sum(node.in_words for node in layers) * (ranks - 1) // ranks,
     }

@@ -51,7 +51,8 @@ class Residual(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Keeps positions."""
         h = self.conv1(functional.silu(self.norm1(x)))
-        return self.shortcut(x) + self.conv2(functional.silu(self.norm2(h)))
+        h = self.conv2(functional.silu(self.norm2(h)))
+        return self.shortcut(x) + h
 
 
 class Attention(nn.Module):

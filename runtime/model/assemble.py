@@ -71,8 +71,15 @@ def assembled(
     placed = {name: PlannedBoxes(*boxes) for name, boxes in parts.places.items()}
     homes = None if first is None else first.homes
     made = Builder(
-        *(model, parts.graph, parts.make, context, placed, parts.refuse),
-        *(BatchNorms(context, parts.batch_norm), homes, device),
+        model,
+        parts.graph,
+        parts.make,
+        context,
+        places=placed,
+        refuse=parts.refuse,
+        batch_norms=BatchNorms(context, parts.batch_norm),
+        given_homes=homes,
+        device=device,
     )
     order = [name for name, _ in made.calls]
     arguments = Arguments(model, parts.inputs)
@@ -81,35 +88,37 @@ def assembled(
     shared: list[Shared] = []
     if not parts.inference:
         shared = shared_parameters(made.held, made.homes, order, tensors, ranks)
-    brings = prefetched_before(made.steps, order, parts.ahead, made.held, made.homes)
+    prefetches = prefetched_before(
+        made.steps, order, parts.ahead, made.held, made.homes
+    )
     replication = None
     if ranks.replicas is not None:
         replication = Replication(process_groups, made.held, made.homes, tensors)
     return StepGraph(
-        context,
-        made.steps,
-        made.calls,
-        {  # by mode; None: without gradients
+        context=context,
+        steps=made.steps,
+        calls=made.calls,
+        schedules={
             mode: schedule(made.calls, made.outputs, made.regions.get(mode))
             for mode in (None, False, True)
         },
-        made.layouts,
-        made.detached,
-        made.floats,
-        made.held,
-        made.homes,
-        made.expressions,
-        made.names,
-        made.owners,
-        made.modes,
-        brings,
-        Buckets(shared, process_groups, parts.bucket_bytes),
-        dict(zip(arguments.names, made.inputs, strict=True)),
-        tuple(made.outputs),
-        arguments,
-        made.structure,
-        parts.dtype,
-        parts.check_finite,
-        replication,
-        parts.inference,
+        layouts=made.layouts,
+        detached=made.detached,
+        floats=made.floats,
+        held=made.held,
+        homes=made.homes,
+        expressions=made.expressions,
+        names=made.names,
+        targets=made.owners,
+        modes=made.modes,
+        prefetches=prefetches,
+        buckets=Buckets(shared, process_groups, parts.bucket_bytes),
+        inputs=dict(zip(arguments.names, made.inputs, strict=True)),
+        outputs=tuple(made.outputs),
+        arguments=arguments,
+        structure=made.structure,
+        dtype=parts.dtype,
+        check_finite=parts.check_finite,
+        replication=replication,
+        inference=parts.inference,
     )

@@ -51,7 +51,7 @@ class StepGraph:
         on the input; every rank has their whole results.
     names: call -> the module of the model. targets: call -> the module that it calls,
         and the one that calls it. modes: mode -> why it cannot be entered.
-    brings: call -> planned layers of which Ker is prefetched before it computes.
+    prefetches: call -> planned layers of which Ker is prefetched before it computes.
     buckets: sums of the gradients of replicated parameters, averages over replicas.
     inputs: name of a tensor among the arguments -> its node. outputs: nodes.
     arguments: with what the model is called. structure: of what it gives.
@@ -72,7 +72,7 @@ class StepGraph:
     names: dict[str, str]
     targets: dict[str, tuple[str, str]]
     modes: dict[bool, str]
-    brings: dict[str, list[str]]
+    prefetches: dict[str, list[str]]
     buckets: Buckets
     inputs: dict[str, str]
     outputs: tuple[str, ...]
@@ -221,7 +221,7 @@ class StepGraph:
         again: frozenset[str] | None,
     ) -> None:
         """Start to gather Ker of later layers; of those that are computed again."""
-        for later in self.brings.get(name, ()):
+        for later in self.prefetches.get(name, ()):
             if again is not None and later not in again:
                 continue
             step: Any = self.steps[later]
@@ -256,11 +256,11 @@ def prefetched_before(
         for name in order
         if isinstance(steps[name], PlannedLayer) and used_at_home(name, held, homes)
     ]
-    brings = dict[str, list[str]]()
+    prefetches = dict[str, list[str]]()
     for place, name in enumerate(planned if ahead else []):
         before = planned[max(0, place - ahead)]
-        brings.setdefault(before, []).append(name)
-    return brings
+        prefetches.setdefault(before, []).append(name)
+    return prefetches
 
 
 def shared_parameters(

@@ -38,9 +38,8 @@ def reference(
     lead = len(out_box) - len(stride)  # dimensions before the spatial ones
     positions = [range(*interval) for interval in out_box[: lead - 1]]
     positions.append(range(in_shape[lead - 1]))
-    zeros: list[
-        int
-    ] = []  # around the rows that are read; the last dimension comes first
+    # around the rows that are read; the last dimension comes first
+    zeros: list[int] = []
     for dim, (low, high) in enumerate(out_box[lead:]):
         begin = stride[dim] * low - padding[dim]
         reach = dilation[dim] * (ker_shape[lead + dim] - 1) + 1
@@ -112,22 +111,41 @@ def gradient(
     if conv is None:
         out = product(inputs, ker)
     else:
-        groups = ker.shape[0] if lead == 3 else 1
-        flat = (inputs.flatten(1, 2), ker.flatten(0, 1)) if lead == 3 else (inputs, ker)
-        zeros: list[int] = []
-        for dim in range(len(stride)):
-            reach = dilation[dim] * (shapes[1][lead + dim] - 1) + 1
-            read = stride[dim] * (shapes[2][lead + dim] - 1) + reach
-            after = max(0, read - padding[dim] - shapes[0][lead + dim])
-            zeros = [padding[dim], after, *zeros]
-        flat = F.pad(flat[0], zeros), flat[1]
-        out = conv(*flat, None, list(stride), 0, list(dilation), groups)
+        out = padded_conv(conv, inputs, ker, shapes, stride, padding, dilation)
     (result,) = torch.autograd.grad(out.reshape(dout.shape), asked, dout)
     for dim, window in enumerate((windows or {}).values(), lead):
         rows = list(range(*box[dim])) if of == "dKer" else source_rows(box[dim], window)
         index = torch.tensor(rows, dtype=torch.int64, device=device)
         result = result.index_select(dim, index)
     return result
+
+
+def padded_conv(
+    conv: Callable[..., torch.Tensor],
+    inputs: torch.Tensor,
+    ker: torch.Tensor,
+    shapes: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> torch.Tensor:
+    """A convolution with zeros before and after, as many as all rows of Out read.
+
+    `shapes` are those of In, Ker and Out. With groups, In is [b, g, c, *rows] and Ker
+    [g, k, c, *taps].
+    """
+    lead = len(shapes[0]) - len(stride)
+    groups = ker.shape[0] if lead == 3 else 1
+    if lead == 3:
+        inputs, ker = inputs.flatten(1, 2), ker.flatten(0, 1)
+    zeros: list[int] = []
+    for dim in range(len(stride)):
+        reach = dilation[dim] * (shapes[1][lead + dim] - 1) + 1
+        read = stride[dim] * (shapes[2][lead + dim] - 1) + reach
+        after = max(0, read - padding[dim] - shapes[0][lead + dim])
+        zeros = [padding[dim], after, *zeros]
+    padded = F.pad(inputs, zeros)
+    return conv(padded, ker, None, list(stride), 0, list(dilation), groups)
 
 
 def value_fault(

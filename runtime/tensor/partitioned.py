@@ -61,7 +61,7 @@ class PartitionedTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        from synth.runtime.tensor.dispatch import dispatch
+        from synth.runtime.tensor.operations.dispatch import dispatch
 
         return dispatch(func, types, args, kwargs or {})
 

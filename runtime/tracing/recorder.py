@@ -161,8 +161,7 @@ class Recorder(TorchFunctionMode):
             same = any(values is each for each in used)
             if same and not changed:
                 continue  # what is given back is recorded already
-            one = isinstance(result, torch.Tensor)
-            call = func if one else picked(func, index)
+            call = func if isinstance(result, torch.Tensor) else picked(func, index)
             node = self._create("call_function", call, nodes, function_name(call))
             node.meta["expression"], node.meta["changes"] = not computed, bool(changed)
             self._remember(values, node)

@@ -1,6 +1,6 @@
 """Work and ownership: rank -> intervals of the nest, and of every tensor before and after the pass.
 
-Three boxes of a tensor matter to a process:
+Four boxes of a tensor matter to a process:
     needed   the slice: what the process's work block accesses (of In, the rows that its output rows read)
     owned    the shard: what the process alone stores. The shards of all processes partition the tensor
     carried  the part of the slice that the process sends to its group: its shard, for the framed tensor of

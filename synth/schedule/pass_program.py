@@ -12,11 +12,9 @@ emitted text walk the tree, and derive no such answer again.
 The tree is rank-independent: the boxes of a rank are functions of its coordinates in `Distribution`. Tile
 counts stand in the `PassPlan`, not in the tree: all plans that tile the same axes share one tree.
 
-A further schedule would be a further decision in `lowered`, and no further case in the walkers. These are
-not implemented yet:
-    residue classes of a dilation  one more axis of the nest; the nodes would stay
-    training with replicated Ker   no `Gather`, as for a resident tensor of `Distribution`, and a `Reduce` of
-                                   the whole tensor
+A further schedule is a further decision in `lowered`, and no further case in the walkers. Blocks that are cut
+by input rows change the tensor of `Rows` only. Residue classes of a dilation are samples of the nest
+(`layer.residue_classes`), so the tree does not see them. A resident tensor (`Distribution`) has no `Gather`.
 """
 
 from __future__ import annotations

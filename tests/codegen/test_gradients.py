@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_problems import layers
-from network_ranks import Cosmo, Residual
+from small_networks import Cosmo, Residual
 from torch import nn
 
 import synth

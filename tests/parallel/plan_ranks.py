@@ -1,9 +1,8 @@
-"""What one rank of the tests of whole-network plans does. Every function runs on all ranks and asserts."""
+"""What the ranks of the tests of network plans do: functions that return what a test looks at."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from network_ranks import MODELS, PLANS, near
-from ranks import print_facts
+from small_networks import MODELS, PLANS, near
 from torch import nn
 
 import synth
@@ -24,15 +22,18 @@ from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network
 
+Words = dict[str, int]  # name of a step or layer -> received words, without zeros
 
-def most(values: dict[str, int], ranks: Ranks) -> dict[str, int]:
+
+def most(values: Words, ranks: Ranks) -> Words:
     """By key, the most of any rank."""
-    told: list[dict[str, int]] = [{}] * ranks.size
-    dist.all_gather_object(told, values, group=ranks.group)
-    return {key: max(each.get(key, 0) for each in told) for key in sorted({k for one in told for k in one})}
+    of_ranks: list[Words] = [{}] * ranks.size
+    dist.all_gather_object(of_ranks, values, group=ranks.group)
+    names = sorted({name for one in of_ranks for name in one})
+    return {name: max(each.get(name, 0) for each in of_ranks) for name in names}
 
 
-def moved(net: Network) -> dict[str, int]:
+def between_layers(net: Network) -> Words:
     """By the step that they are moved for, words received between layers so far."""
     return {
         name: words
@@ -41,12 +42,7 @@ def moved(net: Network) -> dict[str, int]:
     }
 
 
-def since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
-    """By key, by how much a number has grown."""
-    return {name: number - before.get(name, 0) for name, number in now.items()}
-
-
-def inside(net: Network) -> dict[str, int]:
+def in_layers(net: Network) -> Words:
     """By layer, words received in it so far."""
     own = {
         m.name: m.traffic.received()["total"]
@@ -61,44 +57,59 @@ def inside(net: Network) -> dict[str, int]:
     return own | halo
 
 
-def words_as_planned(plan: NetworkPlan, net: Network, shape: tuple[int, ...]) -> None:
-    """One step on the ranks receives what the plan says, layer by layer and edge by edge."""
+def counted_words(net: Network, shape: tuple[int, ...]) -> tuple[Words, Words]:
+    """Words that the busiest rank receives in one step: between layers, and in them."""
     for counter in (
         net.program.context.traffic,
         *(m.traffic for m in net.program.modules() if isinstance(m, DistributedLayer)),
     ):
         counter.steps.clear()
     out = net(net.scatter(torch.randn(shape, dtype=net.program.dtype)))
-    forward = moved(net)
+    forward = between_layers(net)
     out.square().sum().backward()
-    both = moved(net)
-    there, back = most(forward, net.ranks), most(since(both, forward), net.ranks)
-    planned: dict[str, int] = defaultdict(int)
-    graph = plan.network
+    both = between_layers(net)
+    backward = {name: words - forward.get(name, 0) for name, words in both.items()}
+    there, back = most(forward, net.ranks), most(backward, net.ranks)
+    names = there.keys() | back.keys()
+    return (
+        without_zeros({name: there.get(name, 0) + back.get(name, 0) for name in names}),
+        without_zeros(most(in_layers(net), net.ranks)),
+    )
+
+
+def planned_words(plan: NetworkPlan) -> tuple[Words, Words]:
+    """The same of a plan: between layers by the step that reads them, and in layers."""
+    graph, between = plan.network, defaultdict[str, int](int)
     for edge, words in plan.edge_words.items():
         names = [edge.target]
-        if edge.role == "out":  # moved for the sums that lie where the target does
+        if edge.role == "out":  # moved for the sum that lies where the target does
             sums = [node for node in graph.nodes.values() if len(node.inputs) > 1]
-            names = [s.name for s in sums if [graph.parts[i][0].node for i in s.inputs]
-                     == [edge.target, edge.source]]  # fmt: skip
+            ends = [edge.target, edge.source]
+            names = [s.name for s in sums if [graph.parts[i][0].node for i in s.inputs] == ends]
         assert len(names) == 1, (edge, names)
-        planned[names[0]] += words
+        between[names[0]] += words
+    layers = dict(zip((node.name for node in graph.planned), plan.layer_costs, strict=True))
+    return without_zeros(between), without_zeros({name: int(words) for name, words in layers.items()})
+
+
+def without_zeros(words: Words) -> Words:
+    """The words of steps that receive any."""
+    return {name: number for name, number in words.items() if number}
+
+
+def words_as_planned(plan: NetworkPlan, net: Network, shape: tuple[int, ...]) -> None:
+    """Assert that one step receives what the plan says, layer by layer and edge by edge."""
+    graph = plan.network
     entered = {node.name for node in graph.planned if graph.parts[node.inputs[0]][0].node}
-    names = (entered | {node.name for node in graph.nodes.values() if node.kind == "add"}) & {*there, *back}
-    counted = {name: there.get(name, 0) + back.get(name, 0) for name in names}
-    assert {k: v for k, v in counted.items() if v} == {k: v for k, v in planned.items() if v}, (
-        counted,
-        planned,
-    )
-    costs = dict(zip((node.name for node in graph.planned), plan.layer_costs, strict=True))
-    received = most(inside(net), net.ranks)
-    assert {k: v for k, v in received.items() if v} == {k: int(v) for k, v in costs.items() if v}
-    if net.ranks.me == 0:
-        print("words", sum(counted.values()), sum(received.values()), "planned", plan.cost, flush=True)
+    readers = entered | {node.name for node in graph.nodes.values() if node.kind == "add"}
+    (counted, inside), (planned, planned_inside) = counted_words(net, shape), planned_words(plan)
+    assert {name: words for name, words in counted.items() if name in readers} == planned
+    assert inside == planned_inside
 
 
-def sgd_steps(net: Network, whole: nn.Module, shape: tuple[int, ...], steps: int) -> None:
-    """Outputs, losses and the state after SGD steps are those of one process."""
+def sgd_steps(net: Network, whole: nn.Module, shape: tuple[int, ...], steps: int) -> float:
+    """SGD steps on the ranks and in one process: the largest difference of outputs, losses and the state."""
+    differences = []
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in (net, whole)]
     for _ in range(steps):
         batch = torch.randn(shape, dtype=net.program.dtype)
@@ -106,34 +117,37 @@ def sgd_steps(net: Network, whole: nn.Module, shape: tuple[int, ...], steps: int
         target = torch.randn(right.shape, dtype=net.program.dtype)
         out = net.gather(net(net.scatter(batch)))
         losses = [nn.functional.mse_loss(each, target) for each in (out, right)]
-        near(out.detach(), right.detach())
-        near(losses[0].detach(), losses[1].detach())
+        differences.append(near(out.detach(), right.detach()))
+        differences.append(near(losses[0].detach(), losses[1].detach()))
         for loss, optimizer in zip(losses, optimizers, strict=True):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
     state = net.full_state_dict()
     for key, values in whole.state_dict().items():
-        near(state[key], values)
+        differences.append(near(state[key], values))
+    return max(differences)
 
 
-def as_planned(case: str) -> None:
-    """A plan, from here, as an object or from a file, is what runs; its words are counted, and it trains."""
+def trained_as_planned(model: str, axes: str, source: str, folder: str) -> float:
+    """Train a network for ten steps and check the words of one more: the largest difference of values.
+
+    axes: those that may be cut; "" for all. source: where the plan comes from: "none" (`parallelize` makes
+    it), "object" or "file".
+    """
     torch.manual_seed(0)
-    name, *axes = case.split()
-    kind, shape = MODELS[name]
-    whole = kind().double()
-    plan = synth.plan_model(whole, shape, 4, axes="".join(axes))
-    file = Path(sys.argv[3], f"plan-{dist.get_rank()}.json")
+    make, shape = MODELS[model]
+    whole = make().double()
+    plan = synth.plan_model(whole, shape, 4, axes=axes)
+    file = Path(folder, f"plan-{dist.get_rank()}.json")
     file.write_text(json.dumps(to_json(plan)))
-    if "decoder" in name:
-        turned = [placed.turned for placed in plan.placed_grids]
-        assert turned[0] == ()
-        assert all(turned[1:])
-    given = {"residual": None, "cosmo": str(file), "decoder": str(file)}.get(case, plan)
+    if "decoder" in model:  # all layers but the first are cut by input rows
+        assert [bool(placed.turned) for placed in plan.placed_grids] == [False, True, True, True]
+    given = {"none": None, "object": plan, "file": str(file)}[source]
     net = synth.parallelize(whole, shape, plan=given)
-    sgd_steps(net, whole, shape, 10)
+    difference = sgd_steps(net, whole, shape, 10)
     words_as_planned(plan, net, shape)
+    return difference
 
 
 def gradients(net: Network) -> dict[str, torch.Tensor]:
@@ -142,16 +156,19 @@ def gradients(net: Network) -> dict[str, torch.Tensor]:
     return {name: grad.full_tensor() for name, grad in given.items() if grad is not None}
 
 
-def buckets(case: str) -> dict[str, Any]:
-    """Any bucket size gives the same gradients of the same words; only messages are fewer."""
-    name, how = case.split()
-    kind, shape = MODELS[name]
+def gradients_in_buckets(plan: str) -> dict[str, Any]:
+    """Gradients of three backward passes with buckets of 0, 200 bytes and 25 MiB, which must be equal.
+
+    messages, words: of the sums, by the size of buckets. shared: parameters that several ranks hold.
+    groups: groups of ranks that share parameters.
+    """
+    kind, shape = MODELS["biases"]
     sent, found = [], []
     for size in (0, 200, 25 * 2**20):
         torch.manual_seed(0)
         whole = kind().double()
         parts, target = torch.randn(3, *shape).double(), torch.randn(()).double()
-        net = synth.parallelize(whole, shape, plan=PLANS[how], bucket_bytes=size)
+        net = synth.parallelize(whole, shape, plan=PLANS[plan], bucket_bytes=size)
         for _ in range(2):  # sums of an earlier step do not come back
             net.zero_grad(set_to_none=False)
             before = net.program.buckets.messages
@@ -176,9 +193,9 @@ def buckets(case: str) -> dict[str, Any]:
     return {"messages": messages, "words": words, "shared": shared, "groups": len(groups)}
 
 
-def broken_pass(case: str) -> dict[str, float]:
-    """Differences of gradients before and after a backward pass that broke off."""
-    kind, shape = MODELS[case]
+def gradients_after_a_failed_backward_pass(model: str) -> dict[str, float]:
+    """Parameter -> the difference of its gradient before and after a backward pass that failed."""
+    kind, shape = MODELS[model]
     torch.manual_seed(0)
     net = synth.parallelize(kind(), shape, plan="filter", input_gradient=True)
     batch = torch.randn(shape)
@@ -200,12 +217,12 @@ def broken_pass(case: str) -> dict[str, float]:
     return {key: float((values - right[key]).abs().max()) for key, values in found.items()}
 
 
-def fed(case: str) -> None:
+def fed(model: str, folder: str) -> None:
     """Every rank reads its own part of a file; together they read the file once."""
-    kind, shape = MODELS[case]
+    kind, shape = MODELS[model]
     torch.manual_seed(0)
     batches = torch.randn(3, *shape)
-    file = Path(sys.argv[3], "samples.npy")
+    file = Path(folder, "samples.npy")
     if dist.get_rank() == 0:
         np.save(file, batches.flatten(0, 1).numpy())
     dist.barrier()
@@ -221,31 +238,20 @@ def fed(case: str) -> None:
         assert read == 4 * batches.numel()
 
 
-def wrong_plans(case: str) -> None:
-    """Plans of other models, inputs and processes are refused in a sentence, on every rank."""
-    kind, shape = MODELS[case]
-    other, its_shape = MODELS["cosmo"]
-    plans: list[Any] = [
-        synth.plan_model(kind(), shape, 3),
-        synth.plan_model(other(), its_shape, 4),
-        synth.plan_model(kind(), (8, *shape[1:]), 4, axes="b"),
+def refusals_of_other_plans() -> list[str]:
+    """How plans for 3 processes, another model and another batch are refused, and a limit of 4000 bytes."""
+    residual, shape = MODELS["residual"]
+    cosmo, cosmo_shape = MODELS["cosmo"]
+    plans = [
+        synth.plan_model(residual(), shape, 3),
+        synth.plan_model(cosmo(), cosmo_shape, 4),
+        synth.plan_model(residual(), (8, *shape[1:]), 4, axes="b"),
     ]
+    said = []
     for plan in plans:
-        try:
-            synth.parallelize(kind(), (2, *shape[1:]), plan=plan)
-        except UsageError as error:
-            print("refused:", error)
-        else:
-            raise AssertionError(plan)
-    try:
-        synth.parallelize(kind(), shape, memory=4000)
-    except InfeasibleError as error:
-        print("refused:", error)
-
-
-def main() -> None:
-    """argv: function, its argument, folder."""
-    dist.init_process_group("gloo")
-    print_facts(globals()[sys.argv[1]](sys.argv[2]))
-    dist.barrier()
-    dist.destroy_process_group()
+        with pytest.raises(UsageError) as refused:
+            synth.parallelize(residual(), (2, *shape[1:]), plan=plan)
+        said.append(str(refused.value))
+    with pytest.raises(InfeasibleError) as infeasible:
+        synth.parallelize(residual(), shape, memory=4000)
+    return [*said, str(infeasible.value)]

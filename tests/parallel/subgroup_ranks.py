@@ -15,8 +15,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from model_ranks import three_steps
-from network_ranks import MODELS
 from plan_ranks import sgd_steps, words_as_planned
+from small_networks import MODELS
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from zoo import Drops, Partly, own

@@ -10,7 +10,7 @@ import test_import_model
 import torch
 import torch.distributed as dist
 import zoo
-from network_ranks import MODELS
+from small_networks import MODELS
 from torch import nn
 from wild import wild
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from network_ranks import Cosmo, Residual
+from small_networks import Cosmo, Residual
 from torch import nn
 
 from synth.base.errors import UsageError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from network_ranks import Cosmo, Residual
+from small_networks import Cosmo, Residual
 from torch import nn
 
 import synth
@@ -98,7 +98,7 @@ def test_a_file_of_an_imported_network_fits_the_model(tmp_path: Path) -> None:
     from synth.cli.main import main
 
     net, plan = tmp_path / "net.yaml", tmp_path / "plan.json"
-    command = ["import", "network_ranks:Residual", "--input", "8,3,16,16", "-o", str(net)]
+    command = ["import", "small_networks:Residual", "--input", "8,3,16,16", "-o", str(net)]
     assert main(command) == 0
     command = ["plan", str(net), "--procs", "4", "--pass", "training", "--json", "-o", str(plan)]
     assert main(command) == 0

@@ -24,7 +24,7 @@ from synth.network.write import network_text
 
 pytestmark = pytest.mark.ranks
 MODELS = {
-    "network_ranks:Residual": (5, 3, 13, 13),
+    "small_networks:Residual": (5, 3, 13, 13),
     "zoo:Skips": (3, 3, 8, 8),
     "zoo:small_unet": (4, 1, 16, 16),
 }

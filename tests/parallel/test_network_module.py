@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ranks import Outcome, run_ranks
+from rank_pool import RankPool
+from ranks import run_ranks
 
-DIFFERENCE = 3e-3  # of losses and weights after ten steps, relative to values above 1
-PROGRAM = "from network_ranks import main\n\nmain()\n"
+pytestmark = pytest.mark.ranks
+
+ROUNDING = 1e-9  # of float64, after ten steps, relative to the largest value of a tensor
 ALONE = """
 total = loss.detach()
 torch.manual_seed(0)
@@ -31,59 +37,85 @@ dist.destroy_process_group()
 """
 
 
-def told(folder: Path, function: str, argument: str, ranks: int = 4) -> Outcome:
-    """Ranks ran a function of `network_ranks` to its end."""
-    outcome = run_ranks(PROGRAM, ranks, folder, function, argument, str(folder))
-    assert set(outcome.codes) == {0}, "\n".join(outcome.output)
-    return outcome
+@pytest.fixture(scope="module")
+def ranks_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], RankPool]]:
+    """Number of ranks -> so many ranks with the functions of `network_module_ranks`."""
+    functions = Path(__file__).with_name("network_module_ranks.py")
+    with ExitStack() as ends:
+        yield cache(
+            lambda size: ends.enter_context(RankPool(functions, size, tmp_path_factory.mktemp("ranks")))
+        )
 
 
-@pytest.mark.ranks
+@pytest.fixture
+def ranks(ranks_of: Callable[[int], RankPool]) -> RankPool:
+    return ranks_of(4)
+
+
+SLOW_PLANS = ("filter", "hybrid", "rows_channels", "mixed")
+
+
 @pytest.mark.parametrize(
-    "plans",
-    ["free data spatial channel", pytest.param("filter hybrid rows_channels mixed", marks=pytest.mark.slow)],
+    ("model", "plan"),
+    [
+        *(("residual", plan) for plan in ("free", "data", "spatial", "channel")),
+        *(pytest.param("residual", plan, marks=pytest.mark.slow) for plan in SLOW_PLANS),
+        ("cosmo", "volume"),
+        ("odd", "free"),
+        ("odd", "rows_channels"),
+    ],
 )
-def test_residual_trains_as_torch(plans: str, tmp_path: Path) -> None:
-    differences = told(tmp_path, "trains_as_torch", f"residual {plans}").facts
-    assert [list(each) for each in differences] == [plans.split()] * 4
-    assert max(max(each.values()) for each in differences) < DIFFERENCE
+def test_ten_steps_equal_those_of_one_process(model: str, plan: str, ranks: RankPool) -> None:
+    """Losses, weights, and outputs in evaluation."""
+    assert max(ranks.call("difference_after_training", model, plan)) < ROUNDING
 
 
-@pytest.mark.ranks
-def test_ranks_idle_in_some_layers_train_as_torch(tmp_path: Path) -> None:
-    differences = told(tmp_path, "trains_as_torch", "residual idle", ranks=5).facts
-    assert max(each["idle"] for each in differences) < DIFFERENCE
+def test_ranks_that_are_idle_in_some_layers(ranks_of: Callable[[int], RankPool]) -> None:
+    assert max(ranks_of(5).call("difference_after_training", "residual", "idle")) < ROUNDING
 
 
-@pytest.mark.ranks
-def test_ranks_with_other_numbers_of_groups_make_one(tmp_path: Path) -> None:
-    assert told(tmp_path, "groups", "", ranks=3).facts == [
-        {"0 1": 2, "0 1 2": 3, "0 2": 2},
-        {"0 1": 2, "1 2": 2, "0 1 2": 3},
-        {"1 2": 2, "0 1 2": 3, "0 2": 2},
+def test_a_layer_that_cannot_be_cut_is_announced(ranks: RankPool) -> None:
+    ranks.call("difference_after_training", "odd", "free")
+    assert "norm: gathered, every rank computes it" in Path(ranks.folder, "log-0").read_text()
+
+
+def test_ranks_in_different_groups_make_them_without_waiting(
+    ranks_of: Callable[[int], RankPool],
+) -> None:
+    """torch's `new_group` is called by all ranks; these groups are made by their members alone."""
+    assert ranks_of(3).call("sums_over_groups", (0, 1), (1, 2), (0, 1, 2), (0, 2)) == [
+        {(0, 1): 2, (0, 1, 2): 3, (0, 2): 2},
+        {(0, 1): 2, (1, 2): 2, (0, 1, 2): 3},
+        {(1, 2): 2, (0, 1, 2): 3, (0, 2): 2},
     ]
 
 
-@pytest.mark.ranks
 @pytest.mark.parametrize("layout", ["samples", "channels", "overlapping", "idle"])
-def test_batch_normalization_is_that_of_the_whole(layout: str, tmp_path: Path) -> None:
-    told(tmp_path, "norms", layout)
+@pytest.mark.parametrize(
+    ("options", "mean", "difference"),
+    [
+        ({}, 0, 1e-12),
+        ({"affine": False}, 0, 1e-12),
+        ({"momentum": None}, 0, 1e-12),
+        ({"track_running_stats": False}, 0, 1e-12),
+        ({}, 1e5, 1e-6),  # five digits are lost where a mean is subtracted
+    ],
+    ids=str,
+)
+def test_batch_normalization_of_shards_is_that_of_the_whole(
+    options: dict[str, Any], mean: float, difference: float, layout: str, ranks: RankPool
+) -> None:
+    for found in ranks.call("batch_norm_differences", layout, options, mean):
+        assert {"output", "dIn"} <= set(found)
+        assert max(found.values()) < difference, found
 
 
-@pytest.mark.ranks
-def test_volumes_train_as_torch(tmp_path: Path) -> None:
-    differences = told(tmp_path, "trains_as_torch", "cosmo volume").facts
-    assert max(each["volume"] for each in differences) < DIFFERENCE
+def test_batch_normalization_refuses_one_value_per_channel(ranks: RankPool) -> None:
+    for said in ranks.call("refusal_of_one_value_per_channel"):
+        assert "one value per channel" in said
 
 
-@pytest.mark.ranks
-def test_odd_layers_train_as_torch(tmp_path: Path) -> None:
-    outcome = told(tmp_path, "trains_as_torch", "odd free rows_channels")
-    assert "norm: gathered, every rank computes it" in outcome.output[0]
-
-
-@pytest.mark.ranks
-def test_the_example_of_the_documentation_trains_as_torch(tmp_path: Path) -> None:
+def test_the_example_of_the_documentation_equals_one_process(tmp_path: Path) -> None:
     text = Path("docs/training.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     (example,) = (each for each in blocks if "import synth" in each)  # others are fragments
@@ -91,35 +123,34 @@ def test_the_example_of_the_documentation_trains_as_torch(tmp_path: Path) -> Non
     assert set(outcome.codes) == {0}, "\n".join(outcome.output)
 
 
-@pytest.mark.ranks
-def test_a_loss_of_shares_adds_up(tmp_path: Path) -> None:
-    differences = told(tmp_path, "sharded_loss", "residual").facts
-    for each in differences:  # the layers that have biases
-        assert {"stem.bias", "head.bias", "b.short.bias"} <= set(each)
-        assert max(each.values()) < DIFFERENCE
+def test_the_sum_of_a_partitioned_output_counts_every_word_once(ranks: RankPool) -> None:
+    for differences in ranks.call("differences_of_bias_gradients", "residual"):
+        assert {"stem.bias", "head.bias", "b.short.bias"} <= set(differences)
+        assert max(differences.values()) < 1e-3  # float32
 
 
-@pytest.mark.ranks
 @pytest.mark.parametrize(
     ("layer", "said"),
     [
-        ("a.two", r"found: layer a\.two: dKer is not finite on rank 2 \(\w=[^)]*\)\n"),
-        ("b.norm1", r"found: layer b\.norm1: dOut is not finite on rank 2\n"),
+        ("a.two", r"layer a\.two: dKer is not finite on rank 2 \(\w=[^)]*\)"),
+        ("b.norm1", r"layer b\.norm1: dOut is not finite on rank 2"),
     ],
 )
-def test_nan_in_a_gradient_is_named(layer: str, said: str, tmp_path: Path) -> None:
-    outcome = told(tmp_path, "nan_is_named", f"residual {layer}")
-    for output in outcome.output:
-        assert re.search(said, output), output
+def test_nan_in_a_gradient_is_named_on_every_rank(layer: str, said: str, ranks: RankPool) -> None:
+    for found in ranks.call("report_of_nan", "residual", layer):
+        assert re.fullmatch(said, found), found
 
 
-@pytest.mark.ranks
-def test_refusals_name_the_layer(tmp_path: Path) -> None:
-    outcome = told(tmp_path, "refusals", "odd")
-    for said in (
-        "norm (norm) cannot be computed on shards",
-        "plan names the layer nothing, which the model does not have",
-        "strategy is 'best'; it must be one of data, spatial",
-        "the model is asked for 3 ranks, but 4 run; start as many",
-    ):
-        assert f"refused: {said}" in outcome.output[0]
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"refuse": True}, "norm (norm) cannot be computed on shards"),
+        ({"plan": {"nothing": "data"}}, "plan names the layer nothing, which the model does not have"),
+        ({"plan": "best"}, "strategy is 'best'; it must be one of data, spatial"),
+        ({"procs": 3}, "the model is asked for 3 ranks, but 4 run; start as many"),
+    ],
+    ids=lambda each: "" if isinstance(each, str) else str(each),
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], said: str, ranks: RankPool) -> None:
+    for found in ranks.call("refusal", "odd", arguments):
+        assert said in found

@@ -2,54 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ranks import Outcome, run_ranks
+from rank_pool import RankPool
 
-PROGRAM = "from plan_ranks import main\n\nmain()\n"
-
-
-def told(folder: Path, function: str, argument: str) -> Outcome:
-    """Four ranks ran a function of `plan_ranks` to its end."""
-    outcome = run_ranks(PROGRAM, 4, folder, function, argument, str(folder))
-    assert set(outcome.codes) == {0}, "\n".join(outcome.output)
-    return outcome
+pytestmark = pytest.mark.ranks
 
 
-@pytest.mark.ranks
-@pytest.mark.parametrize("case", ["residual", "cosmo", "odd", "cosmo dh", "decoder", "decoder_by_channels"])
-def test_words_and_values_as_planned(case: str, tmp_path: Path) -> None:
-    """Ten steps give torch's values; then one step receives the planned words, by layer and by edge."""
-    told(tmp_path, "as_planned", case)
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    with RankPool(Path(__file__).with_name("plan_ranks.py"), 4, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
 
 
-@pytest.mark.ranks
-def test_plans_of_something_else_are_refused(tmp_path: Path) -> None:
-    outcome = told(tmp_path, "wrong_plans", "residual")
-    for said in (
-        "the plan of Residual is for 3 processes, but 4 ranks run; start as many",
-        "the plan of Cosmo has no layer stem, which the model has; plan this model",
-        "the plan of Residual cuts stem as b=4, but N_b is 2; plan this model, with this input",
-        "next to the",
-    ):
-        for output in outcome.output:
-            assert said in output
+@pytest.mark.parametrize(
+    ("model", "axes", "source"),
+    [
+        ("residual", "", "none"),
+        ("cosmo", "", "file"),
+        ("cosmo", "dh", "object"),
+        ("odd", "", "object"),
+        ("decoder", "", "file"),
+        ("decoder_by_channels", "", "object"),
+    ],
+)
+def test_words_and_values_as_planned(
+    model: str, axes: str, source: str, ranks: RankPool, tmp_path: Path
+) -> None:
+    """Ten steps give torch's values; one more receives the planned words, by layer and by edge."""
+    for difference in ranks.call("trained_as_planned", model, axes, source, str(tmp_path)):
+        assert difference < 1e-9
 
 
-@pytest.mark.ranks
-@pytest.mark.parametrize("case", ["biases rows_channels", "biases data"])
-def test_buckets_save_messages_and_no_words(case: str, tmp_path: Path) -> None:
-    """With buckets of 0, 200 and 25 MiB: gradients are those of torch, sums are of as many words."""
-    for facts in told(tmp_path, "buckets", case).facts:
-        none, some, all_ = facts["messages"]  # of three backward passes
-        assert none > some > all_ > 0
-        assert (none, all_) == (3 * facts["shared"], 3 * facts["groups"])
-        assert len(set(facts["words"])) == 1
+def test_plans_of_something_else_are_refused(ranks: RankPool) -> None:
+    for other_procs, other_model, other_batch, too_little_memory in ranks.call("refusals_of_other_plans"):
+        assert "the plan of Residual is for 3 processes, but 4 ranks run; start as many" in other_procs
+        assert "the plan of Cosmo has no layer stem, which the model has; plan this model" in other_model
+        assert (
+            "the plan of Residual cuts stem as b=4, but N_b is 2; plan this model, with this input"
+            in other_batch
+        )
+        assert "next to the" in too_little_memory
 
 
-@pytest.mark.ranks
-def test_a_broken_backward_pass_leaves_nothing(tmp_path: Path) -> None:
-    for differences in told(tmp_path, "broken_pass", "residual").facts:
+@pytest.mark.parametrize("plan", ["rows_channels", "data"])
+def test_buckets_save_messages_and_no_words(plan: str, ranks: RankPool) -> None:
+    """In three backward passes: a message per tensor without buckets, and one per group with large ones."""
+    for found in ranks.call("gradients_in_buckets", plan):
+        no_buckets, small, large = found["messages"]
+        assert no_buckets > small > large > 0
+        assert no_buckets == 3 * found["shared"]
+        assert large == 3 * found["groups"]
+        assert len(set(found["words"])) == 1
+
+
+def test_a_failed_backward_pass_leaves_nothing(ranks: RankPool) -> None:
+    for differences in ranks.call("gradients_after_a_failed_backward_pass", "residual"):
         assert len(differences) > 5
-        assert max(differences.values()) < 1e-5
+        assert max(differences.values()) < 1e-5  # float32

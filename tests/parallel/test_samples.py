@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cases import CASES, GAPS, GROUPED, POINT, SMALL, VOLUME, _plan
-from ranks import run_ranks
+from rank_pool import RankPool
 
 import synth
 from synth.base.errors import InputError, UsageError
@@ -172,7 +172,5 @@ def test_rank_0_says_how_far_it_is(
 
 @pytest.mark.ranks
 def test_a_network_is_fed_in_parallel(tmp_path: Path) -> None:
-    outcome = run_ranks(
-        "from plan_ranks import main\n\nmain()\n", 4, tmp_path, "fed", "residual", str(tmp_path)
-    )
-    assert set(outcome.codes) == {0}, "\n".join(outcome.output)
+    with RankPool(Path(__file__).with_name("plan_ranks.py"), 4, tmp_path) as ranks:
+        ranks.call("fed", "residual", str(tmp_path))

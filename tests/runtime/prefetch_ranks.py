@@ -1,8 +1,10 @@
-"""What one rank of the tests of early weights does. Every function runs on all ranks and asserts."""
+"""What the ranks of the prefetch tests do: functions that run on all ranks and return what a test looks at.
+
+`ahead` is the number of layers before its turn at which a layer's Ker is gathered; 0 is no prefetch.
+"""
 
 from __future__ import annotations
 
-import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -12,8 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from network_ranks import MODELS, PLANS, some_idle
-from torch.utils._pytree import tree_map
+from small_networks import MODELS, PLANS, some_idle
 from torch.utils.checkpoint import checkpoint
 
 import synth
@@ -23,37 +24,40 @@ from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
+Values = dict[str, Any]  # name -> the whole tensor, as an array: gradients by parameter, and "output"
 
-def made(name: str, how: str, ahead: int) -> tuple[Network, torch.Tensor]:
-    """A network in doubles, the same on every call, and this rank's share of its batch."""
-    make, shape = MODELS[name]
+
+def made(model: str, plan: str, ahead: int) -> tuple[Network, torch.Tensor]:
+    """A network in float64, the same on every call, and this rank's part of its batch."""
+    make, shape = MODELS[model]
     torch.manual_seed(0)
-    net = synth.parallelize(make().double(), shape, plan=PLANS[how], ahead=ahead)
+    net = synth.parallelize(make().double(), shape, plan=PLANS[plan], ahead=ahead)
     return net, net.scatter(torch.randn(shape, dtype=torch.float64))
 
 
-def gradients(net: Network) -> dict[str, torch.Tensor]:
-    """Those of all parameters, and none afterwards."""
-    found = {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+def array(values: torch.Tensor) -> Any:
+    """A whole tensor as an array, which a pipe takes."""
+    whole = values.full_tensor() if isinstance(values, PartitionedTensor) else values
+    return whole.detach().numpy()
+
+
+def gradients(net: Network) -> Values:
+    """The gradients that the parameters have; afterwards they have none."""
+    found = {name: array(p.grad) for name, p in net.named_parameters() if p.grad is not None}
     net.zero_grad()
     return found
 
 
-def stepped(net: Network, share: torch.Tensor, forward: Callable[..., Any] | None = None) -> Any:
+def stepped(net: Network, batch: torch.Tensor, forward: Callable[..., Any] | None = None) -> Values:
     """Output and gradients of one step."""
-    out = (forward or net)(share)
+    out = (forward or net)(batch)
     torch.autograd.backward(out.square().sum())
-    return out.detach(), gradients(net)
+    return {"output": array(out), **gradients(net)}
 
 
-def same(one: Any, other: Any) -> None:
-    """The same bits."""
-    torch.testing.assert_close(*map(gathered, (one, other)), rtol=0, atol=0)
-
-
-def gathered(values: Any) -> Any:
-    """Partitioned tensors as wholes."""
-    return tree_map(lambda each: each.full_tensor() if isinstance(each, PartitionedTensor) else each, values)
+def layers(net: Network) -> list[DistributedLayer]:
+    """The planned layers, in their order."""
+    return [each for each in net.program.modules() if isinstance(each, DistributedLayer)]
 
 
 def weight(net: Network, layer: DistributedLayer) -> torch.Tensor:
@@ -63,58 +67,96 @@ def weight(net: Network, layer: DistributedLayer) -> torch.Tensor:
     return net.get_parameter(key)
 
 
-def layers(net: Network) -> list[DistributedLayer]:
-    """The planned ones, in their order."""
-    return [each for each in net.program.modules() if isinstance(each, DistributedLayer)]
+# -- one step --------------------------------------------------------------------------------------------
 
 
-def values(case: str) -> None:
-    """The same bits and words, however early Ker is brought and however a step is made."""
-    name, *plans = case.split()
-    for how in plans:
-        print(name, how, flush=True)
-        plain, share = made(name, how, 0)
-        assert not plain.program.brings
-        wanted = stepped(plain, share)
-        for ahead in (1, 3, 100):
-            net, _ = made(name, how, ahead)
-            same(stepped(net, share), wanted)
-            assert net.received() == plain.received()
-            assert not net.program.context.pending
-            assert not any(each.prefetched for each in layers(net))
-        with torch.no_grad():
-            same(net(share), plain(share))
-        frozen, _ = made(name, how, 1)
-        for each in layers(frozen)[1:]:
-            weight(frozen, each).requires_grad_(False)
-        out, found = stepped(frozen, share)
-        assert {key for key in wanted[1] if key not in found} == {
-            name for name, p in frozen.named_parameters() if not p.requires_grad
-        }
-        trained = {key: wanted[1][key] for key in found}
-        same((out, found), (wanted[0], trained))
+def step(model: str, plan: str, ahead: int) -> dict[str, Any]:
+    """values: of one step. words: that this rank received.
+
+    prefetches: whether any layer is prefetched. unfinished: prefetches that nothing has waited for.
+    """
+    net, batch = made(model, plan, ahead)
+    values = stepped(net, batch)
+    unfinished = len(net.program.context.pending) + sum(bool(each.prefetched) for each in layers(net))
+    return {
+        "values": values,
+        "words": net.received(),
+        "prefetches": bool(net.program.prefetches),
+        "unfinished": unfinished,
+    }
 
 
-def order(_: str) -> None:
-    """Ker is on its way before layers before compute; sums of dKer arrive after those layers' passes back."""
-    assert happens(1) == [
-        *("prefetches 0", "prefetches 1", "computes 0", "prefetches 2", "computes 1"),
-        *("prefetches 3", "computes 2", "computes 3"),
-        *("sends 3", "sends 2", "arrives 3", "sends 1", "arrives 2"),
-        *("sends 0", "arrives 1", "arrives 0"),
-    ]
-    assert happens(2) == [
-        *("prefetches 0", "prefetches 1", "prefetches 2", "computes 0", "prefetches 3", "computes 1"),
-        *("computes 2", "computes 3"),
-        *("sends 3", "sends 2", "sends 1", "arrives 3", "sends 0", "arrives 2"),
-        *("arrives 1", "arrives 0"),
-    ]
+def output_without_gradients(model: str, plan: str, ahead: int) -> Values:
+    """The output of a network that has made a training step, under `torch.no_grad`."""
+    net, batch = made(model, plan, ahead)
+    stepped(net, batch)
+    with torch.no_grad():
+        return {"output": array(net(batch))}
 
 
-def happens(ahead: int) -> list[str]:
-    """What the layers of a network do in a step, and when."""
-    net, share = made("biases", "data", ahead)
-    events, names = list[str](), dict[prefetching.Prefetch, int]()
+def step_with_frozen_weights(model: str, plan: str, ahead: int) -> tuple[Values, list[str]]:
+    """A step in which only the first planned layer trains its weight; and the names of the frozen weights."""
+    net, batch = made(model, plan, ahead)
+    for each in layers(net)[1:]:
+        weight(net, each).requires_grad_(False)
+    values = stepped(net, batch)
+    return values, [name for name, p in net.named_parameters() if not p.requires_grad]
+
+
+def step_with_idle_ranks(ahead: int) -> Values:
+    """A step of a plan that leaves ranks idle in some layers, with the check for NaN that all ranks make."""
+    make, shape = MODELS["residual"]
+    plan = some_idle(make().double(), shape)
+    torch.manual_seed(0)
+    net = synth.parallelize(make().double(), shape, plan=plan, check_finite=True, ahead=ahead)
+    return stepped(net, net.scatter(torch.ones(shape, dtype=torch.float64)))
+
+
+# -- unusual steps ---------------------------------------------------------------------------------------
+
+
+def two_batches_in_one_backward_pass(ahead: int) -> Values:
+    """Gradients of a loss of two forward passes."""
+    net, batch = made("biases", "hybrid", ahead)
+    torch.autograd.backward(net(batch).square().sum() + net(batch + 1).square().sum())
+    return gradients(net)
+
+
+def recomputed_step(ahead: int) -> Values:
+    """A step in which `torch.utils.checkpoint` computes the forward pass again."""
+    net, batch = made("biases", "hybrid", ahead)
+    return stepped(net, batch, partial(checkpoint, net, use_reentrant=False))
+
+
+def two_backward_passes_of_one_graph(ahead: int) -> Values:
+    """Gradients after two backward passes of one forward pass."""
+    net, batch = made("biases", "hybrid", ahead)
+    loss = net(batch).square().sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    return gradients(net)
+
+
+def gradient_of_one_weight(ahead: int) -> tuple[str, Any, Values]:
+    """`torch.autograd.grad` for the third weight alone: its name, its gradient, and a whole step after it."""
+    net, batch = made("biases", "hybrid", ahead)
+    asked = weight(net, layers(net)[2])
+    (found,) = torch.autograd.grad(net(batch).square().sum(), [asked])
+    assert not net.program.context.pending
+    name = next(name for name, each in net.named_parameters() if each is asked)
+    return name, array(found), stepped(net, batch)
+
+
+# -- the order of messages -------------------------------------------------------------------------------
+
+
+def events(ahead: int) -> list[str]:
+    """What the four layers of a network do in a step, in order.
+
+    prefetches, computes: a layer, in the forward pass. sends, arrives: the sum of its dKer.
+    """
+    net, batch = made("biases", "data", ahead)
+    found, numbers = list[str](), dict[prefetching.Prefetch, int]()
     start, defer = DistributedLayer.prefetch, prefetching.Prefetch.defer
     computed = DistributedLayer._without_bias
 
@@ -123,122 +165,31 @@ def happens(ahead: int) -> list[str]:
         assert self.prefetched
         assert self.prefetched[1].gather
         assert self.prefetched[1].gather.requests
-        names[self.prefetched[1]] = layers(net).index(self)
-        events.append(f"prefetches {layers(net).index(self)}")
+        numbers[self.prefetched[1]] = layers(net).index(self)
+        found.append(f"prefetches {layers(net).index(self)}")
 
     def computes(self: DistributedLayer, *given: Any) -> torch.Tensor:
-        events.append(f"computes {layers(net).index(self)}")
+        found.append(f"computes {layers(net).index(self)}")
         return computed(self, *given)
 
     def sends(self: prefetching.Prefetch, finish: Callable[[], torch.Tensor]) -> torch.Tensor:
         def arrives() -> torch.Tensor:
-            events.append(f"arrives {names[self]}")
+            found.append(f"arrives {numbers[self]}")
             return finish()
 
-        events.append(f"sends {names[self]}")
+        found.append(f"sends {numbers[self]}")
         return defer(self, arrives)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(DistributedLayer, "prefetch", prefetches)
         patched.setattr(DistributedLayer, "_without_bias", computes)
         patched.setattr(prefetching.Prefetch, "defer", sends)
-        stepped(net, share)
-    return events
+        stepped(net, batch)
+    return found
 
 
-def together(_: str) -> None:
-    """Two batches at once, recomputation, gradients of some tensors only, a graph used twice."""
-    plain, share = made("biases", "hybrid", 0)
-    net, _ = made("biases", "hybrid", 1)
-    other = share + 1
-    for each in (plain, net):
-        torch.autograd.backward(each(share).square().sum() + each(other).sum())
-    wanted = gradients(plain)
-    same(gradients(net), wanted)
-
-    alone = stepped(plain, share)
-    same(stepped(net, share, partial(checkpoint, net, use_reentrant=False)), alone)
-    out = net(share).square().sum()
-    out.backward(retain_graph=True)
-    out.backward()
-    twice = {key: 2 * each for key, each in alone[1].items()}
-    same(gradients(net), twice)
-
-    weights = [weight(net, each) for each in layers(net)]
-    some = torch.autograd.grad(net(share).square().sum(), weights[2:3])
-    key = next(name for name, each in net.named_parameters() if each is weights[2])
-    same(some[0], alone[1][key])
-    assert not net.program.context.pending
-    same(stepped(net, share), alone)
-
-
-class Broken(Exception):
-    """What a step breaks off with."""
-
-
-def broken(_: str) -> None:
-    """After steps that break off, forward or back, on all ranks alike, the next one is right."""
-    plain, share = made("biases", "data", 0)
-    wanted = stepped(plain, share)
-    for large in (collectives.LARGE, 0):  # small pieces go at once, large ones each by itself
-        collectives.LARGE = large
-        for place in (1, 2):
-            for gone in (False, True):
-                net, _ = made("biases", "data", 2)
-                layer = layers(net)[place]
-                expect(net, share, layer.register_forward_hook(breaks))
-                net = made("biases", "data", 2)[0] if gone else net
-                same(stepped(net, share), wanted)
-                expect(net, share, weight(net, layers(net)[place]).register_hook(breaks))
-                net = made("biases", "data", 2)[0] if gone else net
-                same(stepped(net, share), wanted)
-                assert not net.program.context.pending
-
-
-def breaks(*_: Any) -> None:
-    """A step breaks off; one rank is late, so that what the others sent is not there yet."""
-    if dist.get_rank() == 0:
-        time.sleep(0.3)
-    raise Broken
-
-
-def expect(net: Network, share: torch.Tensor, hook: Any) -> None:
-    """A step breaks off."""
-    try:
-        stepped(net, share)
-    except Broken:
-        hook.remove()
-        net.zero_grad()
-        return
-    raise AssertionError("the step did not break off")
-
-
-def hooked(_: str) -> None:
-    """A module with a hook that could change its weight is refused."""
-    net, share = made("biases", "data", 2)
-    module = next(each for each in net.children() if any(True for _ in each.parameters()))
-    hook = module.register_forward_pre_hook(lambda *_: None)
-    with pytest.raises(ValueError, match="has hooks"):
-        net(share)
-    hook.remove()
-    net(share)
-
-
-def idle(_: str) -> None:
-    """Where ranks are idle in a layer, all look for NaN in the same order."""
-    make, shape = MODELS["residual"]
-    whole = make().double()
-    plan = some_idle(whole, shape)
-    found = []
-    for ahead in (0, 1, 2):
-        torch.manual_seed(0)
-        net = synth.parallelize(make().double(), shape, plan=plan, check_finite=True, ahead=ahead)
-        found.append(stepped(net, net.scatter(torch.ones(shape, dtype=torch.float64))))
-    same(found[1:], found[:1] * 2)
-
-
-def slices(_: str) -> None:
-    """A slice of Ker that no later pass needs is gone before Out is summed, as plans count on."""
+def kernels_freed_before_the_sum_of_out() -> list[bool]:
+    """By slice of Ker that a layer gathers in inference: whether it is gone when Out is summed."""
     make, shape = MODELS["biases"]
     net = synth.parallelize(make().double(), shape, plan={"b": 2, "c": 2}, ahead=1)
     emitted = layers(net)[0].program.function.forward.__globals__  # names of the emitted module
@@ -255,15 +206,63 @@ def slices(_: str) -> None:
         gone.extend(kernel() is None for kernel in kernels)
         return reduce(*given)
 
-    emitted["wait_gather"], emitted["reduce"] = waits, reduces
-    with torch.no_grad():
+    with pytest.MonkeyPatch.context() as patched, torch.no_grad():
+        patched.setitem(emitted, "wait_gather", waits)
+        patched.setitem(emitted, "reduce", reduces)
         net(net.scatter(torch.ones(shape, dtype=torch.float64)))
-    assert gone == [True]
+    return gone
 
 
-def main() -> None:
-    """Run a function of this file on this rank."""
-    dist.init_process_group("gloo")
-    globals()[sys.argv[1]](sys.argv[2])
-    dist.barrier()
-    dist.destroy_process_group()
+# -- steps that fail -------------------------------------------------------------------------------------
+
+
+class StepFailed(Exception):
+    """What a hook of these tests raises in the middle of a step."""
+
+
+def fail_late(*_: Any) -> None:
+    """A hook that ends a step; rank 0 is late, so that what the others wait for is not there yet."""
+    if dist.get_rank() == 0:
+        time.sleep(0.3)
+    raise StepFailed
+
+
+def step_after_failed_steps(large: int | None, place: int, rebuilt: bool) -> tuple[Values, Values]:
+    """Values of the steps that follow a step that failed in a layer's forward, then in its backward pass.
+
+    large: bytes from which a piece is a message of its own; None for the usual number.
+    place: the number of the layer. rebuilt: whether a new network makes the next step.
+    """
+    found = []
+    with pytest.MonkeyPatch.context() as patched:
+        if large is not None:
+            patched.setattr(collectives, "LARGE", large)
+        net, batch = made("biases", "data", 2)
+        for hook in ("forward", "backward"):
+            layer = layers(net)[place]
+            if hook == "forward":
+                handle = layer.register_forward_hook(fail_late)
+            else:
+                handle = weight(net, layer).register_hook(fail_late)
+            with pytest.raises(StepFailed):
+                stepped(net, batch)
+            handle.remove()
+            net.zero_grad()
+            net = made("biases", "data", 2)[0] if rebuilt else net
+            found.append(stepped(net, batch))
+        assert not net.program.context.pending
+    return found[0], found[1]
+
+
+def step_with_a_hook() -> tuple[str, bool]:
+    """How a module with a forward hook is refused; and whether a step works once the hook is gone."""
+    net, batch = made("biases", "data", 2)
+    module = next(each for each in net.children() if any(True for _ in each.parameters()))
+    hook = module.register_forward_pre_hook(lambda *_: None)
+    said = ""
+    try:
+        net(batch)
+    except ValueError as error:
+        said = str(error)
+    hook.remove()
+    return said, net(batch) is not None

@@ -16,8 +16,8 @@ from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import Box, shape, within
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.tensor import checkpoint_items
+from synth.runtime.tensor.operations.reshape import reshaped_box
 from synth.runtime.tensor.partition import Partition
-from synth.runtime.tensor.views import _reshaped_box
 
 Partitions = tuple[tuple[int, ...], tuple[int, ...], list[Box]]  # user's shape, layout's, boxes
 
@@ -124,7 +124,7 @@ def test_a_reshaped_box_holds_the_same_words(data: st.DataObject) -> None:
     ends = [sorted((data.draw(st.integers(0, n)), data.draw(st.integers(0, n)))) for n in before]
     box = tuple((low, high) for low, high in ends)
     words = np.arange(math.prod(before)).reshape(before)[region([low for low, _ in box], shape(box))]
-    made = _reshaped_box(box, before, after)
+    made = reshaped_box(box, before, after)
     if made is not None:
         found = np.arange(math.prod(after)).reshape(after)[region([low for low, _ in made], shape(made))]
         assert (found.ravel() == words.ravel()).all()
@@ -132,7 +132,7 @@ def test_a_reshaped_box_holds_the_same_words(data: st.DataObject) -> None:
 
 
 def test_boxes_that_have_a_shape_are_reshaped() -> None:
-    assert _reshaped_box(((2, 4), (0, 3)), (4, 3), (12,)) == ((6, 12),)
-    assert _reshaped_box(((6, 12),), (12,), (4, 3)) == ((2, 4), (0, 3))
-    assert _reshaped_box(((0, 2), (0, 3), (1, 2)), (2, 3, 4), (2, 12)) is None
-    assert _reshaped_box(((1, 2), (0, 12)), (2, 12), (2, 3, 4)) == ((1, 2), (0, 3), (0, 4))
+    assert reshaped_box(((2, 4), (0, 3)), (4, 3), (12,)) == ((6, 12),)
+    assert reshaped_box(((6, 12),), (12,), (4, 3)) == ((2, 4), (0, 3))
+    assert reshaped_box(((0, 2), (0, 3), (1, 2)), (2, 3, 4), (2, 12)) is None
+    assert reshaped_box(((1, 2), (0, 12)), (2, 12), (2, 3, 4)) == ((1, 2), (0, 3), (0, 4))

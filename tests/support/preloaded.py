@@ -24,7 +24,7 @@ MODULES = [
     "synth.simulation.interpreter",
     "benchmarks.suite.rank",
     "cases",
-    "network_ranks",
+    "small_networks",
     "zoo",
 ]
 

@@ -99,10 +99,11 @@ class RankPool:
         pairs = [context.Pipe() for _ in range(self.size)]
         self.pipes, self.read = [mine for mine, _ in pairs], 0
         theirs = [other for _, other in pairs]
-        self.process = context.Process(
+        process = context.Process(
             target=fork_ranks, args=(self.module, free_port(), self.folder, theirs, self.variables)
         )
-        self.process.start()
+        process.start()
+        self.process = process
         for other in theirs:
             other.close()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from synth.runtime.tensor.operands import (
+from synth.runtime.tensor.operations.operands import (
     common_partition,
     on_wholes,
     to_partition,

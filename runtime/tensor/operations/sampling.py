@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from synth.runtime.tensor.operands import on_wholes, to_whole, written
+from synth.runtime.tensor.operations.operands import on_wholes, to_whole, written
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 

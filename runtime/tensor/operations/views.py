@@ -1,19 +1,18 @@
-"""Other shapes of a partitioned tensor: permuted, sliced, reshaped, joined.
+"""Other shapes of a partitioned tensor: permuted, sliced, divided, joined.
 
 No words move: where the cut dimensions do not allow that, the operation is refused.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
 import torch
 
-from synth.runtime.grid.boxes import Box, Interval, intersect, volume, with_interval
-from synth.runtime.tensor.operands import (
+from synth.runtime.grid.boxes import Box, intersect, volume, with_interval
+from synth.runtime.tensor.operations.operands import (
     argument,
     to_partition,
     wrap,
@@ -28,11 +27,12 @@ def _map(
     """The partition in which each box is made from that of `given`."""
     partition = given._partition
     if partition.refined:
-        _refuse(given, whole)
+        refuse_view(given, whole)
     return partition.with_boxes(whole, [of_box(box) for box in partition.layout.boxes])
 
 
-def _refuse(given: torch.Tensor, wanted: Sequence[int]) -> NoReturn:
+def refuse_view(given: torch.Tensor, wanted: Sequence[int]) -> NoReturn:
+    """Raise `NotImplementedError` for a shape in which the ranks hold no boxes."""
     assert isinstance(given, PartitionedTensor)
     raise NotImplementedError(
         f"a partitioned tensor of {tuple(given.shape)}, of which this rank holds"
@@ -70,7 +70,7 @@ def squeeze(func: Any, args: Any, kwargs: Any) -> Any:
 def _without(given: PartitionedTensor, gone: set[int]) -> Any:
     kept = [dim for dim in range(given.dim()) if dim not in gone]
     if any(given._partition.cut_dims & {dim} for dim in gone):
-        _refuse(given, [given.shape[dim] for dim in kept])
+        refuse_view(given, [given.shape[dim] for dim in kept])
     whole = [given.shape[dim] for dim in kept]
     placed = _map(given, whole, lambda box: tuple(box[dim] for dim in kept))
     return wrap(given._local.view(placed.local_shape), placed)
@@ -225,7 +225,7 @@ def expand(func: Any, args: Any, kwargs: Any) -> Any:
     if tuple(wanted) == tuple(given.shape):
         return wrap(given._local.view_as(given._local), given._partition)
     if given._partition.refined:
-        _refuse(given, wanted)
+        refuse_view(given, wanted)
     placed = given._partition.expanded(wanted)
     if not volume(placed.box):
         return wrap(given._local.new_empty(placed.local_shape), placed)
@@ -250,108 +250,6 @@ def cat(func: Any, args: Any, kwargs: Any) -> Any:
     return wrap(torch.cat(here, dim), base.with_boxes(whole, boxes))
 
 
-# -- reshaping -------------------------------------------------------------------------
-
-
-def view(func: Any, args: Any, kwargs: Any) -> Any:
-    """`view` and `reshape`: dimensions are joined and divided, but cut ones."""
-    given, wanted = args[0], list(args[1])
-    if -1 in wanted:
-        rest = -math.prod(wanted)
-        wanted[wanted.index(-1)] = given.numel() // rest if rest else 0
-    if tuple(wanted) == tuple(given.shape):
-        return wrap(given._local.view_as(given._local), given._partition)
-    partition = given._partition
-    layout = partition.layout
-    if partition.refined:
-        if tuple(wanted) != layout.whole:
-            _refuse(given, wanted)
-        return wrap(given._local.view_as(given._local), Partition(layout))
-    boxes = []
-    for box in layout.boxes:
-        made = _reshaped_box(box, given.shape, wanted)
-        if made is None and _joins_positions(given.shape, wanted):
-            return wrap(given._local.view_as(given._local), Partition(layout, wanted))
-        if made is None:
-            _refuse(given, wanted)
-        boxes.append(made)
-    placed = partition.with_boxes(wanted, boxes)
-    return wrap(given._local.reshape(placed.local_shape), placed)
-
-
-def _joins_positions(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether a view is that of torch's losses of classes, whose words stay in boxes.
-
-    Scores (b, c, *spatial) become (b, c, 1, positions), targets (b, 1, positions).
-    """
-    kept = list(shape[: len(wanted) - 2])
-    return 3 <= len(wanted) <= 4 and [*kept, 1] == list(wanted[:-1])
-
-
-def _reshaped_box(box: Box, shape: Sequence[int], wanted: Sequence[int]) -> Box | None:
-    """A box in another shape of the same words; None if it is no box there."""
-    if not volume(box):
-        return ((0, 0),) * len(wanted)
-    made: list[Interval] = []
-    for before, after in _factors(shape, wanted):
-        part = _factor_box(
-            [box[dim] for dim in before],
-            [shape[dim] for dim in before],
-            [wanted[dim] for dim in after],
-        )
-        if part is None:
-            return None
-        made += part
-    return tuple(made)
-
-
-def _factors(
-    shape: Sequence[int], wanted: Sequence[int]
-) -> list[tuple[list[int], list[int]]]:
-    """Groups of dimensions before and after with the same product, as small as can be.
-
-    Both shapes have the same number of words, which is not 0.
-    """
-    groups = []
-    i = j = 0
-    while i < len(shape) or j < len(wanted):
-        before, after, one, other = [], [], 1, 1
-        if i < len(shape):
-            before.append(i)
-            one, i = shape[i], i + 1
-        if j < len(wanted):
-            after.append(j)
-            other, j = wanted[j], j + 1
-        while one != other:
-            if one < other:
-                before.append(i)
-                one, i = one * shape[i], i + 1
-            else:
-                after.append(j)
-                other, j = other * wanted[j], j + 1
-        groups.append((before, after))
-    return groups
-
-
-def _factor_box(
-    box: Sequence[Interval], shape: Sequence[int], wanted: Sequence[int]
-) -> list[Interval] | None:
-    """The intervals of one group of dimensions in its other shape; None for none."""
-    if all(interval == (0, n) for interval, n in zip(box, shape, strict=True)):
-        return [(0, extent) for extent in wanted]
-    lead = next((d for d, n in enumerate(shape) if n != 1), 0)
-    if any(box[d] != (0, shape[d]) for d in range(len(shape)) if d != lead):
-        return None
-    unit = math.prod(shape[lead + 1 :])
-    low, high = box[lead][0] * unit, box[lead][1] * unit
-    first = next((d for d, n in enumerate(wanted) if n != 1), 0)
-    step = math.prod(wanted[first + 1 :])
-    if not wanted or low % step or high % step:
-        return None
-    rest = [(0, extent) for extent in wanted[first + 1 :]]
-    return [*((0, 1) for _ in range(first)), (low // step, high // step), *rest]
-
-
 RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
     **dict.fromkeys(("permute", "transpose", "t"), permute),
     "squeeze": squeeze,
@@ -364,5 +262,4 @@ RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "stack": stack,
     "slice_backward": unsliced,
     "select_backward": unselected,
-    **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias"), view),
 }

@@ -1,4 +1,4 @@
-"""Sums, means, norms and extrema of partitioned tensors: every word counts once.
+"""Sums, means and extrema of partitioned tensors: every word counts once.
 
 Over dimensions that are not cut, a reduction is local and its result partitioned. Over
 all dimensions it is a plain tensor, the same on all ranks. Over cut dimensions, sums
@@ -9,7 +9,7 @@ partition that does not cut them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from synth.runtime.comm.layout import even
 from synth.runtime.grid.boxes import volume, within
-from synth.runtime.tensor.operands import (
+from synth.runtime.tensor.operations.operands import (
     argument,
     on_wholes,
     to_partition,
@@ -128,88 +128,6 @@ def _added(
     part = held.add(partial, owned)
     part = (part / count if count != 1 else part).to(dtype)
     return PartitionedTensor(part, Partition(owned))
-
-
-# -- norms -----------------------------------------------------------------------------
-
-
-def vector_norm(func: Any, args: Any, kwargs: Any) -> Any:
-    """`linalg_vector_norm` of all words or over dimensions."""
-    given = args[0]
-    order = float(argument(func, args, kwargs, "ord"))
-    partition, dims = given._partition, reduced_dims(func, args, kwargs)
-    if dims is None or len(dims) == given.dim():
-        dtype = kwargs.get("dtype") or given.dtype
-        (norm,) = norms([given], order)
-        norm = norm.to(dtype)
-        keep = keeps_dims(func, args, kwargs)
-        return norm.reshape([1] * given.dim()) if keep else norm
-    if partition.refined:
-        return on_wholes(func, args, kwargs)
-    return along(func, args, kwargs)
-
-
-def foreach_norm(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """`_foreach_norm`: norms of a list of tensors, in one message per set of ranks."""
-    given, order = args[0], argument(func, args, kwargs, "ord")
-    dtype = kwargs.get("dtype")
-    found = norms(given, float(order))
-    pairs = zip(found, given, strict=True)
-    return [norm.to(dtype or each.dtype) for norm, each in pairs]
-
-
-def norms(tensors: Sequence[torch.Tensor], order: float) -> list[torch.Tensor]:
-    """The norm of each tensor, in at least 32 bits."""
-    power = order not in (math.inf, -math.inf, 0.0)
-    sums: list[torch.Tensor] = []
-    for each in tensors:
-        own = each
-        if isinstance(each, PartitionedTensor):
-            partition = each._partition
-            fill = math.inf if order == -math.inf else 0.0
-            own = counted_words(each._local, partition, fill)
-        if not own.numel():
-            own_norm = torch.zeros((), dtype=wide(own.dtype), device=own.device)
-            if order == -math.inf:
-                own_norm += math.inf
-        else:
-            dtype = wide(own.dtype) if not own.is_complex() else None
-            own_norm = torch.linalg.vector_norm(own, order, dtype=dtype)
-        sums.append(own_norm.double().pow(order) if power else own_norm.double())
-    reduce = {math.inf: dist.ReduceOp.MAX, -math.inf: dist.ReduceOp.MIN}.get(
-        order, dist.ReduceOp.SUM
-    )
-    for places in _by_ranks(tensors):
-        _reduce_together([sums[place] for place in places], tensors[places[0]], reduce)
-    return [s.pow(1 / order) if power else s for s in sums]
-
-
-def _by_ranks(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """The places of partitioned tensors in a list, by their ranks and device."""
-    found: dict[Any, list[int]] = {}
-    for place, each in enumerate(tensors):
-        if isinstance(each, PartitionedTensor):
-            found.setdefault((each._partition.ranks, each.device), []).append(place)
-    return list(found.values())
-
-
-def _reduce_together(
-    values: list[torch.Tensor], like: torch.Tensor, op: dist.ReduceOp.RedOpType
-) -> None:
-    """Reduce scalars over the ranks of a tensor in one message. NaN stays NaN."""
-    assert isinstance(like, PartitionedTensor)
-    packed = torch.stack(values)
-    invalid = packed.isnan()
-    if op != dist.ReduceOp.SUM:  # an extremum of ranks may drop a NaN
-        flags = invalid.to(packed)
-        like._partition.all_reduce(flags, dist.ReduceOp.MAX)
-        invalid = flags > 0
-        packed = packed.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
-    like._partition.all_reduce(packed, op)
-    if op != dist.ReduceOp.SUM:
-        packed[invalid] = math.nan
-    for value, reduced in zip(values, packed, strict=True):
-        value.copy_(reduced)
 
 
 # -- extrema, truth values and others --------------------------------------------------
@@ -328,18 +246,6 @@ def equal(func: Any, args: Any, kwargs: Any) -> bool:
     return bool(found)
 
 
-def non_finite(func: Any, args: Any, kwargs: Any) -> None:
-    """GradScaler's unscaling: an overflow on one rank is one in all replicas."""
-    gradients, found, inverse = args
-    func(
-        [g._local if isinstance(g, PartitionedTensor) else g for g in gradients],
-        found,
-        inverse,
-    )
-    for places in _by_ranks(gradients):
-        gradients[places[0]]._partition.all_reduce(found, dist.ReduceOp.MAX, True)
-
-
 def non_zero_count(func: Any, args: Any, kwargs: Any) -> Any:
     """`count_nonzero`, by a sum."""
     dims = reduced_dims(func, args, kwargs)
@@ -347,17 +253,9 @@ def non_zero_count(func: Any, args: Any, kwargs: Any) -> Any:
     return found.sum() if dims is None else found.sum(dims)
 
 
-def foreach_max(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """`_foreach_max`: the largest word of each tensor."""
-    return [each.max() for each in args[0]]
-
-
 Rule = Callable[[Any, Any, Any], Any]
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("sum", "mean"), total),
-    "linalg_vector_norm": vector_norm,
-    "_foreach_norm": foreach_norm,
-    "_foreach_max": foreach_max,
     **dict.fromkeys(("amax", "amin", "max", "min", "any", "all", "prod"), extremum),
     **dict.fromkeys(("argmax", "argmin", "topk", "sort", "cumsum", "logsumexp"), along),
     **dict.fromkeys(("_softmax", "_log_softmax"), along),
@@ -366,5 +264,4 @@ RULES: dict[str, Rule] = {
     "count_nonzero": non_zero_count,
     "_local_scalar_dense": scalar,
     "equal": equal,
-    "_amp_foreach_non_finite_check_and_unscale_": non_finite,
 }

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from synth.runtime.tensor.operands import argument
+from synth.runtime.tensor.operations.operands import argument
 
 
 def norm(func: Any, args: Any, kwargs: Any) -> Any:

@@ -13,10 +13,12 @@ from typing import Any, NoReturn
 
 import torch
 
-from synth.runtime.tensor import (
+from synth.runtime.tensor.operations import (
     losses,
+    norms,
     pointwise,
     reductions,
+    reshape,
     sampling,
     views,
     weight_norm,
@@ -30,8 +32,10 @@ KNOWN = frozenset(
 RULES: dict[str, Rule] = {
     **pointwise.RULES,
     **reductions.RULES,
+    **norms.RULES,
     **losses.RULES,
     **views.RULES,
+    **reshape.RULES,
     **sampling.RULES,
     **weight_norm.RULES,
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from synth.runtime.tensor.operands import (
+from synth.runtime.tensor.operations.operands import (
     argument,
     common_partition,
     to_partition,
@@ -19,9 +19,9 @@ from synth.runtime.tensor.operands import (
     with_argument,
     wrap,
 )
+from synth.runtime.tensor.operations.reductions import summed
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
-from synth.runtime.tensor.reductions import summed
 
 NONE, MEAN = 0, 1  # torch's numbers of reductions; 2 is a sum
 

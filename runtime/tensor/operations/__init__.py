@@ -1,0 +1,1 @@
+"""torch's operations on partitioned tensors: a rule for each."""
