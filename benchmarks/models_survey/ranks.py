@@ -17,7 +17,7 @@ import synth
 from benchmarks.models_survey.entry import Entry
 from benchmarks.models_survey.look import gathered_in, sentence
 from benchmarks.models_survey.table import STEPS
-from synth.parallel.front_end import trace_model
+from synth.parallel.front_end.trace_model import trace_model
 from synth.runtime.layers.step import GatheredStep
 from synth.runtime.model.network import Network
 from synth.runtime.tracing.inputs import Arguments, Inputs

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(args: argparse.Namespace, extents: list[int], stdout: TextIO) -> int:
     from synth.network.file import parse_network
-    from synth.parallel.import_model import import_model
+    from synth.parallel.front_end.import_model import import_model
 
     text = import_model(args.model, extents)
     network = parse_network(text, args.output or "network.yaml")  # what is written can be read

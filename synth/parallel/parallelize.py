@@ -21,44 +21,32 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-from synth.base.errors import UsageError
-from synth.base.units import as_bytes
-from synth.layer.axes import TENSORS
 from synth.machine.file import load_machine
-from synth.network import graph
 from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.plan_file import NetworkPlanFile
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest, check_batch_norm
-from synth.parallel.fast_plan import for_time, objective_of
-from synth.parallel.first_rank import chosen_by_first
-from synth.parallel.front_end import trace_model
-from synth.parallel.layer_planner import How, LayerPlanner
-from synth.parallel.layer_plans import LayerPlans, plans_of_model
-from synth.parallel.machine_here import measured_here
+from synth.network.planner.request import check_batch_norm
+from synth.parallel.fast_plan import objective_of
+from synth.parallel.front_end.trace_model import trace_model
+from synth.parallel.layer_planner import How
+from synth.parallel.layer_plans import LayerPlans
 from synth.parallel.members import ranks_of
-from synth.parallel.mode import check_mode, require_evaluation
+from synth.parallel.mode import check_mode
 from synth.parallel.plan_digest import digest_of_plan
 from synth.parallel.planned_words import planned_words, require_few
-from synth.planning.plan import Plan
+from synth.parallel.recipe import NetworkRecipe, PreparedModel, prepared_model, request_of, unlimited_saves
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-    from synth.parallel.front_end import TracedModel
-    from synth.runtime.grid.ranks import Ranks
-    from synth.runtime.model.assemble import NetworkParts
+    from synth.parallel.front_end.trace_model import TracedModel
     from synth.runtime.model.network import Network
     from synth.runtime.model.planned_words import PlannedWords
-    from synth.runtime.model.step_graph import StepGraph
     from synth.runtime.tracing.inputs import Inputs
-
-Boxes = tuple[tuple[tuple[int, int], ...], ...]  # of every rank: an interval per dimension
 
 
 def parallelize(
@@ -139,129 +127,12 @@ def parallelize(
     settings["plan", "it"] = partial(digest_of_plan, plan)
     with watched(members.everyone) as adopt:  # a rank that is lost meanwhile is named, too
         members = with_everyone(members)
-        read = partial(_read, model, input, members.size, plan, ahead, mode)
+        read = partial(prepared_model, model, input, members.size, plan, ahead, mode)
         prepared = consistent(read, model, input, settings, members.everyone)
-        recipe = _Recipe(
+        recipe = NetworkRecipe(
             members, memory, input_gradient, ahead, options, mode == "inference", chosen_objective
         )
         return adopt(recipe.network(model, Inputs.of(input), prepared))
-
-
-class _Prepared(NamedTuple):
-    """What one rank reads by itself: the model, and what the given plan decides of it.
-
-    chosen: by the name of a module, what the user wants for it. plans: a plan of the whole network.
-    """
-
-    traced: TracedModel
-    chosen: dict[str, How]
-    plans: LayerPlans | None
-    planned: bool  # whether the user gave a plan
-
-    @property
-    def whole_plan(self) -> bool:
-        """Whether the user gave a plan of the whole network."""
-        return self.planned and self.plans is not None
-
-
-def _read(
-    model: nn.Module,
-    input: Any,
-    ranks: int,
-    plan: NetworkPlan | NetworkPlanFile | os.PathLike[str] | Mapping[str, How] | How | None,
-    ahead: int | None,
-    mode: str,
-) -> _Prepared:
-    """Model and plan, without communication."""
-    check_mode(mode)
-    if mode == "inference":
-        require_evaluation(model)
-    if ahead is not None and ahead < 0:
-        raise UsageError(f"ahead is {ahead}; give the number of layers, 0 for none")
-    traced = trace_model(model, input)
-    if isinstance(plan, NetworkPlan | NetworkPlanFile | os.PathLike) or str(plan).endswith(".json"):
-        found = plans_of_model(plan, traced.network, ranks, mode == "inference")  # type: ignore[arg-type]
-        return _Prepared(traced, {}, found, True)
-    chosen = _by_name(plan)
-    known = {name for name, _ in model.named_modules()}
-    for name in chosen:
-        if name not in known:
-            raise UsageError(f"plan names the layer {name}, which the model does not have")
-    return _Prepared(traced, chosen, None, plan is not None)
-
-
-class _Recipe(NamedTuple):
-    """How `parallelize` plans a model, for its first shape and for others.
-
-    options: of `NetworkParts`. inference: whether only forward passes run. objective: "time" or "words".
-    """
-
-    members: Ranks
-    memory: int | str | None
-    input_gradient: bool
-    ahead: int | None
-    options: dict[str, Any]
-    inference: bool = False
-    objective: str = "words"
-
-    def network(self, model: nn.Module, inputs: Inputs, prepared: _Prepared) -> Network:
-        """The network of a model. Other shapes are planned like the first, if that was planned here."""
-        from synth.runtime.model.assemble import assembled
-        from synth.runtime.model.network import Network
-
-        def other(template: nn.Module, inputs: Inputs, first: StepGraph, device: torch.device) -> StepGraph:
-            if prepared.whole_plan:
-                raise ValueError(
-                    f"the plan that was given is not for the input {inputs}; parallelize without a plan, or"
-                    " with a strategy, to run several shapes"
-                )
-            traced = trace_model(template, inputs, device=device.type)
-            read = _Prepared(traced, prepared.chosen, None, prepared.planned)
-            return assembled(template, self.parts(inputs, read), first.context.process_groups, first, device)
-
-        return Network(model, self.parts(inputs, prepared), self.members, other)
-
-    def parts(self, inputs: Inputs, prepared: _Prepared) -> NetworkParts:
-        """What the network is made of for some inputs. All ranks call this."""
-        from synth.runtime.model.assemble import NetworkParts
-
-        members, memory, options = self.members, self.memory, self.options
-        traced, chosen, plans, planned = prepared
-        network, ranks = traced.network, members.size
-        if not planned and network.planned:
-            asked = {"input_gradient": self.input_gradient, "batch_norm": options["batch_norm"]}
-            request = _unlimited_saves(_request(self.inference, procs=ranks, **asked), memory)
-            if self.objective == "time" and ranks > 1 and not self.inference:
-                request = for_time(request, measured_here(members, traced.device, traced.dtype))
-            plans = chosen_by_first(network, request, members)
-        needed = network.needs_input_gradient
-        inner = {node.name for node in network.planned if self.input_gradient or needed(node)}
-        planner = LayerPlanner(
-            *(chosen, ranks, memory, options["check_finite"], plans, inner, traced.layers, self.inference)
-        )
-        ahead = 0 if self.inference else self.ahead
-        if ahead is None:
-            given = [each for each in chosen.values() if isinstance(each, Plan)]
-            limited = plans.limited if plans else memory is not None or any(p.limit_bytes for p in given)
-            ahead = 0 if limited else 1
-        places = _places(traced, plans, ranks) if plans else {}
-        return NetworkParts(
-            *(inputs, traced.graph, planner.layer, places, traced.dtype),
-            ahead=ahead,
-            inference=self.inference,
-            **options,
-        )
-
-
-def _places(traced: TracedModel, plans: LayerPlans, ranks: int) -> dict[str, tuple[Boxes, Boxes]]:
-    """Node of the graph -> the boxes of all ranks before and after a layer without weights."""
-    nodes = {str(node.meta["layer"]): node.name for node in traced.graph.nodes if "layer" in node.meta}
-    places = {}
-    for node in traced.network.planned:
-        boxes = None if node.weighted else plans.boxes(node, ranks)
-        if boxes is not None:
-            places[nodes[node.name]] = boxes
-    return places
 
 
 def plan_model(
@@ -301,7 +172,7 @@ def plan_model(
 
     check_mode(mode)
     where = None if machine is None else load_machine(machine)
-    request = _request(
+    request = request_of(
         mode == "inference",
         procs=procs,
         objective=objective,
@@ -313,7 +184,7 @@ def plan_model(
         whole_weights=whole_weights,
     )
     traced = trace_model(model, input)
-    plan = _planned(traced.network, request, memory)
+    plan = plan_network(traced.network, unlimited_saves(request, memory))
     return replace(plan, words_of=partial(_words_of, emptied(model), Inputs.of(input), traced))
 
 
@@ -327,34 +198,6 @@ def _words_of(model: nn.Module, inputs: Inputs, traced: TracedModel, plan: Netwo
     inference = request.resident_weights
     asked = request.input_gradient and not inference
     ranks = AbsentRanks.numbered(request.procs)
-    recipe = _Recipe(ranks, None, asked, None, options, inference)
-    parts = recipe.parts(inputs, _Prepared(traced, {}, LayerPlans.of(plan), True))
+    recipe = NetworkRecipe(ranks, None, asked, None, options, inference)
+    parts = recipe.parts(inputs, PreparedModel(traced, {}, LayerPlans.of(plan), True))
     return planned_words(model, parts, ranks, asked)
-
-
-def _planned(network: graph.Network, request: NetworkRequest, memory: int | str | None) -> NetworkPlan:
-    return plan_network(network, _unlimited_saves(request, memory))
-
-
-def _unlimited_saves(request: NetworkRequest, memory: int | str | None) -> NetworkRequest:
-    """The request with a limit of memory, without which passes save all that they gather."""
-    limit = as_bytes(memory)
-    saves = frozenset(TENSORS) if limit is None else request.saves
-    return replace(request, limit_bytes=limit, exact_procs=True, saves=saves)
-
-
-def _request(inference: bool, **fields: Any) -> NetworkRequest:
-    """A request of a training step, or of a forward pass with resident weights."""
-    if inference:
-        return NetworkRequest(**{**fields, "input_gradient": True}, resident_weights=True)
-    return NetworkRequest(**fields, training=True)
-
-
-def _by_name(plan: Mapping[str, How] | How | None) -> dict[str, How]:
-    if plan is None:
-        return {}
-    if isinstance(plan, Plan | str):
-        return {"": plan}
-    if all(isinstance(parts, int) for parts in plan.values()):
-        return {"": plan}  # type: ignore[dict-item]
-    return dict(plan)  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ from synth.machine.file import load_machine
 from synth.network.file import load_network
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
-from synth.parallel.front_end import trace_model
+from synth.parallel.front_end.trace_model import trace_model
 from synth.planning.plan_file import parse_plan
 from synth.prediction.replay import replay
 from synth.simulation.simulate import simulated

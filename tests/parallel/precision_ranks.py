@@ -13,7 +13,7 @@ from precision_models import Regions, built
 from torch import fx, nn
 
 import synth
-from synth.parallel.front_end import trace_model
+from synth.parallel.front_end.trace_model import trace_model
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network
 from synth.runtime.tensor.partition import Partition

@@ -17,8 +17,8 @@ from wild import wild
 import synth
 from synth.network.file import parse_network
 from synth.network.write import network_text
-from synth.parallel.front_end import trace_model
-from synth.parallel.import_model import import_model
+from synth.parallel.front_end.import_model import import_model
+from synth.parallel.front_end.trace_model import trace_model
 from synth.runtime.operators.table import Operators
 from synth.runtime.tracing.expressions import is_computed
 
@@ -72,7 +72,7 @@ def alone() -> Iterator[None]:
 def test_a_file_has_the_network_that_is_planned(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, shape = MADE[name]()
     traced = trace_model(model.eval(), shape)
-    monkeypatch.setattr("synth.parallel.import_model.make_model", lambda factory: model)
+    monkeypatch.setattr("synth.parallel.front_end.import_model.make_model", lambda factory: model)
     imported = parse_network(import_model("models:made", shape), "net.yaml")
     assert imported.nodes == traced.network.nodes
     assert imported.dtype == traced.network.dtype

@@ -15,8 +15,8 @@ from torch import nn
 from synth.base.errors import UsageError
 from synth.cli.main import main
 from synth.network.file import parse_network
-from synth.parallel.front_end import trace_model
-from synth.parallel.import_model import import_model
+from synth.parallel.front_end.import_model import import_model
+from synth.parallel.front_end.trace_model import trace_model
 
 
 class Next(nn.Module):

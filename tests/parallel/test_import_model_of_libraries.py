@@ -11,7 +11,7 @@ from torch import nn
 
 from synth.network.file import parse_network
 from synth.network.graph import Network
-from synth.parallel.import_model import import_model
+from synth.parallel.front_end.import_model import import_model
 
 pytest.importorskip("transformers")
 pytest.importorskip("monai")

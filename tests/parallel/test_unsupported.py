@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import synth
 from synth.base.errors import UsageError
-from synth.parallel.import_model import import_model
+from synth.parallel.front_end.import_model import import_model
 from synth.runtime.tracing.trace import traced
 
 SHAPE = 4, 8, 8, 8
@@ -237,7 +237,7 @@ def test_it_is_refused(made: nn.Module, said: str, monkeypatch: pytest.MonkeyPat
     sentence = str(caught.value)
     assert said in sentence
     assert "\n" not in sentence
-    monkeypatch.setattr("synth.parallel.import_model.make_model", lambda factory: made)
+    monkeypatch.setattr("synth.parallel.front_end.import_model.make_model", lambda factory: made)
     with pytest.raises(UsageError) as same:
         import_model("models:made", SHAPE)
     assert str(same.value) == sentence

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import synth
 from synth.analysis.certificate import plan_certificate
 from synth.bounds.certificate_check import check
 from synth.cli.main import main, parser
@@ -107,3 +108,21 @@ def test_flags_of_commands_exist(path: Path) -> None:
         assert name in commands, f"synth {name}"
         for flag in re.findall(r"(?<=\s)--[a-z][\w-]*", rest):
             assert flag in commands[name]._option_string_actions, f"synth {name} {flag}"
+
+
+def test_modules_named_in_the_documentation_exist() -> None:
+    """What has a dot after `synth`, in backticks, is public, a module, or defined in one."""
+    texts = (path.read_text(encoding="utf-8") for path in PAGES if path.name != "CHANGELOG.md")
+    named = {name for text in texts for name in re.findall(r"`synth\.([\w.]+)`", text)}
+    assert "planning.derive.derive" in named
+    assert [name for name in sorted(named) if not (name in synth.__all__ or is_defined(name))] == []
+
+
+def is_defined(name: str) -> bool:
+    """Whether a dotted name below `synth` is a module or folder, or a function or class in one."""
+    place = Path("synth", *name.split("."))
+    if place.is_dir() or place.with_suffix(".py").is_file():
+        return True
+    source = place.parent.with_suffix(".py")
+    defines = re.compile(rf"^(?:def|class) {place.name}\b", re.M)
+    return source.is_file() and bool(defines.search(source.read_text(encoding="utf-8")))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from small_networks import MODELS, PLANS, some_idle
 from torch.utils.checkpoint import checkpoint
 
 import synth
+from synth.network.planner.plan import NetworkPlan
 from synth.runtime.comm import collectives
 from synth.runtime.comm import prefetch as prefetching
 from synth.runtime.layers.distributed_layer import DistributedLayer
@@ -103,12 +104,20 @@ def step_with_frozen_weights(model: str, plan: str, ahead: int) -> tuple[Values,
     return values, [name for name, p in net.named_parameters() if not p.requires_grad]
 
 
+@cache
+def plan_with_idle_ranks() -> NetworkPlan:
+    """A plan that leaves ranks idle in some layers."""
+    make, shape = MODELS["residual"]
+    return some_idle(make().double(), shape)
+
+
 def step_with_idle_ranks(ahead: int) -> Values:
     """A step of a plan that leaves ranks idle in some layers, with the check for NaN that all ranks make."""
     make, shape = MODELS["residual"]
-    plan = some_idle(make().double(), shape)
     torch.manual_seed(0)
-    net = synth.parallelize(make().double(), shape, plan=plan, check_finite=True, ahead=ahead)
+    net = synth.parallelize(
+        make().double(), shape, plan=plan_with_idle_ranks(), check_finite=True, ahead=ahead
+    )
     return stepped(net, net.scatter(torch.ones(shape, dtype=torch.float64)))
 
 

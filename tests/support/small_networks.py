@@ -11,7 +11,7 @@ from torch import nn
 from synth.network.planner.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
 from synth.network.planner.request import NetworkRequest
-from synth.parallel.front_end import trace_model
+from synth.parallel.front_end.trace_model import trace_model
 
 PLANS: dict[str, Any] = {
     "free": None,

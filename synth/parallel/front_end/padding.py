@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from synth.parallel.fx_rewrite import redirect
-from synth.parallel.torch_layers import layer_of
+from synth.parallel.front_end.rewrite import redirect
+from synth.parallel.front_end.torch_layers import layer_of
 
 if TYPE_CHECKING:
     from torch import fx

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from synth.base.errors import UsageError
-from synth.parallel.front_end import trace_model
+from synth.parallel.front_end.trace_model import trace_model
 
 
 def import_model(factory: str, shape: Sequence[int]) -> str:

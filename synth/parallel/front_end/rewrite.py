@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from synth.parallel.torch_layers import takes_map
+from synth.parallel.front_end.torch_layers import takes_map
 
 if TYPE_CHECKING:
     from torch import fx

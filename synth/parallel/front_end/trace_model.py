@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from synth.network.graph import Network
 from synth.network.write import network_text
-from synth.parallel.fx_network import NetworkReader
-from synth.parallel.fx_padding import move_padding
-from synth.parallel.fx_rewrite import bypass_flatten, fix_shapes, join_stacks, split_joins
+from synth.parallel.front_end.network_reader import NetworkReader
+from synth.parallel.front_end.padding import move_padding
+from synth.parallel.front_end.rewrite import bypass_flatten, fix_shapes, join_stacks, split_joins
 
 if TYPE_CHECKING:
     import torch

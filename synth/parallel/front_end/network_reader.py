@@ -15,11 +15,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synth.layer.layer import Layer
-from synth.layer.validate import MAX_NAME, LayerError, check_name
-from synth.network.graph import Divided, Network, Node
+from synth.network.graph import Network, Node
 from synth.network.node_builder import shape_before_flatten
 from synth.network.row_maps import RowMap
-from synth.parallel.torch_layers import global_pool_layer, layer_of, pool_layer, takes_map, upsample_layer
+from synth.parallel.front_end.dimension_order import Order, Shape, channels_last, permuted, straight
+from synth.parallel.front_end.node_facts import division, saved_tensor
+from synth.parallel.front_end.node_names import NodeNames
+from synth.parallel.front_end.torch_layers import (
+    global_pool_layer,
+    layer_of,
+    pool_layer,
+    takes_map,
+    upsample_layer,
+)
 
 if TYPE_CHECKING:
     from torch import fx
@@ -27,19 +35,14 @@ if TYPE_CHECKING:
     from synth.runtime.operators.call import Call
     from synth.runtime.operators.table import Operators
 
-Shape = tuple[int, ...]
 ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "true_divide")  # nothing to plan with a number
-# operations whose derivative is computed from the result
-OUTPUT_SAVERS = ("relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "softmax", "logsoftmax", "reciprocal")
-RESHAPES = ("view", "reshape", "flatten", "unflatten", "ravel")
-LONGEST = MAX_NAME - 12  # a network file adds numbers to the names of repeated blocks
 
 
 class Value(NamedTuple):
     """A tensor of the model: a node of the network, and the node's dimension for each of the model's."""
 
     name: str
-    order: Shape
+    order: Order
 
 
 @dataclass
@@ -59,6 +62,9 @@ class NetworkReader:
     counted: set[str] = field(default_factory=set)  # parameters of the nodes so far
     input: Shape = ()
 
+    def __post_init__(self) -> None:
+        self.names = NodeNames(self.nodes)
+
     def network(self, graph: fx.Graph, name: str) -> Network:
         """The network of a graph."""
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -71,7 +77,7 @@ class NetworkReader:
                 before = set(self.nodes)
                 call = self.operators.call(node)
                 self.values[node] = self._read(call)
-                facts = {"saves": _saves(call), "region": node.meta.get("regions", {}).get(True, ())}
+                facts = {"saves": saved_tensor(call), "region": node.meta.get("regions", {}).get(True, ())}
                 for each in self.nodes.keys() - before:
                     self.nodes[each] = replace(self.nodes[each], **facts)
         return Network(name, self.input, self.nodes, self.dtype)
@@ -80,12 +86,12 @@ class NetworkReader:
         """The largest input is that of the network; the others have no planned layout."""
         shape = _shape(node)
         if largest:
-            return Value("input", _straight(shape))
-        name = self._free(str(node.name))
+            return Value("input", straight(shape))
+        name = self.names.free(str(node.name))
         own = shape or (1,)
         self.nodes[name] = Node(name, "gathered", ("input",), own, self.input, divided="parts")
         self.notes[name] = "another input"
-        return Value(name, _straight(shape))
+        return Value(name, straight(shape))
 
     # -- operators ------------------------------------------------------------------------------------
 
@@ -110,9 +116,9 @@ class NetworkReader:
             case "dropout":
                 value = self._add(call, "dropout", [first.name], first.order)
             case "prelu" | "batchnorm" | "groupnorm" | "instancenorm":
-                value = self._same_layout(call, kind, _straight(call.out))
+                value = self._same_layout(call, kind, straight(call.out))
             case "layernorm":
-                value = self._same_layout(call, kind, _channels_last(call.out))
+                value = self._same_layout(call, kind, channels_last(call.out))
             case "pool" | "adaptive":
                 layer = pool_layer("pool", operator.module, call.shapes[0], call.out, self.dtype)
                 value = self._weightless(call, "pool", layer)
@@ -130,13 +136,13 @@ class NetworkReader:
     def _layer(self, call: Call, module: Any) -> Value | None:
         """A convolution or linear layer."""
         before, after = call.shapes[0], call.out
-        name = self._name(call)
+        name = self.names.of(call)
         layer = layer_of(name, module, before)
         if layer is None:
             return None
         bias = getattr(module, "bias", None) is not None
         on_positions = len(after) > 2 and len(module.get_parameter("weight").shape) == 2
-        ordered = _channels_last if on_positions else _straight
+        ordered = channels_last if on_positions else straight
         order = ordered(after)
         source = self._ordered(self.values[call.inputs[0]], ordered(before), name)
         in_shape = self._shape_of(source)
@@ -148,7 +154,7 @@ class NetworkReader:
             else:
                 in_shape = flat or in_shape
         tied = not self._trained(call) and any(p.requires_grad for p in module.parameters())
-        node = Node(name, kind, (source,), _permuted(after, order), in_shape, layer, bias, tied=tied)
+        node = Node(name, kind, (source,), permuted(after, order), in_shape, layer, bias, tied=tied)
         if tied:
             self.notes[name] = f"with the weights of {call.owner}"
         return self._planned(call, node, order)
@@ -157,7 +163,7 @@ class NetworkReader:
         """A planned layer without weights."""
         if layer is None:
             return None
-        name, order = self._name(call), _straight(call.out)
+        name, order = self.names.of(call), straight(call.out)
         source = self._ordered(self.values[call.inputs[0]], order, name)
         layer = _renamed(layer, name)
         return self._planned(call, Node(name, kind, (source,), call.out, call.shapes[0], layer), order)
@@ -166,13 +172,13 @@ class NetworkReader:
         before = call.shapes[0]
         layer = global_pool_layer("mean", before, self.dtype)
         first = self.values[call.inputs[0]]
-        if layer is None or first.order != _straight(before):
+        if layer is None or first.order != straight(before):
             return None
-        name, mean = self._name(call), (*before[:2], *[1] * (len(before) - 2))
+        name, mean = self.names.of(call), (*before[:2], *[1] * (len(before) - 2))
         node = Node(name, "globalpool", (first.name,), mean, before, _renamed(layer, name))
-        value = self._planned(call, node, _straight(mean))
+        value = self._planned(call, node, straight(mean))
         if len(call.out) == 2:
-            flat = Node(self._free(f"{name}.flat"), "flatten", (name,), call.out, mean)
+            flat = Node(self.names.free(f"{name}.flat"), "flatten", (name,), call.out, mean)
             self.nodes[flat.name] = flat
             value = Value(flat.name, (0, 1))
         return value
@@ -182,9 +188,9 @@ class NetworkReader:
         first, before = self.values[call.inputs[0]], call.shapes[0]
         if before == call.out:
             return first
-        if first.order != _straight(before) or math.prod(before[2:]) > 1:
+        if first.order != straight(before) or math.prod(before[2:]) > 1:
             return None
-        name = self._name(call)
+        name = self.names.of(call)
         self.nodes[name] = Node(name, "flatten", (first.name,), call.out, before)
         return Value(name, (0, 1))
 
@@ -195,9 +201,9 @@ class NetworkReader:
         order = parts[0].order
         if order[dim] != 1 or len(parts) < 2:
             return None
-        name = self._name(call)
+        name = self.names.of(call)
         sources = tuple(self._ordered(part, order, name) for part in parts)
-        first, shape = self._shape_of(sources[0]), _permuted(call.out, order)
+        first, shape = self._shape_of(sources[0]), permuted(call.out, order)
         self.nodes[name] = Node(name, "cat", sources, shape, first)
         return Value(name, order)
 
@@ -211,10 +217,10 @@ class NetworkReader:
             maps[first.order[dim]] = RowMap.of(each.size, each.rows)
         order, inner = first.order, tuple[int, ...]()
         if dims is not None:
-            if first.order != _straight(call.shapes[0]) or dims[:2] != (0, 1):
+            if first.order != straight(call.shapes[0]) or dims[:2] != (0, 1):
                 return None
-            order, inner = _straight(call.out), tuple(-1 if dim is None else dim for dim in dims)
-        name, shape = self._name(call), _permuted(call.out, order)
+            order, inner = straight(call.out), tuple(-1 if dim is None else dim for dim in dims)
+        name, shape = self.names.of(call), permuted(call.out, order)
         before = self._shape_of(first.name)
         self.nodes[name] = Node(name, "reindex", (first.name,), shape, before, maps=tuple(maps), dims=inner)
         self.notes[name] = type(call.module).__name__ if call.module is not None else call.word.strip("_")
@@ -231,7 +237,7 @@ class NetworkReader:
             return None
         if not others:
             return self._with_parameters(call, value)
-        name = self._name(call)
+        name = self.names.of(call)
         sources = [value.name, *(self._ordered(self.values[n], value.order, name) for n in others)]
         shape = self._shape_of(value.name)
         gate = (*shape[:2], *[1] * (len(shape) - 2))
@@ -249,7 +255,7 @@ class NetworkReader:
 
     def _same_layout(self, call: Call, kind: str, order: Shape) -> Value:
         """A normalization or PReLU: computed in the layout of its input."""
-        source = self._ordered(self.values[call.inputs[0]], order, self._name(call))
+        source = self._ordered(self.values[call.inputs[0]], order, self.names.of(call))
         value = self._add(call, kind, [source], order, self._trained(call))
         if kind == "groupnorm":
             groups = int(getattr(self.operators.operator(call).module, "num_groups", 0))
@@ -258,20 +264,20 @@ class NetworkReader:
 
     def _gathered(self, call: Call) -> Value:
         """What every rank computes from the whole, or what has no planned layout."""
-        name, out = self._name(call), call.out or (1,)
+        name, out = self.names.of(call), call.out or (1,)
         sources = tuple(dict.fromkeys(self.values[node].name for node in call.inputs))
         before = self._shape_of(sources[0])
-        divided, trained = _divided(call, self.operators.operator(call).kind), self._trained(call)
+        divided, trained = division(call, self.operators.operator(call).kind), self._trained(call)
         self.nodes[name] = Node(name, "gathered", sources, out, before, trained=trained, divided=divided)
         what = type(call.module).__name__ if call.module is not None else call.word
         self.notes[name] = what
-        return Value(name, _straight(out))
+        return Value(name, straight(out))
 
     # -- nodes ----------------------------------------------------------------------------------------
 
     def _add(self, call: Call, kind: str, sources: Sequence[str], order: Shape, trained: int = 0) -> Value:
         """A node with the layout and shape of its first source."""
-        name, shape = self._name(call), self._shape_of(sources[0])
+        name, shape = self.names.of(call), self._shape_of(sources[0])
         self.nodes[name] = Node(name, kind, tuple(sources), shape, shape, trained=trained)
         what = type(call.module).__name__.lower() if call.module is not None else call.word
         if kind in ("relu", "scale", "add", "mul") and what != kind:
@@ -289,11 +295,11 @@ class NetworkReader:
             return value.name
         shape = self._shape_of(value.name)
         whole = tuple(shape[dim] for dim in value.order)
-        return self._detached(value.name, _permuted(whole, order), reader)
+        return self._detached(value.name, permuted(whole, order), reader)
 
     def _detached(self, source: str, shape: Shape, reader: str) -> str:
         """A node with the words of another in some shape, without a layout of its own."""
-        name = self._free(f"{reader}.in")
+        name = self.names.free(f"{reader}.in")
         self.nodes[name] = Node(name, "gathered", (source,), shape, self._shape_of(source), divided="view")
         self.notes[name] = "other order of dimensions"
         return name
@@ -314,58 +320,6 @@ class NetworkReader:
         self.counted |= used
         return sum(self.operators.tensors[name].numel() for name in fresh)
 
-    # -- names ----------------------------------------------------------------------------------------
-
-    def _name(self, call: Call) -> str:
-        """The name of the module, of a loose parameter, or of the call in the graph; each once."""
-        from synth.runtime.tracing.expressions import leaves
-
-        node = call.node
-        known: str | None = node.meta.get("name")
-        if known is None:
-            name = node.name
-            if call.module is not None:
-                name = str(node.target) or node.name
-            elif call.layer is not None and call.layer.operands:
-                name = call.owner or node.name
-            elif len(call.inputs) == 1:
-                names = sorted({name for each in call.parameters for name in leaves(each)})
-                owners = {name.rpartition(".")[0] for name in names}
-                name = names[0] if len(names) == 1 else owners.pop() if len(owners) == 1 else name
-                name = name or node.name
-            known = node.meta["name"] = self._free(name)
-        return known
-
-    def _free(self, name: str) -> str:
-        """A name that a network file can have and no node has: its end where it is too long."""
-        while len(name) > LONGEST - 4 and "." in name:
-            name = name.partition(".")[2]
-        try:
-            name = check_name(name[-LONGEST:])
-        except LayerError:
-            name = "layer"
-        taken, number, result = {"input", "entry", *self.nodes}, 0, name
-        while result in taken:
-            number += 1
-            result = f"{name}_{number}"
-        return result
-
-
-def _saves(call: Call) -> str:
-    """What the backward pass of an operation on single words, or of a pooling, needs: "in" or "out"."""
-    word = (type(call.module).__name__ if call.module is not None else call.word).lower()
-    if call.module is not None and getattr(call.module, "p", None) == 0:  # a dropout that drops nothing
-        return "none"
-    return "out" if word.replace("_", "") in OUTPUT_SAVERS else "in" if "avg" not in word else "none"
-
-
-def _divided(call: Call, kind: str) -> Divided:
-    """How ranks divide a call of some kind for which the planner has no layout."""
-    same = math.prod(call.out) == math.prod(call.shapes[0])
-    if kind in ("flatten", "permute") or (call.word in RESHAPES and same):
-        return "view"
-    return {"gathered": "", "product": "product", "cat": "joined"}.get(kind, "parts")  # type: ignore[return-value]
-
 
 def _renamed(layer: Layer, name: str) -> Layer:
     return replace(layer, name=name)
@@ -373,18 +327,3 @@ def _renamed(layer: Layer, name: str) -> Layer:
 
 def _shape(node: Any) -> Shape:
     return tuple(getattr(node.meta["value"], "shape", ()))
-
-
-def _straight(shape: Shape) -> Shape:
-    """The order of dimensions of the network itself."""
-    return tuple(range(len(shape)))
-
-
-def _channels_last(shape: Shape) -> Shape:
-    """The order with the channels last: (N, *spatial, C)."""
-    return (0, *range(2, len(shape)), 1) if len(shape) > 1 else _straight(shape)
-
-
-def _permuted(shape: Shape, order: Shape) -> Shape:
-    """The shape of the network's node for a shape of the model."""
-    return tuple(shape[order.index(dim)] for dim in range(len(shape)))
