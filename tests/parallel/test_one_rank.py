@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim.optimizer import _foreach_supported_types
 
 import synth
-from synth.runtime.tensor import dispatch
+from synth.runtime.tensor.operations import dispatch
 from synth.runtime.tensor.partitioned import PartitionedTensor
 
 
