@@ -44,21 +44,21 @@ class Dropout(nn.Module):
         self.calls += 1
         if self.p == 1:
             return shard * 0
-        mask = self._kept().reshape(self.each).to(shard.device)
+        mask = self._kept(shard.device).reshape(self.each)
         dropped: torch.Tensor = Drop.apply(shard, mask, 1 / (1 - self.p))  # type: ignore[no-untyped-call]
         return dropped
 
-    def _kept(self) -> torch.Tensor:
+    def _kept(self, device: torch.device) -> torch.Tensor:
         """Whether each word of the own box is kept; drawn in parts, to save memory."""
         seed, least = self.seed * 2**20 + self.calls, int(self.p * 2**53)
-        keep = torch.empty(shape(self.box), dtype=torch.bool)
+        keep = torch.empty(shape(self.box), dtype=torch.bool, device=device)
         longest = max(range(len(self.box)), key=lambda dim: keep.shape[dim])
         low, high = self.box[longest]
         step = max(1, CHUNK * (high - low) // max(1, keep.numel()))
         for begin in range(low, high, step):
             end = min(begin + step, high)
             part = (*self.box[:longest], (begin, end), *self.box[longest + 1 :])
-            drawn = draws(seed, self.whole, part) >= least
+            drawn = draws(seed, self.whole, part, device) >= least
             keep.narrow(longest, begin - low, end - begin).copy_(drawn)
         return keep
 
@@ -84,12 +84,18 @@ class Drop(torch.autograd.Function):
 
 
 def draws(
-    seed: int, whole: tuple[int, ...], box: tuple[tuple[int, int], ...]
+    seed: int,
+    whole: tuple[int, ...],
+    box: tuple[tuple[int, int], ...],
+    device: torch.device | None = None,
 ) -> torch.Tensor:
-    """A number from 0 to 2**53 for each word of a box: splitmix64 of seed and place."""
-    place = torch.zeros((), dtype=torch.int64)
+    """A number from 0 to 2**53 for each word of a box: splitmix64 of seed and place.
+
+    The same on all devices. device: None for the host.
+    """
+    place = torch.zeros((), dtype=torch.int64, device=device)
     for extent, (low, high) in zip(whole, box, strict=True):
-        place = place.unsqueeze(-1) * extent + torch.arange(low, high)
+        place = place.unsqueeze(-1) * extent + torch.arange(low, high, device=device)
     return _mixed(_mixed(place) + _mixed(torch.tensor(seed))) & (2**53 - 1)
 
 

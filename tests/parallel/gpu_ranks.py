@@ -40,7 +40,7 @@ def built(name: str, device: str, dtype: torch.dtype) -> tuple[nn.Module, torch.
 def apart(one: torch.Tensor, other: torch.Tensor) -> float:
     """The largest difference, as a share of the largest value."""
     wide = other.detach().double()
-    return float((one.detach().double() - wide).abs().max() / wide.abs().max().clamp(min=1e-12))
+    return float((one.detach().double() - wide).abs().max() / wide.abs().max().clamp(min=1e-6))
 
 
 def state_apart(net: Network, model: nn.Module) -> float:
@@ -66,31 +66,43 @@ def train(
             loss.backward()
             norm = nn.utils.clip_grad_norm_(each.parameters(), 0.5)
             optimizer.step()
-            found.append((torch.as_tensor(float(loss)), torch.as_tensor(float(norm))))
+            found.append([torch.tensor(float(each), dtype=torch.float64) for each in (loss, norm)])
         for key, ours, theirs in zip(worst, *found, strict=True):
             worst[key] = max(worst[key], apart(ours, theirs))
     return {**worst, "state": state_apart(net, model), "device": float(next(net.parameters()).is_cuda)}
 
 
 def autocast(name: str, device: str, low: str) -> dict[str, float]:
-    """Two steps under autocast with a gradient scaler: how far loss and state are from one process."""
+    """Two steps under autocast with a gradient scaler.
+
+    loss: how far it is from one process. errors: of the state beside float32, in errors of one process.
+    """
     model, batch = built(name, device, torch.float32)
+    first, exact = copy.deepcopy(model), copy.deepcopy(model)
     net = synth.parallelize(copy.deepcopy(model), batch.shape)
-    losses = []
-    for each in (net, model):
-        optimizer = torch.optim.SGD(each.parameters(), lr=0.01)
-        scaler = torch.amp.GradScaler(device, init_scale=2.0**10)
-        for _ in range(2):
-            optimizer.zero_grad()
-            with torch.autocast(device, getattr(torch, low)):
-                loss = each(batch).float().square().mean()
-            scaler.scale(loss).backward()
-            scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(each.parameters(), 1.0)
-            scaler.step(optimizer)
-            scaler.update()
-        losses.append(torch.as_tensor(float(loss)))
-    return {"loss": apart(*losses), "state": state_apart(net, model)}
+    losses = [scaled_steps(each, batch, low) for each in (net, model)]
+    scaled_steps(exact, batch, "")
+    states: list[dict[str, torch.Tensor]] = [net.full_state_dict(), model.state_dict(), exact.state_dict()]
+    trained = [key for key, _ in first.named_parameters()]
+    ours, theirs = (sum(float((each[k] - states[2][k]).norm()) for k in trained) for each in states[:2])
+    return {"loss": apart(*losses), "errors": ours / theirs}
+
+
+def scaled_steps(net: nn.Module, batch: torch.Tensor, low: str) -> torch.Tensor:
+    """The loss of the second of two steps; low: the dtype of autocast, "" for none."""
+    kind = batch.device.type
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler(kind, init_scale=2.0**10)
+    for _ in range(2):
+        optimizer.zero_grad()
+        with torch.autocast(kind, getattr(torch, low or "bfloat16"), enabled=bool(low)):
+            loss = net(batch).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    return torch.tensor(float(loss), dtype=torch.float64)
 
 
 def decode(device: str) -> dict[str, float]:

@@ -54,7 +54,9 @@ def test_local_statistics_in_float32(ranks: RankPool) -> None:
 
 @pytest.mark.parametrize("low", ["bfloat16", "float16"])
 def test_autocast_and_scaled_gradients(ranks: RankPool, low: str) -> None:
-    near(ranks.call("autocast", "resnet", "cuda", low), 0.05)
+    for found in ranks.call("autocast", "resnet", "cuda", low):
+        assert found["loss"] < 0.05
+        assert found["errors"] < 1.5
 
 
 def test_decoding(ranks: RankPool) -> None:

@@ -12,7 +12,10 @@ import torch.distributed as dist
 from synth.runtime.comm import process_groups
 from synth.runtime.comm.agreement import Agreement
 from synth.runtime.comm.collectives import native
+from synth.runtime.comm.layout import replicated
 from synth.runtime.comm.process_groups import ProcessGroups, backend_of, connect, through_host
+from synth.runtime.grid.ranks import AbsentRanks
+from synth.runtime.layers.dropout import Dropout
 from synth.runtime.program.benchmark import memory
 
 ON_GPU: Any = SimpleNamespace(is_cuda=True, device=torch.device("cuda"))
@@ -89,3 +92,10 @@ def test_ranks_that_share_a_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80))
     found = [memory(torch.device("cuda"), local) for local in (1, 2, 3, 4)]
     assert found == [80, 80, 40, 40]
+
+
+def test_dropout_draws_where_the_values_are() -> None:
+    """On a GPU: a mask of the host would be sent there in every pass."""
+    drop = Dropout(0.5, replicated((4, 6), AbsentRanks.numbered(1)))
+    assert drop(torch.ones(4, 6, device="meta")).device.type == "meta"
+    assert drop._kept(torch.device("meta")).device.type == "meta"
