@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -16,6 +17,8 @@ from synth.runtime.grid.launched_job import job_name, reason_of, store_place
 from synth.runtime.grid.liveness import Watch
 from synth.runtime.grid.process_grid import At, coordinates, grid_size, place_at
 from synth.runtime.kernels.context import Context
+
+WAIT_FOR_WORD = 5.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,15 @@ def launched() -> tuple[int, int, int]:
 
 
 def refuse(rank: int, sentence: str, code: int = 2) -> NoReturn:
-    """Exit on every rank; rank 0 prints why, in one line."""
+    """Exit on every rank; rank 0 prints why, in one line.
+
+    The others wait for it: a launcher ends all ranks as soon as one has ended, and rank
+    0 may still be importing torch.
+    """
     if rank == 0:
         print(sentence, file=sys.stderr, flush=True)
+    else:
+        time.sleep(WAIT_FOR_WORD)
     sys.exit(code)
 
 
@@ -156,19 +165,17 @@ def agree(store: Any, rank: int, size: int, plan: str, gpu: bool) -> bool:
         texts = [store.get(f"plan of rank {peer}").decode() for peer in range(size)]
         other = [peer for peer in range(size) if texts[peer].split()[0] != plan]
         all_gpu = all(text.endswith("1") for text in texts)
-        verdict = f"no {other[0]}" if other else "gpu" if all_gpu else "cpu"
-        store.set("agreed", verdict)
+        if other:  # said before another rank can end, upon which a launcher ends all
+            text = f"rank {other[0]} runs another plan than rank 0"
+            text += "; start all ranks with one program"
+            print(text, file=sys.stderr, flush=True)
+        store.set("agreed", "no" if other else "gpu" if all_gpu else "cpu")
     agreed = store.get("agreed").decode()
-    if agreed.startswith("no"):
+    if agreed == "no":
         store.set(f"rank {rank} heard", "")
         if rank == 0:  # rank 0 may host the store, so it leaves last
             store.wait([f"rank {peer} heard" for peer in range(size)])
-        other_rank = agreed.partition(" ")[2]
-        refuse(
-            rank,
-            f"rank {other_rank} runs another plan than rank 0;"
-            " start all ranks with one program",
-        )
+        sys.exit(2)
     return bool(agreed == "gpu")
 
 

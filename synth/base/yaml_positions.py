@@ -53,6 +53,26 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}"
 
 
+KIND_OF_KEY = {
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "matmul", "einsum"), "layer"),
+    **dict.fromkeys(("network", "layers"), "network"),
+    **dict.fromkeys(("machine", "levels", "compute"), "machine"),
+}
+WHAT_TO_DO = {
+    "layer": "plan it with `synth plan`",
+    "network": "plan it with `synth plan`, run it with `synth.parallelize`",
+    "machine": "name it after --machine",
+}
+
+
+def refuse_other_kinds(root: Mapping, wanted: str) -> None:
+    """Raises `InputError` if a key says that the file holds another kind than `wanted`."""
+    for key, (place, _) in root.entries.items():
+        kind = KIND_OF_KEY.get(key, wanted)
+        if kind != wanted:
+            raise place.fault(f"the file holds a {kind}, not a {wanted}; {WHAT_TO_DO[kind]}")
+
+
 @dataclass(frozen=True)
 class Node:
     """A value of the file. `line` and `column` count from 1."""

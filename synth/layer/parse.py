@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from synth.base.errors import InputError
-from synth.base.yaml_positions import Listing, Mapping, Node, Scalar, did_you_mean, shown
+from synth.base.yaml_positions import Listing, Mapping, Node, Scalar, did_you_mean, refuse_other_kinds, shown
 from synth.base.yaml_positions import parse as parse_yaml
 from synth.layer.einsum import EINSUM_REST
 from synth.layer.validate import (
@@ -46,12 +46,8 @@ def parse(text: str, filename: str) -> ParsedLayer:
         raise Node(shown(filename, 4096), 1, 1).fault(f"the file holds no layer; {known}")
     if not isinstance(root, Mapping):
         raise root.fault(f"the file holds {root}, not a layer; {known}")
+    refuse_other_kinds(root, "layer")
     for key, (place, _) in root.entries.items():
-        if key == "network":
-            raise place.fault(
-                "the file holds a network, not a layer; plan it with `synth plan`, "
-                "run it with `synth.parallelize`"
-            )
         known_keys = (*KINDS, "name", *(EINSUM_REST if "einsum" in root.entries else ()))
         if key not in known_keys:
             raise place.fault(f"unknown key {place}{did_you_mean(key, known_keys)}")

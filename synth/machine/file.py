@@ -20,7 +20,17 @@ from typing import NoReturn
 
 from synth.base.errors import InputError, UsageError
 from synth.base.units import parse_bytes
-from synth.base.yaml_positions import Listing, Mapping, Node, Scalar, did_you_mean, parse, read_text, shown
+from synth.base.yaml_positions import (
+    Listing,
+    Mapping,
+    Node,
+    Scalar,
+    did_you_mean,
+    parse,
+    read_text,
+    refuse_other_kinds,
+    shown,
+)
 from synth.machine.collectives import ALGORITHMS
 from synth.machine.hierarchy import Compute, Level, Machine
 
@@ -68,6 +78,8 @@ def parse_machine(text: str, filename: str) -> Machine:
     root = parse(text, filename)
     if root is None:
         raise InputError(f"{filename}:1:1: the file holds no machine; write levels: and compute:")
+    if isinstance(root, Mapping):
+        refuse_other_kinds(root, "machine")
     top = mapping(root, "the file", TOP)
     for key, what in (("levels", "a list of levels"), ("compute", "{rate: flop per second}")):
         if key not in top:

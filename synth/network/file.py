@@ -21,7 +21,17 @@ import os
 from pathlib import PurePath
 
 from synth.base.errors import InputError
-from synth.base.yaml_positions import Listing, Mapping, Node, Scalar, did_you_mean, parse, read_text, shown
+from synth.base.yaml_positions import (
+    Listing,
+    Mapping,
+    Node,
+    Scalar,
+    did_you_mean,
+    parse,
+    read_text,
+    refuse_other_kinds,
+    shown,
+)
 from synth.layer.validate import MAX_NAME, LayerError, check_name
 from synth.network.entries import Entry
 from synth.network.graph import KINDS, Network
@@ -46,6 +56,7 @@ def parse_network(text: str, filename: str) -> Network:
         raise InputError(f"{shown(filename)}:1:1: the file holds no network; write input: and layers:")
     if not isinstance(root, Mapping):
         raise root.fault(f"the file holds {root}, not a network; write input: and layers:")
+    refuse_other_kinds(root, "network")
     for key, (place, _) in root.entries.items():
         if key not in TOP:
             raise place.fault(f"unknown key {place} of a network{did_you_mean(key, TOP)}")

@@ -168,7 +168,9 @@ class PlanRequest:
         if self.objective == "paper" and self.strategy is not None:
             raise UsageError(f"objective paper chooses its own grid; leave out strategy {self.strategy}")
         if self.objective == "time" and self.machine is None:
-            raise UsageError("objective time needs a machine; name a machine file or a shipped machine")
+            raise UsageError(
+                "objective time needs a machine; name a file or a shipped one, as in --machine lassen"
+            )
 
     def _check_rows(self) -> None:
         if self.rows is None:

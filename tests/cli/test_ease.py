@@ -225,3 +225,25 @@ def test_completion_of_commands_flags_and_files(capsys: Captured) -> None:
     assert "--exact-procs" in out
     assert "_shtab_synth_plan_pos_0_COMPGEN=_shtab_compgen_files" in out
     assert told(capsys, "completion", "zsh")[1].startswith("#compdef synth")
+
+
+@pytest.mark.parametrize(
+    ("command", "told_that"),
+    [
+        (f"predict {SMALL} --procs 4 --machine lassen", "3:1: the file holds a layer, not a network"),
+        (f"replay {SMALL} --procs 4 --machine lassen", "3:1: the file holds a layer, not a network"),
+        ("bounds NET --procs 4", "2:1: the file holds a network, not a layer"),
+        ("run NET --procs 4", "2:1: the file holds a network, not a layer"),
+        (f"emit {A100} --procs 4", "the file holds a machine, not a layer; name it after --machine"),
+        ("plan NET --procs 4 --objective time --machine NET", "2:1: the file holds a network, not a machine"),
+        (f"predict NET --procs 4 --machine {SMALL}", "3:1: the file holds a layer, not a machine"),
+    ],
+)
+def test_a_file_of_another_kind_is_called_by_its_name(
+    command: str, told_that: str, capsys: Captured, tmp_path: Path
+) -> None:
+    (tmp_path / "net.yaml").write_text(NETWORK)
+    code, _, err = told(capsys, *command.replace("NET", str(tmp_path / "net.yaml")).split())
+    assert code == 3
+    assert told_that in err
+    assert err.count("\n") == 1

@@ -15,7 +15,7 @@ from torch import nn
 from synth.base.errors import UsageError
 from synth.cli.main import main
 from synth.network.file import parse_network
-from synth.parallel.front_end.import_model import import_model
+from synth.parallel.front_end.import_model import import_model, make_model
 from synth.parallel.front_end.trace_model import trace_model
 
 
@@ -210,3 +210,18 @@ def test_what_a_module_prints_is_not_in_the_file(tmp_path: Path) -> None:
     assert parse_network(done.stdout, "n.yaml").planned
     assert all(text in done.stderr for text in ("at import", "raw", "in make", "at exit"))
     assert not any(text in done.stdout for text in ("at import", "raw", "in make", "at exit"))
+
+
+@pytest.mark.parametrize(
+    ("where", "remedy"),
+    [
+        ("test_import_model:factori", "did you mean factory?"),
+        ("test_import_model.py:factory", "write test_import_model:factory, without .py"),
+        ("folder/my_model.py:build", "write folder.my_model:build, without .py"),
+        ("no_such_model:build", "run synth in the folder of the file, or name its folder in PYTHONPATH"),
+    ],
+)
+def test_a_mistyped_factory_gets_a_remedy(where: str, remedy: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_model(where)
+    assert str(caught.value).endswith(f"; {remedy}")

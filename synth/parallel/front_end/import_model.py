@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import io
 import logging
@@ -34,6 +35,18 @@ def import_model(factory: str, shape: Sequence[int]) -> str:
     return traced.file_text(f"synth import {factory}")
 
 
+def _remedy(package: str, name: str, error: BaseException) -> str:
+    """What to write instead, if a module or a name in it is not found."""
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{package}.".startswith(f"{error.name}."):
+        if package.endswith(".py"):
+            return f"; write {package.removesuffix('.py').replace('/', '.')}:{name}, without .py"
+        return "; run synth in the folder of the file, or name its folder in PYTHONPATH"
+    if isinstance(error, AttributeError) and (module := sys.modules.get(package)) is not None:
+        near = difflib.get_close_matches(name, [each for each in vars(module) if each[0] != "_"], n=1)
+        return f"; did you mean {near[0]}?" if near else ""
+    return ""
+
+
 def make_model(factory: str) -> Any:
     """The model of `package.module:name`. Raises `UsageError` where there is none."""
     package, colon, name = factory.partition(":")
@@ -44,7 +57,8 @@ def make_model(factory: str) -> Any:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for the file
             make = getattr(importlib.import_module(package), name)
     except (Exception, SystemExit) as error:  # whatever the user's module raises
-        raise UsageError(f"{factory} cannot be imported: {_first_line(error)}") from error
+        remedy = _remedy(package, name, error)
+        raise UsageError(f"{factory} cannot be imported: {_first_line(error)}{remedy}") from error
     finally:
         sys.path.pop(0)
     try:
