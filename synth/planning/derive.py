@@ -89,6 +89,7 @@ class Decision:
     pinned: tuple[Axis, ...] = ()  # axes whose counts the request fixes
     turned: tuple[Axis, ...] = ()  # axes along which blocks are cut by input rows
     classes: Classes = ()  # (axis, number of residue classes), where the classes are samples
+    proven_words: int | None = None  # see `Plan`
 
 
 def find_optimum(request: PlanRequest, layer: Layer, ghosts: bool = True) -> Decision:
@@ -151,6 +152,7 @@ def make_plan(
         timed=optimum.timed,
         turned=optimum.turned,
         classes=optimum.classes,
+        proven_words=optimum.proven_words,
         algorithm=None
         if free
         else algorithm_name(layer, request.procs, distribution, pass_plans),  # None: 2D or 3D
@@ -183,6 +185,7 @@ def _optimum_within(
         pinned=_pinned(query, found.classes),
         turned=found.turned,
         classes=found.classes,
+        proven_words=found.proven_words,
     )
 
 

@@ -75,6 +75,8 @@ class Plan:
     turned: tuple[Axis, ...] = ()  # spatial axes along which blocks are cut by input rows
     classes: Classes = ()  # (axis, number of residue classes), where the classes are samples
     ghosts: bool = field(default=True, compare=False)  # see `Distribution`: not for a layer of a network
+    # where the search ended early: words that no plan of the family goes below; None: those of this plan
+    proven_words: int | None = field(default=None, compare=False)
     algorithm: Algorithm | None = None  # see `planning.algorithm`; by default 2D, or 3D for a split index
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from synth.layer.passes import reuse_intervals
 from synth.planning.algorithm import algorithm_name
 from synth.planning.plan import Plan, is_2d
-from synth.planning.plan_json import UNREAD, digest_of, exact_json, float_json
+from synth.planning.plan_json import PROVEN, UNREAD, digest_of, exact_json, float_json
 from synth.search.grids import Space, work_cap
 
 
@@ -35,12 +35,15 @@ def number_faults(plan: Plan, data: Mapping[str, Any]) -> Iterator[str]:
     yield from _work(plan, "time" in data)
     yield from _name(plan)
     yield from _floats(plan, data)
-    if any(key in data for key in UNREAD) and data.get("digest") != digest_of(data):
-        yield f"digest is not that of {', '.join(UNREAD)}, which were edited"
+    told = (*UNREAD, *([PROVEN] if PROVEN in data else []))
+    if any(key in data for key in told) and data.get("digest") != digest_of(data):
+        yield f"digest is not that of {', '.join(told)}, which were edited"
+    if plan.proven_words is not None and not 0 <= plan.proven_words < plan.words["total"]:
+        yield f"{PROVEN} is {plan.proven_words}, but the plan receives {plan.words['total']}"
 
 
 def _known_keys(plan: Plan) -> set[str]:
-    return {*exact_json(plan), *float_json(plan), *UNREAD, "algorithm", "digest"}
+    return {*exact_json(plan), *float_json(plan), *UNREAD, PROVEN, "algorithm", "digest"}
 
 
 def _saved_tensors(plan: Plan) -> Iterator[str]:

@@ -89,6 +89,7 @@ class PlanEntry(msgspec.Struct, rename={"pass_": "pass"}):
     algorithm: Algorithm
     turned: list[Axis] = msgspec.field(default_factory=list)
     classes: dict[Axis, int] = msgspec.field(default_factory=dict)
+    proven_words: int | None = None
 
 
 def read_plan(path: str | os.PathLike[str]) -> Plan:
@@ -201,6 +202,7 @@ def _decisions(data: dict[str, Any], layer: Layer, name: str) -> Plan:
         order=_order(entry.order, grid, name),
         turned=turned,
         classes=classes,
+        proven_words=entry.proven_words,
         algorithm=entry.algorithm,
     )
 

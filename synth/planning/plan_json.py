@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "synth.plan/1"
 UNREAD = ("relaxation", "alternatives", "time")  # results of other searches: no decision, and never read back
+PROVEN = "proven_words"  # a result of the search, in files of plans that are not proven the fewest
 
 
 def axes_json(plan_layer: Layer, values: PerAxis) -> dict[str, int]:
@@ -38,6 +39,7 @@ def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
         **exact_json(plan),
         "algorithm": plan.algorithm,
         **float_json(plan),
+        **({} if plan.proven_words is None else {PROVEN: plan.proven_words}),
         "relaxation": None if relaxation is None else {"cost": relaxation},
         "alternatives": [
             {
@@ -57,8 +59,8 @@ def to_json(plan: Plan, relaxation: float | None = None) -> dict[str, Any]:
 
 
 def digest_of(data: Mapping[str, Any]) -> str:
-    """Sixteen hexadecimal digits of what is not read back, so that an edit of it is noticed."""
-    unread = {key: data.get(key) for key in UNREAD}
+    """Sixteen hexadecimal digits of what the decisions do not determine, so that an edit is noticed."""
+    unread = {key: data.get(key) for key in UNREAD} | ({PROVEN: data[PROVEN]} if PROVEN in data else {})
     return hashlib.sha256(json.dumps(unread, sort_keys=True).encode()).hexdigest()[:16]
 
 

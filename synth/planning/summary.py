@@ -24,6 +24,7 @@ def summary(plan: Plan) -> str:
         f"work    {plan.work.shown()} per process, at most",
         *(f"{'passes' if not i else '':<8}{pass_plan}" for i, pass_plan in enumerate(plan.pass_plans)),
         f"words   {show_words(total)} received per process, at most = {show_bytes(total * size)}",
+        *(f"        {line}" for line in not_proven(plan)),
         f"memory  {show_words(plan.used_words)} words used per process, at most "
         f"= {show_bytes(plan.used_bytes)}{limit}",
         f"bound   {show_words(plan.bound.words)} received words; plan / bound = "
@@ -33,6 +34,16 @@ def summary(plan: Plan) -> str:
         machine, found = plan.timed
         lines.append(f"time    {found.seconds * 1e6:.1f} µs on {machine.name}")
     return "\n".join(wrapped(lines))
+
+
+def not_proven(plan: Plan) -> list[str]:
+    """What the search has not proven, where it ended early."""
+    if plan.proven_words is None:
+        return []
+    fewest = show_words(plan.proven_words)
+    return [
+        f"not proven the fewest: the search ended early; no plan of the family receives fewer than {fewest}"
+    ]
 
 
 def told_ratio(words: int, bound: UniversalBound) -> str:

@@ -14,7 +14,7 @@ from synth.base.units import show_bytes, show_words
 from synth.layer.axes import AXES, PerAxis
 from synth.planning.comparison import compare
 from synth.planning.plan import Plan
-from synth.planning.summary import algorithm, divided, told_ratio
+from synth.planning.summary import algorithm, divided, not_proven, told_ratio
 from synth.reports.html_data import MOST_STEPS, report_data
 from synth.reports.html_page import render
 from synth.reports.svg_charts import tradeoff_chart, words_chart
@@ -60,7 +60,9 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
         (
             show_words(total),
             "words received",
-            f"at most, by any rank: {show_bytes(total * plan.nest.word_bytes)}",
+            "; ".join(
+                [f"at most, by any rank: {show_bytes(total * plan.nest.word_bytes)}", *not_proven(plan)]
+            ),
         ),
         (show_words(plan.bound.words), "lower bound", "at this load; assumptions below"),
         (ratio, "words / bound", remark),

@@ -11,7 +11,7 @@ from synth.layer.axes import LACKS, ROW_MAJOR, TENSORS
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import group_of
 from synth.planning.comparison import Alternative, compare
-from synth.planning.summary import told_ratio
+from synth.planning.summary import not_proven, told_ratio
 
 if TYPE_CHECKING:
     from synth.planning.plan import Plan
@@ -34,6 +34,7 @@ def costs(plan: Plan) -> list[str]:
     return [
         "words received per process, at most",
         f"  {received}; together {show_words(total)} words = {show_bytes(total * size)}",
+        *(f"  {line}" for line in not_proven(plan)),
         "memory per process, at most",
         f"  {show_words(memory.words)} words = {show_bytes(plan.used_bytes)}{limit}  ({phases})",
     ]

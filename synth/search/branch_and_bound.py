@@ -5,7 +5,7 @@ candidate and refines it to the next kind:
 
     Range          a set of grids; the bound is that of the average process; split into two halves
     PerAxis        one grid with the same bound
-    Distribution   the same grid with some turned axes; the bound is that of a few heavily loaded processes
+    Footprints     the same grid with some turned axes; the bound is that of a few heavily loaded processes
     Optimum        the grid and turned axes with their best pass plans and their exact words
 
 The first `Optimum` that the search takes is the result. Among grids with equal words, the first in the order
@@ -17,8 +17,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from synth.base.errors import InfeasibleError
@@ -28,26 +27,20 @@ from synth.layer.nest import Nest
 from synth.layer.passes import GRADIENTS, Passes, Task, moves, sequences
 from synth.layer.residue_classes import Classes
 from synth.schedule.distribution import Distribution
+from synth.schedule.memory import Footprints
 from synth.schedule.memory_bound import LeastMemory
 from synth.schedule.pass_plan import PassPlan
+from synth.search.effort import PATIENCE, TILED, Effort
 from synth.search.grid_ranges import Key, Range, Ranges
 from synth.search.grids import Space, no_grid, work_cap
 from synth.search.heavy_processes import heavy_words
-from synth.search.pass_tilings import choose_tiling
+from synth.search.lean_grids import Lean, Leanest, leanest
+from synth.search.pass_tilings import PassTilings, choose_tiling
 from synth.search.tiling_search import TilingChoice
-from synth.search.training_step import choose_training_tilings
+from synth.search.training_step import choose_training_tilings, least_step_floor, preferred_orders
 
 STATIONARY: tuple[Tensor, ...] = ("Out", "In", "Ker")
-# Limits of the effort. A step is the examination of one range of grids.
-MOST_TILED, PROCS_PER_TILED = 20_000, 2_000  # grids to tile before the search takes the best one so far;
-# a grid counts once, and once more for each `PROCS_PER_TILED` processes
-PATIENCE = (
-    20_000  # steps until the search assumes that similar grids do not fit; it ends after 3 times as many
-)
-STEPS = 20_000  # steps of the search for the least memory
-LEAN_TILED = 20  # of the grids that it finds to fit, so many are tiled
-DIVE = 128  # that search descends from every 128th range directly to one grid
-TILING_STEPS, TRAINING_STEPS = 20, 200  # steps that the tiling of one grid counts as
+LEAN_TILED = 20  # of the grids that the search for the least memory finds to fit, so many are tiled
 
 
 @dataclass(frozen=True)
@@ -95,11 +88,12 @@ class Optimum:
     least_work: int  # w*: the least `work` of all grids without turned axes
     turned: tuple[Axis, ...] = ()
     classes: Classes = ()  # of the nest
+    # where the search ended early: words that no plan of the family goes below; None where none moves fewer
+    proven_words: int | None = None
 
 
 # (lower bound of the words, key among equal bounds, order of insertion, state)
-Lean = tuple[int, PerAxis, tuple[Axis, ...]]
-Candidate = tuple[int, Key, int, "Range | PerAxis | Distribution | Optimum"]
+Candidate = tuple[int, Key, int, "Range | PerAxis | Footprints | Optimum"]
 
 
 def search(request: Request) -> Optimum:
@@ -108,33 +102,39 @@ def search(request: Request) -> Optimum:
     Raises `InfeasibleError` if no grid exists or no plan fits the memory. In the second case the message
     names the least memory that is enough.
     """
+    found, _ = search_or_error(request)
+    if isinstance(found, InfeasibleError):
+        raise found
+    return found
+
+
+def search_or_error(request: Request) -> tuple[Optimum | InfeasibleError, int | None]:
+    """(The optimum, or the error that `search` raises; words as of `search_or_floor`)."""
     search_ = _Search(request)
-    optimum = search_.run()
-    if optimum is None:
-        raise search_.infeasible()
-    return optimum
+    return search_.run() or search_.infeasible(), search_.effort.left_words
 
 
 def search_or_none(request: Request) -> Optimum | None:
     """The optimum of a request, or None. Faster than `search` if no plan fits."""
+    return search_or_floor(request)[0]
+
+
+def search_or_floor(request: Request) -> tuple[Optimum | None, int | None]:
+    """(The optimum of a request, or None; words that no plan left out goes below, None if none was)."""
     search_ = _Search(request, PATIENCE // 8)
-    return search_.run() if search_.space.least_work is not None else None
+    found = search_.run() if search_.space.least_work is not None else None
+    return found, search_.effort.left_words
 
 
 class _Search:
-    """One run of the search. `patience`: see `PATIENCE`."""
+    """One run of the search. `patience`: see `effort`."""
 
     def __init__(self, request: Request, patience: int = PATIENCE) -> None:
-        self.patience = patience
         self.request, self.nest, self.procs = request, request.nest, request.procs
         self.space = Space(request.nest, request.procs, request.fixed, request.exact)
         self.least_memory: dict[tuple[Axis, ...], LeastMemory] = {}
         self.insertions = itertools.count()
-        self.steps = 0
-        self.grids_left: float = MOST_TILED
-        self.fitting: list[tuple[PerAxis, tuple[Axis, ...]]] = []  # met by `leanest`
-        self.tiling_steps = TRAINING_STEPS if request.pass_ == "training" else TILING_STEPS
-        self.memory_ratio = Fraction(1 << 62)  # least (needed memory / its bound) of grids that did not fit
+        self.effort = Effort(patience, request.pass_ == "training")
 
     @cached_property
     def cap(self) -> int:
@@ -156,45 +156,61 @@ class _Search:
 
     def run(self) -> Optimum | None:
         """The optimum, or None if no grid fits the memory."""
-        least, ranges, queue = self._least_work(), self.ranges, list[Candidate]()
-        limit = self.request.limit_words
+        found = self._run()
+        floor = self.effort.left_words
+        if found is None or floor is None or floor >= found.tiling.words:
+            return found
+        return replace(found, proven_words=floor)
+
+    def _run(self) -> Optimum | None:
+        least, queue = self._least_work(), list[Candidate]()
+        limit, effort = self.request.limit_words, self.effort
         best: Optimum | None = None
         beaten = False  # whether a grid fits, but moves too many words
-        if whole := ranges.whole():
+        if whole := self.ranges.whole():
             self._push(queue, whole)
         while queue:
             bound, key, _, state = heapq.heappop(queue)
             if self.request.fewer_than is not None and bound >= self.request.fewer_than:
                 return None
-            if self.steps > 3 * self.patience and best is None:
+            if effort.ends and not isinstance(state, Optimum):
+                effort.leave(bound)
+                if best is not None:
+                    return best
                 break
             match state:
-                case Range() if not self._over_memory(state):
-                    for half in ranges.halves(state):
-                        self._push(queue, half)
-                case PerAxis() if not self._over_memory(state):
-                    for turned in self._turns(state):
-                        self._push_turned(queue, state, key, turned)
-                case Distribution():
+                case Range():
+                    self._halve(queue, state, bound)
+                case PerAxis():
+                    self._turn(queue, state, key, bound)
+                case Footprints():
                     tiling, needed = self._choose_tiling(state, limit, self._most_words(best), limit)
+                    effort.tile(state.grid.size)
                     if limit is not None and needed > limit:
-                        self._note_unfit(state.grid, needed)
-                        continue
-                    if tiling is None:
-                        beaten = True
-                    else:
-                        nest = state.nest
-                        found = Optimum(state.grid, tiling, state.load, least, nest.turned, nest.classes)
+                        self._note_unfit(state.distribution, needed)
+                    elif tiling is not None:
+                        nest, load = state.nest, state.distribution.load
+                        found = Optimum(state.grid, tiling, load, least, nest.turned, nest.classes)
                         if best is None or tiling.words < best.tiling.words:
                             best = found
                         heapq.heappush(queue, (tiling.words, key, next(self.insertions), found))
-                    effort = self.tiling_steps / TILING_STEPS
-                    self.grids_left -= (1 + state.grid.size / PROCS_PER_TILED) * effort
-                    if self.grids_left < 0:
-                        return best
+                    else:
+                        beaten = beaten or limit is None or needed > 0
                 case Optimum():
                     return state
-        return self._leanest_optimum(least) if self.steps > self.patience and not beaten else None
+        return self._leanest_optimum(least) if effort.left_words is not None and not beaten else None
+
+    def _halve(self, queue: list[Candidate], each: Range, bound: int) -> None:
+        """Insert the halves of a range. Since it was inserted itself, more may be assumed."""
+        if not (self.effort.assumes and self._over_memory(each, bound)):
+            for half in self.ranges.halves(each):
+                self._push(queue, half)
+
+    def _turn(self, queue: list[Candidate], grid: PerAxis, key: Key, bound: int) -> None:
+        """Insert a grid with each choice of turned axes that may fit."""
+        for turned in self._turns(grid):
+            if not self._over_memory(grid, bound, turned):
+                self._push_turned(queue, grid, key, turned)
 
     def _most_words(self, best: Optimum | None) -> int | None:
         """The words with which a grid is still of use."""
@@ -205,20 +221,18 @@ class _Search:
     def _leanest_optimum(self, least: int) -> Optimum | None:
         """The best of a few grids that fit: those that the search for the least memory has met."""
         limit, moves = self.request.limit_words, self.request.moves
-        if self.leanest[0] is None:
-            return None
-        bounds = [
-            (self.ranges.grid_bound(grid, moves, turned), grid, turned) for grid, turned in self.fitting
-        ]
+        fitting = [(grid, turned) for words, grid, turned in self.leanest.met if words <= (limit or 0)]
+        bounds = [(self.ranges.grid_bound(grid, moves, turned), grid, turned) for grid, turned in fitting]
         best: Optimum | None = None
         for bound, grid, turned in sorted(bounds)[:LEAN_TILED]:
             most = None if best is None else best.tiling.words - 1
             if most is not None and bound > most:
                 break
-            distribution = self._distribution(grid, turned)
-            tiling, _ = self._choose_tiling(distribution, limit, most, limit)
+            footprints = self._footprints(grid, turned)
+            tiling, _ = self._choose_tiling(footprints, limit, most, limit)
             if tiling is not None:
-                best = Optimum(grid, tiling, distribution.load, least, turned, self.nest.classes)
+                load = footprints.distribution.load
+                best = Optimum(grid, tiling, load, least, turned, self.nest.classes)
         return best
 
     def _turns(self, grid: PerAxis) -> Iterator[tuple[Axis, ...]]:
@@ -229,58 +243,71 @@ class _Search:
             if not turned or (cut and Distribution(nest, grid).load <= self.cap):
                 yield turned
 
-    def _distribution(self, grid: PerAxis, turned: tuple[Axis, ...]) -> Distribution:
-        return Distribution(self.nest.turn(turned), grid, ghosts=self.request.ghosts)
+    def _footprints(self, grid: PerAxis, turned: tuple[Axis, ...]) -> Footprints:
+        return Footprints(Distribution(self.nest.turn(turned), grid, ghosts=self.request.ghosts))
 
     def _push_turned(self, queue: list[Candidate], grid: PerAxis, key: Key, turned: tuple[Axis, ...]) -> None:
-        """Insert a grid with some turned axes into the queue; among equal words, fewer are taken."""
-        distribution = self._distribution(grid, turned)
+        """Insert a grid with some turned axes into the queue; among equal words, fewer are taken.
+
+        A grid whose shards and slices alone are over the limit is left out.
+        """
+        footprints, limit = self._footprints(grid, turned), self.request.limit_words
+        if limit is not None and (floor := self._memory_floor(footprints, limit)) > limit:
+            self._note_unfit(footprints.distribution, floor)
+            return
         bound = max(
             self.ranges.grid_bound(grid, self.request.moves, turned),
-            heavy_words(distribution, self.request.sequences[0]),
+            heavy_words(footprints.distribution, self.request.sequences[0]),
         )
-        heapq.heappush(queue, (bound, (*key[:3], len(turned)), next(self.insertions), distribution))
+        heapq.heappush(queue, (bound, (*key[:3], len(turned)), next(self.insertions), footprints))
 
     def _push(self, queue: list[Candidate], each: Range) -> None:
         """Insert a range into the queue, or its grid if it has only one, unless none of its grids fits."""
-        self.steps += 1
-        if self._over_memory(each):
+        self.effort.steps += 1
+        bound = self.ranges.bound(each, self.request.moves, self.request.turned)
+        if self._over_memory(each, bound):
             return
         state = self.ranges.grid(each.first) if each.single else each
-        bound = self.ranges.bound(each, self.request.moves, self.request.turned)
         heapq.heappush(queue, (bound, self.ranges.key(each), next(self.insertions), state))
 
-    def _over_memory(self, grids: Range | PerAxis) -> bool:
-        """Whether the lower bound of the memory of some grids is above the limit.
+    def _over_memory(
+        self, grids: Range | PerAxis, words: int, turned: tuple[Axis, ...] | None = None
+    ) -> bool:
+        """Whether grids need more memory than the limit, by lower bounds, or by what the search assumes.
 
-        After `patience` steps the bound is raised by the least ratio of needed memory to bound among the
-        grids that did not fit.
+        `words`: a lower bound of the words of their plans. `turned`: the only choice of turned axes.
         """
         limit = self.request.limit_words
         if limit is None:
             return False
-        if self.steps > self.patience:
-            return self._memory_bound(grids) * self.memory_ratio > limit
-        return all(bound > limit for bound in self._memory_bounds(grids))
+        assumed = False
+        for choice, bound, least, most in self._memory_bounds(grids, turned):
+            if bound > limit:
+                continue
+            if not self.effort.assumes or self.effort.raised(bound, least, most, choice) <= limit:
+                return False
+            assumed = True
+        if assumed:
+            self.effort.leave(words)
+        return True
 
-    def _note_unfit(self, grid: PerAxis, needed: int) -> None:
-        """Count the steps of a grid that needs `needed` words, more than the limit, and update the ratio."""
-        self.steps += self.tiling_steps
-        self.memory_ratio = min(self.memory_ratio, Fraction(needed, self._memory_bound(grid)))
+    def _note_unfit(self, distribution: Distribution, needed: int) -> None:
+        """Note a grid that needs at least `needed` words, more than the limit."""
+        grid, turned = distribution.grid, distribution.nest.turned
+        self.effort.note_unfit(grid, turned, needed, self._least_memory(turned)(grid, grid, grid.size))
 
-    def _memory_bound(self, grids: Range | PerAxis) -> int:
-        """A lower bound of the memory of one grid, or of every grid in a range, in words."""
-        return min(self._memory_bounds(grids))
-
-    def _memory_bounds(self, grids: Range | PerAxis) -> Iterator[int]:
-        """The same for each choice of turned axes."""
+    def _memory_bounds(
+        self, grids: Range | PerAxis, turned: tuple[Axis, ...] | None = None
+    ) -> Iterator[tuple[tuple[Axis, ...], int, PerAxis, PerAxis]]:
+        """For each choice of turned axes, a lower bound of the memory in words; first and last grid."""
         if isinstance(grids, PerAxis):
             least = most = grids
         else:
             least, most = self.ranges.grid(grids.first), self.ranges.grid(grids.last)
         size = min(self.procs, most.size)
-        choices = self.ranges.turns(most, self.request.turned)
-        return (self._least_memory(turned)(least, most, size) for turned in choices)
+        choices = self.ranges.turns(most, self.request.turned) if turned is None else [turned]
+        for each in choices:
+            yield each, self._least_memory(each)(least, most, size), least, most
 
     def _least_memory(self, turned: tuple[Axis, ...]) -> LeastMemory:
         """Lower bounds of the memory of grids with some turned axes."""
@@ -290,59 +317,36 @@ class _Search:
         return self.least_memory[turned]
 
     @cached_property
-    def leanest(self) -> tuple[Lean | None, bool]:
-        """((least memory of any plan in words, its grid, its turned axes), whether it is surely the least).
+    def leanest(self) -> Leanest:
+        """The grid with the least memory, as far as that is known."""
 
-        Best-first search by the lower bound of the memory. Every 128th range is followed down to one grid,
-        for a solution early. The search ends after `STEPS` steps, if many grids need about the same.
-        """
-        whole, queue, insertions = self.ranges.whole(), list[tuple[int, int, Range]](), itertools.count()
-        if whole:
-            queue.append((self._memory_bound(whole), next(insertions), whole))
-        best: Lean | None = None
-        steps_left = STEPS
-        while queue and steps_left > 0:
-            bound, number, each = heapq.heappop(queue)
-            if best is not None and bound >= best[0]:
-                return best, True
-            enough = max(best[0], self.request.limit_words or 0) if best else None
-            found = self._descend(each, enough) if each.single or number % DIVE == 0 else None
-            if found is not None:
-                best = found if best is None else min(best, found)
-                steps_left -= self.tiling_steps
-            steps_left -= 1
-            for half in [] if each.single else self.ranges.halves(each):
-                heapq.heappush(queue, (self._memory_bound(half), next(insertions), half))
-        return best, not queue
+        def memory_bound(each: Range) -> int:
+            return min(bound for _, bound, *_ in self._memory_bounds(each))
 
-    def _descend(self, each: Range, enough: int | None) -> Lean | None:
-        """(least memory, grid, turned axes) of a grid in a range, found by descent to the lower bounds.
+        def needed(grid: PerAxis, enough: int | None) -> list[Lean]:
+            turns = [(turned, self._footprints(grid, turned)) for turned in self._turns(grid)]
+            return [(self._choose_tiling(each, 0, enough=enough)[1], grid, turned) for turned, each in turns]
 
-        None if the descent ends at an empty range. Of a grid that needs more than `enough` words, the first
-        is a lower bound above that.
-        """
-        while not each.single:
-            halves = list(self.ranges.halves(each))
-            if not halves:
-                return None
-            each = min(halves, key=self._memory_bound)
-        grid = self.ranges.grid(each.first)
-        found = [(self._least_of(self._distribution(grid, t), enough), grid, t) for t in self._turns(grid)]
         limit = self.request.limit_words or 0
-        self.fitting += [(grid, turned) for words, grid, turned in found if words <= limit]
-        return min(found, default=None)
+        return leanest(self.ranges, memory_bound, needed, limit, TILED[self.effort.training])
 
-    def _least_of(self, distribution: Distribution, enough: int | None) -> int:
-        return self._choose_tiling(distribution, 0, enough=enough)[1]
+    def _memory_floor(self, footprints: Footprints, enough: int) -> int:
+        """A lower bound of the memory of any tiling, in words; the first that is found within `enough`."""
+        request = self.request
+        if request.pass_ == "training":
+            orders = preferred_orders(footprints, request.transposed, request.gradients)
+            return least_step_floor(footprints, request.stationary, request.panels, orders, enough)
+        template = PassPlan(pass_=request.pass_)
+        return PassTilings(footprints, request.stationary, template, request.panels).least_floor
 
     def _choose_tiling(
         self,
-        distribution: Distribution,
+        footprints: Footprints,
         limit_words: int | None,
         most_words: int | None = None,
         enough: int | None = None,
     ) -> tuple[TilingChoice | None, int]:
-        request = self.request
+        request, distribution = self.request, footprints.distribution
         if request.pass_ == "training":
             return choose_training_tilings(
                 distribution,
@@ -353,23 +357,30 @@ class _Search:
                 gradients=request.gradients,
                 most_words=most_words,
                 enough=enough,
+                footprints=footprints,
             )
         template = PassPlan(pass_=request.pass_)
         return choose_tiling(
-            distribution, request.stationary, limit_words, template, request.panels, most_words, enough
+            distribution,
+            request.stationary,
+            limit_words,
+            template,
+            request.panels,
+            most_words,
+            enough,
+            footprints,
         )
 
     def infeasible(self) -> InfeasibleError:
         """The error that says why no grid fits, and the least memory that is enough."""
         limit_words = self.request.limit_words
-        best, sure = self.leanest if limit_words is not None else (None, True)
-        if best is None or limit_words is None:
+        if limit_words is None or self.leanest.best is None:
             return InfeasibleError(
                 f"no grid of at most {self.procs} processes loads every process with at most {self.cap} "
                 f"iterations; raise --balance or free a part of --grid"
             )
-        size, needed = self.nest.word_bytes, best[0]
-        most = "" if sure and not self.request.divided else "at most "
+        size, needed = self.nest.word_bytes, self.leanest.best[0]
+        most = "" if self.leanest.sure and not self.request.divided else "at most "
         return InfeasibleError(
             f"no plan for {self.procs} processes fits {limit_words * size} bytes per process; "
             f"the least memory that fits is {most}{needed * size} bytes (--memory {needed * size})"

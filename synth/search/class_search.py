@@ -8,7 +8,7 @@ from dataclasses import replace
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES
 from synth.layer.residue_classes import Classes, class_choices
-from synth.search.branch_and_bound import Optimum, Request, search, search_or_none
+from synth.search.branch_and_bound import Optimum, Request, search_or_error, search_or_floor
 from synth.search.grids import Space, work_cap
 
 
@@ -20,29 +20,37 @@ def search_classes(request: Request, asked: Mapping[str, int]) -> Optimum:
     without classes. Raises `InfeasibleError` as `search` does.
     """
     first, *others = _requests(request, asked)
-    try:
-        plain = search(replace(first, divided=bool(others)))
-    except InfeasibleError:
-        best = _best_of(others, None)
-        if best is None:
-            raise
-        return best
-    return _best_of(others, plain) or plain
+    plain, floor = search_or_error(replace(first, divided=bool(others)))
+    if not isinstance(plain, InfeasibleError):
+        return _best_of(others, plain, floor) or plain
+    best = _best_of(others, None, floor)
+    if best is None:
+        raise plain
+    return best
 
 
 def search_classes_or_none(request: Request, asked: Mapping[str, int]) -> Optimum | None:
     """The same, or None if no plan fits. Faster than `search_classes` then."""
-    return _best_of([*_requests(request, asked)], None)
+    return _best_of([*_requests(request, asked)], None, None)
 
 
-def _best_of(requests: list[Request], best: Optimum | None) -> Optimum | None:
-    """The optimum of several requests; `best` is known already, and stands where none moves fewer words."""
+def _best_of(requests: list[Request], best: Optimum | None, floor: int | None) -> Optimum | None:
+    """The optimum of several requests; `best` is known already, and stands where none moves fewer words.
+
+    What one search has left out may move fewer words than the result of another. `floor`: words that plans
+    go not below which the search for `best` has left out.
+    """
+    floors = [floor]
     for each in requests:
         fewer_than = best.tiling.words if best else None
-        found = search_or_none(replace(each, fewer_than=fewer_than))
+        found, left = search_or_floor(replace(each, fewer_than=fewer_than))
+        floors.append(left)
         if found is not None and (best is None or found.tiling.words < best.tiling.words):
             best = found
-    return best
+    if best is None:
+        return None
+    fewest = min((words for words in floors if words is not None), default=best.tiling.words)
+    return replace(best, proven_words=fewest if fewest < best.tiling.words else None)
 
 
 def _requests(request: Request, asked: Mapping[str, int]) -> Iterator[Request]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from synth.layer.axes import SPATIAL, Axis, PerAxis
+from synth.layer.axes import SPATIAL, Axis, PerAxis, Tensor
 from synth.layer.intervals import overlap, volume
 from synth.layer.nest import Nest
 from synth.layer.passes import WRITES, Passes, reads
@@ -17,10 +17,14 @@ def heavy_words(distribution: Distribution, passes: Passes) -> int:
     The bound holds for any tiling, and if every reusable tensor is reused. It is the maximum over the
     processes of `_heavy_coordinates`.
     """
-    gathered = {tensor for pass_ in passes for tensor in reads(pass_)}
-    reduced = [WRITES[pass_] for pass_ in passes]
+    gathered = [
+        tensor
+        for tensor in {t: None for pass_ in passes for t in reads(pass_)}
+        if _moves(distribution, tensor)
+    ]
+    reduced = [WRITES[pass_] for pass_ in passes if distribution.group_size(WRITES[pass_]) > 1]
     most = 0
-    for at in _heavy_coordinates(distribution):
+    for at in dict.fromkeys(_heavy_coordinates(distribution)):
         words = 0
         for tensor in gathered:
             needed = distribution.needed(tensor, at)
@@ -29,6 +33,12 @@ def heavy_words(distribution: Distribution, passes: Passes) -> int:
             words += (distribution.group_size(tensor) - 1) * volume(distribution.carried(tensor, at))
         most = max(most, words)
     return most
+
+
+def _moves(distribution: Distribution, tensor: Tensor) -> bool:
+    """Whether a process may need words of a tensor that it does not own: of its group, or of neighbours."""
+    framed = distribution.nest.framed(tensor)
+    return distribution.group_size(tensor) > 1 or distribution.grid.of(framed) > 1
 
 
 def _heavy_coordinates(distribution: Distribution) -> Iterator[PerAxis]:

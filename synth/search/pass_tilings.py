@@ -23,6 +23,7 @@ def choose_tiling(
     panels: int | None = None,
     most_words: int | None = None,
     enough: int | None = None,
+    footprints: Footprints | None = None,
 ) -> tuple[TilingChoice | None, int]:
     """Choose the tiling of one pass with the fewest received words.
 
@@ -32,9 +33,9 @@ def choose_tiling(
     overlap pays for. Ties go to fewer steps, if there are more than `panels`, then to the first tensor of
     `stationary`. `most_words`: a tiling with more received words is of no use; then the result may be None
     although one fits. `enough`: if more memory is needed, no tiling is chosen, and a lower bound above this
-    may be returned.
+    may be returned. `footprints`: of the distribution, if they are known.
     """
-    tilings = PassTilings(Footprints(distribution), stationary, template, panels)
+    tilings = PassTilings(footprints or Footprints(distribution), stationary, template, panels)
     if enough is not None and tilings.least_floor > enough:
         return None, tilings.least_floor
     least = 0 if limit_words is None else tilings.least_memory

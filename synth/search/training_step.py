@@ -74,38 +74,54 @@ def choose_training_tilings(
     gradients: Collection[Tensor] = GRADIENTS,
     most_words: int | None = None,
     enough: int | None = None,
+    footprints: Footprints | None = None,
 ) -> tuple[TilingChoice | None, int]:
     """Choose the tilings and the reused tensors of a training step that move the fewest words.
 
     Returns the choice, or None if none fits `limit_words`, and the least memory in words that any choice
-    needs (0 without a limit). `enough`: if more is needed, a lower bound above this is returned. The words
-    are those of the process that receives most over the whole step. The other arguments are those of
-    `choose_tiling`.
+    needs which can move at most `most_words` (0 if no choice can, or without a limit). `enough`: if more is
+    needed, a lower bound above this is returned. The words are those of the process that receives most over
+    the whole step. The other arguments are those of `choose_tiling`.
     """
-    footprints = Footprints(distribution)
+    footprints = footprints or Footprints(distribution)
     step = _StepTilings(footprints, stationary, panels)
     orders = preferred_orders(footprints, transposed, gradients)
-    choices = [*reuse_choices(orders[0], limit_words is None)]
-    each = [(reused, order) for reused in choices for order in orders]
-    needed = dict.fromkeys(each, 0)
-    if limit_words is not None:
-        needed = {choice: step.least_memory(*choice, enough) for choice in each}
-    least = min(needed.values())
+    least = 0
     best: TilingChoice | None = None
-    for reused in choices:
-        fit = [order for order in orders if limit_words is None or needed[reused, order] <= limit_words]
-        if not fit:
-            continue
-        fewest = step.fewest(reused, orders[0])  # does not depend on the order of the passes
+    for reused in reuse_choices(orders[0], limit_words is None):
+        fewest = 0 if most_words is None else step.fewest(reused, orders[0])  # in any order of the passes
         if most_words is not None and fewest > most_words:
             continue
+        fit = orders
+        if limit_words is not None:
+            needed = {order: step.least_memory(reused, order, enough) for order in orders}
+            least = min(least or needed[orders[0]], *needed.values())
+            fit = tuple(order for order in orders if needed[order] <= limit_words)
         for order in fit:
             chosen = step.choose(limit_words, reused, order, most_words)
             if chosen is not None:
                 best, most_words = chosen, chosen.words - 1
-                if chosen.words == fewest:
+                if chosen.words == (fewest or step.fewest(reused, orders[0])):
                     break
     return best, least
+
+
+def least_step_floor(
+    footprints: Footprints,
+    stationary: Sequence[Tensor],
+    panels: int | None,
+    orders: Sequence[Passes],
+    enough: int,
+) -> int:
+    """A lower bound of the memory in words of any tilings of a step, or the first that is within `enough`."""
+    step, least = _StepTilings(footprints, stationary, panels), 0
+    for reused in reuse_choices(orders[0], False):
+        for order in orders:
+            floor = step.memory_floor(reused, order, enough)
+            if floor <= enough:
+                return floor
+            least = min(least or floor, floor)
+    return least
 
 
 def reuse_choices(sequence: Passes, all_fit: bool) -> Iterator[frozenset[Tensor]]:
@@ -145,14 +161,19 @@ class _StepTilings:
         self.footprints, self.stationary, self.panels = footprints, stationary, panels
         self._passes: dict[tuple[PassPlan, int | None], PassTilings] = {}
         self._received: dict[tuple[Pass, frozenset[Tensor]], Received] = {}
+        self._alone: dict[PassPlan, bool] = {}
+        self._templates: dict[tuple[frozenset[Tensor], Passes], tuple[PassPlan, ...]] = {}
         self._chosen: dict[tuple[int, int | None, int | None], TilingChoice | None] = {}
 
     def passes(self, reused: frozenset[Tensor], sequence: Passes) -> list[PassTilings]:
         """The tilings of each pass, if they reuse exactly the tensors `reused`."""
-        return [self._of(template, sequence) for template in pass_templates(reused, sequence)]
+        key = frozenset(reused), sequence
+        if key not in self._templates:
+            self._templates[key] = pass_templates(*key)
+        return [self._of(template, sequence) for template in self._templates[key]]
 
     def _of(self, template: PassPlan, sequence: Passes) -> PassTilings:
-        alone = self.panels is None and _reduces_at_once(self.footprints.distribution, template, sequence)
+        alone = self.panels is None and self._reduces_at_once(template, sequence)
         key = template, 1 if alone else self.panels
         if key not in self._passes:
             self._passes[key] = PassTilings(self.footprints, self.stationary, *key)
@@ -161,18 +182,30 @@ class _StepTilings:
     def least_memory(self, reused: frozenset[Tensor], sequence: Passes, enough: int | None = None) -> int:
         """The least memory in words that any tilings with these reused tensors need.
 
-        If that is more than `enough`, only a lower bound of it above `enough`. The last pass, beside which
-        most words are resident, is tried first.
+        If that is more than `enough`, only a lower bound of it above `enough`.
         """
+        if enough is not None and (floor := self.memory_floor(reused, sequence, enough)) > enough:
+            return floor
         needed = 0
-        passes = zip(self._resident(reused, sequence), self.passes(reused, sequence), strict=True)
-        for resident, each in reversed([*passes]):
-            if enough is not None and resident + each.least_floor > enough:
-                return resident + each.least_floor
+        for resident, each in self._last_first(reused, sequence):
             needed = max(needed, resident + each.least_memory)
             if enough is not None and needed > enough:
                 break
         return needed
+
+    def memory_floor(self, reused: frozenset[Tensor], sequence: Passes, enough: int) -> int:
+        """A lower bound of `least_memory`, found faster; the first above `enough`, if one is."""
+        most = 0
+        for resident, each in self._last_first(reused, sequence):
+            most = max(most, resident + each.least_floor)
+            if most > enough:
+                break
+        return most
+
+    def _last_first(self, reused: frozenset[Tensor], sequence: Passes) -> Iterator[tuple[int, PassTilings]]:
+        """The resident words beside each pass and its tilings: most are resident beside the last pass."""
+        passes = zip(self._resident(reused, sequence), self.passes(reused, sequence), strict=True)
+        return reversed([*passes])
 
     def fewest(self, reused: frozenset[Tensor], sequence: Passes) -> int:
         """The words with unlimited memory."""
@@ -218,6 +251,15 @@ class _StepTilings:
             self._chosen[key] = tilings.choose(limit, most)
         return self._chosen[key]
 
+    def _reduces_at_once(self, template: PassPlan, sequence: Passes) -> bool:
+        """Whether a pass needs one panel only: it moves nothing but a reduction that overlaps with a pass."""
+        if sequence[1:-1] != (template.pass_,):
+            return False
+        if template not in self._alone:
+            moves = pass_program(self.footprints.distribution, template).collectives()
+            self._alone[template] = [type(node) for node in moves] == [Reduce]
+        return self._alone[template]
+
     def _resident(self, reused: frozenset[Tensor], sequence: Passes) -> list[int]:
         return [unused_resident_words(self.footprints, reused, sequence, pass_) for pass_ in sequence]
 
@@ -230,12 +272,6 @@ def _left_beside(others: Sequence[Received], most_words: int | None) -> int | No
     if most_words is None or not others:
         return most_words
     return most_words - reduce(add, others).least()
-
-
-def _reduces_at_once(distribution: Distribution, template: PassPlan, sequence: Passes) -> bool:
-    """Whether a pass needs one panel only: it moves nothing but a reduction that overlaps with a pass."""
-    moves = list(pass_program(distribution, template).collectives())
-    return sequence[1:-1] == (template.pass_,) and [type(node) for node in moves] == [Reduce]
 
 
 def _words(distribution: Distribution, pass_plans: Sequence[PassPlan]) -> int:

@@ -1,18 +1,30 @@
-"""Answers within a tight limit: soon, and the same whatever else is known."""
+"""Answers within a tight limit: soon, the same whatever else is known, and no grid that fits is missed."""
 
 from __future__ import annotations
 
+import json
+import math
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from brute_force import all_grids
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_problems import distributions, small_nests
 
+from synth.base.errors import InputError
 from synth.layer.axes import TENSORS
 from synth.layer.layer import Layer
+from synth.layer.nest import Nest
+from synth.layer.passes import TASKS, Task
 from synth.planning.derive import plan
+from synth.planning.plan_file import read_plan
+from synth.planning.plan_json import to_json
+from synth.reports.text import report
 from synth.schedule.distribution import Distribution
+from synth.search.branch_and_bound import Optimum, Request, _Search
 from synth.search.pass_tilings import choose_tiling
 from synth.search.training_step import choose_training_tilings
 
@@ -50,3 +62,93 @@ def test_a_tiling_is_found_if_it_moves_as_many_words_as_may_be(d: Distribution, 
         same, _ = choose(d, TENSORS, limit, most_words=best.words)
         assert same == best
         assert choose(d, TENSORS, limit, most_words=best.words - 1)[0] is None
+
+
+def within(nest: Nest, procs: int, task: Task, turns: bool, share: float) -> Request:
+    """A request with a limit between the least memory and what the plan without a limit uses."""
+    free = Request(nest, procs, pass_=task, turnable=nest.turnable if turns else ())
+    lean = _Search(replace(free, limit_words=1)).leanest
+    most = _Search(free).run()
+    assert lean.best is not None
+    assert most is not None
+    return replace(
+        free, limit_words=lean.best[0] + int(share * max(0, most.tiling.used_words - lean.best[0]))
+    )
+
+
+def examined(request: Request) -> int | None:
+    """The fewest words of any grid and turned axes, by looking at all of them."""
+    search = _Search(request)
+    fewest = math.inf
+    for grid in all_grids(request.nest.extents, request.procs, request.exact):
+        if Distribution(request.nest, grid).most_work.size > search.cap:
+            continue
+        for turned in search._turns(grid):
+            tiling, _ = search._choose_tiling(search._footprints(grid, turned), request.limit_words)
+            fewest = min(fewest, tiling.words if tiling else math.inf)
+    return None if fewest == math.inf else int(fewest)
+
+
+TIGHT = (small_nests(5), st.integers(2, 16), st.sampled_from(TASKS), st.booleans(), st.floats(0, 0.6))
+
+
+@settings(max_examples=40)
+@given(*TIGHT)
+def test_no_grid_that_fits_is_missed(nest: Nest, procs: int, task: Task, turns: bool, share: float) -> None:
+    request = within(nest, procs, task, turns, share)
+    found = _Search(request).run()
+    assert found is not None
+    assert found.proven_words is None
+    assert found.tiling.words == examined(request)
+
+
+@settings(max_examples=40)
+@given(*TIGHT, st.sampled_from([0, 1, 3, 10, 30, 100]))
+def test_an_impatient_search_says_what_it_has_not_proven(
+    nest: Nest, procs: int, task: Task, turns: bool, share: float, patience: int
+) -> None:
+    """Its plan fits, and no grid moves fewer words than it claims to have proven."""
+    request = within(nest, procs, task, turns, share)
+    fewest, found = examined(request), _Search(request, patience).run()
+    assert fewest is not None
+    if found is None:  # it has met no grid that fits
+        return
+    assert found.tiling.used_words <= (request.limit_words or 0)
+    proven = found.tiling.words if found.proven_words is None else found.proven_words
+    assert proven <= fewest <= found.tiling.words
+
+
+def test_grids_that_split_other_axes_are_not_assumed_to_be_too_large() -> None:
+    """2.4 times as many words were moved on 256 processes when all grids exceeded their bounds alike."""
+    layer = Layer.conv3d((1, 512, 18, 64, 64), 512, 3, padding=(0, 1, 1), dtype="bfloat16")
+    made = plan(layer, 256, int(1.05 * layer.nest.total_words / 256) * 2)
+    assert made.words["total"] == 6_842_624
+    assert made.proven_words is None
+
+
+def test_a_plan_says_that_it_is_not_proven_the_fewest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the summary, the report and the file, which is refused if that is taken out or edited."""
+    layer = Layer.conv2d((2, 16, 12, 12), 24, 3, padding=1)
+    request = Request(layer.nest, 12, int(1.3 * layer.nest.total_words / 12))
+    found = _Search(request, 40).run()
+    assert isinstance(found, Optimum)
+    assert found.proven_words is not None
+    monkeypatch.setattr("synth.planning.derive.search_classes", lambda *_: found)
+    made = plan(layer, 12, 4 * (request.limit_words or 0))
+    told = "not proven the fewest: the search ended early; no plan of the family receives fewer than"
+    assert told in " ".join(str(made).split())
+    assert told in " ".join(report(made).split())
+    data = to_json(made)
+    assert data["proven_words"] == found.proven_words
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(data))
+    assert read_plan(path).proven_words == found.proven_words
+    for edit in ({"proven_words": found.proven_words + 1}, {"proven_words": None}):
+        path.write_text(json.dumps({**data, **edit}))
+        with pytest.raises(InputError, match="digest is not that of"):
+            read_plan(path)
+    path.write_text(json.dumps({key: value for key, value in data.items() if key != "proven_words"}))
+    with pytest.raises(InputError, match="digest is not that of"):
+        read_plan(path)
