@@ -1,6 +1,7 @@
-"""Measures the machine on the ranks of a process group that runs: a few seconds.
+"""Measures the machine on the ranks of a process group that runs: some seconds.
 
-`benchmark` measures more, and for longer. All ranks of the group must call `measure`.
+`benchmark` measures more kernels, and for longer. All ranks of the group must call
+`measure`.
 """
 
 from __future__ import annotations
@@ -17,20 +18,13 @@ from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.process_grid import coordinates
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.context import Context
-from synth.runtime.program.benchmark import (
-    LAYERS,
-    RunningRanks,
-    collectives,
-    kernels,
-    memory,
-    memory_speed,
-    overlap,
-    steadily,
-    tiny,
-)
+from synth.runtime.program.benchmark import facts
+from synth.runtime.program.machine_jobs import FEW, summary, timings
+from synth.runtime.program.rounds import Nodes, timed_in_rounds
 
-REPEAT = 5
-FEW = LAYERS[1], LAYERS[2], LAYERS[4], LAYERS[5]  # the last one has few channels
+SERIES = 0.02  # seconds of kernels in a row
+ROUNDS = 3  # at least
+SECONDS = 15.0  # of rounds, until medians hold still
 
 
 def measure(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
@@ -41,30 +35,14 @@ def measure(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dict[str,
     began = time.perf_counter(), time.process_time(), busy_seconds()
     local = ranks_of_nodes(ranks)
     grid = {"node": ranks.size // local, "rank": local}
-    context, at = (
-        Context(process_groups=ProcessGroups(ranks, reused=True)),
-        coordinates(ranks.me, grid),
-    )
-    world = RunningRanks(ranks.me, ranks.size, device, at, None, context, local)
+    context = Context(process_groups=ProcessGroups(ranks, reused=True))
     lines: dict[str, tuple[str, ...]] = {"node": ("rank",), "system": ("node",)}
     used = {name: axes for name, axes in lines.items() if grid[axes[0]] > 1}
-    groups = context.make_groups(at, grid, used)
-    found: dict[str, Any] = {
-        "ranks": ranks.size,
-        "local": local,
-        "backend": dist.get_backend(ranks.group),
-        "device": str(device.type),
-        "memory": memory(device, local),
-        "collectives": [],
-        "kernels": [],
-    }
-    for name, group in groups.items():
-        found["collectives"] += collectives(name, group, world, REPEAT)
-    for layer in FEW:
-        found["kernels"] += kernels(layer, world, REPEAT, dtype)
-    found["call"] = steadily(lambda: tiny(device), world, REPEAT)
-    found |= memory_speed(world, REPEAT)
-    found["overlap"] = overlap(next(iter(groups.values())), world, REPEAT)
+    groups = context.make_groups(coordinates(ranks.me, grid), grid, used)
+    made = timings(groups, FEW, device, dtype, context, SERIES)
+    nodes = Nodes(ranks, local, device, lambda: dist.barrier(group=ranks.group))
+    times = timed_in_rounds(made.jobs, nodes, ROUNDS, SECONDS)
+    found = facts(ranks.size, local, device, ranks.group) | summary(made, times)
     found["others"] = used_by_others(ranks, began)
     return found
 

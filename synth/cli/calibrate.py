@@ -27,7 +27,14 @@ def register(subparsers: Any) -> None:
         "--procs", type=whole, metavar="P", help="without NET: measure the machine with P ranks started here"
     )
     command.add_argument("--batch", type=int, default=1, metavar="B", help="samples per measurement (1)")
-    command.add_argument("--repeat", type=int, default=7, metavar="N", help="repetitions (7)")
+    command.add_argument("--repeat", type=int, default=7, metavar="N", help="repetitions, at least (7)")
+    command.add_argument(
+        "--seconds",
+        type=float,
+        default=20.0,
+        metavar="S",
+        help="of repetitions until they agree, at most (20)",
+    )
     command.add_argument("--timeout", type=float, default=60.0, metavar="S", help="longest wait of a rank")
     command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
     command.set_defaults(run=run)
@@ -40,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
             f"calibrate measures the layers of {args.network}, or the machine with --procs {args.procs}; "
             "leave one of them out"
         )
+    if not 0 <= args.seconds < 1e9:
+        raise UsageError(f"--seconds {args.seconds:g}: it must be at least 0")
     if args.repeat < 1 or args.batch < 1 or not 0 < args.timeout < 1e9:
         raise UsageError(
             f"--repeat {args.repeat}, --batch {args.batch}, --timeout {args.timeout:g}: all must be positive"
@@ -57,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         from synth.launch.calibrate import calibrate_machine
 
-        text = calibrate_machine(args.procs, _machine_name(args.output), args.repeat, args.timeout)
+        text = calibrate_machine(
+            args.procs, _machine_name(args.output), args.repeat, args.timeout, args.seconds
+        )
     if text is not None:
         put(text, args.output)
     return 0

@@ -18,11 +18,14 @@ from synth.machine.measured import machine_text
 MOST_RANKS = 64  # on one machine
 
 
-def calibrate_machine(procs: int | None, name: str, repeat: int, timeout: float) -> str | None:
+def calibrate_machine(
+    procs: int | None, name: str, repeat: int, timeout: float, seconds: float
+) -> str | None:
     """The text of a machine file; None on all ranks but the first.
 
     With `procs` as many ranks are started here; without, this process is one rank of a run that torchrun or
-    srun started. Raises `UsageError` for a single rank and `RunError` where a rank fails.
+    srun started. repeat: rounds of measurements; more follow until their medians hold still, for `seconds` at
+    most. Raises `UsageError` for a single rank and `RunError` where a rank fails.
     """
     from synth.runtime.program.world import launched
 
@@ -31,7 +34,7 @@ def calibrate_machine(procs: int | None, name: str, repeat: int, timeout: float)
             raise UsageError("calibrate needs a network file, or --procs P with at least 2 ranks to measure")
         from synth.runtime.program.benchmark import measured
 
-        found = measured(repeat, timeout)
+        found = measured(repeat, timeout, seconds)
         return None if found is None else machine_text(found, name)
     if not 2 <= procs <= MOST_RANKS:
         raise UsageError(
@@ -39,16 +42,17 @@ def calibrate_machine(procs: int | None, name: str, repeat: int, timeout: float)
             "start more with torchrun or srun, without --procs"
         )
     print(f"synth: measuring collectives and kernels on {procs} ranks", file=sys.stderr, flush=True)
-    return machine_text(_here(procs, repeat, timeout), name)
+    return machine_text(_here(procs, repeat, timeout, seconds), name)
 
 
-def _here(procs: int, repeat: int, timeout: float) -> dict[str, Any]:
+def _here(procs: int, repeat: int, timeout: float, seconds: float) -> dict[str, Any]:
     from synth.launch.launcher import started
     from synth.runtime.program import benchmark as measure
 
     with tempfile.TemporaryDirectory(prefix="synth-calibrate-") as folder:
         out = Path(folder, "found.json")
         flags = ["--out", str(out), "--repeat", str(repeat), "--timeout", str(timeout)]
+        flags += ["--seconds", str(seconds)]
         ended = started(
             ["-m", measure.__name__], procs, flags, math.inf, folder=Path(folder), patience=timeout
         )

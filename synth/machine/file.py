@@ -35,7 +35,7 @@ from synth.machine.collectives import ALGORITHMS
 from synth.machine.hierarchy import Compute, Level, Machine
 
 _NUMBER = re.compile(r"[+-]?(\d{1,25}(\.\d{0,25})?|\.\d{1,25})([eE][+-]?\d{1,3})?")
-TOP = ("machine", "source", "levels", "compute", "memory", "overlap", "algorithms")
+TOP = ("machine", "source", "levels", "compute", "memory", "overlap", "algorithms", "errors")
 LEVEL = (
     "name",
     "ranks",
@@ -49,7 +49,8 @@ LEVEL = (
     "staging_beta",
     "kind",
 )
-COMPUTE = ("rate", "rates", "bandwidth", "gamma", "overhead", "narrow")
+COMPUTE = ("rate", "rates", "bandwidth", "gamma", "overhead", "narrow", "stream", "fresh")
+POSITIVE = ("rate", "bandwidth", "stream")
 PROFILES = Path(__file__).resolve().parent / "data"
 
 
@@ -89,7 +90,7 @@ def parse_machine(text: str, filename: str) -> Machine:
     if "rate" not in compute:
         raise top["compute"].fault("compute lacks rate; write rate: and floating-point operations per second")
     narrow, rates = compute.pop("narrow", None), compute.pop("rates", None)
-    numbers = {key: number(node, key, positive=key in ("rate", "bandwidth")) for key, node in compute.items()}
+    numbers = {key: number(node, key, positive=key in POSITIVE) for key, node in compute.items()}
     overlap = number(top["overlap"], "overlap") if "overlap" in top else 1.0
     if overlap > 1:
         raise top["overlap"].fault(f"overlap is {overlap:g}; it is a share from 0 to 1")
@@ -106,6 +107,7 @@ def parse_machine(text: str, filename: str) -> Machine:
         overlap,
         _algorithms(top.get("algorithms")),
         word(top["source"], "source") if "source" in top else "",
+        errors=_errors(top["errors"]) if "errors" in top else {},
     )
 
 
@@ -219,6 +221,13 @@ def _rates(node: Node) -> tuple[tuple[str, float], ...]:
 
     entries = mapping(node, "rates", tuple(WORD_BYTES)).items()
     return tuple((dtype, number(rate, f"rate of {dtype}", positive=True)) for dtype, rate in entries)
+
+
+def _errors(node: Node) -> dict[str, float]:
+    """The relative errors of measured numbers, by name."""
+    if not isinstance(node, Mapping):
+        raise node.fault(f"errors is {node}; write {{rate: 0.05}}, a share of 1 for each measured number")
+    return {key: number(value, f"error of {key}") for key, (_, value) in node.entries.items()}
 
 
 def _memory(node: Node | None) -> int | None:

@@ -9,6 +9,14 @@ inputs of the model.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Amounts = TypeVar("Amounts", float, "NDArray[np.float64]")
+LARGE = 2**25  # bytes from which on glibc gives a freed tensor back, so that the next one gets new pages
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,9 @@ class Level:
 class Compute:
     """Compute rates of one rank: `rate` in floating-point operations per second, `bandwidth` in bytes/s.
 
-    `rate` holds for dtypes that `rates` does not list.
+    `rate` holds for dtypes that `rates` does not list. A convolution or product takes `overhead`, its
+    operations by their rate, its tensors by `stream` (libraries read and reorder them), and `fresh` for large
+    tensors that it makes.
     """
 
     rate: float
@@ -54,6 +64,21 @@ class Compute:
     overhead: float = 0.0  # seconds per kernel call
     narrow: tuple[tuple[int, float], ...] = ()  # (channels, rate below that many channels), ascending
     rates: tuple[tuple[str, float], ...] = ()  # (dtype, its rate)
+    stream: float | None = None  # bytes/s of the tensors of a kernel, beside its operations; None: no limit
+    fresh: float = 0.0  # seconds per byte of new tensors of `LARGE` bytes or more, beside all else
+
+    def new(self, size: Amounts) -> Amounts:
+        """Seconds of the pages of a new tensor of `size` bytes; of each size in an array."""
+        return self.fresh * size * (size >= LARGE)  # type: ignore[return-value]
+
+    def moving(self, read: Amounts, weights: Amounts, written: Amounts) -> Amounts:
+        """Seconds of a kernel beside its operations and overhead, by the bytes of its tensors.
+
+        A library makes three tensors in a call: the result, and copies in its own order of what it reads and
+        writes. On average over the passes they are 1.5 times as large as In and Out together.
+        """
+        streamed = (read + weights + written) / self.stream if self.stream else 0.0 * read
+        return streamed + 1.5 * (self.new(read) + self.new(written))
 
     def rate_of(self, channels: int, dtype: str = "") -> float:
         """The rate of a local kernel. `channels`: the lesser of its input and output channels.
@@ -76,6 +101,7 @@ class Machine:
     algorithms: tuple[str, ...] = ()  # allowed algorithms of collectives; () for all
     source: str = ""
     kinds: dict[str, str] = field(default_factory=dict, compare=False)  # entry -> measured, assumed, ...
+    errors: dict[str, float] = field(default_factory=dict, compare=False)  # of measured numbers, relative
 
     def level_of(self, one: int, other: int) -> int:
         """The index of the innermost level with both ranks in one unit."""

@@ -84,13 +84,17 @@ def collective(machine: Machine, op: Op, size: float, group: Group) -> Cost:
 
 
 def compute_seconds(machine: Machine, nest: Nest, work: PerAxis, weighted: bool) -> float:
-    """Compute seconds of the most loaded rank in one pass: 2 operations per multiply-add.
+    """Compute seconds of the most loaded rank in one pass: 2 operations per multiply-add; see `Compute`.
 
     A layer without weights (pooling) is bound by memory: it reads its input and writes its output once.
     """
     if weighted:
-        rate = machine.compute.rate_of(min(work.c, work.k), nest.dtype)
-        return machine.compute.overhead + 2 * work.size * nest.taps / rate
+        compute = machine.compute
+        rate = compute.rate_of(min(work.c, work.k), nest.dtype)
+        read, written = (work.size / each * nest.word_bytes for each in (work.k, work.c))
+        weights = float(work.g * work.c * work.k * nest.taps * nest.word_bytes)
+        moving = compute.moving(read * nest.strides, weights, written)
+        return compute.overhead + 2 * work.size * nest.taps / rate + moving
     bandwidth = machine.compute.bandwidth or machine.compute.rate
     touched = work.size * (nest.strides + 1) * nest.word_bytes
     return machine.compute.overhead + touched / bandwidth

@@ -1,61 +1,39 @@
 """A machine file from measured times of collectives and kernels.
 
-The model is that of `machine.collectives`, algorithm ring, because pieces travel from every rank to every
-other: with p ranks and a buffer of n bytes a collective takes
+The model of collectives is that of `machine.collectives`, algorithm ring, because pieces travel from every
+rank to every other: with p ranks and a buffer of n bytes a collective takes
 
     t = (p - 1)·α + (p - 1)/p·n·β        and a reduction (p - 1)/p·n·γ more
 
-and the local kernel takes `overhead + operations / rate`, at another rate where channels are few. All
-factors make the relative errors of the measured times least in the mean square; the file's head tells what
-is left of them.
+The local kernel takes `overhead + operations / rate + bytes of its tensors / stream`, at other rates where
+channels are few. Fits make the relative errors of the measured times small (`machine.fit`). The file has the
+relative error of each number, and of times that a fit has not seen.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+from synth.machine.fit import Fitted, fitted, unseen
 
-NARROW = 32  # channels, below which kernels have a rate of their own
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """What each amount takes (seconds per unit of it), and the mean relative error that is left."""
-
-    factors: tuple[float, ...]
-    error: float
+NARROW = (8, 32)  # channels, below which kernels have rates of their own
+MOST_ERROR = 9.99  # that a file says
 
 
-def fitted(points: Sequence[tuple[float, ...]]) -> Fitted:
-    """The factors, none negative, of `seconds = amounts · factors` from points (*amounts, seconds).
-
-    Relative errors are weighed alike, so small messages count as much as large ones.
-    """
-    from scipy.optimize import nnls  # slow to import
-
-    table = np.array(points)
-    shares = table[:, :-1] / table[:, -1:]
-    scale = np.linalg.norm(shares, axis=0)
-    factors = nnls(shares / scale, np.ones(len(table)))[0] / scale
-    return Fitted(tuple(map(float, factors)), float(np.abs(shares @ factors - 1).mean()))
-
-
-def level(found: list[dict[str, Any]], gamma: float) -> Fitted:
+def level(found: Sequence[dict[str, Any]], gamma: float) -> Fitted:
     """α and β of one level, from its collectives."""
+    return fitted(_level_points(found, gamma))
+
+
+def _level_points(found: Sequence[dict[str, Any]], gamma: float) -> list[tuple[float, ...]]:
     points = []
     for each in found:
         others, share = each["members"] - 1, each["bytes"] / each["members"]
         summing = gamma * others * share if each["op"] == "reduce_scatter" else 0.0
         points.append((others, others * share, _beside(each["seconds"], summing)))
-    return fitted(points)
-
-
-def _rate(kernels: list[dict[str, Any]], overhead: float) -> Fitted:
-    """Seconds per operation beside the overhead of a call."""
-    return fitted([(k["flops"], _beside(k["seconds"], overhead)) for k in kernels])
+    return points
 
 
 def _beside(seconds: float, known: float) -> float:
@@ -63,39 +41,70 @@ def _beside(seconds: float, known: float) -> float:
     return max(seconds - known, 0.1 * seconds)
 
 
+def _kernel_points(kernels: Sequence[dict[str, Any]], narrow: Sequence[int]) -> list[tuple[float, ...]]:
+    """(1, operations by range of channels, many channels first, bytes; seconds) of every kernel."""
+    points = []
+    for each in kernels:
+        column = next((at for at, below in enumerate(narrow, 1) if each["channels"] < below), 0)
+        flops = [0.0] * (len(narrow) + 1)
+        flops[column] = each["flops"]
+        points.append((1.0, *flops, each["bytes"], each["seconds"]))
+    return points
+
+
+def _compute(found: dict[str, Any]) -> tuple[dict[str, str], dict[str, float], list[str]]:
+    """(entries of `compute`, errors by entry, what the head of the file says of the fit)."""
+    kernels, errors = found["kernels"], {name: float(each) for name, each in found["errors"].items()}
+    narrow = [n for low, n in zip((0, *NARROW), NARROW, strict=False) if _any(kernels, low, n)]
+    points = _kernel_points(kernels, narrow)
+    fit = fitted(points)
+    fixed, wide, *few, byte = fit.factors
+    of_fixed, of_wide, *_, of_byte = fit.errors
+    wide = wide or min(each["seconds"] / each["flops"] for each in kernels)
+    numbers = {"rate": 1 / wide, "bandwidth": found["bandwidth"], "gamma": found["gamma"]}
+    numbers |= {"overhead": max(found["call"], fixed), "fresh": found["fresh"]}
+    numbers |= {"stream": 1 / byte} if byte else {}
+    of_call = errors.pop("call")
+    errors |= {"rate": of_wide, "overhead": of_fixed if fixed > found["call"] else of_call}
+    errors |= {"stream": of_byte} if byte else {}
+    many = [at for at, each in enumerate(kernels) if each["channels"] >= max(NARROW)]
+    layers = [str(kernels[at]["layer"]) for at in many]
+    errors["kernels"] = unseen([points[at] for at in many], layers)
+    entries = {name: f"{each:.4g}" for name, each in numbers.items()}
+    if narrow:  # few channels are never faster than many
+        rates = [1 / max([wide, *few[at:]]) for at in range(len(few))]
+        steps = (f"[{n}, {rate:.4g}]" for n, rate in zip(narrow, rates, strict=True))
+        entries["narrow"] = f"[{', '.join(steps)}]"
+    said = [f"local kernel {fit.error:.0%}, of layers that the fit has not seen {errors['kernels']:.0%}"]
+    return entries, errors, said
+
+
+def _any(kernels: Sequence[dict[str, Any]], low: int, below: int) -> bool:
+    return any(low <= each["channels"] < below for each in kernels)
+
+
 def machine_text(found: dict[str, Any], name: str) -> str:
     """The machine file of what was measured."""
-    kernels = found["kernels"]
-    wide = [each for each in kernels if each["channels"] >= NARROW]
-    few = [each for each in kernels if each["channels"] < NARROW]
-    fixed, _ = fitted([(1.0, each["flops"], each["seconds"]) for each in wide]).factors
-    overhead = max(found["call"], fixed)
-    rates = [_rate(some, overhead) for some in (wide, few)]
-    slowest = max(each.factors[0] for each in rates)  # few channels are never faster than many
-    nodes = found["ranks"] // found["local"]
-    errors = [f"local kernel {rates[0].error:.0%}, with few channels {rates[1].error:.0%}"]
-    lines = []
+    compute, errors, said = _compute(found)
+    nodes, lines = found["ranks"] // found["local"], []
     for each, ranks in (("node", found["local"]), ("system", found["ranks"])):
         measured = [entry for entry in found["collectives"] if entry["level"] == each]
         if measured:
             line = level(measured, found["gamma"])
-            errors.append(f"collectives of level {each} {line.error:.0%}")
             alpha, beta = line.factors
+            errors |= {f"alpha of {each}": line.errors[0], f"beta of {each}": line.errors[1]}
+            sizes = [str(entry["bytes"]) for entry in measured]
+            errors[f"collectives of {each}"] = unseen(_level_points(measured, found["gamma"]), sizes)
+            said.append(f"collectives of level {each} {line.error:.0%}")
             lines.append(
                 f"  - {{name: {each}, ranks: {ranks}, alpha: {alpha:.4g}, beta: {beta:.4g}, kind: measured}}"
             )
-    compute = {
-        "rate": f"{1 / rates[0].factors[0]:.4g}",
-        "bandwidth": f"{found['bandwidth']:.4g}",
-        "gamma": f"{found['gamma']:.4g}",
-        "overhead": f"{overhead:.4g}",
-        "narrow": f"[[{NARROW}, {1 / slowest:.4g}]]",
-    }
+    shown = (f"{key}: {min(value, MOST_ERROR):.3f}" for key, value in errors.items() if not math.isnan(value))
     return "\n".join(
         [
             f"# Measured by `synth calibrate` on {found['ranks']} ranks, {nodes} node(s), "
             f"{found['backend']}, {found['device']}.",
-            f"# Mean error of the fits: {', '.join(errors)}.",
+            f"# Mean error of the fits: {', '.join(said)}.",
             f"machine: {name}",
             f"source: measured by synth calibrate on {found['ranks']} ranks with {found['backend']}",
             "levels:",
@@ -104,6 +113,7 @@ def machine_text(found: dict[str, Any], name: str) -> str:
             f"memory: {found['memory']}",
             f"overlap: {found['overlap']:.3f}",
             "algorithms: [ring]",
+            f"errors: {{{', '.join(shown)}}}  # relative",
             "",
         ]
     )

@@ -8,6 +8,7 @@ gradients travel in large messages during the backward pass, but the optimizer u
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from synth.machine.file import parse_machine
 from synth.machine.measured import machine_text
 from synth.network.planner.request import OBJECTIVES, NetworkRequest
 
-MARGIN = 0.05  # of a step: smaller gains by measured numbers are noise
+MARGIN = 0.05, 0.15  # of a step, at least and at most: smaller gains by measured numbers are noise
 
 
 def objective_of(given: str | None) -> str:
@@ -35,4 +36,15 @@ def for_time(request: NetworkRequest, found: dict[str, Any]) -> NetworkRequest:
     """
     machine = parse_machine(machine_text(found, "here"), "here")
     timed = replace(request, objective="time", machine=machine, whole_weights=request.training)
-    return replace(timed, margin=MARGIN) if request.training else timed
+    return replace(timed, margin=margin_of(machine.errors)) if request.training else timed
+
+
+def margin_of(errors: Mapping[str, float]) -> float:
+    """What the seconds of a step may err by, as a fraction, from the errors of a machine's numbers.
+
+    It is the largest relative error of kernels and collectives that the fits have not seen, within bounds: a
+    step has many of them, so a fit that is far off would otherwise forbid every gain.
+    """
+    unseen = [each for name, each in errors.items() if name.startswith(("kernels", "collectives"))]
+    least, most = MARGIN
+    return min(most, max([least, *unseen]))

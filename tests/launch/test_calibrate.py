@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,8 +21,10 @@ from synth.layer.nest import Nest
 from synth.layer.window import Window
 from synth.machine.collectives import Group, cost
 from synth.machine.file import load_machine, parse_machine
+from synth.machine.fit import fitted, unseen
+from synth.machine.hierarchy import LARGE, Compute
 from synth.machine.layer_time import compute_seconds
-from synth.machine.measured import fitted, level, machine_text
+from synth.machine.measured import level, machine_text
 
 FOUND = {
     "ranks": 8,
@@ -32,8 +35,12 @@ FOUND = {
     "call": 1e-5,
     "bandwidth": 1e10,
     "gamma": 1e-10,
+    "fresh": 4e-10,
     "overlap": 0.25,
+    "errors": {"call": 0.01, "bandwidth": 0.02, "gamma": 0.03, "fresh": 0.1, "overlap": 0.2},
 }
+
+ONCE = ["calibrate", "--procs", "2", "--repeat", "1", "--seconds", "0"]
 
 
 @given(st.floats(1e-7, 1e-2), st.floats(1e-12, 1e-7))
@@ -53,7 +60,7 @@ def test_no_factor_is_negative() -> None:
 def test_few_channels_are_never_faster_than_many() -> None:
     """Noise may say so; then plans would cut channels for nothing."""
     kernels = [
-        {"flops": n, "channels": channels, "seconds": n / rate}
+        {"layer": channels, "flops": n, "bytes": 0, "channels": channels, "seconds": n / rate}
         for channels, rate in ((64, 5e10), (16, 8e10))
         for n in (1e6, 1e8, 1e9)
     ]
@@ -64,9 +71,9 @@ def test_few_channels_are_never_faster_than_many() -> None:
 
 
 def test_the_machine_predicts_what_was_measured() -> None:
-    """Times made with the model of collectives come back from the machine file that is fitted to them."""
+    """Times made with the model come back from the machine file that is fitted to them."""
     alpha, beta = {"node": 2e-6, "system": 3e-5}, {"node": 1e-10, "system": 1e-9}
-    rate, narrow = 5e10, 2e10
+    rate, narrow, stream = 5e10, 2e10, 4e9
     entries = []
     for name, members in (("node", 4), ("system", 2)):
         for size in (2**12, 2**16, 2**22):
@@ -76,9 +83,15 @@ def test_the_machine_predicts_what_was_measured() -> None:
                 each = {"level": name, "members": members, "op": op, "bytes": size, "seconds": seconds + more}
                 entries.append(each)
     kernels = [
-        {"flops": n, "channels": channels, "seconds": 1e-5 + n / each}
+        {
+            "layer": channels,
+            "flops": n,
+            "bytes": size,
+            "channels": channels,
+            "seconds": 1e-5 + n / each + size / stream,
+        }
         for channels, each in ((32, rate), (64, rate), (31, narrow))
-        for n in (1e6, 1e8, 1e9)
+        for n, size in ((1e6, 1e6), (1e8, 1e6), (1e9, 8e6))
     ]
     machine = parse_machine(
         machine_text({**FOUND, "collectives": entries, "kernels": kernels}, "m"), "m.yaml"
@@ -91,22 +104,64 @@ def test_the_machine_predicts_what_was_measured() -> None:
         assert found == pytest.approx(entry["seconds"], rel=1e-2)
     for k, each in ((64, rate), (16, narrow)):
         nest = Nest(PerAxis(b=64, c=64, k=k), *[Window(1)] * 3)
-        seconds = 1e-5 + 2 * 64 * 64 * k / each
+        seconds = 1e-5 + 2 * 64 * 64 * k / each + 4 * (2 * 64 * k + 64 * 64) / stream
         assert compute_seconds(machine, nest, nest.extents, True) == pytest.approx(seconds, rel=1e-2)
     assert machine.overlap == 0.25
     assert level(entries[:6], FOUND["gamma"]).error < 1e-6
+    errors = machine.errors
+    assert errors["kernels"] == pytest.approx(0.0, abs=1e-3)
+    assert errors["collectives of system"] == pytest.approx(0.0, abs=1e-3)
+    assert [errors[name] for name in ("bandwidth", "gamma", "overlap")] == [0.02, 0.03, 0.2]
+
+
+def test_points_that_are_far_off_do_not_change_a_fit() -> None:
+    points = [(1.0, n, 1e-4 + n * 1e-9) for n in (1e3, 1e4, 1e5, 1e6, 1e7, 1e8)]
+    points[2] = (*points[2][:2], 3 * points[2][2])
+    line = fitted(points)
+    assert line.factors == pytest.approx((1e-4, 1e-9), rel=0.03)
+    assert line.error > 0.05
+
+
+def test_the_error_of_a_factor_is_that_of_repeated_measurements() -> None:
+    """Factors of fits to noisy times scatter by the error that a fit states."""
+    draw, found = np.random.default_rng(0), []
+    for _ in range(200):
+        noise = 1 + 0.1 * draw.standard_normal(20)
+        sizes = np.geomspace(1e3, 1e8, 20)
+        found.append(fitted([(1.0, n, (1e-4 + n * 1e-9) * e) for n, e in zip(sizes, noise, strict=True)]))
+    for place in (0, 1):
+        scatter = np.std([each.factors[place] for each in found]) / np.mean(
+            [each.factors[place] for each in found]
+        )
+        assert np.median([each.errors[place] for each in found]) == pytest.approx(scatter, rel=0.3)
+
+
+def test_points_are_predicted_by_fits_that_have_not_seen_them() -> None:
+    alike = [(n, n * 1e-9) for n in (1.0, 2.0, 3.0)]
+    kinds = ["one", "one", "other"]
+    assert unseen(alike, kinds) < 1e-9
+    assert unseen([*alike[:2], (3.0, 6e-9)], kinds) == pytest.approx((1 + 1 + 0.5) / 3)
+    assert np.isnan(unseen(alike, ["one"] * 3))
+
+
+def test_large_new_tensors_take_time_for_their_pages() -> None:
+    compute = Compute(1e9, fresh=4e-10)
+    assert compute.new(LARGE - 1.0) == 0
+    assert compute.new(float(LARGE)) == pytest.approx(LARGE * 4e-10)
+    assert compute.moving(float(LARGE), 0.0, 8.0) == pytest.approx(1.5 * LARGE * 4e-10)
 
 
 @pytest.mark.ranks
 def test_two_ranks_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "here.yaml"
-    assert main(["calibrate", "--procs", "2", "--repeat", "1", "-o", str(out)]) == 0, capsys.readouterr().err
+    assert main([*ONCE, "-o", str(out)]) == 0, capsys.readouterr().err
     machine = load_machine(out)
     assert machine.name == "here"
     assert [(each.name, each.ranks) for each in machine.levels] == [("node", 2)]
     assert machine.levels[0].beta > 0
     assert 1e8 < machine.compute.rate < 1e14
     assert "Mean error of the fits" in out.read_text()
+    assert {"rate", "bandwidth", "kernels", "alpha of node", "collectives of node"} <= machine.errors.keys()
     assert [path.name for path in tmp_path.iterdir()] == ["here.yaml"]
 
 
@@ -136,6 +191,7 @@ def test_an_interrupted_calibration_leaves_the_old_file(tmp_path: Path, processe
         ([], "needs a network file, or --procs P with at least 2 ranks"),
         (["--procs", "1"], "--procs 1: a machine is measured with 2 to 64 ranks"),
         (["--procs", "2", "--repeat", "0"], "--repeat 0"),
+        (["--procs", "2", "--seconds", "-1"], "--seconds -1: it must be at least 0"),
         (["--procs", "2", "net.yaml"], "leave one of them out"),
     ],
 )

@@ -96,7 +96,8 @@ def fastest(folder: str) -> dict[str, Any]:
     os.environ["XDG_CACHE_HOME"] = folder
     torch.manual_seed(0)
     model = Mixed().double()
-    net = parallelize(copy.deepcopy(model), BATCH, objective="time")
+    with patch.object(first_use, "SECONDS", 0.0):
+        net = parallelize(copy.deepcopy(model), BATCH, objective="time")
     kept = sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
     with patch.object(first_use, "measure", None):  # a second measurement would fail
         numbers = measured_here(Ranks.world(), torch.device("cpu"), torch.float64)

@@ -13,7 +13,7 @@ from rank_pool import RankPool, exact
 from synth.base.errors import UsageError
 from synth.machine.file import parse_machine
 from synth.machine.measured import machine_text
-from synth.parallel.fast_plan import objective_of
+from synth.parallel.fast_plan import margin_of, objective_of
 from synth.parallel.machine_here import NEEDED, _write, kept
 
 pytestmark = pytest.mark.ranks
@@ -70,6 +70,19 @@ def test_the_objective_is_time_or_words(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("SYNTH_OBJECTIVE", "fast")
     with pytest.raises(UsageError, match="environment variable SYNTH_OBJECTIVE is 'fast'"):
         objective_of(None)
+
+
+@pytest.mark.parametrize(
+    ("errors", "margin"),
+    [
+        ({}, 0.05),
+        ({"kernels": 0.01, "rate": 0.5}, 0.05),
+        ({"kernels": 0.08, "collectives of node": 0.11}, 0.11),
+        ({"kernels": 9.99}, 0.15),
+    ],
+)
+def test_the_margin_is_what_fits_err_by(errors: dict[str, float], margin: float) -> None:
+    assert margin_of(errors) == margin
 
 
 FACTS = {"host": "here", "threads": "1-threads"}

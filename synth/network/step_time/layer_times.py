@@ -42,7 +42,7 @@ class LayerTimes(NamedTuple):
     the all-reduces of buckets, if every rank holds whole slices of Ker. update, update_whole: of the weights.
     norm, group_norm, layer_norm: one exchange of the statistics of a normalization of the output: of a batch
     normalization, of a group or instance normalization, of a layer normalization over its channels. touch:
-    one access of the output.
+    one access of the output. fresh: the pages of a new tensor of its size.
     """
 
     forward: Seconds
@@ -58,6 +58,7 @@ class LayerTimes(NamedTuple):
     group_norm: Seconds
     layer_norm: Seconds
     touch: Seconds
+    fresh: Seconds
 
     def at(self, rows: Sequence[int] | NDArray[np.intp]) -> LayerTimes:
         """The seconds of some of the placed grids."""
@@ -134,7 +135,10 @@ class _Timer:
         widths, index = np.unique(channels, return_inverse=True)
         rates = np.array([compute.rate_of(int(each), self.nest.dtype) for each in widths])
         rate = rates[index.reshape(-1)]
-        found: Seconds = compute.overhead + 2 * work * self.nest.taps / rate
+        read, written = (work / self._block(axis) * self.nest.word_bytes for axis in ("k", "c"))
+        weights: Seconds = self._block("g", "c", "k") * (self.nest.taps * self.nest.word_bytes)
+        moving = compute.moving(read * self.nest.strides, weights, written)
+        found: Seconds = compute.overhead + 2 * work * self.nest.taps / rate + moving
         return found
 
     def _halo(self) -> Seconds:
@@ -228,6 +232,7 @@ class _Timer:
             group_norm=self._group_norm() if self._followed_by("group_norms") else zero,
             layer_norm=self._layer_norm() if self._followed_by("layer_norms") else zero,
             touch=self._touch(),
+            fresh=self._fresh(),
         )
 
     def _followed_by(self, norms: str) -> bool:
@@ -255,6 +260,10 @@ class _Timer:
     def _touch(self) -> Seconds:
         size, group, _, _ = self._output()
         return size / group.sizes / (self.machine.compute.bandwidth or self.machine.compute.rate)
+
+    def _fresh(self) -> Seconds:
+        size, group, _, _ = self._output()
+        return self.machine.compute.new(size / group.sizes)
 
     def _norm(self) -> Seconds:
         """Seconds of an all-gather of two words per channel and rank that holds words of the channel.

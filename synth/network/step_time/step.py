@@ -85,7 +85,7 @@ class StepSeconds:
         each, times = self.followed[layer], self.rows[layer]
         touched = each.touched_backward if backward else each.touched_forward
         kernels = each.kernels_backward if backward else each.kernels_forward
-        found: Seconds = touched * times.touch + kernels * self.machine.compute.overhead
+        found: Seconds = touched * times.touch + kernels * (self.machine.compute.overhead + times.fresh)
         return found
 
     def alone(self, layer: int) -> Seconds:

@@ -1,0 +1,223 @@
+"""What is timed of a machine: collectives, local kernels, memory, and both at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+
+from synth.runtime.comm.collectives import (
+    all_gather,
+    reduce_scatter,
+    wait_gather,
+    wait_reduce,
+)
+from synth.runtime.comm.process_groups import Group
+from synth.runtime.grid.boxes import Box, Window
+from synth.runtime.kernels.context import Context
+from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
+from synth.runtime.program.rounds import Job, Timed
+
+Kernel = tuple[int, int, int, int, tuple[int, ...]]
+SIZES = 2**12, 2**16, 2**18, 2**20, 2**22  # bytes of a whole buffer
+LAYERS: tuple[Kernel, ...] = (  # samples, input and output channels, taps, rows
+    (4, 64, 64, 3, (56, 56)),
+    (8, 256, 64, 1, (28, 28)),
+    (8, 128, 128, 3, (28, 28)),
+    (8, 256, 128, 3, (14, 14)),
+    (8, 512, 256, 3, (7, 7)),
+    (8, 16, 32, 3, (56, 56)),  # few channels
+    (1, 16, 16, 3, (32, 48, 48)),
+    (1, 4, 16, 3, (16, 32, 32)),
+)
+FEW = tuple(LAYERS[place] for place in (0, 1, 2, 4, 5, 7))  # where a user waits
+PANEL = 2**20  # words that travel while a kernel computes
+WORDS, TENSORS = 2**20, 8  # that elementwise kernels read in turn: no cache has all
+LARGE = 2**25 + 2**20  # bytes that glibc gives back when freed, and gets page by page
+
+
+class Timings(NamedTuple):
+    """Jobs by name, and what is known of those of collectives and kernels."""
+
+    jobs: dict[str, Job]
+    known: dict[str, dict[str, Any]]
+
+
+def timings(
+    groups: Mapping[str, Group],
+    layers: Sequence[Kernel],
+    device: torch.device,
+    dtype: torch.dtype,
+    context: Context,
+    series: float,
+) -> Timings:
+    """All that is timed.
+
+    groups: level -> the ranks whose collectives are timed. series: seconds of kernels
+    in a row; see `Job`.
+    """
+    made = Timings({}, {})
+    for level, group in groups.items():
+        _collectives(made, level, group, device)
+    for layer in layers:
+        _kernels(made, layer, {"device": device, "dtype": dtype}, context, series)
+    made.jobs["call"] = Job(lambda: _tiny(device), series)
+    _memory(made, device, series)
+    _overlap(made, next(iter(groups.values())), device)
+    return made
+
+
+def summary(made: Timings, times: Mapping[str, Timed]) -> dict[str, Any]:
+    """What was found. Each number has its relative error beside it, or in `errors`.
+
+    bandwidth: bytes per second that an elementwise kernel reads and writes. gamma:
+    seconds per byte added up. fresh: seconds per byte of new memory in large tensors.
+    overlap: the part of the shorter of kernel and collective that the longer one hides.
+    """
+    found: dict[str, Any] = {"collectives": [], "kernels": []}
+    for name, facts in made.known.items():
+        seconds, error = times[name]
+        kind = "collectives" if "op" in facts else "kernels"
+        found[kind].append({**facts, "seconds": seconds, "error": error})
+    size = 4 * WORDS
+    copy, add, new, old = (times[name] for name in ("copy", "add", "new", "old"))
+    compute, travel, both = (times[name] for name in ("compute", "travel", "both"))
+    shorter = min(compute.seconds, travel.seconds)
+    hidden = compute.seconds + travel.seconds - both.seconds
+    spread = sum((each.seconds * each.error) ** 2 for each in (compute, travel, both))
+    numbers = {
+        "call": times["call"],
+        "bandwidth": Timed(2 * size / copy.seconds, copy.error),
+        "gamma": Timed(add.seconds / size, add.error),
+        "fresh": _more(new, old, LARGE),
+        "overlap": Timed(min(1.0, max(0.0, hidden / shorter)), spread**0.5 / shorter),
+    }
+    found["errors"] = {name: each.error for name, each in numbers.items()}
+    return found | {name: each.seconds for name, each in numbers.items()}
+
+
+def _more(one: Timed, other: Timed, size: int) -> Timed:
+    """What a job takes more than another, per byte, and the error by the first one."""
+    more = max(0.0, one.seconds - other.seconds)
+    spread = (one.seconds * one.error) ** 2 + (other.seconds * other.error) ** 2
+    return Timed(more / size, spread**0.5 / one.seconds)
+
+
+def evenly(words: int, members: int) -> tuple[Box, list[Box]]:
+    """A panel of one dimension, and the parts of it with `words` each."""
+    parts: list[Box] = [((i * words, (i + 1) * words),) for i in range(members)]
+    return ((0, words * members),), parts
+
+
+def _collectives(made: Timings, level: str, group: Group, device: torch.device) -> None:
+    """All-gather and reduce-scatter, in all groups of a level at once."""
+    members = len(group.peers)
+    for size in SIZES:
+        words = max(1, size // 4 // members)
+        panel, parts = evenly(words, members)
+        own = torch.ones(words, device=device)
+        sums = torch.ones(words * members, device=device)
+        jobs: dict[str, Callable[[], object]] = {
+            "all_gather": lambda a=panel, b=parts, c=own: wait_gather(  # type: ignore[misc]
+                all_gather(a, b, c, group)
+            ),
+            "reduce_scatter": lambda a=sums, b=panel, c=parts: wait_reduce(  # type: ignore[misc]
+                reduce_scatter(a, b, c, group)
+            ),
+        }
+        for op, run in jobs.items():
+            name, moved = f"{level} {op} {size}", 4 * words * members
+            facts = {"level": level, "members": members, "op": op, "bytes": moved}
+            made.jobs[name], made.known[name] = Job(run), facts
+
+
+def _kernels(
+    made: Timings, layer: Kernel, options: Any, context: Context, series: float
+) -> None:
+    """The three passes of a layer's local kernel, on all ranks at once."""
+    samples, c, k, taps, rows = layer
+    axes = "dhw"[-len(rows) :]
+    conv = {2: F.conv2d, 3: F.conv3d}[len(rows)]
+    windows = {
+        a: Window(n, taps, padding=taps // 2) for a, n in zip(axes, rows, strict=True)
+    }
+    extents = {"b": samples, "c": c, "k": k, **dict(zip(axes, rows, strict=True))}
+    block = {axis: (0, extent) for axis, extent in extents.items()}
+    in_tile = torch.rand(samples, c, *rows, **options)
+    ker_tile = torch.rand(k, c, *[taps] * len(rows), **options)
+    dout = torch.rand(samples, k, *rows, **options)
+    jobs: dict[str, Callable[[], object]] = {
+        "forward": lambda: convolve(conv, in_tile, ker_tile, block, windows, context),
+        "backward-data": lambda: input_gradient(
+            ker_tile, dout, block, windows, context
+        ),
+        "backward-filter": lambda: kernel_gradient(
+            in_tile, dout, block, windows, context
+        ),
+    }
+    touched = in_tile.nbytes + ker_tile.nbytes + dout.nbytes
+    for pass_, run in jobs.items():
+        name = f"{layer} {pass_}"
+        made.jobs[name] = Job(run, series)
+        made.known[name] = {
+            "layer": list(layer),
+            "pass": pass_,
+            "flops": 2 * dout.numel() * ker_tile[0].numel(),
+            "bytes": touched,
+            "channels": min(c, k),
+        }
+
+
+def _tiny(device: torch.device) -> None:
+    """A convolution so small that only its call takes time."""
+    one = torch.ones(1, 1, 1, 1, device=device)
+    F.conv2d(one, one)
+
+
+def _memory(made: Timings, device: torch.device, series: float) -> None:
+    """Copies, sums, and large tensors in new memory and in old, on all ranks at once.
+
+    Copies and sums read other tensors each time, as the kernels of a network do.
+    """
+    ring = [torch.ones(WORDS, device=device) for _ in range(TENSORS)]
+    turn = itertools.cycle(zip(ring, ring[1:] + ring[:1], strict=True))
+
+    def copy() -> None:
+        one, other = next(turn)
+        other.copy_(one)
+
+    def add() -> None:
+        one, other = next(turn)
+        other.add_(one)
+
+    old = torch.ones(LARGE // 4, device=device)
+    made.jobs["copy"], made.jobs["add"] = Job(copy, series), Job(add, series)
+    made.jobs["new"] = Job(lambda: torch.empty_like(old).fill_(1))
+    made.jobs["old"] = Job(lambda: old.fill_(1))
+
+
+def _overlap(made: Timings, group: Group, device: torch.device) -> None:
+    """A kernel, an all-gather, and both at once."""
+    samples, c, k, taps, rows = LAYERS[2]
+    inputs = torch.rand(samples, c, *rows, device=device)
+    ker = torch.rand(k, c, taps, taps, device=device)
+    words = PANEL // len(group.peers)
+    panel, parts = evenly(words, len(group.peers))
+    own = torch.ones(words, device=device)
+
+    def compute() -> None:
+        F.conv2d(inputs, ker, padding=taps // 2)
+
+    def travel() -> None:
+        wait_gather(all_gather(panel, parts, own, group))
+
+    def both() -> None:
+        pending = all_gather(panel, parts, own, group)
+        compute()
+        wait_gather(pending)
+
+    jobs = {"compute": compute, "travel": travel, "both": both}
+    made.jobs.update((name, Job(run)) for name, run in jobs.items())

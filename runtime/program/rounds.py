@@ -1,0 +1,124 @@
+"""Times jobs in rounds, until their medians hold still.
+
+Each round runs every job once, on all ranks together. So what disturbs the machine for
+a moment disturbs one sample of many jobs, and the median of none. The time of a job is
+that of the slowest node, which a schedule waits for: from its first rank's begin to its
+last rank's end, by the clock that they share. If ranks outnumber cores, some begin when
+others have ended.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from synth.runtime.grid.ranks import Ranks
+
+LEAST = 3  # rounds
+WITHIN = 0.03  # error of medians, in the root of the mean square of all jobs
+MOST_CALLS = 500
+NORMAL = 1.4826, 1.2533  # deviation by median deviation; error of a median by a mean's
+
+
+class Job(NamedTuple):
+    """What is timed. series: seconds of calls in a row that make one sample; 0 for one.
+
+    If ranks outnumber cores, a single short run would mostly wait for a core.
+    """
+
+    run: Callable[[], object]
+    series: float = 0.0
+
+
+class Timed(NamedTuple):
+    """Seconds of one call of a job: the median, and the relative error of it."""
+
+    seconds: float
+    error: float
+
+
+class Nodes(NamedTuple):
+    """The ranks that measure. local: how many a node has. begin: a barrier of them."""
+
+    ranks: Ranks
+    local: int
+    device: torch.device
+    begin: Callable[[], object]
+
+    def spans(self, times: list[tuple[float, float]]) -> list[float]:
+        """Seconds of the slowest node, of each (begin, end) of this rank.
+
+        The same on all ranks, which call this together.
+        """
+        mine = torch.tensor(times, dtype=torch.float64, device=self.device)
+        found = [torch.empty_like(mine) for _ in range(self.ranks.size)]
+        dist.all_gather(found, mine, group=self.ranks.group)
+        every = torch.stack(found).view(-1, self.local, len(times), 2)
+        spans = every[..., 1].amax(1) - every[..., 0].amin(1)
+        return [float(each) for each in spans.amax(0)]
+
+    def timed(self, run: Callable[[], object], calls: int) -> tuple[float, float]:
+        """Begin and end of some calls that all ranks begin together."""
+        self.begin()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            run()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return begin, time.perf_counter()
+
+
+def timed_in_rounds(
+    jobs: Mapping[str, Job], nodes: Any, least: int = LEAST, budget: float = 0.0
+) -> dict[str, Timed]:
+    """The median and its error, by job. All ranks call this with the same jobs.
+
+    least: rounds; then they go on until medians hold still, for `budget` seconds after
+    the first begin at most. nodes: `Nodes`.
+    """
+    began, each = time.perf_counter(), list(jobs.values())
+    for job in each:  # the first run warms up
+        nodes.timed(job.run, 1)
+    once = nodes.spans([nodes.timed(job.run, 1) for job in each])
+    calls = [
+        int(min(MOST_CALLS, job.series / max(seconds, 1e-9))) + 1
+        for job, seconds in zip(each, once, strict=True)
+    ]
+    samples: list[list[float]] = [[] for _ in jobs]
+    while True:
+        pairs = zip(each, calls, strict=True)
+        times = [nodes.timed(job.run, count) for job, count in pairs]
+        *spans, passed = nodes.spans([*times, (began, time.perf_counter())])
+        for kept, seconds, n in zip(samples, spans, calls, strict=True):
+            kept.append(seconds / n)
+        if len(samples[0]) >= least and (passed >= budget or settled(samples)):
+            break
+    return dict(zip(jobs, map(median, samples), strict=True))
+
+
+def median(samples: Sequence[float]) -> Timed:
+    """The median of some samples and its relative standard error.
+
+    The deviation is estimated from the median deviation, which a few samples that were
+    disturbed do not change. The error of less than three samples is unknown: infinite.
+    """
+    middle = statistics.median(samples)
+    if len(samples) < 3 or middle <= 0:
+        return Timed(middle, math.inf)
+    spread = statistics.median(abs(each - middle) for each in samples)
+    return Timed(middle, math.prod(NORMAL) * spread / middle / math.sqrt(len(samples)))
+
+
+def settled(samples: Sequence[Sequence[float]], within: float = WITHIN) -> bool:
+    """Whether the medians of all jobs hold still: the root of their mean squared error.
+
+    A fit averages over its jobs, so one that is noisy does not count by itself.
+    """
+    errors = [median(each).error for each in samples]
+    return math.sqrt(statistics.fmean(error**2 for error in errors)) <= within
