@@ -77,6 +77,28 @@ class Bucket:
     def __init__(self, group: Any) -> None:
         self.group, self.shared, self.bytes = group, list[Shared](), 0
         self.kept: LocalTensors = {}  # parts of passes that did not sum
+        self.flat: torch.Tensor | None = None  # of the last sums
+
+    def joined(self, parts: Sequence[torch.Tensor], keep: bool = False) -> torch.Tensor:
+        """The parts one after another, in the memory of the last sums if that is free.
+
+        Gradients are views of it until an optimizer sets them to None. New pages would
+        take several times as long as the copies.
+
+        keep: whether the next sums may use the memory of these.
+        """
+        flat, self.flat = self.flat, None
+        words = sum(part.numel() for part in parts)
+        if (
+            flat is None
+            or (flat.dtype, flat.device) != (parts[0].dtype, parts[0].device)
+            or flat.numel() != words
+            or not _used_here_alone(flat)
+        ):
+            flat = parts[0].new_empty(words)
+        torch.cat([part.reshape(-1) for part in parts], out=flat)
+        self.flat = flat if keep else None
+        return flat
 
     @property
     def step(self) -> str:
@@ -90,6 +112,7 @@ class Buckets:
     shared: in the order in which the forward pass uses them.
     process_groups: those of the network.
     size: bytes after which a bucket is full; 0 for a message per parameter.
+    keeps: whether a bucket keeps its memory for the next step, as DDP's does.
 
     Raises `ValueError` for a negative size.
     """
@@ -99,7 +122,9 @@ class Buckets:
         shared: Iterable[Shared],
         process_groups: ProcessGroups,
         size: int = BYTES,
+        keeps: bool = False,
     ) -> None:
+        self.keeps = keeps
         if size < 0:
             raise ValueError(f"buckets have {size} bytes; give 0 or more")
         self.messages = self.words = 0  # sent so far; words of all buckets sent
@@ -190,7 +215,7 @@ class Sums:
         for key in [key for key in self.trained if key in kept]:
             more = kept.pop(key)
             named[key] = named[key] + more if key in named else more
-        self.flat = torch.cat([part.reshape(-1) for part in named.values()])
+        self.flat = self.bucket.joined(list(named.values()), self.owner.keeps)
         self.summed = list(named)
         self.owner.messages += 1
         self.owner.words += len(self.flat)
@@ -253,6 +278,15 @@ class FinishSums(PassParameters):
     def backward(ctx: Any, *parts: torch.Tensor | None) -> Gradients:
         """The sums, waited for here."""
         return None, *ctx.sums.finish()
+
+
+def _used_here_alone(flat: torch.Tensor) -> bool:
+    """Whether no other tensor shares the memory of one; False where torch cannot say.
+
+    The tensor and its storage object have a reference each.
+    """
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    return count is not None and count(flat.untyped_storage()._cdata) <= 2
 
 
 def _open(bucket: Bucket, tensors: LocalTensors, rounds: dict[int, Sums]) -> None:

@@ -15,7 +15,11 @@ from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.process_groups import ProcessGroups, backend_of
 from synth.runtime.comm.redistribute import Count, SumCopies
 from synth.runtime.comm.shared_parts import weighted_moments
-from synth.runtime.kernels.autocast import no_autocast, operator_dtype
+from synth.runtime.kernels.autocast import (
+    autocast_dtype,
+    no_autocast,
+    operator_dtype,
+)
 from synth.runtime.kernels.moments import channel_moments
 from synth.runtime.layers.held import Held, declare
 from synth.runtime.layers.homes import moved_words, planned_words
@@ -127,6 +131,9 @@ class BatchNorm(nn.Module):
         Raises `ValueError` for one value per channel in training, and for dtypes that
         torch refuses.
         """
+        alone = self.training and self.group is None and self.shared.fewest > 1
+        if alone and autocast_dtype(shard.device) is None and self._is_plain(shard):
+            return self._normalized_alone(shard)
         held = self.weight, self.bias, self.running_mean, self.running_var
         dtype = operator_dtype("batch normalization", _operator, shard, *held)
         with no_autocast(shard.device):

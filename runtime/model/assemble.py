@@ -112,7 +112,9 @@ def assembled(
         targets=made.owners,
         modes=made.modes,
         prefetches=prefetches,
-        buckets=Buckets(shared, process_groups, parts.bucket_bytes),
+        buckets=Buckets(
+            shared, process_groups, parts.bucket_bytes, keeps=parts.ahead > 0
+        ),
         inputs=dict(zip(arguments.names, made.inputs, strict=True)),
         outputs=tuple(made.outputs),
         arguments=arguments,

@@ -249,7 +249,7 @@ def prefetched_before(
 ) -> dict[str, list[str]]:
     """Call -> the planned layers of which Ker is prefetched before it computes.
 
-    Not those whose Ker is an expression or is held elsewhere.
+    Not those whose Ker is an expression or is held elsewhere, or that gather nothing.
     """
     planned = [
         name
@@ -258,6 +258,9 @@ def prefetched_before(
     ]
     prefetches = dict[str, list[str]]()
     for place, name in enumerate(planned if ahead else []):
+        step: Any = steps[name]
+        if step.module.one_call is not None:
+            continue
         before = planned[max(0, place - ahead)]
         prefetches.setdefault(before, []).append(name)
     return prefetches

@@ -69,7 +69,7 @@ class Compute:
 
     def new(self, size: Amounts) -> Amounts:
         """Seconds of the pages of a new tensor of `size` bytes; of each size in an array."""
-        return self.fresh * size * (size >= LARGE)  # type: ignore[return-value]
+        return self.fresh * size * (size >= LARGE)
 
     def moving(self, read: Amounts, weights: Amounts, written: Amounts) -> Amounts:
         """Seconds of a kernel beside its operations and overhead, by the bytes of its tensors.

@@ -28,7 +28,7 @@ def level(found: Sequence[dict[str, Any]], gamma: float) -> Fitted:
 
 
 def _level_points(found: Sequence[dict[str, Any]], gamma: float) -> list[tuple[float, ...]]:
-    points = []
+    points = list[tuple[float, ...]]()
     for each in found:
         others, share = each["members"] - 1, each["bytes"] / each["members"]
         summing = gamma * others * share if each["op"] == "reduce_scatter" else 0.0
@@ -43,7 +43,7 @@ def _beside(seconds: float, known: float) -> float:
 
 def _kernel_points(kernels: Sequence[dict[str, Any]], narrow: Sequence[int]) -> list[tuple[float, ...]]:
     """(1, operations by range of channels, many channels first, bytes; seconds) of every kernel."""
-    points = []
+    points = list[tuple[float, ...]]()
     for each in kernels:
         column = next((at for at, below in enumerate(narrow, 1) if each["channels"] < below), 0)
         flops = [0.0] * (len(narrow) + 1)

@@ -70,7 +70,9 @@ def copied(axes: str) -> dict[str, float]:
     found = three_steps(net, model, BATCH)
     weight: Any = dict(net.named_parameters())["first.weight"]
     moved = net.received() - 3 * net.planned_words().step[dist.get_rank()]
-    return {**found, "words": weight.to_local().numel(), "moved": moved}
+    steps: Any = net.program.steps.values()
+    alone = sum(getattr(getattr(each, "module", None), "one_call", None) is not None for each in steps)
+    return {**found, "words": weight.to_local().numel(), "moved": moved, "alone": alone}
 
 
 def from_file(folder: str) -> dict[str, float]:

@@ -27,9 +27,15 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         yield made
 
 
-@pytest.mark.parametrize(("axes", "words"), [("b", 216), ("bhw", 216), ("ck", 216 // 4)])
-def test_copies_of_weights_train_as_in_one_process(ranks: RankPool, axes: str, words: int) -> None:
+@pytest.mark.parametrize(
+    ("axes", "words", "alone"),  # layers that exchange nothing
+    [("b", 216, 5), ("bhw", 216, 5), ("ck", 216 // 4, 1)],
+)
+def test_copies_of_weights_train_as_in_one_process(
+    ranks: RankPool, axes: str, words: int, alone: int
+) -> None:
     found = ranks.call("copied", axes)
+    assert [each.pop("alone") for each in found] == [alone] * 4
     assert [each.pop("words") for each in found] == [words] * 4
     assert not any(each.pop("moved") for each in found)
     exact(found, "loss", "state")
