@@ -14,7 +14,7 @@ from synth.runtime.grid.boxes import Box
 from synth.runtime.kernels.autotune import default_tuner
 from synth.runtime.kernels.context import Context
 from synth.runtime.layers.planned_layer import PlannedBoxes
-from synth.runtime.model.build import Builder, Make
+from synth.runtime.model.build import Builder
 from synth.runtime.model.execute import schedule
 from synth.runtime.model.replication import Replication
 from synth.runtime.model.step_graph import (
@@ -22,6 +22,7 @@ from synth.runtime.model.step_graph import (
     prefetched_before,
     shared_parameters,
 )
+from synth.runtime.model.wanted_layouts import Make
 from synth.runtime.operators.batch_norms import BatchNorms, Statistics
 from synth.runtime.tracing.inputs import Arguments, Inputs
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from synth.runtime.comm.layout import Layout, even, replicated
+from synth.runtime.comm.layout import Layout, replicated
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.kernels.context import Context
-from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.draws import Draws
 from synth.runtime.layers.expression import ExpressionStep
+from synth.runtime.layers.gathered_step import GatheredStep
 from synth.runtime.layers.held import Held
 from synth.runtime.layers.one_mode import InOneMode, set_mode
 from synth.runtime.layers.planned_layer import (
@@ -23,21 +23,15 @@ from synth.runtime.layers.planned_layer import (
     PlannedLinearOnMap,
     RedistributedStep,
 )
-from synth.runtime.layers.step import GatheredStep, Step
+from synth.runtime.layers.step import Step
 from synth.runtime.model.parameters import first_names, homes
+from synth.runtime.model.wanted_layouts import Make, PlannedLayers, WantedLayouts
 from synth.runtime.operators.batch_norms import BatchNorms
 from synth.runtime.operators.call import Call, node_shape
 from synth.runtime.operators.step_choice import choose_step, hold
-from synth.runtime.operators.table import Kind, Operator, Operators
+from synth.runtime.operators.table import Operator, Operators
 from synth.runtime.tracing.expressions import DRAWS, is_expression
 from synth.runtime.tracing.outputs import Structure
-
-Make = Callable[[str, nn.Module, tuple[int, ...], Context], DistributedLayer | None]
-# what keeps the shape of its input and computes it where it lies
-IN_PLACE: tuple[Kind, ...] = (
-    *("elementwise", "same", "prelu", "dropout"),
-    *("batchnorm", "groupnorm", "instancenorm"),
-)
 
 
 class Builder:
@@ -74,7 +68,7 @@ class Builder:
         given_homes: Mapping[str, Held] | None = None,
         device: torch.device | None = None,
     ) -> None:
-        self.make, self.context, self.places = make, context, places
+        self.context, self.places = context, places
         self.refuse, self.batch_norms = refuse, batch_norms
         here = next((p.device for p in model.parameters()), torch.device("cpu"))
         self.device = device or here
@@ -85,7 +79,8 @@ class Builder:
         }
         self.operators = Operators(self.modules, tensors)
         self.tensors, self.first_names = tensors, first_names(model)
-        self.ready: dict[str, DistributedLayer | None] = {}
+        self.planned = PlannedLayers(make, context)
+        self.wanted = WantedLayouts(self.operators, self.planned, places, context.ranks)
         self.steps: dict[str, Step] = {}
         self.calls: list[tuple[str, tuple[str, ...]]] = []
         self.layouts: dict[str, Layout] = {}
@@ -111,7 +106,7 @@ class Builder:
             case "placeholder":
                 self.inputs.append(node.name)
                 self.batch_norms.add_input(node_shape(node))
-                self.layouts[node.name] = self._input_layout(node)
+                self.layouts[node.name] = self.wanted.of_input(node)
             case "output":
                 given: Any = node.args[0]
                 self.outputs = [each.name for each in given]
@@ -201,7 +196,7 @@ class Builder:
         elif place is not None:
             step = self._placed(call, operator, layouts, place)
         elif operator.kind == "cat":
-            wanted = self._wanted_by_reader(call.node)
+            wanted = self.wanted.by_reader(call.node)
             step = choose_step(
                 call,
                 operator,
@@ -221,24 +216,15 @@ class Builder:
     ) -> Step | None:
         """A planned layer with the parameters of its module."""
         ((_, source),) = layouts.items()
-        made = self._made(call, operator, source.whole)
+        made = self.planned.made(call, operator, source.whole)
         if made is None:
             return None
-        del self.ready[call.node.name]
+        self.planned.take(call)
         given = dict(operator.module.named_parameters())
         shapes = {name: each.shape for name, each in given.items()}
         flat = len(source.whole) > 2 and len(call.out) == 2
         kind = PlannedLinearOnMap if flat else PlannedLayer
         return kind(made, source, self._counter(call.name), shapes)
-
-    def _made(
-        self, call: Call, operator: Operator, whole: tuple[int, ...]
-    ) -> DistributedLayer | None:
-        """The distributed layer of a call, made once."""
-        name = call.node.name
-        if name not in self.ready:
-            self.ready[name] = self.make(name, operator.module, whole, self.context)
-        return self.ready[name]
 
     def _placed(
         self,
@@ -285,52 +271,6 @@ class Builder:
         held = hold(call, whole, count)
         calls = call.filled(training=False), call.filled(training=True)
         return GatheredStep(calls, inputs, call.out, count, draws, held)
-
-    # -- layouts -------------------------------------------------------------------
-
-    def _input_layout(self, node: fx.Node) -> Layout:
-        """Where the first planned layer owns its input, or an even layout."""
-        whole = node_shape(node)
-        first = next((user for user in node.users if user.op != "output"), None)
-        wanted = None if first is None else self._wanted_by(first, whole)
-        return wanted or even(whole, self.context.ranks)
-
-    def _wanted_by_reader(self, node: fx.Node) -> Layout | None:
-        """Where the one layer that reads a value wants it.
-
-        Between the two there may be calls that compute a value where it lies. None
-        where there is no such layer.
-        """
-        whole = node_shape(node)
-        while len(node.users) == 1:
-            (node,) = node.users
-            place = self.places.get(node.name)
-            if place is not None:
-                return Layout(whole, place.before, self.context.ranks)
-            if not node.op.startswith("call") or node_shape(node) != whole:
-                return self._wanted_by(node, whole)
-            call = self.operators.call(node)
-            kind = self.operators.operator(call).kind
-            if kind not in IN_PLACE or len(call.inputs) > 1:
-                return self._wanted_by(node, whole)
-        return None
-
-    def _wanted_by(self, node: fx.Node, whole: tuple[int, ...]) -> Layout | None:
-        """What a planned layer owns of its input; None where that is not all of it."""
-        if not node.op.startswith("call"):
-            return None
-        call = self.operators.call(node)
-        operator = self.operators.operator(call)
-        if operator.kind != "layer":
-            return None
-        made = self._made(call, operator, whole)
-        if made is None or whole != made.input.whole:
-            return None
-        transposed = made.program.transposed_rows is not None  # it reads every row
-        windows = () if transposed else tuple(made.program.windows.values())
-        if any(w.size != n for w, n in zip(windows, whole[2:], strict=False)):
-            return None
-        return made.input.with_boxes(whole, made.input.boxes)
 
     # -- small parts ---------------------------------------------------------------
 

@@ -49,7 +49,26 @@ def add_request(command: argparse.ArgumentParser, *, file_only: bool) -> None:
         choices=STATIONARY,
         help="the tensor that stays in memory for the whole loop (default: whichever moves the fewest words)",
     )
-    add("--grid", type=parse_grid, metavar="b=4,k=2", help="fix parts of the grid")
+    add("--pass", dest="pass_", choices=TASKS, help="what is computed; training: all passes on one grid")
+    add(
+        "--gradients",
+        type=parse_names,
+        metavar="in,ker",
+        help="of a training step: ker for a network's first layer, in for frozen weights (default: both)",
+    )
+    add(
+        "--strategy",
+        metavar="NAME",
+        help="the best plan of a layer within a named strategy, e.g. data or 2.5D",
+    )
+    _add_decisions(command)
+    command.set_defaults(**{field.name: field.default for field in fields(PlanRequest)[2:]})
+
+
+def _add_decisions(command: argparse.ArgumentParser) -> None:
+    """Adds the arguments that fix what the search would choose."""
+    add = command.add_argument
+    add("--grid", type=parse_grid, metavar="b=4,k=2", help="processes along some axes (default: searched)")
     add_balance(command)
     add(
         "--rows",
@@ -61,32 +80,34 @@ def add_request(command: argparse.ArgumentParser, *, file_only: bool) -> None:
         "--classes",
         type=parse_classes,
         metavar="h=4,w=1",
-        help="residue classes of a dilated layer, a divisor of the dilation (default: whichever moves the "
-        "fewest words)",
+        help="residue classes of a dilated layer along an axis, a divisor of the dilation (default: "
+        "whichever moves the fewest words)",
     )
-    add("--order", type=parse_names, metavar="b,h,k,c", help="axes over the ranks, the last fastest")
-    add("--exact-procs", action="store_true", help="leave no process idle")
-    add("--pass", dest="pass_", choices=TASKS, help="what is computed; training: all passes on one grid")
     add(
-        "--gradients",
+        "--order",
         type=parse_names,
-        metavar="in,ker",
-        help="of a training step: ker for a network's first layer, in for frozen weights (both)",
+        metavar="b,h,k,c",
+        help="grid axes in the order in which ranks are counted, the last one fastest",
     )
+    add("--exact-procs", action="store_true", help="leave no process idle")
     add(
-        "--strategy",
-        metavar="NAME",
-        help="the best plan of a layer within a named strategy, e.g. data or 2.5D",
+        "--panels",
+        type=int,
+        metavar="N",
+        help="panels of the streaming loop (default: as many as overlap and memory need)",
     )
-    add("--panels", type=int, metavar="N", help="panels wanted in the streaming loop")
-    command.set_defaults(**{field.name: field.default for field in fields(PlanRequest)[2:]})
 
 
 def add_balance(command: argparse.ArgumentParser) -> None:
     """Adds `--balance` with its default."""
     default = PlanRequest.balance
     command.add_argument(
-        "--balance", type=float, default=default, metavar="F", help=f"extra work allowed ({default:.2f})"
+        "--balance",
+        type=float,
+        default=default,
+        metavar="F",
+        help="extra multiply-adds that the busiest process may do so that fewer words move, as a fraction "
+        f"(default {default:.2f})",
     )
 
 

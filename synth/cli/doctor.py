@@ -1,4 +1,4 @@
-"""`synth doctor`: says what of the environment is there."""
+"""`synth doctor`: lists which parts of the environment are installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from synth.cli.parser import declare
 
 def register(subparsers: Any) -> None:
     """Declares the command."""
-    command = declare(subparsers, "doctor", "say what of the environment is there", "", "--json")
+    command = declare(subparsers, "doctor", "list which parts of the environment are installed", "", "--json")
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command.set_defaults(run=run)
 

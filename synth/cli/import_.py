@@ -25,7 +25,9 @@ def register(subparsers: Any) -> None:
         description="Write the network file of a torch model. This imports MODULE, also from the current "
         "folder, and calls FACTORY: name only code that you would run.",
     )
-    command.add_argument("model", metavar="MODULE:FACTORY", help="a function without arguments that makes it")
+    command.add_argument(
+        "model", metavar="MODULE:FACTORY", help="a function without arguments that returns the model"
+    )
     command.add_argument("--input", metavar="N,C,H,W", required=True, help="shape of the whole batch")
     command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
     command.set_defaults(run=run)

@@ -59,7 +59,7 @@ def declare(
         name,
         help=summary,
         description=description or f"{summary[0].upper()}{summary[1:]}.",
-        epilog=EXAMPLES + "".join(f"  synth {name} {each}\n" for each in examples),
+        epilog=EXAMPLES + "".join(f"  synth {name} {each}".rstrip() + "\n" for each in examples),
     )
     command.set_defaults(parser=command)
     command.add_argument("-q", "--quiet", action="store_true", help="no notes and no progress on stderr")

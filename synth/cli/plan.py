@@ -26,23 +26,31 @@ def register(subparsers: Any) -> None:
         "between them, and print the report.",
     )
     add_request(command, file_only=True)
-    command.add_argument("--relax", action="store_true", help="solve the geometric program, too")
+    command.add_argument(
+        "--relax", action="store_true", help="also solve the relaxation to real-valued tiles"
+    )
     command.add_argument(
         "--stop-after",
         choices=STAGES,
         default="plan",
-        help="print the result of this stage of the derivation",
+        help="end the derivation after this stage and print its result",
     )
     form = command.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the plan as one JSON object")
     form.add_argument("--certify", action="store_true", help="print a certificate of the lower bound")
-    form.add_argument("--explain", nargs="?", const="text", choices=("text", "latex"), help="derive it")
+    form.add_argument(
+        "--explain",
+        nargs="?",
+        const="text",
+        choices=("text", "latex"),
+        help="print the derivation, with its formulas",
+    )
     command.add_argument("-o", "--output", metavar="FILE", help="write to FILE instead of stdout")
     command.add_argument(
         "--solver",
         choices=("auto", "path", "elimination", "mip"),
         default="auto",
-        help="network files: how the choice per layer is made (all exact)",
+        help="network files: the method that chooses the grids of layers; all are exact",
     )
     command.add_argument(
         "--whole-weights",

@@ -42,12 +42,15 @@ def register(subparsers: Any) -> None:
         "--batch-norm",
         choices=("local", "global"),
         default="local",
-        help="statistics in training (local, as DDP)",
+        help="statistics of batch normalizations in training: of each process, as DDP (local, the default), "
+        "or of the whole batch",
     )
     command.add_argument("--table3", action="store_true", help="the formulas of Kahira et al., HPDC'21")
     command.add_argument("--batch", type=int, metavar="B", help="samples of one step (default: the file's N)")
     command.add_argument("--groups", type=int, metavar="P1", help="--table3: data groups of a hybrid")
-    command.add_argument("--segments", type=int, default=8, metavar="S", help="--table3: of a pipeline (8)")
+    command.add_argument(
+        "--segments", type=int, default=8, metavar="S", help="--table3: segments of a pipeline (default 8)"
+    )
     command.add_argument(
         "--flows", type=float, metavar="F", help="--table3: groups that share a link (default: derived)"
     )

@@ -27,9 +27,15 @@ def register(subparsers: Any) -> None:
     add("--procs", type=int, metavar="P", required=True, help="processes, up to 1000000")
     add("--machine", metavar="FILE", required=True, help="machine file, or a shipped machine")
     add("--memory", metavar="SIZE", help="bytes per process, e.g. 16GiB")
-    add("--objective", choices=("words", "time"), default="time")
+    add("--objective", choices=("words", "time"), default="time", help="of the plan (default: time)")
     add_balance(command)
-    add("--pass", dest="pass_", choices=("forward", "training"), default=PlanRequest.pass_)
+    add(
+        "--pass",
+        dest="pass_",
+        choices=("forward", "training"),
+        default=PlanRequest.pass_,
+        help="what is replayed (default: forward)",
+    )
     add("--trace", metavar="FILE", help="write a Chrome trace (JSON) for Perfetto")
     add("--json", action="store_true", help="print one JSON object")
     command.set_defaults(run=run, solver="auto")

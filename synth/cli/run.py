@@ -27,7 +27,7 @@ def register(subparsers: Any) -> None:
     command.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds a rank may wait")
     command.add_argument("--bench", type=int, default=3, metavar="N", help="timed repetitions (default 3)")
     command.add_argument(
-        "--tune", action="store_true", help="time forms of the local kernel first, use the best"
+        "--tune", action="store_true", help="time variants of the local kernel first and use the fastest"
     )
     command.add_argument(
         "--device",

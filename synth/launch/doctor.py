@@ -1,4 +1,4 @@
-"""`synth doctor`: what of the environment is there, without starting anything."""
+"""`synth doctor`: which parts of the environment are installed, without starting anything."""
 
 from __future__ import annotations
 

@@ -16,8 +16,9 @@ from synth.network.planner.request import NetworkRequest
 from synth.parallel.fast_plan import for_time
 from synth.parallel.first_rank import chosen_by_first
 from synth.parallel.front_end.trace_model import trace_model
+from synth.parallel.given_plan import plans_of_model
 from synth.parallel.layer_planner import How, LayerPlanner
-from synth.parallel.layer_plans import LayerPlans, plans_of_model
+from synth.parallel.layer_plans import LayerPlans
 from synth.parallel.machine_here import measured_here
 from synth.parallel.mode import check_mode, require_evaluation
 from synth.planning.plan import Plan

@@ -28,7 +28,7 @@ def summary(plan: Plan) -> str:
         f"memory  {show_words(plan.used_words)} words used per process, at most "
         f"= {show_bytes(plan.used_bytes)}{limit}",
         f"bound   {show_words(plan.bound.words)} received words; plan / bound = "
-        f"{told_ratio(total, plan.bound)}, at the load of the plan",
+        f"{ratio_text(total, plan.bound)}, at the load of the plan",
     ]
     if plan.timed:
         machine, found = plan.timed
@@ -46,7 +46,7 @@ def not_proven(plan: Plan) -> list[str]:
     ]
 
 
-def told_ratio(words: int, bound: UniversalBound) -> str:
+def ratio_text(words: int, bound: UniversalBound) -> str:
     """Received words over a bound, as `1.126`; or `none` and why.
 
     A bound is what a process accesses, less what it owns. Where these two are nearly equal, the bound is a

@@ -18,7 +18,7 @@ from synth.bounds.paper_cost import ORDER, accessed_cost
 from synth.layer.axes import AXES, KERNEL_OF, SPATIAL, TENSORS, Tensor
 from synth.layer.nest import accesses
 from synth.planning.plan import Plan
-from synth.planning.summary import divided, told_ratio
+from synth.planning.summary import divided, ratio_text
 from synth.reports.derivation_kkt import kkt_section
 from synth.reports.derivation_text import Equation, Section, Style, latex, text
 
@@ -209,7 +209,7 @@ def _bound(plan: Plan) -> Section:
     bound = plan.bound
     order: tuple[Tensor, ...] = ("Out", "In", "Ker")
     accessed = ", ".join(f"{t} {x:.1f}" for t, x in zip(order, bound.x, strict=True))
-    told = told_ratio(plan.words["total"], bound)
+    told = ratio_text(plan.words["total"], bound)
     ratio = f"no ratio: {told.partition(': ')[2]}" if ":" in told else f"the plan is at {told} of it"
     segments = f"{bound.segments} segment{'s' * (bound.segments > 1)}"
     return Section(

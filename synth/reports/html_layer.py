@@ -14,7 +14,7 @@ from synth.base.units import show_bytes, show_words
 from synth.layer.axes import AXES, PerAxis
 from synth.planning.comparison import compare
 from synth.planning.plan import Plan
-from synth.planning.summary import algorithm, divided, not_proven, told_ratio
+from synth.planning.summary import algorithm, divided, not_proven, ratio_text
 from synth.reports.html_data import MOST_STEPS, report_data
 from synth.reports.html_page import render
 from synth.reports.svg_charts import tradeoff_chart, words_chart
@@ -50,7 +50,7 @@ def tiles(plan: Plan) -> list[tuple[str, str, str]]:
     idle = plan.procs - plan.used_procs
     total = plan.words["total"]
     limit = f"of {show_bytes(plan.limit_bytes)}" if plan.limit_bytes else "no limit was set"
-    ratio, _, why = told_ratio(total, plan.bound).partition(": ")
+    ratio, _, why = ratio_text(total, plan.bound).partition(": ")
     remark = why or "1: no schedule with these assumptions receives fewer"
     name, _, kind = algorithm(plan).rpartition(" ")
     steps = f"{plan.first.steps} step{'s' * (plan.first.steps > 1)}"

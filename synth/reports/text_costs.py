@@ -11,7 +11,7 @@ from synth.layer.axes import LACKS, ROW_MAJOR, TENSORS
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import group_of
 from synth.planning.comparison import Alternative, compare
-from synth.planning.summary import not_proven, told_ratio
+from synth.planning.summary import not_proven, ratio_text
 
 if TYPE_CHECKING:
     from synth.planning.plan import Plan
@@ -58,7 +58,7 @@ def memory_stages(plan: Plan) -> dict[str, int]:
 
 def certificates(plan: Plan) -> list[str]:
     """The lower bound, its assumptions, its ratio to the plan, and the closed form."""
-    ratio = told_ratio(plan.words["total"], plan.bound)
+    ratio = ratio_text(plan.words["total"], plan.bound)
     form, indent = plan.closed_form, " " * 26
     binding = ", ".join(form.binding) or "none"
     return [
@@ -94,7 +94,7 @@ def loads(plan: Plan) -> list[str]:
     if fair.most_work == most.most_work:
         return [f"{here} (fair)"]
     total = plan.words["total"]
-    ratio = f"; plan / bound = {told_ratio(total, fair)}" if fair.words > 0 else ""
+    ratio = f"; plan / bound = {ratio_text(total, fair)}" if fair.words > 0 else ""
     words = f"at fair load, {show_words(fair.most_work)}: {show_words(fair.words)} words{ratio}"
     return [here, words]
 

@@ -193,7 +193,7 @@ def test_a_network_plan_says_so() -> None:
 def test_a_file_that_leaves_out_what_a_model_needs_is_refused() -> None:
     from synth.base.errors import InputError, UsageError
     from synth.network.planner.plan_json import digest_of, to_json
-    from synth.parallel.layer_plans import plans_of_model
+    from synth.parallel.given_plan import plans_of_model
 
     network = trace_model(Cosmo(), (2, 2, 8, 8, 8)).network
     data = to_json(synth.plan_model(Cosmo(), (2, 2, 8, 8, 8), 4))

@@ -18,8 +18,9 @@ from synth.codegen import module
 from synth.layer.layer import Layer
 from synth.network.planner.plan_json import digest_of, to_json
 from synth.parallel.front_end.trace_model import trace_model
+from synth.parallel.given_plan import plans_of_model
 from synth.parallel.layer_planner import LayerPlanner
-from synth.parallel.layer_plans import LayerPlans, plans_of_model
+from synth.parallel.layer_plans import LayerPlans
 from synth.parallel.plan_digest import digest_of_plan
 from synth.runtime.kernels.context import Context
 

@@ -13,7 +13,7 @@ from hypothesis_problems import layers
 from synth.base.units import show_bytes, show_words
 from synth.layer.layer import Layer
 from synth.planning.derive import plan
-from synth.planning.summary import told_ratio
+from synth.planning.summary import ratio_text
 from synth.reports.html_layer import tiles
 from synth.reports.text import report
 from synth.reports.text_costs import memory_stages
@@ -69,9 +69,9 @@ def test_a_bound_of_nothing_or_little_has_no_ratio() -> None:
     assert said in " ".join(str(made).split())
     assert ("none", "words / bound", said.partition(": ")[2]) in tiles(made)
     small = replace(made.bound, words=made.words["total"] / 1.9)  # near the plan, so it says something
-    assert told_ratio(made.words["total"], small) == "1.900"
-    assert told_ratio(5, replace(made.bound, words=0.0)) == "none: the bound is 0"
-    assert told_ratio(0, replace(made.bound, words=0.0)) == "1.000"
+    assert ratio_text(made.words["total"], small) == "1.900"
+    assert ratio_text(5, replace(made.bound, words=0.0)) == "none: the bound is 0"
+    assert ratio_text(0, replace(made.bound, words=0.0)) == "1.000"
 
 
 def test_a_limit_is_shown_beside_what_is_needed() -> None:

@@ -61,7 +61,7 @@ def totals(plan: NetworkPlan) -> list[str]:
     return [
         f"layers {plan.show_cost(sum(plan.layer_costs))}, redistribution "
         f"{plan.show_cost(sum(plan.edge_costs.values()))}, together {plan.show_cost(plan.cost)}",
-        *again(plan),
+        *recomputed_words(plan),
         *statistics(plan),
         *calls(plan),
         f"{len(plan.free_edges)} of {len(plan.edge_words)} redistributions move nothing",
@@ -74,7 +74,7 @@ def totals(plan: NetworkPlan) -> list[str]:
     ]
 
 
-def again(plan: NetworkPlan) -> list[str]:
+def recomputed_words(plan: NetworkPlan) -> list[str]:
     """Words that checkpoints of the model move again; no line without them."""
     if not plan.recomputed_words:
         return []

@@ -1,0 +1,108 @@
+"""The layouts in which the planned layers of a network read their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import fx, nn
+
+from synth.runtime.comm.layout import Layout, even
+from synth.runtime.grid.ranks import Ranks
+from synth.runtime.kernels.context import Context
+from synth.runtime.layers.distributed_layer import DistributedLayer
+from synth.runtime.layers.planned_layer import PlannedBoxes
+from synth.runtime.operators.call import Call, node_shape
+from synth.runtime.operators.table import Kind, Operator, Operators
+
+Make = Callable[[str, nn.Module, tuple[int, ...], Context], DistributedLayer | None]
+# what keeps the shape of its input and computes it where it lies
+IN_PLACE: tuple[Kind, ...] = (
+    *("elementwise", "same", "prelu", "dropout"),
+    *("batchnorm", "groupnorm", "instancenorm"),
+)
+
+
+class PlannedLayers:
+    """The distributed layers of calls, each made once.
+
+    make: the planned layer for a name, a module, the shape of its input and the
+        context of the network, or None.
+    """
+
+    def __init__(self, make: Make, context: Context) -> None:
+        self.make, self.context = make, context
+        self._ready: dict[str, DistributedLayer | None] = {}
+
+    def made(
+        self, call: Call, operator: Operator, whole: tuple[int, ...]
+    ) -> DistributedLayer | None:
+        """The distributed layer of a call, made once."""
+        name = call.node.name
+        if name not in self._ready:
+            self._ready[name] = self.make(name, operator.module, whole, self.context)
+        return self._ready[name]
+
+    def take(self, call: Call) -> None:
+        """Forget the layer of a call, which its step holds from now on."""
+        del self._ready[call.node.name]
+
+
+class WantedLayouts:
+    """The layouts in which planned layers read their inputs.
+
+    places: node -> the boxes of all ranks before and after a layer without weights.
+    """
+
+    def __init__(
+        self,
+        operators: Operators,
+        planned: PlannedLayers,
+        places: Mapping[str, PlannedBoxes],
+        ranks: Ranks,
+    ) -> None:
+        self.operators, self.planned = operators, planned
+        self.places, self.ranks = places, ranks
+
+    def of_input(self, node: fx.Node) -> Layout:
+        """Where the first planned layer owns its input, or an even layout."""
+        whole = node_shape(node)
+        first = next((user for user in node.users if user.op != "output"), None)
+        wanted = None if first is None else self._wanted_by(first, whole)
+        return wanted or even(whole, self.ranks)
+
+    def by_reader(self, node: fx.Node) -> Layout | None:
+        """Where the one layer that reads a value wants it.
+
+        Between the two there may be calls that compute a value where it lies. None
+        where there is no such layer.
+        """
+        whole = node_shape(node)
+        while len(node.users) == 1:
+            (node,) = node.users
+            place = self.places.get(node.name)
+            if place is not None:
+                return Layout(whole, place.before, self.ranks)
+            if not node.op.startswith("call") or node_shape(node) != whole:
+                return self._wanted_by(node, whole)
+            call = self.operators.call(node)
+            kind = self.operators.operator(call).kind
+            if kind not in IN_PLACE or len(call.inputs) > 1:
+                return self._wanted_by(node, whole)
+        return None
+
+    def _wanted_by(self, node: fx.Node, whole: tuple[int, ...]) -> Layout | None:
+        """What a planned layer owns of its input; None where that is not all of it."""
+        if not node.op.startswith("call"):
+            return None
+        call = self.operators.call(node)
+        operator = self.operators.operator(call)
+        if operator.kind != "layer":
+            return None
+        made = self.planned.made(call, operator, whole)
+        if made is None or whole != made.input.whole:
+            return None
+        transposed = made.program.transposed_rows is not None  # it reads every row
+        windows = () if transposed else tuple(made.program.windows.values())
+        if any(w.size != n for w, n in zip(windows, whole[2:], strict=False)):
+            return None
+        return made.input.with_boxes(whole, made.input.boxes)
