@@ -8,7 +8,6 @@ channels than processes in the group, so shards may be cut along any dimensions:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations
 
@@ -46,26 +45,37 @@ def shard_cut(members: int, extents: Extents) -> ShardCut:
     flat = [dim for dim, largest, _ in extents if largest == 1][1:]
     extents = tuple(each for each in extents if each[0] not in flat)
     best: ShardCut = ()
-    fewest: tuple[int, ...] = ()
+    fewest: tuple[int, int, int] | None = None
     even = _even_shares(members, extents)
     for count in (1, 2, 3):
-        for candidate in _candidates(members, extents, count):
-            shares = _shares(dict(candidate), extents)
-            if not fewest or shares < fewest:
-                best, fewest = candidate, shares
-            if shares == even:
-                return best
-        if count == 2 and fewest[2] < 0:
+        for dims in combinations(extents, min(count, len(extents))):
+            rest = [math.prod(each[i] for each in extents if each not in dims) for i in (1, 2)]
+            for parts in _products(members, len(dims)):
+                shares = _shares(dims, parts, *rest, -fewest[0] if fewest else 0)
+                if shares is not None and (fewest is None or shares < fewest):
+                    best, fewest = tuple(zip([dim for dim, _, _ in dims], parts, strict=True)), shares
+                    if shares == even:
+                        return best
+        if count == 2 and fewest is not None and fewest[2] < 0:
             break
     return best
 
 
-def _shares(parts: dict[str, int], extents: Extents) -> tuple[int, int, int]:
-    """-words of the smallest shard of the largest slice, words of its largest one, -words of the smallest."""
-    least = most = smaller = 1
-    for dim, largest, smallest in extents:
-        count = parts.get(dim, 1)
+def _shares(
+    dims: Extents, parts: tuple[int, ...], rest: int, smaller_rest: int, known: int
+) -> tuple[int, int, int] | None:
+    """-words of the smallest shard of the largest slice, words of its largest one, -words of the smallest.
+
+    rest: positions of a slice along all other dimensions. None if the smallest shard of the largest slice has
+    fewer words than `known`.
+    """
+    least = most = rest
+    for (_, largest, _), count in zip(dims, parts, strict=True):
         least *= largest // count
+    if least < known:
+        return None
+    smaller = smaller_rest
+    for (_, largest, smallest), count in zip(dims, parts, strict=True):
         most *= -(-largest // count)
         smaller *= smallest // count
     return -least, most, -smaller
@@ -78,21 +88,16 @@ def _even_shares(members: int, extents: Extents) -> tuple[float, float, float]:
     return -most, most, -least
 
 
-def _candidates(members: int, extents: Extents, count: int) -> Iterator[ShardCut]:
-    """Ways to cut among `members` along exactly `count` of the dimensions."""
-    for dims in combinations([dim for dim, _, _ in extents], min(count, len(extents))):
-        for parts in _products(members, len(dims)):
-            yield tuple(zip(dims, parts, strict=True))
-
-
-def _products(number: int, count: int) -> Iterator[tuple[int, ...]]:
+@lru_cache(maxsize=4096)
+def _products(number: int, count: int) -> tuple[tuple[int, ...], ...]:
     """Ordered factorizations of `number` into `count` factors, each at least 2 when there are several."""
     if count == 1:
-        yield (number,)
-        return
-    for factor in divisors(number)[1:-1]:
-        for rest in _products(number // factor, count - 1):
-            yield (factor, *rest)
+        return ((number,),)
+    return tuple(
+        (factor, *rest)
+        for factor in divisors(number)[1:-1]
+        for rest in _products(number // factor, count - 1)
+    )
 
 
 def member_parts(cut: ShardCut, index: int) -> dict[str, tuple[int, int]]:

@@ -6,7 +6,8 @@ costs on demand: received words by counting owned boxes. The seconds of all grid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -47,6 +48,7 @@ class GridCandidates:
         self.lower_bounds: dict[PerAxis, float] = {}
         self._words: dict[PerAxis, int] = {}
         self._turned: dict[PerAxis, tuple[Axis, ...]] = {}
+        self._ordered_places: dict[tuple[str, bool], tuple[list[float], list[int]]] = {}
         self._within: dict[str, list[PerAxis]] = {}
         self._best: dict[tuple[int, str, bool], list[tuple[float, PlacedGrid]]] = {}
         grids = family(
@@ -236,10 +238,10 @@ class GridCandidates:
     @cached_property
     def by_x_grid(self) -> dict[PerAxis, list[PerAxis]]:
         """Processes along x = (b, d, h, w) -> the grids that have these."""
-        found: dict[PerAxis, list[PerAxis]] = {}
+        found: dict[tuple[int, ...], list[PerAxis]] = {}
         for grid in self.lower_bounds:
-            found.setdefault(x_grid(grid), []).append(grid)
-        return found
+            found.setdefault((grid.b, grid.d, grid.h, grid.w), []).append(grid)
+        return {PerAxis(b=b, d=d, h=h, w=w): grids for (b, d, h, w), grids in found.items()}
 
     def within(self, axes: str) -> list[PerAxis]:
         """The grids that split no other axes than `axes`."""
@@ -269,19 +271,39 @@ class GridCandidates:
                 grids = [self._grids[place] for place in self._full_places.tolist()]
             grids = grids or self._least_work_grids(axes)
             return [(self.lower_bounds[grid], self.placements(grid)[0]) for grid in grids[:count]]
-        places = self._full_places if full else self._places(axes or "".join(AXES))
-        least = self._least[0][places]
-        order = np.argsort(least, kind="stable")
-        bounds, places = least[order].tolist(), places[order].tolist()
+        bounds, places = self._in_order(axes, full)
+        sampled = self.request.procs > MAX_EXACT_RANKS
         batch = max(1, min(BATCH, MAX_ELEMENTS // min(self.request.procs, MAX_EXACT_RANKS)))
         found: list[tuple[int, int]] = []  # words and place
-        for start in range(0, len(places), batch):
+        start = 0
+        while start < len(places):
             if len(found) >= count and (bounds[start], places[start]) > found[count - 1]:
                 break
-            some = places[start : start + batch]
+            stop = start + batch
+            if not sampled:  # no grid that cannot be among the best
+                need = count - len(found)
+                stop = start + need if need > 0 else min(stop, bisect_right(bounds, found[count - 1][0]))
+            some = places[start:stop]
             self._count([self._grids[place] for place in some])
             found = sorted(found + [(self._words[self._grids[place]], place) for place in some])[:count]
+            start = stop
         return [(float(words), PlacedGrid(self._grids[place])) for words, place in found]
+
+    def _in_order(self, axes: str, full: bool) -> tuple[list[float], list[int]]:
+        """(bounds, places) of the grids that split no other axes, or that are full; lowest bounds first."""
+        key = axes, full
+        if key not in self._ordered_places:
+            places = self._full_places if full else self._places(axes or "".join(AXES))
+            least = self._least[0][places]
+            order = np.argsort(least, kind="stable")
+            self._ordered_places[key] = least[order].tolist(), places[order].tolist()
+        return self._ordered_places[key]
+
+    def count_first(self, selections: Iterable[tuple[int, str]]) -> None:
+        """Count together what `best` counts first for some (count, axes)."""
+        if self.timed is None and self.request.procs <= MAX_EXACT_RANKS:
+            firsts = (self._in_order(axes, False)[1][:count] for count, axes in selections)
+            self._count([self._grids[place] for place in sorted(set().union(*firsts))])
 
     def _least_work_grids(self, axes: str) -> list[PerAxis]:
         """Grids with the least work per process that split only `axes`, and so leave processes idle."""
@@ -301,4 +323,4 @@ class GridCandidates:
 
 def x_grid(grid: PerAxis) -> PerAxis:
     """The processes along x alone: the part of a grid that neighbouring layers can have in common."""
-    return grid._replace(g=1, c=1, k=1)
+    return PerAxis(b=grid.b, d=grid.d, h=grid.h, w=grid.w)

@@ -31,12 +31,23 @@ def family(
     full, free = (Space(nest, procs, {}, each) for each in (True, False))
     least = (full.least_work if uneven else None) or free.least_work or 1
     cap = work_cap(least, balance)
-    grids = [g for g in all_grids(full, procs) if timed or largest_block(nest, g).size <= cap]
+    grids = all_grids(full, procs)
+    if not timed:
+        grids = _within_cap(nest, grids, cap)
     if timed:
         grids = [*grids, *([] if exact and grids else _halved(nest, procs))] or all_grids(free, procs)
     elif not (exact and grids):
         grids = list(dict.fromkeys([*grids, *balanced(free, cap)]))
+    if nest.extents.g == 1:  # one interval in any case
+        return grids
     return [g for g in grids if _single_intervals(nest, g)] or grids
+
+
+def _within_cap(nest: Nest, grids: list[PerAxis], cap: int) -> list[PerAxis]:
+    """The grids whose largest block has at most `cap` iterations."""
+    extents = np.array(nest.extents, dtype=np.int64 if nest.extents.size < 2**62 else object)
+    sizes = (-(-extents // np.array(grids, np.int64).reshape(-1, len(AXES)))).prod(axis=1)
+    return [grids[at] for at in np.flatnonzero(sizes <= cap).tolist()]
 
 
 def _halved(nest: Nest, procs: int) -> list[PerAxis]:
@@ -56,7 +67,7 @@ def balanced(space: Space, cap: int) -> list[PerAxis]:
     while True:
         rows = _within(space, cap)
         if rows is not None:
-            return [PerAxis(*row) for row in rows.tolist()]
+            return list(map(PerAxis._make, rows.tolist()))
         cap = least + (cap - least) // 2
 
 

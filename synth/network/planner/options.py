@@ -18,6 +18,7 @@ from synth.network.planner.request import NetworkRequest
 from synth.network.planner.uniform import nearest, splits_only, uniform_grids
 from synth.search.strategies import STRATEGIES
 
+OPTIONS_OF_STRATEGY = 4  # grids per layer within one strategy
 NEAR = 1.25  # a cost up to this many times the least cost counts as near it
 STRATEGY_AXES: dict[str, str] = {each.name: each.axes for each in STRATEGIES if each.name != "2.5D"}
 
@@ -80,7 +81,7 @@ def _own_best(candidates: GridCandidates, count: int) -> list[tuple[float, Place
 
 
 def strategy_options(
-    candidates: Sequence[GridCandidates], axes: str, count: int = 4
+    candidates: Sequence[GridCandidates], axes: str, count: int = OPTIONS_OF_STRATEGY
 ) -> list[list[LayerOption]] | int:
     """The options of every class within one strategy; or the position of a class that has none."""
     result: list[list[LayerOption]] = []
@@ -99,7 +100,7 @@ def options_within(
     neighbours: Sequence[Sequence[int]],
     layers: Sequence[int],
     axes: str,
-    count: int = 4,
+    count: int = OPTIONS_OF_STRATEGY,
 ) -> list[list[LayerOption]] | int:
     """`strategy_options`, uniform grids, and grids that split x as the best ones of neighbouring layers do.
 

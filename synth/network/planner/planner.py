@@ -17,6 +17,7 @@ from synth.network.planner.candidates import GridCandidates
 from synth.network.planner.idle import BusyStep
 from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.options import (
+    OPTIONS_OF_STRATEGY,
     STRATEGY_AXES,
     LayerOption,
     check_feasible,
@@ -183,6 +184,8 @@ class _NetworkPlanner:
     def _single_strategies(self) -> list[SingleStrategy]:
         """Strategies with fewer axes come first: their choices are options of those with more axes."""
         by_axes: dict[str, SingleStrategy] = {}
+        for candidates in self.candidates:
+            candidates.count_first([(OPTIONS_OF_STRATEGY, axes) for axes in STRATEGY_AXES.values()])
         for axes in sorted(set(STRATEGY_AXES.values()), key=lambda axes: (len(axes), axes)):
             within = [single for other, single in by_axes.items() if set(other) <= set(axes)]
             by_axes[axes] = self._single_strategy(axes, within)

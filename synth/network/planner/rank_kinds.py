@@ -17,6 +17,7 @@ from synth.layer.nest import Nest
 from synth.network.planner.owned_boxes import Array, PlacedGrid
 from synth.schedule.distribution import Distribution
 
+SHAPES = 4  # shapes of shards along a dimension: of the longer slices, and of the others
 # axes along which the members of a tensor's group differ; no group differs along g
 GROUPS: tuple[tuple[Tensor | None, tuple[Axis, ...]], ...] = (
     (None, ("g",)),
@@ -47,7 +48,7 @@ def ranks_of_kinds(placed: PlacedGrid, distribution: Distribution, tensors: Sequ
             at = members // beyond % len(kind)
             offset, code = offset + at * np.int32(steps[axis]), code * len(kind) + kind[at]
         for step, shape in shards:
-            code = code * len(shape) + shape[members // step % len(shape)]
+            code = code * (len(shape) + SHAPES) + shape[members // step % len(shape)]
         _, first = np.unique(code, return_index=True)
         ranks = (ranks[:, None] + offset[first]).reshape(-1)
     return ranks
@@ -82,20 +83,20 @@ def _shards(distribution: Distribution, tensor: Tensor) -> list[tuple[int, Array
     Parts of rows that may have a halo all differ. Empty if all shards have one shape.
     """
     found: list[tuple[int, Array]] = []
-    sizes = dict(zip(DIMS[tensor], distribution.nest.shapes[tensor], strict=True))
+    cuts = distribution.shard_cuts[tensor]
+    sizes = dict(zip(DIMS[tensor], distribution.nest.shapes[tensor], strict=True)) if cuts else {}
     step = 1
-    for dim, parts in reversed(distribution.shard_cuts[tensor]):
+    for dim, parts in reversed(cuts):
         slices = getattr(distribution.grid, dim, 1)
         size, longer = sizes[dim] // slices, sizes[dim] % slices > 0
-        index = np.arange(parts)
-        if dim in SPATIAL:
-            found.append((step, index))
-        elif longer or size % parts:
-            shape = (index < size % parts).astype(np.int64)
-            found.append((step, shape * 2 + (index < (size + longer) % parts)))
+        short, shorter = size % parts, (size + longer) % parts  # parts with one position more
+        if dim in SPATIAL and parts > 1:
+            found.append((step, np.arange(parts)))
+        elif short or shorter:
+            index = np.arange(parts)
+            found.append((step, (index < short).astype(np.int64) * 2 + (index < shorter)))
         step *= parts
-    kinds = [(step, np.unique(shape, return_inverse=True)[1]) for step, shape in found]
-    return [(step, kind) for step, kind in kinds if kind.any()]
+    return found
 
 
 def padded(rows: Sequence[Array]) -> Array:
