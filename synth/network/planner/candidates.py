@@ -28,7 +28,8 @@ from synth.network.step_time.between import Between
 from synth.schedule.distribution import Distribution
 from synth.search.grids import Space, all_grids
 
-BATCH = 16  # grids whose words are counted together
+BATCH = 16  # grids whose words are counted together on a sample of ranks
+BY_KINDS = 32  # grids whose words are counted together on one rank of every kind
 ORDERS_PER_GRID = 2  # rank orders of one grid that become options
 FEW_KINDS = 64  # grids with so many kinds of ranks are counted apart from those with more
 TOGETHER = 1 << 15  # unless grids times the most kinds are so few
@@ -279,7 +280,7 @@ class GridCandidates:
         while start < len(places):
             if len(found) >= count and (bounds[start], places[start]) > found[count - 1]:
                 break
-            stop = start + batch
+            stop = start + (batch if sampled else BY_KINDS)
             if not sampled:  # no grid that cannot be among the best
                 need = count - len(found)
                 stop = start + need if need > 0 else min(stop, bisect_right(bounds, found[count - 1][0]))

@@ -185,7 +185,8 @@ class _NetworkPlanner:
         """Strategies with fewer axes come first: their choices are options of those with more axes."""
         by_axes: dict[str, SingleStrategy] = {}
         for candidates in self.candidates:
-            candidates.count_first([(OPTIONS_OF_STRATEGY, axes) for axes in STRATEGY_AXES.values()])
+            own = self.request.options_per_layer, ""
+            candidates.count_first([own, *((OPTIONS_OF_STRATEGY, axes) for axes in STRATEGY_AXES.values())])
         for axes in sorted(set(STRATEGY_AXES.values()), key=lambda axes: (len(axes), axes)):
             within = [single for other, single in by_axes.items() if set(other) <= set(axes)]
             by_axes[axes] = self._single_strategy(axes, within)
