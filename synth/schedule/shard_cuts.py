@@ -49,9 +49,11 @@ def shard_cut(members: int, extents: Extents) -> ShardCut:
     even = _even_shares(members, extents)
     for count in (1, 2, 3):
         for dims in combinations(extents, min(count, len(extents))):
-            rest = [math.prod(each[i] for each in extents if each not in dims) for i in (1, 2)]
+            others = [each for each in extents if each not in dims]
+            rest = math.prod(largest for _, largest, _ in others)
+            smaller = math.prod(smallest for _, _, smallest in others)
             for parts in _products(members, len(dims)):
-                shares = _shares(dims, parts, *rest, -fewest[0] if fewest else 0)
+                shares = _shares(dims, parts, rest, smaller, -fewest[0] if fewest else 0)
                 if shares is not None and (fewest is None or shares < fewest):
                     best, fewest = tuple(zip([dim for dim, _, _ in dims], parts, strict=True)), shares
                     if shares == even:
