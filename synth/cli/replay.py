@@ -36,6 +36,9 @@ def register(subparsers: Any) -> None:
         default=PlanRequest.pass_,
         help="what is replayed (default: forward)",
     )
+    add(
+        "--whole-weights", action="store_true", help="training for time: ranks may hold whole weights, as DDP"
+    )
     add("--trace", metavar="FILE", help="write a Chrome trace (JSON) for Perfetto")
     add("--json", action="store_true", help="print one JSON object")
     command.set_defaults(run=run, solver="auto")

@@ -4,7 +4,8 @@ Ranks are alike but for the size of their blocks, so two kinds stand for all: on
 every layer and one with the smallest. The order is the emitted one: per layer and pass what moves between
 layers, the halo, the stationary tensor, then panels of the streaming tensors while the previous panel
 computes, then the reduction. Where the runtime prefetches, Ker of the next layer is gathered while a layer
-computes, and the sums of dKer travel while the layer before computes its gradients.
+computes, and the sums of dKer travel while the layer before computes its gradients. A layer with whole
+weights has no moves of Ker. Its part of the all-reduces of buckets travels after its backward-filter pass.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from synth.base.errors import UsageError
 from synth.layer.axes import PerAxis
 from synth.machine.hierarchy import Machine
 from synth.machine.layer_time import OPS, LayerTimer, PassTime, collective, compute_seconds
 from synth.machine.rank_groups import split_over
 from synth.network.planner.plan import NetworkPlan
+from synth.network.step_time.layer_times import BUCKET_BYTES
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.pass_program import Gather, Loop, Reduce, Rows
@@ -42,14 +43,7 @@ class Task:
 
 
 def tasks_of(plan: NetworkPlan, machine: Machine) -> list[Task]:
-    """The tasks of a step of a plan on a machine, in program order: forward, or forward and back.
-
-    Raises `UsageError` for whole weights in training, whose buckets are no tasks.
-    """
-    if any(plan.whole):
-        raise UsageError(
-            f"the plan of {plan.network.name} has whole weights; plan it with shards to replay it"
-        )
+    """The tasks of a step of a plan on a machine, in program order: forward, or forward and back."""
     return _Lister(plan, machine).tasks()
 
 
@@ -58,17 +52,26 @@ class _Lister:
         self.plan, self.machine = plan, machine
         self.made: list[Task] = []
         self.last: dict[str, int] = {}  # layer -> its last task so far
+        self.whole = {
+            node.name for node, whole in zip(plan.network.planned, plan.whole, strict=True) if whole
+        }
         self.hides = plan.request.hides and not plan.request.resident_weights
         self.brought: dict[str, tuple[int, ...]] = {}  # layer -> the prefetch of its Ker
         self.waiting: list[Callable[[], object]] = []  # tasks to add beside the next computing
 
     def tasks(self) -> list[Task]:
         nodes = list(zip(self.plan.network.planned, self.plan.placed_grids, strict=True))
-        resident = self.plan.request.resident
+        resident = self.plan.request.resident_of
         timers = {
             node.name: LayerTimer(
                 self.machine,
-                Footprints(Distribution(node.layer.nest.turn(placed.turned), placed.grid, resident=resident)),
+                Footprints(
+                    Distribution(
+                        node.layer.nest.turn(placed.turned),
+                        placed.grid,
+                        resident=resident(node.name in self.whole),
+                    )
+                ),
                 placed.order,
                 node.weighted,
                 saved=self.plan.request.saves,
@@ -100,10 +103,17 @@ class _Lister:
 
     def _prefetch(self, name: str, timer: LayerTimer) -> None:
         size, group = timer.sizes["Ker"], timer.groups["Ker"]
-        if timer.travels("Ker") and group.size > 1:
+        if timer.travels("Ker") and group.size > 1 and name not in self.whole:
             made = collective(self.machine, "all_gather", size, group)
             task = Task(f"{name} Ker prefetch", "network", (made.seconds,) * 2, (), made.bytes_at, name)
             self.brought[name] = (self._add(task),)
+
+    def _bucket(self, name: str, timer: LayerTimer, last: int) -> None:
+        """The part of a layer with whole weights in the all-reduces of full buckets; see `LayerTimes`."""
+        made = collective(self.machine, "all_reduce", float(BUCKET_BYTES), timer.groups["Ker"])
+        part = timer.sizes["Ker"] / BUCKET_BYTES
+        sent = tuple(each * part for each in made.bytes_at)
+        self._add(Task(f"{name} Ker bucket", "network", (made.seconds * part,) * 2, (last,), sent, name))
 
     def _add(self, task: Task) -> int:
         self.made.append(task)
@@ -147,6 +157,8 @@ class _Lister:
         if number and not before:
             before = (self.after,)
         self.last[name] = _PassTasks(self, name, timer, time).added(before, self.hides and number == 0)
+        if time.pass_ == "backward-filter" and name in self.whole:
+            self.waiting.append(partial(self._bucket, name, timer, self.last[name]))
 
 
 class _PassTasks:

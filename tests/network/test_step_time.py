@@ -29,6 +29,7 @@ from synth.network.step_time.between import Between, between
 from synth.network.step_time.layer_times import BUCKET_BYTES, PANELS, layer_times
 from synth.network.step_time.step import StepSeconds
 from synth.parallel.layer_plans import LayerPlans
+from synth.prediction.replay import replay
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 
@@ -113,6 +114,22 @@ def test_shards_are_data_parallelism_as_fsdp_has_it(beta: float, overlap: float)
     assert data_parallel(flat(beta, overlap), whole=False) == pytest.approx(
         3 * sum(one_pass) + update + exposed
     )
+
+
+@pytest.mark.parametrize("beta", [1e-11, BETA])
+def test_a_replay_of_whole_weights_sends_gradients_in_buckets(beta: float) -> None:
+    """The moves of Ker are the parts of layers in buckets, which travel while the layers before compute."""
+    plan = planned(CHAIN, flat(beta, 1.0), PROCS, axes="b", margin=0.99)
+    assert plan.whole == (True,) * 4
+    played = replay(plan)
+    moves = [task for task in played.tasks if task.stream == "network" and " Ker " in task.name]
+    assert [task.name for task in moves] == [f"{layer} Ker bucket" for layer in "dcba"]
+    per_byte = 2 * (PROCS - 1) * (ALPHA / BUCKET_BYTES + beta / PROCS)
+    assert [task.seconds[0] for task in moves] == pytest.approx([4 * w * per_byte for w in WORDS[::-1]])
+    assert played.computing == pytest.approx(3 * sum(2 * words * 144 * 64 / PROCS / RATE for words in WORDS))
+    least = max(played.computing + moves[-1].seconds[0], sum(task.seconds[0] for task in moves))
+    assert least <= played.seconds * (1 + 1e-9)
+    assert played.seconds <= played.computing + sum(task.seconds[0] for task in moves) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", ["lassen", "abci-nccl"])
