@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from plan_ranks import inside, most, moved
+from plan_ranks import between_layers, in_layers, most
 from torch import nn
 
 import synth
@@ -69,7 +69,7 @@ def traffic(net: Network) -> dict[str, int]:
     """Words of Ker by layer, and of weights that were moved to where they are used."""
     layers = [m for m in net.program.modules() if isinstance(m, DistributedLayer)]
     words = {layer.name: layer.traffic.received()["Ker"] for layer in layers}
-    fetched = {name: n for name, n in moved(net).items() if name.startswith("weights of")}
+    fetched = {name: n for name, n in between_layers(net).items() if name.startswith("weights of")}
     return {name: n for name, n in {**words, **fetched}.items() if n}
 
 
@@ -88,8 +88,8 @@ def as_planned(memory: int | None, axes: str) -> dict[str, Any]:
     planned: dict[str, int] = defaultdict(int)
     for edge, words in plan.edge_words.items():
         planned["edges"] += words if edge.role == "in" else 0
-    between = most(moved(net), net.ranks)
-    layers = most(inside(net), net.ranks)
+    between = most(between_layers(net), net.ranks)
+    layers = most(in_layers(net), net.ranks)
     costs = dict(zip((node.name for node in plan.network.planned), plan.layer_costs, strict=True))
     weights = [p for name, p in net.named_parameters() if name.endswith("weight") and p.dim() > 1]
     return {

@@ -70,3 +70,17 @@ def test_norms_of_all_gradients_are_one_operation(monkeypatch: pytest.MonkeyPatc
     for mine, right in zip(net.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(mine.grad.full_tensor(), right.grad)
     assert PartitionedTensor in _foreach_supported_types
+
+
+@pytest.mark.parametrize("norm", [nn.GroupNorm(2, 4), nn.GroupNorm(4, 4, affine=False), nn.InstanceNorm2d(4)])
+def test_group_norms_are_those_of_torch(norm: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.SiLU()).double()
+    batch = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    net: Any = synth.parallelize(copy.deepcopy(model), batch.shape)
+    monkeypatch.setattr("synth.runtime.layers.group_norm.NormalizeGroups", None)  # several kernels
+    out, right = net(batch), model(batch)
+    torch.testing.assert_close(out.full_tensor(), right)
+    for each in (out, right):
+        each.square().mean().backward()
+    for ours, theirs in zip(net.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad)
