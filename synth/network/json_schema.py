@@ -96,6 +96,7 @@ def machine_file_schema() -> dict[str, Any]:
         "compute": _object(compute, ["rate"]),
         "memory": {"type": ["string", "integer"]},
         "overlap": {"type": "number", "minimum": 0, "maximum": 1},
+        "errors": {"type": "object", "additionalProperties": number},  # of measured numbers, relative
         "algorithms": {"type": "array", "minItems": 1, "items": {"enum": list(ALGORITHMS)}},
     }
     assert set(top) == set(TOP)

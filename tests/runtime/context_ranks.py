@@ -1,13 +1,11 @@
-"""What one rank of the tests of two networks in one process does. All ranks run it and assert."""
+"""What ranks with two networks in one process do: functions that return what a test looks at."""
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from prefetch_ranks import gradients, layers, made, same, weight
+from prefetch_ranks import Values, array, gradients, layers, made, weight
 
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network
@@ -21,7 +19,7 @@ class Training:
 
     def __init__(self, case: tuple[str, str, int]) -> None:
         self.net, self.shard = made(*case)
-        self.found: list[Any] = []
+        self.steps: list[Values] = []
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01)
 
     def forward(self) -> None:
@@ -32,18 +30,31 @@ class Training:
         """The second part, which updates the parameters."""
         torch.autograd.backward(self.out.square().sum())
         self.optimizer.step()
-        self.found.append((self.out.detach(), gradients(self.net)))
+        self.steps.append({"output": array(self.out), **gradients(self.net)})
+
+    def step(self) -> None:
+        """Both parts."""
+        self.forward()
+        self.backward()
+
+    def result(self) -> dict[str, Any]:
+        """values: of each step. words: that this rank has received."""
+        return {"values": self.steps, "words": self.net.received()}
 
 
-def interleaved(_: str) -> None:
-    """Parts of the steps of two networks in turn: each has the values and the words of its own single run."""
-    alone = []
+def trained_alone(steps: int) -> list[dict[str, Any]]:
+    """Each network trains without another: its values and words."""
+    found = []
     for case in CASES:
         run = Training(case)
-        for _ in range(STEPS):
-            run.forward()
-            run.backward()
-        alone.append((run.found, run.net.received()))
+        for _ in range(steps):
+            run.step()
+        found.append(run.result())
+    return found
+
+
+def trained_in_turn() -> tuple[list[dict[str, Any]], int]:
+    """Parts of the steps of both networks in turn: their results; buffers and groups that they share."""
     one, other = map(Training, CASES)
     for step in range(STEPS):
         one.forward()
@@ -51,71 +62,45 @@ def interleaved(_: str) -> None:
         first, second = (one, other) if step % 2 else (other, one)
         first.backward()
         second.backward()
-    for run, (found, received) in zip((one, other), alone, strict=True):
-        same(run.found, found)
-        assert run.net.received() == received
-    apart(one.net, other.net)
+    assert memory(one.net)
+    assert handles(one.net)
+    shared = (memory(one.net) & memory(other.net)) | (handles(one.net) & handles(other.net))
+    return [one.result(), other.result()], len(shared)
 
 
-def pending(_: str) -> None:
-    """A prefetch of one network stays pending while another network trains."""
-    case, other_case = CASES
-    alone, wanted = Training(other_case), Training(case)
-    for run in (alone, wanted):
-        run.forward()
-        run.backward()
-    one, other = Training(case), Training(other_case)
+def trained_while_a_prefetch_is_pending() -> list[dict[str, Any]]:
+    """Ker of the first network is prefetched; the second makes a step; then the first does."""
+    one, other = map(Training, CASES)
     prefetched = [layer for layer in layers(one.net) if layer.program.prefetch_ker]
     assert prefetched
     prefetched[0].prefetch(weight(one.net, prefetched[0]).detach().to_local())
     (before,) = one.net.program.context.pending
-    other.forward()
-    other.backward()
+    other.step()
     assert one.net.program.context.pending == [before]
     assert not other.net.program.context.pending
-    same(other.found, alone.found)
-    one.forward()
-    one.backward()
+    one.step()
     assert not one.net.program.context.pending
-    same(one.found, wanted.found)
+    return [one.result(), other.result()]
 
 
-def tuned(_: str) -> None:
-    """Only the network that is asked to autotune times its kernels."""
+def tuned_kernels() -> tuple[int, int, bool]:
+    """Kernels that the first, tuned network has timed, and the second; whether all layers share its tuner."""
     one, other = map(Training, CASES)
     one.net.program.context.tuner.enabled = True
     for run in (one, other):
-        run.forward()
-        run.backward()
-    assert one.net.program.context.tuner.times
-    assert not other.net.program.context.tuner.times
-    assert all(layer.context.tuner is one.net.program.context.tuner for layer in layers(one.net))
+        run.step()
+    tuner = one.net.program.context.tuner
+    of_layers = all(layer.context.tuner is tuner for layer in layers(one.net))
+    return len(tuner.times), len(other.net.program.context.tuner.times), of_layers
 
 
-def apart(one: Network, other: Network) -> None:
-    """Two networks have no buffer and no process group in common."""
-    assert memory(one)
-    assert memory(one).isdisjoint(memory(other))
-    assert handles(one)
-    assert handles(one).isdisjoint(handles(other))
-
-
-def memory(net: Network) -> set[int]:
+def memory(net: Network) -> set[tuple[str, int]]:
     """Where the free buffers of a network are."""
-    return {
-        flat.data_ptr() for free in net.program.context.buffers.free.values() for flat in free if flat.numel()
-    }
+    free = net.program.context.buffers.free.values()
+    return {("buffer", flat.data_ptr()) for each in free for flat in each if flat.numel()}
 
 
-def handles(net: Network) -> set[int]:
+def handles(net: Network) -> set[tuple[str, int]]:
     """The process groups of the layers of a network."""
     planned = [each for each in net.program.modules() if isinstance(each, DistributedLayer)]
-    return {id(group.handle) for layer in planned for group in layer.groups.values()}
-
-
-def main() -> None:
-    """Run a function of this file on this rank."""
-    dist.init_process_group("gloo")
-    globals()[sys.argv[1]](sys.argv[2])
-    dist.barrier()
-    dist.destroy_process_group()
+    return {("group", id(group.handle)) for layer in planned for group in layer.groups.values()}

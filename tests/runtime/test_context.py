@@ -3,21 +3,55 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from ranks import run_ranks
+from rank_pool import RankPool
 
 import synth.runtime
 
-PROGRAM = "from context_ranks import main\n\nmain()\n"
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    with RankPool(Path(__file__).with_name("context_ranks.py"), 4, tmp_path_factory.mktemp("ranks")) as pool:
+        yield pool
+
+
+def assert_same_steps(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Every step has the same bits."""
+    for mine, right in zip(found["values"], expected["values"], strict=True):
+        assert mine.keys() == right.keys()
+        for name, values in right.items():
+            np.testing.assert_array_equal(mine[name], values, err_msg=name)
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("function", ["interleaved", "pending", "tuned"])
-def test_two_networks(function: str, tmp_path: Path) -> None:
-    outcome = run_ranks(PROGRAM, 4, tmp_path, function, "")
-    assert set(outcome.codes) == {0}, "\n".join(outcome.output)
+def test_networks_that_train_in_turn_have_the_values_and_words_of_a_run_alone(ranks: RankPool) -> None:
+    alone = ranks.call("trained_alone", 3)
+    for (networks, shared), expected in zip(ranks.call("trained_in_turn"), alone, strict=True):
+        for found, right in zip(networks, expected, strict=True):
+            assert_same_steps(found, right)
+            assert found["words"] == right["words"]
+        assert shared == 0
+
+
+@pytest.mark.ranks
+def test_a_prefetch_stays_pending_while_another_network_trains(ranks: RankPool) -> None:
+    alone = ranks.call("trained_alone", 1)
+    for networks, expected in zip(ranks.call("trained_while_a_prefetch_is_pending"), alone, strict=True):
+        for found, right in zip(networks, expected, strict=True):
+            assert_same_steps(found, right)
+
+
+@pytest.mark.ranks
+def test_only_the_network_that_is_asked_to_times_its_kernels(ranks: RankPool) -> None:
+    for timed, of_other, share_a_tuner in ranks.call("tuned_kernels"):
+        assert timed > 0
+        assert of_other == 0
+        assert share_a_tuner
 
 
 def test_no_module_of_the_runtime_has_mutable_state() -> None:
