@@ -84,3 +84,36 @@ def test_group_norms_are_those_of_torch(norm: nn.Module, monkeypatch: pytest.Mon
         each.square().mean().backward()
     for ours, theirs in zip(net.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad)
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True, weight_decay=0.01, foreach=True),
+    "adam": lambda p: torch.optim.Adam(p, 0.01, amsgrad=True, weight_decay=0.01, foreach=True),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.01, foreach=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01, momentum=0.5, centered=True, foreach=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 0.01, lr_decay=0.1, foreach=True),
+    "adadelta": lambda p: torch.optim.Adadelta(p, 0.5, foreach=True),
+    "adamax": lambda p: torch.optim.Adamax(p, 0.01, foreach=True),
+    "nadam": lambda p: torch.optim.NAdam(p, 0.01, foreach=True),
+    "radam": lambda p: torch.optim.RAdam(p, 0.1, foreach=True),
+    "asgd": lambda p: torch.optim.ASGD(p, 0.01, foreach=True),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_take_lists(name: str) -> None:
+    """As they do on a GPU by default."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1)).double()
+    batch = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    net: Any = synth.parallelize(copy.deepcopy(model), batch.shape)
+    for each in (net, model):
+        optimizer = OPTIMIZERS[name](each.parameters())
+        for _ in range(7):  # RAdam adapts from the sixth step on
+            optimizer.zero_grad()
+            each(batch).square().mean().backward()
+            optimizer.step()
+    state = net.full_state_dict()
+    for key, values in model.state_dict().items():
+        if key != "0.bias":  # its gradient is nothing but rounding
+            torch.testing.assert_close(state[key], values, msg=f"{name}: {key}")
