@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, RankPools
 from ranks import run_ranks
 
 pytestmark = pytest.mark.ranks
@@ -38,17 +36,15 @@ dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def ranks_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], RankPool]]:
-    """Number of ranks -> so many ranks with the functions of `network_module_ranks`."""
-    functions = Path(__file__).with_name("network_module_ranks.py")
-    with ExitStack() as ends:
-        yield cache(
-            lambda size: ends.enter_context(RankPool(functions, size, tmp_path_factory.mktemp("ranks")))
-        )
+def ranks_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPools]:
+    with RankPools(
+        Path(__file__).with_name("network_module_ranks.py"), tmp_path_factory.mktemp("ranks")
+    ) as pools:
+        yield pools
 
 
 @pytest.fixture
-def ranks(ranks_of: Callable[[int], RankPool]) -> RankPool:
+def ranks(ranks_of: RankPools) -> RankPool:
     return ranks_of(4)
 
 
@@ -70,7 +66,7 @@ def test_ten_steps_equal_those_of_one_process(model: str, plan: str, ranks: Rank
     assert max(ranks.call("difference_after_training", model, plan)) < ROUNDING
 
 
-def test_ranks_that_are_idle_in_some_layers(ranks_of: Callable[[int], RankPool]) -> None:
+def test_ranks_that_are_idle_in_some_layers(ranks_of: RankPools) -> None:
     assert max(ranks_of(5).call("difference_after_training", "residual", "idle")) < ROUNDING
 
 
@@ -80,7 +76,7 @@ def test_a_layer_that_cannot_be_cut_is_announced(ranks: RankPool) -> None:
 
 
 def test_ranks_in_different_groups_make_them_without_waiting(
-    ranks_of: Callable[[int], RankPool],
+    ranks_of: RankPools,
 ) -> None:
     """torch's `new_group` is called by all ranks; these groups are made by their members alone."""
     assert ranks_of(3).call("sums_over_groups", (0, 1), (1, 2), (0, 1, 2), (0, 2)) == [

@@ -1,21 +1,17 @@
-"""What one rank of the module tests does. Every function runs on all ranks and asserts."""
+"""What the ranks of the tests of single layers do: functions that return what a test looks at."""
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from cases import CASES
-from ranks import print_facts
 from torch import nn
 
 from synth.codegen.module import distributed_conv
 from synth.planning.plan import Plan
-from synth.runtime.grid.boxes import within
 
 
 def plain(plan: Plan, bias: bool = True) -> nn.Module:
@@ -71,62 +67,65 @@ def steps_as_torch(name: str) -> dict[str, Any]:
     return {"words": model.traffic.received()["total"], "difference": max(differences)}
 
 
-def one_gradient(names: str) -> None:
-    """A gradient that the plan does not make is refused when it is asked for, on every rank alike."""
-    for name in names.split():
-        plan = CASES[name]
-        model = distributed_conv(plan)
-        share = torch.zeros(tuple(high - low for low, high in model.input.mine)).requires_grad_()
-        model.weight.requires_grad_()
-        try:
-            model(share)
-        except ValueError as error:
-            print("refused:", error)
-        model(share.detach().requires_grad_("In" in plan.gradients)) if "Ker" in plan.gradients else None
+def refusal(run: Callable[[], Any]) -> str:
+    """The sentence with which something is refused; "" where it is not."""
+    try:
+        run()
+    except (ValueError, RuntimeError, FloatingPointError) as error:
+        return str(error)
+    return ""
 
 
-def state_moves(names: str) -> None:
-    """A state saved on one grid is loaded on another; wrong ones are refused by name."""
-    first, second, other = (distributed_conv(CASES[name]) for name in names.split())
+def refusal_of_a_gradient(name: str) -> str:
+    """How a layer refuses a gradient that its plan does not make."""
+    plan = CASES[name]
+    model = distributed_conv(plan)
+    shard = torch.zeros(tuple(high - low for low, high in model.input.mine)).requires_grad_()
+    model.weight.requires_grad_()
+    said = refusal(lambda: model(shard))
+    if "Ker" in plan.gradients:  # without that gradient the layer works
+        model(shard.detach().requires_grad_("In" in plan.gradients))
+    return said
+
+
+def moved_state(name: str, other: str) -> bool:
+    """Whether the state of a layer, loaded on the grid of another plan of the layer, has the same words."""
+    first, second = distributed_conv(CASES[name]), distributed_conv(CASES[other])
     state = first.full_state_dict()
     second.load_full_state_dict(state)
-    for key, values in second.full_state_dict().items():
-        assert torch.equal(values, state[key])
     first.load_state_dict(first.state_dict())
-    for attempt in (lambda: other.load_full_state_dict(state), lambda: refused_shares(first, second)):
-        try:
-            attempt()
-        except (ValueError, RuntimeError) as error:
-            print("refused:", error)
-        else:
-            raise AssertionError("a wrong state was taken")
+    found = second.full_state_dict()
+    return found.keys() == state.keys() and all(torch.equal(found[key], state[key]) for key in state)
 
 
-def refused_shares(first: nn.Module, second: nn.Module) -> None:
-    """Shares of one plan are not those of another."""
-    second.load_state_dict(first.state_dict())
+def refusals_of_state(name: str, other_plan: str, other_layer: str) -> tuple[str, str]:
+    """How the whole state of another layer is refused, and the shards of another plan."""
+    mine, same_layer, stranger = (distributed_conv(CASES[each]) for each in (name, other_plan, other_layer))
+    return (
+        refusal(lambda: stranger.load_full_state_dict(mine.full_state_dict())),
+        refusal(lambda: same_layer.load_state_dict(mine.state_dict())),
+    )
 
 
-def nan_is_named(name: str) -> None:
-    """A NaN in one rank's gradient is told on every rank."""
+def report_of_nan(name: str) -> str:
+    """What all ranks raise for a NaN in the gradient of rank 1."""
     plan = CASES[name]
     model = distributed_conv(plan, check_finite=True)
-    share = torch.zeros(model.scatter(torch.zeros(plan.layer.input)).shape, requires_grad=True)
-    out = model(share)
+    shard = torch.zeros(model.scatter(torch.zeros(plan.layer.input)).shape, requires_grad=True)
+    out = model(shard)
     gradient = torch.ones_like(out)
     if dist.get_rank() == 1:
         gradient.view(-1)[0] = torch.nan
-    try:
-        out.backward(gradient)
-    except FloatingPointError as error:
-        print("found:", error)
-    else:
-        raise AssertionError("NaN went unnoticed")
+    return refusal(lambda: out.backward(gradient))
 
 
-def dtensors(name: str) -> None:
-    """DTensors go in and out where their placements say who owns what."""
-    from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+def dtensors(name: str) -> dict[str, Any]:
+    """A step with a DTensor as input, placed as the layer owns In.
+
+    difference: of the output from that of one process. out, gradient: their classes. refused: a DTensor that
+    every rank has whole.
+    """
+    from torch.distributed.tensor import Replicate, distribute_tensor
 
     plan = CASES[name]
     torch.manual_seed(0)
@@ -136,49 +135,28 @@ def dtensors(name: str) -> None:
     mesh, places = model.placements("In")
     given = distribute_tensor(inputs, mesh, places)
     out = model(given.requires_grad_())
-    assert isinstance(out, DTensor)
-    near(out.full_tensor().detach(), whole(inputs).detach())
+    difference = near(out.full_tensor().detach(), whole(inputs).detach())
     out.sum().backward()
-    assert isinstance(given.grad, DTensor)
-    try:
-        model(distribute_tensor(inputs, mesh, [Replicate()] * mesh.ndim))
-    except ValueError as error:
-        print("refused:", error)
-    else:
-        raise AssertionError("a replicated input was taken for shares")
+    replicated = distribute_tensor(inputs, mesh, [Replicate()] * mesh.ndim)
+    return {
+        "difference": difference,
+        "out": type(out).__name__,
+        "gradient": type(given.grad).__name__,
+        "refused": refusal(lambda: model(replicated)),
+    }
 
 
-def wrong_inputs(name: str) -> None:
-    """A share of another shape is refused with the names of layer and rank."""
+def refusal_of_a_shape(name: str) -> str:
+    """How a layer refuses a shard of another shape."""
     model = distributed_conv(CASES[name])
-    box = model.program.owned_in(model.at)
-    assert within(box, box)
-    try:
-        model(torch.zeros(1, 1))
-    except ValueError as error:
-        print("refused:", error)
-    else:
-        raise AssertionError("a wrong share was taken")
+    return refusal(lambda: model(torch.zeros(1, 1)))
 
 
-def one_wrong_share(name: str) -> None:
+def one_wrong_shard(name: str) -> None:
     """One rank gives values of another dtype; no rank goes on."""
     plan = CASES[name]
     model = distributed_conv(plan)
-    share = model.scatter(torch.zeros(plan.layer.input))
-    out = model(share.double() if dist.get_rank() == 1 else share)
+    shard = model.scatter(torch.zeros(plan.layer.input))
+    out = model(shard.double() if dist.get_rank() == 1 else shard)
     out.sum().backward()
     print("went on")
-
-
-def main() -> None:
-    """argv: function, its argument, folder."""
-    dist.init_process_group("gloo")
-    print_facts(globals()[sys.argv[1]](sys.argv[2]))
-    Path(sys.argv[3], f"done-{dist.get_rank()}").write_text(json.dumps(dist.get_rank()))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

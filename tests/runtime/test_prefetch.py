@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rank_pool import RankPool
+from rank_pool import RankPool, RankPools
 
 pytestmark = pytest.mark.ranks
 
 
 @pytest.fixture(scope="module")
-def ranks_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], RankPool]]:
-    """Number of ranks -> so many ranks with the functions of `prefetch_ranks`."""
-    functions = Path(__file__).with_name("prefetch_ranks.py")
-    with ExitStack() as ends:
-        yield cache(
-            lambda size: ends.enter_context(RankPool(functions, size, tmp_path_factory.mktemp("ranks")))
-        )
+def ranks_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPools]:
+    with RankPools(Path(__file__).with_name("prefetch_ranks.py"), tmp_path_factory.mktemp("ranks")) as pools:
+        yield pools
 
 
 @pytest.fixture
-def ranks(ranks_of: Callable[[int], RankPool]) -> RankPool:
+def ranks(ranks_of: RankPools) -> RankPool:
     return ranks_of(4)
 
 
@@ -118,7 +112,7 @@ def test_the_gradient_of_one_weight_alone(ranks: RankPool) -> None:
 @pytest.mark.parametrize("rebuilt", [False, True], ids=["same network", "new network"])
 @pytest.mark.parametrize("place", [1, 2])
 def test_a_step_after_a_failed_one_is_right(
-    place: int, rebuilt: bool, large: int | None, ranks_of: Callable[[int], RankPool]
+    place: int, rebuilt: bool, large: int | None, ranks_of: RankPools
 ) -> None:
     """All ranks fail in the same layer, in the forward and in the backward pass."""
     ranks = ranks_of(3)
@@ -130,7 +124,7 @@ def test_a_step_after_a_failed_one_is_right(
 
 
 def test_a_hook_that_could_change_a_prefetched_weight_is_refused(
-    ranks_of: Callable[[int], RankPool],
+    ranks_of: RankPools,
 ) -> None:
     for refusal, steps_without_hook in ranks_of(2).call("step_with_a_hook"):
         assert "has hooks" in refusal
@@ -138,7 +132,7 @@ def test_a_hook_that_could_change_a_prefetched_weight_is_refused(
 
 
 def test_idle_ranks_check_for_nan_in_the_order_of_the_others(
-    ranks_of: Callable[[int], RankPool],
+    ranks_of: RankPools,
 ) -> None:
     without = ranks_of(5).call("step_with_idle_ranks", 0)
     for ahead in (1, 2):

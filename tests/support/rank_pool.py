@@ -108,6 +108,28 @@ class RankPool:
             other.close()
 
 
+class RankPools:
+    """Pools of several sizes with the functions of one module: `pools(4)` are four ranks."""
+
+    def __init__(self, module: Path, folder: Path) -> None:
+        self.module, self.folder = module, folder
+        self.pools: dict[int, RankPool] = {}
+
+    def __enter__(self) -> RankPools:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        for pool in self.pools.values():
+            pool.stop()
+
+    def __call__(self, size: int) -> RankPool:
+        if size not in self.pools:
+            folder = self.folder / str(size)
+            folder.mkdir()
+            self.pools[size] = RankPool(self.module, size, folder)
+        return self.pools[size]
+
+
 def exact(found: list[dict[str, float]], *names: str) -> None:
     """Assert that what each rank returned, errors by name, is what one process has, to rounding."""
     for rank, errors in enumerate(found):
