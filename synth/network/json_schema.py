@@ -8,7 +8,7 @@ from synth.layer.nest import WORD_BYTES
 from synth.machine.collectives import ALGORITHMS
 from synth.machine.file import COMPUTE, LEVEL, TOP
 from synth.network.graph import CONVS
-from synth.network.node_builder import ARGUMENTS, FLAGS, REQUIRED
+from synth.network.node_builder import ARGUMENTS, DIVISIONS, FLAGS, REQUIRED
 from synth.network.row_map_entries import MODES
 
 _COUNT = {"type": "integer", "minimum": 1}
@@ -65,6 +65,8 @@ def _kind(kind: str) -> dict[str, Any]:
         properties["padding"] = {"anyOf": [_INTS, {"type": "array", "items": ends}, {"const": "same"}]}
     if "padding_mode" in properties:
         properties["padding_mode"] = {"enum": list(MODES)}
+    if "divided" in properties:
+        properties["divided"] = {"enum": list(DIVISIONS)}
     if "rows" in properties:
         properties["rows"] = _RUNS
     required = list(REQUIRED.get(kind, ()))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from synth.base.yaml_positions import Listing, Scalar, did_you_mean
 from synth.base.yaml_positions import Node as YamlNode
 from synth.layer.layer import Layer
 from synth.layer.validate import LayerError
 from synth.network.entries import Entry, in_dependency_order
-from synth.network.graph import CONVS, NORMS, PASSIVE, WEIGHTLESS, Network, Node
+from synth.network.graph import CONVS, NORMS, PASSIVE, WEIGHTLESS, Divided, Network, Node
 from synth.network.row_map_entries import padding_of, row_maps
 
 Shape = tuple[int, ...]
@@ -30,8 +30,9 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "groupnorm": ("groups", "affine", "parameters"),
     **dict.fromkeys(("prelu", "scale"), ("parameters",)),
     "reindex": ("rows", "dims"),
-    "gathered": ("shape", "parameters"),
+    "gathered": ("shape", "parameters", "divided"),
 }
+DIVISIONS: tuple[Divided, ...] = get_args(Divided)[1:]
 FLAGS = ("bias", "ceil", "transposed", "linear", "affine")
 MULTI_INPUT = ("add", "mul", "cat")  # kinds that take two inputs or more
 REQUIRED = {
@@ -158,7 +159,7 @@ class _NodeBuilder:
         return Node(self.entry.name, self.kind, self.entry.inputs, flat, self.shape)
 
     def gathered(self) -> Node:
-        """Computed by every rank from the whole inputs, in a shape of its own."""
+        """A call without a layout, in a shape of its own: every rank computes it, or its `divided` part."""
         entry, shape = self.entry, self.number("shape")
         shape = shape if isinstance(shape, tuple) else (shape,)
         if min(shape) < 1:
@@ -166,7 +167,20 @@ class _NodeBuilder:
                 f"{entry.name}: shape is {_by(shape)}; use extents of 1 or more"
             )
         trained = self.trained() if "parameters" in entry.arguments else 0
-        return Node(entry.name, self.kind, entry.inputs, shape, self.shape, trained=trained)
+        return Node(
+            entry.name, self.kind, entry.inputs, shape, self.shape, trained=trained, divided=self.divided()
+        )
+
+    def divided(self) -> Divided:
+        """How ranks divide a call. Raises `InputError` for an unknown way."""
+        given = self.entry.arguments.get("divided")
+        if given is None:
+            return ""
+        for known in DIVISIONS:
+            if isinstance(given, Scalar) and given.text == known:
+                return known
+        known_ways = did_you_mean(given.text if isinstance(given, Scalar) else "", DIVISIONS)
+        raise given.fault(f"{self.entry.name}: divided is {given}{known_ways}")
 
     def reindex(self) -> Node:
         """Rows that are moved or selected; dimensions that `rows` does not name stay as they are."""

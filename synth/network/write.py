@@ -66,7 +66,12 @@ def _arguments(node: Node) -> dict[str, Any]:
             rows = {"rows": list(runs_of(node.maps))}
             return rows | ({"dims": list(node.dims)} if node.dims else {})
         case "gathered":
-            return {"shape": list(node.shape)} | ({"parameters": node.trained} if node.trained else {})
+            own = {"divided": node.divided} if node.divided else {}
+            return {
+                "shape": list(node.shape),
+                **own,
+                **({"parameters": node.trained} if node.trained else {}),
+            }
         case kind if kind in (*NORMS, "scale", "prelu"):
             return _trained(node)
         case _:

@@ -82,6 +82,10 @@ WRONG = [
     (HEAD + "  - repeat: 0\n    layers: []", "n.yaml:4:13: repeat is 0"),
     (HEAD + "  - pool: {kernel: 2, ceil: yes}", "ceil is yes; write true or false"),
     (HEAD + "  - relu: {x: 1}", "unknown key x of relu"),
+    (
+        HEAD + "  - {name: g, gathered: {shape: [2, 3], divided: part}}",
+        "g: divided is part; did you mean parts?",
+    ),
     ("layers: []", "n.yaml:1:1: the network lacks input"),
     (HEAD.replace("6, 6", "6, x") + "  - relu: {}", "n.yaml:2:18: an entry of input is x, not an integer"),
 ]

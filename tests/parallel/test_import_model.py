@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,8 +16,11 @@ from torch import nn
 from synth.base.errors import UsageError
 from synth.cli.main import main
 from synth.network.file import parse_network
+from synth.network.planner.planner import plan_network
+from synth.network.planner.request import NetworkRequest
 from synth.parallel.front_end.import_model import import_model, make_model
 from synth.parallel.front_end.trace_model import trace_model
+from synth.parallel.parallelize import plan_model
 
 
 class Next(nn.Module):
@@ -131,6 +135,31 @@ def test_what_ranks_compute_from_the_whole_is_written_as_gathered() -> None:
     network = parse_network(import_model("test_import_model:joined", (1, 2, 4, 4)), "net.yaml")
     assert network.nodes["cumsum"].kind == "gathered"
     assert network.nodes["cumsum"].shape == (1, 2, 4, 4)
+
+
+class Gated(nn.Module):
+    """A gate with one word per position, as attention U-Nets have it, and a function that needs the whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.gate = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 1, 1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return torch.fft.fft(self.body(x) * self.gate(x).sigmoid()).real
+
+
+def gated() -> nn.Module:
+    return Gated()
+
+
+def test_what_ranks_divide_is_divided_in_the_plan_of_a_file_too() -> None:
+    network = parse_network(import_model("test_import_model:gated", (4, 3, 8, 8)), "net.yaml")
+    assert [each.divided for each in network.nodes.values() if each.kind == "gathered"][:2] == ["parts", ""]
+    plan = plan_network(network, NetworkRequest(procs=4, training=True))
+    counted = plan_model(gated(), (4, 3, 8, 8), procs=4)
+    words = {call.what: call.words for call in plan.calls}
+    assert words["in parts"] == 0
+    assert words["gathered"] == {call.what: call.words for call in counted.calls}["gathered"] > 0
 
 
 def test_a_model_of_another_dtype() -> None:
