@@ -12,15 +12,8 @@ from functools import cache
 from typing import Any
 
 from synth.base.extras import extra_needed
-from synth.bounds.geometric_program import (
-    product,
-    slices,
-    stationary_limits,
-    tile_footprints,
-    total,
-    turns,
-    variables,
-)
+from synth.bounds.geometric_program import slices, stationary_limits, tile_footprints, turns
+from synth.bounds.posynomials import product, total, variables
 from synth.layer.axes import AXES, LACKS, TENSORS, Tensor
 from synth.layer.nest import Nest
 

@@ -12,20 +12,18 @@ cvxpy is imported only when a program is built.
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from synth.base.errors import InfeasibleError, UsageError
-from synth.base.extras import extra_needed
+from synth.bounds.posynomials import Expression, minimised, product, total, values_of, variables
 from synth.layer.axes import AXES, KERNEL_OF, LACKS, SPATIAL, TENSORS, Axis, Tensor
 from synth.layer.nest import Nest
 from synth.layer.passes import PASSES, Passes, moves
 from synth.layer.window import Window
 
-Expression = Any  # a cvxpy expression or a number
 FILL: tuple[Axis, ...] = ("w", "h", "d", "b")  # the order in which interchangeable tiles are enlarged
 
 
@@ -48,54 +46,6 @@ class Relaxed:
             f"{self.cost:.1f} words {self.accounting}, {self.stationary} stationary, "
             f"blocks {text(self.W)}{tiles}"
         )
-
-
-@extra_needed()
-def variables(nest: Nest, prefix: str) -> dict[Axis, Expression]:
-    """One positive variable per axis with extent > 1, and the number 1 for the others."""
-    import cvxpy as cp
-
-    sizes = nest.extents._asdict()
-    return {a: cp.Variable(pos=True, name=f"{prefix}_{a}") if sizes[a] > 1 else 1.0 for a in AXES}
-
-
-def values_of(solved: Mapping[Axis, Expression]) -> dict[Axis, float]:
-    """The values of the variables of a solved program."""
-    return {a: float(v if isinstance(v, float) else v.value) for a, v in solved.items()}
-
-
-def product(factors: list[Expression]) -> Expression:
-    """The product of posynomials and numbers. A factor 0 (layers of padding) gives 0, not a posynomial."""
-    result: Expression = 1.0
-    for factor in factors:
-        if isinstance(factor, float) and factor == 0.0:
-            return 0.0
-        result = factor if isinstance(result, float) and result == 1.0 else result * factor
-    return result
-
-
-def total(terms: Iterable[Expression]) -> Expression:
-    """The sum of posynomials and numbers, without the terms that are the number 0."""
-    nonzero = [term for term in terms if not (isinstance(term, float) and term == 0.0)]
-    return sum(nonzero[1:], nonzero[0])
-
-
-@extra_needed()
-def _minimised(objective: Expression, constraints: list[Any]) -> float | None:
-    """The optimal value of a geometric program, or None if it has no solution."""
-    import cvxpy as cp
-
-    if any(c is False for c in constraints):
-        return None
-    if isinstance(objective, int | float):
-        return float(objective)
-    problem = cp.Problem(cp.Minimize(objective), [c for c in constraints if not isinstance(c, bool)])
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Solution may be inaccurate")  # 1e-5 instead of 1e-8 is enough
-        problem.solve(gp=True, solver=cp.CLARABEL)  # type: ignore[no-untyped-call]
-    if problem.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
-        return float(problem.value)
-    return None
 
 
 # --- accessed: Eq. 3 -------------------------------------------------------------------------------------
@@ -159,7 +109,7 @@ def relax_accessed(nest: Nest, procs: int, limit_words: float | None, stationary
             constraints += [T[axis] >= 1, T[axis] <= W[axis], W[axis] <= sizes[axis]]
     if limit_words is not None:
         constraints.append(sum(footprints.values()) <= limit_words)
-    value = _minimised(cost, constraints)
+    value = minimised(cost, constraints)
     if value is None:
         raise InfeasibleError(
             f"Eq. 3 has no solution for {procs} processes and {limit_words} words of tile memory."
@@ -312,7 +262,7 @@ def _received(nest: Nest, procs: int, stationary: Tensor, limit_words: float) ->
     W, touched, constraints, cost = _received_program(nest, procs, lambda s: total(s.values()))
     if not math.isinf(limit_words):
         constraints.append(touched[stationary] <= limit_words)
-    value = _minimised(cost, constraints)
+    value = minimised(cost, constraints)
     return None if value is None else Relaxed(value, values_of(W), values_of(W), stationary, "received")
 
 
@@ -334,7 +284,7 @@ def relax_training(
         W, _, constraints, cost = _received_program(
             each, procs, lambda s: total(times[t] * s[t] for t in TENSORS)
         )
-        value = _minimised(cost, constraints)
+        value = minimised(cost, constraints)
         assert value is not None  # without a memory limit W = N is a solution
         blocks = values_of(W)
         found.append(Relaxed(max(0.0, value - owned), blocks, blocks, "Out", "received"))
@@ -344,6 +294,6 @@ def relax_training(
 def _least_memory(nest: Nest, procs: int, stationary: Tensor) -> float:
     """Words of the smallest stationary slice and of the owned shards of the other tensors."""
     _, _, constraints, objective = _received_program(nest, procs, lambda s: s[stationary])
-    least = _minimised(objective, constraints)
+    least = minimised(objective, constraints)
     assert least is not None  # without a memory limit W = N is a solution
     return least + (nest.total_words - nest.words[stationary]) / procs
