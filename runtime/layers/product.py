@@ -11,6 +11,7 @@ from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, cut, overlap, shape, volume
+from synth.runtime.layers.read_whole import SharedGather
 from synth.runtime.layers.replicated_params import ReplicatedParams
 from synth.runtime.layers.step import Step
 
@@ -24,7 +25,10 @@ class ProductStep(Step):
     None for a parameter. dims: of each operand, see `wanted`. places: of each operand
     among the arguments of `forward`, or among the parameters of `module`.
     layout: of the result, see `best_layout`. dtype: of the result.
+    gather: what some operands were computed from, whose words count here.
     """
+
+    gather: SharedGather | None = None
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class ProductStep(Step):
     def exchanges(self) -> list[Exchange]:
         """The slices of the operands that belong to the own box."""
         found = super().exchanges()
+        found += [] if self.gather is None else self.gather.exchanges()
         for place, move in zip(self.places, self.moves, strict=True):
             if move is not None:
                 found += moved(*move, place)

@@ -81,6 +81,7 @@ def assembled(
         batch_norms=BatchNorms(context, parts.batch_norm),
         given_homes=homes,
         device=device,
+        inference=parts.inference,
     )
     order = [name for name, _ in made.calls]
     arguments = Arguments(model, parts.inputs)

@@ -23,11 +23,14 @@ from synth.runtime.layers.planned_layer import (
     PlannedLinearOnMap,
     RedistributedStep,
 )
+from synth.runtime.layers.product import ProductStep
 from synth.runtime.layers.step import Step
 from synth.runtime.model.parameters import first_names, homes
 from synth.runtime.model.wanted_layouts import Make, PlannedLayers, WantedLayouts
+from synth.runtime.operators.alike_positions import PositionBlocks
 from synth.runtime.operators.batch_norms import BatchNorms
 from synth.runtime.operators.call import Call, node_shape
+from synth.runtime.operators.projections import Projections
 from synth.runtime.operators.step_choice import choose_step, hold
 from synth.runtime.operators.table import Operator, Operators
 from synth.runtime.tracing.expressions import DRAWS, is_expression
@@ -44,6 +47,7 @@ class Builder:
     given_homes: where the parameters are held already; None to hold them where the
         steps use them. device: of the steps; None for that of the parameters.
     places: node -> the boxes of all ranks before and after a layer without weights.
+    inference: only forward passes run, so that ranks may compute the same words.
 
     steps: node -> its step. calls: (node, the nodes that it reads), in order.
     layouts: node -> the layout of its result. detached: nodes without gradients.
@@ -67,6 +71,7 @@ class Builder:
         batch_norms: BatchNorms,
         given_homes: Mapping[str, Held] | None = None,
         device: torch.device | None = None,
+        inference: bool = False,
     ) -> None:
         self.context, self.places = context, places
         self.refuse, self.batch_norms = refuse, batch_norms
@@ -78,6 +83,11 @@ class Builder:
             **dict(model.named_buffers()),
         }
         self.operators = Operators(self.modules, tensors)
+        self.positions = PositionBlocks(graph, self.operators)
+        self.projections: Projections | None = None
+        if inference:
+            place = graph, self.operators, self._behind, self._counter
+            self.projections = Projections(*place)
         self.tensors, self.first_names = tensors, first_names(model)
         self.planned = PlannedLayers(make, context)
         self.wanted = WantedLayouts(self.operators, self.planned, places, context.ranks)
@@ -193,6 +203,8 @@ class Builder:
         place = self.places.get(call.node.name)
         if operator.kind == "layer":
             step = self._planned(call, operator, layouts)
+            if self.projections is not None:
+                step = self.projections.step(call, step, self.layouts)
         elif place is not None:
             step = self._placed(call, operator, layouts, place)
         elif operator.kind == "cat":
@@ -207,9 +219,20 @@ class Builder:
             )
         else:
             step = choose_step(call, operator, layouts, self._counter, self.batch_norms)
+        if operator.kind == "local":
+            ((_, source),) = layouts.items()
+            step = self.positions.step(call, source, step, self._counter(call.name))
+        if isinstance(step, ProductStep) and self.projections is not None:
+            step.gather = self.projections.gathers.get(call.node.name)
         if step is None:
             self.batch_norms.check_gathered(call, operator.module or call.module)
         return step or self._gathered(call, layouts)
+
+    def _behind(self, node: fx.Node, source: Layout) -> Step | None:
+        """The step of a call with one input that lies as `source`."""
+        call = self.operators.call(node)
+        given, kind = {call.inputs[0]: source}, self.operators.operator(call)
+        return choose_step(call, kind, given, self._counter, self.batch_norms)
 
     def _planned(
         self, call: Call, operator: Operator, layouts: Mapping[fx.Node, Layout]

@@ -1,0 +1,69 @@
+"""Attention over the positions of a map, on ranks beside one process."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import synth
+
+
+class Attention(nn.Module):
+    """Heads over all positions, as in decoders of images; the layers of q, k and v are apart."""
+
+    def __init__(self, channels: int, heads: int, places: int) -> None:
+        super().__init__()
+        self.norm, self.heads = nn.GroupNorm(2, channels), heads
+        self.query, self.key, self.value, self.out = (nn.Linear(channels, channels) for _ in range(4))
+        self.places = nn.Parameter(torch.randn(places, 1)) if places else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, c, h, w = x.shape
+        y = self.norm(x).flatten(2).transpose(1, 2)
+        if self.places is not None:
+            y = y + self.places
+        parts = (each(y) for each in (self.query, self.key, self.value))
+        q, k, v = (each.view(b, h * w, self.heads, -1).transpose(1, 2) for each in parts)
+        y = functional.scaled_dot_product_attention(q, k, v)
+        y = self.out(y.transpose(1, 2).reshape(b, h * w, c))
+        return x + y.transpose(1, 2).reshape(x.shape)
+
+
+def model(shape: tuple[int, ...], heads: int, places: bool) -> nn.Sequential:
+    torch.manual_seed(0)
+    attention = Attention(8, heads, shape[2] * shape[3] * places)
+    first, last = nn.Conv2d(shape[1], 8, 3, padding=1), nn.Conv2d(8, 4, 3, padding=1)
+    return nn.Sequential(first, attention, last).double()
+
+
+def compared(shape: tuple[int, ...], axes: str, mode: str, heads: int, places: bool) -> dict[str, Any]:
+    """Errors, words counted and planned, by call and in all, and how many steps of each class there are."""
+    whole = model(shape, heads, places).train(mode == "training")
+    x = torch.randn(shape).double()
+    plan: Any = synth.plan_model(whole, shape, 4, axes=axes, mode=mode)
+    net: Any = synth.parallelize(copy.deepcopy(whole), shape, plan=plan, mode=mode)
+    errors, before = list[float](), net.received()
+    given, wanted = net(x), whole(x)
+    errors.append(float((given.full_tensor() - wanted).detach().abs().max()))
+    if mode == "training":
+        weights = torch.randn_like(wanted)
+        (given * weights).sum().backward()
+        (wanted * weights).sum().backward()
+        for one, other in zip(net.parameters(), whole.parameters(), strict=True):
+            errors.append(float((one.grad.full_tensor() - other.grad).abs().max()))
+    else:
+        net(x)  # what is shared in a pass is gathered anew in the next one
+        before += (net.received() - before) // 2
+    words = net.planned_words()
+    return {
+        "error": max(errors),
+        "words": (net.received() - before, words.step[net.ranks.me]),
+        "planned": plan.words.step[net.ranks.me],
+        "calls": {name: each[0][net.ranks.me] for name, each in words.calls.items()},
+        "steps": Counter(type(step).__name__ for step in net.program.steps.values()),
+    }

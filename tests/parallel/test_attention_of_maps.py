@@ -1,0 +1,123 @@
+"""Attention over the positions of a map: no reshape moves words, and keys and values are gathered once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rank_pool import RankPool
+from torch import nn
+from torch.nn import functional
+
+from synth.parallel.front_end.trace_model import trace_model
+from synth.runtime.comm.layout import Layout
+from synth.runtime.grid.boxes import Box
+from synth.runtime.grid.ranks import AbsentRanks
+from synth.runtime.layers.position_blocks import blocks_of
+from synth.runtime.operators.alike_positions import joined_positions
+from synth.runtime.operators.table import Operators
+
+MAP = (1, 4, 6, 8)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
+    folder = tmp_path_factory.mktemp("ranks")
+    with RankPool(Path(__file__).with_name("attention_of_maps_ranks.py"), 4, folder) as pool:
+        yield pool
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("shape", "mode", "heads"),
+    [(MAP, "inference", 1), (MAP, "training", 1), ((1, 4, 5, 7), "inference", 1), (MAP, "inference", 2)],
+    ids=str,
+)
+def test_attention_is_that_of_one_process(shape: Any, mode: str, heads: int, ranks: RankPool) -> None:
+    for found in ranks.call("compared", shape, "hw", mode, heads, False):
+        assert found["error"] < 1e-11
+        assert found["words"] == (found["planned"],) * 2
+        if shape == MAP:
+            assert found["steps"]["JoinedBlocks"] == found["steps"]["DividedBlocks"] == 1
+            assert found["calls"]["flatten"] == found["calls"]["add"] == 0
+        if (shape, mode, heads) == (MAP, "inference", 1):  # each rank lacks three quarters of one value
+            assert found["steps"]["LinearOfAllRows"] == 2
+            assert found["calls"]["scaled_dot_product_attention"] == 6 * 8 * 8 * 3 // 4
+
+
+@pytest.mark.ranks
+def test_positions_that_are_told_apart_keep_their_order(ranks: RankPool) -> None:
+    for found in ranks.call("compared", MAP, "hw", "inference", 1, True):
+        assert found["error"] < 1e-11
+        assert found["words"] == (found["planned"],) * 2
+        assert not found["steps"]["JoinedBlocks"]
+
+
+def joined(rows: Any) -> int:
+    """How often positions are joined in any order, if this is what a model makes of rows."""
+
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.places = nn.Conv2d(4, 8, 1), nn.Parameter(torch.randn(48, 1))
+            self.linear, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.conv(x)
+            out = rows(self, y.flatten(2).transpose(1, 2))
+            return out.transpose(1, 2).reshape(y.shape)
+
+    net = Rows()
+    graph = trace_model(net, MAP).graph
+    return len(joined_positions(graph, Operators(dict(net.named_modules()), dict(net.named_parameters()))))
+
+
+def attends(q: torch.Tensor, k: torch.Tensor, **options: Any) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(q, k, k, **options)
+
+
+ALIKE = {
+    "pointwise": (lambda m, y: functional.silu(m.norm(m.linear(y))) + y, 1),
+    "attention": (lambda m, y: attends(y, m.linear(y)), 1),
+    "softmax of channels": (lambda m, y: y.softmax(-1), 0),
+    "softmax of positions": (lambda m, y: y.softmax(1), 0),
+    "positions have a number": (lambda m, y: y + m.places, 0),
+    "later positions are hidden": (lambda m, y: attends(y, y, is_causal=True), 0),
+    "the first row": (lambda m, y: y[:, :1] + y, 0),
+    "positions shift": (lambda m, y: y.roll(1, 1), 0),
+    "rows read other rows": (lambda m, y: m.linear(y.transpose(1, 2).reshape(1, 48, 8)), 0),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_positions_in_any_order(name: str) -> None:
+    """Only where every call treats them alike."""
+    rows, wanted = ALIKE[name]
+    assert joined(rows) == wanted
+
+
+def layout(whole: tuple[int, ...], boxes: tuple[Box, ...]) -> Layout:
+    return Layout(whole, boxes, AbsentRanks.numbered(len(boxes)))
+
+
+def test_blocks_are_numbered_by_rank() -> None:
+    halves = ((0, 2), (2, 3)), ((0, 1), (1, 4))
+    boxes: tuple[Box, ...] = tuple(((0, 1), (0, 5), r, c) for r in halves[0] for c in halves[1])
+    found = blocks_of(layout((1, 5, 3, 4), boxes), (2, 4))
+    assert found is not None
+    assert found.places == ((0, 2), (2, 8), (8, 9), (9, 12))
+    assert found.rows[2, 8] == ((0, 2), (1, 4))
+    twice = blocks_of(layout((2, 5, 3, 4), (*boxes, *(((1, 2), *box[1:]) for box in boxes))), (2, 4))
+    assert twice is not None
+    assert (twice.places, twice.among) == (found.places * 2, (0,) * 4 + (1,) * 4)
+
+
+def test_copies_and_other_blocks_per_sample_are_no_blocks() -> None:
+    upper, lower = ((0, 1), (0, 5), (0, 2), (0, 4)), ((0, 1), (0, 5), (2, 4), (0, 4))
+    assert blocks_of(layout((1, 5, 4, 4), (upper, lower)), (2, 4))
+    assert blocks_of(layout((1, 5, 4, 4), (upper, lower, upper, lower)), (2, 4)) is None
+    sides: tuple[Box, ...] = tuple(((1, 2), (0, 5), (0, 4), columns) for columns in ((0, 2), (2, 4)))
+    assert blocks_of(layout((2, 5, 4, 4), (upper, lower, *sides)), (2, 4)) is None
