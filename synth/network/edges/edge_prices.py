@@ -83,7 +83,7 @@ class EdgePrices:
                 self._complete(edge, known, (source, target), numbers)
                 words = known[np.ix_(numbers[source], numbers[target])]
                 back = self.request.sends_gradient_back(edge)
-                found[kind] = words, self._price(words, self.classes[target].nest.word_bytes, back)
+                found[kind] = words, self.price(words, self.classes[target].nest.word_bytes, back)
         return {edge: found[kind] for edge, kind in self._kinds.items()}
 
     @cached_property
@@ -128,7 +128,7 @@ class EdgePrices:
         words = redistribution_words(edge, before, after, single=single, back=back)
         known[np.ix_(rows, columns)] = words
 
-    def _price(self, words: Array, word_bytes: int, back: bool) -> Table:
+    def price(self, words: Array, word_bytes: int, back: bool) -> Table:
         """The cost of redistributions that move some words: these words, or seconds.
 
         Seconds are those of one exchange of all ranks on the outermost level that P ranks span, and of a

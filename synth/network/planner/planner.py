@@ -285,7 +285,7 @@ class _NetworkPlanner:
             edge_costs=_chosen_costs(priced, at),
             edge_words={edge: int(words[at[edge]]) for edge, (words, _) in priced.items()},
             solution=solution,
-            lower_bound=self.steps.least(),
+            lower_bound=self.steps.least(self.network, self.prices.price, solution.cost),
             single_strategies=singles,
             resident_words=self.memory.resident_words + self.steps.words_of_whole(grids, steps),
             tilings=tuple(each for each in tilings if each is not None),

@@ -77,6 +77,11 @@ class TimedGrids:
         self.add(some)
         return self.times.at([self._index[placed] for placed in some])
 
+    @property
+    def placed(self) -> list[PlacedGrid]:
+        """All placed grids known so far, in the order of `times`."""
+        return list(self._index)
+
     def least(self) -> dict[PerAxis, float]:
         """Grid -> its seconds in the best order."""
         found: dict[PerAxis, float] = {}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+
+import numpy as np
 
 from synth.layer.axes import LACKS, PerAxis
 from synth.layer.nest import Nest
-from synth.network.graph import Network
+from synth.network.edges.redistribution import rows_read, single_positions
+from synth.network.graph import Edge, Network
 from synth.network.planner.candidates import GridCandidates
 from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.owned_boxes import PlacedGrid
@@ -17,8 +20,12 @@ from synth.network.planner.resident_weights import slice_words
 from synth.network.planner.solve import Pairs, Progress, Solution, Table
 from synth.network.step_time.between import Between, between
 from synth.network.step_time.choice import TimedStep, cheapest, timed
+from synth.network.step_time.layer_times import Seconds
+from synth.network.step_time.least import Sizes, box_sizes, least_moved, least_of_forest
 from synth.network.step_time.step import StepSeconds, least_seconds
 
+Price = Callable[[Seconds, int, bool], Table]
+NEAR_BOUND = 1.02  # a bound of the layers alone that is so near the plan is taken as it is
 Options = Sequence[Sequence[PlacedGrid]]  # layer class -> the placed grids of its options
 
 
@@ -74,8 +81,13 @@ class TimedSteps:
             return None
         return timed(self.step(options), chosen, partial(self._may_be_whole, options))
 
-    def least(self) -> float:
-        """A lower bound of every plan of the family, in words or seconds."""
+    def least(self, network: Network, price: Price, cost: float) -> float:
+        """A lower bound of every plan of the family, in words or seconds.
+
+        price: the seconds of redistributions, from (words, bytes of a word, whether gradients return).
+        cost: of a known plan. Of seconds, what redistributions move at least counts, too, along a forest of
+        edges, over the grids that a faster plan may have.
+        """
         if self.request.objective == "words":
             return math.fsum(self.candidates[k].proven_least() for k in self.class_of)
         assert self.request.machine is not None
@@ -84,7 +96,39 @@ class TimedSteps:
             grids = self.candidates[layer_class].timed
             assert grids is not None
             layers.append((grids.times, followed, may))
-        return least_seconds(self.request.machine, layers, self.request.training, self.request.hides)
+        training, hides = self.request.training, self.request.hides
+        least, rows = least_seconds(self.request.machine, layers, training, hides)
+        if least * NEAR_BOUND >= cost:
+            return least
+        sizes = [self._box_sizes(k) for k in range(len(self.candidates))]
+        costs, ends = list[Seconds](), list[Sizes]()
+        for k, row in zip(self.class_of, rows, strict=True):
+            some = np.flatnonzero(row <= row.min() + (cost - least) * (1 + 1e-9))
+            kinds, kind = np.unique(sizes[k][some], axis=0, return_inverse=True)
+            seconds = np.full(len(kinds), np.inf)
+            np.minimum.at(seconds, kind.reshape(-1), row[some])
+            costs.append(seconds)
+            ends.append(kinds)
+        half = sizes[0].shape[1] // 2
+        edges: dict[tuple[int, int], Seconds] = {}
+        position = {node.name: i for i, node in enumerate(network.planned)}
+        for edge in network.edges:
+            source, target = position[edge.source], position[edge.target]
+            one, other = self.classes[source], self.classes[target]
+            if source != target and plain_edge(network, edge, one, other):
+                back = self.request.sends_gradient_back(edge)
+                words = least_moved(
+                    ends[source][:, half:], ends[target][:, :half], one.nest.words["Out"], back
+                )
+                edges[source, target] = price(words * (1 - 1e-9), other.nest.word_bytes, back)
+        return max(least, min(cost, least_of_forest(costs, edges)))
+
+    def _box_sizes(self, layer_class: int) -> Sizes:
+        """By placed grid of a class: the sizes of its boxes of In, then of Out; see `box_sizes`."""
+        timed = self.candidates[layer_class].timed
+        assert timed is not None
+        grids, nest = [placed.grid for placed in timed.placed], self.candidates[layer_class].nest
+        return np.concatenate([box_sizes(nest, grids, "In"), box_sizes(nest, grids, "Out")], axis=1)
 
     # -- whole weights --------------------------------------------------------------------------------------
 
@@ -118,6 +162,18 @@ class TimedSteps:
         some = [(kind.nest, placed.grid) for kind, placed, whole in rows if whole]
         procs = self.request.procs
         return sum(2 * (slice_words(nest, grid) - nest.words["Ker"] // procs) for nest, grid in some)
+
+
+def plain_edge(network: Network, edge: Edge, source: LayerClass, target: LayerClass) -> bool:
+    """Whether an edge carries the whole output of a layer to the input of another, row by row."""
+    if edge.role != "in" or edge.channels or edge.source_path or edge.target_path or edge.moves_rows:
+        return False
+    if source.transposed or target.transposed or any(single_positions(network, edge)):
+        return False
+    tables = rows_read(target.nest).values()
+    whole = all(np.array_equal(rows, np.arange(len(rows))) for rows in tables)
+    (b, g, c, *rows), (b2, g2, k, *rows2) = target.nest.shapes["In"], source.nest.shapes["Out"]
+    return whole and (b, g * c, rows) == (b2, g2 * k, rows2)
 
 
 def _slices(nest: Nest, grid: PerAxis) -> int:

@@ -219,24 +219,29 @@ def least_seconds(
     layers: Sequence[tuple[LayerTimes, Between, bool]],
     training: bool,
     hides: bool,
-) -> float:
+) -> tuple[float, list[Seconds]]:
     """A lower bound of a step over the given placed grids of its layers, without redistributions.
+
+    Returns it, and what every layer adds to it at least, by placed grid: the bound is the sum of the least.
 
     layers: (times of all placed grids, what follows, whether weights may be whole). Let C compute, and M move
     beside it: C + max(0, M - o·C) is at least (1 - p·o)·C + p·M for every p from 0 to 1, and so are the sums
     over all layers. So each layer takes the least of its grids, and the best p is taken.
     """
-    bounds, known = np.zeros(len(PRICES)), dict[tuple[int, Between], list[float]]()
+    known: dict[tuple[int, Between], list[Seconds]] = {}
+    terms: list[list[Seconds]] = []
     for times, each, may in layers:
         if (id(times), each) not in known:
             step = StepSeconds(machine, [times], [each], [may], training, hides)
-            alone, least = step.alone(0), list[float]()
+            alone, least = step.alone(0), list[Seconds]()
             computing = step.overlap * (times.computing_forward + training * times.computing_backward)
             for price in PRICES:
                 weights = times.update + price * (times.gathered + times.reduced)
                 if may:
                     weights = np.minimum(weights, times.update_whole + price * times.averaged)
-                least.append(float((alone - price * computing + weights).min()))
+                least.append(alone - price * computing + weights)
             known[id(times), each] = least
-        bounds += known[id(times), each]
-    return float(bounds.max())
+        terms.append(known[id(times), each])
+    bounds = [sum(float(row[price].min()) for row in terms) for price in range(len(PRICES))]
+    best = int(np.argmax(bounds))
+    return bounds[best], [row[best] for row in terms]
