@@ -35,7 +35,7 @@ from synth.search.grid_ranges import Key, Range, Ranges
 from synth.search.grids import Space, no_grid, work_cap
 from synth.search.heavy_processes import heavy_words
 from synth.search.lean_grids import Lean, Leanest, leanest
-from synth.search.pass_tilings import PassTilings, choose_tiling
+from synth.search.pass_tilings import PassTilings, Tally, choose_tiling
 from synth.search.tiling_search import TilingChoice
 from synth.search.training_step import choose_training_tilings, least_step_floor, preferred_orders
 
@@ -121,7 +121,7 @@ def search_or_none(request: Request) -> Optimum | None:
 
 def search_or_floor(request: Request) -> tuple[Optimum | None, int | None]:
     """(The optimum of a request, or None; words that no plan left out goes below, None if none was)."""
-    search_ = _Search(request, PATIENCE // 8)
+    search_ = _Search(request, PATIENCE // 10)
     found = search_.run() if search_.space.least_work is not None else None
     return found, search_.effort.left_words
 
@@ -134,6 +134,7 @@ class _Search:
         self.space = Space(request.nest, request.procs, request.fixed, request.exact)
         self.least_memory: dict[tuple[Axis, ...], LeastMemory] = {}
         self.insertions = itertools.count()
+        self.tally = Tally()
         self.effort = Effort(patience, request.pass_ == "training")
 
     @cached_property
@@ -185,7 +186,8 @@ class _Search:
                     self._turn(queue, state, key, bound)
                 case Footprints():
                     tiling, needed = self._choose_tiling(state, limit, self._most_words(best), limit)
-                    effort.tile(state.grid.size)
+                    effort.tile(state.grid.size, self.tally.examined)
+                    self.tally.examined = 0
                     if limit is not None and needed > limit:
                         self._note_unfit(state.distribution, needed)
                     elif tiling is not None:
@@ -358,6 +360,7 @@ class _Search:
                 most_words=most_words,
                 enough=enough,
                 footprints=footprints,
+                tally=self.tally,
             )
         template = PassPlan(pass_=request.pass_)
         return choose_tiling(
@@ -369,6 +372,7 @@ class _Search:
             most_words,
             enough,
             footprints,
+            self.tally,
         )
 
     def infeasible(self) -> InfeasibleError:

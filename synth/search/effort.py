@@ -3,7 +3,7 @@
 A step takes about as long as the examination of one range of grids. The first `patience` steps assume
 nothing. Then grids are left out that would be too large if they exceeded the lower bound of their memory by
 as much as the best of those that were examined; not those that split other axes than any of these. After
-`3·patience` steps the search ends. `left_words` is a lower bound of the words of all plans that were left
+`2·patience` steps the search ends. `left_words` is a lower bound of the words of all plans that were left
 out in these ways: the search says what it did not prove.
 """
 
@@ -15,6 +15,7 @@ from synth.layer.axes import Axis, PerAxis
 
 MOST_TILED, PROCS_PER_TILED = 20_000, 2_000  # grids to tile before the search takes the best one so far;
 # a grid counts once, and once more for each `PROCS_PER_TILED` processes
+EXAMINED = 2  # and for each so many tilings whose memory is computed
 PATIENCE = 20_000  # steps
 TILED = {False: 20, True: 100}  # steps of a grid that is tiled; of a training step: True
 UNFIT = {False: 5, True: 20}  # of a grid whose slices and shards alone are too large
@@ -26,7 +27,7 @@ class Effort:
     def __init__(self, patience: int, training: bool) -> None:
         self.patience, self.training = patience, training
         self.steps = 0
-        self.grids_left: float = MOST_TILED
+        self.grids_left: float = MOST_TILED * patience / PATIENCE
         self.left_words: int | None = None  # the fewest words that a plan may have that was left out
         self._ratio: Fraction = Fraction(1 << 62)  # least (needed memory / its bound) of what did not fit
         self._unfit: dict[tuple[Axis, ...], set[int]] = {}  # turned axes -> what these split, a bit per axis
@@ -40,13 +41,13 @@ class Effort:
     @property
     def ends(self) -> bool:
         """Whether the search ends."""
-        return self.steps > 3 * self.patience or self.grids_left < 0
+        return self.steps > 2 * self.patience or self.grids_left < 0
 
-    def tile(self, size: int) -> None:
-        """Count a grid of `size` processes that is tiled."""
+    def tile(self, size: int, examined: int) -> None:
+        """Count a grid of `size` processes that is tiled; the memory of `examined` plans was computed."""
         steps = TILED[self.training]
         self.steps += steps
-        self.grids_left -= (1 + size / PROCS_PER_TILED) * steps / TILED[False]
+        self.grids_left -= (1 + size / PROCS_PER_TILED) * steps / TILED[False] + examined / EXAMINED
 
     def note_unfit(self, grid: PerAxis, turned: tuple[Axis, ...], needed: int, bound: int) -> None:
         """Count a grid that needs at least `needed` words, more than the limit and than its bound."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from synth.layer.axes import PerAxis, Tensor
@@ -15,6 +16,13 @@ from synth.search.tiling_search import TilingChoice, TilingSearch
 FORWARD = PassPlan()
 
 
+@dataclass
+class Tally:
+    """The effort of tilings: how many plans' memory was computed."""
+
+    examined: int = 0
+
+
 def choose_tiling(
     distribution: Distribution,
     stationary: Sequence[Tensor],
@@ -24,6 +32,7 @@ def choose_tiling(
     most_words: int | None = None,
     enough: int | None = None,
     footprints: Footprints | None = None,
+    tally: Tally | None = None,
 ) -> tuple[TilingChoice | None, int]:
     """Choose the tiling of one pass with the fewest received words.
 
@@ -34,8 +43,9 @@ def choose_tiling(
     `stationary`. `most_words`: a tiling with more received words is of no use; then the result may be None
     although one fits. `enough`: if more memory is needed, no tiling is chosen, and a lower bound above this
     may be returned. `footprints`: of the distribution, if they are known.
+    `tally`: counts the effort.
     """
-    tilings = PassTilings(footprints or Footprints(distribution), stationary, template, panels)
+    tilings = PassTilings(footprints or Footprints(distribution), stationary, template, panels, tally)
     if enough is not None and tilings.least_floor > enough:
         return None, tilings.least_floor
     least = 0 if limit_words is None else tilings.least_memory
@@ -46,8 +56,14 @@ class PassTilings:
     """The tilings of one pass on one distribution, for any limit. Arguments as of `choose_tiling`."""
 
     def __init__(
-        self, footprints: Footprints, stationary: Sequence[Tensor], template: PassPlan, panels: int | None
+        self,
+        footprints: Footprints,
+        stationary: Sequence[Tensor],
+        template: PassPlan,
+        panels: int | None,
+        tally: Tally | None = None,
     ) -> None:
+        self.tally = tally or Tally()
         self.footprints, self.stationary = footprints, stationary
         self.template, self.panels = template, panels
         self.words: dict[Visits, int] = {}
@@ -85,6 +101,7 @@ class PassTilings:
         for tensor in self.stationary:
             if limit_words is None or self._least[tensor] <= limit_words:
                 search.try_stationary(tensor)
+        self.tally.examined += search.examined
         return search.best
 
     def _search(self, limit_words: int | None, most_words: int | None) -> TilingSearch:

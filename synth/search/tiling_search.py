@@ -14,7 +14,7 @@ Inner tiles reload words, so the search tries them only if no number of panels f
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, product
@@ -30,6 +30,7 @@ from synth.search.tile_counts import FEW, count_from, thinned, tile_counts, x_co
 
 PANELS = 4  # the most panels that overlap asks for; a memory limit may ask for more
 PANEL_BYTES = 2**17  # the least bytes of a panel: several start-ups of a fast network (2 us, 10 GB/s)
+TIES = 256  # plans with equal words that are compared by their steps
 THINNEST = 16  # the least channels of a panel; with fewer the local kernel is slow
 
 
@@ -70,9 +71,12 @@ class TilingSearch:
         self.work = self.distribution.most_work
         self.best: TilingChoice | None = None
         self._words = words
+        self._ties = (0, 0)  # the words of the last tie with the best plan, and how many were met
+        self.examined = 0  # memories of plans
 
     def fits(self, pass_plan: PassPlan) -> bool:
         """Whether a plan needs no more memory than the limit."""
+        self.examined += 1
         return self.limit_words is None or self.footprints.memory(pass_plan).words <= self.limit_words
 
     def visits(self, pass_plan: PassPlan) -> Visits:
@@ -107,6 +111,14 @@ class TilingSearch:
         best, steps = self.best, max(steps, self.most)
         return best is not None and (best.words, max(best.first.steps, self.most)) <= (words, steps)
 
+    def _is_another_tie(self, words: int) -> bool:
+        """Whether enough plans were compared that move as many words as the best, and can only save steps."""
+        if self.best is None or words < self.best.words:
+            return False
+        known, count = self._ties
+        self._ties = words, count + 1 if words == known else 1
+        return words == known and count >= TIES
+
     def _beaten(self, words: int) -> bool:
         """Whether plans with at least these words move too many, or more than the best plan so far."""
         if self.most_words is not None and words > self.most_words:
@@ -122,23 +134,17 @@ class TilingSearch:
         floor = untiled.most_with()
         if self._beaten(floor):
             return
-        fewest = 0
         for pass_plan in self._panels(tensor, ONES, floor):
-            words = self.words(self.visits(pass_plan))
-            fewest = min(fewest or words, words)
             yield pass_plan
-            if words == floor and pass_plan.steps <= self.most:
+            if self.words(self.visits(pass_plan)) == floor and pass_plan.steps <= self.most:
                 return
         if self._beaten(floor):
             return
         for composite in PassPlan(tensor).order[1:]:
-            for pass_plan in self._inner(tensor, composite, ONES, floor):
-                words = self.words(self.visits(pass_plan))
-                fewest = min(fewest or words, words)
-                yield pass_plan
+            yield from self._inner(tensor, composite, ONES, floor)
         # with both inner loops, one of the streamed tensors is received at least twice
         twice = min(untiled.most_with(each) for each in PassPlan(tensor).streaming)
-        if 0 < fewest <= twice or self._beaten(twice):
+        if (self.best is not None and self.best.words <= twice) or self._beaten(twice):
             return
         for swapped in (False, True):
             yield from self._nested(tensor, swapped)
@@ -147,10 +153,10 @@ class TilingSearch:
         """The plans with both inner loops, in the order of the outer one, which causes the reloads."""
         stream, outer, inner = self._plan(tensor, swapped=swapped).order
         for counts in self._that_fit(tensor, outer, ONES, stream + inner):
-            least = self._reloaded(tensor, counts, inner, swapped)
-            if self._beaten(self.words(least._replace(rows=(1, 1, 1)))):
+            least, steps = self._reloaded(tensor, counts, inner, swapped), 2 * counts.size
+            if self._is_useless(self.words(least._replace(rows=(1, 1, 1))), steps):
                 return
-            if not self._beaten(self.words(least)):
+            if not self._is_useless(self.words(least), steps):
                 yield from self._inner(tensor, inner, counts, self.words(least), swapped)
 
     def _reloaded(self, tensor: Tensor, counts: PerAxis, inner: str, swapped: bool) -> Visits:
@@ -168,10 +174,14 @@ class TilingSearch:
         after a plan that moves at most `enough` words.
         """
         stream = PassPlan(tensor).stream
-        for counts in self._that_fit(tensor, composite, outer, stream):
+
+        def useful(counts: PerAxis) -> bool:
             inner = _merge(outer, counts)
-            if self._is_useless(self._fewest_with(tensor, inner, swapped), inner.size):
-                continue
+            words = self._fewest_with(tensor, inner, swapped)
+            return not self._is_useless(words, inner.size) and not self._is_another_tie(words)
+
+        for counts in self._that_fit(tensor, composite, outer, stream, useful):
+            inner = _merge(outer, counts)
             for pass_plan in self._panels(tensor, inner, enough, swapped):
                 yield pass_plan
                 if composite == "x" and self.words(self.visits(pass_plan)) <= enough:
@@ -195,11 +205,7 @@ class TilingSearch:
             return self._plan(tensor, _merge(panels, inner), swapped)
 
         if stream == "x":
-            fitting = (each for each in map(planned, self._x_panels(wanted)) if self.fits(each))
-            for each in islice(fitting, FEW):
-                yield each
-                if self.words(self.visits(each)) <= enough:
-                    return
+            yield from islice(self._fitting(map(planned, self._x_panels(wanted)), enough), FEW)
             return
         extent = getattr(self.work, stream)
         wanted = count_from(extent, min(wanted, extent if self.panels else max(1, extent // THINNEST)))
@@ -222,6 +228,17 @@ class TilingSearch:
             coarser = filter(fits, range(1, wanted))
             yield from (planned(PerAxis(**{stream: count})) for count in islice(coarser, 1))
 
+    def _fitting(self, pass_plans: Iterable[PassPlan], enough: int) -> Iterator[PassPlan]:
+        """The useful ones that fit, until one moves at most `enough` words."""
+        for pass_plan in pass_plans:
+            words = self.words(self.visits(pass_plan))
+            if self._is_useless(words, pass_plan.steps) or self._is_another_tie(words):
+                continue
+            if self.fits(pass_plan):
+                yield pass_plan
+                if words <= enough:
+                    return
+
     def _rotating(self, tensor: Tensor, stream: str, low: int, high: int) -> list[int]:
         """The numbers of panels from `low` to `high` that allow rotation."""
         cuts = self.distribution.shard_cuts
@@ -238,8 +255,15 @@ class TilingSearch:
         known = set(finer)
         return [best, *finer, *(n for n in self._x_counts if n not in known)]
 
-    def _that_fit(self, tensor: Tensor, composite: str, outer: PerAxis, rest: str) -> Iterator[PerAxis]:
-        """Tile counts of an inner loop, coarsest first, that fit with the finest tiles along `rest`."""
+    def _that_fit(
+        self,
+        tensor: Tensor,
+        composite: str,
+        outer: PerAxis,
+        rest: str,
+        useful: Callable[[PerAxis], bool] = lambda _: True,
+    ) -> Iterator[PerAxis]:
+        """Useful counts of an inner loop, coarsest first: with the finest tiles along `rest` they fit."""
 
         def can_fit(counts: PerAxis) -> bool:
             finest = (_merge(_merge(outer, counts), each) for each in self._finest(rest))
@@ -249,7 +273,7 @@ class TilingSearch:
             tilings = [n for n in self._x_counts if n.size > 1]
             if outer.size == 1 and len(rest) > 1:  # an outer loop, whose reloads matter more than its rows
                 tilings.sort(key=lambda n: n.size)
-            yield from filter(can_fit, tilings)
+            yield from filter(can_fit, filter(useful, tilings))
             return
         extent = getattr(self.work, composite)
         counts = range(2, extent + 1)
@@ -260,7 +284,7 @@ class TilingSearch:
         if counts and can_fit(along(extent)):
             first = counts[bisect_left(counts, True, key=lambda count: can_fit(along(count)))]
             finer = [first, *(count for count in tile_counts(extent) if count > first)]
-            yield from map(along, thinned(finer, FEW))
+            yield from filter(useful, map(along, thinned(finer, FEW)))
 
     def _coarsened(self, pass_plan: PassPlan) -> Iterator[PassPlan]:
         """Plans with fewer tiles along x that fit. The search does not try every count of a long block."""

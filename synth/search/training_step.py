@@ -32,7 +32,7 @@ from synth.schedule.pass_plan import PassPlan
 from synth.schedule.pass_program import Reduce, pass_program
 from synth.schedule.training_memory import reduction_overlaps, training_memory, unused_resident_words
 from synth.schedule.volume import Received, received
-from synth.search.pass_tilings import PassTilings
+from synth.search.pass_tilings import PassTilings, Tally
 from synth.search.tiling_search import TilingChoice
 
 
@@ -75,6 +75,7 @@ def choose_training_tilings(
     most_words: int | None = None,
     enough: int | None = None,
     footprints: Footprints | None = None,
+    tally: Tally | None = None,
 ) -> tuple[TilingChoice | None, int]:
     """Choose the tilings and the reused tensors of a training step that move the fewest words.
 
@@ -84,7 +85,7 @@ def choose_training_tilings(
     the whole step. The other arguments are those of `choose_tiling`.
     """
     footprints = footprints or Footprints(distribution)
-    step = _StepTilings(footprints, stationary, panels)
+    step = _StepTilings(footprints, stationary, panels, tally)
     orders = preferred_orders(footprints, transposed, gradients)
     least = 0
     best: TilingChoice | None = None
@@ -157,7 +158,14 @@ def choose_tilings_reusing(
 class _StepTilings:
     """The tilings of all passes on one distribution. Choices of reused tensors share those of passes."""
 
-    def __init__(self, footprints: Footprints, stationary: Sequence[Tensor], panels: int | None) -> None:
+    def __init__(
+        self,
+        footprints: Footprints,
+        stationary: Sequence[Tensor],
+        panels: int | None,
+        tally: Tally | None = None,
+    ) -> None:
+        self.tally = tally
         self.footprints, self.stationary, self.panels = footprints, stationary, panels
         self._passes: dict[tuple[PassPlan, int | None], PassTilings] = {}
         self._received: dict[tuple[Pass, frozenset[Tensor]], Received] = {}
@@ -176,7 +184,7 @@ class _StepTilings:
         alone = self.panels is None and self._reduces_at_once(template, sequence)
         key = template, 1 if alone else self.panels
         if key not in self._passes:
-            self._passes[key] = PassTilings(self.footprints, self.stationary, *key)
+            self._passes[key] = PassTilings(self.footprints, self.stationary, *key, self.tally)
         return self._passes[key]
 
     def least_memory(self, reused: frozenset[Tensor], sequence: Passes, enough: int | None = None) -> int:
