@@ -36,7 +36,10 @@ def plans_of_model(
         name, data = plan.file, plan.data
         found, planned_procs = LayerPlans.read(data), data["procs"]
     if planned_procs != procs:
-        raise UsageError(f"{name} is for {planned_procs} processes, but {procs} ranks run; start as many")
+        raise UsageError(
+            f"{name} is for {planned_procs} processes, but {procs} ranks run; "
+            f"start as many, or plan for {procs}"
+        )
     found = found.renamed(_matched(network, found, name))
     for node in network.planned:
         if not inference:
