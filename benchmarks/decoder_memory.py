@@ -75,11 +75,12 @@ def rank(me: int, ranks: int, port: int, options: argparse.Namespace) -> None:
         received = net.received()
         net(shard)
         received = net.received() - received
-        own = before + (4 * shard.numel() if shard.data_ptr() != batch.data_ptr() else 0)
-        told: list[Any] = [None] * ranks
-        dist.all_gather_object(told, (held(lambda: net(shard), own), received))
+        local = shard.to_local()
+        own = before + (4 * local.numel() if local.data_ptr() != batch.data_ptr() else 0)
+        of_ranks: list[Any] = [None] * ranks
+        dist.all_gather_object(of_ranks, (held(lambda: net(shard), own), received))
     if alone is not None:
-        print_table(options, alone, told, apart, planned)
+        print_table(options, alone, of_ranks, apart, planned)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -107,22 +108,21 @@ def parallelized(
 
 
 def print_table(
-    options: argparse.Namespace, alone: Held, told: list[Any], apart: float, planned: int
+    options: argparse.Namespace, alone: Held, of_ranks: list[Any], apart: float, planned: int
 ) -> None:
-    """One row per process."""
+    """One row per process. of_ranks: by rank, what it holds and the words that it receives."""
     size = 8 * options.latent
-    print(f"# Memory of a decoder on {len(told)} ranks, image {size} x {size}\n")
+    print(f"# Memory of a decoder on {len(of_ranks)} ranks, image {size} x {size}\n")
     print(__doc__.strip().split("\n\n")[-1] + "\n")
     print(f"`python -m benchmarks.decoder_memory {' '.join(sys.argv[1:])}`, float32, gloo.")
     print(f"Largest difference of a word from one process: {apart:.1e}.\n")
     print("| process | resident MiB | allocated MiB | together MiB | s | of one process | words received |")
     print("|---|---|---|---|---|---|---|")
     print(f"| one process | {alone.cells} | 1 | |")
-    for number, (each, received) in enumerate(told):
-        print(
-            f"| rank {number} of {len(told)} | {each.cells} | {each.total / alone.total:.3f} | {received:,} |"
-        )
-    allocations = max(each.allocated for each, _ in told) / alone.allocated
+    for number, (each, received) in enumerate(of_ranks):
+        share = each.total / alone.total
+        print(f"| rank {number} of {len(of_ranks)} | {each.cells} | {share:.3f} | {received:,} |")
+    allocations = max(each.allocated for each, _ in of_ranks) / alone.allocated
     print(f"\nWithout what is resident, a rank allocates at most {allocations:.3f} of one process.")
     print(f"The plan says {planned / MIB:.1f} MiB together.", flush=True)
 
