@@ -74,7 +74,7 @@ def measured(
         "layer": layer.name,
         "mode": mode,
         "work": work,
-        "flops": passes * operations(layer) // (layer.groups if layer.kind != "matmul" else 1),
+        "flops": passes * operations(layer),
         "seconds": median(times),
         "ratio": ratio(times, PLAIN, OURS),
         "predicted": predicted,

@@ -42,7 +42,7 @@ def measured(device: torch.device, rounds: int, small: bool) -> list[dict[str, A
 def jobs(dtype: torch.dtype, device: torch.device, small: bool) -> list[tuple[str, int, Callable[[], Any]]]:
     """(name, operations, step) of a matrix product and of convolutions in both layouts, forward."""
     made: Any = {"dtype": dtype, "device": device}
-    size = 256 if small else 4096 if dtype == torch.float64 else 8192
+    size = 32 if small else 4096 if dtype == torch.float64 else 8192
     one, other = torch.randn(size, size, **made), torch.randn(size, size, **made)
     found: list[tuple[str, int, Callable[[], Any]]] = [
         (f"matrix product {size}", 2 * size**3, lambda: one @ other)
@@ -50,8 +50,9 @@ def jobs(dtype: torch.dtype, device: torch.device, small: bool) -> list[tuple[st
     for name, (samples, channels, filters, taps, rows) in CONVS.items():
         if dtype == torch.float64:
             continue
-        edge = tuple(min(each, 8) for each in rows) if small else rows
-        dims = len(rows)
+        edge, dims = rows, len(rows)
+        if small:
+            samples, channels, filters, edge = 1, 4, 4, (6,) * dims
         inputs = torch.randn(samples, channels, *edge, **made)
         ker = torch.randn(filters, channels, *[taps] * dims, **made)
         conv = {2: F.conv2d, 3: F.conv3d}[dims]
