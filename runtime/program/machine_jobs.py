@@ -32,9 +32,13 @@ LAYERS: tuple[Kernel, ...] = (  # samples, input and output channels, taps, rows
     (8, 16, 32, 3, (56, 56)),  # few channels
     (1, 16, 16, 3, (32, 48, 48)),
     (1, 4, 16, 3, (16, 32, 32)),
+    (4, 512, 512, 3, (2, 2)),  # few pixels
+    (4, 1024, 512, 1, (2, 2)),
 )
-FEW = tuple(LAYERS[place] for place in (0, 1, 2, 4, 5, 7))  # where a user waits
+FEW = tuple(LAYERS[place] for place in (0, 1, 2, 4, 5, 7, 8, 9))  # where a user waits
 PANEL = 2**20  # words that travel while a kernel computes
+POOLED = 1, 8, 24, 24, 24  # by windows of 3 with a stride of 2
+TAPS = 8 * 12**3 * 27
 WORDS, TENSORS = 2**20, 8  # that elementwise kernels read in turn: no cache has all
 LARGE = 2**25 + 2**20  # bytes that glibc gives back when freed, and gets page by page
 
@@ -75,6 +79,7 @@ def summary(made: Timings, times: Mapping[str, Timed]) -> dict[str, Any]:
 
     bandwidth: bytes per second that an elementwise kernel reads and writes. gamma:
     seconds per byte added up. fresh: seconds per byte of new memory in large tensors.
+    tap: seconds per word that a window of a pooling reads.
     overlap: the part of the shorter of kernel and collective that the longer one hides.
     """
     found: dict[str, Any] = {"collectives": [], "kernels": []}
@@ -93,6 +98,7 @@ def summary(made: Timings, times: Mapping[str, Timed]) -> dict[str, Any]:
         "bandwidth": Timed(2 * size / copy.seconds, copy.error),
         "gamma": Timed(add.seconds / size, add.error),
         "fresh": _more(new, old, LARGE),
+        "tap": Timed(times["pool"].seconds / TAPS, times["pool"].error),
         "overlap": Timed(min(1.0, max(0.0, hidden / shorter)), spread**0.5 / shorter),
     }
     found["errors"] = {name: each.error for name, each in numbers.items()}
@@ -158,7 +164,6 @@ def _kernels(
             in_tile, dout, block, windows, context
         ),
     }
-    touched = in_tile.nbytes + ker_tile.nbytes + dout.nbytes
     for pass_, run in jobs.items():
         name = f"{layer} {pass_}"
         made.jobs[name] = Job(run, series)
@@ -166,7 +171,8 @@ def _kernels(
             "layer": list(layer),
             "pass": pass_,
             "flops": 2 * dout.numel() * ker_tile[0].numel(),
-            "bytes": touched,
+            "bytes": in_tile.nbytes + dout.nbytes,
+            "weights": ker_tile.nbytes,
             "channels": min(c, k),
         }
 
@@ -178,7 +184,7 @@ def _tiny(device: torch.device) -> None:
 
 
 def _memory(made: Timings, device: torch.device, series: float) -> None:
-    """Copies, sums, and large tensors in new memory and in old, on all ranks at once.
+    """Copies, sums, a pooling, and large tensors in new memory and in old.
 
     Copies and sums read other tensors each time, as the kernels of a network do.
     """
@@ -193,6 +199,8 @@ def _memory(made: Timings, device: torch.device, series: float) -> None:
         one, other = next(turn)
         other.add_(one)
 
+    pooled = torch.rand(POOLED, device=device)
+    made.jobs["pool"] = Job(lambda: F.max_pool3d(pooled, 3, 2, 1), series)
     old = torch.ones(LARGE // 4, device=device)
     made.jobs["copy"], made.jobs["add"] = Job(copy, series), Job(add, series)
     made.jobs["new"] = Job(lambda: torch.empty_like(old).fill_(1))

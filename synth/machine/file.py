@@ -49,8 +49,8 @@ LEVEL = (
     "staging_beta",
     "kind",
 )
-COMPUTE = ("rate", "rates", "bandwidth", "gamma", "overhead", "narrow", "stream", "fresh")
-POSITIVE = ("rate", "bandwidth", "stream")
+COMPUTE = ("rate", "rates", "bandwidth", "gamma", "overhead", "narrow", "stream", "weights", "tap", "fresh")
+POSITIVE = ("rate", "bandwidth", "stream", "weights")
 PROFILES = Path(__file__).resolve().parent / "data"
 
 

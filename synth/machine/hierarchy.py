@@ -54,8 +54,8 @@ class Compute:
     """Compute rates of one rank: `rate` in floating-point operations per second, `bandwidth` in bytes/s.
 
     `rate` holds for dtypes that `rates` does not list. A convolution or product takes `overhead`, its
-    operations by their rate, its tensors by `stream` (libraries read and reorder them), and `fresh` for large
-    tensors that it makes.
+    operations by their rate, In and Out by `stream`, Ker by `weights` (libraries read and reorder them), and
+    `fresh` for large tensors that it makes. A pooling takes `tap` for each word that a window reads.
     """
 
     rate: float
@@ -64,7 +64,9 @@ class Compute:
     overhead: float = 0.0  # seconds per kernel call
     narrow: tuple[tuple[int, float], ...] = ()  # (channels, rate below that many channels), ascending
     rates: tuple[tuple[str, float], ...] = ()  # (dtype, its rate)
-    stream: float | None = None  # bytes/s of the tensors of a kernel, beside its operations; None: no limit
+    stream: float | None = None  # bytes/s of In and Out of a kernel, beside its operations; None: no limit
+    weights: float | None = None  # bytes/s of Ker, likewise
+    tap: float = 0.0  # seconds per word that a window of a pooling reads, in the forward pass
     fresh: float = 0.0  # seconds per byte of new tensors of `LARGE` bytes or more, beside all else
 
     def new(self, size: Amounts) -> Amounts:
@@ -77,7 +79,8 @@ class Compute:
         A library makes three tensors in a call: the result, and copies in its own order of what it reads and
         writes. On average over the passes they are 1.5 times as large as In and Out together.
         """
-        streamed = (read + weights + written) / self.stream if self.stream else 0.0 * read
+        streamed = (read + written) / self.stream if self.stream else 0.0 * read
+        streamed = streamed + weights / self.weights if self.weights else streamed
         return streamed + 1.5 * (self.new(read) + self.new(written))
 
     def rate_of(self, channels: int, dtype: str = "") -> float:

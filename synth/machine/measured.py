@@ -5,9 +5,9 @@ rank to every other: with p ranks and a buffer of n bytes a collective takes
 
     t = (p - 1)·α + (p - 1)/p·n·β        and a reduction (p - 1)/p·n·γ more
 
-The local kernel takes `overhead + operations / rate + bytes of its tensors / stream`, at other rates where
-channels are few. Fits make the relative errors of the measured times small (`machine.fit`). The file has the
-relative error of each number, and of times that a fit has not seen.
+The local kernel takes `overhead + operations / rate + bytes of In and Out / stream + bytes of Ker / weights`,
+at other rates where channels are few. Fits make the relative errors of the measured times small
+(`machine.fit`). The file has the relative error of each number, and of times that a fit has not seen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from synth.machine.fit import Fitted, fitted, unseen
+from synth.machine.fit import Fitted, fitted, fitted_by_ratio, unseen
 
 NARROW = (8, 32)  # channels, below which kernels have rates of their own
 MOST_ERROR = 9.99  # that a file says
@@ -41,14 +41,16 @@ def _beside(seconds: float, known: float) -> float:
     return max(seconds - known, 0.1 * seconds)
 
 
-def _kernel_points(kernels: Sequence[dict[str, Any]], narrow: Sequence[int]) -> list[tuple[float, ...]]:
-    """(1, operations by range of channels, many channels first, bytes; seconds) of every kernel."""
+def _kernel_points(
+    kernels: Sequence[dict[str, Any]], narrow: Sequence[int], call: float
+) -> list[tuple[float, ...]]:
+    """(operations by range of channels, many first, bytes of In and Out, of Ker; seconds) of every kernel."""
     points = list[tuple[float, ...]]()
     for each in kernels:
         column = next((at for at, below in enumerate(narrow, 1) if each["channels"] < below), 0)
         flops = [0.0] * (len(narrow) + 1)
         flops[column] = each["flops"]
-        points.append((1.0, *flops, each["bytes"], each["seconds"]))
+        points.append((*flops, each["bytes"], each["weights"], _beside(each["seconds"], call)))
     return points
 
 
@@ -56,20 +58,21 @@ def _compute(found: dict[str, Any]) -> tuple[dict[str, str], dict[str, float], l
     """(entries of `compute`, errors by entry, what the head of the file says of the fit)."""
     kernels, errors = found["kernels"], {name: float(each) for name, each in found["errors"].items()}
     narrow = [n for low, n in zip((0, *NARROW), NARROW, strict=False) if _any(kernels, low, n)]
-    points = _kernel_points(kernels, narrow)
-    fit = fitted(points)
-    fixed, wide, *few, byte = fit.factors
-    of_fixed, of_wide, *_, of_byte = fit.errors
+    points = _kernel_points(kernels, narrow, found["call"])
+    fit = fitted_by_ratio(points)
+    wide, *few, byte, weight = fit.factors
+    of_wide, *_, of_byte, of_weight = fit.errors
     wide = wide or min(each["seconds"] / each["flops"] for each in kernels)
     numbers = {"rate": 1 / wide, "bandwidth": found["bandwidth"], "gamma": found["gamma"]}
-    numbers |= {"overhead": max(found["call"], fixed), "fresh": found["fresh"]}
-    numbers |= {"stream": 1 / byte} if byte else {}
-    of_call = errors.pop("call")
-    errors |= {"rate": of_wide, "overhead": of_fixed if fixed > found["call"] else of_call}
-    errors |= {"stream": of_byte} if byte else {}
+    numbers |= {"overhead": found["call"], "fresh": found["fresh"]}
+    numbers |= {"tap": found["tap"]}
+    moved = {"stream": (byte, of_byte), "weights": (weight, of_weight)}
+    numbers |= {name: 1 / each for name, (each, _) in moved.items() if each}
+    errors |= {"rate": of_wide, "overhead": errors.pop("call")}
+    errors |= {name: error for name, (each, error) in moved.items() if each}
     many = [at for at, each in enumerate(kernels) if each["channels"] >= max(NARROW)]
     layers = [str(kernels[at]["layer"]) for at in many]
-    errors["kernels"] = unseen([points[at] for at in many], layers)
+    errors["kernels"] = unseen([points[at] for at in many], layers, fitted_by_ratio, True)
     entries = {name: f"{each:.4g}" for name, each in numbers.items()}
     if narrow:  # few channels are never faster than many
         rates = [1 / max([wide, *few[at:]]) for at in range(len(few))]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from synth.runtime.grid.ranks import Ranks
 
 NEEDED = {"ranks", "local", "collectives", "kernels", "call", "bandwidth", "gamma", "fresh", "overlap"}
-NEEDED |= {"errors", "others"}
+NEEDED |= {"tap", "errors", "others"}
 SCHEMA = "synth.measured/2"
 QUIET = 0.1  # share of the processors that others may use while a machine is measured
 DAY = 86400

@@ -21,7 +21,7 @@ from synth.layer.nest import Nest
 from synth.layer.window import Window
 from synth.machine.collectives import Group, cost
 from synth.machine.file import load_machine, parse_machine
-from synth.machine.fit import fitted, unseen
+from synth.machine.fit import fitted, fitted_by_ratio, unseen
 from synth.machine.hierarchy import LARGE, Compute
 from synth.machine.layer_time import compute_seconds
 from synth.machine.measured import level, machine_text
@@ -36,6 +36,7 @@ FOUND = {
     "bandwidth": 1e10,
     "gamma": 1e-10,
     "fresh": 4e-10,
+    "tap": 3e-9,
     "overlap": 0.25,
     "errors": {"call": 0.01, "bandwidth": 0.02, "gamma": 0.03, "fresh": 0.1, "overlap": 0.2},
 }
@@ -60,7 +61,7 @@ def test_no_factor_is_negative() -> None:
 def test_few_channels_are_never_faster_than_many() -> None:
     """Noise may say so; then plans would cut channels for nothing."""
     kernels = [
-        {"layer": channels, "flops": n, "bytes": 0, "channels": channels, "seconds": n / rate}
+        {"layer": channels, "flops": n, "bytes": 0, "weights": 0, "channels": channels, "seconds": n / rate}
         for channels, rate in ((64, 5e10), (16, 8e10))
         for n in (1e6, 1e8, 1e9)
     ]
@@ -73,7 +74,7 @@ def test_few_channels_are_never_faster_than_many() -> None:
 def test_the_machine_predicts_what_was_measured() -> None:
     """Times made with the model come back from the machine file that is fitted to them."""
     alpha, beta = {"node": 2e-6, "system": 3e-5}, {"node": 1e-10, "system": 1e-9}
-    rate, narrow, stream = 5e10, 2e10, 4e9
+    rate, narrow, stream, weights = 5e10, 2e10, 4e9, 2e9
     entries = []
     for name, members in (("node", 4), ("system", 2)):
         for size in (2**12, 2**16, 2**22):
@@ -87,11 +88,12 @@ def test_the_machine_predicts_what_was_measured() -> None:
             "layer": channels,
             "flops": n,
             "bytes": size,
+            "weights": ker,
             "channels": channels,
-            "seconds": 1e-5 + n / each + size / stream,
+            "seconds": 1e-5 + n / each + size / stream + ker / weights,
         }
         for channels, each in ((32, rate), (64, rate), (31, narrow))
-        for n, size in ((1e6, 1e6), (1e8, 1e6), (1e9, 8e6))
+        for n, size, ker in ((1e6, 1e6, 1e5), (1e8, 1e6, 2e6), (1e9, 8e6, 1e6), (1e7, 3e5, 3e6))
     ]
     machine = parse_machine(
         machine_text({**FOUND, "collectives": entries, "kernels": kernels}, "m"), "m.yaml"
@@ -104,7 +106,7 @@ def test_the_machine_predicts_what_was_measured() -> None:
         assert found == pytest.approx(entry["seconds"], rel=1e-2)
     for k, each in ((64, rate), (16, narrow)):
         nest = Nest(PerAxis(b=64, c=64, k=k), *[Window(1)] * 3)
-        seconds = 1e-5 + 2 * 64 * 64 * k / each + 4 * (2 * 64 * k + 64 * 64) / stream
+        seconds = 1e-5 + 2 * 64 * 64 * k / each + 4 * (64 * 64 + 64 * k) / stream + 4 * 64 * k / weights
         assert compute_seconds(machine, nest, nest.extents, True) == pytest.approx(seconds, rel=1e-2)
     assert machine.overlap == 0.25
     assert level(entries[:6], FOUND["gamma"]).error < 1e-6
@@ -134,6 +136,18 @@ def test_the_error_of_a_factor_is_that_of_repeated_measurements() -> None:
             [each.factors[place] for each in found]
         )
         assert np.median([each.errors[place] for each in found]) == pytest.approx(scatter, rel=0.3)
+
+
+def test_where_a_model_is_too_simple_too_much_is_as_bad_as_too_little() -> None:
+    points = [(1.0, 1.0), (1.0, 9.0)]
+    assert fitted_by_ratio(points).factors == pytest.approx((3.0,))
+    line = fitted_by_ratio(
+        [(n, 0.0, m, 2e-9 * n + 3e-9 * m) for n, m in ((1e3, 1e6), (1e6, 1e3), (1e7, 1e7))]
+    )
+    assert line.factors == pytest.approx((2e-9, 0.0, 3e-9), rel=1e-4)
+    assert line.error < 1e-4
+    none = fitted_by_ratio([(n, 1.0, 2e-9 * n) for n in (1e3, 1e6, 1e7)])
+    assert none.factors[0] == pytest.approx(2e-9, rel=1e-3)
 
 
 def test_points_are_predicted_by_fits_that_have_not_seen_them() -> None:

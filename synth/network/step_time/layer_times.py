@@ -141,6 +141,12 @@ class _Timer:
         found: Seconds = compute.overhead + 2 * work * self.nest.taps / rate + moving
         return found
 
+    def _pooling(self) -> Seconds:
+        """Seconds of the words that windows of a pooling read in the forward pass, from a cache."""
+        reads = 0 if self.kind.weighted else self.nest.taps
+        found: Seconds = self.machine.compute.tap * reads * self.work.astype(np.float64).prod(axis=1)
+        return found
+
     def _halo(self) -> Seconds:
         """Seconds of one exchange of the halo of In."""
         carried, owned = np.ones(len(self.grids)), np.ones(len(self.grids))
@@ -218,10 +224,11 @@ class _Timer:
         gathered = self._collective("Ker", "all_gather") if moves and "Ker" in reads(passes[0]) else zero
         trained = "backward-filter" in passes
         update, update_whole = self._updates() if trained else (zero, zero)
+        pooling = self._pooling()
         return LayerTimes(
-            forward=pass_seconds[0],
+            forward=pass_seconds[0] + pooling,
             backward=sum(pass_seconds[1:], zero) + max(0, gathers - 1) * gathered,
-            computing_forward=self.computing,
+            computing_forward=self.computing + pooling,
             computing_backward=self.computing * (len(passes) - 1),
             gathered=gathered,
             reduced=self._collective("Ker", "reduce_scatter") if trained else zero,
