@@ -232,7 +232,19 @@ class NormalizeGroups(torch.autograd.Function):
 def scaled_rows(
     shard: torch.Tensor, slope: torch.Tensor, offset: torch.Tensor
 ) -> torch.Tensor:
-    """shard * slope + offset, with a number per sample and channel; one pass."""
+    """shard * slope + offset, with a number per sample and channel; one pass.
+
+    On a CPU torch's evaluation kernel of batch normalization is faster than `addcmul`.
+    """
+    same = shard.dtype == slope.dtype and not shard.is_cuda
+    if same and shard.numel() and shard.is_contiguous():
+        zero = torch.zeros_like(slope).flatten()
+        rows = functional.batch_norm(
+            shard.view(1, slope.numel(), -1),
+            *(zero, torch.ones_like(zero), slope.flatten(), offset.flatten()),
+            eps=0.0,
+        )
+        return rows.view(shard.shape)
     each = (*slope.shape, *[1] * (shard.dim() - 2))
     return torch.addcmul(offset.reshape(each), shard, slope.reshape(each))
 
