@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from synth.codegen.signature import WIDTH, Signature
-from synth.layer.axes import DIMS, Tensor
+from synth.layer.axes import DIMS, SPATIAL, Tensor
 from synth.layer.passes import Pass
 from synth.schedule.pass_program import Gather
 
@@ -56,16 +56,26 @@ def _operand(signature: Signature, tensor: Tensor) -> KernelExpression:
         return KernelExpression(f'panels["{signature.role(tensor)}"]')
     if not tiled(signature, tensor):
         return KernelExpression(slice_)
-    tile, box, outer = (
-        f"{signature.var(tensor)}_tile",
-        f"{signature.var(tensor)}_box",
-        _slice_box(signature, tensor),
-    )
+    tile, box = f"{signature.var(tensor)}_tile", f"{signature.var(tensor)}_box"
+    if tensor == "In" and signature.padded:
+        return _of_padded(signature, tile)
+    outer = _slice_box(signature, tensor)
     cut = f"{tile} = {slice_}[within({signature.touched(tensor)}(block), {outer})]"
     if len(cut) <= WIDTH - 4:
         return KernelExpression(tile, (cut,), reads_block=True)
     cut = f"{tile} = {slice_}[within({signature.touched(tensor)}(block), {box})]"
     return KernelExpression(tile, (f"{box} = {outer}", cut), reads_block=True)
+
+
+def _of_padded(signature: Signature, tile: str) -> KernelExpression:
+    """A tile of In where zeros are around the slice: they belong to every tile with all its rows."""
+    slice_, dims = signature.slice_("In"), len(signature.plan.layer.spatial_axes)
+    box = f"within({signature.touched('In')}(block), {signature.carried('In')}(at))"
+    if not any(axis in SPATIAL for axis in signature.program.loop.axes):
+        cut = f"{tile} = {slice_}[{box}[:-{dims}]]"
+        return KernelExpression(tile, ("# all rows, with the zeros around them", cut), reads_block=True)
+    rows = f"in_rows = inside({slice_}, explicit_zeros(work(at), WINDOWS))"
+    return KernelExpression(tile, (rows, f"{tile} = in_rows[{box}]"), reads_block=True)
 
 
 def _slice_box(signature: Signature, tensor: Tensor) -> str:

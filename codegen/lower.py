@@ -12,7 +12,7 @@ from synth.codegen.pass_body import PassBody, rotated_tile
 from synth.codegen.program import Call, Forward, Function, Layer, Operand, Program, Result, RotatedTile
 from synth.codegen.quoting import in_docstring
 from synth.codegen.roles import suffix
-from synth.codegen.signature import Signature, pads_once
+from synth.codegen.signature import Signature
 from synth.layer.axes import TENSORS, Tensor
 from synth.layer.passes import GRADIENTS, WRITES, Pass, role_name
 from synth.planning.plan import Plan
@@ -63,6 +63,7 @@ def lower(
         ),
         windows=any(operand.windows == ", windows" for operand in operands),
         idle=plan.procs > plan.used_procs,
+        limited=plan.limit_bytes is not None,
         module=CLASSES[plan.layer.kind] if module else "",
         protocol=_protocol(plan, signatures[0].prefetched) if module else (),
     )
@@ -236,7 +237,7 @@ def _operands(plan: Plan) -> tuple[Operand, ...]:
         windows = f", CLASSES, WINDOWS{dims}" if divided else windows
         owned, shape = f"owned_{suffix(plan, tensor)}", f"{tensor.upper()}_SHAPE"
         carried = f"carried_{suffix(plan, tensor)}" if plan.distribution.halo_axes(tensor) else ""
-        padded = tensor == "In" and bool(carried) and pads_once(plan)
+        padded = tensor == "In" and plan.distribution.keeps_zeros
         sample = "sample_classes" if divided else "sample_box"
         operands.append(Operand(role, role.lower(), owned, shape, windows, sample, carried, padded))
     return tuple(operands)

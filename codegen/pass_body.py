@@ -62,7 +62,10 @@ class PassBody:
         lines = (
             f'context.check_shard("{of.role(t)}", {of.given(t)}, {of.owned(t)}(at), DTYPE)' for t in of.reads
         )
-        return [Text(tuple(lines))] if of.checked else []
+        frees = (
+            ("context.keep_no_buffers()  # the plan has a limit",) if of.plan.limit_bytes is not None else ()
+        )
+        return [Text((*lines, *frees))] if of.checked else []
 
     def _constants(self) -> Paragraph:
         """The tiles of this pass, in a program of several."""
@@ -227,8 +230,6 @@ class PassBody:
                 return [nodes]
             nodes += [Text((f"del {self.var}",))] if returns else []
             result = "total"
-        elif returns and self.by_panel:
-            nodes.append(Text(("del sums",)))
         elif not (self.loop.axes or returns or saved):
             return []  # the kernel call is what is returned
         paragraphs = [nodes]

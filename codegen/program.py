@@ -281,5 +281,6 @@ class Program:
     results: tuple[Result, ...]
     windows: bool  # some operand has rows that only a window reads
     idle: bool
+    limited: bool  # by a limit of memory: messages keep no buffers
     module: str  # the class of `distributed_layer` that the program becomes; empty: it becomes a command
     protocol: tuple[tuple[str, str], ...]  # what a module declares: field of `LayerProgram`, expression

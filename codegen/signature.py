@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from synth.codegen.roles import suffix
-from synth.layer.axes import DIMS, SPATIAL, Tensor
+from synth.layer.axes import Tensor
 from synth.layer.passes import role_name
 from synth.planning.plan import Plan
 from synth.schedule.pass_program import Gather, PassProgram
@@ -126,7 +126,7 @@ class Signature:
     @property
     def padded(self) -> bool:
         """Whether the widened shard of In has the zeros that the kernels need around it."""
-        return self._has_halo("In") and pads_once(self.plan)
+        return self.plan.distribution.keeps_zeros
 
     def about(self) -> tuple[str, ...]:
         """The docstring, line by line."""
@@ -157,17 +157,3 @@ class Signature:
         if name == self.carried_var(tensor):
             return shown_name, f"{self.carried(tensor)}(at)"
         return shown_name, f"{self.touched(tensor)}(work(at))"
-
-
-def pads_once(plan: Plan) -> bool:
-    """Whether the zeros that kernels need are laid around the widened shard once, and kernels read it whole.
-
-    So if no other rank needs the shard, no pass cuts it into tiles, and padding meets the cut of an axis.
-    """
-    if plan.turned:  # kernels lay zeros of their own around blocks of input rows
-        return False
-    tiled = (axis for t in plan.pass_plans if t.written != "In" for axis in t.loops())
-    split = (axis for axis in SPATIAL if getattr(plan.grid, axis) > 1)
-    alone = plan.distribution.group_size("In") == 1 and not any(axis in DIMS["In"] for axis in tiled)
-    windows = [plan.nest.windows[axis] for axis in split]
-    return alone and any(window.padding > 0 or window.trailing > 0 for window in windows)

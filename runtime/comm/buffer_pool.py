@@ -14,10 +14,12 @@ import torch
 class BufferPool:
     """Free buffers by (dtype, device); the next caller takes one of them.
 
-    The pool holds as many buffers as were ever in use at once, and never shrinks.
+    The pool holds as many buffers as were ever in use at once, and never shrinks. If it
+    `keeps` none, as under a limit of memory, buffers are freed when they are released.
     """
 
     def __init__(self) -> None:
+        self.keeps = True
         self.free: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
 
     def take(self, like: torch.Tensor, *sizes: int) -> torch.Tensor:
@@ -41,6 +43,6 @@ class BufferPool:
 
     def release(self, *taken: torch.Tensor) -> None:
         """Return taken tensors, or views of them, that nothing reads or writes."""
-        for tensor in taken:
+        for tensor in taken if self.keeps else ():
             flat = tensor.view(-1) if tensor._base is None else tensor._base
             self.free[flat.dtype, flat.device].append(flat)

@@ -40,13 +40,12 @@ class PendingGather(NamedTuple):
 
 
 class PendingReduce(NamedTuple):
-    """A panel whose reduce-scatter has started."""
+    """A reduce-scatter that has started. `wait_reduce` leaves it without memory."""
 
     box: Box  # the part that this rank sums
     own: torch.Tensor  # this rank's terms
-    terms: torch.Tensor  # the others' terms; the first dimension is the sender
-    requests: Sequence[Any]
-    sent: torch.Tensor  # read until the requests are done
+    requests: list[Any]
+    taken: list[torch.Tensor]  # the others' terms, by sender; what is sent until then
     group: Group
 
 
@@ -76,7 +75,7 @@ def all_gather(
         call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
         requests = [call(flat, own.view(-1), group=group.handle, async_op=True)]
         pieces, whole = _split_pieces(flat, panel, parts, fits)
-    elif native(own, group) or large(own, parts):
+    elif native(own, group) or large(own, parts, group):
         pieces, whole = _pieces(panel, parts, own, group, taken)
         requests = _send_and_receive([own] * len(parts), pieces, group)
     else:
@@ -163,20 +162,21 @@ def reduce_scatter(
         call = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
         request = call(total.view(-1), sent, group=group.handle, async_op=True)
         no_terms = group.buffers.take(sums, 0)
-        return PendingReduce(mine, total, no_terms, [request], sent, group)
+        return PendingReduce(mine, total, [request], [no_terms, sent], group)
     own = sums[within(mine, panel)].clone()
     others = [part for rank, part in enumerate(parts) if rank != group.me]
     sent = _concatenated(sums, panel, others, group)
     terms = group.buffers.take(sums, len(others), *shape(mine))
     outgoing, incoming = list(words), [words[group.me]] * len(words)
     outgoing[group.me] = incoming[group.me] = 0  # this rank's terms stay here
-    if through_host(own, group.handle) or native(own, group) or not large(own, parts):
+    alone = large(own, parts, group)
+    if through_host(own, group.handle) or native(own, group) or not alone:
         requests = [_all_to_all(terms.view(-1), sent, incoming, outgoing, group)]
     else:
         requests = _send_and_receive(
             torch.split(sent, outgoing), torch.split(terms.view(-1), incoming), group
         )
-    return PendingReduce(mine, own, terms, requests, sent, group)
+    return PendingReduce(mine, own, requests, [terms, sent], group)
 
 
 def wait_reduce(pending: PendingReduce) -> torch.Tensor:
@@ -186,11 +186,13 @@ def wait_reduce(pending: PendingReduce) -> torch.Tensor:
     """
     for request in pending.requests:
         request.wait()
+    pending.requests.clear()
     dtype = pending.own.dtype
     total = pending.own.to(sum_dtype(dtype))
-    for term in pending.terms:
+    for term in pending.taken[0]:
         total += term
-    pending.group.buffers.release(pending.terms, pending.sent)
+    pending.group.buffers.release(*pending.taken)
+    pending.taken.clear()
     return total.to(dtype)
 
 
@@ -206,9 +208,15 @@ def native(values: torch.Tensor, group: Group) -> bool:
     return backend_of(group.handle, values.device.type) == "nccl"
 
 
-def large(values: torch.Tensor, parts: Sequence[Box]) -> bool:
-    """Whether pieces go as messages of their own; the same on all ranks of a group."""
-    return max(map(volume, parts)) * values.element_size() >= LARGE
+def large(values: torch.Tensor, parts: Sequence[Box], group: Group) -> bool:
+    """Whether pieces go as messages of their own; the same on all ranks of a group.
+
+    Under a limit of memory all do: an all-to-all needs a copy of a piece for each rank.
+    """
+    return (
+        not group.buffers.keeps
+        or max(map(volume, parts)) * values.element_size() >= LARGE
+    )
 
 
 # -- memory for the pieces of a panel --------------------------------------------------

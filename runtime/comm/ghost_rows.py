@@ -16,18 +16,29 @@ from synth.runtime.grid.boxes import Box, shape, volume, within
 class Room(NamedTuple):
     """A buffer with a shard and its ghost rows.
 
-    values: those of the box `frame`, a view of `whole`, which may have zeros around.
+    values: those of the box `frame`, a view of `whole`.
+    zeros: around them in `whole`, as `F.pad` takes them.
     """
 
     whole: torch.Tensor
     values: torch.Tensor
     frame: Box
+    zeros: Sequence[int] = ()
 
     def widened(self, box: Box) -> torch.Tensor:
-        """A view of the words of a box, with the zeros around if it is the frame."""
-        if box == self.frame:
-            return self.whole
-        return self.values[within(box, self.frame)]
+        """A view of the words of a box, with the zeros where it ends with the frame."""
+        wide = list(self.frame)
+        for place, (low, high) in enumerate(
+            zip(self.zeros[::2], self.zeros[1::2], strict=True)
+        ):
+            first, last = wide[-1 - place]
+            wide[-1 - place] = first - low, last + high
+        ends = zip(box, self.frame, wide, strict=True)
+        seen = (
+            (w[0] if b[0] == f[0] else b[0], w[1] if b[1] == f[1] else b[1])
+            for b, f, w in ends
+        )
+        return self.whole[within(tuple(seen), tuple(wide))]
 
 
 class Rooms:
@@ -45,17 +56,20 @@ class Rooms:
         lives as long as the program.
 
         own: the words of `owned`. carried: the box with the ghost rows.
-        zeros: zeros to keep around the carried box, as `F.pad` takes them.
+        zeros: zeros to keep around the carried box, as `F.pad` takes them: where the
+            tensor ends. Without effect if own rows lie between.
         """
         frame = joint(owned, carried)
         if not volume(frame):
             return own
-        around = zeros if frame == carried else ()
+        around = (
+            zeros if volume(carried) and _end_together(carried, frame, zeros) else ()
+        )
         whole = own.new_empty(padded(shape(frame), around))
         values = clear_around(whole, around)
         shard = values[within(owned, frame)]
         shard.copy_(own)
-        self.kept[whole.data_ptr()] = Room(whole, values, frame)
+        self.kept[whole.data_ptr()] = Room(whole, values, frame, around)
         return shard
 
     def of(self, own: torch.Tensor, owned: Box) -> Room | None:
@@ -68,6 +82,15 @@ class Rooms:
         there = room.values[within(owned, room.frame)]
         same = own.data_ptr() == there.data_ptr() and own.stride() == there.stride()
         return room if same and own.shape == there.shape else None
+
+
+def _end_together(box: Box, frame: Box, zeros: Sequence[int]) -> bool:
+    """Whether a box ends with its frame wherever there are zeros."""
+    pairs = zip(reversed(box), reversed(frame), zeros[::2], zeros[1::2], strict=False)
+    return all(
+        (not low or b[0] == f[0]) and (not high or b[1] == f[1])
+        for b, f, low, high in pairs
+    )
 
 
 def joint(one: Box, other: Box) -> Box:

@@ -74,6 +74,11 @@ class Context:
         """
         return self.process_groups.along(at, grid, group_axes, self.buffers, timeout)
 
+    def keep_no_buffers(self) -> None:
+        """Free what messages take as soon as they end: a limit has no room for it."""
+        self.buffers.keeps = False
+        self.buffers.free.clear()
+
     def wait_pending(self) -> None:
         """Wait for every prefetch and every deferred sum."""
         for each in tuple(self.pending):

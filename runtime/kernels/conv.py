@@ -126,12 +126,10 @@ def input_gradient(
         return dout_tile.new_zeros(in_shape)
     frame = frame_of(block, windows)
     rows_shape = flat(dout_tile.new_empty(1).expand(in_shape), dims).shape
-    # torch reads only the shape of In here, but it would copy an expanded tensor.
-    # Untouched memory costs nothing; a buffer of the pool would stay. Its memory format
-    # is that of dOut: torch selects the kernel by it.
-    shape_only = like_format(dout_tile, padded(rows_shape, frame.zeros))
-    din = gradient_kernel(shape_only, ker_tile, dout_tile, frame, "dIn", context)
-    del shape_only
+    # Its memory format is that of dOut: torch selects the kernel by it.
+    in_only = shape_only(dout_tile, padded(rows_shape, frame.zeros), formatted=True)
+    din = gradient_kernel(in_only, ker_tile, dout_tile, frame, "dIn", context)
+    del in_only
     return inside(din, frame.zeros).reshape(in_shape)
 
 
@@ -150,9 +148,21 @@ def kernel_gradient(
         return in_tile.new_zeros(ker_shape)
     frame = frame_of(block, windows)
     wide = surrounded(flat(in_tile, dims), block, windows, frame.zeros)
-    shape_only = in_tile.new_empty(ker_shape)
-    dker = gradient_kernel(wide, shape_only, dout_tile, frame, "dKer", context)
+    ker_only = shape_only(in_tile, ker_shape)
+    dker = gradient_kernel(wide, ker_only, dout_tile, frame, "dKer", context)
     return dker.reshape(ker_shape)
+
+
+def shape_only(
+    like: torch.Tensor, sizes: Sequence[int], formatted: bool = False
+) -> torch.Tensor:
+    """The operand of a gradient of which torch reads the shape alone.
+
+    torch would copy an expanded tensor. Nothing touches this one, so it takes no pages
+    of host memory; a buffer of the pool would. formatted: its memory format is that of
+    `like`.
+    """
+    return like_format(like, sizes) if formatted else like.new_empty(sizes)
 
 
 def gradient_kernel(
@@ -176,8 +186,8 @@ def gradient_kernel(
         values = wide
         if misses_onednn(wide, groups):  # the layout of In selects the kernel
             layout = torch._mkldnn  # type: ignore[attr-defined]
-            shape_only = torch.empty(wide.shape, layout=layout)
-            values = wide.to_mkldnn() if of == "dKer" else shape_only
+            empty = torch.empty(wide.shape, layout=layout)
+            values = wide.to_mkldnn() if of == "dKer" else empty
         found: torch.Tensor = backward(out, values, ker, no_bias, *steps, mask)[index]
         return found
 
@@ -225,9 +235,13 @@ def explicit_zeros(block: dict[str, Interval], windows: dict[str, Window]) -> li
     """The zeros of a block that torch's padding cannot add, as `F.pad` takes them.
 
     A block that gets them once, when its rows are fetched, needs no copy in any pass.
+    None for a block that reads no rows.
     """
     zeros = frame_of(block, windows).zeros
-    return zeros if min(zeros, default=0) >= 0 else []  # negative: rows are cut off
+    reads = [input_rows(block[axis], window) for axis, window in windows.items()]
+    if min(zeros, default=0) < 0 or any(low == high for low, high in reads):
+        return []  # negative: rows are cut off
+    return zeros
 
 
 def surrounded(

@@ -198,7 +198,9 @@ class Nest:
     def _plain(self, axis: Axis, block: Interval) -> bool:
         """Whether the `padding=` argument of a torch convolution can express these zeros."""
         before, after = self.pads(axis, block)
-        return 0 <= before - after < max(self.windows[axis].stride, self.windows[axis].divisor)
+        return before >= 0 and 0 <= before - after < max(
+            self.windows[axis].stride, self.windows[axis].divisor
+        )
 
     @property
     def windows(self) -> dict[str, Window]:
@@ -213,14 +215,15 @@ class Nest:
     def padded_words(self, tile: Block, flat: int) -> int:
         """Words of the padded copy of an In tile. `flat` is its number of samples times channels.
 
-        0 if every window is `plain`: the local kernel then pads by itself.
+        Where a window is `plain` the local kernel pads by itself: 0 if all are.
         """
-        if all(self._plain(axis, tile[axis]) for axis in SPATIAL):
-            return 0
-        rows = ((*self.rows(axis, tile[axis]), self.pads(axis, tile[axis])) for axis in SPATIAL)
-        return flat * math.prod(
-            max(0, length(read) + sum(pads)) if length(out) else 0 for read, out, pads in rows
-        )
+        words, copied = flat, False
+        for axis in SPATIAL:
+            read, out = self.rows(axis, tile[axis])
+            plain = self._plain(axis, tile[axis])
+            rows = length(read) + (0 if plain else sum(self.pads(axis, tile[axis])))
+            words, copied = words * (max(0, rows) if length(out) else 0), copied or not plain
+        return words if copied else 0
 
     @cached_property
     def taps(self) -> int:

@@ -29,7 +29,7 @@ from synth.layer.axes import (
     per_axis,
     strides,
 )
-from synth.layer.intervals import Block, Box, Interval, cut, cuts, hull, meet
+from synth.layer.intervals import Block, Box, Interval, cut, cuts, hull, length, meet, volume
 from synth.layer.nest import Nest
 from synth.layer.window import Window
 from synth.schedule.halo_rows import HaloRows, halo_rows
@@ -163,16 +163,34 @@ class Distribution:
         axes = (axis for tensor in TENSORS for axis in self.nest.framed(tensor) if self.halo(axis).moves)
         return tuple(sorted(axes))
 
-    def halo(self, axis: Axis) -> HaloRows:
-        """Rows of the framed tensor along a spatial axis, over all blocks."""
+    def halo(self, axis: Axis, zeros: bool = False) -> HaloRows:
+        """Rows of the framed tensor along a spatial axis, over all blocks; `zeros`: with those around."""
         tensor: Tensor = "Out" if axis in self.nest.turned else "In"
         members = dict(self.shard_cuts[tensor]).get(axis, 1)
         extent, parts = getattr(self.nest.extents, axis), getattr(self.grid, axis)
-        return halo_rows(self.nest.windows[axis], extent, parts, members)
+        return halo_rows(self.nest.windows[axis], extent, parts, members, zeros)
 
     def halo_axes(self, tensor: Tensor) -> tuple[Axis, ...]:
         """The axes along which ranks carry other rows of a tensor than they own."""
         return tuple(axis for axis in self.row_axes if axis in self.nest.framed(tensor))
+
+    @cached_property
+    def keeps_zeros(self) -> bool:
+        """Whether the widened shard of In has the zeros of the padding around it, so no kernel copies it.
+
+        So if no other process reads the shard, padding meets the cut of an axis, and the zeros add at most a
+        tenth to the largest buffer. Kernels on blocks of input rows lay zeros of their own. `padded_volume`
+        counts the zeros.
+        """
+        if self.nest.turned or self.group_size("In") > 1 or not self.halo_axes("In"):
+            return False
+        windows = [(getattr(self.grid, axis), self.nest.windows[axis]) for axis in SPATIAL]
+        if any(window.padding < 0 for _, window in windows):
+            return False
+        if not any(parts > 1 and (window.padding or window.trailing) for parts, window in windows):
+            return False
+        padded, bare = (math.prod(self.halo(axis, zeros).room for axis in SPATIAL) for zeros in (True, False))
+        return 10 * padded <= 11 * bare
 
     # -- boxes ----------------------------------------------------------------------------------------
 
@@ -221,6 +239,16 @@ class Distribution:
             return meet((low, max(low, high)), need)
 
         return tuple(along(*each) for each in zip(DIMS[tensor], owned, needed, strict=True))
+
+    def padded_volume(self, tensor: Tensor, at: PerAxis, box: Box) -> int:
+        """Words of a box of a tensor, with the zeros that the process keeps around it, see `keeps_zeros`."""
+        if tensor != "In" or not self.keeps_zeros or not volume(self.carried(tensor, at)):
+            return volume(box)
+        work, windows, words = self.work(at), self.nest.windows, 1
+        for dim, rows in zip(DIMS[tensor], box, strict=True):
+            explicit = dim in SPATIAL and not windows[dim].plain(*work[dim])
+            words *= length(rows) + (sum(windows[dim].pads(*work[dim])) if explicit else 0)
+        return words
 
     def room(self, tensor: Tensor, at: PerAxis) -> Box:
         """The box of the buffer in which the process keeps its shard of a tensor.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.layer import interval_arrays as spans
-from synth.layer.interval_arrays import Many
+from synth.layer.interval_arrays import Many, Spans
 from synth.layer.window import Window
 from synth.schedule.reread_rows import reached
 
@@ -34,7 +34,7 @@ class HaloRows:
     """Rows along one spatial dimension over all blocks and their shards.
 
     kinds: the kinds of blocks that matter for the most words in flight. room: as of `BlockRows`, at most.
-    inside: whether every block carries all rows that it owns.
+    inside: whether every block carries all rows that it owns. padded: carried, with the zeros around.
     """
 
     carried: int  # at most
@@ -43,30 +43,46 @@ class HaloRows:
     kinds: tuple[BlockRows, ...]
     room: int
     inside: bool
+    padded: int
 
 
 @cache
-def halo_rows(window: Window, out: int, parts: int, members: int = 1) -> HaloRows:
-    """Rows that blocks carry beyond the rows they own; `members` share the rows of each block."""
+def halo_rows(window: Window, out: int, parts: int, members: int = 1, zeros: bool = False) -> HaloRows:
+    """Rows that blocks carry beyond the rows they own; `members` share the rows of each block.
+
+    zeros: rooms keep the zeros around what a block reads, except those that a kernel adds by itself.
+    """
     if parts * members > EXACT:
-        widest, room = _reach_bound(window, -(-out // parts)), _room_bound(window, out, parts)
+        ends = window.padding + window.trailing if zeros else 0
+        widest, room = _reach_bound(window, -(-out // parts)), _room_bound(window, out, parts) + ends
         kind = BlockRows(widest, 0, _wanted_bound(window, out, parts, members), room)
-        return HaloRows(widest, 0, True, (kind,), room, False)
+        return HaloRows(widest, 0, True, (kind,), room, False, widest + ends)
     zero = np.zeros(parts, np.int64)
-    reaches = reached(window, spans.cut((zero, zero + out), parts, np.arange(parts)))
+    blocks = spans.cut((zero, zero + out), parts, np.arange(parts))
+    reaches = reached(window, blocks)
     block, part = np.divmod(np.arange(parts * members), members)
     line = spans.cut((np.zeros_like(block), np.full_like(block, window.size)), parts, block)
     own = spans.cut(line, members, part)
     carried = spans.widened(own, (reaches[0][block], reaches[1][block]), members, part)
     owned = spans.lengths(spans.meet(carried, own))
     wanted = spans.covered(reaches, own)
-    rooms = spans.lengths(spans.hull(own, carried))
+    around = _zeros(window, blocks, reaches)[block] if zeros else np.zeros_like(block)
+    rooms = spans.lengths(spans.hull(own, carried)) + around
     rows = np.stack([spans.lengths(carried), owned, wanted, rooms], axis=1)
     moves = bool((np.array(carried) != np.array(own)).any())
     inside = bool((owned == spans.lengths(own)).all())
-    return HaloRows(
-        int(rows[:, 0].max()), int(owned.min()), moves, _pareto_front(rows), int(rooms.max()), inside
-    )
+    padded = int((rows[:, 0] + around).max())
+    most, least, room = int(rows[:, 0].max()), int(owned.min()), int(rooms.max())
+    return HaloRows(most, least, moves, _pareto_front(rows), room, inside, padded)
+
+
+def _zeros(window: Window, blocks: Spans, reaches: Spans) -> Many:
+    """Rows of zeros around what each block reads; 0 if it reads nothing, or a kernel adds them itself."""
+    (low, high), (first, last) = blocks, reaches
+    before = first - (window.stride * low - window.padding)
+    after = window.stride * (high - 1) + window.span - window.padding - last
+    plain = (before >= after) & (before - after < window.stride)
+    return np.where(plain | (first == last), 0, before + after)
 
 
 def _pareto_front(rows: Many) -> tuple[BlockRows, ...]:
@@ -111,6 +127,40 @@ def plainly_padded(window: Window, extent: int, parts: int, tiles: int) -> bool:
     return window.plain(0, extent) if parts * tiles == 1 else window.padding == window.trailing == 0
 
 
+class PaddedRows(NamedTuple):
+    """Rows of In of tiles along one dimension, with the zeros that torch's `padding=` cannot add.
+
+    most: of any tile. copied: of a tile with such zeros, which are in a copy; 0 if no tile has any.
+    """
+
+    most: int
+    copied: int
+
+
+@cache
+def padded_rows(window: Window, turned: bool, out: int, parts: int, tiles: int) -> PaddedRows:
+    """The most rows of In that a local kernel is given for any tile of any block, see `Nest.padded_words`.
+
+    turned: `out` counts input rows, and the zeros are those that their output rows see.
+    """
+    layer = window.turned if turned else window
+    if parts * tiles > EXACT:
+        block = -(-out // parts)
+        block = -(-block // tiles)
+        frame = layer.frame(_reach_bound(window, block) if turned else block)
+        plain = not turned and plainly_padded(window, out, parts, tiles)
+        return PaddedRows(frame, 0 if plain else frame)
+    own = _tiles(out, parts, tiles)
+    reach = reached(window, own)
+    read, made = (own, reach) if turned else (reach, own)
+    count = spans.lengths(made)
+    before = read[0] - (layer.stride * made[0] - layer.padding)
+    after = layer.stride * (count - 1) + layer.span - before - spans.lengths(read)
+    plain = (before >= 0) & (before >= after) & (before - after < layer.stride)
+    rows = np.where(count > 0, spans.lengths(read) + np.where(plain, 0, before + after), 0)
+    return PaddedRows(int(rows.max()), int(np.where(plain, 0, rows).max()))
+
+
 @cache
 def tile_rows(window: Window, out: int, parts: int, tiles: int) -> int:
     """The most rows that any tile of any block reads."""
@@ -122,9 +172,14 @@ def tile_rows(window: Window, out: int, parts: int, tiles: int) -> int:
 
 def rows_by_tile(window: Window, out: int, parts: int, tiles: int) -> Many:
     """Rows that each tile of each block reads."""
+    return spans.lengths(reached(window, _tiles(out, parts, tiles)))
+
+
+def _tiles(out: int, parts: int, tiles: int) -> Spans:
+    """The positions of each tile of each block."""
     zero, block, tile = np.zeros((parts, 1), np.int64), np.arange(parts)[:, None], np.arange(tiles)
     line = spans.cut((zero, zero + out), parts, block)
-    return spans.lengths(reached(window, spans.cut(line, tiles, tile)))
+    return spans.cut(line, tiles, tile)
 
 
 def _reach_bound(window: Window, rows: int) -> int:

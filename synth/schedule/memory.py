@@ -1,14 +1,17 @@
 """Memory of a plan: the most words any process holds at once, phase by phase.
 
-    shards   shards of the tensors that are read, with room for the ghost rows of a halo; sums for the shard
-             of the result (unless that is stationary), and slices that are saved between passes
+    shards   shards of the tensors that are read, with room for the ghost rows of a halo, and slices that are
+             saved between passes
     halo     + the strips in flight
     expand   + the stationary slice, + the pieces of slices in flight (tensors that are read)
-    loop     + two panels per streamed tensor that is read (one in use; its pieces, or the next one, in
-             flight), the written panel and the partial sums in flight, the result of the local kernel and a
+    loop     + the sums: the slice of the result if that is stationary, else its shard; two panels per
+             streamed tensor that is read (one in use; its pieces, or the next one, in flight), the written
+             panel and the partial sums in flight if a group shares it, the result of the local kernel and a
              padded copy of its input
     reduce   + the partial sums in flight, among them the finished shard of the result; with a halo, the
              strips in flight. The finished shard is a part of the sums
+
+In a pass of one step the result of the local kernel is the sums: there are no others.
 
 In a network (`Distribution.ghosts` is false) a layer is given shards without ghost rows. So the widened shard
 is a copy, and so is the finished shard; also, anywhere, a finished shard with rows that no block computes.
@@ -29,7 +32,7 @@ from typing import NamedTuple
 
 from synth.layer.axes import DIMS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.schedule.distribution import Distribution
-from synth.schedule.halo_rows import plainly_padded, tile_rows
+from synth.schedule.halo_rows import PaddedRows, padded_rows, tile_rows
 from synth.schedule.pass_plan import PassPlan, Structure
 from synth.schedule.pass_program import Gather, Loop, Reduce, Rows, lowered
 
@@ -65,26 +68,29 @@ class HaloWords(NamedTuple):
     """Words of a tensor with a halo; zeros without one.
 
     carried: the widened shard. strips: in flight, what rows add to it at most. room: the buffer with the
-    shard and all that is carried. beside: in flight, what rows add to that.
+    shard and all that is carried. beside: in flight, what rows add to that. padded: the widened shard with
+    the zeros around it, which the room has, too.
     """
 
     carried: int = 0
     strips: int = 0
     room: int = 0
     beside: int = 0
+    padded: int = 0
 
 
 class Frame(NamedTuple):
     """The memory of all pass plans with one structure, in words, without the tiles.
 
-    held: live in the loop. panels: the tensors whose panels are gathered in it. returned: live while rows
-    return, without panels; 0 if none do.
+    held: live in the loop beside the sums. panels: the tensors whose panels are gathered in it. returned:
+    live while rows return, without panels; 0 if none do.
     """
 
     live: int
     halo: int
     expand: int
     held: int
+    sums: int
     panels: tuple[Tensor, ...]
     reduce: int
     returned: int
@@ -126,8 +132,14 @@ class Footprints:
         return (self._halos[tensor].room if self.distribution.ghosts else 0) or self.shards[tensor]
 
     def finished(self, tensor: Tensor) -> int:
-        """Words of the largest buffer with a finished shard: the sums where it is a part of them."""
-        return self.halo_of(tensor)[0] if self._in_place(tensor) else self.shards[tensor]
+        """Words of the largest buffer with a finished shard: the sums where it is a part of them.
+
+        dIn that no group reduces is a part of the kernel's result, which has the zeros around In.
+        """
+        words = self.halo_of(tensor)[0] if self._in_place(tensor) else self.shards[tensor]
+        if tensor == "In" and self.distribution.ghosts and self.distribution.group_size(tensor) == 1:
+            return max(words, self._padded_by(PassPlan(pass_="backward-data")))
+        return words
 
     def _in_place(self, tensor: Tensor) -> bool:
         """Whether returned rows are added to the sums of every process, and its shard stays there."""
@@ -145,7 +157,8 @@ class Footprints:
 
     def _halo(self, tensor: Tensor) -> HaloWords:
         framed, parts = self.nest.framed(tensor), dict(self.distribution.shard_cuts[tensor])
-        rows = [self.distribution.halo(axis) for axis in framed]
+        zeros = tensor == "In" and self.distribution.keeps_zeros
+        rows = [self.distribution.halo(axis, zeros) for axis in framed]
         if not any(row.moves for row in rows):
             return HaloWords()
         whole = (dim for dim in DIMS[tensor] if dim not in framed)
@@ -156,7 +169,9 @@ class Footprints:
             strips = (carried - owned) + (wanted - owned)
             most, beside = max(most, carried + strips), max(beside, room + strips)
         widened, rooms = math.prod(row.carried for row in rows), math.prod(row.room for row in rows)
-        return HaloWords(flat * widened, flat * (most - widened), flat * rooms, flat * (beside - rooms))
+        padded = math.prod(row.padded for row in rows)
+        words = (widened, most - widened, rooms, beside - rooms, padded)
+        return HaloWords(*(flat * each for each in words))
 
     def tile(self, tensor: Tensor, pass_plan: PassPlan) -> int:
         """The most words of a tensor that one tile accesses: its largest panel."""
@@ -179,29 +194,32 @@ class Footprints:
         return tile_rows(self.nest.windows[axis], extent, parts, getattr(pass_plan.counts, axis))
 
     def padded(self, pass_plan: PassPlan) -> int:
-        """Words of the padded copy of an In tile; 0 if the kernel's own padding suffices."""
+        """Words of an In tile with zeros laid around it; 0 if the kernel's own padding suffices.
+
+        The widened shard may have the zeros already. Tiles of its rows have not.
+        """
+        whole = all(getattr(pass_plan.counts, axis) == 1 for axis in SPATIAL)
+        if whole and pass_plan.written != "In" and self.distribution.keeps_zeros:
+            return 0
+        return self._padded_by(pass_plan)
+
+    def _padded_by(self, pass_plan: PassPlan) -> int:
+        """Words of an In tile with the zeros that the kernel cannot add, by the tile counts."""
         if pass_plan.counts not in self._padded:
             self._padded[pass_plan.counts] = self._padded_copy(pass_plan)
         return self._padded[pass_plan.counts]
 
     def _padded_copy(self, pass_plan: PassPlan) -> int:
-        t, words, plain = pass_plan.sizes(self.work), 1, True
-        for axis in SPATIAL:
-            window, extent = self.nest.windows[axis], getattr(self.nest.extents, axis)
-            words *= self._frame(axis, pass_plan)
-            parts, tiles = getattr(self.grid, axis), getattr(pass_plan.counts, axis)
-            if axis in self.nest.turned:  # blocks see unequal zeros, except a single one
-                plain &= parts * tiles == 1 and window.turned.plain(0, window.size)
-            else:
-                plain &= plainly_padded(window, extent, parts, tiles)
-        return 0 if plain else t.b * t.g * t.c * words
+        t = pass_plan.sizes(self.work)
+        rows = [self._padded_rows(axis, pass_plan) for axis in SPATIAL]
+        area = math.prod(each.most for each in rows)
+        copies = (area // each.most * each.copied for each in rows if each.most)
+        return t.b * t.g * t.c * max(copies, default=0)
 
-    def _frame(self, axis: Axis, pass_plan: PassPlan) -> int:
-        """The most rows of In along an axis that the output rows of one tile see, zeros included."""
-        window = self.nest.windows[axis]
-        if axis in self.nest.turned:
-            return window.turned.frame(self.rows(axis, pass_plan))
-        return window.frame(getattr(pass_plan.sizes(self.work), axis))
+    def _padded_rows(self, axis: Axis, pass_plan: PassPlan) -> PaddedRows:
+        extent, parts = getattr(self.nest.extents, axis), getattr(self.grid, axis)
+        turned, tiles = axis in self.nest.turned, getattr(pass_plan.counts, axis)
+        return padded_rows(self.nest.windows[axis], turned, extent, parts, tiles)
 
     def in_transit(self, pass_plan: PassPlan) -> int:
         """Words of partial sums sent, kept and received while one panel of the result is reduced."""
@@ -232,13 +250,21 @@ class Footprints:
         """Words of the largest slice of a tensor."""
         return self.tile(tensor, PassPlan())
 
+    def saved(self, tensor: Tensor) -> int:
+        """Words of the largest slice of a tensor that is saved, with the zeros that are kept around it."""
+        zeros = tensor == "In" and self.distribution.keeps_zeros
+        return self._halos[tensor].padded if zeros else self.slice(tensor)
+
     def memory(self, pass_plan: PassPlan) -> Memory:
         """Memory of a pass, in words; only the panels and the steps depend on the tile counts."""
         frame = self._frame_by(pass_plan)
         panels = sum(self.tile(tensor, pass_plan) for tensor in frame.panels)
-        loop = frame.held + panels + max(panels, self._step(pass_plan, panels))
+        sums = 0 if pass_plan.steps == 1 else frame.sums  # in one step the kernel makes them
+        loop = frame.held + sums + panels + max(panels, self._step(pass_plan, panels))
         back = frame.returned + (0 if pass_plan.stationary == pass_plan.written else panels)
         reduce = max(frame.reduce, back) if frame.returned else frame.reduce
+        if reduce and pass_plan.steps == 1 and pass_plan.written == "In":  # a part of the kernel's result
+            reduce += max(0, self.padded(pass_plan) - self.slice("In"))
         return Memory(frame.live, frame.halo, frame.expand, loop, reduce)
 
     def floor(self, pass_plan: PassPlan) -> int:
@@ -264,20 +290,19 @@ class Footprints:
         stationary, written = pass_plan.stationary, pass_plan.written
         apart = self._apart(pass_plan)
         live = sum(map(self.stored, pass_plan.reads))
-        live += sum(self.slice(t) for t in pass_plan.reuses & apart)
-        live += self.carried(written) if stationary != written else 0
-        # the stationary slice, if it is no words of `live`: sums from the start, or gathered before the loop
-        in_place = stationary != written and (stationary in pass_plan.reuses or stationary not in apart)
+        live += sum(map(self.saved, pass_plan.reuses & apart))
+        # the stationary slice, if it is gathered before the loop; that of the result is `sums`
+        in_place = stationary == written or stationary in pass_plan.reuses or stationary not in apart
         slice_ = 0 if in_place else self.slice(stationary)
+        sums = self.slice(written) if stationary == written else self.carried(written)
         saved = sum(self.slice(t) for t in pass_plan.saves & apart if t != stationary)
         halo = expand = reduce = returned = 0
         for node in tree.top():
             match node:
                 case Rows(direction="fetch"):
-                    carried, strips, _, beside = self._halos[node.tensor]
-                    copy = 0 if d.ghosts else carried
-                    halo = live + (beside if d.ghosts else carried + strips)
-                    halo += slice_ if stationary == written else 0
+                    _, strips, _, beside, padded = self._halos[node.tensor]
+                    copy = 0 if d.ghosts else padded
+                    halo = live + (beside if d.ghosts else padded + strips)
                     live += copy
                 case Gather():  # the pieces of all whole slices arrive together
                     expand += self.slice(node.tensor)
@@ -285,14 +310,14 @@ class Footprints:
                     live += saved
                     expand += live + slice_
                 case Reduce():
-                    reduce = live + slice_ + self.in_transit(replace(pass_plan, counts=PerAxis()))
+                    reduce = live + sums + self.in_transit(replace(pass_plan, counts=PerAxis()))
                 case Rows():  # beside the sums: strips, and a copied shard; panels are still held
                     widened = self.halo_of(written)
-                    sums = widened[0] if stationary == written else slice_
+                    held = widened[0] if stationary == written else sums + slice_
                     copy = 0 if self._in_place(written) else self.shards[written]
-                    returned = live + copy + widened[1] + sums
+                    returned = live + copy + widened[1] + held
         panels = tuple(each.tensor for each in tree.loop.gathers)
-        return Frame(live, halo, expand, live + slice_, panels, reduce, returned)
+        return Frame(live, halo, expand, live + slice_, sums, panels, reduce, returned)
 
     def _apart(self, pass_plan: PassPlan) -> frozenset[Tensor]:
         """The tensors whose slice is a copy beside the shard: shared by a group, or saved with a halo."""
@@ -302,12 +327,21 @@ class Footprints:
     def _step(self, plan: PassPlan, panels: int) -> int:
         """Words beside the panels in use, at most: the next panels, the kernel's result, pending sums.
 
-        The sums of a single panel leave after the result has been added to them. With two panels, the next
-        one is on its way in the first step and sums in the second, or both after the first result was added.
+        A result that nobody shares is added to the sums. Else the sums of a panel leave after the result has
+        been added to them, or are the result. With two panels, the next one is on its way in the first step
+        and sums in the second, or both after the first result was added.
         """
-        pending = panels if plan.steps > 1 else 0
-        sums = self.tile(plan.written, plan)
-        result = sums + self.padded(plan)
-        if plan.stationary == plan.written:
-            return pending + result
-        return sums + sum(sorted((pending, result, self.in_transit(plan)))[-plan.steps :])
+        panel, padded = self.tile(plan.written, plan), self.padded(plan)
+        # the zeros around In are in a copy of the tile, or in the result
+        result = max(panel, padded) if plan.written == "In" else panel + padded
+        made = result if plan.written == "In" else panel
+        if plan.steps == 1:  # sums leave after the kernel
+            return max(result, made + (0 if plan.stationary == plan.written else self.in_transit(plan)))
+        if plan.stationary == plan.written or self.distribution.group_size(plan.written) == 1:
+            return panels + result  # which is added to the sums
+        sent = self.in_transit(plan)
+        if all(axis in DIMS[plan.written] for axis in plan.loops()):  # every step makes another panel
+            return max(
+                panels + made + sent, result + (panels + sent if plan.steps > 2 else max(panels, sent))
+            )
+        return panel + sum(sorted((panels, result, sent))[-plan.steps :])

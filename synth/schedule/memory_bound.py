@@ -1,9 +1,9 @@
 """Lower bound on the memory of every grid in a range, in words, for the branch and bound.
 
-Of what `memory` counts, a process always holds: the shards of the tensors that are read, the sums of the
-result's shard or slice, the halo if blocks share rows, and the stationary slice if a group shares it, twice
-while it is gathered or summed. All of these shrink with the number of parts, so the grid with the most parts
-bounds a range. Whether a group shards a slice follows from the grid with the fewest parts.
+Of what `memory` counts, a process always holds: the shards of the tensors that are read, the halo if blocks
+share rows, and the stationary slice if a group shares it, twice while it is gathered or summed. Then come the
+sums of the result's shard or slice. All of these shrink with the number of parts, so the grid with the most
+parts bounds a range. Whether a group shards a slice follows from the grid with the fewest parts.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class LeastMemory:
         def words(form: PassForm, option: Option) -> int:
             stationary, written = option.stationary, form.written
             held = sum(widened[tensor] for tensor in option.fetches)
-            if stationary != written:  # gathered whole: the slice, and its pieces in flight
-                copies = 0 if groups[stationary] == 1 else 1 + option.gathers
-                return held + carried[written] + copies * slices[stationary]
+            if stationary != written:  # gathered whole: the slice with its pieces in flight, then the sums
+                whole = 0 if groups[stationary] == 1 else slices[stationary]
+                return held + max((1 + option.gathers) * whole, whole + carried[written])
             # reduced whole: the copy that is sent, and what others send
             sent = option.reduces * (slices[stationary] + (groups[stationary] - 1) * carried[written])
             return held + slices[stationary] + sent

@@ -17,13 +17,16 @@ def unused_resident_words(
     """Upper bound on resident words that the pass neither reads nor writes.
 
     These are the shard of the tensor whose gradient the pass computes, its slice if it is saved and a copy,
-    and the gradients of earlier passes.
+    and the results of earlier passes. A program is given dOut at the start and returns Out at the end; in a
+    network the neighbours hold them (`Distribution.ghosts` is false).
     """
+    ends = WRITES[sequence[0]]
     if pass_ == sequence[0]:
-        return 0
+        return footprints.stored(ends) if footprints.distribution.ghosts else 0
     unused, earlier = WRITES[pass_], sequence[1 : sequence.index(pass_)]
     words = footprints.stored(unused)
-    words += footprints.slice(unused) if unused in reused and footprints.is_apart(unused) else 0
+    words += footprints.finished(ends) if footprints.distribution.ghosts else 0
+    words += footprints.saved(unused) if unused in reused and footprints.is_apart(unused) else 0
     return words + sum(footprints.finished(WRITES[each]) for each in earlier)
 
 

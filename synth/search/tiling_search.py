@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import islice, product
 
 from synth.base.arithmetic import divisors
-from synth.layer.axes import SPATIAL, PerAxis, Tensor
+from synth.layer.axes import LACKED_INDEX, SPATIAL, PerAxis, Tensor
 from synth.schedule.memory import Footprints
 from synth.schedule.panel_rotation import rotated
 from synth.schedule.pass_plan import ONES, PassPlan
@@ -313,11 +313,13 @@ class TilingSearch:
     def least_memory(self, tensor: Tensor) -> int:
         """The least memory in words that any plan with this stationary tensor needs.
 
-        Smaller tiles need less memory, with three exceptions: a second step needs a buffer for the next
-        panel, tiles along a padded axis need a padded copy, and an inner loop gathers the slices of saved
-        tensors as a whole.
+        Smaller tiles need less memory, with four exceptions: a second step needs a buffer for the next
+        panel, tiles along a padded axis need a padded copy, an inner loop gathers the slices of saved
+        tensors as a whole, and results that an inner loop adds up need a buffer for the sum.
         """
-        candidates = [ONES, *self._finest(PassPlan(tensor).stream), *self._finest("xck")]
+        summed = LACKED_INDEX[self.template.written]
+        finest = (PassPlan(tensor).stream, "xck", "xck".replace(summed, ""))
+        candidates = [ONES, *(counts for each in finest for counts in self._finest(each))]
         return min(self.footprints.memory(self._plan(tensor, counts)).words for counts in candidates)
 
     def _finest(self, composites: str) -> list[PerAxis]:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from synth.layer.axes import TENSORS, Tensor
+from synth.layer.axes import DIMS, SPATIAL, TENSORS, Tensor
 from synth.layer.intervals import Block, Box, contains, overlap, shape, volume, within
 from synth.schedule.schedule import Compute, Move, Round, Schedule
 from synth.simulation.numpy_kernels import Values
@@ -55,6 +55,17 @@ class _Interpreter:
         self.traffic = Traffic(len(self.distribution.ranks))
         self.now = Round("halo", 0)
         self.leaving = np.zeros(len(self.distribution.ranks), np.int64)  # sums on their way, by rank
+        # whether the kernel makes the sums, and whether a panel of them is beside those of the shard
+        self.one_step = self.pass_plan.steps == 1
+        self.stationary = self.program.loop.compute.stationary
+        self.has_panel = self.one_step or not (self.stationary or self._alone)
+        self.has_sums = False
+        # whether each step makes another panel; of sums that have zeros around, these
+        loops = self.pass_plan.loops()
+        self.fresh = bool(loops) and not self.stationary and loops[-1] in DIMS[self.written]
+        self.beyond = np.zeros(len(self.distribution.ranks), np.int64)
+        whole = all(getattr(self.pass_plan.counts, axis) == 1 for axis in SPATIAL)
+        self.has_zeros = whole and self.written != "In" and self.distribution.keeps_zeros
         coordinates = map(self.distribution.at, self.distribution.ranks)
         self.ranks = [start(self.distribution, self.program, at, (one, other)) for at in coordinates]
 
@@ -86,6 +97,7 @@ class _Interpreter:
             case "expand":
                 self._gather(now.moves)
             case "loop":
+                self._begin_sums()
                 self._gather(now.moves)
                 flight = self._in_flight(following) if following and following.phase == "loop" else {}
                 for compute in now.computes:
@@ -140,7 +152,8 @@ class _Interpreter:
             if box == own.box:
                 continue
             wide = state.carried[tensor] = Held(box, self._zeros(box))
-            state.live += 0 if self.distribution.ghosts else volume(box)
+            at = self.distribution.at(rank)
+            state.live += 0 if self.distribution.ghosts else self.distribution.padded_volume(tensor, at, box)
             kept = overlap(box, own.box)
             if wide.values is not None and own.values is not None and volume(kept):
                 wide.values[within(kept, box)] = own.values[within(kept, own.box)]
@@ -229,13 +242,22 @@ class _Interpreter:
 
     # -- work -----------------------------------------------------------------------------------------
 
+    def _begin_sums(self) -> None:
+        """Make zeros before the first of several steps: the stationary slice, or sums for the shard."""
+        if self.has_sums or self.one_step:
+            return
+        self.has_sums = True
+        for state in self.ranks:
+            state.live += volume((state.tile[self.written] if self.stationary else state.sums).box)
+
     def _compute(self, compute: Compute, flight: int) -> None:
         state, tile = self.ranks[compute.rank], compute.tile
         boxes = {tensor: self.distribution.touched(tensor, tile) for tensor in TENSORS}
         written = self.written
         if written not in state.tile:
             state.tile[written] = Held(boxes[written], self._zeros(boxes[written]))
-            state.live += volume(boxes[written])
+            beside = self.has_panel and not self.one_step and not self.fresh
+            state.live += volume(boxes[written]) if beside else 0
         held = {t: state.tile.get(t) or self._carried(state, t) for t in TENSORS}
         if all(high > low for low, high in tile.values()):
             for tensor in TENSORS:
@@ -245,8 +267,14 @@ class _Interpreter:
                         f"but holds {held[tensor].box} only; the schedule is wrong"
                     )
             self._add(tile, boxes, held)
-        padded = self.nest.padded_words(tile, volume(boxes["In"][:3]))
-        state.touch(flight + int(self.leaving[compute.rank]) + volume(boxes[written]) + padded)
+        padded = 0 if self.has_zeros else self.nest.padded_words(tile, volume(boxes["In"][:3]))
+        result = volume(boxes[written])
+        # the zeros around In are in a copy of the tile, or in the result
+        made = max(result, padded) if written == "In" else result + padded
+        state.touch(flight + int(self.leaving[compute.rank]) + made)
+        if self.one_step or (self.fresh and self.has_panel):  # the result is the sums
+            state.live += made if written == "In" else result
+            self.beyond[compute.rank] = made - result if written == "In" else 0
 
     def _add(self, tile: Block, boxes: dict[Tensor, Box], held: dict[Tensor, Held]) -> None:
         """Add the local kernel's result to the tile of the written tensor."""
@@ -281,13 +309,21 @@ class _Interpreter:
         for target, box, values in arriving:
             add_box(self.ranks[target].sums, box, values)
         self._drop(self.written)
+        if self.one_step and not self.stationary:
+            for state in self.ranks:
+                state.live += volume(state.sums.box)
 
     def _drop(self, tensor: Tensor) -> None:
         if tensor in (self.pass_plan.reuses | self.pass_plan.saves) - {*self.program.fills}:
             return
         for state in self.ranks:
             panel = state.tile.pop(tensor, None)
-            state.live -= volume(panel.box) if panel else 0
+            is_live = tensor != self.written or self.has_panel or self.stationary
+            state.live -= volume(panel.box) if panel and is_live else 0
+        if tensor == self.written:
+            for rank, state in enumerate(self.ranks):
+                state.live -= int(self.beyond[rank])
+            self.beyond[:] = 0
 
     def _into_shard(self, state: RankState) -> int:
         """Add a rank's own terms to its shard; returns their words, copied until the others' arrive."""

@@ -52,20 +52,22 @@ class RankState:
 def start(
     distribution: Distribution, program: PassProgram, at: PerAxis, given: tuple[Values | None, Values | None]
 ) -> RankState:
-    """A rank's memory before a pass: shards and reused slices of what it reads, zeros for the result.
+    """A rank's memory before a pass: shards and reused slices of what it reads.
 
+    The zeros of the result are there, too, but no live words before the loop.
     given: the two tensors that the pass reads, whole; None when only counting.
     """
     state, plan = RankState(), program.pass_plan
     dtype = None if given[0] is None or given[1] is None else given[0].dtype
     for tensor, values in zip(plan.reads, given, strict=True):
         state.own[tensor] = _part(distribution, tensor, distribution.owned(tensor, at), values)
-        state.live += volume(distribution.room(tensor, at))
+        room = distribution.room(tensor, at)
+        state.live += distribution.padded_volume(tensor, at, room) if distribution.ghosts else volume(room)
         if tensor in plan.reuses:
             state.tile[tensor] = _part(distribution, tensor, distribution.needed(tensor, at), values)
             in_room = distribution.ghosts and distribution.group_size(tensor) == 1
             apart = state.tile[tensor].box != state.own[tensor].box and not in_room
-            state.live += volume(state.tile[tensor].box) if apart else 0
+            state.live += distribution.padded_volume(tensor, at, state.tile[tensor].box) if apart else 0
         elif tensor in program.fills:
             state.unfilled[tensor] = volume(distribution.needed(tensor, at))
             state.live += state.unfilled[tensor]
@@ -74,7 +76,6 @@ def start(
     state.sums = Held(carried, None if dtype is None else np.zeros(shape(carried), dtype))
     if program.loop.compute.stationary:
         state.tile[written] = Held(whole, None if dtype is None else np.zeros(shape(whole), dtype))
-    state.live += volume(whole if program.loop.compute.stationary else carried)
     return state
 
 

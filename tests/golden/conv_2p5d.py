@@ -80,6 +80,7 @@ def run(in_own, ker_own, at, groups, context):
     """
     context.check_shard("In", in_own, owned_in(at), DTYPE)
     context.check_shard("Ker", ker_own, owned_ker(at), DTYPE)
+    context.keep_no_buffers()  # the plan has a limit
 
     # All ranks along k need the same slice of In.
     in_group = groups["k"].counted(context, "loop", "In")

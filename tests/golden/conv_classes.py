@@ -13,7 +13,7 @@ Owned  In: b over b, h over h
        Ker: c over x (x: b, h)
        Out: b over b, h over h
 Moves  In 72 (halo 72), Ker 162, Out 0: at most 234 words received per rank
-Memory at most 1686 words of 4 bytes per rank
+Memory at most 1242 words of 4 bytes per rank
 """
 
 import sys
@@ -26,7 +26,7 @@ from synth.runtime.comm.collectives import all_gather, wait_gather
 from synth.runtime.comm.halo_exchange import fetch_rows, neighbours_along
 from synth.runtime.grid.boxes import Window, cut, input_rows, overlap, volume, within
 from synth.runtime.grid.residue_classes import Classes
-from synth.runtime.kernels.conv import convolve, explicit_zeros
+from synth.runtime.kernels.conv import convolve
 from synth.runtime.program.class_samples import class_reference, sample_classes
 from synth.runtime.program.cli import (
     PlanSummary,
@@ -80,10 +80,7 @@ def run(in_own, ker_own, at, groups, context):
     neighbours = neighbours_along(
         at, GRID, ("h",), context.counter("halo", 0, "In"), context.ranks
     )
-    zeros = explicit_zeros(work(at), WINDOWS)  # padding at one end of the rows only
-    in_wide = fetch_rows(
-        in_own, owned_in, carried_in, neighbours, zeros, rooms=context.rooms
-    )
+    in_wide = fetch_rows(in_own, owned_in, carried_in, neighbours, rooms=context.rooms)
 
     ker_box = touched_ker(work(at))
     ker_pending = gather(ker_box, ker_own, owned_ker, ker_group)
@@ -189,9 +186,7 @@ def main():
     )
     ker_own = sample_box("Ker", KER_SHAPE, owned_ker(at), DTYPE, device)
     # with room for its ghost rows, so that the halo costs no copy
-    in_own = world.context.rooms.keep(
-        in_own, owned_in(at), carried_in(at), explicit_zeros(work(at), WINDOWS)
-    )
+    in_own = world.context.rooms.keep(in_own, owned_in(at), carried_in(at))
     job = partial(run, in_own, ker_own, at, groups)
     results = [
         Result("Out", owned_out(at), partial(expected_out, at, device)),

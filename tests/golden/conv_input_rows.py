@@ -13,7 +13,7 @@ Owned  In: c over k, h over h, w over w
        Out: k over k, h over h, w over w
 Moves  In 486, Ker 162, Out 45 (halo 117 of In and Out): at most 606 words received per
        rank
-Memory at most 3384 words of 4 bytes per rank
+Memory at most 3069 words of 4 bytes per rank
 """
 
 import sys

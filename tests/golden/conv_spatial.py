@@ -11,7 +11,7 @@ Owned  In: h over h
        Ker: k over x (x: h)
        Out: h over h
 Moves  In 216 (halo 216), Ker 441, Out 0: at most 657 words received per rank
-Memory at most 1995 words of 4 bytes per rank
+Memory at most 1647 words of 4 bytes per rank
 """
 
 import sys

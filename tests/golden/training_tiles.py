@@ -23,7 +23,7 @@ Moves  forward: In 392 (halo 40), Ker 60, Out 0
        backward-filter: In 0 (halo 0), dKer 120, dOut 0
        together: In and dIn 800 (halo 80), Ker and dKer 240, Out and dOut 0: at most
        1040 words received per rank
-Memory at most 2708 words of 4 bytes per rank
+Memory at most 2316 words of 4 bytes per rank
 """
 
 import sys
@@ -167,6 +167,7 @@ def backward_data(ker_own, dout_own, at, groups, context):
         pending_sums.append(
             reduce(sums, touched_in(block), carried_in, din_group, step)
         )
+        del sums
 
     def finish():
         """Wait for the sums of dIn."""
@@ -206,6 +207,7 @@ def backward_filter(in_slice, dout_own, at, groups, context):
         pending_sums.append(
             reduce(sums, touched_ker(block), owned_ker, dker_group, step)
         )
+        del sums
     wait_reduces(pending_sums, dker, dker_box)
 
     return dker

@@ -64,18 +64,17 @@ EVEN = (
     (SQUARE, PerAxis(h=2, w=4), PassPlan("In", PerAxis(k=2), pass_=BACK), "loop"),
     (SQUARE, PerAxis(c=4), PassPlan("Out", pass_=FILTER, reuses=OUT), "loop"),
     (ROWS, PerAxis(h=2, k=4), PassPlan("Ker", PerAxis(h=2), False, FILTER, IN | OUT), "loop"),
-    (ROWS, PerAxis(b=2, h=2, c=2, k=2), PassPlan("In", pass_=BACK, reuses=KER, saves=OUT), "loop"),
+    (ROWS, PerAxis(b=2, h=2, c=2, k=2), PassPlan("In", pass_=BACK, reuses=KER, saves=OUT), "reduce"),
     (PADDED, PerAxis(), PassPlan(), "loop"),
     (GROUPED, PerAxis(b=4, c=2), PassPlan("In", PerAxis(k=4), False, BACK, KER, OUT), "loop"),
     (GROUPED, PerAxis(c=4), PassPlan("In", PerAxis(b=2, k=2), False, BACK, NONE, OUT), "expand"),
     (ROWS, PerAxis(b=2, h=4, c=2), PassPlan("Ker", PerAxis(k=2), False, FILTER, IN), "reduce"),
     # strips of In
     (BROAD, PerAxis(h=4), PassPlan("Ker", PerAxis(c=2)), "halo"),
-    (BROAD, PerAxis(b=2, h=4), PassPlan("Out", PerAxis(h=2, c=2)), "halo"),
+    (BROAD, PerAxis(b=2, h=4), PassPlan("Out", PerAxis(c=4)), "halo"),
     (AREA, PerAxis(h=4, w=2), PassPlan("In", PerAxis(c=4)), "halo"),
     (AREA, PerAxis(h=4, c=2), PassPlan("Ker", PerAxis(w=4), pass_=FILTER), "halo"),
     (DILATED, PerAxis(h=4), PassPlan("Out", PerAxis(c=4, k=2)), "halo"),
-    (DILATED, PerAxis(h=4, c=2), PassPlan("Ker", PerAxis(h=2, c=2), pass_=FILTER), "halo"),
     # strips of dIn, and the share that is finished
     (BROAD, PerAxis(h=2), PassPlan("Ker", PerAxis(b=2, c=2), pass_=BACK), "reduce"),
     (BROAD, PerAxis(b=2, h=2), PassPlan("In", PerAxis(h=2, c=4), pass_=BACK), "reduce"),
@@ -87,8 +86,11 @@ EVEN = (
     (GROUPED, PerAxis(c=4), PassPlan("In"), "loop"),
     (GROUPED, PerAxis(b=4), PassPlan("In", pass_=FILTER), "loop"),
     (GROUPED, PerAxis(k=4), PassPlan("Ker", pass_=BACK), "loop"),
-    (ROWS, PerAxis(h=2, c=2), PassPlan("Ker", pass_=FILTER, reuses=IN | OUT), "loop"),
+    (ROWS, PerAxis(h=2, c=2), PassPlan("Ker", pass_=FILTER, reuses=IN | OUT), "reduce"),
 )
+
+
+UNEVEN_TILES = ((DILATED, PerAxis(h=4, c=2), PassPlan("Ker", PerAxis(h=2, c=2), pass_=FILTER), "reduce"),)
 
 
 @pytest.mark.parametrize(("nest", "grid", "pass_plan", "phase"), EVEN)
@@ -101,7 +103,7 @@ def test_planned_memory_is_exact_where_cuts_are_even(
     assert planned.words == getattr(planned, phase) == max(simulate(Schedule(d, pass_plan)).peak)
 
 
-@pytest.mark.parametrize(("nest", "grid", "pass_plan", "phase"), EVEN)
+@pytest.mark.parametrize(("nest", "grid", "pass_plan", "phase"), [*EVEN, *UNEVEN_TILES])
 def test_ghost_rows_cost_themselves_only(nest: Nest, grid: PerAxis, pass_plan: PassPlan, phase: str) -> None:
     """Beside shards with ghost rows there is no copy of a shard."""
     d = Distribution(nest, grid)
@@ -110,9 +112,10 @@ def test_ghost_rows_cost_themselves_only(nest: Nest, grid: PerAxis, pass_plan: P
     copied = Footprints(replace(d, ghosts=False)).memory(pass_plan)
     fetched = [t for t in pass_plan.reads if d.halo_axes(t) and t not in pass_plan.reuses]
     for tensor in fetched:  # the shard is in the room
-        rooms = [volume(d.room(tensor, d.at(rank))) for rank in d.ranks]
+        rooms = [d.padded_volume(tensor, d.at(rank), d.room(tensor, d.at(rank))) for rank in d.ranks]
         assert max(rooms) == Footprints(d).stored(tensor)
-        saved = Footprints(d).shards[tensor] + Footprints(d).halo_of(tensor)[0] - max(rooms)
+        widened = max(d.padded_volume(tensor, d.at(rank), d.carried(tensor, d.at(rank))) for rank in d.ranks)
+        saved = Footprints(d).shards[tensor] + widened - max(rooms)
         assert copied.loop - planned.loop == saved > 0
 
 
@@ -120,7 +123,7 @@ def test_ghost_rows_cost_themselves_only(nest: Nest, grid: PerAxis, pass_plan: P
     ("nest", "grid", "pass_plan", "phase"),
     [
         (THIN, PerAxis(h=4), PassPlan("In", PerAxis(c=2), pass_=BACK), "reduce"),
-        (THIN, PerAxis(h=8), PassPlan("Ker", pass_=FILTER), "halo"),
+        (THIN, PerAxis(h=8), PassPlan("Ker", PerAxis(c=2)), "halo"),
         (SPARSE, PerAxis(w=5, c=2), PassPlan("Out", PerAxis(c=2, k=2), pass_=BACK), "reduce"),
         (EDGES, PerAxis(h=4), PassPlan("Out", PerAxis(b=2), pass_=BACK), "reduce"),
     ],
@@ -158,7 +161,7 @@ def test_halo_memory_is_exact(d: Distribution) -> None:
         assert widened == max(carried)
         assert widened + more == max(map(add, carried, strips))
         in_room = replace(d, ghosts=True)
-        rooms = [volume(in_room.room("In", d.at(rank))) for rank in d.ranks]
+        rooms = [in_room.padded_volume("In", d.at(rank), in_room.room("In", d.at(rank))) for rank in d.ranks]
         assert Footprints(in_room).stored("In") == max(rooms)
         assert Footprints(in_room)._halos["In"].beside + max(rooms) == max(map(add, rooms, strips))
     else:
@@ -170,20 +173,24 @@ AS_GIVEN: Any = {"rows": {"h": "out", "w": "out"}, "classes": {"h": 1, "w": 1}}
 
 
 @pytest.mark.parametrize(
-    ("layer", "grid", "pass_", "words"),
+    ("layer", "grid", "pass_", "words", "above"),
     [
-        (Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1), {"h": 4}, "forward", 676),
-        (Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1), {"h": 4}, "backward-data", 676),
-        (Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1), {"h": 2, "k": 2}, "backward-filter", 388),
-        (Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1), {"h": 2, "k": 2}, "backward-data", 397),
-        (Layer.conv2d((1, 2, 16, 16), 4, 3, padding=2, dilation=2), {"h": 2, "w": 2}, "forward", 618),
-        (Layer.conv1d((1, 2, 65), 2, 3, stride=2), {}, "backward-data", 62),
-        (Layer.matmul(8, 8, 8), {"k": 4}, "backward-data", 54),
+        (Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1), {"h": 4}, "forward", 548, 0),
+        (Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1), {"h": 4}, "backward-data", 676, 0),
+        # the tile with the longest copy is not the one that waits for the largest panel
+        (Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1), {"h": 2, "k": 2}, "backward-filter", 387, 3),
+        (Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1), {"h": 2, "k": 2}, "backward-data", 397, 0),
+        (Layer.conv2d((1, 2, 16, 16), 4, 3, padding=2, dilation=2), {"h": 2, "w": 2}, "forward", 518, 0),
+        (Layer.conv1d((1, 2, 65), 2, 3, stride=2), {}, "backward-data", 62, 0),
+        (Layer.matmul(8, 8, 8), {"k": 4}, "backward-data", 53, 0),
     ],
 )
-def test_the_least_sufficient_limit(layer: Layer, grid: dict[str, int], pass_: Task, words: int) -> None:
+def test_the_least_sufficient_limit(
+    layer: Layer, grid: dict[str, int], pass_: Task, words: int, above: int
+) -> None:
+    """`above`: by how many words the plan, with every item at its largest, is above what a rank holds."""
     made = synth.plan(layer, 4, 4 * words, grid=grid, pass_=pass_, **AS_GIVEN)
-    assert max(simulated(made).peak) == made.used_words == words
+    assert made.used_words == words == max(simulated(made).peak) + above
     with pytest.raises(InfeasibleError, match=f"the least memory that fits is {4 * words} bytes"):
         synth.plan(layer, 4, 4 * words - 4, grid=grid, pass_=pass_, **AS_GIVEN)
 
@@ -191,7 +198,7 @@ def test_the_least_sufficient_limit(layer: Layer, grid: dict[str, int], pass_: T
 def test_the_least_sufficient_limit_of_a_training_step() -> None:
     """Beside what a pass holds wait shares that it leaves alone."""
     layer = Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1)
-    made = synth.plan(layer, 4, 4 * 932, grid={"h": 4}, pass_="training", rows={"h": "out"})
+    made = synth.plan(layer, 4, 4 * 1060, grid={"h": 4}, pass_="training", rows={"h": "out"})
     footprints, kept = Footprints(made.distribution), made.pass_plans[0].saves | made.pass_plans[1].saves
     first, second, last = made.passes
     held = [
@@ -199,9 +206,9 @@ def test_the_least_sufficient_limit_of_a_training_step() -> None:
         + unused_resident_words(footprints, kept, (first, second, last), each.pass_plan.pass_)
         for each in made.schedules
     ]
-    assert max(held) == made.used_words == 932
-    with pytest.raises(InfeasibleError, match=f"the least memory that fits is {4 * 932} bytes"):
-        synth.plan(layer, 4, 4 * 931, grid={"h": 4}, pass_="training", rows={"h": "out"})
+    assert max(held) == made.used_words == 1060
+    with pytest.raises(InfeasibleError, match=f"the least memory that fits is {4 * 1060} bytes"):
+        synth.plan(layer, 4, 4 * 1059, grid={"h": 4}, pass_="training", rows={"h": "out"})
 
 
 def test_huge_shares_are_exact() -> None:
@@ -270,9 +277,11 @@ def test_phases_of_a_matrix_product_by_hand() -> None:
     d = Distribution(nest, PerAxis(b=2, k=2))
     one = Footprints(d).memory(PassPlan("Out"))
     assert (one.shards, one.halo, one.reduce) == (32, 0, 0)  # a product has no rows; no two ranks share Out
-    assert Footprints(d).memory(PassPlan("Ker")).shards == 32 + 16  # the sums of Out
-    # shares + Out slice + both slices + their pieces, which arrive before the slices are complete
-    assert one.loop == 32 + 16 + 64 + 64
+    # shares + both slices + their pieces, which arrive before the slices are complete, and before Out is made
+    assert one.loop == 32 + 64 + 64
+    ker = Footprints(d).memory(PassPlan("Ker", PerAxis(b=2)))
+    # shares + Ker slice + sums of Out + half panels of In, the next ones, and the result of the local kernel
+    assert (ker.shards, ker.loop) == (32, 32 + 32 + 16 + 16 + 16 + 8)
     two = Footprints(d).memory(PassPlan("Out", PerAxis(c=2)))
     # half panels, the next ones on their way, and the result of the local kernel
     assert two.loop == 32 + 16 + 32 + 32 + 16

@@ -274,8 +274,8 @@ def test_impossible_requests() -> None:
             "raise --balance or free a part of --grid"
         )
     with pytest.raises(InfeasibleError) as fault:
-        search(Request(nest, 1, limit_words=30))
+        search(Request(nest, 1, limit_words=30))  # In, Ker and Out have 6 + 15 + 10 words
     assert str(fault.value) == (
         "no plan for 1 processes fits 120 bytes per process; "
-        "the least memory that fits is 128 bytes (--memory 128)"
+        "the least memory that fits is 124 bytes (--memory 124)"
     )

@@ -5,21 +5,34 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from synth.runtime.comm.buffer_pool import BufferPool
+from synth.runtime.kernels import conv
 
 
 class Held(TorchDispatchMode):
-    """Counts the words of all live tensors, except free buffers of a pool."""
+    """Counts the words of all live tensors, except free buffers of a pool, and what nothing touches."""
 
     def __init__(self, pool: BufferPool) -> None:
         super().__init__()
         self.pool = pool
         self.live: dict[int, int] = {}
         self.most = 0
+        self.untouched: set[int] = set()
+        self.told = conv.shape_only
+
+    def shape_only(self, *like: Any, **formatted: bool) -> torch.Tensor:
+        """The operand that tells a gradient a shape; its memory does not count."""
+        most, operand = self.most, self.told(*like, **formatted)
+        memory = operand.untyped_storage()
+        self.untouched.add(memory._cdata)
+        weakref.finalize(memory, self.untouched.discard, memory._cdata)
+        self.most = most
+        return operand
 
     def note(self, tensor: Any) -> None:
         """Count the memory of a tensor once, until it is freed."""
@@ -39,7 +52,8 @@ class Held(TorchDispatchMode):
         for each in result if isinstance(result, (tuple, list)) else (result, *args):
             self.note(each)
         left = sum(len(buffer) for buffers in self.pool.free.values() for buffer in buffers)
-        self.most = max(self.most, sum(self.live.values()) - left)
+        held = sum(words for key, words in self.live.items() if key not in self.untouched)
+        self.most = max(self.most, held - left)
         return result
 
 
@@ -63,7 +77,8 @@ def telling(run: Callable[..., Any]) -> Callable[..., Any]:
 def _held(run: Callable[..., Any], args: tuple[Any, ...]) -> int:
     pool = args[-1].buffers  # of the context, the last argument of `run`
     pool.free.clear()
-    with Held(pool) as held:
+    held = Held(pool)
+    with mock.patch.object(conv, "shape_only", held.shape_only), held:
         for each in args:
             held.note(each)
         run(*args)

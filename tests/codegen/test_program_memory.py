@@ -1,0 +1,122 @@
+"""The tensors of emitted programs hold what their plans say: within 5 %, and never more than a limit."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from live_storages import LiveStorages, most_words, program_of
+
+import synth
+from synth.base.errors import InfeasibleError
+from synth.layer.layer import Layer
+from synth.layer.passes import Task
+from synth.planning.plan import Plan
+from synth.runtime.comm.process_groups import Group, ProcessGroups
+from synth.runtime.grid.process_grid import coordinates, peers_along, rank_of
+from synth.runtime.kernels.context import Context
+
+APART = 0.05
+LAYERS = {
+    "resnet_conv2": Layer.conv2d((4, 16, 28, 28), 16, 3, padding=1),
+    "resnet_conv5": Layer.conv2d((4, 64, 7, 7), 64, 3, padding=1),
+    "resnet_strided": Layer.conv2d((4, 32, 28, 28), 32, 3, padding=1, stride=2),
+    "resnet_pointwise": Layer.conv2d((4, 64, 14, 14), 32, 1),
+    "stem": Layer.conv2d((4, 3, 56, 56), 16, 7, padding=3, stride=2),
+    "unet_decoder": Layer.conv2d((1, 32, 64, 64), 16, 3, padding=1),
+    "head": Layer.conv2d((1, 16, 96, 96), 2, 3, padding=1),
+    "cosmoflow": Layer.conv3d((1, 4, 24, 24, 24), 16, 3, padding=1),
+    "dilated": Layer.conv2d((1, 16, 32, 32), 16, 3, padding=4, dilation=4),
+    "wavenet": Layer.conv1d((1, 16, 2048), 16, 2, dilation=64),
+    "grouped": Layer.conv2d((2, 32, 28, 28), 32, 3, padding=1, groups=8),
+    "transposed": Layer.conv2d((2, 32, 24, 24), 16, 4, stride=2, padding=1, transposed=True),
+    "product": Layer.matmul(64, 256, 256),
+}
+
+
+class Done:
+    """Communication that has ended."""
+
+    def wait(self) -> None:
+        """It has."""
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of gloo are neither sent nor awaited: one process can be every rank in turn."""
+
+    def done(*_: object, **__: object) -> Done:
+        return Done()
+
+    monkeypatch.setattr(dist.distributed_c10d, "get_backend_config", lambda *_: "gloo")
+    monkeypatch.setattr(dist, "broadcast", done)
+    monkeypatch.setattr(dist, "all_to_all_single", done)
+    monkeypatch.setattr(dist, "P2POp", lambda call, piece, **_: piece)
+    monkeypatch.setattr(dist, "batch_isend_irecv", lambda pieces: [Done()] if pieces else [])
+
+
+def held(plan: Plan) -> float:
+    """Words that the rank with the most holds."""
+    program, most = program_of(plan), 0.0
+    grid = program["GRID"]
+    for rank in range(plan.used_procs):
+        ranks: Any = SimpleNamespace(group=None)
+        at, context = coordinates(rank, grid), Context(process_groups=ProcessGroups(ranks))
+        groups = {}
+        for name, axes in program["GROUP_AXES"].items():
+            peers = sorted(peers_along(at, grid, axes), key=lambda peer: rank_of(peer, grid))
+            groups[name] = Group(None, peers, peers.index(at), context.buffers)
+        most = max(most, most_words(plan, program, at, groups, context))
+    return most
+
+
+def tight(layer: Layer, procs: int, task: Task, times: float) -> Plan:
+    """A plan within some times the least memory."""
+    try:
+        least = synth.plan(layer, procs, 4, pass_=task).used_bytes
+    except InfeasibleError as fault:
+        least = int(str(fault).split("fits is ")[1].split()[0])
+    return synth.plan(layer, procs, int(times * least), pass_=task)
+
+
+def planned(name: str, procs: int, task: Task, times: float | None) -> Plan:
+    """A plan without a limit, or within some times the least memory."""
+    if times is None:
+        return synth.plan(LAYERS[name], procs, pass_=task)
+    return tight(LAYERS[name], procs, task, times)
+
+
+CASES: tuple[tuple[str, int, Task, float | None], ...] = (
+    ("resnet_conv2", 4, "training", None),
+    ("resnet_conv2", 4, "backward-data", 1.15),
+    ("resnet_conv5", 4, "forward", None),
+    ("resnet_conv5", 4, "backward-data", None),
+    ("head", 4, "forward", 1.15),
+    ("head", 4, "backward-filter", 1.15),
+    ("head", 4, "training", None),
+    ("grouped", 4, "training", None),
+)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("name", "procs", "task", "times"), CASES)
+def test_programs_hold_what_is_planned(name: str, procs: int, task: Task, times: float | None) -> None:
+    plan = planned(name, procs, task, times)
+    words = held(plan)
+    assert abs(plan.used_words / words - 1) <= APART, (plan.used_words, words)
+    assert plan.limit_words is None or words <= plan.limit_words
+
+
+def test_storages_count_once_while_they_live() -> None:
+    given = torch.zeros(10)
+    live = LiveStorages(given)
+    with live.counting():
+        view = given[2:] + 0.0
+        del view
+        assert given.view(2, 5).add_(1.0).sum() == 10
+        twice = given * 2
+    assert live.peak == 4 * 20
+    assert twice.numel() == 10
