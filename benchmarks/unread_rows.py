@@ -1,8 +1,8 @@
 """Halo rows that no tap reads, on dilated layers: `python benchmarks/unread_rows.py` (half a minute).
 
-A halo is fetched as one interval. Where the dilation is longer than a block, the interval has rows that no tap
-of the block reads. For each layer and number of processes: the words of the plan, and those without such rows
-of the halo, at most of any process; with residue classes and without. The plan is not chosen anew.
+A halo is fetched as one interval. Where the dilation is longer than a block, the interval has rows that no
+tap of the block reads. For each layer and number of processes: the words of the plan, and those without such
+rows of the halo, at most of any process; with residue classes and without. The plan is not chosen anew.
 """
 
 from __future__ import annotations
