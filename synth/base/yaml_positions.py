@@ -45,12 +45,15 @@ def shown(text: str, longest: int = 40) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean kernel?` if one of `known` is similar to `word`, else the list of known words."""
+    """`; did you mean kernel?` if one of `known` is similar to `word`, else the known words (at most 24)."""
     import difflib  # takes 5 ms, and only wrong input needs it
 
     names = list(known)
     near = difflib.get_close_matches(word[:100], names, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}"
+    if near:
+        return f"; did you mean {near[0]}?"
+    more = f" and {len(names) - 24} more" if len(names) > 24 else ""
+    return f"; known are {', '.join(names[:24])}{more}"
 
 
 KIND_OF_KEY = {

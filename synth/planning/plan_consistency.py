@@ -7,10 +7,10 @@ saved by another one, the memory limit must be kept, and w* must be that of the 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from synth.base.arithmetic import same_number
 from synth.layer.passes import reuse_intervals
 from synth.planning.algorithm import algorithm_name
 from synth.planning.plan import Plan, is_2d
@@ -107,6 +107,6 @@ def _near(stated: Any, derived: Any) -> bool:
             and stated.keys() == derived.keys()
             and all(_near(stated[key], derived[key]) for key in derived)
         )
-    if isinstance(derived, float) and isinstance(stated, int | float) and not isinstance(stated, bool):
-        return math.isclose(stated, derived, rel_tol=1e-9)
+    if isinstance(derived, float):
+        return same_number(stated, derived)
     return json.dumps(stated) == json.dumps(derived)

@@ -87,7 +87,11 @@ def load_profile(path: str | os.PathLike[str], network: Network) -> MeasuredTime
     that have no row.
     """
     name = os.fspath(path)
-    rows = list(csv.reader(io.StringIO(read_text(path))))
+    reader = csv.reader(io.StringIO(read_text(path), newline=""))
+    try:
+        rows = list(reader)
+    except csv.Error as error:
+        raise InputError(f"{name}:{reader.line_num}:1: the line is no CSV ({error})") from error
     if not rows or tuple(rows[0]) != HEADER:
         raise InputError(f"{name}:1:1: the profile's first line must be {','.join(HEADER)}")
     table: dict[str, LayerTimes] = {}

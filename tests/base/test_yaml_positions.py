@@ -217,6 +217,7 @@ def test_user_text_in_messages_is_one_printable_line() -> None:
 def test_did_you_mean() -> None:
     assert did_you_mean("kernal", ["kernel", "stride"]) == "; did you mean kernel?"
     assert did_you_mean("zzz", ["kernel", "stride"]) == "; known are kernel, stride"
+    assert did_you_mean("zzz", map(str, range(30))).endswith(", 22, 23 and 6 more")
 
 
 YAMLISH = st.text(

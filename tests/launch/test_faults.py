@@ -194,7 +194,8 @@ def run_and_disturb(folder: Path, number: int, of: str, processes: Processes) ->
     (folder / "plan.json").write_text(json.dumps(to_json(PLAN)))
     script = "\n".join(
         [
-            "import sys, synth.cli.main, synth.launch.run",
+            "import signal, sys, synth.cli.main, synth.launch.run",
+            "signal.signal(signal.SIGHUP, signal.SIG_DFL)",  # nohup, around the tests, ignores it
             f"synth.launch.run.render = lambda *_, **__: {text!r}",
             f"sys.exit(synth.cli.main.main(['run', {str(folder / 'plan.json')!r}, '--timeout', '60']))",
         ]

@@ -166,6 +166,7 @@ REFUSED: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     ),
     (setting("bounds", "universal", to=1.0), "bounds is "),
     (setting("bounds", "ratio", to=True), "bounds is "),
+    (setting("bounds", "paper", to=10**400), "bounds is "),  # fits no float
     (setting("closed_form", "T_k", to=1), "closed_form is "),
     (setting("paper_cost", "eq3", to=1.0), "paper_cost is "),
     (setting("alternatives", 0, "words", to=1), "digest is not that of relaxation, alternatives, time"),

@@ -207,6 +207,8 @@ def test_profiles(tmp_path: Path) -> None:
         ("layer,forward_s,backward_s,update_s\nq,1,2,3\n", "p.csv:2:1: four has no layer q"),
         ("layer,forward_s,backward_s,update_s\na,1,2,-3\n", "p.csv:2:1: '-3' is no time"),
         ("layer,forward_s,backward_s,update_s\na,1,2\n", "p.csv:2:1: the row has 3 columns"),
+        ("layer,forward_s,backward_s,update_s\ra,1,2\r", "p.csv:2:1: the row has 3 columns"),
+        (f"layer,forward_s,backward_s,update_s\n{'a' * 140_000},1\n", "p.csv:2:1: the line is no CSV"),
     ):
         file.write_text(text)
         with pytest.raises(InputError) as fault:

@@ -135,6 +135,7 @@ def _changed(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         ("best_single", "data"),
         ("lower_bound", 1e12),
         ("memory_words", 7),
+        ("memory_words", 10**400),  # fits no float
         ("procs", 63),
         ("procs", True),
         ("pass", ["forward"]),

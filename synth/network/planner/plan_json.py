@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from synth.base.arithmetic import same_number
 from synth.base.errors import InputError
 from synth.layer.axes import AXES, SPATIAL, TENSORS
 
@@ -306,10 +307,7 @@ class _Check:
         return float(value)
 
     def same(self, stated: Any, derived: float | None, key: str) -> None:
-        if derived is not None and isinstance(stated, int | float) and not isinstance(stated, bool):
-            if math.isclose(stated, derived, rel_tol=1e-9):
-                return
-        elif stated is None and derived is None:
+        if stated is None if derived is None else same_number(stated, derived):
             return
         raise self.fail(f"{key} is {str(stated)[:60]}, but the rest of the plan makes it {derived}")
 
