@@ -110,6 +110,26 @@ def test_programs_hold_what_is_planned(name: str, procs: int, task: Task, times:
     assert plan.limit_words is None or words <= plan.limit_words
 
 
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("name", "grid", "task"),
+    [
+        ("resnet_conv5", {"h": 4}, "training"),  # tiles of In with the zeros that its shard has
+        ("resnet_strided", {"c": 4}, "backward-filter"),  # small pieces, without a copy for each receiver
+        ("unet_decoder", {"c": 4}, "training"),  # sums that leave panel by panel
+        ("grouped", {"h": 2, "k": 2}, "backward-data"),
+    ],
+)
+def test_a_limit_is_never_exceeded(name: str, grid: dict[str, int], task: Task) -> None:
+    with pytest.raises(InfeasibleError) as fault:
+        synth.plan(LAYERS[name], 4, 4, pass_=task, grid=grid)
+    least = int(str(fault.value).split("fits is ")[1].split()[0])
+    plan = synth.plan(LAYERS[name], 4, int(1.15 * least), pass_=task, grid=grid)
+    words = held(plan)
+    assert plan.limit_words is not None
+    assert words <= plan.used_words <= min(plan.limit_words, (1 + APART) * words)
+
+
 def test_storages_count_once_while_they_live() -> None:
     given = torch.zeros(10)
     live = LiveStorages(given)

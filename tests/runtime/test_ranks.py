@@ -79,7 +79,7 @@ synth.runtime.comm.collectives.LARGE = 0  # small pieces are sent from copies, w
         (Layer.matmul(8, 8, 8), PerAxis(c=4), PassPlan("Out", PerAxis(c=2)), 208, 208),
         (Layer.matmul(8, 8, 8), PerAxis(b=4), PassPlan("Out", PerAxis(c=4)), 96, 96),
         (Layer.matmul(8, 8, 8), PerAxis(b=2, c=2), PassPlan("Out", PerAxis(c=4)), 112, 112),
-        (Layer.matmul(8, 8, 8), PerAxis(c=4), PassPlan("In", PerAxis(k=4)), 144, 144),
+        (Layer.matmul(8, 8, 8), PerAxis(c=4), PassPlan("In", PerAxis(k=4)), 128, 128),
         (Layer.matmul(8, 8, 8), PerAxis(k=4), PassPlan("In", PerAxis(k=2), pass_="backward-data"), 208, 208),
         (SMALL, PerAxis(h=4), PassPlan("In", PerAxis(c=2, k=2), pass_="backward-data"), 676, 676),
     ],
