@@ -36,7 +36,7 @@ from synth.parallel.members import ranks_of
 from synth.parallel.mode import check_mode
 from synth.parallel.plan_digest import digest_of_plan
 from synth.parallel.planned_words import planned_words, require_few
-from synth.parallel.recipe import NetworkRecipe, PreparedModel, prepared_model, request_of, unlimited_saves
+from synth.parallel.recipe import NetworkRecipe, PreparedModel, prepared_model, request_of, within
 
 if TYPE_CHECKING:
     from torch import nn
@@ -184,7 +184,7 @@ def plan_model(
         whole_weights=whole_weights,
     )
     traced = trace_model(model, input)
-    plan = plan_network(traced.network, unlimited_saves(request, memory))
+    plan = plan_network(traced.network, within(request, memory))
     return replace(plan, words_of=partial(_words_of, emptied(model), Inputs.of(input), traced))
 
 

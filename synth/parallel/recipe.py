@@ -120,7 +120,7 @@ class NetworkRecipe(NamedTuple):
         network, ranks = traced.network, members.size
         if not planned and network.planned:
             asked = {"input_gradient": self.input_gradient, "batch_norm": options["batch_norm"]}
-            request = unlimited_saves(request_of(self.inference, procs=ranks, **asked), memory)
+            request = within(request_of(self.inference, procs=ranks, **asked), memory)
             if self.objective == "time" and ranks > 1 and not self.inference:
                 request = for_time(request, measured_here(members, traced.device, traced.dtype))
             plans = chosen_by_first(network, request, members)
@@ -178,11 +178,9 @@ def _by_name(plan: Mapping[str, How] | How | None) -> dict[str, How]:
 # -- requests for plans ---------------------------------------------------------------------------------
 
 
-def unlimited_saves(request: NetworkRequest, memory: int | str | None) -> NetworkRequest:
-    """The request with a limit of memory, without which passes save all that they gather."""
-    limit = as_bytes(memory)
-    saves = frozenset(TENSORS) if limit is None else request.saves
-    return replace(request, limit_bytes=limit, exact_procs=True, saves=saves)
+def within(request: NetworkRequest, memory: int | str | None) -> NetworkRequest:
+    """The request with a limit of memory, on all ranks; passes save all that they gather if that fits."""
+    return replace(request, limit_bytes=as_bytes(memory), exact_procs=True, saves=frozenset(TENSORS))
 
 
 def request_of(inference: bool, **fields: Any) -> NetworkRequest:

@@ -219,6 +219,22 @@ def test_memory_is_respected_or_refused() -> None:
         plan_network(network, NetworkRequest(4, limit_bytes=2000))
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_an_ample_limit_changes_no_plan(training: bool) -> None:
+    text = """
+network: head
+input: [1, 64, 64, 64]
+layers:
+  - {name: a, conv2d: {out_channels: 16, kernel: 3, padding: 1}}
+  - {name: b, conv2d: {out_channels: 3, kernel: 3, padding: 1}}
+"""
+    network = parse_network(text, "head.yaml")
+    free = plan_network(network, NetworkRequest(4, training=training))
+    ample = plan_network(network, NetworkRequest(4, training=training, limit_bytes=1 << 40))
+    assert any(placed.turned for placed in free.placed_grids)
+    assert (ample.cost, ample.placed_grids) == (free.cost, free.placed_grids)
+
+
 @pytest.mark.parametrize(
     ("name", "training"), [("vgg16", False), pytest.param("cosmoflow", True, marks=pytest.mark.slow)]
 )

@@ -44,21 +44,32 @@ def plan_network(
     """The cheapest choice of placed grids.
 
     method: how `solve` chooses. progress: called with a sentence now and then.
-    For the time of a training step, passes save all that they can, and weights are prefetched, if such a plan
-    fits the memory, with whole weights or else with shards; otherwise as `request` says, with shards.
+    The plan without a limit of memory is taken if it fits: under a limit, layers are cut by output rows only,
+    passes save dOut alone, and weights are not prefetched. For the time of a training step, the plan without
+    a limit saves all that passes gather, and has whole weights or else shards.
     Raises `UsageError` if the network has nothing to plan, and `InfeasibleError` if a layer has no grid or
     the memory is too small; the message says what would be enough.
     """
     report = progress or (lambda text: None)
     if request.procs > MAX_EXACT_RANKS:
         request = replace(request, options_per_layer=OPTIONS_OF_MANY_RANKS)
-    if request.objective == "time" and request.training:
+    timed_step = request.objective == "time" and request.training
+    if timed_step or request.limit_bytes is not None:
+        saves = frozenset(TENSORS) if timed_step else request.saves
         for whole in sorted({request.whole_weights, False}, reverse=True):
-            free = replace(request, limit_bytes=None, saves=frozenset(TENSORS), whole_weights=whole)
+            free = replace(request, limit_bytes=None, saves=saves, whole_weights=whole)
             made = _NetworkPlanner(network, free, method, report).run()
-            if request.limit_bytes is None or made.memory.most * made.word_bytes <= request.limit_bytes:
+            if _fits(made, request.limit_bytes):
                 return made
-    return _NetworkPlanner(network, replace(request, whole_weights=False), method, report).run()
+    tight = replace(request, whole_weights=False)
+    if request.limit_bytes is not None:
+        tight = replace(tight, saves=request.saves & {"Out"})
+    return _NetworkPlanner(network, tight, method, report).run()
+
+
+def _fits(plan: NetworkPlan, limit_bytes: int | None) -> bool:
+    """Whether layers one by one, and a step with all that it prefetches and saves, stay within a limit."""
+    return limit_bytes is None or max(plan.used_words, plan.memory.most) * plan.word_bytes <= limit_bytes
 
 
 class _NetworkPlanner:
