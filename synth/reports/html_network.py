@@ -162,7 +162,7 @@ def folded_graph(data: dict[str, Any]) -> dict[str, Any]:
     lines = [
         {**edge, **_line(at[edge["from"]], at[edge["to"]])}
         for edge in all_edges
-        if layers[edge["to"]]["name"] in first and at[edge["from"]] <= at[edge["to"]]
+        if layers[edge["to"]]["name"] in first and at[edge["from"]] < at[edge["to"]]
     ]
     return {"layers": kept, "edges": lines}
 
