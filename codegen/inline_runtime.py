@@ -54,6 +54,7 @@ MODULES = (
     "layers/class_rows",
     "layers/finite_check",
     "layers/layer_parameters",
+    "layers/one_call",
     "layers/distributed_layer",
 )
 COMMON = {  # names of other packages -> how a program imports them
