@@ -21,6 +21,7 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 16  # collections within collections
 MAX_VALUES = 20_000
 MAX_DIGITS = 20
+MOST_NAMED = 24  # known words that a message lists
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 _UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -45,15 +46,15 @@ def shown(text: str, longest: int = 40) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean kernel?` if one of `known` is similar to `word`, else the known words (at most 24)."""
+    """`; did you mean kernel?` if one of `known` is similar to `word`, else some of the known words."""
     import difflib  # takes 5 ms, and only wrong input needs it
 
     names = list(known)
     near = difflib.get_close_matches(word[:100], names, n=1)
     if near:
         return f"; did you mean {near[0]}?"
-    more = f" and {len(names) - 24} more" if len(names) > 24 else ""
-    return f"; known are {', '.join(names[:24])}{more}"
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"; known are {', '.join(names[:MOST_NAMED])}{more}"
 
 
 KIND_OF_KEY = {

@@ -53,9 +53,9 @@ class Level:
 class Compute:
     """Compute rates of one rank: `rate` in floating-point operations per second, `bandwidth` in bytes/s.
 
-    `rate` holds for dtypes that `rates` does not list. A convolution or product takes `overhead`, its
-    operations by their rate, In and Out by `stream`, Ker by `weights` (libraries read and reorder them), and
-    `fresh` for large tensors that it makes. A pooling takes `tap` for each word that a window reads.
+    `rate` holds for dtypes that `rates` does not list. A convolution or product takes `overhead`,
+    its operations by their rate, In and Out by `stream`, and Ker by `weights`. Libraries reorder Ker.
+    Large tensors that it makes take `fresh`. A pooling takes `tap` for each word that a window reads.
     """
 
     rate: float

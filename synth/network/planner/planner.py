@@ -54,16 +54,13 @@ def plan_network(
     if request.procs > MAX_EXACT_RANKS:
         request = replace(request, options_per_layer=OPTIONS_OF_MANY_RANKS)
     timed_step = request.objective == "time" and request.training
-    if timed_step or request.limit_bytes is not None:
-        saves = frozenset(TENSORS) if timed_step else request.saves
-        for whole in sorted({request.whole_weights, False}, reverse=True):
-            free = replace(request, limit_bytes=None, saves=saves, whole_weights=whole)
-            made = _NetworkPlanner(network, free, method, report).run()
-            if _fits(made, request.limit_bytes):
-                return made
-    tight = replace(request, whole_weights=False)
-    if request.limit_bytes is not None:
-        tight = replace(tight, saves=request.saves & {"Out"})
+    saves = frozenset(TENSORS) if timed_step else request.saves
+    for whole in sorted({request.whole_weights, False}, reverse=True):
+        free = replace(request, limit_bytes=None, saves=saves, whole_weights=whole)
+        made = _NetworkPlanner(network, free, method, report).run()
+        if _fits(made, request.limit_bytes):
+            return made
+    tight = replace(request, saves=request.saves & {"Out"}, whole_weights=False)
     return _NetworkPlanner(network, tight, method, report).run()
 
 

@@ -1,7 +1,7 @@
 """Ranks that stand for all ranks of a grid where words of a layer are counted.
 
 Ranks whose boxes differ by a shift receive the same words. So of an axis one coordinate is enough for all
-blocks of one length, and along a spatial axis, one inside each run of such blocks and those near its ends.
+blocks of one length. Along a spatial axis it takes one inside each run of them, and those near its ends.
 Where shards of a tensor are uneven, members of its group are of one kind if their shards have one shape.
 """
 
