@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from model_ranks import refusal
+from beside_one_process import refusal
 from torch import nn
 
 import synth

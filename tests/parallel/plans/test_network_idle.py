@@ -23,7 +23,7 @@ from synth.network.planner.request import NetworkRequest
 from synth.schedule.distribution import Distribution
 from synth.search.grids import Space, all_grids, work_cap
 
-NETWORKS = Path(__file__).resolve().parents[2] / "examples/networks"
+NETWORKS = Path(__file__).resolve().parents[3] / "examples/networks"
 
 
 def nests(name: str) -> list[Nest]:

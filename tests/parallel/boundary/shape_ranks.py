@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from model_ranks import refusal
+from beside_one_process import refusal
 from torch import nn
 
 import synth

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rank_pool import RankPool
 
-DECODE = Path(__file__).parents[2] / "examples/decode.py"
+DECODE = Path(__file__).parents[3] / "examples/decode.py"
 WIDTHS, CASES = (8, 8, 16, 16), {"image": (9, 7), "video": (3, 7, 5)}  # uneven on four ranks
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from network_module_ranks import LAYOUTS, bind
+from batch_norm_layout_ranks import LAYOUTS, bind
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional

@@ -233,7 +233,7 @@ def test_what_a_module_prints_is_not_in_the_file(tmp_path: Path) -> None:
         "def make():\n    print('in make')\n    return nn.Sequential(nn.Conv2d(3, 4, 3))\n"
     )
     command = [sys.executable, "-m", "synth", "import", "loud:make", "--input", "1,3,8,8"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert parse_network(done.stdout, "n.yaml").planned

@@ -12,7 +12,7 @@ from ranks import Outcome, run_file
 
 from synth.launch.launcher import Ended, started
 
-SCRIPT = Path(__file__).parents[1] / "support/training_faults.py"
+SCRIPT = Path(__file__).parents[2] / "support/training_faults.py"
 TIMEOUT, SLACK = 8.0, 5.0
 SLOW = pytest.mark.slow
 LAST = r"last seen at \d: \w+, [\w-]+ \w+ step 0, at training_faults\.py:\d+"

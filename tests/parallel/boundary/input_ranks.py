@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from small_networks import MODELS
+from small_networks import PLANS as OF_MODELS
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, StackDataset
@@ -212,3 +214,24 @@ def replicas() -> list[list[int]]:
     turns = synth.feed(net, values()[0], labels=torch.arange(COUNT), drop_last=False)
     found.append([each for _, number in turns for each in number.full_tensor().tolist()])
     return found
+
+
+def fed(model: str, folder: str) -> None:
+    """Every rank reads its own part of a file; together they read the file once."""
+    kind, shape = MODELS[model]
+    torch.manual_seed(0)
+    batches = torch.randn(3, *shape)
+    file = Path(folder, "samples.npy")
+    if dist.get_rank() == 0:
+        np.save(file, batches.flatten(0, 1).numpy())
+    dist.barrier()
+    for how in ("data", "rows_channels"):
+        net = synth.parallelize(kind(), shape, plan=OF_MODELS[how])
+        feed = synth.feed(net, file)
+        for share, batch in zip(feed, batches, strict=True):
+            assert torch.equal(share, net.scatter(batch))
+            net(share).sum().backward()
+        read = torch.tensor(feed.samples.bytes_read)
+        assert read == 3 * 4 * net.scatter(batches[0]).to_local().numel()
+        dist.all_reduce(read)
+        assert read == 4 * batches.numel()

@@ -172,5 +172,5 @@ def test_rank_0_says_how_far_it_is(
 
 @pytest.mark.ranks
 def test_a_network_is_fed_in_parallel(tmp_path: Path) -> None:
-    with RankPool(Path(__file__).with_name("plan_ranks.py"), 4, tmp_path) as ranks:
+    with RankPool(Path(__file__).with_name("input_ranks.py"), 4, tmp_path) as ranks:
         ranks.call("fed", "residual", str(tmp_path))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from model_ranks import three_steps
+from beside_one_process import three_steps
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 

@@ -14,8 +14,8 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
-from model_ranks import three_steps
-from plan_ranks import sgd_steps, words_as_planned
+from beside_one_process import sgd_steps, three_steps
+from network_words import words_as_planned
 from small_networks import MODELS
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh

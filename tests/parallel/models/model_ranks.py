@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from beside_one_process import Measured, error, refusal, three_steps
 from torch import nn
 from zoo import Drops, as_they_are, own, tiny
 
@@ -16,9 +16,7 @@ import synth
 import synth.parallel.first_rank
 import synth.parallel.parallelize
 from synth.parallel.parallelize import parallelize
-from synth.runtime.model.network import Network
 
-Measured = dict[str, Any]
 FAMILIES: dict[str, Callable[[], Any]] = {"tiny": tiny, "own": own}
 
 
@@ -28,52 +26,10 @@ def preload() -> None:
         tiny()
 
 
-def error(one: torch.Tensor, other: torch.Tensor) -> float:
-    """By how much the words of one tensor differ from another's, beyond 0.2 % of them."""
-    return float(((one - other).abs() - 2e-3 * other.abs()).max().detach())
-
-
-def state_error(net: Network, model: nn.Module) -> float:
-    """The same of all parameters and buffers. Raises `AssertionError` for other keys, or in another order."""
-    state, expected = net.full_state_dict(), model.state_dict()
-    assert list(state) == list(expected)
-    return max([0.0, *(error(state[key], values) for key, values in expected.items())])
-
-
-def refusal(run: Callable[[], Any]) -> str:
-    """The sentence with which something is refused; "" where it is not."""
-    try:
-        run()
-    except ValueError as fault:
-        return str(fault)
-    return ""
-
-
 def train(family: str, plan: Any) -> dict[str, Measured]:
     """Model -> three SGD steps on the ranks compared with those in one process."""
     torch.manual_seed(0)
     return {name: three_steps(*built, plan) for name, built in FAMILIES[family]().items()}
-
-
-def three_steps(whole: nn.Module, shape: tuple[int, ...], plan: Any, procs: Any = None) -> Measured:
-    """error: of outputs, losses and the state afterwards. words: received by this rank."""
-    net = synth.parallelize(whole, shape, procs or dist.get_world_size(), plan)
-    before, errors = net.received(), []
-    optimizers = [torch.optim.SGD(m.parameters(), lr=0.02, momentum=0.9) for m in (net, whole)]
-    for _ in range(3):
-        batch = torch.randn(shape)
-        right = whole(batch)
-        right = getattr(right, "logits", right)
-        target = torch.randn(right.shape)
-        out = net.gather(net(net.scatter(batch)))
-        out = getattr(out, "logits", out)
-        losses = [nn.functional.mse_loss(each, target) for each in (out, right)]
-        errors += [error(out, right), error(*losses)]
-        for loss, optimizer in zip(losses, optimizers, strict=True):
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    return {"error": max(*errors, state_error(net, whole)), "words": net.received() - before}
 
 
 def move_states() -> dict[str, float]:

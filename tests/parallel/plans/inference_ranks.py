@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from plan_ranks import between_layers, in_layers, most
+from network_words import between_layers, in_layers, most
 from torch import nn
 
 import synth

@@ -86,31 +86,6 @@ def test_ranks_in_different_groups_make_them_without_waiting(
     ]
 
 
-@pytest.mark.parametrize("layout", ["samples", "channels", "overlapping", "idle"])
-@pytest.mark.parametrize(
-    ("options", "mean", "difference"),
-    [
-        ({}, 0, 1e-12),
-        ({"affine": False}, 0, 1e-12),
-        ({"momentum": None}, 0, 1e-12),
-        ({"track_running_stats": False}, 0, 1e-12),
-        ({}, 1e5, 1e-6),  # five digits are lost where a mean is subtracted
-    ],
-    ids=str,
-)
-def test_batch_normalization_of_shards_is_that_of_the_whole(
-    options: dict[str, Any], mean: float, difference: float, layout: str, ranks: RankPool
-) -> None:
-    for found in ranks.call("batch_norm_differences", layout, options, mean):
-        assert {"output", "dIn"} <= set(found)
-        assert max(found.values()) < difference, found
-
-
-def test_batch_normalization_refuses_one_value_per_channel(ranks: RankPool) -> None:
-    for said in ranks.call("refusal_of_one_value_per_channel"):
-        assert "one value per channel" in said
-
-
 def test_the_example_of_the_documentation_equals_one_process(tmp_path: Path) -> None:
     text = Path("docs/training.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
