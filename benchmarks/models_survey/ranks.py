@@ -18,7 +18,7 @@ from benchmarks.models_survey.entry import Entry
 from benchmarks.models_survey.look import gathered_in, sentence
 from benchmarks.models_survey.table import STEPS
 from synth.parallel.front_end.trace_model import trace_model
-from synth.runtime.layers.gathered_step import GatheredStep
+from synth.runtime.layers.steps.gathered_step import GatheredStep
 from synth.runtime.model.network import Network
 from synth.runtime.tracing.inputs import Arguments, Inputs
 from synth.runtime.tracing.unsupported import plain_copies

@@ -15,8 +15,8 @@ from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, Window, cut, shape, source_rows
 from synth.runtime.kernels.autocast import entered, lowered
 from synth.runtime.layers.distributed_layer import DistributedLayer
-from synth.runtime.layers.held import Held
-from synth.runtime.layers.step import Step, permuted
+from synth.runtime.layers.steps.held import Held
+from synth.runtime.layers.steps.step import Step, permuted
 from synth.runtime.tensor.partition import Partition
 
 

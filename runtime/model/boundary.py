@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.held import local_part
+from synth.runtime.layers.steps.held import local_part
 from synth.runtime.tensor import dtensor
 from synth.runtime.tensor.boundary import FromLocal
 from synth.runtime.tensor.partition import Partition

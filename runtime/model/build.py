@@ -12,19 +12,19 @@ from torch import fx, nn
 from synth.runtime.comm.layout import Layout, replicated
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.kernels.context import Context
-from synth.runtime.layers.draws import Draws
-from synth.runtime.layers.expression import ExpressionStep
-from synth.runtime.layers.gathered_step import GatheredStep
-from synth.runtime.layers.held import Held
-from synth.runtime.layers.one_mode import InOneMode, set_mode
 from synth.runtime.layers.planned_layer import (
     PlannedBoxes,
     PlannedLayer,
     PlannedLinearOnMap,
     RedistributedStep,
 )
-from synth.runtime.layers.product import ProductStep
-from synth.runtime.layers.step import Step
+from synth.runtime.layers.products.product import ProductStep
+from synth.runtime.layers.steps.draws import Draws
+from synth.runtime.layers.steps.expression import ExpressionStep
+from synth.runtime.layers.steps.gathered_step import GatheredStep
+from synth.runtime.layers.steps.held import Held
+from synth.runtime.layers.steps.one_mode import InOneMode, set_mode
+from synth.runtime.layers.steps.step import Step
 from synth.runtime.model.parameters import first_names, homes
 from synth.runtime.model.wanted_layouts import Make, PlannedLayers, WantedLayouts
 from synth.runtime.operators.alike_positions import PositionBlocks

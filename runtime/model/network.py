@@ -16,8 +16,8 @@ from torch.nn.utils.parametrize import is_parametrized
 from synth.runtime.comm.layout import replicated
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.held import Held, local_part
-from synth.runtime.layers.one_mode import set_mode
+from synth.runtime.layers.steps.held import Held, local_part
+from synth.runtime.layers.steps.one_mode import set_mode
 from synth.runtime.model.assemble import NetworkParts, assembled
 from synth.runtime.model.boundary import entered, left, whole_of
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient

@@ -9,11 +9,11 @@ from torch import nn
 
 from synth.runtime.comm.layout import even
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.expression import ExpressionStep
-from synth.runtime.layers.held import Held
-from synth.runtime.layers.homes import is_at_home
 from synth.runtime.layers.planned_layer import PlannedLayer
-from synth.runtime.layers.step import Step
+from synth.runtime.layers.steps.expression import ExpressionStep
+from synth.runtime.layers.steps.held import Held
+from synth.runtime.layers.steps.homes import is_at_home
+from synth.runtime.layers.steps.step import Step
 from synth.runtime.tensor.partition import Partition
 
 # words of a parameter from which on expressions gather it, instead of holding it whole

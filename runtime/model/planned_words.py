@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from synth.runtime.comm.exchanges import Exchange, Words, added, times
-from synth.runtime.layers.homes import is_at_home, planned_fetch, planned_words
-from synth.runtime.layers.one_mode import InOneMode
+from synth.runtime.layers.steps.homes import is_at_home, planned_fetch, planned_words
+from synth.runtime.layers.steps.one_mode import InOneMode
 from synth.runtime.model.execute import Region, Schedule
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from synth.runtime.comm.gradient_buckets import Spread
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import volume
 from synth.runtime.grid.ranks import Ranks, Replicas
-from synth.runtime.layers.held import Held
-from synth.runtime.layers.replicated_params import ReplicatedParams
+from synth.runtime.layers.steps.held import Held
+from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 from synth.runtime.tensor.partition import Partition
 
 

@@ -21,13 +21,13 @@ from synth.runtime.comm.redistribute import Count
 from synth.runtime.grid.boxes import volume
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.kernels.context import Context
-from synth.runtime.layers.expression import part_of
 from synth.runtime.layers.finite_check import check_gradient, require_finite
-from synth.runtime.layers.held import Held
-from synth.runtime.layers.homes import fetched, is_at_home, write_back
-from synth.runtime.layers.one_mode import InOneMode
 from synth.runtime.layers.planned_layer import PlannedLayer
-from synth.runtime.layers.step import Step
+from synth.runtime.layers.steps.expression import part_of
+from synth.runtime.layers.steps.held import Held
+from synth.runtime.layers.steps.homes import fetched, is_at_home, write_back
+from synth.runtime.layers.steps.one_mode import InOneMode
+from synth.runtime.layers.steps.step import Step
 from synth.runtime.model.execute import Calls, Schedule, execute
 from synth.runtime.model.parameters import Uses, used_at_home
 from synth.runtime.model.replication import Replication, whole_gradient

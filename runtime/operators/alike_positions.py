@@ -11,14 +11,14 @@ from torch import fx, nn
 
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count
-from synth.runtime.layers.local import reshape_groups
-from synth.runtime.layers.position_blocks import (
+from synth.runtime.layers.products.position_blocks import (
     Blocks,
     DividedBlocks,
     JoinedBlocks,
     blocks_of,
 )
-from synth.runtime.layers.step import Step
+from synth.runtime.layers.steps.local import reshape_groups
+from synth.runtime.layers.steps.step import Step
 from synth.runtime.operators.call import Call, node_shape
 from synth.runtime.operators.local_calls import RESHAPES
 from synth.runtime.operators.moved_rows import moved_rows

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.kernels.context import Context
-from synth.runtime.layers.batch_norm import BatchNorm
-from synth.runtime.layers.step import OnShards
+from synth.runtime.layers.norms.batch_norm import BatchNorm
+from synth.runtime.layers.steps.step import OnShards
 from synth.runtime.operators.call import Call
 
 Statistics = Literal["global", "local"]

@@ -13,7 +13,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from synth.runtime.layers.pooling import (
+from synth.runtime.layers.rows.pooling import (
     ADAPTIVE_AVG,
     ADAPTIVE_MAX,
     AVG_POOLS,

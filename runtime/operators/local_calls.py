@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from synth.runtime.layers.local import (
+from synth.runtime.layers.steps.local import (
     LocalForm,
     reshape_form,
     shuffle_form,

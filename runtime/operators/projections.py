@@ -17,10 +17,14 @@ from synth.runtime.comm.layout import Layout, replicated
 from synth.runtime.comm.redistribute import Count
 from synth.runtime.grid.boxes import volume
 from synth.runtime.layers.planned_layer import PlannedLayer
-from synth.runtime.layers.product import Dims, best_layout, wanted
-from synth.runtime.layers.read_whole import LinearOfAllRows, SharedGather, all_rows
-from synth.runtime.layers.replicated_params import ReplicatedParams
-from synth.runtime.layers.step import Step
+from synth.runtime.layers.products.product import Dims, best_layout, wanted
+from synth.runtime.layers.products.read_whole import (
+    LinearOfAllRows,
+    SharedGather,
+    all_rows,
+)
+from synth.runtime.layers.steps.replicated_params import ReplicatedParams
+from synth.runtime.layers.steps.step import Step
 from synth.runtime.operators.alike_positions import ATTENTION
 from synth.runtime.operators.call import Call
 from synth.runtime.operators.products import Product, product_of

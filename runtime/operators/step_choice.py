@@ -12,16 +12,16 @@ from torch.nn import functional
 
 from synth.runtime.comm.layout import Layout, broadcast_layout
 from synth.runtime.comm.redistribute import Count
-from synth.runtime.layers.dropout import Dropout
-from synth.runtime.layers.group_norm import GroupNorm
-from synth.runtime.layers.layer_norm import LayerNorm
-from synth.runtime.layers.local import Local
-from synth.runtime.layers.pooling import GlobalPool, adaptive_pool_step, pool_step
-from synth.runtime.layers.product import ProductStep, best_layout, wanted
-from synth.runtime.layers.reindex import Reindex
-from synth.runtime.layers.replicated_params import ReplicatedParams
-from synth.runtime.layers.resize import resize_step
-from synth.runtime.layers.step import (
+from synth.runtime.layers.norms.group_norm import GroupNorm
+from synth.runtime.layers.norms.layer_norm import LayerNorm
+from synth.runtime.layers.products.product import ProductStep, best_layout, wanted
+from synth.runtime.layers.rows.pooling import GlobalPool, adaptive_pool_step, pool_step
+from synth.runtime.layers.rows.reindex import Reindex
+from synth.runtime.layers.rows.resize import resize_step
+from synth.runtime.layers.steps.dropout import Dropout
+from synth.runtime.layers.steps.local import Local
+from synth.runtime.layers.steps.replicated_params import ReplicatedParams
+from synth.runtime.layers.steps.step import (
     Concat,
     Elementwise,
     Flatten,

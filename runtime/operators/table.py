@@ -16,13 +16,13 @@ from typing import Any, Literal
 import torch
 from torch import fx, nn
 
-from synth.runtime.layers.pooling import (
+from synth.runtime.layers.rows.pooling import (
     ADAPTIVE_AVG,
     ADAPTIVE_MAX,
     AVG_POOLS,
     MAX_POOLS,
 )
-from synth.runtime.layers.resize import LINEAR, NEAREST
+from synth.runtime.layers.rows.resize import LINEAR, NEAREST
 from synth.runtime.operators.call import Call
 from synth.runtime.operators.functional import (
     BATCH_NORMS,

@@ -15,8 +15,8 @@ from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box, within
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.group_norm import GroupNorm
-from synth.runtime.layers.layer_norm import LayerNorm
+from synth.runtime.layers.norms.group_norm import GroupNorm
+from synth.runtime.layers.norms.layer_norm import LayerNorm
 
 CALLS = ("all_to_all_single", "batch_isend_irecv", "all_reduce", "all_gather_into_tensor")
 MADE: dict[str, Callable[[], nn.Module]] = {

@@ -15,7 +15,7 @@ from synth.runtime.comm.collectives import native
 from synth.runtime.comm.layout import replicated
 from synth.runtime.comm.process_groups import ProcessGroups, backend_of, connect, through_host
 from synth.runtime.grid.ranks import AbsentRanks
-from synth.runtime.layers.dropout import Dropout
+from synth.runtime.layers.steps.dropout import Dropout
 from synth.runtime.program.benchmark import memory
 
 ON_GPU: Any = SimpleNamespace(is_cuda=True, device=torch.device("cuda"))

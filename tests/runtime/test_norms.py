@@ -15,7 +15,7 @@ from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.shared_parts import SharedParts, sharing
 from synth.runtime.grid.boxes import Box, cut
 from synth.runtime.grid.ranks import AbsentRanks
-from synth.runtime.layers.group_norm import GroupNorm
+from synth.runtime.layers.norms.group_norm import GroupNorm
 
 Parts = tuple[int, ...]  # of each dimension
 MAP = (2, 12, 4, 6)

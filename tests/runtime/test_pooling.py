@@ -9,7 +9,7 @@ from torch.nn import functional
 from synth.runtime.comm.layout import Layout
 from synth.runtime.grid.boxes import Window
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.pooling import Pool
+from synth.runtime.layers.rows.pooling import Pool
 
 
 @pytest.mark.parametrize("padded", [True, False], ids=["zeros count", "zeros do not count"])

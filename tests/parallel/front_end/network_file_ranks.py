@@ -13,7 +13,7 @@ from torch import nn
 import synth
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.layers.planned_layer import PlannedLayer, RedistributedStep
-from synth.runtime.layers.step import Concat
+from synth.runtime.layers.steps.step import Concat
 from synth.runtime.model.network import Network
 
 Words = dict[str, int]

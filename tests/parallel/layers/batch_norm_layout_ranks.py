@@ -12,7 +12,7 @@ from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.boxes import Box
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.batch_norm import BatchNorm
+from synth.runtime.layers.norms.batch_norm import BatchNorm
 
 LAYOUTS: dict[str, tuple[Box, ...]] = {  # of (6, 8, 5) on four ranks
     "samples": tuple(((low, high), (0, 8), (0, 5)) for low, high in ((0, 2), (2, 4), (4, 5), (5, 6))),

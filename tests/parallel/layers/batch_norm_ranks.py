@@ -18,8 +18,8 @@ import synth
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.batch_norm import BatchNorm
-from synth.runtime.layers.held import Held
+from synth.runtime.layers.norms.batch_norm import BatchNorm
+from synth.runtime.layers.steps.held import Held
 from synth.runtime.model.network import Network
 from synth.runtime.model.step_graph import StepGraph
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 import synth
-from synth.runtime.layers.gathered_step import GatheredStep
-from synth.runtime.layers.product import ProductStep
+from synth.runtime.layers.products.product import ProductStep
+from synth.runtime.layers.steps.gathered_step import GatheredStep
 
 Function = Callable[[Any, torch.Tensor], torch.Tensor]
 

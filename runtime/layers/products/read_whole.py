@@ -14,8 +14,8 @@ from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.kernels.autocast import lowered
-from synth.runtime.layers.replicated_params import ReplicatedParams
-from synth.runtime.layers.step import Step
+from synth.runtime.layers.steps.replicated_params import ReplicatedParams
+from synth.runtime.layers.steps.step import Step
 
 ROWS = 1  # the dimension of rows: (samples, rows, channels)
 

@@ -11,9 +11,9 @@ from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import shape
-from synth.runtime.layers.gathered_step import GatheredStep
-from synth.runtime.layers.held import Held
-from synth.runtime.layers.step import Step
+from synth.runtime.layers.steps.gathered_step import GatheredStep
+from synth.runtime.layers.steps.held import Held
+from synth.runtime.layers.steps.step import Step
 
 
 class InOneMode(Step):

@@ -10,7 +10,7 @@ from torch import nn
 from synth.runtime.comm.exchanges import Exchange, copied
 from synth.runtime.comm.layout import Layout, one_owner
 from synth.runtime.comm.redistribute import Count, SumCopies, SumGradient
-from synth.runtime.layers.held import Held, declare
+from synth.runtime.layers.steps.held import Held, declare
 from synth.runtime.tensor.partition import Partition
 
 

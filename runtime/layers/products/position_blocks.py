@@ -21,7 +21,7 @@ from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, Interval, cut, shape, volume
-from synth.runtime.layers.step import Step
+from synth.runtime.layers.steps.step import Step
 
 Dims = tuple[int, int]  # of a tensor, as an interval
 

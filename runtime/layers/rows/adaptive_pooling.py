@@ -16,7 +16,7 @@ from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Interval, shape, volume
 from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
-from synth.runtime.layers.step import Step, scaled_boxes
+from synth.runtime.layers.steps.step import Step, scaled_boxes
 
 
 class UnevenPool(Step):

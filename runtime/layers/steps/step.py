@@ -18,8 +18,8 @@ from synth.runtime.comm.layout import Layout, broadcast_layout, even
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, Interval, shape, with_interval
 from synth.runtime.kernels.autocast import Region, entered
-from synth.runtime.layers.held import Held, held_by
-from synth.runtime.layers.replicated_params import ReplicatedParams
+from synth.runtime.layers.steps.held import Held, held_by
+from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 
 
 class Step(nn.Module):

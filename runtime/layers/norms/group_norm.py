@@ -33,8 +33,8 @@ from synth.runtime.grid.boxes import (
 )
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
 from synth.runtime.kernels.moments import moments, words_per_row
-from synth.runtime.layers.held import Held
-from synth.runtime.layers.replicated_params import ReplicatedParams
+from synth.runtime.layers.steps.held import Held
+from synth.runtime.layers.steps.replicated_params import ReplicatedParams
 
 MOMENTS = 2  # numbers per group: mean and variance; two sums in the backward pass
 

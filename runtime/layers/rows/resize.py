@@ -15,7 +15,7 @@ from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box
 from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
-from synth.runtime.layers.step import Step, scaled_boxes
+from synth.runtime.layers.steps.step import Step, scaled_boxes
 
 NEAREST = ("nearest", "nearest-exact")
 LINEAR = ("linear", "bilinear", "trilinear")

@@ -24,7 +24,7 @@ from synth.runtime.grid.row_maps import (
     read_rows,
     rows_read,
 )
-from synth.runtime.layers.step import Step
+from synth.runtime.layers.steps.step import Step
 
 
 class Reindex(Step):

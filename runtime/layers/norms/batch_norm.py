@@ -21,14 +21,14 @@ from synth.runtime.kernels.autocast import (
     operator_dtype,
 )
 from synth.runtime.kernels.moments import channel_moments
-from synth.runtime.layers.held import Held, declare
-from synth.runtime.layers.homes import moved_words, planned_words
-from synth.runtime.layers.statistic_groups import (
+from synth.runtime.layers.norms.statistic_groups import (
     exchanged_words,
     first_samples,
     own_samples,
     whole_batch,
 )
+from synth.runtime.layers.steps.held import Held, declare
+from synth.runtime.layers.steps.homes import moved_words, planned_words
 from synth.runtime.tensor.partition import Partition
 
 COUNTER = "num_batches_tracked"

@@ -28,8 +28,8 @@ from synth.runtime.grid.boxes import (
     zeros_around,
 )
 from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
-from synth.runtime.layers.adaptive_pooling import UnevenPool
-from synth.runtime.layers.step import Step, scaled_boxes
+from synth.runtime.layers.rows.adaptive_pooling import UnevenPool
+from synth.runtime.layers.steps.step import Step, scaled_boxes
 
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 AVG_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)

@@ -22,8 +22,8 @@ from synth.runtime.comm.redistribute import Count
 from synth.runtime.comm.shared_parts import SharedParts
 from synth.runtime.grid.boxes import overlap, shape, volume, within
 from synth.runtime.kernels.autocast import no_autocast, operator_dtype
-from synth.runtime.layers.group_norm import MOMENTS, affine_params, own_params
-from synth.runtime.layers.held import Held
+from synth.runtime.layers.norms.group_norm import MOMENTS, affine_params, own_params
+from synth.runtime.layers.steps.held import Held
 
 
 class LayerNorm(nn.Module):

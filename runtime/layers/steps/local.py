@@ -16,7 +16,7 @@ from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout, disjoint
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, Interval, cut, shape, with_interval
-from synth.runtime.layers.step import Step
+from synth.runtime.layers.steps.step import Step
 
 Units = Mapping[int, int]  # dimension -> rows that stay together where it is cut
 Regroup = Callable[[Box], "Box | None"]  # box of the input -> of the result, if any

@@ -11,9 +11,9 @@ from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import Box, cut, overlap, shape, volume
-from synth.runtime.layers.read_whole import SharedGather
-from synth.runtime.layers.replicated_params import ReplicatedParams
-from synth.runtime.layers.step import Step
+from synth.runtime.layers.products.read_whole import SharedGather
+from synth.runtime.layers.steps.replicated_params import ReplicatedParams
+from synth.runtime.layers.steps.step import Step
 
 Dims = tuple[int | None, ...]
 

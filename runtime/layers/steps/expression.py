@@ -12,9 +12,9 @@ from torch.autograd.function import once_differentiable
 from synth.runtime.comm.layout import replicated
 from synth.runtime.grid.boxes import within
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.draws import Draws
-from synth.runtime.layers.held import Held, declare
-from synth.runtime.layers.step import Step
+from synth.runtime.layers.steps.draws import Draws
+from synth.runtime.layers.steps.held import Held, declare
+from synth.runtime.layers.steps.step import Step
 from synth.runtime.tensor.partition import Partition
 
 

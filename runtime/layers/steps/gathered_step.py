@@ -13,10 +13,10 @@ from torch import nn
 from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout, even, replicated
 from synth.runtime.comm.redistribute import Count, redistribute
-from synth.runtime.layers.draws import Draws
-from synth.runtime.layers.held import Held
-from synth.runtime.layers.replicated_params import ReplicatedParams
-from synth.runtime.layers.step import Step
+from synth.runtime.layers.steps.draws import Draws
+from synth.runtime.layers.steps.held import Held
+from synth.runtime.layers.steps.replicated_params import ReplicatedParams
+from synth.runtime.layers.steps.step import Step
 from synth.runtime.tensor.partition import Partition
 
 

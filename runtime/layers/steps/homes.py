@@ -24,8 +24,8 @@ from synth.runtime.comm.layout import Layout, one_owner, replicated, split_copie
 from synth.runtime.comm.redistribute import Count, add_boxes, fetch_boxes
 from synth.runtime.grid.boxes import within
 from synth.runtime.grid.scatter_gather import gather_shards
-from synth.runtime.layers.expression import counted_once
-from synth.runtime.layers.held import Held
+from synth.runtime.layers.steps.expression import counted_once
+from synth.runtime.layers.steps.held import Held
 from synth.runtime.tensor.partition import Partition
 
 

@@ -1,0 +1,1 @@
+"""Normalization of shards: the statistics of words that ranks divide."""

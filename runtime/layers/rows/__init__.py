@@ -1,0 +1,1 @@
+"""Steps that read rows of neighbours or move rows: pooling, resizing, slices."""
