@@ -21,12 +21,12 @@ from synth.layer.axes import TENSORS
 from synth.network.edges.redistribution import EdgeEnd, cut_channels, redistribution_words, single_positions
 from synth.network.file import parse_network
 from synth.network.graph import Edge, Network
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import Array, OwnedBoxes
 from synth.network.planner.candidates import GridCandidates
-from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.options import LayerOption, options
-from synth.network.planner.owned_boxes import Array, OwnedBoxes
-from synth.network.planner.request import NetworkRequest
-from synth.network.planner.solve import Table, solve
+from synth.network.request import NetworkRequest
+from synth.network.solve import Table, solve
 
 OPTIONS = 8  # grids per layer that are kept in a view because of their own words
 NEVER = 1e15  # words of what cannot be done

@@ -14,7 +14,7 @@ from pathlib import Path
 from synth.machine.file import load_machine
 from synth.network.file import load_network
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 
 ANY = ("stationary-w", "3D")
 NETWORKS = Path(__file__).resolve().parent.parent / "examples/networks"

@@ -18,7 +18,7 @@ from synth.machine.file import load_machine
 from synth.network.file import parse_network
 from synth.network.graph import Network
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.prediction.published import cosmoflow
 
 NETWORKS = Path(__file__).resolve().parent.parent / "examples/networks"

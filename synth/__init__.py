@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from synth.network.file import load_network
     from synth.network.graph import Network
     from synth.network.layer_or_network import plan, read_plan
-    from synth.network.planner.plan import NetworkPlan
-    from synth.network.planner.plan_file import NetworkPlanFile
+    from synth.network.plan.plan import NetworkPlan
+    from synth.network.plan.plan_file import NetworkPlanFile
     from synth.parallel.input.feed import feed
     from synth.parallel.input.order import sampler
     from synth.parallel.input.samples import open_samples
@@ -103,8 +103,8 @@ _HOMES = {
     "lower_bounds": ("synth.analysis.lower_bounds", "lower_bounds"),
     "MissingExtraError": ("synth.base.errors", "MissingExtraError"),
     "Network": ("synth.network.graph", "Network"),
-    "NetworkPlan": ("synth.network.planner.plan", "NetworkPlan"),
-    "NetworkPlanFile": ("synth.network.planner.plan_file", "NetworkPlanFile"),
+    "NetworkPlan": ("synth.network.plan.plan", "NetworkPlan"),
+    "NetworkPlanFile": ("synth.network.plan.plan_file", "NetworkPlanFile"),
     "open_samples": ("synth.parallel.input.samples", "open_samples"),
     "parallelize": ("synth.parallel.parallelize", "parallelize"),
     "plan": ("synth.network.layer_or_network", "plan"),

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.models_survey.entry import Entry
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.parallel.front_end.trace_model import TracedModel, trace_model
 from synth.runtime.operators.table import Operators
 from synth.runtime.tracing.expressions import is_expression

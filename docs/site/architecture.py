@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PICTURE = ROOT / "docs/pictures/architecture.svg"
 WIDTH, HEIGHT, GAP, TOP = 760, 46, 8, 52
 ORANGE, BLUE = ("#fdf1dc", "#b87700"), ("#e3eff8", "#0072b2")  # fill, line
-GREEN = "#e2f3ec", "#00795a"
+GREEN, PURPLE = ("#e2f3ec", "#00795a"), ("#f3e6ef", "#a4507f")
 
 
 def contracts() -> list[tuple[str, list[list[str]]]]:
@@ -67,7 +67,7 @@ def svg() -> str:
     """The picture."""
     lines: list[str] = []
     y = float(TOP)
-    for (package, rows), colours in zip(contracts(), (BLUE, ORANGE, GREEN), strict=True):
+    for (package, rows), colours in zip(contracts(), (BLUE, ORANGE, PURPLE, GREEN), strict=True):
         said = f"{package}: each folder imports from the rows below it"
         lines.append(f'<text x="20" y="{y - 12:.1f}" class="head">{said}</text>')
         found, y = rows_of(package, rows, y, colours)

@@ -13,7 +13,7 @@ from synth.network.layer_or_network import ONE_LAYER
 from synth.planning.request import PlanRequest, flag_words
 
 if TYPE_CHECKING:
-    from synth.network.planner.plan import NetworkPlan
+    from synth.network.plan.plan import NetworkPlan
 
 # arguments of `plan` that have no meaning for a network -> their defaults
 FOR_ONE_LAYER: dict[str, Any] = {

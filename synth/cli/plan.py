@@ -103,8 +103,8 @@ def _run_network(args: argparse.Namespace) -> int:
     from synth.cli.network_arguments import network_plan_of
 
     plan = network_plan_of(args)
-    from synth.network.planner.plan_json import to_json
-    from synth.network.planner.report import report
+    from synth.network.plan.plan_json import to_json
+    from synth.network.plan.report import report
 
     if args.json:
         put(json_text(to_json(plan)), args.output)

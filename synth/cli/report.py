@@ -26,7 +26,7 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Renders the plan file. Raises `InputError` for a file that is no plan, or that was edited."""
-    from synth.network.planner.plan_json import is_network_plan, parse_network_plan
+    from synth.network.plan.plan_json import is_network_plan, parse_network_plan
     from synth.planning.plan_file import parse_plan, plan_text
 
     given = plan_text(args.plan)

@@ -1,1 +1,1 @@
-"""Networks of layers: their files and graphs."""
+"""Networks of layers: their files and graphs, and the request for a plan."""

@@ -18,9 +18,9 @@ from synth.planning.request import Options, PlanRequest
 if TYPE_CHECKING:
     from synth.layer.layer import Layer
     from synth.network.graph import Network
-    from synth.network.planner.plan import NetworkPlan
-    from synth.network.planner.plan_file import NetworkPlanFile
-    from synth.network.planner.request import NetworkRequest
+    from synth.network.plan.plan import NetworkPlan
+    from synth.network.plan.plan_file import NetworkPlanFile
+    from synth.network.request import NetworkRequest
     from synth.planning.plan import Plan
 
 MOST_SEEN = 2**20  # characters of a file that are looked at
@@ -165,7 +165,7 @@ def network_request(
     whole_weights: see `NetworkRequest`. dash: stands before the names of arguments in messages.
     """
     from synth.machine.file import load_machine
-    from synth.network.planner.request import NetworkRequest
+    from synth.network.request import NetworkRequest
 
     if objective == "paper":
         raise UsageError("objective paper is for one layer; for a network use words or time")
@@ -203,10 +203,10 @@ def read_plan(path: str | os.PathLike[str]) -> Plan | NetworkPlanFile | Any:
     from synth.planning.plan_file import parse_plan, plan_text
 
     text, name = plan_text(path), shown(os.fspath(path), 4096)
-    from synth.network.planner.plan_json import is_network_plan, parse_network_plan
+    from synth.network.plan.plan_json import is_network_plan, parse_network_plan
 
     if not is_network_plan(text):
         return parse_plan(text, name)
-    from synth.network.planner.plan_file import NetworkPlanFile
+    from synth.network.plan.plan_file import NetworkPlanFile
 
     return NetworkPlanFile(name, parse_network_plan(text, name))

@@ -15,7 +15,7 @@ from typing import Any
 from synth.base.errors import UsageError
 from synth.machine.file import parse_machine
 from synth.machine.measured import machine_text
-from synth.network.planner.request import OBJECTIVES, NetworkRequest
+from synth.network.request import OBJECTIVES, NetworkRequest
 
 MARGIN = 0.05, 0.15  # of a step, at least and at most: smaller gains by measured numbers are noise
 

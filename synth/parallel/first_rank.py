@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from synth.base.errors import SynthError
 from synth.network.graph import Network
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.parallel.layer_plans import LayerPlans
 from synth.planning.plan import Plan
 

@@ -8,9 +8,9 @@ from synth.base.errors import UsageError
 from synth.layer.axes import AXES, PerAxis
 from synth.layer.passes import GRADIENTS
 from synth.network.graph import Network, Node
-from synth.network.planner.plan import NetworkPlan
-from synth.network.planner.plan_file import NetworkPlanFile
-from synth.network.planner.plan_json import parse_network_plan
+from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.plan_file import NetworkPlanFile
+from synth.network.plan.plan_json import parse_network_plan
 from synth.parallel.layer_plans import LayerPlans
 from synth.planning.plan_file import plan_text
 

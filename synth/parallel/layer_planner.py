@@ -12,7 +12,7 @@ from synth.base.errors import InfeasibleError, UsageError
 from synth.base.units import as_bytes
 from synth.base.work_balance import BALANCE, MOST_BALANCE
 from synth.layer.layer import Layer
-from synth.network.planner.owned_boxes import PlacedGrid
+from synth.network.grids.owned_boxes import PlacedGrid
 from synth.parallel.front_end.torch_layers import layer_of
 from synth.parallel.layer_plans import LayerPlans, cheapest_resident_plan, resident_plan
 from synth.parallel.planned_words import words_of_layer

@@ -16,11 +16,12 @@ from synth.layer.axes import TENSORS, Axis, PerAxis, Tensor, placement
 from synth.layer.layer import Layer
 from synth.layer.passes import GRADIENTS, sequences
 from synth.network.graph import Node
-from synth.network.planner.grid_family import family
-from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
-from synth.network.planner.plan import NetworkPlan
-from synth.network.planner.resident_weights import KER, choose_resident_tiling, slice_words
+from synth.network.grids.grid_family import family
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
+from synth.network.grids.whole_weights import KER, slice_words
+from synth.network.plan.plan import NetworkPlan
+from synth.network.planner.resident_weights import choose_resident_tiling
 from synth.planning.plan import Plan
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan

@@ -24,10 +24,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from synth.machine.file import load_machine
-from synth.network.planner.plan import NetworkPlan
-from synth.network.planner.plan_file import NetworkPlanFile
+from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.plan_file import NetworkPlanFile
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import check_batch_norm
+from synth.network.request import check_batch_norm
 from synth.parallel.fast_plan import objective_of
 from synth.parallel.front_end.trace_model import trace_model
 from synth.parallel.layer_planner import How

@@ -8,9 +8,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from synth.network.planner.plan import NetworkPlan
-from synth.network.planner.plan_file import NetworkPlanFile
-from synth.network.planner.plan_json import to_json
+from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.plan_file import NetworkPlanFile
+from synth.network.plan.plan_json import to_json
 from synth.planning.plan import Plan
 from synth.planning.plan_file import plan_text
 from synth.planning.plan_json import exact_json

@@ -12,7 +12,7 @@ import numpy as np
 
 from synth.base.errors import UsageError
 from synth.layer.axes import AXES, strides
-from synth.network.planner.calls import MOST_RANKS
+from synth.network.plan.calls import MOST_RANKS
 from synth.planning.plan import Plan
 from synth.schedule.volume import received
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from synth.base.errors import UsageError
 from synth.base.units import as_bytes
 from synth.layer.axes import TENSORS
-from synth.network.planner.plan import NetworkPlan
-from synth.network.planner.plan_file import NetworkPlanFile
-from synth.network.planner.request import NetworkRequest
+from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.plan_file import NetworkPlanFile
+from synth.network.request import NetworkRequest
 from synth.parallel.fast_plan import for_time
 from synth.parallel.first_rank import chosen_by_first
 from synth.parallel.front_end.trace_model import trace_model

@@ -13,10 +13,10 @@ from synth.base.errors import InfeasibleError, SynthError, UsageError
 from synth.base.yaml_positions import did_you_mean
 from synth.machine.hierarchy import Machine
 from synth.network.graph import Edge
-from synth.network.planner.idle import idle_processes
-from synth.network.planner.plan import NetworkPlan
+from synth.network.plan.idle import idle_processes
+from synth.network.plan.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.network.step_time.choice import TimedStep
 from synth.prediction.oracle_model import STRATEGIES
 from synth.prediction.oracle_setting import LayerCost

@@ -18,7 +18,7 @@ from typing import Any
 from synth.base.errors import UsageError
 from synth.base.text_table import table
 from synth.machine.hierarchy import Machine
-from synth.network.planner.plan import NetworkPlan
+from synth.network.plan.plan import NetworkPlan
 from synth.prediction.task_graph import Task, tasks_of
 
 RANKS = ("largest block", "smallest block")

@@ -19,7 +19,7 @@ from synth.layer.axes import PerAxis
 from synth.machine.hierarchy import Machine
 from synth.machine.layer_time import OPS, LayerTimer, PassTime, collective, compute_seconds
 from synth.machine.rank_groups import split_over
-from synth.network.planner.plan import NetworkPlan
+from synth.network.plan.plan import NetworkPlan
 from synth.network.step_time.layer_times import BUCKET_BYTES
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints

@@ -11,8 +11,8 @@ from typing import Any
 
 from synth.analysis.sweep_table import Study, fits
 from synth.base.units import show_bytes, show_words
-from synth.network.planner.plan import NetworkPlan
-from synth.network.planner.plan_file import NetworkPlanFile
+from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.plan_file import NetworkPlanFile
 from synth.planning.plan import Plan
 from synth.reports import html_layer, html_network
 from synth.reports.svg_charts import words_chart

@@ -20,7 +20,7 @@ from synth.schedule.pass_program import Gather, Loop, PassProgram, Reduce, Rows
 from synth.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from synth.network.planner.plan import NetworkPlan
+    from synth.network.plan.plan import NetworkPlan
 
 
 def report(plan: Plan | NetworkPlan) -> str:
@@ -30,7 +30,7 @@ def report(plan: Plan | NetworkPlan) -> str:
     receives or holds, at most; docs/glossary.md explains the terms.
     """
     if not isinstance(plan, Plan):
-        from synth.network.planner.report import report as network_report
+        from synth.network.plan.report import report as network_report
 
         return network_report(plan)
     fastest = "each at its fastest; " if plan.timed else ""

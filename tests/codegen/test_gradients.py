@@ -33,7 +33,7 @@ from synth.layer.passes import (
 from synth.machine.file import load_machine
 from synth.network.file import load_network
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.parallel.front_end.trace_model import trace_model
 from synth.planning.plan_file import parse_plan
 from synth.prediction.replay import replay
@@ -176,7 +176,7 @@ def test_a_replay_leaves_the_pass_out() -> None:
 
 
 def test_a_network_plan_says_so() -> None:
-    from synth.network.planner.plan_json import digest_of, parse_network_plan, to_json
+    from synth.network.plan.plan_json import digest_of, parse_network_plan, to_json
 
     plan = synth.plan_model(Cosmo(), (2, 2, 8, 8, 8), 4)
     data = to_json(plan)
@@ -192,7 +192,7 @@ def test_a_network_plan_says_so() -> None:
 
 def test_a_file_that_leaves_out_what_a_model_needs_is_refused() -> None:
     from synth.base.errors import InputError, UsageError
-    from synth.network.planner.plan_json import digest_of, to_json
+    from synth.network.plan.plan_json import digest_of, to_json
     from synth.parallel.given_plan import plans_of_model
 
     network = trace_model(Cosmo(), (2, 2, 8, 8, 8)).network

@@ -16,7 +16,7 @@ from synth.layer.intervals import overlap, volume
 from synth.layer.layer import Layer, parse_layer
 from synth.network.file import parse_network
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.planning.plan_file import parse_plan
 from synth.schedule.distribution import Distribution
 from synth.simulation.simulate import simulated

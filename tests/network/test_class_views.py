@@ -12,9 +12,9 @@ from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.layer.residue_classes import into_classes
 from synth.network.file import parse_network
-from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 
 NEST = Layer.conv2d((2, 4, 24, 12), 4, 3, padding=12, dilation=12).nest
 PROCS = 6

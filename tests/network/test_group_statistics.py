@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from synth.layer.axes import PerAxis
 from synth.network.file import parse_network
 from synth.network.graph import Network, Node
-from synth.network.planner.group_statistics import group_statistics
-from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import PlacedGrid
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import PlacedGrid
+from synth.network.plan.group_statistics import group_statistics
+from synth.network.plan.report import report
 from synth.network.planner.planner import plan_network
-from synth.network.planner.report import report
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.network.step_time.between import Between, between
 from synth.network.step_time.calls import call_costs
 from synth.network.step_time.layer_times import layer_times

@@ -14,10 +14,10 @@ from synth.layer.layer import Layer
 from synth.network.edges.moved_words import moved_words
 from synth.network.edges.redistribution import rows_read
 from synth.network.file import parse_network
-from synth.network.planner.grid_family import family
-from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
+from synth.network.grids.grid_family import family
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.planner import _NetworkPlanner
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.network.step_time.least import box_sizes, least_moved, least_of_forest
 
 POOLED = """

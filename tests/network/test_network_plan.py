@@ -23,10 +23,10 @@ from synth.machine.hierarchy import Compute, Level, Machine
 from synth.machine.layer_time import layer_seconds
 from synth.machine.rank_groups import distinct_orders
 from synth.network.file import load_network, parse_network
-from synth.network.planner.grid_family import family
-from synth.network.planner.owned_boxes import PlacedGrid
+from synth.network.grids.grid_family import family
+from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.prediction.replay import replay, run
 from synth.prediction.task_graph import Task
 from synth.schedule.distribution import Distribution

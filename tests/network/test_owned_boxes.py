@@ -18,11 +18,11 @@ from synth.network.edges.edge_prices import EdgePrices
 from synth.network.edges.moved_words import moved_words
 from synth.network.edges.redistribution import rows_read
 from synth.network.file import parse_network
-from synth.network.planner.grid_family import family
-from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid, sampled_ranks
-from synth.network.planner.rank_kinds import padded, ranks_of_kinds
-from synth.network.planner.request import NetworkRequest
+from synth.network.grids.grid_family import family
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid, sampled_ranks
+from synth.network.grids.rank_kinds import padded, ranks_of_kinds
+from synth.network.request import NetworkRequest
 from synth.schedule.distribution import Distribution
 from synth.schedule.volume import received
 from synth.search.training_step import pass_templates

@@ -17,13 +17,14 @@ from synth.cli.main import main
 from synth.layer.axes import PerAxis
 from synth.machine.file import load_machine
 from synth.network.file import parse_network
-from synth.network.planner.plan import NetworkPlan
-from synth.network.planner.plan_json import parse_network_plan, to_json
+from synth.network.grids.whole_weights import KER
+from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.plan_json import parse_network_plan, to_json
+from synth.network.plan.report import report
 from synth.network.planner.planner import plan_network
-from synth.network.planner.report import report
-from synth.network.planner.request import NetworkRequest
-from synth.network.planner.resident_weights import KER, WeightChoice, cheapest_fitting
-from synth.network.planner.solve import evaluate, solve
+from synth.network.planner.resident_weights import WeightChoice, cheapest_fitting
+from synth.network.request import NetworkRequest
+from synth.network.solve import evaluate, solve
 from synth.parallel.layer_plans import LayerPlans
 from synth.prediction.replay import replay
 from synth.schedule.distribution import Distribution

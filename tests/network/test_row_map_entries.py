@@ -14,9 +14,9 @@ from synth.base.errors import InputError
 from synth.network.file import parse_network
 from synth.network.graph import Network
 from synth.network.json_schema import network_file_schema
-from synth.network.planner.plan_json import parse_network_plan, to_json
+from synth.network.plan.plan_json import parse_network_plan, to_json
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.network.row_maps import CONSTANT, RowMap
 from synth.network.write import network_text
 from synth.runtime.grid import row_maps as of_ranks

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.network.planner.solve import evaluate, solve
+from synth.network.solve import evaluate, solve
 
 
 def _random(seed: int, nodes: int, chain: bool) -> tuple[list[np.ndarray], dict[tuple[int, int], np.ndarray]]:

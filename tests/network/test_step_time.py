@@ -16,15 +16,15 @@ from synth.machine.layer_time import LayerTimer, along
 from synth.machine.rank_groups import ORDERS
 from synth.network.file import parse_network
 from synth.network.graph import Network
-from synth.network.planner.layer_class import LayerClass
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import PlacedGrid
+from synth.network.plan.plan import NetworkPlan, SingleStrategy
+from synth.network.plan.plan_json import digest_of, parse_network_plan, to_json
+from synth.network.plan.step_words import moved_words
 from synth.network.planner.options import LayerOption
-from synth.network.planner.owned_boxes import PlacedGrid
-from synth.network.planner.plan import NetworkPlan, SingleStrategy
-from synth.network.planner.plan_json import digest_of, parse_network_plan, to_json
 from synth.network.planner.planner import _NetworkPlanner, plan_network
-from synth.network.planner.request import NetworkRequest
-from synth.network.planner.solve import Solution
-from synth.network.planner.step_words import moved_words
+from synth.network.request import NetworkRequest
+from synth.network.solve import Solution
 from synth.network.step_time.between import Between, between
 from synth.network.step_time.layer_times import BUCKET_BYTES, PANELS, layer_times
 from synth.network.step_time.step import StepSeconds

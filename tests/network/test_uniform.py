@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from synth.layer.axes import PerAxis
 from synth.network.file import parse_network
+from synth.network.grids.layer_class import LayerClass
 from synth.network.planner.candidates import GridCandidates
-from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.options import options_within
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
 from synth.network.planner.uniform import nearest, uniform_grids
+from synth.network.request import NetworkRequest
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.volume import received

@@ -9,11 +9,11 @@ import pytest
 
 from synth.layer.axes import TENSORS, PerAxis
 from synth.layer.layer import Layer
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
+from synth.network.grids.word_bounds import least_words, parts_of
 from synth.network.planner.candidates import GridCandidates
-from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
-from synth.network.planner.request import NetworkRequest
-from synth.network.planner.word_bounds import least_words, parts_of
+from synth.network.request import NetworkRequest
 
 LAYERS = (
     Layer.conv2d((8, 16, 14, 14), 32, 3, padding=1),  # uneven blocks of equal rows of In

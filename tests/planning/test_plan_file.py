@@ -18,7 +18,7 @@ from plan_mutants import run
 from synth.base.errors import InputError
 from synth.layer.layer import Layer
 from synth.layer.passes import TASKS
-from synth.network.planner import plan_json as network_plan_file
+from synth.network.plan import plan_json as network_plan_file
 from synth.planning.derive import plan
 from synth.planning.plan import Plan
 from synth.planning.plan_file import LARGEST, NETWORK_SCHEMA, REMEDY, parse_plan, read_plan

@@ -21,7 +21,7 @@ from synth.cli.main import parser
 from synth.layer.axes import AXES
 from synth.layer.layer import Layer
 from synth.layer.passes import TASKS
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.planning.plan import Plan
 from synth.planning.request import STATIONARY, PlanRequest
 from synth.search.branch_and_bound import Request

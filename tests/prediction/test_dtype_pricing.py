@@ -7,9 +7,9 @@ import pytest
 from synth.machine.hierarchy import Compute, Level, Machine
 from synth.network.file import parse_network
 from synth.network.graph import Network
-from synth.network.planner.plan import NetworkPlan
+from synth.network.plan.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.prediction.predict import predict
 from synth.prediction.prediction import PredictionRequest
 from synth.prediction.profile import NominalRate

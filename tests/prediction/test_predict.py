@@ -14,7 +14,7 @@ from synth.machine.file import load_machine
 from synth.machine.hierarchy import Machine
 from synth.network.file import parse_network
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.prediction.calibrate_profile import calibrate
 from synth.prediction.oracle_model import split_stages
 from synth.prediction.predict import NAMES, PLANNED, compare, predict

@@ -15,9 +15,9 @@ from synth.cli.main import main
 from synth.machine.hierarchy import Compute, Machine
 from synth.network.file import parse_network
 from synth.network.graph import Network
-from synth.network.planner.idle import BusyStep
+from synth.network.plan.idle import BusyStep
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.prediction.predict import compare, predict
 from synth.prediction.prediction import Prediction, PredictionRequest
 from synth.prediction.profile import LayerTimes, MeasuredTimes, NominalRate

@@ -17,9 +17,9 @@ from synth.base.errors import InputError
 from synth.base.units import show_bytes
 from synth.cli.main import main
 from synth.network.file import load_network
-from synth.network.planner.plan_json import is_network_plan, parse_network_plan, to_json
+from synth.network.plan.plan_json import is_network_plan, parse_network_plan, to_json
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.reports.html_network import folded_graph, html_network, singles
 from synth.reports.network_strip import bars, folded, stages, strip
 

@@ -18,7 +18,7 @@ from small_networks import MODELS, PLANS, some_idle
 from torch.utils.checkpoint import checkpoint
 
 import synth
-from synth.network.planner.plan import NetworkPlan
+from synth.network.plan.plan import NetworkPlan
 from synth.runtime.comm import collectives
 from synth.runtime.comm import prefetch as prefetching
 from synth.runtime.layers.distributed_layer import DistributedLayer

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from synth.layer.layer import Layer
 from synth.network.file import parse_network
-from synth.network.planner.plan_json import to_json as network_json
+from synth.network.plan.plan_json import to_json as network_json
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.planning.derive import plan
 
 

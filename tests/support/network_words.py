@@ -7,7 +7,7 @@ from collections import defaultdict
 import torch
 import torch.distributed as dist
 
-from synth.network.planner.plan import NetworkPlan
+from synth.network.plan.plan import NetworkPlan
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.distributed_layer import DistributedLayer
 from synth.runtime.model.network import Network

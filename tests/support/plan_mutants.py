@@ -22,10 +22,10 @@ from typing import Any
 from synth.base.errors import InputError, SynthError
 from synth.layer.layer import Layer
 from synth.network.file import parse_network
-from synth.network.planner.plan_json import parse_network_plan
-from synth.network.planner.plan_json import to_json as network_json
+from synth.network.plan.plan_json import parse_network_plan
+from synth.network.plan.plan_json import to_json as network_json
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.planning.derive import plan
 from synth.planning.plan_file import parse_plan
 from synth.planning.plan_json import exact_json, float_json

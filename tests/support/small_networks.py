@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from synth.network.planner.plan import NetworkPlan
+from synth.network.plan.plan import NetworkPlan
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.parallel.front_end.trace_model import trace_model
 
 PLANS: dict[str, Any] = {

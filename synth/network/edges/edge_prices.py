@@ -13,13 +13,13 @@ import numpy as np
 from synth.layer.axes import Tensor
 from synth.layer.nest import Nest
 from synth.machine.rank_groups import split_over
-from synth.network.edges.box_rows import Array, BoxRows
 from synth.network.edges.redistribution import EdgeEnd, redistribution_words, single_positions
 from synth.network.graph import Edge, Network
-from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
-from synth.network.planner.request import NetworkRequest
-from synth.network.planner.solve import Table
+from synth.network.grids.box_rows import Array, BoxRows
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
+from synth.network.request import NetworkRequest
+from synth.network.solve import Table
 from synth.schedule.distribution import Distribution
 
 PricedEdges = dict[Edge, tuple[Array, Table]]  # edge -> (words, cost) by (source option, target option)

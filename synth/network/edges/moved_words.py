@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from synth.network.edges.box_rows import Array, BoxRows
+from synth.network.grids.box_rows import Array, BoxRows
 
 FEW_RANKS = 64  # up to so many ranks, all pairs are counted on all of them
 SAMPLE = 32  # ranks of a first look, beside those that want or have the most

@@ -13,12 +13,12 @@ import numpy as np
 
 from synth.layer.axes import SPATIAL, Tensor
 from synth.layer.nest import Nest
-from synth.network.edges.box_rows import Array, BoxRows
 from synth.network.edges.moved_rows import boxes_after, moved_rows_words
 from synth.network.edges.moved_words import moved_words
 from synth.network.graph import Edge, Network, Path
-from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import FLAT
+from synth.network.grids.box_rows import Array, BoxRows
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import FLAT
 
 
 class Boxes(Protocol):

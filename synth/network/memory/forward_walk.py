@@ -15,7 +15,7 @@ from synth.network.memory.timeline import Storage, Timeline, Words
 from synth.network.step_time.layer_times import BUCKET_BYTES
 
 if TYPE_CHECKING:
-    from synth.network.planner.plan import NetworkPlan
+    from synth.network.plan.plan import NetworkPlan
 
 INDEX_BYTES = 8  # of the place of a maximum
 INPUT_SAVERS = ("batchnorm", "layernorm", "groupnorm", "instancenorm", "prelu", "scale")

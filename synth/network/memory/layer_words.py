@@ -13,9 +13,9 @@ from synth.layer.axes import Tensor
 from synth.layer.interval_arrays import lengths
 from synth.layer.nest import Nest
 from synth.network.graph import Node
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.memory.timeline import Words
-from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.pass_program import Gather, Loop, Reduce, Rows, Tree, lowered

@@ -24,7 +24,7 @@ from synth.network.memory.layer_words import LayerWords
 from synth.network.memory.timeline import Storage
 
 if TYPE_CHECKING:
-    from synth.network.planner.plan import NetworkPlan
+    from synth.network.plan.plan import NetworkPlan
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""The network planner: grids of all layers and the redistributions between them."""
+"""The network planner: options of all layers, their prices, and the exact choice of one per layer."""

@@ -17,13 +17,13 @@ import numpy as np
 from synth.layer.axes import AXES, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
 from synth.machine.rank_groups import distinct_orders
-from synth.network.planner.grid_family import family, largest_block
-from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, Array, OwnedBoxes, PlacedGrid, sampled_ranks
-from synth.network.planner.rank_kinds import padded, ranks_of_kinds
-from synth.network.planner.request import NetworkRequest
+from synth.network.grids.grid_family import family, largest_block
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import MAX_EXACT_RANKS, Array, OwnedBoxes, PlacedGrid, sampled_ranks
+from synth.network.grids.rank_kinds import padded, ranks_of_kinds
+from synth.network.grids.word_bounds import least_words, mean_words, parts_of
 from synth.network.planner.timed_grids import TimedGrids
-from synth.network.planner.word_bounds import least_words, mean_words, parts_of
+from synth.network.request import NetworkRequest
 from synth.network.step_time.between import Between
 from synth.schedule.distribution import Distribution
 from synth.search.grids import Space, all_grids

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES, PerAxis
 from synth.network.graph import Node
+from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.planner.candidates import GridCandidates, x_grid
-from synth.network.planner.owned_boxes import PlacedGrid
-from synth.network.planner.request import NetworkRequest
 from synth.network.planner.uniform import nearest, splits_only, uniform_grids
+from synth.network.request import NetworkRequest
 from synth.search.strategies import STRATEGIES
 
 OPTIONS_OF_STRATEGY = 4  # grids per layer within one strategy

@@ -9,17 +9,17 @@ import numpy as np
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import PerAxis
 from synth.network.graph import Node
-from synth.network.planner.layer_class import LayerClass
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import PlacedGrid
+from synth.network.grids.whole_weights import slice_words
 from synth.network.planner.options import LayerOption
-from synth.network.planner.owned_boxes import PlacedGrid
-from synth.network.planner.request import NetworkRequest
 from synth.network.planner.resident_weights import (
     WeightChoice,
     cheapest_fitting,
     choose_resident_tiling,
-    slice_words,
 )
-from synth.network.planner.solve import Pairs, Solution, Table
+from synth.network.request import NetworkRequest
+from synth.network.solve import Pairs, Solution, Table
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.search.branch_and_bound import STATIONARY

@@ -13,9 +13,12 @@ from synth.base.work_balance import BALANCE
 from synth.layer.axes import TENSORS
 from synth.network.edges.edge_prices import EdgePrices, PricedEdges
 from synth.network.graph import Edge, Network
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import MAX_EXACT_RANKS, PlacedGrid
+from synth.network.plan.idle import BusyStep
+from synth.network.plan.plan import NetworkPlan, SingleStrategy
+from synth.network.plan.step_words import moved_words
 from synth.network.planner.candidates import GridCandidates
-from synth.network.planner.idle import BusyStep
-from synth.network.planner.layer_class import LayerClass
 from synth.network.planner.options import (
     OPTIONS_OF_STRATEGY,
     STRATEGY_AXES,
@@ -24,13 +27,10 @@ from synth.network.planner.options import (
     options,
     options_within,
 )
-from synth.network.planner.owned_boxes import MAX_EXACT_RANKS, PlacedGrid
-from synth.network.planner.plan import NetworkPlan, SingleStrategy
 from synth.network.planner.plan_memory import PlanMemory
-from synth.network.planner.request import NetworkRequest
-from synth.network.planner.solve import Progress, Solution, Table, solve
-from synth.network.planner.step_words import moved_words
 from synth.network.planner.timed_steps import TimedSteps, followed_by
+from synth.network.request import NetworkRequest
+from synth.network.solve import Progress, Solution, Table, solve
 from synth.network.step_time.between import mean_between
 from synth.network.step_time.choice import terms
 

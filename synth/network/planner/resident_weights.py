@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from synth.layer.axes import PerAxis, Tensor
-from synth.layer.nest import Nest
-from synth.network.planner.solve import Pairs, Solution, Table, evaluate, solve
+from synth.network.solve import Pairs, Solution, Table, evaluate, solve
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import PassPlan
@@ -25,13 +23,7 @@ from synth.search.branch_and_bound import STATIONARY
 from synth.search.pass_tilings import choose_tiling
 from synth.search.tiling_search import TilingChoice
 
-KER: frozenset[Tensor] = frozenset({"Ker"})
 LOWEST, RISES, HALVINGS = 1e-3, 16, 5  # of the price: the first one, times it is raised, and halvings after
-
-
-def slice_words(nest: Nest, grid: PerAxis) -> int:
-    """Words of the largest slice of Ker."""
-    return Footprints(Distribution(nest, grid, resident=KER)).shards["Ker"]
 
 
 def choose_resident_tiling(

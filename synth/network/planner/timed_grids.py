@@ -12,9 +12,9 @@ import numpy as np
 
 from synth.layer.axes import PerAxis
 from synth.machine.rank_groups import distinct_orders
-from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import PlacedGrid
-from synth.network.planner.request import NetworkRequest
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import PlacedGrid
+from synth.network.request import NetworkRequest
 from synth.network.step_time.between import Between
 from synth.network.step_time.layer_times import LayerTimes, Seconds, layer_times
 from synth.network.step_time.step import StepSeconds

@@ -12,12 +12,12 @@ from synth.layer.axes import LACKS, PerAxis
 from synth.layer.nest import Nest
 from synth.network.edges.redistribution import rows_read, single_positions
 from synth.network.graph import Edge, Network
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import PlacedGrid
+from synth.network.grids.whole_weights import slice_words
 from synth.network.planner.candidates import GridCandidates
-from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import PlacedGrid
-from synth.network.planner.request import NetworkRequest
-from synth.network.planner.resident_weights import slice_words
-from synth.network.planner.solve import Pairs, Progress, Solution, Table
+from synth.network.request import NetworkRequest
+from synth.network.solve import Pairs, Progress, Solution, Table
 from synth.network.step_time.between import Between, between
 from synth.network.step_time.choice import TimedStep, cheapest, timed
 from synth.network.step_time.layer_times import Seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from synth.network.planner.solve import Pairs, Progress, Solution, Table, evaluate, solve
+from synth.network.solve import Pairs, Progress, Solution, Table, evaluate, solve
 from synth.network.step_time.step import PLANNED_PRICES, LayerSeconds, StepSeconds
 
 Allowed = Callable[[Sequence[int]], Sequence[bool]]  # options of all layers -> whether weights may be whole

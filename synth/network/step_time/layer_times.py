@@ -18,13 +18,13 @@ from synth.layer.passes import WRITES, Pass, reads, reuse_intervals
 from synth.machine.collectives import Op
 from synth.machine.layer_time import THINNEST, along
 from synth.machine.many_groups import Groups, ManyGroups
+from synth.network.grids.layer_class import LayerClass
 from synth.network.norm_rounds import NUMBERS, in_one_round
-from synth.network.planner.layer_class import LayerClass
 from synth.schedule.halo_rows import halo_rows, tile_rows
 
 if TYPE_CHECKING:
-    from synth.network.planner.owned_boxes import PlacedGrid
-    from synth.network.planner.request import NetworkRequest
+    from synth.network.grids.owned_boxes import PlacedGrid
+    from synth.network.request import NetworkRequest
     from synth.network.step_time.between import Between
 
 Seconds = NDArray[np.float64]

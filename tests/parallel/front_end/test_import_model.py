@@ -17,7 +17,7 @@ from synth.base.errors import UsageError
 from synth.cli.main import main
 from synth.network.file import parse_network
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.parallel.front_end.import_model import import_model, make_model
 from synth.parallel.front_end.trace_model import trace_model
 from synth.parallel.parallelize import plan_model

@@ -16,10 +16,10 @@ from rank_pool import RankPool
 import synth
 from synth.cli.main import main
 from synth.network.file import load_network, parse_network
-from synth.network.planner.plan import NetworkPlan
-from synth.network.planner.plan_json import to_json
+from synth.network.plan.plan import NetworkPlan
+from synth.network.plan.plan_json import to_json
 from synth.network.planner.planner import plan_network
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.network.write import network_text
 
 pytestmark = pytest.mark.ranks

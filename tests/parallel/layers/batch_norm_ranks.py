@@ -218,7 +218,7 @@ def words(axes: str, statistics: Any) -> tuple[int, int]:
 
 
 def _again(plan: Any) -> int:
-    from synth.network.planner.statistics import recomputed_statistics
+    from synth.network.plan.statistics import recomputed_statistics
 
     return recomputed_statistics(plan)
 

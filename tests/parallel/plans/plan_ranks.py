@@ -15,7 +15,7 @@ from small_networks import MODELS, PLANS
 
 import synth
 from synth.base.errors import InfeasibleError, UsageError
-from synth.network.planner.plan_json import to_json
+from synth.network.plan.plan_json import to_json
 from synth.runtime.model.network import Network
 
 

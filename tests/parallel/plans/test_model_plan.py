@@ -16,7 +16,7 @@ import synth
 from synth.base.errors import InfeasibleError, InputError, UsageError
 from synth.codegen import module
 from synth.layer.layer import Layer
-from synth.network.planner.plan_json import digest_of, to_json
+from synth.network.plan.plan_json import digest_of, to_json
 from synth.parallel.front_end.trace_model import trace_model
 from synth.parallel.given_plan import plans_of_model
 from synth.parallel.layer_planner import LayerPlanner

@@ -13,13 +13,13 @@ from synth.layer.nest import Nest
 from synth.network.edges.moved_words import moved_words
 from synth.network.edges.redistribution import rows_read
 from synth.network.file import load_network
+from synth.network.grids.grid_family import family, largest_block
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
+from synth.network.plan.report import report
 from synth.network.planner.candidates import GridCandidates
-from synth.network.planner.grid_family import family, largest_block
-from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.planner.planner import plan_network
-from synth.network.planner.report import report
-from synth.network.planner.request import NetworkRequest
+from synth.network.request import NetworkRequest
 from synth.schedule.distribution import Distribution
 from synth.search.grids import Space, all_grids, work_cap
 

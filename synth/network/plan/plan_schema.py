@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from synth.network.planner.plan_json import KEYS, LAYER_KEYS, SCHEMA
+from synth.network.plan.plan_json import KEYS, LAYER_KEYS, SCHEMA
 
 _TEXT, _COUNT, _NUMBER = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "number"}
 _TENSORS = {"type": "array", "items": {"enum": ["in", "ker", "out"]}}

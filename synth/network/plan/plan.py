@@ -11,16 +11,16 @@ from synth.base.errors import UsageError
 from synth.base.notebook import inline_html
 from synth.base.units import show_bytes, show_words
 from synth.network.graph import Edge, Network
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.memory.step_memory import StepMemory, step_memory
-from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import PlacedGrid
-from synth.network.planner.request import NetworkRequest
-from synth.network.planner.solve import Solution
+from synth.network.request import NetworkRequest
+from synth.network.solve import Solution
 from synth.network.step_time.choice import TimedStep
 from synth.search.tiling_search import TilingChoice
 
 if TYPE_CHECKING:
-    from synth.network.planner.idle import BusyStep
+    from synth.network.plan.idle import BusyStep
     from synth.network.step_time.calls import CallCost
     from synth.runtime.model.planned_words import PlannedWords
 
@@ -123,21 +123,21 @@ class NetworkPlan:
     @cached_property
     def recomputed_words(self) -> int:
         """Words received per rank, beside `cost`, because checkpoints of the model compute layers again."""
-        from synth.network.checkpoints import recomputed_words
+        from synth.network.plan.checkpoints import recomputed_words
 
         return recomputed_words(self)
 
     @cached_property
     def statistics_words(self) -> int:
         """Words received per rank, beside `cost`, in the exchanges of batch normalizations."""
-        from synth.network.planner.statistics import statistics_words
+        from synth.network.plan.statistics import statistics_words
 
         return statistics_words(self)
 
     @cached_property
     def group_statistics_words(self) -> int:
         """Words received per rank, beside `cost`, by group, instance and layer normalizations."""
-        from synth.network.planner.group_statistics import group_statistics_words
+        from synth.network.plan.group_statistics import group_statistics_words
 
         return group_statistics_words(self)
 
@@ -148,7 +148,7 @@ class NetworkPlan:
         Of the plan of a model the words are those that the steps exchange. `cost` has the seconds of calls
         from the shapes alone.
         """
-        from synth.network.planner.calls import calls_of_plan
+        from synth.network.plan.calls import calls_of_plan
 
         return calls_of_plan(self)
 
@@ -186,7 +186,7 @@ class NetworkPlan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as the JSON data of a network plan file: see `plan_json.to_json`."""
-        from synth.network.planner.plan_json import to_json
+        from synth.network.plan.plan_json import to_json
 
         return to_json(self)
 

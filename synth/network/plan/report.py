@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from synth.base.text_table import table
 from synth.base.units import show_bytes, show_words
-from synth.network.planner.idle import idle_processes
-from synth.network.planner.plan import NetworkPlan
+from synth.network.plan.idle import idle_processes
+from synth.network.plan.plan import NetworkPlan
 from synth.network.step_time.calls import call_lines
 
 

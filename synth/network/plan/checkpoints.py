@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from synth.layer.nest import Nest
 from synth.network.edges.redistribution import EdgeEnd, redistribution_words, single_positions
 from synth.network.graph import Edge, Network
-from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
-from synth.network.planner.statistics import recomputed_statistics
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
+from synth.network.plan.statistics import recomputed_statistics
 
 if TYPE_CHECKING:
-    from synth.network.planner.plan import NetworkPlan
+    from synth.network.plan.plan import NetworkPlan
 
 
 def recomputed_words(plan: NetworkPlan) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from synth.layer.axes import DIMS, LACKS, SPATIAL, TENSORS, Axis, Tensor, strides
 from synth.layer.nest import Nest
-from synth.network.planner.owned_boxes import Array, PlacedGrid
+from synth.network.grids.owned_boxes import Array, PlacedGrid
 from synth.schedule.distribution import Distribution
 
 SHAPES = 4  # shapes of shards along a dimension: of the longer slices, and of the others

@@ -20,7 +20,7 @@ from synth.layer.axes import AXES, DIMS, LACKS, ROW_MAJOR, Axis, Order, PerAxis,
 from synth.layer.interval_arrays import Spans, covered, cut, lengths, meet, widened
 from synth.layer.nest import Nest
 from synth.layer.passes import WRITES, Passes, gathers
-from synth.network.edges.box_rows import BoxRows, first_of_kinds
+from synth.network.grids.box_rows import BoxRows, first_of_kinds
 from synth.schedule.distribution import Distribution
 from synth.schedule.reread_rows import reached
 

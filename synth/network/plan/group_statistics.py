@@ -14,10 +14,10 @@ import numpy as np
 
 from synth.network.graph import Node
 from synth.network.norm_rounds import NUMBERS, in_one_round
-from synth.network.planner.statistics import boxes_after, laid_out_by
+from synth.network.plan.statistics import boxes_after, laid_out_by
 
 if TYPE_CHECKING:
-    from synth.network.planner.plan import NetworkPlan
+    from synth.network.plan.plan import NetworkPlan
 
 KINDS = ("groupnorm", "instancenorm", "layernorm")
 CHANNEL = 1  # of a box

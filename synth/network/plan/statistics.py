@@ -14,10 +14,10 @@ import numpy as np
 
 from synth.layer.interval_arrays import cut
 from synth.network.graph import Network, Node
-from synth.network.planner.owned_boxes import OwnedBoxes
+from synth.network.grids.owned_boxes import OwnedBoxes
 
 if TYPE_CHECKING:
-    from synth.network.planner.plan import NetworkPlan
+    from synth.network.plan.plan import NetworkPlan
 
 Interval = tuple[int, int]
 PER_CHANNEL = 2  # mean and variance; two sums in the backward pass

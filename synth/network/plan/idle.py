@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from synth.network.graph import Edge
-from synth.network.planner.owned_boxes import PlacedGrid
+from synth.network.grids.owned_boxes import PlacedGrid
 from synth.network.step_time.choice import TimedStep
 
 if TYPE_CHECKING:
-    from synth.network.planner.plan import NetworkPlan
+    from synth.network.plan.plan import NetworkPlan
 
 
 @dataclass(frozen=True)

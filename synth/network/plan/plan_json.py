@@ -18,7 +18,7 @@ from synth.base.errors import InputError
 from synth.layer.axes import AXES, SPATIAL, TENSORS
 
 if TYPE_CHECKING:  # reading a file must not import numpy
-    from synth.network.planner.plan import NetworkPlan
+    from synth.network.plan.plan import NetworkPlan
 
 SCHEMA = "synth.network-plan/1"
 REMEDY = "write the plan anew with `synth plan NETWORK.yaml --json -o plan.json`"
@@ -78,7 +78,7 @@ def digest_of(data: Mapping[str, Any]) -> str:
 
 
 def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
-    from synth.network.planner.step_words import words_by_tensor
+    from synth.network.plan.step_words import words_by_tensor
 
     rows = zip(
         plan.network.planned,

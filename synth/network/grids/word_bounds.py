@@ -24,8 +24,8 @@ from synth.layer.interval_arrays import covered, cut, lengths, meet
 from synth.layer.nest import Nest
 from synth.layer.passes import WRITES, gathers
 from synth.layer.window import Window
-from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.request import NetworkRequest
+from synth.network.grids.layer_class import LayerClass
+from synth.network.request import NetworkRequest
 from synth.schedule.reread_rows import reached
 from synth.search.grid_ranges import shared_rows
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from synth.layer.axes import LACKS
-from synth.network.planner.layer_class import LayerClass
-from synth.network.planner.owned_boxes import OwnedBoxes, PlacedGrid
-from synth.network.planner.plan import NetworkPlan
-from synth.network.planner.resident_weights import slice_words
+from synth.network.grids.layer_class import LayerClass
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
+from synth.network.grids.whole_weights import slice_words
+from synth.network.plan.plan import NetworkPlan
 
 
 def moved_words(plan: NetworkPlan) -> int:

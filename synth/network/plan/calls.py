@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from synth.network.step_time.calls import CallCost, call_costs, counted_costs
 
 if TYPE_CHECKING:
-    from synth.network.planner.plan import NetworkPlan
+    from synth.network.plan.plan import NetworkPlan
 
 MOST_RANKS = 1024  # for which the steps of a model are made: they hold the boxes of all ranks
 
