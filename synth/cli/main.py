@@ -1,9 +1,9 @@
 """The command line: `synth plan | emit | run | simulate | bounds | certify | report | plot | ...`.
 
-Every command is a module of this folder with the function `register(subparsers)`. Results go to stdout,
-everything else to stderr. Exit codes: 0 done, 2 usage, 3 the input file is wrong, 4 no plan is feasible,
-5 a check failed, 6 a distributed run failed, 128 + n ended by signal n (130: Ctrl-C). Output files appear
-whole or not at all.
+Every command is a module of `plans`, `bounds` or `setup` with the function `register(subparsers)`. Results
+go to stdout, everything else to stderr. Exit codes: 0 done, 2 usage, 3 the input file is wrong, 4 no plan is
+feasible, 5 a check failed, 6 a distributed run failed, 128 + n ended by signal n (130: Ctrl-C). Output files
+appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -23,10 +23,16 @@ from synth.base.extras import missing_extra
 from synth.base.units import in_unit_of
 from synth.cli.parser import EXAMPLES, Parser
 
-COMMANDS = (  # in the order of `synth --help`; each is a module of this folder
-    *("plan", "emit", "run", "bounds", "certify", "report", "plot", "errata", "import", "simulate"),
-    *("replay", "predict", "calibrate", "schema", "doctor", "completion"),
-)
+FOLDERS = {  # command -> the folder of its module; in the order of `synth --help`
+    **dict.fromkeys(("plan", "emit", "run"), "plans"),
+    **dict.fromkeys(("bounds", "certify"), "bounds"),
+    **dict.fromkeys(("report", "plot"), "plans"),
+    "errata": "bounds",
+    "import": "setup",
+    **dict.fromkeys(("simulate", "replay", "predict"), "plans"),
+    **dict.fromkeys(("calibrate", "schema", "doctor", "completion"), "setup"),
+}
+COMMANDS = tuple(FOLDERS)
 
 
 class Version(argparse.Action):
@@ -145,6 +151,7 @@ def parser(names: Sequence[str] = COMMANDS) -> Parser:
     top.add_argument("--version", action=Version, nargs=0, help="print the version and stop")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name in names:
-        module = import_module(f"synth.cli.{name}_" if iskeyword(name) else f"synth.cli.{name}")
+        path = f"synth.cli.{FOLDERS[name]}.{name}"
+        module = import_module(f"{path}_" if iskeyword(name) else path)
         module.register(subparsers)
     return top

@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from synth.base.units import in_unit_of
-from synth.cli import schema
 from synth.cli.main import COMMANDS, commands, main, parser
 from synth.cli.output import folded
+from synth.cli.setup import schema
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = "examples/small.yaml"

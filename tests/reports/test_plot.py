@@ -10,7 +10,7 @@ import pytest
 from synth.analysis.sweep import Sweep, SweepOptions
 from synth.analysis.sweep_table import Study
 from synth.base.errors import UsageError
-from synth.cli.plot import PICTURES
+from synth.cli.plans.plot import PICTURES
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
 from synth.reports.plot import draw, picture_format, plan_figure, sweep_figure

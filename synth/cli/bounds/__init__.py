@@ -1,0 +1,1 @@
+"""Commands about lower bounds: bounds, certificates, errata of the paper."""

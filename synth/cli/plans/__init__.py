@@ -1,0 +1,1 @@
+"""Commands that make, check, run or show plans."""

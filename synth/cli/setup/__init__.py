@@ -1,0 +1,1 @@
+"""Commands around planning: imported models, measured machines, schemas, the environment."""
