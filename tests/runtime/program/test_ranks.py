@@ -26,7 +26,7 @@ from synth.schedule.pass_plan import PassPlan
 from synth.simulation.interpreter import simulate
 
 pytestmark = pytest.mark.ranks
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SMALL = Layer.conv2d((2, 4, 8, 8), 4, 3, padding=1)
 
 
