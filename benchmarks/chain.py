@@ -18,7 +18,8 @@ from synth.bounds.paper_cost import accessed_optimum
 from synth.bounds.universal import universal_bound
 from synth.layer.layer import Layer, LayerError
 from synth.schedule.distribution import Distribution
-from synth.search.branch_and_bound import Request, search
+from synth.search.branch_and_bound import search
+from synth.search.request import Request
 
 SOLVER = 1e-5  # relative accuracy of a geometric program
 SIZES = (1, 1, 2, 3, 4, 7, 8, 12, 16, 32, 48, 64)

@@ -34,8 +34,8 @@ from synth.layer.nest import Nest
 from synth.layer.residue_classes import Classes, class_choices
 from synth.planning.summary import is_small
 from synth.schedule.distribution import Distribution
-from synth.search.branch_and_bound import Optimum, Request
 from synth.search.class_search import search_classes, search_classes_or_none
+from synth.search.request import Optimum, Request
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from synth.base.ranges import spaced
 from synth.bounds.regimes import Regime, regime_of
 from synth.bounds.universal import universal_bound
 from synth.planning.plan import Plan
-from synth.search.branch_and_bound import Request, search_or_none
+from synth.search.branch_and_bound import search_or_none
+from synth.search.request import Request
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from synth.network.planner.resident_weights import choose_resident_tiling
 from synth.planning.plan import Plan
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
-from synth.search.branch_and_bound import STATIONARY
 from synth.search.grids import Space, all_grids
+from synth.search.request import STATIONARY
 from synth.search.training_step import choose_tilings_reusing
 
 Ranks = tuple[tuple[tuple[int, int], ...], ...]  # per rank a box: an interval per dimension

@@ -22,7 +22,8 @@ from synth.planning.plan import Algorithm, is_2d
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.volume import received
-from synth.search.branch_and_bound import Request, search
+from synth.search.branch_and_bound import search
+from synth.search.request import Request
 
 
 def algorithm_name(

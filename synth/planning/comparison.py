@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES, ROW_MAJOR, PerAxis, Tensor
 from synth.machine.hierarchy import Machine
-from synth.search.branch_and_bound import Optimum, Request, search_or_none
+from synth.search.branch_and_bound import search_or_none
 from synth.search.fastest import fastest
 from synth.search.grids import Space, work_cap
+from synth.search.request import Optimum, Request
 from synth.search.strategies import STRATEGIES, Strategy
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from synth.planning.plan import Plan, Timed
 from synth.planning.request import Options, PlanRequest
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
-from synth.search.branch_and_bound import STATIONARY, Request
 from synth.search.class_search import search_classes
+from synth.search.request import STATIONARY, Request
 
 
 def plan(

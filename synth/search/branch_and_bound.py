@@ -17,15 +17,11 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 
 from synth.base.errors import InfeasibleError
-from synth.base.work_balance import BALANCE
-from synth.layer.axes import Axis, PerAxis, Tensor
-from synth.layer.nest import Nest
-from synth.layer.passes import GRADIENTS, Passes, Task, moves, sequences
-from synth.layer.residue_classes import Classes
+from synth.layer.axes import Axis, PerAxis
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.memory_bound import LeastMemory
@@ -36,60 +32,11 @@ from synth.search.grids import Space, no_grid, work_cap
 from synth.search.heavy_processes import heavy_words
 from synth.search.lean_grids import Lean, Leanest, leanest
 from synth.search.pass_tilings import PassTilings, Tally, choose_tiling
+from synth.search.request import Optimum, Request
 from synth.search.tiling_search import TilingChoice
 from synth.search.training_step import choose_training_tilings, least_step_floor, preferred_orders
 
-STATIONARY: tuple[Tensor, ...] = ("Out", "In", "Ker")
 LEAN_TILED = 20  # of the grids that the search for the least memory finds to fit, so many are tiled
-
-
-@dataclass(frozen=True)
-class Request:
-    """A search request. `limit_words` is the memory per process, `fixed` the pinned axes of the grid."""
-
-    nest: Nest
-    procs: int
-    limit_words: int | None = None
-    stationary: tuple[Tensor, ...] = STATIONARY
-    fixed: dict[str, int] = field(default_factory=dict)
-    balance: float = BALANCE
-    exact: bool = False
-    most_work: int | None = None  # the most iterations of a process; by default from `balance`
-    pass_: Task = "forward"  # of the nest
-    transposed: bool = False  # a training step does backward-data first
-    panels: int | None = None  # wanted panels; by default the number that overlap pays for
-    gradients: tuple[Tensor, ...] = GRADIENTS  # of the layer, that a training step computes
-    turnable: tuple[Axis, ...] = ()  # axes along which blocks may be cut by input rows
-    turned: tuple[Axis, ...] = ()  # axes along which they must be
-    ghosts: bool = True  # see `Distribution`
-    fewer_than: int | None = None  # words: an optimum with as many is of no use
-    divided: bool = False  # other residue classes of the nest are tried, too, and may need less memory
-
-    @property
-    def sequences(self) -> tuple[Passes, ...]:
-        """The passes of the nest, in each possible order."""
-        if self.pass_ == "training":
-            return sequences(self.transposed, self.gradients)
-        return ((self.pass_,),)
-
-    @property
-    def moves(self) -> dict[Tensor, int]:
-        """How often each tensor is communicated at least, if every reusable tensor is reused."""
-        return moves(self.sequences[0])
-
-
-@dataclass(frozen=True)
-class Optimum:
-    """The result of a search: a grid and the tilings of its passes."""
-
-    grid: PerAxis
-    tiling: TilingChoice
-    work: int  # iterations of the most loaded process, see `Distribution.load`
-    least_work: int  # w*: the least `work` of all grids without turned axes
-    turned: tuple[Axis, ...] = ()
-    classes: Classes = ()  # of the nest
-    # where the search ended early: words that no plan of the family goes below; None where none moves fewer
-    proven_words: int | None = None
 
 
 # (lower bound of the words, key among equal bounds, order of insertion, state)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES
 from synth.layer.residue_classes import Classes, class_choices
-from synth.search.branch_and_bound import Optimum, Request, search_or_error, search_or_floor
+from synth.search.branch_and_bound import search_or_error, search_or_floor
 from synth.search.grids import Space, work_cap
+from synth.search.request import Optimum, Request
 
 
 def search_classes(request: Request, asked: Mapping[str, int]) -> Optimum:

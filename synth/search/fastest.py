@@ -22,8 +22,8 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import ONES, PassPlan
 from synth.schedule.training_memory import unused_resident_words
-from synth.search.branch_and_bound import Request
 from synth.search.grids import Space, all_grids, no_grid
+from synth.search.request import Request
 from synth.search.training_step import pass_templates, preferred_orders, reuse_choices
 
 SLACK = 0.02  # more panels must be faster by this fraction, which is the accuracy of the time model

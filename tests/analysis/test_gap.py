@@ -13,7 +13,8 @@ from synth.bounds.geometric_program import relax_received
 from synth.bounds.universal import universal_bound
 from synth.layer.layer import Layer, load_layer
 from synth.schedule.distribution import Distribution
-from synth.search.branch_and_bound import Request, search
+from synth.search.branch_and_bound import search
+from synth.search.request import Request
 
 
 def test_parts_of_a_real_layer() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from synth.analysis.sweep import Sweep, SweepOptions, why_nothing_fits
 from synth.layer.layer import load_layer
-from synth.search.branch_and_bound import Request, search
+from synth.search.branch_and_bound import search
+from synth.search.request import Request
 
 CONV = load_layer("examples/conv.yaml").nest
 

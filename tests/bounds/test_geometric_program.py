@@ -22,7 +22,8 @@ from synth.layer.axes import AXES, PerAxis
 from synth.layer.layer import Layer
 from synth.layer.nest import Nest
 from synth.layer.window import Window
-from synth.search.branch_and_bound import Request, search, search_or_none
+from synth.search.branch_and_bound import search, search_or_none
+from synth.search.request import Request
 
 SOLVER = 1e-5  # relative accuracy that is asked of the solver
 TENSORS = ("Out", "Ker", "In")

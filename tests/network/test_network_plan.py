@@ -32,7 +32,8 @@ from synth.prediction.task_graph import Task
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.volume import received
-from synth.search.branch_and_bound import Request, search
+from synth.search.branch_and_bound import search
+from synth.search.request import Request
 
 NETWORKS = Path(__file__).resolve().parents[2] / "examples/networks"
 LASSEN = load_machine("lassen")

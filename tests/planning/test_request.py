@@ -24,7 +24,7 @@ from synth.layer.passes import TASKS
 from synth.network.request import NetworkRequest
 from synth.planning.plan import Plan
 from synth.planning.request import STATIONARY, PlanRequest
-from synth.search.branch_and_bound import Request
+from synth.search.request import Request
 from synth.search.strategies import STRATEGIES
 
 DEFAULTS = {field.name: field.default for field in fields(PlanRequest)[2:]}

@@ -22,9 +22,10 @@ from synth.machine.layer_time import LayerTimer
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.training_memory import training_memory
-from synth.search.branch_and_bound import Request, search
+from synth.search.branch_and_bound import search
 from synth.search.fastest import SLACK, Fastest, bound, fastest
 from synth.search.grids import Space, all_grids
+from synth.search.request import Request
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LASSEN = load_machine("lassen")

@@ -28,9 +28,10 @@ from synth.layer.window import Window
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
 from synth.schedule.volume import received
-from synth.search.branch_and_bound import Request, search
+from synth.search.branch_and_bound import search
 from synth.search.grid_ranges import Ranges, shared_rows
 from synth.search.grids import Space, work_cap
+from synth.search.request import Request
 
 HUGE = 2**40
 GUARD = 40  # seconds of processor time; a plan takes three or four

@@ -24,8 +24,9 @@ from synth.planning.plan_file import read_plan
 from synth.planning.plan_json import to_json
 from synth.reports.text import report
 from synth.schedule.distribution import Distribution
-from synth.search.branch_and_bound import Optimum, Request, _Search
+from synth.search.branch_and_bound import _Search
 from synth.search.pass_tilings import choose_tiling
+from synth.search.request import Optimum, Request
 from synth.search.training_step import choose_training_tilings
 
 GUARD = 20  # seconds of processor time on a busy machine; two on a quiet one

@@ -22,8 +22,8 @@ from synth.schedule.memory import Footprints
 from synth.schedule.memory_bound import LeastMemory
 from synth.schedule.panel_rotation import rotated
 from synth.schedule.pass_plan import PassPlan
-from synth.search.branch_and_bound import Request
 from synth.search.pass_tilings import choose_tiling
+from synth.search.request import Request
 from synth.search.tile_counts import _undominated, tile_counts
 from synth.search.tiling_search import PANELS
 from synth.search.training_step import choose_training_tilings

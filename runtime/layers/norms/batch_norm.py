@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.exchanges import Exchange, copied, none, times
 from synth.runtime.comm.layout import Layout, one_owner
@@ -21,6 +20,7 @@ from synth.runtime.kernels.autocast import (
     operator_dtype,
 )
 from synth.runtime.kernels.moments import channel_moments
+from synth.runtime.layers.norms.normalize import Normalize
 from synth.runtime.layers.norms.statistic_groups import (
     exchanged_words,
     first_samples,
@@ -284,71 +284,6 @@ class BatchNorm(nn.Module):
         return 1 / int(counter)
 
 
-class Normalize(torch.autograd.Function):
-    """Normalize, scale and shift; the backward pass sums over the words of the group.
-
-    batch: whether mean and variance are those of the batch, and so depend on it.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        shard: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        mean: torch.Tensor,
-        variance: torch.Tensor,
-        norm: BatchNorm,
-        batch: bool,
-    ) -> torch.Tensor:
-        """The normalized shard."""
-        ctx.norm, ctx.batch = norm, batch
-        ctx.save_for_backward(shard, weight, mean, variance)
-        return normalized(shard, weight, bias, mean, variance, norm.eps)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dout: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of shard, weight and bias; of the last two parts if local."""
-        shard, weight, mean, variance = ctx.saved_tensors
-        norm, asked = ctx.norm, ctx.needs_input_grad
-        scale = torch.ones_like(mean) if weight is None else weight
-        wanted = any(asked[1:3]) or ctx.batch
-        exchanged = ctx.batch and asked[0] if norm.local else wanted
-        if wanted and shard.numel():
-            _, by_scale, by_shift = torch.ops.aten.native_batch_norm_backward(
-                *(dout.contiguous(), shard, scale, mean, variance),
-                *(None, None, False, norm.eps, [False, True, True]),
-            )
-            sums = torch.stack([by_shift, by_scale])
-        else:
-            sums = mean.new_zeros(2, len(mean))
-        own = sums
-        if exchanged and norm.group is not None:
-            sums = norm.own(norm.gathered(sums).sum(0))
-        dshift, dscale = sums
-        dshard = None
-        if asked[0]:
-            inverse = torch.rsqrt(variance + norm.eps)
-            each = scale * inverse
-            if ctx.batch:
-                per_word = each / -norm.shared.words
-                slope = inverse.mul_(dscale).mul_(per_word)
-                offset = per_word.mul_(dshift).addcmul_(slope, mean, value=-1)
-                # torch's evaluation kernel computes shard * slope + offset
-                zero, one = norm.zeros_and_ones(mean)
-                wide = shard.to(mean.dtype)
-                dshard = normalized(wide, slope, offset, zero, one, 0.0)
-                more = dout.to(mean.dtype)
-                dshard = dshard.addcmul_(more, per_channel(each, shard))
-            else:
-                dshard = dout * per_channel(each, shard)
-            dshard = dshard.to(shard.dtype)
-        dbias, dweight = own if norm.local else sums
-        given = dshard, dweight if asked[1] else None, dbias if asked[2] else None
-        return *given, None, None, None, None
-
-
 def _operator(
     word: torch.Tensor,
     weight: torch.Tensor | None,
@@ -359,25 +294,6 @@ def _operator(
     """torch's own, of one channel."""
     batch = word.expand(2, 1, 1, 1)
     return nn.functional.batch_norm(batch, mean, variance, weight, bias, mean is None)
-
-
-def normalized(
-    shard: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    mean: torch.Tensor,
-    variance: torch.Tensor,
-    eps: float,
-) -> torch.Tensor:
-    """(shard - mean) / sqrt(variance + eps) * weight + bias, channel by channel."""
-    if not shard.numel():
-        return shard.clone()
-    return nn.functional.batch_norm(shard, mean, variance, weight, bias, False, 0, eps)
-
-
-def per_channel(values: torch.Tensor, shard: torch.Tensor) -> torch.Tensor:
-    """A value per channel, with the shape that broadcasts to (b, c, *spatial)."""
-    return values.reshape(1, -1, *[1] * (shard.dim() - 2))
 
 
 def gather_small(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:

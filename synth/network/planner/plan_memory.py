@@ -22,8 +22,8 @@ from synth.network.request import NetworkRequest
 from synth.network.solve import Pairs, Solution, Table
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
-from synth.search.branch_and_bound import STATIONARY
 from synth.search.pass_tilings import choose_tiling
+from synth.search.request import STATIONARY
 from synth.search.tiling_search import TilingChoice
 from synth.search.training_step import choose_tilings_reusing
 

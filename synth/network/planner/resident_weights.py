@@ -19,8 +19,8 @@ from synth.network.solve import Pairs, Solution, Table, evaluate, solve
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import PassPlan
-from synth.search.branch_and_bound import STATIONARY
 from synth.search.pass_tilings import choose_tiling
+from synth.search.request import STATIONARY
 from synth.search.tiling_search import TilingChoice
 
 LOWEST, RISES, HALVINGS = 1e-3, 16, 5  # of the price: the first one, times it is raised, and halvings after
