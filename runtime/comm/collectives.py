@@ -72,8 +72,7 @@ def all_gather(
         ]
     elif native(own, group) and len({volume(part) for part in parts}) == 1:
         flat = own.new_empty(len(parts) * own.numel())
-        call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-        requests = [call(flat, own.view(-1), group=group.handle, async_op=True)]
+        requests = [native_gather(flat, own, group.handle, async_op=True)]
         pieces, whole = _split_pieces(flat, panel, parts, fits)
     elif native(own, group) or large(own, parts, group):
         pieces, whole = _pieces(panel, parts, own, group, taken)
@@ -206,6 +205,17 @@ def wait_reduces(pending: list[PendingReduce], sums: torch.Tensor, frame: Box) -
 def native(values: torch.Tensor, group: Group) -> bool:
     """Whether even pieces go by the backend's own collectives."""
     return backend_of(group.handle, values.device.type) == "nccl"
+
+
+def native_gather(
+    rows: torch.Tensor, own: torch.Tensor, handle: Any, async_op: bool = False
+) -> Any:
+    """The backend's own all-gather of pieces of one size, under torch's name for it.
+
+    rows: of the pieces of all ranks, consecutive in memory, as `own` is.
+    """
+    call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+    return call(rows.view(-1), own.view(-1), group=handle, async_op=async_op)
 
 
 def large(values: torch.Tensor, parts: Sequence[Box], group: Group) -> bool:

@@ -17,16 +17,18 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from synth.runtime.comm.collectives import native_gather
 from synth.runtime.comm.exchanges import Words, around, overlaps
 from synth.runtime.comm.layout import Layout, disjoint, split_copies
-from synth.runtime.comm.process_groups import ProcessGroups, through_host
+from synth.runtime.comm.process_groups import ProcessGroups, backend_of, through_host
 from synth.runtime.grid.boxes import Box, overlap, shape, volume, within
 
+SMALL = 2**20  # bytes that a rank sends to all others in one all-to-all
 ROUND = 1024  # words per number of a value; 8 KiB of two numbers in float32
 # parts by rank, (ranks, numbers, *box), and where the box is -> (numbers, *box)
 Combine = Callable[[torch.Tensor, tuple[slice, ...]], torch.Tensor]
@@ -194,3 +196,20 @@ def in_one_round(box: Box, ranks: int) -> bool:
     words, longest = volume(box), max(shape(box), default=1)
     share = words // max(1, longest) * math.ceil(longest / ranks)
     return (ranks - 2) * (words - share) <= ROUND
+
+
+def gather_small(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:
+    """The values of each rank of a group, by rank; few words of one shape.
+
+    Over gloo one all-to-all, if it is small: a ring takes as many steps as there are
+    ranks.
+    """
+    own = own.contiguous()
+    rows = own.new_empty(ranks, *own.shape)
+    small = own.numel() * own.element_size() * ranks <= SMALL
+    if small and not own.is_cuda and backend_of(group, "cpu") == "gloo":
+        sent = own.expand(ranks, *own.shape).contiguous()
+        dist.all_to_all_single(rows, sent, group=group)
+    else:
+        native_gather(rows, own, group)
+    return rows

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from synth.runtime.comm.exchanges import Exchange, copied, none, times
 from synth.runtime.comm.layout import Layout, one_owner
 from synth.runtime.comm.precision import sum_dtype
-from synth.runtime.comm.process_groups import ProcessGroups, backend_of
+from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.comm.redistribute import Count, SumCopies
-from synth.runtime.comm.shared_parts import weighted_moments
+from synth.runtime.comm.shared_parts import gather_small, weighted_moments
 from synth.runtime.kernels.autocast import (
     autocast_dtype,
     no_autocast,
@@ -34,7 +33,6 @@ from synth.runtime.tensor.partition import Partition
 COUNTER = "num_batches_tracked"
 STATE = ("weight", "bias", "running_mean", "running_var", COUNTER)
 PER_CHANNEL = 2  # words: mean and variance, or two sums
-SMALL = 2**20  # bytes that a rank sends to all others in one all-to-all
 
 
 def _uncounted(words: int) -> None:
@@ -294,21 +292,3 @@ def _operator(
     """torch's own, of one channel."""
     batch = word.expand(2, 1, 1, 1)
     return nn.functional.batch_norm(batch, mean, variance, weight, bias, mean is None)
-
-
-def gather_small(own: torch.Tensor, ranks: int, group: Any) -> torch.Tensor:
-    """The values of each rank of a group, by rank; few words of one shape.
-
-    Over gloo one all-to-all, if it is small: a ring takes as many steps as there are
-    ranks.
-    """
-    own = own.contiguous()
-    rows = own.new_empty(ranks, *own.shape)
-    small = own.numel() * own.element_size() * ranks <= SMALL
-    if small and not own.is_cuda and backend_of(group, "cpu") == "gloo":
-        sent = own.expand(ranks, *own.shape).contiguous()
-        dist.all_to_all_single(rows, sent, group=group)
-    else:
-        call = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-        call(rows.view(-1), own.view(-1), group=group)
-    return rows
