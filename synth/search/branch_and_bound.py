@@ -24,7 +24,6 @@ from synth.base.errors import InfeasibleError
 from synth.layer.axes import Axis, PerAxis
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
-from synth.schedule.memory_bound import LeastMemory
 from synth.schedule.pass_plan import PassPlan
 from synth.search.effort import PATIENCE, TILED, Effort
 from synth.search.grid_ranges import Key, Range, Ranges
@@ -32,6 +31,7 @@ from synth.search.grids import Space, no_grid, work_cap
 from synth.search.heavy_processes import heavy_words
 from synth.search.lean_grids import Lean, Leanest, leanest
 from synth.search.pass_tilings import PassTilings, Tally, choose_tiling
+from synth.search.range_memory import RangeMemory
 from synth.search.request import Optimum, Request
 from synth.search.tiling_search import TilingChoice
 from synth.search.training_step import choose_training_tilings, least_step_floor, preferred_orders
@@ -79,7 +79,7 @@ class _Search:
     def __init__(self, request: Request, patience: int = PATIENCE) -> None:
         self.request, self.nest, self.procs = request, request.nest, request.procs
         self.space = Space(request.nest, request.procs, request.fixed, request.exact)
-        self.least_memory: dict[tuple[Axis, ...], LeastMemory] = {}
+        self.least_memory: dict[tuple[Axis, ...], RangeMemory] = {}
         self.insertions = itertools.count()
         self.tally = Tally()
         self.effort = Effort(patience, request.pass_ == "training")
@@ -258,11 +258,11 @@ class _Search:
         for each in choices:
             yield each, self._least_memory(each)(least, most, size), least, most
 
-    def _least_memory(self, turned: tuple[Axis, ...]) -> LeastMemory:
+    def _least_memory(self, turned: tuple[Axis, ...]) -> RangeMemory:
         """Lower bounds of the memory of grids with some turned axes."""
         if turned not in self.least_memory:
-            nest = self.nest.turn(turned)
-            self.least_memory[turned] = LeastMemory(nest, self.request.sequences, self.request.stationary)
+            nest, asked = self.nest.turn(turned), self.request
+            self.least_memory[turned] = RangeMemory(nest, asked.sequences, asked.stationary, asked.ghosts)
         return self.least_memory[turned]
 
     @cached_property

@@ -133,6 +133,26 @@ def test_grids_that_split_other_axes_are_not_assumed_to_be_too_large() -> None:
     assert made.proven_words is None
 
 
+VIDEO = Layer.conv3d((1, 512, 18, 64, 64), 512, 3, padding=(0, 1, 1))
+
+
+def test_a_step_that_cannot_hold_its_tensors_is_refused_at_once() -> None:
+    """In, Ker and Out with their gradients take 306 176 words of each of 512 processes."""
+    search = _Search(Request(VIDEO.nest, 512, 267_144, pass_="training", turnable=VIDEO.nest.turnable))
+    assert search.run() is None
+    assert search.effort.steps == 1
+    assert search.effort.left_words is None
+
+
+def test_ghost_rows_and_their_strips_bound_the_memory_of_ranges() -> None:
+    """Without them, the search ended early and took a plan that moves seven times as many words."""
+    search = _Search(Request(VIDEO.nest, 512, 310_434, pass_="training", turnable=VIDEO.nest.turnable))
+    found = search.run()
+    assert found is not None
+    assert (found.tiling.words, found.proven_words) == (14_183_568, None)
+    assert search.effort.steps < 1500
+
+
 def test_a_plan_says_that_it_is_not_proven_the_fewest(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
