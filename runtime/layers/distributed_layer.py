@@ -25,7 +25,6 @@ from synth.runtime.grid.process_grid import (
     At,
     coordinates,
     grid_size,
-    place_at,
 )
 from synth.runtime.grid.scatter_gather import gather_shards, shard_of
 from synth.runtime.grid.word_counter import TrafficCounter
@@ -41,18 +40,25 @@ from synth.runtime.layers.class_rows import (
     filler_masks,
     united_output,
 )
-from synth.runtime.layers.finite_check import check_gradient, require_finite
+from synth.runtime.layers.finite_check import (
+    check_layer_inputs,
+    check_layer_output,
+    check_layer_parameters,
+)
 from synth.runtime.layers.layer_io import (
     boxes_by_rank,
     forward_dtensor,
     insert_unread_rows,
     layer_layouts,
     layer_placements,
+    require_shard,
 )
 from synth.runtime.layers.layer_parameters import (
     AddBias,
     draw_parameters,
     load_parameters,
+    make_parameters,
+    ranks_of_bias,
     whole_parameters,
 )
 from synth.runtime.layers.layer_program import LayerProgram, require_program
@@ -126,42 +132,23 @@ class DistributedLayer(nn.Module):
         self.planned_words: Callable[[], tuple[Words, Words]] | None = None
         # the weight for the next call, with the gather of its slice
         self.prefetched: tuple[torch.Tensor, Prefetch] | None = None
-        self.has_bias, self.bias_ranks = bias, self._bias_ranks()
+        self.has_bias, self.bias_ranks = bias, ranks_of_bias(self)
         self.bias_group: Any = None
         self.weight: nn.Parameter
         self.bias: nn.Parameter | None
         self.register_parameter("weight", None)
         self.register_parameter("bias", None)
         if parameters:
-            self._make_parameters(bias, {"dtype": program.dtype, "device": device})
-
-    def _make_parameters(self, bias: bool, options: dict[str, Any]) -> None:
-        weight = torch.empty(shape(self.ker_boxes[self.context.ranks.me]), **options)
-        trained = "Ker" in self.program.gradients
-        self.weight = nn.Parameter(weight, requires_grad=trained)
-        if bias:
-            own = self.channels_of(self.output.mine)
-            self.bias = nn.Parameter(torch.empty(shape(own), **options))
-        groups = self.context.process_groups
-        self.bias_group = groups.of(self.bias_ranks) if bias else None
-        self.reset_parameters()
-        self.check_parameters()
+            make_parameters(self, bias, device)
 
     def check_parameters(self) -> None:
         """Check the next gradients of weight and bias, if asked to check values."""
         if self.check_finite:
-            for role, tensor in (("dKer", self.weight), ("dBias", self.bias)):
-                self._check_gradient(tensor, role)
+            check_layer_parameters(self)
 
     def channels_of(self, box: Box) -> Box:
         """The (group, channel) intervals of a box of Out."""
         return box[1 : len(box) - self.kernel_dims]
-
-    def _bias_ranks(self) -> tuple[int, ...]:
-        """The indices of the ranks that own the same output channels."""
-        mine = self.channels_of(self.output.mine)
-        boxes = enumerate(self.output.boxes)
-        return tuple(rank for rank, box in boxes if self.channels_of(box) == mine)
 
     def weight_ranks(self) -> tuple[int, ...]:
         """The indices of the ranks that hold the same box of Ker, if several do."""
@@ -193,46 +180,18 @@ class DistributedLayer(nn.Module):
     def _computed(
         self, shard: torch.Tensor, weight: torch.Tensor, prefetch: Prefetch
     ) -> torch.Tensor:
-        self._check_input(shard, weight)
+        require_shard(self, shard, weight)
         given_filler, made_filler = self.filler
         if given_filler is not None:
             shard = shard.masked_fill(given_filler.to(shard.device), 0)
-        self._check_values("Ker", self.weight)  # before a gather spreads it
-        if self.bias is not None:
-            self._check_values("Bias", self.bias)
-        self._check_values("In", shard)
-        if self.check_finite and shard.requires_grad:
-            shard = shard.view_as(shard)
-            self._check_gradient(shard, "dIn")
+        if self.check_finite:
+            shard = check_layer_inputs(self, shard)
         out = self._with_bias(shard, weight, prefetch)
         if made_filler is not None:
             out = out.masked_fill(made_filler.to(out.device), 0)
-        self._check_values("Out", out)
-        if self.check_finite and out.requires_grad:
-            self._check_gradient(out, "dOut")
+        if self.check_finite:
+            check_layer_output(self, out)
         return out
-
-    def _check_input(self, shard: torch.Tensor, weight: torch.Tensor) -> None:
-        wanted = shape(self.input.mine)
-        if shard.shape != wanted or shard.dtype != weight.dtype:
-            place = place_at(None if self.idle else self.at)
-            cuts = "`layer.scatter(whole)` cuts it"
-            converts = f"`x.to({weight.dtype})` converts it"
-            raise ValueError(
-                f"{self.name}: rank {self.context.ranks.rank} ({place}) owns In of"
-                f" shape {wanted} and {weight.dtype}, but was given"
-                f" {tuple(shard.shape)} of {shard.dtype};"
-                f" {cuts if shard.shape != wanted else converts}"
-            )
-        made = self.program.gradients
-        for tensor, values in (("In", shard), ("Ker", self.weight)):
-            asks = values.requires_grad and torch.is_grad_enabled()
-            if asks and tensor not in made:
-                makes = f"makes that of {made[0]} alone" if made else "makes none"
-                raise ValueError(
-                    f"{self.name}: {tensor} asks for a gradient, but the plan {makes};"
-                    " plan gradients of both (`input_gradient=True` of a network)"
-                )
 
     def _weight(self) -> tuple[torch.Tensor, Prefetch]:
         """The shard of Ker, as autocast casts it, and its gather."""
@@ -333,22 +292,6 @@ class DistributedLayer(nn.Module):
         call this.
         """
         return layer_placements(self, tensor, device)
-
-    # -- NaN and infinity -------------------------------------------------------------
-
-    def _place(self, index: int) -> str:
-        grid = self.program.grid
-        at = coordinates(index, grid) if index < grid_size(grid) else None
-        return f" ({place_at(at)})"
-
-    def _check_gradient(self, tensor: torch.Tensor | None, role: str) -> None:
-        check_gradient(f"{self.name}: {role}", tensor, self._place, self.context.ranks)
-
-    def _check_values(self, role: str, values: torch.Tensor) -> None:
-        if self.check_finite:
-            require_finite(
-                f"{self.name}: {role}", values, self._place, self.context.ranks
-            )
 
     # -- state ----------------------------------------------------------------------
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from synth.runtime.grid.process_grid import coordinates, grid_size, place_at
 from synth.runtime.grid.ranks import Ranks
 
 
@@ -38,3 +41,46 @@ def check_gradient(
         tensor.register_hook(  # type: ignore[no-untyped-call]
             lambda gradient: require_finite(where, gradient, place, ranks)
         )
+
+
+def check_layer_inputs(layer: Any, shard: torch.Tensor) -> torch.Tensor:
+    """Check Ker, before a gather spreads it, bias and In of a planned layer.
+
+    The shard, of which the gradient is checked, too.
+    """
+    _check_values(layer, "Ker", layer.weight)
+    if layer.bias is not None:
+        _check_values(layer, "Bias", layer.bias)
+    _check_values(layer, "In", shard)
+    if shard.requires_grad:
+        shard = shard.view_as(shard)
+        _check_gradient(layer, "dIn", shard)
+    return shard
+
+
+def check_layer_output(layer: Any, out: torch.Tensor) -> None:
+    """Check the output of a planned layer, and its gradient."""
+    _check_values(layer, "Out", out)
+    _check_gradient(layer, "dOut", out)
+
+
+def check_layer_parameters(layer: Any) -> None:
+    """Check the next gradients of a planned layer's weight and bias."""
+    _check_gradient(layer, "dKer", layer.weight)
+    _check_gradient(layer, "dBias", layer.bias)
+
+
+def _check_values(layer: Any, role: str, values: torch.Tensor) -> None:
+    place, ranks = partial(_shown_place, layer), layer.context.ranks
+    require_finite(f"{layer.name}: {role}", values, place, ranks)
+
+
+def _check_gradient(layer: Any, role: str, tensor: torch.Tensor | None) -> None:
+    place, ranks = partial(_shown_place, layer), layer.context.ranks
+    check_gradient(f"{layer.name}: {role}", tensor, place, ranks)
+
+
+def _shown_place(layer: Any, index: int) -> str:
+    grid = layer.program.grid
+    at = coordinates(index, grid) if index < grid_size(grid) else None
+    return f" ({place_at(at)})"

@@ -14,9 +14,15 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from synth.runtime.comm.layout import Layout
-from synth.runtime.grid.boxes import Box, Interval, Window, source_rows
+from synth.runtime.grid.boxes import Box, Interval, Window, shape, source_rows
 from synth.runtime.grid.dtensor_placements import placements_of, require_placements
-from synth.runtime.grid.process_grid import At, coordinates, grid_size, rank_of
+from synth.runtime.grid.process_grid import (
+    At,
+    coordinates,
+    grid_size,
+    place_at,
+    rank_of,
+)
 from synth.runtime.grid.ranks import Ranks
 from synth.runtime.layers.layer_program import LayerProgram
 
@@ -75,6 +81,33 @@ def insert_unread_rows(
         index = index.to(shard.device)
         shard = shard.new_zeros(sizes).index_copy(dim, index, shard)
     return shard
+
+
+def require_shard(layer: Any, shard: torch.Tensor, weight: torch.Tensor) -> None:
+    """Raise `ValueError` for a shard of another shape or dtype than the layer's.
+
+    Also for a gradient that the plan does not make.
+    """
+    wanted = shape(layer.input.mine)
+    if shard.shape != wanted or shard.dtype != weight.dtype:
+        place = place_at(None if layer.idle else layer.at)
+        cuts = "`layer.scatter(whole)` cuts it"
+        converts = f"`x.to({weight.dtype})` converts it"
+        raise ValueError(
+            f"{layer.name}: rank {layer.context.ranks.rank} ({place}) owns In of"
+            f" shape {wanted} and {weight.dtype}, but was given"
+            f" {tuple(shard.shape)} of {shard.dtype};"
+            f" {cuts if shard.shape != wanted else converts}"
+        )
+    made = layer.program.gradients
+    for tensor, values in (("In", shard), ("Ker", layer.weight)):
+        asks = values.requires_grad and torch.is_grad_enabled()
+        if asks and tensor not in made:
+            makes = f"makes that of {made[0]} alone" if made else "makes none"
+            raise ValueError(
+                f"{layer.name}: {tensor} asks for a gradient, but the plan {makes};"
+                " plan gradients of both (`input_gradient=True` of a network)"
+            )
 
 
 # -- DTensors --------------------------------------------------------------------------

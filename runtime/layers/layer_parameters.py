@@ -7,11 +7,34 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.autograd.function import once_differentiable
 
 from synth.runtime.comm.precision import sum_dtype
-from synth.runtime.grid.boxes import Box, within
+from synth.runtime.grid.boxes import Box, shape, within
 from synth.runtime.grid.scatter_gather import gather_shards
+
+
+def make_parameters(layer: Any, bias: bool, device: torch.device | str | None) -> None:
+    """Weight and bias of a layer's own, with their initial values."""
+    options: dict[str, Any] = {"dtype": layer.program.dtype, "device": device}
+    own = layer.ker_boxes[layer.context.ranks.me]
+    trained = "Ker" in layer.program.gradients
+    weight = torch.empty(shape(own), **options)
+    layer.weight = nn.Parameter(weight, requires_grad=trained)
+    if bias:
+        channels = layer.channels_of(layer.output.mine)
+        layer.bias = nn.Parameter(torch.empty(shape(channels), **options))
+        layer.bias_group = layer.context.process_groups.of(layer.bias_ranks)
+    layer.reset_parameters()
+    layer.check_parameters()
+
+
+def ranks_of_bias(layer: Any) -> tuple[int, ...]:
+    """The indices of the ranks that own the same output channels."""
+    mine = layer.channels_of(layer.output.mine)
+    boxes = enumerate(layer.output.boxes)
+    return tuple(rank for rank, box in boxes if layer.channels_of(box) == mine)
 
 
 def draw_parameters(layer: Any) -> None:

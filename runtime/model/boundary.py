@@ -108,6 +108,34 @@ def left(made: torch.Tensor, place: Partition, what: Callable[[], str]) -> torch
     return out
 
 
+def side_of(
+    batch: torch.Tensor, sides: Mapping[str, Partition], like: str | None
+) -> Partition:
+    """The partition of a whole batch, or of whole targets.
+
+    sides: of the inputs and outputs, by name. like: one of them; None for that which
+    has the shape.
+
+    Raises `ValueError` where none has it, or several lie differently.
+    """
+    if like is not None and like not in sides:
+        names = " or ".join(sides)
+        raise ValueError(f"a batch is like {names}, not like {like!r}")
+    wanted = sides if like is None else {like: sides[like]}
+    fits = {s: place for s, place in wanted.items() if place.shape == batch.shape}
+    if not fits:
+        shapes = " nor ".join(f"{s} of {tuple(wanted[s].shape)}" for s in wanted)
+        raise ValueError(f"a batch of {tuple(batch.shape)} is no {shapes}")
+    first = next(iter(fits.values()))
+    if any(place != first for place in fits.values()):
+        names = " or ".join(f"like={side!r}" for side in fits)
+        raise ValueError(
+            f"a batch of {tuple(batch.shape)} may be {' or '.join(fits)}, which lie"
+            f" differently; add {names}"
+        )
+    return first
+
+
 def whole_of(values: torch.Tensor, place: Partition | None) -> torch.Tensor:
     """All words of a partitioned tensor, or of a part in the box of a place."""
     if not isinstance(values, PartitionedTensor):

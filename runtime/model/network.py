@@ -11,15 +11,13 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.utils.parametrize import is_parametrized
 
-from synth.runtime.comm.layout import replicated
 from synth.runtime.comm.process_groups import ProcessGroups
 from synth.runtime.grid.ranks import Ranks
-from synth.runtime.layers.steps.held import Held, local_part
 from synth.runtime.layers.steps.one_mode import set_mode
+from synth.runtime.model.as_traced import held_part, partitioned_copy, require_as_traced
 from synth.runtime.model.assemble import NetworkParts, assembled
-from synth.runtime.model.boundary import entered, left, whole_of
+from synth.runtime.model.boundary import entered, left, side_of, whole_of
 from synth.runtime.model.inference import REFUSED, asks_gradient, without_gradient
 from synth.runtime.model.planned_words import PlannedWords, words_of
 from synth.runtime.model.programs import Plan, Programs, emptied
@@ -29,7 +27,6 @@ from synth.runtime.model.step_graph import StepGraph
 from synth.runtime.tensor.partition import Partition
 from synth.runtime.tensor.partitioned import PartitionedTensor
 from synth.runtime.tracing.outputs import Structure
-from synth.runtime.tracing.unsupported import computes_weight, plain_copies
 
 
 class Network(nn.Module):
@@ -69,42 +66,15 @@ class Network(nn.Module):
             first = everyone.members[0]
             dist.broadcast(values.detach(), src=first, group=everyone.group)
         self.program = assembled(model, parts, ProcessGroups(ranks, reused=True))
-        self._take(model, self.program.homes, ranks)
+        taken = partitioned_copy(model, self.program.homes, ranks)
+        for kind in ("_modules", "_parameters", "_buffers"):
+            getattr(self, kind).update(getattr(taken, kind))
+        self._non_persistent_buffers_set |= taken._non_persistent_buffers_set
         self._programs = Programs(self.program, emptied(model), plan)
         self._connect()
         self._traced_modes = {m: m.training for m in self.modules() if m is not self}
 
     # -- the user's modules ---------------------------------------------------------
-
-    def _take(
-        self,
-        model: nn.Module,
-        homes: Mapping[str, Held],
-        ranks: Ranks,
-    ) -> None:
-        """Copy the modules of a model, with partitioned parameters and buffers."""
-        memo: dict[int, Any] = plain_copies(model)
-        for key, values in (*model.named_parameters(), *model.named_buffers()):
-            place: Partition | None = Partition(replicated(values.shape, ranks))
-            if key in homes:
-                place = homes[key].partition
-            trained = isinstance(values, nn.Parameter)
-            if place is None or not (trained or values.is_floating_point()):
-                memo[id(values)] = values.detach().clone()
-                continue
-            own = place.cut(values.detach())
-            # one rank sends nothing, so it keeps a memory format such as channels-last
-            alone = ranks.size == 1
-            layout = torch.preserve_format if alone else torch.contiguous_format
-            local = own.clone(memory_format=layout)
-            part = PartitionedTensor(local, place)
-            memo[id(values)] = (
-                nn.Parameter(part, values.requires_grad) if trained else part
-            )
-        taken = copy.deepcopy(model, memo)
-        for kind in ("_modules", "_parameters", "_buffers"):
-            getattr(self, kind).update(getattr(taken, kind))
-        self._non_persistent_buffers_set |= taken._non_persistent_buffers_set
 
     def _connect(self) -> None:
         """Find the module and the name of every tensor that steps use."""
@@ -159,7 +129,7 @@ class Network(nn.Module):
         In inference no gradients are recorded, with or without `torch.no_grad()`.
         """
         first = self.program
-        self._require_as_traced()
+        require_as_traced(self, self._traced_modes, self._places.values())
         given = first.arguments.read(args, kwargs)
         refuses = first.inference and asks_gradient((*given, *self.parameters()))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not first.inference):
@@ -189,7 +159,7 @@ class Network(nn.Module):
         first.forwards = number  # behind what may be refused, alike on all ranks
         self._set_modes(program)
         tensors = {
-            key: self._local(key, _held_value(key, module, name))
+            key: held_part(key, module, name, self.program.homes[key].partition)
             for key, (module, name) in self._places.items()
         }
         if joint and replication is not None:
@@ -217,43 +187,6 @@ class Network(nn.Module):
     def output_partition(self) -> Partition:
         """Which words of the first output each rank computes."""
         return next(iter(self.program.output_partitions.values()))
-
-    def _local(self, key: str, values: torch.Tensor) -> torch.Tensor:
-        """The local part of a parameter or buffer, as the steps use it."""
-        place = self.program.homes[key].partition
-        if place is None:
-            return values
-        if not isinstance(values, PartitionedTensor) or values._partition != place:
-            found = getattr(values, "_partition", f"a plain {tuple(values.shape)}")
-            raise ValueError(
-                f"{key} was replaced: it is {found}, but the network holds {place};"
-                " change it in place, as by copy_"
-            )
-        return local_part(values)
-
-    def _require_as_traced(self) -> None:
-        """Raise `ValueError` for modules with hooks, or with another mode's forward."""
-        for module in self.modules():
-            if module is self:
-                continue
-            before = module._forward_pre_hooks.values()
-            forward = module._forward_hooks or not all(
-                computes_weight(hook)
-                and not self._holds(module, str(vars(hook).get("name")))
-                for hook in before
-            )
-            if forward or module._backward_hooks or module._backward_pre_hooks:
-                _refuse_hooks(self, module)
-            mode = module.training
-            changed = self._traced_modes.get(module, mode) != mode
-            if changed and mode != self.training and mode in self.program.modes:
-                raise ValueError(self.program.modes[mode])
-
-    def _holds(self, module: nn.Module, name: str) -> bool:
-        """Whether the steps use a tensor of a module as it is held."""
-        return any(
-            name == own and each is module for each, own in self._places.values()
-        )
 
     def _set_modes(self, program: StepGraph) -> None:
         """Let the steps train or evaluate as the modules do."""
@@ -295,22 +228,7 @@ class Network(nn.Module):
         if len(inputs) == 1:
             inputs = {"input": self.input_partition}
         sides = {**inputs, **self.program.output_partitions}
-        if like is not None and like not in sides:
-            names = " or ".join(sides)
-            raise ValueError(f"a batch is like {names}, not like {like!r}")
-        wanted = sides if like is None else {like: sides[like]}
-        fits = {s: place for s, place in wanted.items() if place.shape == batch.shape}
-        if not fits:
-            shapes = " nor ".join(f"{s} of {tuple(wanted[s].shape)}" for s in wanted)
-            raise ValueError(f"a batch of {tuple(batch.shape)} is no {shapes}")
-        first = next(iter(fits.values()))
-        if any(place != first for place in fits.values()):
-            names = " or ".join(f"like={side!r}" for side in fits)
-            raise ValueError(
-                f"a batch of {tuple(batch.shape)} may be {' or '.join(fits)}, which lie"
-                f" differently; add {names}"
-            )
-        return PartitionedTensor.from_whole(batch, first)
+        return PartitionedTensor.from_whole(batch, side_of(batch, sides, like))
 
     def gather(self, output: Any) -> Any:
         """The whole output on every rank: `full_tensor()` of each of its tensors.
@@ -374,28 +292,3 @@ class Network(nn.Module):
             )
         state = check_state(state_dict, self.state_dict(), strict)
         return super().load_state_dict(state, strict)
-
-
-def _held_value(key: str, module: nn.Module, name: str) -> torch.Tensor:
-    """A parameter or buffer, as a parametrization of torch computes it.
-
-    Raises `ValueError` for a parametrization that partitioned tensors do not allow.
-    """
-    try:
-        values: torch.Tensor = getattr(module, name)
-    except Exception as error:
-        if not is_parametrized(module, name):
-            raise
-        raise ValueError(
-            f"{key} has a parametrization that its ranks cannot compute from parts"
-            f" ({error}); register it on the model before parallelize"
-        ) from error
-    return values
-
-
-def _refuse_hooks(network: nn.Module, module: nn.Module) -> NoReturn:
-    name = next(name for name, each in network.named_modules() if each is module)
-    raise ValueError(
-        f"{name} has hooks, which the ranks do not call, because they compute parts of"
-        " its output; remove them, or hook the network itself"
-    )

@@ -1,0 +1,126 @@
+"""The modules of the user's model in a network, which must stay as they were traced.
+
+Their parameters and buffers become partitioned tensors. The steps of a network call no
+module, so hooks that were added later, and other modes, would be passed over.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
+
+from synth.runtime.comm.layout import replicated
+from synth.runtime.grid.ranks import Ranks
+from synth.runtime.layers.steps.held import Held, local_part
+from synth.runtime.tensor.partition import Partition
+from synth.runtime.tensor.partitioned import PartitionedTensor
+from synth.runtime.tracing.unsupported import computes_weight, plain_copies
+
+if TYPE_CHECKING:
+    from synth.runtime.model.network import Network
+
+
+def partitioned_copy(
+    model: nn.Module, homes: Mapping[str, Held], ranks: Ranks
+) -> nn.Module:
+    """A copy of a model with partitioned parameters and buffers."""
+    memo: dict[int, Any] = plain_copies(model)
+    for key, values in (*model.named_parameters(), *model.named_buffers()):
+        place: Partition | None = Partition(replicated(values.shape, ranks))
+        if key in homes:
+            place = homes[key].partition
+        trained = isinstance(values, nn.Parameter)
+        if place is None or not (trained or values.is_floating_point()):
+            memo[id(values)] = values.detach().clone()
+            continue
+        own = place.cut(values.detach())
+        # one rank sends nothing, so it keeps a memory format such as channels-last
+        alone = ranks.size == 1
+        layout = torch.preserve_format if alone else torch.contiguous_format
+        local = own.clone(memory_format=layout)
+        part = PartitionedTensor(local, place)
+        memo[id(values)] = nn.Parameter(part, values.requires_grad) if trained else part
+    return copy.deepcopy(model, memo)
+
+
+def held_part(
+    key: str, module: nn.Module, name: str, place: Partition | None
+) -> torch.Tensor:
+    """The local part of a parameter or buffer, as the steps use it.
+
+    Raises `ValueError` for a tensor that was replaced by one of another partition.
+    """
+    values = _held_value(key, module, name)
+    if place is None:
+        return values
+    if not isinstance(values, PartitionedTensor) or values._partition != place:
+        found = getattr(values, "_partition", f"a plain {tuple(values.shape)}")
+        raise ValueError(
+            f"{key} was replaced: it is {found}, but the network holds {place};"
+            " change it in place, as by copy_"
+        )
+    return local_part(values)
+
+
+def _held_value(key: str, module: nn.Module, name: str) -> torch.Tensor:
+    """A parameter or buffer, as a parametrization of torch computes it.
+
+    Raises `ValueError` for a parametrization that partitioned tensors do not allow.
+    """
+    try:
+        values: torch.Tensor = getattr(module, name)
+    except Exception as error:
+        if not is_parametrized(module, name):
+            raise
+        raise ValueError(
+            f"{key} has a parametrization that its ranks cannot compute from parts"
+            f" ({error}); register it on the model before parallelize"
+        ) from error
+    return values
+
+
+def require_as_traced(
+    network: Network,
+    modes: Mapping[nn.Module, bool],
+    held: Collection[tuple[nn.Module, str]],
+) -> None:
+    """Raise `ValueError` for modules with hooks, or with another mode's forward.
+
+    modes: of the modules when they were traced. held: (module, name) of the tensors
+    that the steps use.
+    """
+    for module in network.modules():
+        if module is network:
+            continue
+        before = module._forward_pre_hooks.values()
+        forward = module._forward_hooks or not all(
+            computes_weight(hook)
+            and not _holds(held, module, str(vars(hook).get("name")))
+            for hook in before
+        )
+        if forward or module._backward_hooks or module._backward_pre_hooks:
+            _refuse_hooks(network, module)
+        mode = module.training
+        changed = modes.get(module, mode) != mode
+        if changed and mode != network.training and mode in network.program.modes:
+            raise ValueError(network.program.modes[mode])
+
+
+def _holds(
+    held: Collection[tuple[nn.Module, str]], module: nn.Module, name: str
+) -> bool:
+    """Whether the steps use a tensor of a module as it is held."""
+    return any(name == own and each is module for each, own in held)
+
+
+def _refuse_hooks(network: nn.Module, module: nn.Module) -> NoReturn:
+    name = next(name for name, each in network.named_modules() if each is module)
+    raise ValueError(
+        f"{name} has hooks, which the ranks do not call, because they compute parts of"
+        " its output; remove them, or hook the network itself"
+    )
