@@ -1,6 +1,6 @@
 """Which input row every output row of a node reads along one dimension: padding, slices, shifts.
 
-Kind `reindex` of a network. `synth.runtime.grid.row_maps` computes the same owners on the ranks.
+Kind `reindex` of a network. Who owns an output row is a rule of the ranks, so their module says it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-CONSTANT = -1  # a row that reads no input row
+from synth.runtime.grid import row_maps
+
+CONSTANT = row_maps.CONSTANT  # a row that reads no input row
 Run = tuple[int, int, int]  # first input row, number of rows, step; (CONSTANT, number, 0)
 
 
@@ -38,24 +40,8 @@ class RowMap:
 
     @cached_property
     def home(self) -> tuple[int, ...]:
-        """Output row -> the input row whose owner owns the output row.
-
-        A map whose rows go up, or down, keeps them where they are; constant rows go to the owner of the row
-        beside them. A permutation keeps the layout. Any other map keeps its longest run of rising rows, and
-        the rows beside it go to the ends of that run.
-        """
-        rows, size = self.rows, self.size
-        read = [index for index, row in enumerate(rows) if row != CONSTANT]
-        if not read:
-            return tuple(index * size // len(rows) for index in range(len(rows)))
-        inner = list(rows[read[0] : read[-1] + 1])
-        steps = [after - before for before, after in itertools.pairwise(inner)]
-        if min(steps, default=0) < 0 < max(steps, default=0):
-            if sorted(inner) == list(range(size)) and len(rows) == size:
-                return tuple(range(size))
-            low, high = _longest_rise(steps)
-            inner = [inner[min(max(index, low), high)] for index in range(len(inner))]
-        return (*[inner[0]] * read[0], *inner, *[inner[-1]] * (len(rows) - read[-1] - 1))
+        """Output row -> the input row whose owner owns the output row, as on the ranks; see `row_maps`."""
+        return row_maps.home_rows(self.size, self.rows)
 
 
 @dataclass(frozen=True)
@@ -92,15 +78,3 @@ def _runs(rows: tuple[int, ...]) -> Iterable[Run]:
             end += 1
         yield first, end - start, step
         start = end
-
-
-def _longest_rise(steps: Sequence[int]) -> tuple[int, int]:
-    """First and last place of the longest run without a step down."""
-    best = start = length = 0
-    for index, step in enumerate([*steps, -1]):
-        if step >= 0:
-            continue
-        if index - start + 1 > length:
-            best, length = start, index - start + 1
-        start = index + 1
-    return best, best + length - 1

@@ -100,8 +100,7 @@ def _check_in_family(request: PredictionRequest, strategy: str) -> None:
 def _plan(request: PredictionRequest) -> NetworkPlan:
     """The plan for time of a training step or forward pass, with all strategies beside it.
 
-    Weights of a forward pass are resident. Where those of the fastest plan exceed the machine's memory, all
-    strategies are planned for this memory.
+    Weights of a forward pass are resident, and all strategies stay within the machine's memory.
     """
     asked = NetworkRequest(
         request.procs,
@@ -111,11 +110,9 @@ def _plan(request: PredictionRequest) -> NetworkPlan:
         batch_norm=request.batch_norm,
         whole_weights=request.training,
         resident_weights=not request.training,
+        limit_bytes=None if request.training else request.machine.limit_bytes,
     )
-    made, limit_bytes = plan_network(request.network, asked), request.machine.limit_bytes
-    if request.training or limit_bytes is None or made.used_bytes <= limit_bytes:
-        return made
-    return plan_network(request.network, replace(asked, limit_bytes=limit_bytes))
+    return plan_network(request.network, asked)
 
 
 def _of_plan(request: PredictionRequest, plan: NetworkPlan, strategy: str) -> Prediction:
