@@ -5,7 +5,7 @@ The planner solves several choices among overlapping options: one per single str
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -71,6 +71,14 @@ class EdgePrices:
         self.class_of = {node.name: k for node, k in zip(network.planned, class_of, strict=True)}
         self._boxes = [GrowingBoxes(each.nest, request.procs) for each in classes]
         self._words: dict[tuple[object, ...], Array] = {}  # kind of edge -> words by the numbers of two grids
+
+    def count(self, tables: Iterable[Sequence[Sequence[PlacedGrid]]]) -> None:
+        """Count the words of all pairs among the options of several tables, before `of` asks for each."""
+        together = [dict[PlacedGrid, None]() for _ in self.classes]
+        for table in tables:
+            for placed, row in zip(together, table, strict=True):
+                placed.update(dict.fromkeys(row))
+        self.of(list(map(list, together)))
 
     def of(self, table: Sequence[Sequence[PlacedGrid]]) -> PricedEdges:
         """Words and cost of every edge for some options. table: class -> the placed grids of its options."""

@@ -1,12 +1,13 @@
 """The options of every layer: the placed grids among which the network planner chooses.
 
-A layer's options are the grids with the lowest cost of their own, grids that split x as neighbouring layers
-would like to, and the choices of the best single strategies. So a plan is never worse than these.
+A layer's options are the grids with the lowest cost of their own, and grids that split x as neighbouring
+layers would like to. The planner adds the choices of the best single strategies, so a plan is never worse
+than these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from synth.base.errors import InfeasibleError
@@ -34,13 +35,11 @@ class LayerOption:
 def options(
     candidates: Sequence[GridCandidates],
     neighbours: Sequence[Sequence[int]],
-    extra: Sequence[Iterable[PlacedGrid]],
     request: NetworkRequest,
 ) -> list[list[LayerOption]]:
     """The options of every layer class.
 
     candidates: one entry per class. neighbours: class -> the classes whose layers are near its layers.
-    extra: class -> placed grids that become options in any case.
     """
     own = [[placed.grid for _, placed in _own_best(each, request.options_per_layer)] for each in candidates]
     result = []
@@ -52,7 +51,7 @@ def options(
             grids.update(dict.fromkeys(each.by_x_grid.get(x, [])[:1]))
         for x in ranked[: request.options_per_layer // 3]:
             grids.update(dict.fromkeys(each.by_x_grid.get(x, [])[:2]))
-        placed = dict.fromkeys([*each.placed(list(grids)), *extra[position]])
+        placed = each.placed(list(grids))
         result.append([LayerOption(p, each.cost(p)) for p in placed])
     return result
 

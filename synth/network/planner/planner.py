@@ -100,7 +100,13 @@ class _NetworkPlanner:
         if self.request.axes:
             return self._within_axes()
         exact = self.request.procs <= MAX_EXACT_RANKS
-        singles = tuple(self._single_strategies()) if exact else ()
+        near = self._near_classes()
+        of_axes = self._options_of_axes(near) if exact else {}
+        own = options(self.candidates, near, self.request)
+        if self.request.limit_bytes is None:  # under a limit, many options do not fit
+            usable = [each for each in of_axes.values() if not isinstance(each, int)]
+            self.prices.count(map(self.placed_options, [*usable, own]))
+        singles = tuple(self._single_strategies(of_axes)) if exact else ()
         extra: list[list[PlacedGrid]] = [[] for _ in self.classes]
         for chosen in [*(single.placed_grids for single in singles), self._plan_at_usual_balance()]:
             for layer_class, placed in zip(self.class_of, chosen, strict=False):
@@ -108,9 +114,11 @@ class _NetworkPlanner:
         if self.request.weights_compete:  # grids that move more words, but cut the weights
             for placed_grids, candidates in zip(extra, self.candidates, strict=True):
                 placed_grids += map(PlacedGrid, candidates.by_weights.values())
-        table = self.memory.require_fitting(
-            self.classes, options(self.candidates, self._near_classes(), extra, self.request)
-        )
+        for row, placed_grids, candidates in zip(own, extra, self.candidates, strict=True):
+            known = {option.placed for option in row}
+            new = [placed for placed in dict.fromkeys(placed_grids) if placed not in known]
+            row += [LayerOption(placed, candidates.cost(placed)) for placed in new]
+        table = self.memory.require_fitting(self.classes, own)
         self.progress(f"options per layer: {min(map(len, table))} to {max(map(len, table))}")
         solution, priced = self._solve(table, self.method)
         made = partial(self._result, table, priced=priced, singles=singles)
@@ -189,19 +197,27 @@ class _NetworkPlanner:
 
     # -- the choice of one option per layer ---------------------------------------------------------------
 
-    def _single_strategies(self) -> list[SingleStrategy]:
-        """Strategies with fewer axes come first: their choices are options of those with more axes."""
-        by_axes: dict[str, SingleStrategy] = {}
+    def _options_of_axes(self, near: Sequence[Sequence[int]]) -> dict[str, OptionTable | int]:
+        """Axes of single strategies -> the options within them; or the position of a class that has none.
+
+        Strategies with fewer axes come first: their choices become options of those with more axes.
+        """
         for candidates in self.candidates:
             own = self.request.options_per_layer, ""
             candidates.count_first([own, *((OPTIONS_OF_STRATEGY, axes) for axes in STRATEGY_AXES.values())])
-        for axes in sorted(set(STRATEGY_AXES.values()), key=lambda axes: (len(axes), axes)):
+        by_length = sorted(set(STRATEGY_AXES.values()), key=lambda axes: (len(axes), axes))
+        return {axes: options_within(self.candidates, near, self.layers, axes) for axes in by_length}
+
+    def _single_strategies(self, of_axes: dict[str, OptionTable | int]) -> list[SingleStrategy]:
+        by_axes: dict[str, SingleStrategy] = {}
+        for axes, found in of_axes.items():
             within = [single for other, single in by_axes.items() if set(other) <= set(axes)]
-            by_axes[axes] = self._single_strategy(axes, within)
+            by_axes[axes] = self._single_strategy(axes, found, within)
         return [replace(by_axes[axes], name=name) for name, axes in STRATEGY_AXES.items()]
 
-    def _single_strategy(self, axes: str, within: Sequence[SingleStrategy]) -> SingleStrategy:
-        found = options_within(self.candidates, self._near_classes(), self.layers, axes)
+    def _single_strategy(
+        self, axes: str, found: OptionTable | int, within: Sequence[SingleStrategy]
+    ) -> SingleStrategy:
         if isinstance(found, int):
             node = self.nodes[self.class_of.index(found)]
             return SingleStrategy(
