@@ -71,7 +71,7 @@ class Study:
         kinds = [replace(self.kinds[k], nest=nests[k] or self.kinds[k].nest) for k in has]
         candidates = [GridCandidates(kind, self.request) for kind in kinds]
         beside = [[has.index(other) for other in self._beside[k] if other in has] for k in has]
-        found = options(candidates, beside, [[] for _ in has], self.request)
+        found = options(candidates, beside, self.request)
         for k, kind, row in zip(has, kinds, found, strict=True):
             self.rows[k] += [(view, option) for option in row]
             boxes = OwnedBoxes(kind.nest, [option.placed for option in row], self.request.procs)

@@ -15,12 +15,12 @@ from synth.layer.nest import Nest
 from synth.machine.rank_groups import split_over
 from synth.network.edges.redistribution import EdgeEnd, redistribution_words, single_positions
 from synth.network.graph import Edge, Network
-from synth.network.grids.box_rows import Array, BoxRows
+from synth.network.grids.box_rows import FLAT, Array, BoxRows
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
+from synth.network.grids.owned_boxes import PlacedGrid, row_numbers, sampled_ranks
+from synth.network.grids.row_bank import RowBank
 from synth.network.request import NetworkRequest
 from synth.network.solve import Table
-from synth.schedule.distribution import Distribution
 
 PricedEdges = dict[Edge, tuple[Array, Table]]  # edge -> (words, cost) by (source option, target option)
 UNKNOWN = -1
@@ -29,10 +29,10 @@ UNKNOWN = -1
 class GrowingBoxes:
     """Boxes of placed grids of one nest. Grids are numbered as they come; `rows` is by these numbers."""
 
-    def __init__(self, nest: Nest, procs: int) -> None:
-        self.nest, self.procs = nest, procs
+    def __init__(self, nest: Nest, bank: RowBank) -> None:
+        self.nest, self.bank = nest, bank
         self._number: dict[PlacedGrid, int] = {}
-        self._distributions: list[Distribution] = []
+        self._numbers: dict[Tensor, Array] = {}  # of the rows of all grids so far
         self._rows: dict[Tensor, BoxRows] = {}
 
     def __len__(self) -> int:
@@ -40,21 +40,17 @@ class GrowingBoxes:
 
     def add(self, placed: Sequence[PlacedGrid]) -> Array:
         """The numbers of some grids, among them new ones."""
-        for each in placed:
-            if each not in self._number:
-                self._number[each] = len(self._number)
-                self._distributions.append(Distribution(self.nest, each.grid))
-        return np.array([self._number[each] for each in placed], np.intp)
+        number = self._number
+        return np.array([number.setdefault(each, len(number)) for each in placed], np.intp)
 
     def rows(self, tensor: Tensor) -> BoxRows:
         """The boxes of a tensor, of all grids so far."""
-        known = self._rows.get(tensor)
-        begin = 0 if known is None else len(known.row[0])
-        if known is None or begin < len(self):
-            new, distributions = list(self._number)[begin:], self._distributions[begin:]
-            rows = OwnedBoxes(self.nest, new, self.procs, distributions=distributions).rows(tensor)
-            self._rows[tensor] = known = rows if known is None else known.joined(rows)
-        return known
+        known = self._numbers.get(tensor, np.empty((0, len(FLAT)), np.intp))
+        if len(known) < len(self):
+            new = row_numbers(self.bank, self.nest, tensor, list(self._number)[len(known) :])
+            self._numbers[tensor] = known = np.concatenate([known, new])
+            self._rows[tensor] = self.bank.boxes(known)
+        return self._rows[tensor]
 
 
 class EdgePrices:
@@ -69,7 +65,8 @@ class EdgePrices:
     ) -> None:
         self.network, self.request, self.classes = network, request, classes
         self.class_of = {node.name: k for node, k in zip(network.planned, class_of, strict=True)}
-        self._boxes = [GrowingBoxes(each.nest, request.procs) for each in classes]
+        self._bank = RowBank(sampled_ranks(request.procs))
+        self._boxes = [GrowingBoxes(each.nest, self._bank) for each in classes]
         self._words: dict[tuple[object, ...], Array] = {}  # kind of edge -> words by the numbers of two grids
 
     def count(self, tables: Iterable[Sequence[Sequence[PlacedGrid]]]) -> None:
@@ -133,7 +130,7 @@ class EdgePrices:
         before = EdgeEnd(self.classes[source], self._boxes[source], rows)
         after = EdgeEnd(self.classes[target], self._boxes[target], columns)
         back, single = self.request.sends_gradient_back(edge), single_positions(self.network, edge)
-        words = redistribution_words(edge, before, after, single=single, back=back)
+        words = redistribution_words(edge, before, after, single=single, back=back, bank=self._bank)
         known[np.ix_(rows, columns)] = words
 
     def price(self, words: Array, word_bytes: int, back: bool) -> Table:

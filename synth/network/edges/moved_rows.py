@@ -12,7 +12,7 @@ import numpy as np
 
 from synth.layer.interval_arrays import Spans
 from synth.network.graph import Path
-from synth.network.grids.owned_boxes import FLAT, Array
+from synth.network.grids.box_rows import FLAT, Array
 from synth.network.row_maps import CONSTANT, Reindexing, RowMap
 
 

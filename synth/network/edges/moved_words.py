@@ -13,23 +13,28 @@ from functools import partial
 import numpy as np
 
 from synth.network.grids.box_rows import Array, BoxRows
+from synth.network.grids.row_bank import RowBank, least_common
 
 FEW_RANKS = 64  # up to so many ranks, all pairs are counted on all of them
 SAMPLE = 32  # ranks of a first look, beside those that want or have the most
 
 
 def moved_words(
-    source: BoxRows, target: BoxRows, tables: dict[int, Array], back: bool = True
+    source: BoxRows,
+    target: BoxRows,
+    tables: dict[int, Array],
+    back: bool = True,
+    bank: RowBank | None = None,
 ) -> tuple[Array, Array]:
     """Words that the most-receiving rank receives: of the value, and of its gradient on the way back.
 
     `tables`, from `rows_read`, translate rows of the source if the target skips rows. Rows that no window
     reads have no gradient. Both results have one entry per (source option, target option). Without `back`,
-    the second one is 0.
+    the second one is 0. bank: in which the rows of both have their numbers, if they have.
     """
     for at, rows in tables.items():
         source = source.along(at, partial(_places, rows))
-    pairs = _Pairs(source, target, back)
+    pairs = _Pairs(source, target, back, bank)
     if pairs.ranks <= FEW_RANKS:
         return pairs.at_ranks(np.arange(pairs.ranks))
     found = pairs.at_ranks(pairs.sample())
@@ -45,11 +50,12 @@ def moved_words(
 class _Pairs:
     """All pairs of an option of the source and one of the target."""
 
-    def __init__(self, source: BoxRows, target: BoxRows, back: bool) -> None:
+    def __init__(self, source: BoxRows, target: BoxRows, back: bool, bank: RowBank | None) -> None:
         self.source, self.target, self.back = source, target, back
+        self.bank = bank if source.number and target.number else None
         self.want, self.have = target.volumes, source.volumes  # (option, rank)
         self.ranks = self.want.shape[1]
-        self.most_wanted, self.most_had = self.want.max(axis=1), self.have.max(axis=1)
+        self.most_wanted, self.most_had = target.most, source.most
         dims = range(len(source.low))
         self.split = [
             d for d in dims if not _all_whole(source.low[d], source.high[d], target.low[d], target.high[d])
@@ -62,11 +68,8 @@ class _Pairs:
 
     def sample(self) -> Array:
         """A few ranks: some at random, and for every option the first and the last that have the most."""
-        most = [self.want == self.most_wanted[:, None], self.have == self.most_had[:, None]]
-        ends = [each.argmax(axis=1) for each in most]
-        ends += [self.ranks - 1 - each[:, ::-1].argmax(axis=1) for each in most]
         drawn = np.random.default_rng(self.ranks).integers(0, self.ranks, SAMPLE)
-        return np.unique(np.concatenate([drawn, *ends]))
+        return np.unique(np.concatenate([drawn, self.target.ranks_of_most, self.source.ranks_of_most]))
 
     def at_ranks(self, ranks: Array) -> tuple[Array, Array]:
         """The most words that any of some ranks receives, there and back."""
@@ -102,17 +105,13 @@ class _Pairs:
 
         Both by (row of the source, row of the target).
         """
-        low, high = self.source.low[d], self.source.high[d]
-        low2, high2 = self.target.low[d], self.target.high[d]
-        shape = len(low), len(low2)
-        there, back = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
-        wanted, had = high2 > low2, high > low
-        most = max(int((high2 - low2).max()), int((high - low).max()))
-        for row in range(len(low)):
-            rows = np.minimum(high[row], high2) - np.maximum(low[row], low2)
-            there[row] = (rows if wanted.all() else np.where(wanted, rows, most)).min(axis=1)
-            back[row] = (rows if had[row].all() else np.where(had[row], rows, most)).min(axis=1)
-        return np.maximum(there, 0), np.maximum(back, 0)
+        source, target = self.source, self.target
+        if self.bank is not None:
+            return self.bank.least_common(d, source.number[d], target.number[d])
+        others = target.low[d], target.high[d]
+        rows = [least_common(row, others) for row in zip(source.low[d], source.high[d], strict=True)]
+        there, back = np.stack(rows, axis=1)
+        return there, back
 
     def on_all_ranks(self, option: int, others: Array) -> tuple[Array, Array]:
         """The words of one option of the source and some of the target."""

@@ -16,9 +16,9 @@ from synth.layer.nest import Nest
 from synth.network.edges.moved_rows import boxes_after, moved_rows_words
 from synth.network.edges.moved_words import moved_words
 from synth.network.graph import Edge, Network, Path
-from synth.network.grids.box_rows import Array, BoxRows
+from synth.network.grids.box_rows import FLAT, Array, BoxRows
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import FLAT
+from synth.network.grids.row_bank import RowBank
 
 
 class Boxes(Protocol):
@@ -38,15 +38,24 @@ class EdgeEnd(NamedTuple):
     def rows(self, tensor: Tensor) -> BoxRows:
         """The boxes of a tensor."""
         found = self.boxes.rows(tensor)
-        return found if self.options is None else found.take(self.options)
+        if self.options is None or np.array_equal(self.options, np.arange(len(found.row[0]))):
+            return found
+        return found.take(self.options)
 
 
 def redistribution_words(
-    edge: Edge, source: EdgeEnd, target: EdgeEnd, *, single: Sequence[bool], back: bool
+    edge: Edge,
+    source: EdgeEnd,
+    target: EdgeEnd,
+    *,
+    single: Sequence[bool],
+    back: bool,
+    bank: RowBank | None = None,
 ) -> Array:
     """Words of an edge by (source option, target option).
 
     single: see `single_positions`. back: whether to add the words of the gradient.
+    bank: in which the rows of both ends have their numbers, if they have.
     Of an edge that ends where it begins, only entries with twice the same option have a meaning.
     """
     layer_class = target.layer_class
@@ -68,7 +77,7 @@ def redistribution_words(
     if edge.channels:
         parts = ((each.source, each.target, each.count) for each in edge.channels)
         pairs = [cut_channels(have, want, part) for part in parts]
-    words = [there + again for there, again in (moved_words(*pair, tables, back) for pair in pairs)]
+    words = [there + again for there, again in (moved_words(*pair, tables, back, bank) for pair in pairs)]
     total: Array = np.sum(words, axis=0)
     return total
 
@@ -111,6 +120,8 @@ def cut_channels(source: BoxRows, target: BoxRows, part: tuple[int, int, int]) -
 
 def collapsed(boxes: BoxRows, single: Sequence[bool]) -> BoxRows:
     """Boxes of a target that reads one position along the dimensions marked in `single`."""
+    if not any(single):
+        return boxes
     low, high = list(boxes.low), list(boxes.high)
     for at, one in enumerate(single):
         if one:

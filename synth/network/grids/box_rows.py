@@ -17,18 +17,21 @@ from numpy.typing import NDArray
 from synth.layer.interval_arrays import Spans
 
 Array = NDArray[Any]
+FLAT = ("b", "channel", "d", "h", "w")  # the dimensions of a box: channels of all groups are one
 
 
 @dataclass(frozen=True)
 class BoxRows:
-    """Boxes by (option, rank), with one entry per dimension of `owned_boxes.FLAT`.
+    """Boxes by (option, rank), with one entry per dimension of `FLAT`.
 
-    low, high: the bounds, by (row, rank). row: option -> its row.
+    low, high: the bounds, by (row, rank). row: option -> its row. number: row -> its number in a `RowBank`;
+    () for boxes that are in none.
     """
 
     low: tuple[Array, ...]
     high: tuple[Array, ...]
     row: tuple[Array, ...]
+    number: tuple[Array, ...] = ()
 
     @classmethod
     def of(cls, boxes: Spans) -> BoxRows:
@@ -55,21 +58,22 @@ class BoxRows:
         """Words by (option, rank)."""
         volume: Array = np.ones(1, dtype=np.int64)
         for low, high, row in zip(self.low, self.high, self.row, strict=True):
-            volume = volume * np.maximum(high - low, 0)[row]
-        return volume
+            rows = np.maximum(high - low, 0)
+            volume = volume * (rows if len(rows) == 1 else rows[row])
+        return np.broadcast_to(volume, (len(self.row[0]), self.low[0].shape[1]))
 
-    def joined(self, more: BoxRows) -> BoxRows:
-        """These boxes, and after them those of more options."""
-        lows, highs, rows = [], [], []
-        for low, high, low2, high2, row, row2 in zip(
-            self.low, self.high, more.low, more.high, self.row, more.row, strict=True
-        ):
-            low, high = np.concatenate([low, low2]), np.concatenate([high, high2])
-            first, kind = first_of_kinds([each.tobytes() for each in np.concatenate([low, high], axis=1)])
-            lows.append(low[first])
-            highs.append(high[first])
-            rows.append(kind[np.concatenate([row, row2 + len(low) - len(low2)])])
-        return BoxRows(tuple(lows), tuple(highs), tuple(rows))
+    @cached_property
+    def most(self) -> Array:
+        """The most words of any rank, by option."""
+        found: Array = self.volumes.max(axis=1)
+        return found
+
+    @cached_property
+    def ranks_of_most(self) -> Array:
+        """For every option the first and the last rank that have the most words."""
+        most = self.volumes == self.most[:, None]
+        last = most.shape[1] - 1 - most[:, ::-1].argmax(axis=1)
+        return np.unique(np.concatenate([most.argmax(axis=1), last]))
 
     def take(self, options: Sequence[int] | Array) -> BoxRows:
         """The boxes of some options."""
@@ -78,6 +82,7 @@ class BoxRows:
             tuple(low[kept] for low, (kept, _) in zip(self.low, used, strict=True)),
             tuple(high[kept] for high, (kept, _) in zip(self.high, used, strict=True)),
             tuple(row for _, row in used),
+            tuple(number[kept] for number, (kept, _) in zip(self.number, used, strict=False)),
         )
 
     def along(self, at: int, change: Callable[[Array], Array]) -> BoxRows:

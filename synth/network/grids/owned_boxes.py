@@ -20,13 +20,13 @@ from synth.layer.axes import AXES, DIMS, LACKS, ROW_MAJOR, Axis, Order, PerAxis,
 from synth.layer.interval_arrays import Spans, covered, cut, lengths, meet, widened
 from synth.layer.nest import Nest
 from synth.layer.passes import WRITES, Passes, gathers
-from synth.network.grids.box_rows import BoxRows, first_of_kinds
+from synth.network.grids.box_rows import FLAT, BoxRows
+from synth.network.grids.row_bank import Cut, RowBank, radix
 from synth.schedule.distribution import Distribution
 from synth.schedule.reread_rows import reached
 
 Array = NDArray[Any]
 FRAMED: tuple[Tensor, ...] = ("In", "Out")  # tensors that may have a halo
-FLAT = ("b", "channel", "d", "h", "w")
 MAX_EXACT_RANKS = 1 << 15  # up to this many, maxima are taken over all ranks; above, over a fixed sample
 SAMPLE = 8190
 
@@ -132,7 +132,7 @@ class OwnedBoxes:
     def _shard_parts(self, tensor: Tensor, dim: str) -> tuple[Array, Array]:
         """Per grid: shards of a slice along a dimension, and members between two of them."""
         if tensor not in self._shards:
-            self._shards[tensor] = [_radix(each.shard_cuts[tensor]) for each in self.distributions]
+            self._shards[tensor] = [radix(each.shard_cuts[tensor]) for each in self.distributions]
         cuts = np.array([each.get(dim, (1, 1)) for each in self._shards[tensor]], np.int32)
         return cuts[:, :1], cuts[:, 1:]
 
@@ -250,37 +250,10 @@ class OwnedBoxes:
     def rows(self, tensor: Tensor) -> BoxRows:
         """The boxes of `flat`, in rows that grids share."""
         if tensor not in self._rows:
-            kinds = list(map(first_of_kinds, self._cuts(tensor)))
-            spans = [
-                self._some(first)._flat_along(tensor, dim)
-                for dim, (first, _) in zip(FLAT, kinds, strict=True)
-            ]
-            low, high = zip(*spans, strict=True)
-            self._rows[tensor] = BoxRows(low, high, tuple(row for _, row in kinds))
+            bank = RowBank(sampled_ranks(self.procs))
+            numbers = row_numbers(bank, self.nest, tensor, self.placed, self.distributions)
+            self._rows[tensor] = bank.boxes(numbers)
         return self._rows[tensor]
-
-    def _some(self, grids: Sequence[int]) -> OwnedBoxes:
-        """The boxes of some of the grids."""
-        distributions = [self.distributions[grid] for grid in grids]
-        return OwnedBoxes(
-            self.nest, [self.placed[grid] for grid in grids], self.procs, distributions=distributions
-        )
-
-    def _cuts(self, tensor: Tensor) -> list[list[object]]:
-        """Per dimension of `FLAT` and grid: all that the bounds along the dimension follow from."""
-        found: list[list[object]] = [[] for _ in FLAT]
-        dims_of = [("g", _inner(tensor)) if flat == "channel" else (flat,) for flat in FLAT]
-        for placed, steps, distribution in zip(self.placed, self._steps, self.distributions, strict=True):
-            shards = _radix(distribution.shard_cuts[tensor])
-            cut_at: dict[str, tuple[int, int]] = {
-                axis: (parts, steps[axis]) for axis, parts in zip(AXES, placed.grid, strict=True) if parts > 1
-            }
-            member = tuple(map(cut_at.get, LACKS[tensor]))
-            for cuts, dims in zip(found, dims_of, strict=True):
-                shard = tuple(map(shards.get, dims))
-                cuts.append((tuple(map(cut_at.get, dims)), shard, member if any(shard) else None))
-            found[0][-1] = found[0][-1], placed.grid.size  # the boxes of idle ranks are empty along b
-        return found
 
     def _flat_along(self, tensor: Tensor, flat: str) -> Spans:
         """The bounds of all ranks along a dimension of `FLAT`."""
@@ -308,17 +281,26 @@ def _inner(tensor: Tensor) -> Axis:
     return "c" if tensor == "In" else "k"
 
 
-def _radix(cut: tuple[tuple[str, int], ...]) -> dict[str, tuple[int, int]]:
-    """Dimension -> (parts of a slice, members between two parts) of a mixed-radix split."""
-    step, result = 1, {}
-    for dim, parts in reversed(cut):
-        result[dim] = parts, step
-        step *= parts
-    return result
-
-
 def _volume(spans: dict[str, Spans]) -> Array:
     volume = np.ones((1, 1), dtype=np.int64)
     for span in spans.values():
         volume = volume * lengths(span)
     return volume
+
+
+def row_numbers(
+    bank: RowBank,
+    nest: Nest,
+    tensor: Tensor,
+    placed: Sequence[PlacedGrid],
+    distributions: Sequence[Distribution] | None = None,
+) -> Array:
+    """The numbers of the rows that placed grids own of a tensor, by (grid, dimension of `FLAT`)."""
+    owners = distributions or [Distribution(nest, each.grid) for each in placed]
+    some = []
+    for each, owner in zip(placed, owners, strict=True):
+        steps = strides(each.grid, each.order)
+        parts_of = zip(AXES, each.grid, strict=True)
+        cuts: dict[Axis, Cut] = {axis: (parts, steps[axis]) for axis, parts in parts_of if parts > 1}
+        some.append((cuts, each.grid.size, owner.shard_cuts[tensor]))
+    return bank.numbers(nest, tensor, some)
