@@ -20,8 +20,9 @@ from synth.network.edges.redistribution import rows_read
 from synth.network.file import parse_network
 from synth.network.grids.grid_family import family
 from synth.network.grids.layer_class import LayerClass
-from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid, sampled_ranks
+from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid, row_numbers, sampled_ranks
 from synth.network.grids.rank_kinds import padded, ranks_of_kinds
+from synth.network.grids.row_bank import RowBank
 from synth.network.request import NetworkRequest
 from synth.schedule.distribution import Distribution
 from synth.schedule.volume import received
@@ -187,3 +188,21 @@ def test_prices_of_several_tables_are_those_of_each_alone() -> None:
         for edge, (words, cost) in growing.of(table).items():
             assert np.array_equal(words, alone[edge][0])
             assert np.array_equal(cost, alone[edge][1])
+
+
+def test_rows_that_layers_share_change_no_words() -> None:
+    """Two layers with rows in one bank, asked twice, as with rows of their own."""
+    nests = [Layer.conv2d((8, c, 14, 14), k, 3, padding=1).nest for c, k in ((12, 32), (32, 12))]
+    bank = RowBank(sampled_ranks(128))
+    rng = np.random.default_rng(1)
+    for _ in range(2):
+        rows, own = [], []
+        for nest, tensor in zip(nests, ("Out", "In"), strict=True):
+            grids = family(nest, 128, 0.9)
+            some = [PlacedGrid(grids[i], order) for i in rng.integers(0, len(grids), 6) for order in ORDERS]
+            own.append(OwnedBoxes(nest, some, 128).rows(tensor))  # type: ignore[arg-type]
+            rows.append(bank.boxes(row_numbers(bank, nest, tensor, some)))  # type: ignore[arg-type]
+            assert all(map(np.array_equal, own[-1].spans, rows[-1].spans))
+        alone, shared = moved_words(own[0], own[1], {}), moved_words(rows[0], rows[1], {}, bank=bank)
+        assert all(map(np.array_equal, alone, shared))
+        assert alone[0].any()

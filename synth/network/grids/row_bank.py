@@ -114,7 +114,8 @@ def least_common(row: Spans, others: Spans) -> Array:
     rows = np.minimum(high, high2) - np.maximum(low, low2)
     there = (rows if wanted.all() else np.where(wanted, rows, most)).min(axis=1)
     back = (rows if had.all() else np.where(had, rows, most)).min(axis=1)
-    return np.maximum(np.stack([there, back]), 0)
+    least: Array = np.maximum(np.stack([there, back]), 0)
+    return least
 
 
 def _keys(
