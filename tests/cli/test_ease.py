@@ -12,29 +12,21 @@ from typing import Any
 
 import pytest
 import yaml
+from command_line import SMALL, Captured, told
 
 from synth.base.units import in_unit_of
-from synth.cli.main import COMMANDS, commands, main, parser
+from synth.cli.main import COMMANDS, commands, parser
 from synth.cli.output import folded
 from synth.cli.setup import schema
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = "examples/small.yaml"
 A100 = "synth/machine/data/a100.yaml"
 NETWORK = "input: [8, 4, 16, 16]\nlayers:\n  - {name: a, conv2d: {out_channels: 8, kernel: 3, padding: 1}}\n"
-
-Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
 def _in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-
-
-def told(capsys: Captured, *argv: str) -> tuple[int, str, str]:
-    code = main(list(argv))
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def loaded(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from flat_machine import ALPHA, BANDWIDTH, BETA, RATE, flat
+from four_layers import CHAIN, OPERATIONS, WORDS
 
 from synth.base.errors import InputError, UsageError
 from synth.layer.axes import TENSORS, PerAxis
@@ -34,17 +35,6 @@ from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 
 PROCS = 8
-
-
-CHAIN = """
-network: four
-input: [64, 16, 12, 12]
-layers:
-  - {name: a, conv2d: {out_channels: 32, kernel: 3, padding: 1}}
-  - {name: b, conv2d: {out_channels: 32, kernel: 3, padding: 1}}
-  - {name: c, conv2d: {out_channels: 64, kernel: 3, padding: 1}}
-  - {name: d, conv2d: {out_channels: 64, kernel: 3, padding: 1}}
-"""
 RESIDUAL = """
 network: residual
 input: [16, 8, 16, 16]
@@ -74,7 +64,6 @@ layers:
   - {name: e, conv2d: {out_channels: 8, kernel: 3, padding: 1}}
   - {name: n, groupnorm: {}}
 """
-WORDS = [16 * 32 * 9, 32 * 32 * 9, 32 * 64 * 9, 64 * 64 * 9]  # of the weights of CHAIN
 
 
 def data_parallel(machine: Machine, whole: bool) -> float:
@@ -91,7 +80,7 @@ def data_parallel(machine: Machine, whole: bool) -> float:
 @pytest.mark.parametrize("overlap", [0.0, 0.5, 1.0])
 def test_whole_weights_are_data_parallelism_as_ddp_has_it(beta: float, overlap: float) -> None:
     """Computing, the update, and what of the all-reduce the backward pass does not hide."""
-    one_pass = [2 * words * 144 * 64 / PROCS / RATE for words in WORDS]
+    one_pass = [64 * each / PROCS / RATE for each in OPERATIONS]
     update = 3 * 4 * sum(WORDS) / BANDWIDTH
     buckets = 4 * sum(WORDS) / BUCKET_BYTES
     all_reduce = buckets * 2 * (PROCS - 1) * (ALPHA + BUCKET_BYTES / PROCS * beta)
@@ -105,7 +94,7 @@ def test_whole_weights_are_data_parallelism_as_ddp_has_it(beta: float, overlap: 
 @pytest.mark.parametrize("overlap", [0.0, 0.5, 1.0])
 def test_shards_are_data_parallelism_as_fsdp_has_it(beta: float, overlap: float) -> None:
     """Every gather and every sum may hide behind one neighbour; the first layer's have none."""
-    one_pass = [2 * words * 144 * 64 / PROCS / RATE for words in WORDS]
+    one_pass = [64 * each / PROCS / RATE for each in OPERATIONS]
     moves = [(PROCS - 1) * (ALPHA + 4 * words / PROCS * beta) for words in WORDS]
     exposed = 2 * moves[0]
     for move, before in zip(moves[1:], one_pass, strict=False):
@@ -126,7 +115,7 @@ def test_a_replay_of_whole_weights_sends_gradients_in_buckets(beta: float) -> No
     assert [task.name for task in moves] == [f"{layer} Ker bucket" for layer in "dcba"]
     per_byte = 2 * (PROCS - 1) * (ALPHA / BUCKET_BYTES + beta / PROCS)
     assert [task.seconds[0] for task in moves] == pytest.approx([4 * w * per_byte for w in WORDS[::-1]])
-    assert played.computing == pytest.approx(3 * sum(2 * words * 144 * 64 / PROCS / RATE for words in WORDS))
+    assert played.computing == pytest.approx(3 * sum(64 * each / PROCS / RATE for each in OPERATIONS))
     least = max(played.computing + moves[-1].seconds[0], sum(task.seconds[0] for task in moves))
     assert least <= played.seconds * (1 + 1e-9)
     assert played.seconds <= played.computing + sum(task.seconds[0] for task in moves) * (1 + 1e-9)

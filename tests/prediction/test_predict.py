@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from flat_machine import ALPHA, BETA, FLAT, RATE
+from four_layers import CHAIN, OPERATIONS, WORDS
 
 from synth.base.errors import InfeasibleError, InputError, UsageError
 from synth.cli.main import main
@@ -21,20 +22,9 @@ from synth.prediction.predict import NAMES, PLANNED, compare, predict
 from synth.prediction.prediction import PredictionRequest
 from synth.prediction.profile import NominalRate, load_profile
 
-TEXT = """
-network: four
-input: [64, 16, 12, 12]
-layers:
-  - {name: a, conv2d: {out_channels: 32, kernel: 3, padding: 1}}
-  - {name: b, conv2d: {out_channels: 32, kernel: 3, padding: 1}}
-  - {name: c, conv2d: {out_channels: 64, kernel: 3, padding: 1}}
-  - {name: d, conv2d: {out_channels: 64, kernel: 3, padding: 1}}
-"""
-NET = parse_network(TEXT, "four.yaml")
+NET = parse_network(CHAIN, "four.yaml")
 X = [16 * 144, 32 * 144, 32 * 144, 64 * 144]
 Y = [32 * 144, 32 * 144, 64 * 144, 64 * 144]
-W = [16 * 32 * 9, 32 * 32 * 9, 32 * 64 * 9, 64 * 64 * 9]
-OPS = [2 * w * 144 for w in W]
 
 
 def ask(procs: int, machine: Machine = FLAT, **changes: object) -> PredictionRequest:
@@ -51,11 +41,11 @@ def ask_ours(procs: int, machine: Machine = FLAT, **changes: object) -> Predicti
 @pytest.mark.parametrize("p", [2, 4, 8, 16])
 def test_data_is_table_3(p: int) -> None:
     made = predict(ask(p), "data")
-    compute = 64 / p * 3 * sum(OPS) / RATE + 3 * 4 * sum(W) / 1e11
+    compute = 64 / p * 3 * sum(OPERATIONS) / RATE + 3 * 4 * sum(WORDS) / 1e11
     assert made.total.compute == pytest.approx(compute)
-    assert made.total.comm == pytest.approx(2 * (p - 1) * (ALPHA + 4 * sum(W) / p * BETA))
+    assert made.total.comm == pytest.approx(2 * (p - 1) * (ALPHA + 4 * sum(WORDS) / p * BETA))
     assert made.total.used_bytes == pytest.approx(
-        4 * sum(2 * 64 / p * (x + y) + 2 * w for x, y, w in zip(X, Y, W, strict=True))
+        4 * sum(2 * 64 / p * (x + y) + 2 * w for x, y, w in zip(X, Y, WORDS, strict=True))
     )
 
 
@@ -65,7 +55,7 @@ def test_filter_and_channel_are_table_3(name: str) -> None:
     made = predict(ask(p), name)
     assert made.total.comm == pytest.approx(3 * (p - 1) * sum(ALPHA + 64 * y / p * 4 * BETA for y in Y[:-1]))
     assert made.total.used_bytes == pytest.approx(
-        4 * sum(2 * 64 * (x + y) + 2 * w / p for x, y, w in zip(X, Y, W, strict=True))
+        4 * sum(2 * 64 * (x + y) + 2 * w / p for x, y, w in zip(X, Y, WORDS, strict=True))
     )
 
 
@@ -73,21 +63,21 @@ def test_hybrid_and_spatial_are_table_3() -> None:
     p1, p2 = 4, 4
     made = predict(ask(16, groups=p1), "data+filter")
     inside = 3 * (p2 - 1) * sum(ALPHA + 64 * y / 16 * 4 * BETA for y in Y[:-1])
-    across = 2 * (p1 - 1) * (ALPHA + sum(W) / 16 * 4 * BETA)
+    across = 2 * (p1 - 1) * (ALPHA + sum(WORDS) / 16 * 4 * BETA)
     assert made.total.comm == pytest.approx(inside + across)
     spatial = predict(ask(2), "spatial")
     faces = [12 * c for c in (16, 32, 32, 64)], [12 * c for c in (32, 32, 64, 64)]
     halo = 2 * sum(2 * ALPHA + 64 * (x + y) * 4 * BETA for x, y in zip(*faces, strict=True))
-    assert spatial.total.comm == pytest.approx(halo + 2 * (ALPHA + sum(W) / 2 * 4 * BETA))
+    assert spatial.total.comm == pytest.approx(halo + 2 * (ALPHA + sum(WORDS) / 2 * 4 * BETA))
 
 
 def test_pipeline_is_gpipe() -> None:
     p, S = 2, 4
     made = predict(ask(p, segments=S), "pipeline")
-    stages = split_stages([3 * o for o in OPS], p)
+    stages = split_stages([3 * o for o in OPERATIONS], p)
     assert stages == [[0, 1, 2], [3]]
-    slowest = max(sum(OPS[i] for i in stage) for stage in stages) / RATE
-    update = max(sum(12 * W[i] for i in stage) for stage in stages) / 1e11
+    slowest = max(sum(OPERATIONS[i] for i in stage) for stage in stages) / RATE
+    update = max(sum(12 * WORDS[i] for i in stage) for stage in stages) / 1e11
     assert made.total.compute == pytest.approx((p + S - 1) / S * 64 * 3 * slowest + update)
     assert made.total.comm == pytest.approx(2 * (p + S - 2) * (ALPHA + 64 / S * Y[2] * 4 * BETA))
 
@@ -194,7 +184,7 @@ def test_unknown_strategy() -> None:
 
 
 def test_profiles(tmp_path: Path) -> None:
-    small = parse_network(TEXT.replace("[64,", "[1,"), "four.yaml")
+    small = parse_network(CHAIN.replace("[64,", "[1,"), "four.yaml")
     file = tmp_path / "p.csv"
     file.write_text(calibrate(small, 1, 1, lambda text: None))
     profile = load_profile(file, NET)
@@ -218,7 +208,7 @@ def test_profiles(tmp_path: Path) -> None:
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "four.yaml"
-    file.write_text(TEXT)
+    file.write_text(CHAIN)
     assert main(["predict", str(file), "--procs", "8", "--machine", "abci-nccl", "--strategy", "data"]) == 0
     said = capsys.readouterr().out
     assert "scales to 64 ranks (samples)" in said
