@@ -6,6 +6,9 @@ box, and all ranks whose boxes have the value want it whole.
 * In one round each rank sends its part to all others that hold the value.
 * In two rounds the parts of a value go to its owner, and the whole returns.
 
+Reductions need the first of the two rounds: their values stay with the owners. The
+second one is its adjoint, for gradients.
+
 One round takes one latency less, and moves (P - 1) / (2 (P - 1) / P) = P / 2 times the
 words. It is taken while it moves at most `ROUND` words more. All ranks combine the same
 parts in the same order, so they get the same bits.
@@ -84,6 +87,24 @@ class SharedParts:
 
         return self._combined(own, combine)
 
+    def owned_sums(self, own: torch.Tensor) -> torch.Tensor:
+        """Sums over the ranks of the owned values alone, (numbers, *owned box)."""
+        return self._at_owners(own, lambda parts, _: parts.sum(0))
+
+    def from_owners(self, values: torch.Tensor) -> torch.Tensor:
+        """(numbers, *own box), from the numbers (numbers, *owned box) of the owners."""
+        mine, (_, back) = self.held.mine, self._by_owner
+        whole = values.new_empty(len(values), *shape(mine))
+        pieces = self._swapped(values, back, self.owned.mine)
+        for box, piece in zip(back.received, pieces, strict=True):
+            whole[(slice(None), *within(box, mine))] = piece
+        return whole
+
+    @cached_property
+    def owned(self) -> Layout:
+        """One owner for every value; boxes must be equal or disjoint."""
+        return split_copies(self.held)
+
     def words(self) -> Words:
         """By rank, what it receives if a value is one number."""
         held = self.held
@@ -93,7 +114,7 @@ class SharedParts:
         boxes, ranks = held.boxes, Counter(held.boxes)
         if all(in_one_round(box, number) for box, number in ranks.items()):
             return tuple(direct)
-        twice = around(held, split_copies(held))
+        twice = around(held, self.owned)
         return tuple(
             one if in_one_round(box, ranks[box]) else two
             for box, one, two in zip(boxes, direct, twice, strict=True)
@@ -108,15 +129,14 @@ class SharedParts:
         if self.one_round:
             parts = self._by_rank(own, self._around, mine)
             return combine(parts, within(mine, mine))
-        to_owners, back = self._by_owner
-        owned = to_owners.received[0]  # each rank sends the words that this one owns
+        return self.from_owners(self._at_owners(own, combine))
+
+    def _at_owners(self, own: torch.Tensor, combine: Combine) -> torch.Tensor:
+        """What the parts of the owned values make, (numbers, *owned box)."""
+        to_owners, _ = self._by_owner
+        owned = self.owned.mine  # each rank sends the words that this one owns
         parts = self._by_rank(own, to_owners, owned)
-        total = combine(parts, within(owned, mine))
-        whole = own.new_empty(own.shape)
-        pieces = self._swapped(total, back, owned)
-        for box, piece in zip(back.received, pieces, strict=True):
-            whole[(slice(None), *within(box, mine))] = piece
-        return whole
+        return combine(parts, within(owned, self.held.mine))
 
     @cached_property
     def _around(self) -> Swap:
@@ -128,7 +148,7 @@ class SharedParts:
     @cached_property
     def _by_owner(self) -> tuple[Swap, Swap]:
         """Parts to the owners, and what these made of them to all ranks."""
-        owned = split_copies(self.held)
+        owned = self.owned
         each = tuple(owned.boxes[rank] for rank in self.ranks)
         own = (owned.mine,) * len(self.ranks)
         return Swap(each, own), Swap(own, each)

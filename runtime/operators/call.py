@@ -156,13 +156,6 @@ class Call:
             return None
         return list(parts), dim % len(self.out)
 
-    def reduced_dims(self) -> set[int]:
-        """The dimensions over which a mean is taken."""
-        args, total = self.node.args, len(self.shapes[0])
-        dims: Any = self.node.kwargs.get("dim", args[1] if len(args) > 1 else None)
-        given = (dims,) if isinstance(dims, int) else tuple(dims or ())
-        return {int(dim) % total for dim in given}
-
     def state_key(self, name: str) -> str:
         """The name of a parameter in the step that stands for this call."""
         last = name.rpartition(".")[2]

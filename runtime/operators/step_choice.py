@@ -15,7 +15,8 @@ from synth.runtime.comm.redistribute import Count
 from synth.runtime.layers.norms.group_norm import GroupNorm
 from synth.runtime.layers.norms.layer_norm import LayerNorm
 from synth.runtime.layers.products.product import ProductStep, best_layout, wanted
-from synth.runtime.layers.rows.pooling import GlobalPool, adaptive_pool_step, pool_step
+from synth.runtime.layers.rows.pooling import adaptive_pool_step, pool_step
+from synth.runtime.layers.rows.reduction import Reduction
 from synth.runtime.layers.rows.reindex import Reindex
 from synth.runtime.layers.rows.resize import resize_step
 from synth.runtime.layers.steps.dropout import Dropout
@@ -35,6 +36,7 @@ from synth.runtime.operators.call import Call
 from synth.runtime.operators.local_calls import RESHAPES, local_form
 from synth.runtime.operators.moved_rows import moved_rows
 from synth.runtime.operators.products import product_of
+from synth.runtime.operators.reductions import reduction_of
 from synth.runtime.operators.table import Operator
 
 
@@ -87,9 +89,13 @@ def choose_step(
             return pool_step(module, source, call.out, count)
         case "adaptive":
             return adaptive_pool_step(module, source, call.out, count)
-        case "globalpool":
-            adaptive = module is not None
-            return GlobalPool(source, len(call.out) > 2, count, adaptive)
+        case "reduction":
+            form = reduction_of(call)
+            assert form is not None
+            groups = batch_norms.groups
+            return Reduction(
+                form.word, source, form.over, form.keep, groups, count, form.operator
+            )
         case "resize":
             return resize_step(module, source, call.out, count)
         case "flatten":

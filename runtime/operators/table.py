@@ -33,6 +33,7 @@ from synth.runtime.operators.functional import (
 from synth.runtime.operators.local_calls import local_form
 from synth.runtime.operators.moved_rows import MovedRows, moved_rows
 from synth.runtime.operators.products import product_of
+from synth.runtime.operators.reductions import ReductionForm, reduction_of
 from synth.runtime.tracing.expressions import is_expression
 
 Kind = Literal[
@@ -47,7 +48,7 @@ Kind = Literal[
     "layernorm",  # over the last dimension
     "pool",
     "adaptive",  # pooling whose windows follow from the size of the result
-    "globalpool",  # the mean over all positions
+    "reduction",  # a sum or mean along some dimensions: global pooling
     "resize",
     "flatten",  # (b, c, *spatial) as (b, c * spatial)
     "permute",
@@ -105,7 +106,6 @@ FUNCTIONS: dict[str, Kind] = {
     **dict.fromkeys(("cat", "concat", "concatenate"), "cat"),
     **dict.fromkeys(("permute", "transpose", "movedim", "swapaxes"), "permute"),
     **dict.fromkeys(("flatten", "view", "reshape"), "flatten"),
-    "mean": "globalpool",
 }
 
 
@@ -144,6 +144,11 @@ class Operators:
         """What a call of the kind "reindex" does."""
         return moved_rows(call)
 
+    @staticmethod
+    def reduction(call: Call) -> ReductionForm | None:
+        """What a call of the kind "reduction" does."""
+        return reduction_of(call)
+
     def operator(self, call: Call) -> Operator:
         """What a call does. An expression is none of these: see `is_expression`.
 
@@ -162,6 +167,8 @@ class Operators:
             return GATHERED  # "arguments": others in evaluation
         if moved_rows(call) is not None:
             return Operator("reindex", call.module)
+        if reduction_of(call) is not None:
+            return Operator("reduction", call.module)
         if call.module is None:
             found = _of_function(call)
         elif len(call.inputs) != 1 or call.parameters:
@@ -187,7 +194,6 @@ def _of_function(call: Call) -> Operator:
     else:
         fits = len(call.inputs) == 1 and not call.parameters
         fits = fits and (kind != "flatten" or _is_flat(call))
-        fits = fits and (kind != "globalpool" or _is_spatial(call))
     return Operator(kind) if fits else GATHERED
 
 
@@ -195,12 +201,6 @@ def _of_module(call: Call, module: Any) -> Operator:
     classes = type(module).__mro__
     found = (LAYERS[each] for each in classes if each in LAYERS)
     kind: Kind = next(found, "gathered")
-    if (
-        kind == "adaptive"
-        and isinstance(module, ADAPTIVE_AVG)
-        and set(call.out[2:]) == {1}
-    ):
-        kind = "globalpool"
     check = MODULE_CHECKS.get(kind)
     fits = check is None or check(call, module)
     return Operator(kind, module) if fits else GATHERED
@@ -222,11 +222,6 @@ def _broadcasts(call: Call) -> bool:
 def _is_flat(call: Call) -> bool:
     before = call.shapes[0]
     return len(before) > 1 and call.out == (before[0], math.prod(before[1:]))
-
-
-def _is_spatial(call: Call) -> bool:
-    positions = set(range(2, len(call.shapes[0])))
-    return len(positions) > 0 and call.reduced_dims() == positions
 
 
 def _has_batch(call: Call, module: Any) -> bool:
@@ -264,7 +259,6 @@ MODULE_CHECKS: dict[Kind, Callable[[Call, Any], bool]] = {
     "layernorm": lambda call, module: len(module.normalized_shape) == 1,
     "pool": _pools,
     "adaptive": _pools_adaptively,
-    "globalpool": _has_batch,
     "resize": _resizes,
     "flatten": lambda call, module: module.start_dim == 1 and _is_flat(call),
 }

@@ -2,9 +2,10 @@
 
 Every planned node is one loop nest. A fully connected layer over a feature map is a convolution whose kernel
 covers the map. A pooling is a convolution with one group per channel and no weights; an upsampling is a
-transposed one. All other nodes have the layout of their input: normalization, activations and the like. A sum
-has the layout of its first input; its other inputs are redistributed. A concatenation moves nothing; a node
-that reads it reads its channels from the layouts of all its parts.
+transposed one. Global pooling is computed where its input lies, if that is the layout of one planned node;
+else it is planned as a pooling. All other nodes have the layout of their input: normalization, activations
+and the like. A sum has the layout of its first input; its other inputs are redistributed. A concatenation
+moves nothing; a node that reads it reads its channels from the layouts of all its parts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Literal
 
 from synth.layer.layer import Layer
 from synth.layer.nest import WORD_BYTES
+from synth.network.reductions import Reduction, reduced_dims
 from synth.network.row_maps import Reindexing, RowMap
 
 CONVS = ("conv1d", "conv2d", "conv3d")
@@ -33,7 +35,7 @@ Divided = Literal[
     "joined",  # so, and nothing is kept for the backward pass
     "product",  # so, from slices of operands, of which several ranks may read one
 ]
-Path = tuple[Reindexing, ...]
+Path = tuple[Reindexing | Reduction, ...]
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Node:
     tied: whether its weights are those of a node before it.
     saves: what the backward pass of an operation on single words needs: "in", "out" or "none".
     region: the checkpoints of the model that it is in during training, the outermost first.
-    maps, dims: of a reindexing; see `Reindexing`.
+    maps, dims: of a reindexing; see `Reindexing`. dims of a global pooling: those that it reduces.
     groups: of a group normalization; 0 where it is unknown.
     divided: how ranks divide a "gathered" node for which the planner has no layout; see `Divided`.
     """
@@ -118,8 +120,8 @@ class Edge:
 
     channels: those that move, if a concatenation moves only some; () for all. trained: whether a parameter
     is trained before the edge, so that gradients return over it.
-    source_path, target_path: reindexings between the node and the value, in its layout, that moves or that
-    receives. moves_rows: whether the edge is the last reindexing of `target_path` itself.
+    source_path, target_path: reindexings and reductions between the node and the value that moves or that
+    receives. moves_rows: whether the edge is the last of `target_path` itself.
     """
 
     source: str
@@ -136,7 +138,8 @@ class Edge:
 class Part:
     """Channels of a value, and the planned node whose output holds them; None for the network's input.
 
-    path: reindexings between the two. The value then has all its channels, numbered after them.
+    path: reindexings and reductions between the two. The value then has all its channels, numbered after
+    them.
     """
 
     node: str | None
@@ -178,21 +181,31 @@ class Network:
                 parts[node.name] = (Part(None, 0, math.prod(node.shape[1:2])),)
             elif node.layer or not node.inputs:
                 parts[node.name] = (Part(node.name, 0, node.shape[1]),)
-            elif node.kind == "reindex":
-                parts[node.name] = (self._reindexed(node, parts[node.inputs[0]]),)
+            elif node.kind in ("reindex", "globalpool"):
+                parts[node.name] = (self._with_path(node, parts[node.inputs[0]]),)
             elif node.kind == "cat":
                 parts[node.name] = tuple(part for name in node.inputs for part in parts[name])
             else:
                 parts[node.name] = parts[node.inputs[0]]
         return parts
 
-    def _reindexed(self, node: Node, parts: tuple[Part, ...]) -> Part:
-        """The part of a reindexed value; without a planned node where that has other samples or channels."""
+    def _with_path(self, node: Node, parts: tuple[Part, ...]) -> Part:
+        """The part of a reindexed or reduced value.
+
+        It has no planned node where the value has other samples or channels.
+        """
         first = parts[0]
         unknown = Part(None, 0, math.prod(node.shape[1:2]))
-        if len(parts) > 1 or first.node is None or node.dims[:2] not in ((), (0, 1)):
+        if len(parts) > 1 or first.node is None or (first.first, first.count) != (0, node.in_shape[1]):
             return unknown
-        if (first.first, first.count) != (0, node.in_shape[1]):
+        if node.kind == "globalpool":
+            return Part(
+                first.node,
+                0,
+                first.count,
+                (*first.path, Reduction(node.name, node.shape, reduced_dims(node))),
+            )
+        if node.dims[:2] not in ((), (0, 1)):
             return unknown
         path = (*first.path, Reindexing(node.name, node.maps, node.shape, node.dims))
         return Part(first.node, 0, node.shape[1], path)
@@ -244,7 +257,8 @@ class Network:
     def _edges(self) -> Iterator[tuple[str, Edge, Channels]]:
         """(node whose output moves, the ends of the edge, channels) of every part of an edge."""
         for node in self.nodes.values():
-            if node.kind == "reindex" and (part := self.parts[node.name][0]).node:
+            moves = node.layer is None and node.kind in ("reindex", "globalpool")
+            if moves and (part := self.parts[node.name][0]).node:
                 whole_edge = Edge(part.node, part.node, "out", (), True, part.path[:-1], part.path, True)
                 yield node.inputs[0], whole_edge, Channels(0, 0, part.count)
             if node.layer:

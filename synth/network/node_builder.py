@@ -12,6 +12,7 @@ from synth.layer.layer import Layer
 from synth.layer.validate import LayerError
 from synth.network.entries import Entry, in_dependency_order
 from synth.network.graph import CONVS, NORMS, PASSIVE, WEIGHTLESS, Divided, Network, Node
+from synth.network.reductions import layer_below
 from synth.network.row_map_entries import padding_of, row_maps
 
 Shape = tuple[int, ...]
@@ -25,7 +26,8 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "matmul": ("n", "bias"),
     "pool": (*WINDOW_KEYS, "ceil"),
     "upsample": ("scale", "linear"),
-    **dict.fromkeys(("globalpool", "add", "mul", "cat", *PASSIVE), ()),
+    "globalpool": ("dims",),
+    **dict.fromkeys(("add", "mul", "cat", *PASSIVE), ()),
     **dict.fromkeys(NORMS, ("affine", "parameters")),
     "groupnorm": ("groups", "affine", "parameters"),
     **dict.fromkeys(("prelu", "scale"), ("parameters",)),
@@ -281,8 +283,20 @@ class _NodeBuilder:
         return (*self.shape[:2], *spatial)
 
     def globalpool(self) -> Node:
+        """The mean of positions; a pooling is planned where its input lies in no planned layout."""
+        entry = self.entry
         if len(self.shape) < 3:
-            raise self.entry.place.fault(f"{self.entry.name}: globalpool needs a feature map; remove it")
+            raise entry.place.fault(f"{entry.name}: globalpool needs a feature map; remove it")
+        given = self.number("dims") if "dims" in entry.arguments else ()
+        dims = given if isinstance(given, tuple) else (given,)
+        if any(not 1 < dim < len(self.shape) for dim in dims):
+            raise entry.arguments["dims"].fault(
+                f"{entry.name}: dims is {list(dims)}; use positions, from 2 to {len(self.shape) - 1}"
+            )
+        if dims or layer_below(self.nodes, entry.inputs[0]):
+            pooled = dims or range(2, len(self.shape))
+            shape = tuple(1 if dim in pooled else n for dim, n in enumerate(self.shape))
+            return Node(entry.name, self.kind, entry.inputs, shape, self.shape, dims=dims)
         rest = {"groups": self.shape[1]}
         layer = self.layer(f"conv{len(self.shape) - 2}d", self.shape, self.shape[1], self.shape[2:], rest)
         return self.node_of(layer, layer.output_shape, self.shape)

@@ -62,6 +62,8 @@ def _arguments(node: Node) -> dict[str, Any]:
             assert layer is not None
             linear = layer.kernel != layer.stride
             return {"scale": list(layer.stride)} | ({"linear": True} if linear else {})
+        case "globalpool":
+            return {"dims": list(node.dims)} if node.dims else {}
         case "reindex":
             rows = {"rows": list(runs_of(node.maps))}
             return rows | ({"dims": list(node.dims)} if node.dims else {})

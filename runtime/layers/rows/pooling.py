@@ -15,10 +15,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from synth.runtime.comm.exchanges import Exchange, moved, summed
-from synth.runtime.comm.layout import Layout, disjoint, even, split_copies
+from synth.runtime.comm.exchanges import Exchange, moved
+from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
-from synth.runtime.comm.redistribute import Count, redistribute, sum_to_owners
+from synth.runtime.comm.redistribute import Count, redistribute
 from synth.runtime.grid.boxes import (
     Box,
     Window,
@@ -135,46 +135,6 @@ def pads_itself(zeros: tuple[int, int], window: Window) -> bool:
     """
     before, after = zeros
     return 0 <= before - after < window.stride and before <= window.kernel // 2
-
-
-class GlobalPool(Step):
-    """The mean over all positions of a channel: partial sums go to one owner.
-
-    keep: whether the spatial dimensions stay, with extent 1.
-    adaptive: whether it is torch's adaptive pooling, else its mean.
-    """
-
-    def __init__(
-        self, source: Layout, keep: bool, count: Count, adaptive: bool = False
-    ) -> None:
-        super().__init__()
-        name, dims = "adaptive_avg_pool", len(source.whole) - 2
-        self.operator = pool_operator(name, dims) if adaptive else torch.mean
-        self.source, self.keep, self.count = source, keep, count
-        flat = [box[:2] for box in source.boxes]
-        self.wanted = source if disjoint(flat) else even(source.whole, source.ranks)
-        boxes = (box[:2] for box in self.wanted.boxes)
-        self.held = source.with_boxes(source.whole[:2], boxes)
-        self.owned = split_copies(self.held)
-        ones = len(source.whole) - 2 if keep else 0
-        self.layout = source.with_boxes(
-            (*source.whole[:2], *[1] * ones),
-            ((*box, *[(0, 1)] * ones) for box in self.owned.boxes),
-        )
-
-    def forward(self, shard: torch.Tensor) -> torch.Tensor:
-        """The means of the own samples and channels."""
-        dtype = operator_dtype("pooling", self.operator, shard)
-        shard = redistribute(shard, self.source, self.wanted, self.count)
-        with no_autocast(shard.device):
-            sums = shard.flatten(2).sum(2, dtype=sum_dtype(shard.dtype))
-            sums = sums / math.prod(self.source.whole[2:])
-            means = sum_to_owners(sums, self.held, self.owned, self.count)
-        return means.reshape(shape(self.layout.mine)).to(dtype)
-
-    def exchanges(self) -> list[Exchange]:
-        """The input, where channels overlap, and partial sums."""
-        return moved(self.source, self.wanted) + summed(self.held, self.owned)
 
 
 # -- the step for a module of torch; None if it cannot be cut --------------------------

@@ -1,4 +1,4 @@
-"""Boxes and words of reindexings: padding, slices, shifts between two planned layers.
+"""Boxes and words of reindexings and reductions: padding, slices, shifts, pooling between two planned layers.
 
 The owner of an input row owns the output rows whose home it is, so boxes of the result follow from those of
 the input. A rank receives the rows that its box of the result reads and that it does not own.
@@ -13,18 +13,24 @@ import numpy as np
 from synth.layer.interval_arrays import Spans
 from synth.network.graph import Path
 from synth.network.grids.box_rows import FLAT, Array
+from synth.network.reductions import Reduction, owned_boxes, reduction_words
 from synth.network.row_maps import CONSTANT, Reindexing, RowMap
 
 
-def boxes_after(boxes: Spans, path: Path) -> Spans:
-    """The boxes of a value after some reindexings, as `OwnedBoxes.flat` gives those before them."""
+def boxes_after(boxes: Spans, path: Path, procs: int) -> Spans:
+    """The boxes of a value after what lies between, as `OwnedBoxes.flat` gives those before it."""
     for each in path:
-        boxes = _reindexed(boxes, each)
+        if isinstance(each, Reduction):
+            boxes = owned_boxes(boxes, each, procs)
+        else:
+            boxes = _reindexed(boxes, each)
     return boxes
 
 
-def moved_rows_words(boxes: Spans, last: Reindexing) -> tuple[Array, Array]:
-    """Words that the most-receiving rank receives for a reindexing of boxes, there and back; per option."""
+def moved_rows_words(boxes: Spans, last: Reindexing | Reduction, procs: int) -> tuple[Array, Array]:
+    """Words that the most-receiving rank receives for the last part of a path, there and back; per option."""
+    if isinstance(last, Reduction):
+        return reduction_words(boxes, last, procs)
     after = _kept(boxes, last)
     want, have, back = (np.ones(boxes[0].shape[1:], dtype=np.int64) for _ in range(3))
     own = have.copy()

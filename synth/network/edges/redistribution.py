@@ -22,7 +22,9 @@ from synth.network.grids.row_bank import RowBank
 
 
 class Boxes(Protocol):
-    """The boxes of some placed grids, as `OwnedBoxes` has them."""
+    """The boxes of some placed grids over `procs` ranks, as `OwnedBoxes` has them."""
+
+    procs: int
 
     def rows(self, tensor: Tensor) -> BoxRows:
         """The boxes of a tensor."""
@@ -66,12 +68,12 @@ def redistribution_words(
         have = in_user_rows(have, source.layer_class.nest, source.layer_class.rows)
     if edge.role == "out" and layer_class.transposed:
         want = in_user_rows(want, layer_class.nest, layer_class.rows)
-    have = _after(have, edge.source_path)
+    have = _after(have, edge.source_path, source.boxes.procs)
     if edge.moves_rows:
-        there, again = moved_rows_words(have.spans, edge.target_path[-1])
+        there, again = moved_rows_words(have.spans, edge.target_path[-1], source.boxes.procs)
         words_of_option = there + again if back else there
         return np.repeat(words_of_option[:, None], len(words_of_option), axis=1)
-    want = collapsed(_after(want, edge.target_path), single)
+    want = collapsed(_after(want, edge.target_path, target.boxes.procs), single)
     tables = rows_read(layer_class.nest) if edge.role == "in" and tensor == "In" else {}
     pairs = [(have, want)]
     if edge.channels:
@@ -82,8 +84,8 @@ def redistribution_words(
     return total
 
 
-def _after(boxes: BoxRows, path: Path) -> BoxRows:
-    return BoxRows.of(boxes_after(boxes.spans, path)) if path else boxes
+def _after(boxes: BoxRows, path: Path, procs: int) -> BoxRows:
+    return BoxRows.of(boxes_after(boxes.spans, path, procs)) if path else boxes
 
 
 def single_positions(network: Network, edge: Edge) -> tuple[bool, ...]:

@@ -168,7 +168,7 @@ class ForwardWalk:
             first = self.network.nodes.get(node.inputs[0])
             channels = first.shape[1] if first else self.network.input[1]
             return self.own[node.inputs[0]] * node.shape[1] / channels
-        if node.kind == "reindex":
+        if node.kind in ("reindex", "globalpool"):
             return self.own[node.inputs[0]] * node.out_words / node.in_words
         return self.own[node.inputs[0]]
 

@@ -6,7 +6,6 @@ kernel per pass, and a normalization exchanges statistics. Its work counts with 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +20,7 @@ ACCESSES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(("cat", "reindex"), (2, 2)),
     "add": (3, 0),  # the gradient of a sum is that of its inputs
     "mul": (3, 4),
+    "globalpool": (1, 1),  # of the words of its input
 }
 
 # kind -> the field of `Between` that counts its exchanges of statistics
@@ -90,7 +90,8 @@ def _added(network: Network, node: Node, inference: bool) -> dict[str, Between]:
     for part in parts:
         if part.node is None:
             continue
-        share = part.count / channels * math.prod(node.shape) / network.nodes[part.node].out_words
+        words = node.in_words if node.kind == "globalpool" else node.out_words
+        share = part.count / channels * words / network.nodes[part.node].out_words
         first = part is parts[0]
         added = Between(
             forward * share,

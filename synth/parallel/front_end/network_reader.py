@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from synth.layer.layer import Layer
 from synth.network.graph import Network, Node
 from synth.network.node_builder import shape_before_flatten
+from synth.network.reductions import layer_below
 from synth.network.row_maps import RowMap
 from synth.parallel.front_end.dimension_order import Order, Shape, channels_last, permuted, straight
 from synth.parallel.front_end.node_facts import division, saved_tensor
@@ -125,8 +126,8 @@ class NetworkReader:
             case "resize":
                 layer = upsample_layer("up", operator.module, call.shapes[0], call.out, self.dtype)
                 value = self._weightless(call, "upsample", layer)
-            case "globalpool":
-                value = self._global_pool(call)
+            case "reduction":
+                value = self._reduction(call)
             case "flatten":
                 value = self._flatten(call)
             case _:
@@ -168,20 +169,43 @@ class NetworkReader:
         layer = _renamed(layer, name)
         return self._planned(call, Node(name, kind, (source,), call.out, call.shapes[0], layer), order)
 
-    def _global_pool(self, call: Call) -> Value | None:
-        before = call.shapes[0]
-        layer = global_pool_layer("mean", before, self.dtype)
-        first = self.values[call.inputs[0]]
-        if layer is None or first.order != straight(before):
+    def _reduction(self, call: Call) -> Value | None:
+        """A reduction of positions: where its input lies; as a pooling where that has no layout."""
+        form = self.operators.reduction(call)
+        assert form is not None
+        first, before = self.values[call.inputs[0]], call.shapes[0]
+        here = self._shape_of(first.name)
+        over = tuple(sorted(first.order[dim] for dim in form.over))
+        if form.word not in ("mean", "sum") or over[0] < 2:
             return None
-        name, mean = self.names.of(call), (*before[:2], *[1] * (len(before) - 2))
-        node = Node(name, "globalpool", (first.name,), mean, before, _renamed(layer, name))
-        value = self._planned(call, node, straight(mean))
-        if len(call.out) == 2:
-            flat = Node(self.names.free(f"{name}.flat"), "flatten", (name,), call.out, mean)
-            self.nodes[flat.name] = flat
-            value = Value(flat.name, (0, 1))
-        return value
+        positions, layer = tuple(range(2, len(here))), None
+        name, shape = self.names.of(call), tuple(1 if d in over else n for d, n in enumerate(here))
+        if layer_below(self.nodes, first.name) is None:
+            if over != positions or first.order != straight(before):
+                return None
+            layer = global_pool_layer(name, before, self.dtype)
+        dims = () if over == positions else over
+        node = Node(name, "globalpool", (first.name,), shape, here, layer, dims=dims)
+        value = self._planned(call, node, first.order) if layer else self._named(node, first.order)
+        return value if form.keep else self._without(value, over)
+
+    def _named(self, node: Node, order: Order) -> Value:
+        self.nodes[node.name] = node
+        return Value(node.name, order)
+
+    def _without(self, value: Value, over: Sequence[int]) -> Value:
+        """A value without dimensions of extent 1."""
+        before = self._shape_of(value.name)
+        kept = [dim for dim in range(len(before)) if dim not in over]
+        shape, name = tuple(before[dim] for dim in kept), self.names.free(f"{value.name}.flat")
+        if len(kept) == 2:
+            self.nodes[name] = Node(name, "flatten", (value.name,), shape, before)
+        else:
+            maps = tuple(RowMap.of(extent, range(extent)) for extent in before)
+            self.nodes[name] = Node(
+                name, "reindex", (value.name,), shape, before, maps=maps, dims=tuple(kept)
+            )
+        return Value(name, tuple(kept.index(dim) for dim in value.order if dim in kept))
 
     def _flatten(self, call: Call) -> Value | None:
         """Positions of a map that ranks may cut cannot be flattened in their layout."""

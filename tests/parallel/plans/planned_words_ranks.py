@@ -77,7 +77,30 @@ class Residual(nn.Module):
         return logits
 
 
+class Gates(nn.Module):
+    """Reductions of positions: gates, means of rows, a mean of tokens, a sum, and a pooling to one row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.pool, self.row = nn.AdaptiveAvgPool2d(1), nn.AdaptiveAvgPool2d((1, None))
+        self.down, self.up = nn.Conv2d(8, 2, 1), nn.Conv2d(2, 8, 1)
+        self.along, self.tokens = nn.Conv1d(8, 8, 3, padding=1), nn.Linear(8, 8)
+        self.classes = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu(self.first(x))
+        x = x * torch.sigmoid(self.up(functional.relu(self.down(self.pool(x)))))
+        x = self.last(x)
+        x = x * torch.sigmoid(x.mean((2, 3), keepdim=True)) + self.row(x)
+        rows = self.along(x.mean(3)).sum(-1)
+        tokens = self.tokens(x.flatten(2).transpose(1, 2)).mean(1)
+        logits: torch.Tensor = self.classes(rows + tokens + x.mean([-2, -1]))
+        return logits
+
+
 MODELS: dict[str, Any] = {
+    "gates": Gates,
     "group norms": lambda: UNet(),
     "instance norms": lambda: UNet("instance"),
     "batch norms": lambda: UNet("batch"),
@@ -101,7 +124,7 @@ class Rows(nn.Module):
 
 
 def shape_of(name: str) -> tuple[int, ...]:
-    return (4, 6, 12) if name == "heads" else (4, 3, 12, 12)
+    return {"heads": (4, 6, 12), "gates": (2, 3, 7, 3)}.get(name, (4, 3, 12, 12))
 
 
 def trained(name: str, axes: str, batch_norm: Any = "global", freeze: bool = False) -> dict[str, Any]:
@@ -124,6 +147,22 @@ def inferred(name: str, axes: str) -> dict[str, Any]:
     net = synth.parallelize(model, shape, plan=plan, mode="inference")
     net(torch.randn(shape).double())
     return {**found(net, net.program, plan.words, plan.words.forward), "again": net.planned_words().step}
+
+
+def as_one_process(name: str, axes: str, mode: str) -> dict[str, float]:
+    """The largest differences of the output and of the gradients from those of one process."""
+    torch.manual_seed(0)
+    model, shape = MODELS[name]().double(), shape_of(name)
+    plan = synth.plan_model(model, shape, 4, axes=axes, mode=mode)
+    net = synth.parallelize(model.train(mode == "training"), shape, plan=plan, mode=mode)
+    x = torch.randn(shape).double()
+    pairs = {"out": (net(x), model(x))}
+    if mode == "training":
+        for made in pairs["out"]:
+            made.square().sum().backward()
+        grads = dict(net.named_parameters())
+        pairs |= {key: (grads[key].grad, each.grad) for key, each in model.named_parameters()}
+    return {key: float((one.full_tensor() - other).abs().max()) for key, (one, other) in pairs.items()}
 
 
 def other_shape(name: str, other: tuple[int, ...], mode: str) -> dict[str, Any]:

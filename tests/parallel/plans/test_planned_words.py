@@ -29,6 +29,9 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPool]:
         ("checkpoint", ("k", "global", True)),
         ("residual", ("hk",)),
         ("heads", ("",)),
+        ("gates", ("hw",)),
+        ("gates", ("",)),
+        ("gates", ("ck",)),
     ],
     ids=str,
 )
@@ -43,6 +46,13 @@ def test_words_of_a_forward_pass_are_planned(name: str, ranks: RankPool) -> None
     for found in ranks.call("inferred", name, "hk"):
         assert found["words"][0] == found["words"][1] > 0, str(found)
         assert found["again"] == found["all"]
+
+
+@pytest.mark.parametrize(("axes", "mode"), [("hw", "training"), ("bk", "training"), ("hw", "inference")])
+def test_reductions_of_parts_give_what_one_process_gives(axes: str, mode: str, ranks: RankPool) -> None:
+    for found in ranks.call("as_one_process", "gates", axes, mode):
+        assert len(found) == (15 if mode == "training" else 1)
+        assert all(each < 1e-9 for each in found.values()), found
 
 
 @pytest.mark.parametrize("mode", ["training", "inference"])

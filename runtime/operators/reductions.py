@@ -1,0 +1,83 @@
+"""Calls that sum or average along dimensions, with parts of the values on every rank.
+
+`mean` and `sum`, and poolings of which a window has all rows of a dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import fx
+
+from synth.runtime.kernels.autocast import Operator
+from synth.runtime.layers.rows.pooling import ADAPTIVE_AVG, AVG_POOLS, pool_operator
+from synth.runtime.layers.rows.reduction import OPERATORS, Word
+from synth.runtime.operators.call import Call
+
+
+class ReductionForm(NamedTuple):
+    """What a call reduces.
+
+    over: dimensions of the input. keep: whether they stay, with extent 1.
+    operator: of torch, which says the dtype of the result.
+    """
+
+    word: Word
+    over: tuple[int, ...]
+    keep: bool
+    operator: Operator
+
+
+def reduction_of(call: Call) -> ReductionForm | None:
+    """What a call reduces; None for others, and where nothing but a scalar stays."""
+    if len(call.inputs) != 1 or call.parameters:
+        return None
+    before, after = call.shapes[0], call.out
+    floats = call.node.meta["value"].is_floating_point()
+    if not after or not floats or 0 in before:
+        return None
+    module: Any = call.module or (call.layer.module if call.layer else None)
+    if module is not None:
+        return _of_pooling(module, before, after)
+    word, kwargs = call.word, dict(call.node.kwargs)
+    if word not in OPERATORS or kwargs.pop("dtype", None) is not None:
+        return None
+    args = [each for each in call.node.args if not isinstance(each, fx.Node)]
+    dims: Any = args[0] if args else kwargs.get("dim", kwargs.get("axis"))
+    given = dims if isinstance(dims, Sequence) else (dims,)
+    if len(args) > 2 or not given or not all(type(dim) is int for dim in given):
+        return None
+    over = tuple(sorted({dim % len(before) for dim in given}))
+    keep = len(after) == len(before)
+    return ReductionForm(word, over, keep, OPERATORS[word])  # type: ignore[arg-type]
+
+
+def _of_pooling(
+    module: Any, before: Sequence[int], after: Sequence[int]
+) -> ReductionForm | None:
+    """An average over all rows of some dimensions, and over one row of the others."""
+    pools, dims = (*ADAPTIVE_AVG, *AVG_POOLS), len(before) - 2
+    kind = next((each for each in type(module).__mro__ if each in pools), None)
+    if kind is None or int(kind.__name__[-2]) != dims:
+        return None
+    over = tuple(dim for dim in range(2, 2 + dims) if after[dim] == 1)
+    same = all(after[dim] in (1, before[dim]) for dim in range(2, 2 + dims))
+    if not over or not same:
+        return None
+    if kind in AVG_POOLS and not _covers(module, before, after):
+        return None
+    name = f"{'adaptive_' if kind in ADAPTIVE_AVG else ''}avg_pool"
+    return ReductionForm("mean", over, True, pool_operator(name, dims))
+
+
+def _covers(module: Any, before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether windows have all rows of the reduced dimensions, and no others."""
+
+    def each(value: Any) -> Sequence[int]:
+        return value if isinstance(value, tuple | list) else (value,) * len(rows)
+
+    rows = list(zip(before[2:], after[2:], strict=True))
+    wanted = [size if n == 1 else 1 for size, n in rows]
+    plain = module.divisor_override is None and not any(each(module.padding))
+    return plain and list(each(module.kernel_size)) == wanted
