@@ -19,6 +19,7 @@ from synth.layer.axes import PerAxis
 from synth.machine.hierarchy import Machine
 from synth.machine.layer_time import OPS, LayerTimer, PassTime, collective, compute_seconds
 from synth.machine.rank_groups import split_over
+from synth.network.graph import Edge
 from synth.network.plan.plan import NetworkPlan
 from synth.network.step_time.layer_times import BUCKET_BYTES
 from synth.schedule.distribution import Distribution
@@ -122,25 +123,35 @@ class _Lister:
     def _moved(self, name: str, backward: bool) -> list[int]:
         """Redistributions into a layer (forward), or of gradients from the layers after it."""
         tasks = []
-        for edge, seconds in self.plan.edge_costs.items():
+        for edge in self._edges(backward):
             mine, other = (edge.source, edge.target) if backward else (edge.target, edge.source)
-            if mine != name or other not in self.last:
-                continue
-            both = self.plan.request.sends_gradient_back(edge)
-            if backward and not both:
-                continue
-            share = seconds / 2 if both else seconds
-            if self.plan.request.objective == "words":
-                share = self._exchange_seconds(self.plan.edge_bytes(edge))
-            sent = [0.0] * len(self.machine.levels)
-            if self.plan.edge_words[edge]:
-                outermost = split_over(self.machine, self.plan.request.procs).units()[-1][0]
-                sent[outermost] = float(self.plan.edge_bytes(edge))
-            title = f"{edge.source} -> {edge.target}"
-            tasks.append(
-                self._add(Task(title, "network", (share, share), (self.last[other],), tuple(sent), name))
-            )
+            if mine == name != other and other in self.last:
+                tasks.append(self._exchange(edge, (self.last[other],), name))
         return tasks
+
+    def _moved_behind(self, name: str, backward: bool, needs: tuple[int, ...]) -> tuple[int, ...]:
+        """What moves between a layer and the next: rows of reindexings, parts of reductions."""
+        for edge in self._edges(backward):
+            if edge.source == edge.target == name and self.plan.edge_words[edge]:
+                needs = (self._exchange(edge, needs, name),)
+        return needs
+
+    def _edges(self, backward: bool) -> list[Edge]:
+        """The edges over which something moves in the forward pass, or on the way back."""
+        edges, returns = self.plan.edge_costs, self.plan.request.sends_gradient_back
+        return [edge for edge in edges if not backward or returns(edge)]
+
+    def _exchange(self, edge: Edge, needs: tuple[int, ...], layer: str) -> int:
+        """The task of an edge in one pass."""
+        share = self.plan.edge_costs[edge] / (2 if self.plan.request.sends_gradient_back(edge) else 1)
+        if self.plan.request.objective == "words":
+            share = self._exchange_seconds(self.plan.edge_bytes(edge))
+        sent = [0.0] * len(self.machine.levels)
+        if self.plan.edge_words[edge]:
+            outermost = split_over(self.machine, self.plan.request.procs).units()[-1][0]
+            sent[outermost] = float(self.plan.edge_bytes(edge))
+        title = f"{edge.source} -> {edge.target}"
+        return self._add(Task(title, "network", (share, share), needs, tuple(sent), layer))
 
     def _exchange_seconds(self, size: int) -> float:
         """Seconds of one exchange of all ranks on the outermost level, `size` bytes per rank."""
@@ -156,9 +167,12 @@ class _Lister:
         before = tuple(self._moved(name, number > 0)) if number < 2 else (self.last[name],)
         if number and not before:
             before = (self.after,)
-        self.last[name] = _PassTasks(self, name, timer, time).added(before, self.hides and number == 0)
+        if number == 1:
+            before = self._moved_behind(name, True, before)
+        last = _PassTasks(self, name, timer, time).added(before, self.hides and number == 0)
+        self.last[name] = last if number else self._moved_behind(name, False, (last,))[0]
         if time.pass_ == "backward-filter" and name in self.whole:
-            self.waiting.append(partial(self._bucket, name, timer, self.last[name]))
+            self.waiting.append(partial(self._bucket, name, timer, last))
 
 
 class _PassTasks:

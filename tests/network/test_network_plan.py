@@ -59,9 +59,9 @@ layers:
     ("name", "procs", "ratio"),
     [
         ("resnet50", 16, 1.0),  # stationary-w everywhere is the best
-        ("resnet50", 64, 0.9681),
+        ("resnet50", 64, 0.9721),
         ("wrn50_4", 16, 1.0),
-        ("wrn50_4", 64, 0.9713),
+        ("wrn50_4", 64, 0.9728),
         ("vgg16", 16, 1.0),
         ("vgg16", 64, 0.9929),
         ("cosmoflow", 16, 1.0),
@@ -194,7 +194,7 @@ def test_solvers_agree_on_residual_edges() -> None:
 def test_a_plan_prints_as_a_summary_and_reports_in_full() -> None:
     plan = plan_network(parse_network(SMALL, "small.yaml"), NetworkRequest(4))
     (summary,) = str(plan).splitlines()
-    assert summary.startswith("small on 4 processes, forward pass: 7 layers, ")
+    assert summary.startswith("small on 4 processes, forward pass: 6 layers, ")
     assert show_words(plan.cost) in summary
     assert show_bytes(plan.used_bytes) in summary
     lines = synth.report(plan).splitlines()
@@ -302,11 +302,12 @@ def test_streams_overlap_and_collectives_wait_for_the_slower_rank() -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_replay_agrees_with_the_plan(training: bool) -> None:
-    network = parse_network(SMALL, "small.yaml")
+    wide = SMALL.replace("[8, 16, 12, 12]", "[32, 256, 24, 24]").replace("channels: 32", "channels: 256")
+    network = parse_network(wide, "wide.yaml")  # a replay leaves out the kernels between layers
     made = plan_network(network, NetworkRequest(8, "time", training, machine=LASSEN))
     played = replay(made)
     assert played.computing <= played.seconds
-    assert played.seconds == pytest.approx(made.cost, rel=0.25)
+    assert played.seconds == pytest.approx(made.cost, rel=0.05)
     assert all(task.end[0] >= task.start[0] >= 0 for task in played.tasks)
     trace = played.chrome_trace()
     assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}

@@ -20,10 +20,7 @@ from synth.network.row_maps import CONSTANT, Reindexing, RowMap
 def boxes_after(boxes: Spans, path: Path, procs: int) -> Spans:
     """The boxes of a value after what lies between, as `OwnedBoxes.flat` gives those before it."""
     for each in path:
-        if isinstance(each, Reduction):
-            boxes = owned_boxes(boxes, each, procs)
-        else:
-            boxes = _reindexed(boxes, each)
+        boxes = owned_boxes(boxes, each, procs) if isinstance(each, Reduction) else _reindexed(boxes, each)
     return boxes
 
 

@@ -48,7 +48,9 @@ def planned_words(plan: NetworkPlan, joins: dict[str, tuple[str, str]]) -> Words
     by_ends = {ends: what for what, ends in joins.items()}
     sums = [node for node in network.nodes.values() if node.kind in ("add", "mul")]
     for edge, moved in plan.edge_words.items():
-        if edge.role == "in":
+        if edge.moves_rows:
+            what = edge.target_path[-1].name
+        elif edge.role == "in":
             what = by_ends.get((edge.source, edge.target), edge.target)
         else:
             homes = {node.name: [network.parts[each][0].node for each in node.inputs] for node in sums}

@@ -17,6 +17,7 @@ from synth.base.errors import InfeasibleError, InputError, UsageError
 from synth.codegen import module
 from synth.layer.layer import Layer
 from synth.network.plan.plan_json import digest_of, to_json
+from synth.network.reductions import Reduction
 from synth.parallel.front_end.trace_model import trace_model
 from synth.parallel.given_plan import plans_of_model
 from synth.parallel.layer_planner import LayerPlanner
@@ -38,6 +39,37 @@ def test_names_kinds_and_edges() -> None:
         ["b.two", "b.short"],
     ]
     assert network.parameters == sum(p.numel() for p in Residual().parameters())
+
+
+@pytest.mark.parametrize(("procs", "axes"), [(4, "hw"), (6, "h"), (6, ""), (8, "bh"), (5, "k")])
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_words_of_reductions_are_those_that_their_steps_exchange(procs: int, axes: str, mode: str) -> None:
+    """Parts of sums over uneven rows go to owners, and gradients return; the input is not gathered."""
+    plan = synth.plan_model(Gated(), (2, 3, 7, 5), procs, axes=axes, mode=mode)
+    calls, planned = plan.words.calls, {}
+    for edge, words in plan.edge_words.items():
+        if edge.moves_rows and isinstance(edge.target_path[-1], Reduction):
+            planned[edge.target_path[-1].name] = words
+    assert planned.keys() == {"pool", "mean", "mean_1", "rows"}
+    assert planned == {name: sum(max(words) for words in calls[name]) for name in planned}
+    assert all(planned[name] < 2 * 2 * 8 for name in ("pool", "mean_1"))  # of channels, there and back
+
+
+class Gated(nn.Module):
+    """A gate, a mean of all positions without their dimensions, a mean of columns, and a sum of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.pool = nn.Conv2d(3, 8, 3, padding=1), nn.AdaptiveAvgPool2d(1)
+        self.gate, self.last = nn.Conv2d(8, 8, 1), nn.Conv1d(8, 8, 3, padding=1)
+        self.rows, self.classes = nn.AvgPool2d((7, 1)), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x)
+        x = x * torch.sigmoid(self.gate(self.pool(x)))
+        columns = self.last(x.mean(2)) + self.rows(x)[:, :, 0]
+        logits: torch.Tensor = self.classes(x.mean((2, 3)) + columns[..., 0])
+        return logits
 
 
 def test_a_linear_layer_takes_the_map_that_was_flattened_for_it() -> None:
