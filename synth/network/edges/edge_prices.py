@@ -29,8 +29,8 @@ UNKNOWN = -1
 class GrowingBoxes:
     """Boxes of placed grids of one nest. Grids are numbered as they come; `rows` is by these numbers."""
 
-    def __init__(self, nest: Nest, bank: RowBank) -> None:
-        self.nest, self.bank = nest, bank
+    def __init__(self, nest: Nest, bank: RowBank, procs: int) -> None:
+        self.nest, self.bank, self.procs = nest, bank, procs
         self._number: dict[PlacedGrid, int] = {}
         self._numbers: dict[Tensor, Array] = {}  # of the rows of all grids so far
         self._rows: dict[Tensor, BoxRows] = {}
@@ -66,7 +66,7 @@ class EdgePrices:
         self.network, self.request, self.classes = network, request, classes
         self.class_of = {node.name: k for node, k in zip(network.planned, class_of, strict=True)}
         self._bank = RowBank(sampled_ranks(request.procs))
-        self._boxes = [GrowingBoxes(each.nest, self._bank) for each in classes]
+        self._boxes = [GrowingBoxes(each.nest, self._bank, request.procs) for each in classes]
         self._words: dict[tuple[object, ...], Array] = {}  # kind of edge -> words by the numbers of two grids
 
     def count(self, tables: Iterable[Sequence[Sequence[PlacedGrid]]]) -> None:
