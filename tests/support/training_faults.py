@@ -3,13 +3,14 @@
     python training_faults.py TIMEOUT MARK RANK STATEMENT [STEP]
 
 The rank runs the statement in a step, after it has touched the mark. Ranks are told as torchrun tells them.
-REPLICAS is the number of replicas (1).
+REPLICAS is the number of replicas (1). PACE is the mean of seconds that each part of a step takes longer.
 """
 
 from __future__ import annotations
 
 import datetime
 import os
+import random
 import signal  # noqa: F401 - for statements
 import sys
 import time
@@ -42,13 +43,22 @@ def main() -> None:
     batch = torch.rand(4, 4, 8, 8)
     for step in range(int(os.environ.get("STEPS", "1000000"))):
         optimizer.zero_grad()
-        net.gather(net(net.scatter(batch, like="input"))).square().mean().backward()
+        pause()
+        loss = net.gather(net(net.scatter(batch, like="input"))).square().mean()
+        pause()
+        loss.backward()
         if me == int(rank) and step == step_of_fault:
             time.sleep(0.7)  # a heartbeat is given
             touch(mark)
             exec(statement, {**globals(), "net": net})
+        pause()
         optimizer.step()
         time.sleep(0.01)
+
+
+def pause() -> None:
+    """Take some time, each rank another."""
+    time.sleep(random.uniform(0, 2) * float(os.environ.get("PACE", "0")))
 
 
 def touch(mark: str) -> None:

@@ -1,0 +1,78 @@
+"""The table of a campaign."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from benchmarks.faults.cases import FAULTS, FORMS, SLACK, Case, Outcome
+
+Run = tuple[Case, Outcome]
+BEFORE = "before `parallelize`"
+
+
+def table(outcomes: dict[Case, Outcome]) -> str:
+    """Per fault and program form: seconds until all had ended, and what was not right."""
+    runs = [(case, outcome) for case, outcome in outcomes.items() if not outcome.refused]
+    lines = [
+        "Seconds from the fault until no process was left: median / most (runs).",
+        "",
+        f"| fault | {' | '.join(FORMS)} | {BEFORE} |",
+        f"|---|{'---|' * (len(FORMS) + 1)}",
+    ]
+    for fault in FAULTS:
+        cells = [
+            cell([run for run in runs if run[0].fault == fault and column(run) == name])
+            for name in (*FORMS, BEFORE)
+        ]
+        lines.append(f"| {fault} | {' | '.join(cells)} |")
+    lines += ["", "| starts | P | timeout | runs | late | unnamed | processes left | files left |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    kinds = sorted({(not case.forked, case.procs, case.timeout) for case, _ in runs})
+    for real, procs, timeout in kinds:
+        own = [
+            (case, outcome)
+            for case, outcome in runs
+            if (not case.forked, case.procs, case.timeout) == (real, procs, timeout)
+        ]
+        start = "real" if real else "forked"
+        lines.append(f"| {start} | {procs} | {timeout:g} s | {len(own)} | {' | '.join(counts(own))} |")
+    found = [outcome.seconds - case.timeout for case, outcome in runs]
+    most = max(found, default=0.0)
+    lines += [
+        "",
+        f"{len(runs)} runs; the last process ended at most {most:.1f} s after the timeout. Late: more than"
+        f" {SLACK:g} s after it.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def column(run: Run) -> str:
+    """The column of a run: a training loop is watched from `parallelize` on."""
+    case, outcome = run
+    return BEFORE if case.form == "parallelize" and not outcome.made else case.form
+
+
+def counts(runs: list[Run]) -> Iterable[str]:
+    """How many were late, unnamed, left processes, left files; those before `parallelize` in parentheses."""
+    tests = (
+        [outcome.late(case) for case, outcome in runs],
+        [not outcome.named for _, outcome in runs],
+        [bool(outcome.left) for _, outcome in runs],
+        [bool(outcome.files) for _, outcome in runs],
+    )
+    for holds in tests:
+        before = sum(one and column(run) == BEFORE for one, run in zip(holds, runs, strict=True))
+        yield f"{sum(holds)}" + (f" ({before} {BEFORE})" if before else "")
+
+
+def cell(runs: list[Run]) -> str:
+    """The cell of some runs."""
+    if not runs:
+        return ""
+    seconds = [outcome.seconds for _, outcome in runs]
+    unnamed = sum(not outcome.named for _, outcome in runs)
+    late = sum(outcome.late(case) for case, outcome in runs)
+    text = f"{statistics.median(seconds):.1f} / {max(seconds):.1f} ({len(runs)})"
+    return text + (f", {late} late" if late else "") + (f", {unnamed} unnamed" if unnamed else "")
