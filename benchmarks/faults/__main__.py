@@ -130,7 +130,10 @@ def run_one(case: Case, results: Path, programs: Path) -> None:
             )
             if holds
         )
-        print(f"{case}: {outcome.seconds:.1f} s, delay {outcome.delay:.2f} s {what}", flush=True)
+        print(
+            f"{case}: {outcome.ranks:.1f}, {outcome.seconds:.1f} s, delay {outcome.delay:.2f} s {what}",
+            flush=True,
+        )
         code = 0
     except SystemExit:
         pass

@@ -44,6 +44,7 @@ class Outcome:
     said: str
     made: bool  # whether all ranks computed before the fault: a training loop, or a forked program
     delay: float = 0.0  # the longest that the look at the processes had to wait for a core, in seconds
+    ranks: float = 0.0  # seconds from the fault until no rank was left: a launcher ends later
     refused: str = ""  # why the case could not be run here
 
     def late(self, case: Case) -> bool:

@@ -52,7 +52,7 @@ def suffered(case: Case, programs: Path) -> Outcome:
         ):
             return _suffered(case, Path(folder), programs, hosts)
     except HostsError as error:
-        return Outcome(0.0, True, 0, [], "", True, 0.0, f"no network: {error}")
+        return Outcome(0.0, True, 0, [], "", True, refused=f"no network: {error}")
 
 
 def _suffered(case: Case, folder: Path, programs: Path, hosts: Hosts) -> Outcome:
@@ -87,14 +87,16 @@ def _suffered(case: Case, folder: Path, programs: Path, hosts: Hosts) -> Outcome
         inject(case, look, running, hosts)
         fault = time.time()
         made = all((folder / f"{MADE}-{rank}").exists() for rank in range(case.procs))
+        ranks = 0.0
         while (left := look.found()) and time.time() < fault + case.timeout + PATIENCE:
             for each in running:
                 each.poll()
             look.wait()
+            ranks = time.time() - fault if look.ranks else ranks
         seconds = time.time() - fault
     text = (folder / "said").read_text(errors="replace")
     files = [path.name for path in temporary.iterdir() if not path.name.startswith(TORCHS_OWN)]
-    return Outcome(seconds, named(case, text), len(left), files, text, made, look.delay)
+    return Outcome(seconds, named(case, text), len(left), files, text, made, look.delay, ranks)
 
 
 class Look:
@@ -103,11 +105,13 @@ class Look:
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark = folder, f"{MARK}={folder}".encode()
         self.others: dict[int, float] = {}  # process that is not of this run -> when it was seen first
+        self.ranks = 0  # how many were ranks
         self.delay = 0.0  # the longest that `wait` took beyond what it should
 
     def found(self, mark: bytes = b"") -> list[int]:
         """The processes of the run, of one rank with `mark`."""
         wanted, found, now = {self.mark, *filter(None, [mark])}, [], time.monotonic()
+        self.ranks = 0
         present = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
         self.others = {pid: self.others[pid] for pid in present if pid in self.others}
         for pid in present:
@@ -117,6 +121,7 @@ class Look:
                 given = set(file.read().split(b"\0"))
                 if wanted <= given:
                     found.append(pid)
+                    self.ranks += any(each.startswith(b"RANK=") for each in given)
                 elif self.mark not in given:
                     self.others.setdefault(pid, now)
         return found

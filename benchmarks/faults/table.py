@@ -15,7 +15,7 @@ def table(outcomes: dict[Case, Outcome]) -> str:
     """Per fault and program form: seconds until all had ended, and what was not right."""
     runs = [(case, outcome) for case, outcome in outcomes.items() if not outcome.refused]
     lines = [
-        "Seconds from the fault until no process was left: median / most (runs).",
+        "Seconds from the fault until no process was left, launchers included: median / most (runs).",
         "",
         f"| fault | {' | '.join(FORMS)} | {BEFORE} |",
         f"|---|{'---|' * (len(FORMS) + 1)}",
@@ -37,12 +37,15 @@ def table(outcomes: dict[Case, Outcome]) -> str:
         ]
         start = "real" if real else "forked"
         lines.append(f"| {start} | {procs} | {timeout:g} s | {len(own)} | {' | '.join(counts(own))} |")
-    found = [outcome.seconds - case.timeout for case, outcome in runs]
-    most = max(found, default=0.0)
+    rank, last = (
+        max((seconds(outcome) - case.timeout for case, outcome in runs), default=0.0)
+        for seconds in (lambda outcome: outcome.ranks, lambda outcome: outcome.seconds)
+    )
+    late = sum(outcome.ranks > case.timeout + SLACK for case, outcome in runs)
     lines += [
         "",
-        f"{len(runs)} runs; the last process ended at most {most:.1f} s after the timeout. Late: more than"
-        f" {SLACK:g} s after it.",
+        f"{len(runs)} runs. The last rank ended at most {rank:.1f} s after the timeout, the last process at"
+        f" most {last:.1f} s after it. Late: more than {SLACK:g} s after it; {late} of these had ranks left.",
         "",
     ]
     return "\n".join(lines)

@@ -11,7 +11,8 @@ import time
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from synth.base.errors import UsageError
+from synth.base.errors import InputError, UsageError
+from synth.base.file_kinds import refuse_other_file
 from synth.base.units import whole
 from synth.base.yaml_positions import read_text
 from synth.cli.output import detail, note
@@ -160,6 +161,7 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
     if args.layer is None:
         raise UsageError(f"synth {args.command} needs a layer file, or --plan FILE")
     if args.procs is None:
+        refuse_other_file(text_or_nothing(args.layer), args.layer, "layer")
         raise UsageError(f"synth {args.command} {args.layer} needs --procs P")
     return PlanRequest(**{field.name: getattr(args, field.name) for field in fields(PlanRequest)})
 
@@ -176,13 +178,25 @@ def _require_alone(named: str, args: argparse.Namespace) -> None:
             raise UsageError(f"the plan {named} has its own {what}; leave out {flag}")
 
 
+def text_or_nothing(path: str) -> str:
+    """The text of a file, "" if there is none: its reader says why."""
+    from synth.planning.plan_file import plan_text
+
+    try:
+        return plan_text(path)
+    except InputError:
+        return ""
+
+
 def plan_of(args: argparse.Namespace) -> Plan:
     """The plan that the arguments ask for: derived, or read from a file."""
     named = plan_path(args)
     if named:
-        _require_alone(named, args)
         from synth.planning.plan_file import read_plan
 
+        if named == args.layer:  # by its name a plan; what it holds comes before what else was given
+            refuse_other_file(text_or_nothing(named), named, "plan")
+        _require_alone(named, args)
         return read_plan(named)
     request = request_of(args)
     from synth.planning.derive import derive

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from synth.base.errors import InputError
+from synth.base.file_kinds import refuse_other_file
 from synth.base.yaml_positions import Listing, Mapping, Node, Scalar, did_you_mean, refuse_other_kinds, shown
 from synth.base.yaml_positions import parse as parse_yaml
 from synth.layer.einsum import EINSUM_REST
@@ -40,6 +41,7 @@ class ParsedLayer:
 
 def parse(text: str, filename: str) -> ParsedLayer:
     """The one layer in `text`. Raises `InputError` if it is not a layer or a value has a wrong type."""
+    refuse_other_file(text, filename, "layer")
     root = parse_yaml(text, filename)
     known = f"write one of {', '.join(KINDS)} with its numbers"
     if root is None:

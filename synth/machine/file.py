@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from synth.base.errors import InputError, UsageError
+from synth.base.file_kinds import refuse_other_file
 from synth.base.units import parse_bytes
 from synth.base.yaml_positions import (
     Listing,
@@ -76,6 +77,7 @@ def _guess(name: str) -> str:
 
 def parse_machine(text: str, filename: str) -> Machine:
     """The machine in the text of a file. Raises `InputError` with line and column."""
+    refuse_other_file(text, filename, "machine")
     root = parse(text, filename)
     if root is None:
         raise InputError(f"{filename}:1:1: the file holds no machine; write levels: and compute:")

@@ -21,6 +21,7 @@ import os
 from pathlib import PurePath
 
 from synth.base.errors import InputError
+from synth.base.file_kinds import refuse_other_file
 from synth.base.yaml_positions import (
     Listing,
     Mapping,
@@ -51,6 +52,7 @@ def load_network(path: str | os.PathLike[str]) -> Network:
 
 def parse_network(text: str, filename: str) -> Network:
     """The network in a file's text."""
+    refuse_other_file(text, filename, "network")
     root = parse(text, filename)
     if root is None:
         raise InputError(f"{shown(filename)}:1:1: the file holds no network; write input: and layers:")

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from synth.base.errors import InputError
+from synth.base.file_kinds import refuse_other_file
 from synth.base.standard_input import is_standard_input, standard_input
 from synth.base.work_balance import MOST_BALANCE
 from synth.base.yaml_positions import shown
@@ -29,7 +30,6 @@ from synth.planning.plan_json import SCHEMA, exact_json
 from synth.planning.request import MOST_PROCS
 from synth.schedule.pass_plan import PassPlan
 
-NETWORK_SCHEMA = "synth.network-plan/1"
 LARGEST = 16 * 2**20  # bytes of a plan file
 MOST_BYTES, MOST_WORK = 2**70, 2**300  # larger numbers are nonsense
 REMEDY = "write the plan anew with `synth plan --json -o plan.json`"
@@ -124,6 +124,7 @@ def plan_text(path: str | os.PathLike[str]) -> str:
 
 def parse_plan(text: str, name: str) -> Plan:
     """A plan from the text of a file; `name` is for messages."""
+    refuse_other_file(text, name, "plan")
     try:
         data = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as fault:
@@ -131,11 +132,6 @@ def parse_plan(text: str, name: str) -> Plan:
         raise InputError(f"{name}{place}: is not JSON; {REMEDY}") from fault
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         schema = data.get("schema") if isinstance(data, dict) else None
-        if schema == NETWORK_SCHEMA:
-            raise InputError(
-                f"{name}: is the plan of a network, and this takes the plan of a layer; "
-                "show it with `synth report`, run it with `synth.parallelize(model, shape, plan=...)`"
-            )
         raise InputError(f"{name}: schema is {str(schema)[:60]!r}, not {SCHEMA!r}; {REMEDY}")
     layer_name = data.get("name")
     if not isinstance(layer_name, str):

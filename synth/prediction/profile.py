@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from synth.base.errors import InputError
+from synth.base.file_kinds import refuse_other_file
 from synth.base.yaml_positions import did_you_mean, read_text
 from synth.machine.hierarchy import Machine
 from synth.network.graph import Network, Node
@@ -87,7 +88,9 @@ def load_profile(path: str | os.PathLike[str], network: Network) -> MeasuredTime
     that have no row.
     """
     name = os.fspath(path)
-    reader = csv.reader(io.StringIO(read_text(path), newline=""))
+    text = read_text(path)
+    refuse_other_file(text, name, "profile")
+    reader = csv.reader(io.StringIO(text, newline=""))
     try:
         rows = list(reader)
     except csv.Error as error:

@@ -21,6 +21,13 @@ from synth.cli.setup import schema
 
 ROOT = Path(__file__).resolve().parents[2]
 A100 = "synth/machine/data/a100.yaml"
+OF_SYNTH = {
+    "plan.json": "plan/1",
+    "plans.json": "network-plan/1",
+    "bound.json": "certificate/2",
+    "words.json": "bounds/1",
+    "run.json": "run/1",
+}
 NETWORK = "input: [8, 4, 16, 16]\nlayers:\n  - {name: a, conv2d: {out_channels: 8, kernel: 3, padding: 1}}\n"
 
 
@@ -229,13 +236,55 @@ def test_completion_of_commands_flags_and_files(capsys: Captured) -> None:
         (f"emit {A100} --procs 4", "the file holds a machine, not a layer; name it after --machine"),
         ("plan NET --procs 4 --objective time --machine NET", "2:1: the file holds a network, not a machine"),
         (f"predict NET --procs 4 --machine {SMALL}", "3:1: the file holds a layer, not a machine"),
+        (f"simulate --plan {SMALL}", "the file holds a layer, not the plan of a layer; plan it with"),
+        ("emit --plan NET", "the file holds a network, not the plan of a layer; plan it with"),
+        (f"certify {A100}", "the file holds a machine, not a certificate of a lower bound; name it after"),
+        ("plan plan.json --procs 4 --machine plan.json", "plan.json has its own processes"),
+        ("bounds plan.json --procs 4", "the file holds the plan of a layer, not a layer; emit it with"),
+        (
+            f"plan {SMALL} --procs 4 --objective time --machine plan.json",
+            "the plan of a layer, not a machine",
+        ),
+        ("certify plan.json", "the file holds the plan of a layer, not a certificate"),
+        ("predict NET --procs 4 --machine lassen --profile plan.json", "not a profile of times per layer"),
+        (
+            "report bound.json",
+            "the file holds a certificate of a lower bound, not the plan of a layer; check it",
+        ),
+        (
+            "plan bound.json --procs 4",
+            "a certificate of a lower bound, not the plan of a layer; check it with",
+        ),
+        ("emit plans.json", "the file holds the plan of a network, not the plan of a layer; show it with"),
+        (
+            "predict plans.json --procs 4 --machine lassen",
+            "the file holds the plan of a network, not a network",
+        ),
+        (
+            "plan words.json --procs 4",
+            "`synth bounds` printed, not the plan of a layer; no command reads it; ",
+        ),
+        (
+            "plot run.json -o x.svg",
+            "the outcome of `synth run`, not the plan of a layer; no command reads it; ",
+        ),
+        (
+            "plan table.csv --procs 4",
+            "the file holds a profile of times per layer, not a layer; name it after",
+        ),
+        ("emit program.py", "the file holds an emitted program, not a layer; start it with torchrun"),
     ],
 )
 def test_a_file_of_another_kind_is_called_by_its_name(
     command: str, told_that: str, capsys: Captured, tmp_path: Path
 ) -> None:
     (tmp_path / "net.yaml").write_text(NETWORK)
-    code, _, err = told(capsys, *command.replace("NET", str(tmp_path / "net.yaml")).split())
-    assert code == 3
+    for name, kind in OF_SYNTH.items():
+        (tmp_path / name).write_text(json.dumps({"schema": f"synth.{kind}"}))
+    (tmp_path / "table.csv").write_text("layer,forward_s,backward_s,update_s\n")
+    (tmp_path / "program.py").write_text('"""layer: conv.\n\nEmitted by `synth emit conv.yaml`.\n"""\n')
+    words = [str(tmp_path / each) if (tmp_path / each).exists() else each for each in command.split()]
+    code, _, err = told(capsys, *(str(tmp_path / "net.yaml") if each == "NET" else each for each in words))
+    assert code == (2 if "has its own" in told_that else 3)
     assert told_that in err
     assert err.count("\n") == 1

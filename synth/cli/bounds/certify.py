@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from synth.base.file_kinds import refuse_other_file
+from synth.cli.arguments import text_or_nothing
 from synth.cli.output import show
 from synth.cli.parser import declare
 
@@ -27,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the chain that was checked. Raises `InputError` or `CheckError`."""
     from synth.bounds.certificate_check import check_file, read_certificate
 
+    refuse_other_file(text_or_nothing(args.certificate), args.certificate, "certificate")
     lines = check_file(args.certificate)
     if args.plan:
         from synth.analysis.certificate import check_plan

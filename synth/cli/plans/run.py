@@ -9,6 +9,7 @@ from typing import Any
 from synth.base.errors import UsageError
 from synth.base.extras import require
 from synth.cli.arguments import add_request, json_text, plan_of
+from synth.cli.output import note
 from synth.cli.parser import declare
 
 MOST_RANKS = 512  # that `synth run` starts on this machine
@@ -50,8 +51,12 @@ def run(args: argparse.Namespace) -> int:
             f"{plan.procs} processes are too many for one machine, at most {MOST_RANKS}; "
             "write the program with `synth emit --sbatch` and start it on a cluster"
         )
+    from synth.launch import capacity
     from synth.launch import run as launch
 
+    capacity.require_memory(plan.used_procs, plan.used_bytes)
+    if warning := capacity.crawl(plan.used_procs):
+        note(args, warning)
     outcome = launch.run(
         plan, timeout=args.timeout, repetitions=args.bench, tune=args.tune, device=args.device
     )

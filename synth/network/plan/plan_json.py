@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from synth.base.arithmetic import same_number
 from synth.base.errors import InputError
+from synth.base.file_kinds import refuse_other_file
 from synth.layer.axes import AXES, SPATIAL, TENSORS
 
 if TYPE_CHECKING:  # reading a file must not import numpy
@@ -129,6 +130,7 @@ def is_network_plan(text: str) -> bool:
 
 def parse_network_plan(text: str, name: str) -> dict[str, Any]:
     """The data of a network plan. Raises `InputError` if the text is not one, or was edited."""
+    refuse_other_file(text, name, "network-plan")
     try:
         data = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as fault:

@@ -1,0 +1,76 @@
+"""Whether this machine can hold and start so many ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from synth.base.errors import UsageError
+from synth.base.units import show_bytes
+
+TORCH_BYTES = 150 * 10**6  # that only one rank uses: torch 2 without CUDA, measured
+LOAD_SECONDS = 1.7  # of processor time in which a rank loads torch, measured
+PATIENCE = 20.0  # seconds of loading that need no warning
+MEMINFO = "/proc/meminfo"
+# limit and use of the control group, in its second version and in its first
+GROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def require_memory(ranks: int, bytes_each: int) -> None:
+    """Raises `UsageError` if the ranks cannot be held in memory. bytes_each: of the plan, per rank."""
+    free, each = available_bytes(), TORCH_BYTES + bytes_each
+    if free is None or ranks * each <= free:
+        return
+    most = free // each
+    fewer = f"take at most {most}, or " if most else ""
+    raise UsageError(
+        f"{ranks} ranks need {show_bytes(ranks * each)} of memory, {show_bytes(TORCH_BYTES)} each for torch"
+        f" and {show_bytes(bytes_each)} for the plan, but {show_bytes(free)} are available here; {fewer}write"
+        " the program with `synth emit --sbatch` and start it on a cluster"
+    )
+
+
+def crawl(ranks: int) -> str:
+    """A warning for ranks that share few cores; "" if none is due."""
+    cores = usable_cores()
+    seconds = ranks * LOAD_SECONDS / cores
+    if ranks <= cores or seconds < PATIENCE:
+        return ""
+    return (
+        f"warning: {ranks} ranks share {cores} core{'s' * (cores > 1)}: they take about {seconds:.0f} s to"
+        " load torch, and wait for each other in every exchange; times say nothing, so take fewer ranks, or"
+        " `synth simulate` for values and words"
+    )
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    able = getattr(os, "sched_getaffinity", None)
+    return (len(able(0)) if able else os.cpu_count()) or 1
+
+
+def available_bytes() -> int | None:
+    """Memory that new processes can have, swap not counted; None where the system does not say."""
+    return min(_said(), default=None)
+
+
+def _said() -> Iterable[int]:
+    for line in _text(MEMINFO).splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable" and value.split()[0].isdecimal():
+            yield int(value.split()[0]) * 1024
+    for limit, used in GROUPS:
+        most, now = _text(limit).strip(), _text(used).strip()
+        if most.isdecimal() and now.isdecimal():  # "max" is no limit
+            yield max(0, int(most) - int(now))
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError:
+        return ""
