@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from fault_injection import AT, BEFORE, HOOK, PLAN, RANK, SLACK, STARTED, TIMEOUT, broken
 from processes import OWN, Processes, command_lines, marked
-from ranks import Outcome, run_ranks
+from ranks import PATHS, Outcome, run_ranks
 
 from synth.base.errors import CheckError, RunError
 from synth.launch import run as driver
@@ -200,8 +200,7 @@ def run_and_disturb(folder: Path, number: int, of: str, processes: Processes) ->
             f"sys.exit(synth.cli.main.main(['run', {str(folder / 'plan.json')!r}, '--timeout', '60']))",
         ]
     )
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
-    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS), "TMPDIR": str(folder)}
     process = processes.start(
         [sys.executable, "-c", script], env=environment, text=True, stderr=subprocess.PIPE
     )
@@ -255,8 +254,7 @@ def test_ranks_do_not_outlive_their_supervisor(tmp_path: Path, processes: Proces
 def test_ranks_do_not_outlive_their_launcher(tmp_path: Path, processes: Processes) -> None:
     mark, program = tmp_path / "mark", tmp_path / "program.py"
     program.write_text(broken("time.sleep(300)", mark))
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests/support")])
-    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
     with open(tmp_path / "said", "w+") as said:
         process = processes.start([*command, str(program)], env=environment, stdout=said, stderr=said)

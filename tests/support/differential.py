@@ -1,5 +1,6 @@
 """Differential testing: random problems are planned, interpreted for all ranks, and compared with torch.
 
+    export PYTHONPATH=tests/support/problems:tests/support/on_ranks
     python tests/support/differential.py --count 20000 --seed 0 --jobs 2
     python tests/support/differential.py --count 0 --ranks 200
 

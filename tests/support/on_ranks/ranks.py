@@ -17,7 +17,9 @@ from typing import Any
 
 import on_device
 
-SUPPORT = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1]
+# where processes that a test starts find the repository, and what tests import by bare name
+PATHS = [str(path) for path in (SUPPORT.parents[1], SUPPORT, *sorted(SUPPORT.glob("[a-z]*/")))]
 FACTS = "facts: "  # begins the line that `print_facts` writes
 
 
@@ -54,8 +56,7 @@ def fork_server() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preloaded"])
     before = os.environ.get("PYTHONPATH")  # the server finds modules by it alone
-    paths = [str(SUPPORT.parents[1]), str(SUPPORT), *filter(None, [before])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [before])])
     try:
         ensure_running()
     finally:

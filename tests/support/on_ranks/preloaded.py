@@ -31,7 +31,7 @@ MODULES = [
 
 def found() -> list[str]:
     """All modules of the folders."""
-    root, names = Path(__file__).parents[2], []
+    root, names = Path(__file__).parents[3], []
     for folder, package in FOLDERS.items():
         for path in sorted((root / folder).rglob("*.py")):
             parts = path.relative_to(root / folder).with_suffix("").parts
