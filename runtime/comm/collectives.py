@@ -4,10 +4,11 @@ gloo's own all-gather is a ring, and its reduce-scatter moves as much as an all-
 Here every word travels once, from the rank that has it to the ranks that need it, and
 partial sums are added where they arrive. Pieces may be uneven.
 
-Small pieces go in one all-to-all, which wakes a rank once. Large pieces, and pieces
-that few ranks need, go as messages of their own. All receives are posted before the
-first send: the notice that a receive is ready queues behind the words that leave on the
-same connection, which would then carry words in one direction at a time (gloo's
+Small pieces go in one all-to-all, which wakes a rank once. Between two ranks gloo's
+all-gather is one message, too, and needs no copy of what is sent. Large pieces, and
+pieces that few ranks need, go as messages of their own. All receives are posted before
+the first send: the notice that a receive is ready queues behind the words that leave on
+the same connection, which would then carry words in one direction at a time (gloo's
 all-to-all does). On nccl, even pieces of one panel go by nccl's own collectives, except
 sums of half precision, which nccl would round once for every rank.
 """
@@ -61,6 +62,7 @@ def all_gather(
     carriers = [rank for rank, part in enumerate(parts) if volume(part)]
     whole, fits = list[torch.Tensor](), all(consecutive(part, panel) for part in parts)
     taken: list[torch.Tensor] = []
+    even, pair = len({volume(part) for part in parts}) == 1, len(parts) == 2
     # gloo broadcasts from a GPU, too
     if len(carriers) == 1 or through_host(own, group.handle):
         pieces = _separate_pieces(parts, own, group, taken)
@@ -70,7 +72,7 @@ def all_gather(
             )
             for source in carriers
         ]
-    elif native(own, group) and len({volume(part) for part in parts}) == 1:
+    elif even and (native(own, group) or (pair and not large(own, parts, group))):
         flat = own.new_empty(len(parts) * own.numel())
         requests = [native_gather(flat, own, group.handle, async_op=True)]
         pieces, whole = _split_pieces(flat, panel, parts, fits)
@@ -204,7 +206,7 @@ def wait_reduces(pending: list[PendingReduce], sums: torch.Tensor, frame: Box) -
 
 def native(values: torch.Tensor, group: Group) -> bool:
     """Whether even pieces go by the backend's own collectives."""
-    return backend_of(group.handle, values.device.type) == "nccl"
+    return values.is_cuda and backend_of(group.handle, "cuda") == "nccl"
 
 
 def native_gather(

@@ -116,8 +116,12 @@ def clear_around(whole: torch.Tensor, zeros: Sequence[int]) -> torch.Tensor:
     """Write zeros around the inner part of a tensor; returns a view of that part."""
     inner = whole
     for place, (low, high) in enumerate(zip(zeros[::2], zeros[1::2], strict=True)):
+        if not low and not high:
+            continue
         dim = whole.dim() - 1 - place
-        inner.narrow(dim, 0, low).zero_()
-        inner.narrow(dim, inner.shape[dim] - high, high).zero_()
+        if low:
+            inner.narrow(dim, 0, low).zero_()
+        if high:
+            inner.narrow(dim, inner.shape[dim] - high, high).zero_()
         inner = inner.narrow(dim, low, inner.shape[dim] - low - high)
     return inner

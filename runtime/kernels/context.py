@@ -38,6 +38,7 @@ class Context:
     process_groups: the process groups that were created, and the ranks that run it.
     rooms: buffers in which shards live with their ghost rows.
     pending: prefetches and deferred sums that nobody has waited for.
+    passes: what `for_pass` has made, since each step asks for the same passes.
     """
 
     traffic: TrafficCounter = field(default_factory=TrafficCounter)
@@ -46,6 +47,7 @@ class Context:
     process_groups: ProcessGroups = field(default_factory=ProcessGroups)
     rooms: Rooms = field(default_factory=Rooms)
     pending: list[Pending] = field(default_factory=list)
+    passes: dict[str, Context] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def ranks(self) -> Ranks:
@@ -54,11 +56,15 @@ class Context:
 
     def counting(self, traffic: TrafficCounter) -> Context:
         """The same context with another counter, for one layer or one run."""
-        return replace(self, traffic=traffic)
+        return replace(self, traffic=traffic, passes={})
 
     def for_pass(self, pass_: str) -> Context:
         """The same context; the counter's phases begin with the name of a pass."""
-        return replace(self, traffic=self.traffic.for_pass(pass_))
+        found = self.passes.get(pass_)
+        if found is None:
+            found = replace(self, traffic=self.traffic.for_pass(pass_), passes={})
+            self.passes[pass_] = found
+        return found
 
     def make_groups(
         self,

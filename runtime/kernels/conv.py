@@ -8,12 +8,14 @@ scratch memory and the autotuner.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
 from synth.runtime.comm.ghost_rows import clear_around, padded
 from synth.runtime.grid.boxes import (
+    REMEMBERED,
     Interval,
     Window,
     input_rows,
@@ -219,9 +221,14 @@ def frame_of(block: dict[str, Interval], windows: dict[str, Window]) -> Frame:
     torch's padding is the same at both ends. Along axes where a block sees different
     numbers of zeros at its two ends, the zeros are explicit.
     """
-    around = [zeros_around(block[axis], window) for axis, window in windows.items()]
-    stride = [window.stride for window in windows.values()]
-    dilation = [window.dilation for window in windows.values()]
+    return _frame(tuple(block[axis] for axis in windows), tuple(windows.values()))
+
+
+@lru_cache(REMEMBERED)
+def _frame(rows: tuple[Interval, ...], windows: tuple[Window, ...]) -> Frame:
+    around = list(map(zeros_around, rows, windows))
+    stride = [window.stride for window in windows]
+    dilation = [window.dilation for window in windows]
     zeros, padding = [], list[int]()
     for (before, after), step in zip(around, stride, strict=True):
         even = before >= 0 and 0 <= before - after < step

@@ -13,7 +13,7 @@ from synth.runtime.comm.exchanges import Exchange, moved
 from synth.runtime.comm.layout import Layout
 from synth.runtime.comm.precision import sum_dtype
 from synth.runtime.comm.redistribute import Count, redistribute
-from synth.runtime.grid.boxes import Box
+from synth.runtime.grid.boxes import Box, shape
 from synth.runtime.kernels.autocast import Operator, no_autocast, operator_dtype
 from synth.runtime.layers.steps.step import Step, scaled_boxes
 
@@ -39,7 +39,7 @@ class Resize(Step):
         mode: str,
     ) -> None:
         super().__init__()
-        self.linear = mode in LINEAR
+        self.mode, self.linear = mode, mode in LINEAR
         self.operator = resize_operator(mode, len(positions))
         self.source, self.positions, self.count = source, tuple(positions), count
         self.set_boxes(scaled_boxes(source, [len(each) for each in positions]))
@@ -59,6 +59,25 @@ class Resize(Step):
                 self.positions, ends, strict=True
             )
         ]
+        self.plain: bool | None = None  # not known before the first call
+
+    def _is_plain(self) -> bool:
+        """Whether torch's own resizing of the fetched rows gives the own rows.
+
+        It does for even factors, and is faster than an index for each dimension.
+        """
+        if self.linear:
+            return False
+        for rows, at in zip(
+            shape(self.wanted.mine)[2:], self.shard_positions, strict=True
+        ):
+            numbers = torch.arange(rows, dtype=torch.float64).reshape(1, 1, -1)
+            if not len(at) or not torch.equal(self._by_torch(numbers, at)[0, 0], at):
+                return False
+        return True
+
+    def _by_torch(self, shard: torch.Tensor, *at: torch.Tensor) -> torch.Tensor:
+        return functional.interpolate(shard, list(map(len, at)), mode=self.mode)
 
     def forward(self, shard: torch.Tensor) -> torch.Tensor:
         """The shard of the result."""
@@ -74,6 +93,10 @@ class Resize(Step):
         return moved(self.source, self.wanted)
 
     def _resized(self, shard: torch.Tensor) -> torch.Tensor:
+        if self.plain is None:
+            self.plain = self._is_plain()
+        if self.plain and shard.is_floating_point() and shard.numel():
+            return self._by_torch(shard, *self.shard_positions)
         for dim, at in enumerate(self.shard_positions, 2):
             low = at.floor()
             weight = (at - low).to(shard.device, shard.dtype)
