@@ -152,9 +152,14 @@ def test_norms_exchange_statistics_along_the_ranks_that_share_a_channel() -> Non
     for statistics in ("global", "local"):
         request = NetworkRequest(PROCS, "time", True, machine=flat(), batch_norm=statistics)
         seconds[statistics] = layer_times(kind, request, placed).norm.tolist()
-    ring = 7 * (ALPHA + 2 * 32 * 4 * BETA)  # two words per channel from each of the others
-    assert seconds["global"] == pytest.approx([ring, ring, 0.0])
-    assert seconds["local"] == pytest.approx([0.0, ALPHA + 2 * 32 * 4 * BETA, 0.0])
+    words = 2 * 32 * 4 * BETA  # two per channel from each of the others, which send at once
+    assert seconds["global"] == pytest.approx([ALPHA + 7 * words, ALPHA + 7 * words, 0.0])
+    assert seconds["local"] == pytest.approx([0.0, ALPHA + words, 0.0])
+    # with calls that take time; a ring is faster where they take more than a latency
+    for call, expected in ((ALPHA / 4, ALPHA + 7 * (ALPHA / 4 + words)), (2 * ALPHA, 7 * (ALPHA + words))):
+        machine = replace(flat(), compute=replace(flat().compute, overhead=call))
+        request = NetworkRequest(PROCS, "time", True, machine=machine)
+        assert layer_times(kind, request, placed[:1]).norm.tolist() == pytest.approx([expected])
 
 
 def test_what_follows_a_layer_counts_with_it() -> None:

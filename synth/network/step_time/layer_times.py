@@ -273,7 +273,7 @@ class _Timer:
         return self.machine.compute.new(size / group.sizes)
 
     def _norm(self) -> Seconds:
-        """Seconds of an all-gather of two words per channel and rank that holds words of the channel.
+        """Seconds in which ranks that hold words of a channel send each other two words per channel.
 
         With local statistics these are the ranks that hold parts of the same samples. Shards of the output
         are cut along channels where their number allows it; otherwise the ranks of its group share channels.
@@ -286,8 +286,7 @@ class _Timer:
             if cut.any():
                 ranks = self.groups.of(columns)
                 held = np.where(apart, channels / group.sizes, channels)
-                sizes: Seconds = 2.0 * held * ranks.sizes * self.nest.word_bytes
-                result = np.where(cut, self.groups.seconds("all_gather", sizes, ranks), result)
+                result = np.where(cut, self._in_one_round(2.0 * held * self.nest.word_bytes, ranks), result)
         return result
 
     def _group_norm(self) -> Seconds:
@@ -311,9 +310,22 @@ class _Timer:
     def _shared_parts(self, values: Seconds, ranks: Groups) -> Seconds:
         """Seconds of combining two numbers per value on all ranks that have parts of it.
 
-        In one round, as an all-gather; in two, as an all-reduce, where one round would move many words.
+        In one round; or in two, as an all-reduce, where one round would move many words.
         """
         once = in_one_round(values, values / ranks.sizes, ranks.sizes)
         size: Seconds = NUMBERS * values * self.nest.word_bytes
-        direct = self.groups.seconds("all_gather", size * ranks.sizes, ranks)
-        return np.where(once, direct, self.groups.seconds("all_reduce", size, ranks))
+        two_rounds = self.groups.seconds("all_reduce", size, ranks)
+        return np.where(once, self._in_one_round(size, ranks), two_rounds)
+
+    def _in_one_round(self, size: Seconds, ranks: Groups) -> Seconds:
+        """Seconds in which each rank of a group sends the same `size` bytes to all others.
+
+        All messages leave at once, so they take one latency, and a call each. An all-gather takes a latency
+        per step, which is less on many ranks.
+        """
+        others = ranks.sizes - 1
+        direct = self.groups.messages(size * others, ranks, np.ones_like(ranks.sizes))
+        direct = direct + others * self.machine.compute.overhead
+        gathered = self.groups.seconds("all_gather", size * ranks.sizes, ranks)
+        found: Seconds = np.minimum(direct, gathered)
+        return found
