@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
+from synth.runtime.comm.collectives import LARGE as ALONE
 from synth.runtime.comm.collectives import (
     all_gather,
     reduce_scatter,
     wait_gather,
     wait_reduce,
 )
-from synth.runtime.comm.process_groups import Group
+from synth.runtime.comm.process_groups import Group, backend_of
 from synth.runtime.grid.boxes import Box, Window
 from synth.runtime.kernels.context import Context
 from synth.runtime.kernels.conv import convolve, input_gradient, kernel_gradient
 from synth.runtime.program.rounds import Job, Timed
 
 Kernel = tuple[int, int, int, int, tuple[int, ...]]
-SIZES = 2**12, 2**16, 2**18, 2**20, 2**22  # bytes of a whole buffer
+SIZES = 2**12, 2**16, 2**18, 2**19, 2**20, 2**22  # bytes of a whole buffer
 LAYERS: tuple[Kernel, ...] = (  # samples, input and output channels, taps, rows
     (4, 64, 64, 3, (56, 56)),
     (8, 256, 64, 1, (28, 28)),
@@ -36,7 +39,8 @@ LAYERS: tuple[Kernel, ...] = (  # samples, input and output channels, taps, rows
     (4, 1024, 512, 1, (2, 2)),
 )
 FEW = tuple(LAYERS[place] for place in (0, 1, 2, 4, 5, 7, 8, 9))  # where a user waits
-PANEL = 2**20  # words that travel while a kernel computes
+PANEL = 2**20  # words that travel while kernels compute
+MOST_BESIDE = 50  # of these kernels
 POOLED = 1, 8, 24, 24, 24  # by windows of 3 with a stride of 2
 TAPS = 8 * 12**3 * 27
 WORDS, TENSORS = 2**20, 8  # that elementwise kernels read in turn: no cache has all
@@ -44,10 +48,14 @@ LARGE = 2**25 + 2**20  # bytes that glibc gives back when freed, and gets page b
 
 
 class Timings(NamedTuple):
-    """Jobs by name, and what is known of those of collectives and kernels."""
+    """Jobs by name, and what is known of those of collectives and kernels.
+
+    pieces: bytes below which pieces of a collective go in one all-to-all; 0 if all do.
+    """
 
     jobs: dict[str, Job]
     known: dict[str, dict[str, Any]]
+    pieces: int = 0
 
 
 def timings(
@@ -63,14 +71,17 @@ def timings(
     groups: level -> the ranks whose collectives are timed. series: seconds of kernels
     in a row; see `Job`.
     """
-    made = Timings({}, {})
+    any_group = next(iter(groups.values()))
+    apart = ALONE if backend_of(any_group.handle, device.type) == "gloo" else 0
+    made = Timings({}, {}, apart)
     for level, group in groups.items():
         _collectives(made, level, group, device)
     for layer in layers:
         _kernels(made, layer, {"device": device, "dtype": dtype}, context, series)
     made.jobs["call"] = Job(lambda: _tiny(device), series)
+    _crowd(made, device, series)
     _memory(made, device, series)
-    _overlap(made, next(iter(groups.values())), device)
+    _overlap(made, any_group, device)
     return made
 
 
@@ -80,9 +91,11 @@ def summary(made: Timings, times: Mapping[str, Timed]) -> dict[str, Any]:
     bandwidth: bytes per second that an elementwise kernel reads and writes. gamma:
     seconds per byte added up. fresh: seconds per byte of new memory in large tensors.
     tap: seconds per word that a window of a pooling reads.
-    overlap: the part of the shorter of kernel and collective that the longer one hides.
+    overlap: the part of the shorter of kernels and a collective that the longer one
+    hides. crowd: seconds of a kernel on all ranks over those on one alone.
+    pieces: bytes below which pieces of a collective go in one all-to-all; 0 if all do.
     """
-    found: dict[str, Any] = {"collectives": [], "kernels": []}
+    found: dict[str, Any] = {"collectives": [], "kernels": [], "pieces": made.pieces}
     for name, facts in made.known.items():
         seconds, error = times[name]
         kind = "collectives" if "op" in facts else "kernels"
@@ -100,6 +113,7 @@ def summary(made: Timings, times: Mapping[str, Timed]) -> dict[str, Any]:
         "fresh": _more(new, old, LARGE),
         "tap": Timed(times["pool"].seconds / TAPS, times["pool"].error),
         "overlap": Timed(min(1.0, max(0.0, hidden / shorter)), spread**0.5 / shorter),
+        "crowd": _ratio(times["all"], times["one"]),
     }
     found["errors"] = {name: each.error for name, each in numbers.items()}
     return found | {name: each.seconds for name, each in numbers.items()}
@@ -110,6 +124,12 @@ def _more(one: Timed, other: Timed, size: int) -> Timed:
     more = max(0.0, one.seconds - other.seconds)
     spread = (one.seconds * one.error) ** 2 + (other.seconds * other.error) ** 2
     return Timed(more / size, spread**0.5 / one.seconds)
+
+
+def _ratio(one: Timed, other: Timed) -> Timed:
+    """What a job takes over what another takes, and the relative error."""
+    error = (one.error**2 + other.error**2) ** 0.5
+    return Timed(one.seconds / other.seconds, error)
 
 
 def evenly(words: int, members: int) -> tuple[Box, list[Box]]:
@@ -183,6 +203,20 @@ def _tiny(device: torch.device) -> None:
     F.conv2d(one, one)
 
 
+def _crowd(made: Timings, device: torch.device, series: float) -> None:
+    """A kernel on all ranks at once, and on the first rank alone."""
+    samples, c, k, taps, rows = LAYERS[2]
+    inputs = torch.rand(samples, c, *rows, device=device)
+    ker = torch.rand(k, c, taps, taps, device=device)
+
+    def compute() -> None:
+        F.conv2d(inputs, ker, padding=taps // 2)
+
+    first = dist.get_rank() == 0
+    made.jobs["all"] = Job(compute, series)
+    made.jobs["one"] = Job(compute if first else lambda: None, series)
+
+
 def _memory(made: Timings, device: torch.device, series: float) -> None:
     """Copies, sums, a pooling, and large tensors in new memory and in old.
 
@@ -208,7 +242,11 @@ def _memory(made: Timings, device: torch.device, series: float) -> None:
 
 
 def _overlap(made: Timings, group: Group, device: torch.device) -> None:
-    """A kernel, an all-gather, and both at once."""
+    """Some kernels, an all-gather that takes about as long, and both at once.
+
+    Where the links are slow, sending and receiving need a part of the processor. It
+    shows only beside kernels that compute for as long.
+    """
     samples, c, k, taps, rows = LAYERS[2]
     inputs = torch.rand(samples, c, *rows, device=device)
     ker = torch.rand(k, c, taps, taps, device=device)
@@ -216,11 +254,17 @@ def _overlap(made: Timings, group: Group, device: torch.device) -> None:
     panel, parts = evenly(words, len(group.peers))
     own = torch.ones(words, device=device)
 
-    def compute() -> None:
+    def kernel() -> None:
         F.conv2d(inputs, ker, padding=taps // 2)
 
     def travel() -> None:
         wait_gather(all_gather(panel, parts, own, group))
+
+    kernels = _as_long(travel, kernel, group, device)
+
+    def compute() -> None:
+        for _ in range(kernels):
+            kernel()
 
     def both() -> None:
         pending = all_gather(panel, parts, own, group)
@@ -229,3 +273,24 @@ def _overlap(made: Timings, group: Group, device: torch.device) -> None:
 
     jobs = {"compute": compute, "travel": travel, "both": both}
     made.jobs.update((name, Job(run)) for name, run in jobs.items())
+
+
+def _as_long(
+    travel: Callable[[], object],
+    kernel: Callable[[], object],
+    group: Group,
+    device: torch.device,
+) -> int:
+    """How many kernels take about as long as a collective; the same on all ranks."""
+    spans = []
+    for run in (travel, kernel):
+        run()  # the first run warms up
+        begin = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        spans.append(time.perf_counter() - begin)
+    both = torch.tensor(spans, dtype=torch.float64, device=device)
+    dist.all_reduce(both, group=group.handle)
+    long, short = both.tolist()
+    return int(max(1, min(MOST_BESIDE, round(long / short))))

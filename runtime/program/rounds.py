@@ -51,6 +51,11 @@ class Nodes(NamedTuple):
     device: torch.device
     begin: Callable[[], object]
 
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one node."""
+        return self.ranks.size > self.local
+
     def spans(self, times: list[tuple[float, float]]) -> list[float]:
         """Seconds of the slowest node, of each (begin, end) of this rank.
 
@@ -63,14 +68,22 @@ class Nodes(NamedTuple):
         spans = every[..., 1].amax(1) - every[..., 0].amin(1)
         return [float(each) for each in spans.amax(0)]
 
-    def timed(self, run: Callable[[], object], calls: int) -> tuple[float, float]:
-        """Begin and end of some calls that all ranks begin together."""
+    def timed(
+        self, run: Callable[[], object], calls: int, together: bool = False
+    ) -> tuple[float, float]:
+        """Begin and end of some calls that all ranks begin together.
+
+        together: they also end together. Nodes may share cores; then one may begin to
+        compute when another has computed, and would not measure that it waited.
+        """
         self.begin()
         begin = time.perf_counter()
         for _ in range(calls):
             run()
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+        if together:
+            self.begin()
         return begin, time.perf_counter()
 
 
@@ -83,6 +96,10 @@ def timed_in_rounds(
     the first begin at most. nodes: `Nodes`.
     """
     began, each = time.perf_counter(), list(jobs.values())
+    together = [nodes.several and job.series > 0 for job in each]
+    if any(together):  # what ending together takes
+        each.append(Job(_nothing))
+        together.append(True)
     for job in each:  # the first run warms up
         nodes.timed(job.run, 1)
     once = nodes.spans([nodes.timed(job.run, 1) for job in each])
@@ -90,16 +107,24 @@ def timed_in_rounds(
         int(min(MOST_CALLS, job.series / max(seconds, 1e-9))) + 1
         for job, seconds in zip(each, once, strict=True)
     ]
-    samples: list[list[float]] = [[] for _ in jobs]
+    samples: list[list[float]] = [[] for _ in each]
     while True:
-        pairs = zip(each, calls, strict=True)
-        times = [nodes.timed(job.run, count) for job, count in pairs]
+        rows = zip(each, calls, together, strict=True)
+        times = [nodes.timed(job.run, count, end) for job, count, end in rows]
         *spans, passed = nodes.spans([*times, (began, time.perf_counter())])
         for kept, seconds, n in zip(samples, spans, calls, strict=True):
             kept.append(seconds / n)
         if len(samples[0]) >= least and (passed >= budget or settled(samples)):
             break
+    if any(together):
+        pause = statistics.median(samples.pop())
+        for kept, n, end in zip(samples, calls, together, strict=False):
+            kept[:] = [max(0.0, seconds - pause / n * end) for seconds in kept]
     return dict(zip(jobs, map(median, samples), strict=True))
+
+
+def _nothing() -> None:
+    """A job that takes no time."""
 
 
 def median(samples: Sequence[float]) -> Timed:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from synth.machine.hierarchy import Machine
+from synth.machine.hierarchy import Level, Machine
 
 Op = Literal["all_gather", "reduce_scatter", "all_reduce", "broadcast"]
 
@@ -87,13 +87,18 @@ def cost(machine: Machine, op: Op, size: float, group: Group, algorithm: str) ->
     seconds, sent = 0.0, [0.0] * len(machine.levels)
     for _ in range(gathers + reduces if op != "broadcast" else 1):
         for times, step in _STEPS[algorithm](size, group, op):
-            seconds += times * max(machine.levels[level].message(size, n) for level, size, n in step)
+            seconds += times * max(_message(machine.levels[level], op, size, n) for level, size, n in step)
             for level, message, _ in step:
                 sent[level] += times * message
     outermost = group.units()[-1][0]
     seconds += machine.levels[outermost].base
     seconds += reduces * machine.compute.gamma * size * _summed(algorithm, group)
     return Cost(seconds, algorithm, tuple(sent))
+
+
+def _message(level: Level, op: Op, size: float, flows: float) -> float:
+    alone = op in ("all_gather", "reduce_scatter")
+    return level.piece(size, flows) if alone else level.message(size, flows)
 
 
 _PHASES: dict[str, tuple[int, int]] = {

@@ -44,13 +44,26 @@ LEVEL = (
     "beta",
     "base",
     "small",
+    "pieces",
     "links",
     "contention",
     "staging_alpha",
     "staging_beta",
     "kind",
 )
-COMPUTE = ("rate", "rates", "bandwidth", "gamma", "overhead", "narrow", "stream", "weights", "tap", "fresh")
+COMPUTE = (
+    "rate",
+    "rates",
+    "bandwidth",
+    "gamma",
+    "overhead",
+    "narrow",
+    "stream",
+    "weights",
+    "tap",
+    "fresh",
+    "crowd",
+)
 POSITIVE = ("rate", "bandwidth", "stream", "weights")
 PROFILES = Path(__file__).resolve().parent / "data"
 
@@ -93,6 +106,9 @@ def parse_machine(text: str, filename: str) -> Machine:
         raise top["compute"].fault("compute lacks rate; write rate: and floating-point operations per second")
     narrow, rates = compute.pop("narrow", None), compute.pop("rates", None)
     numbers = {key: number(node, key, positive=key in POSITIVE) for key, node in compute.items()}
+    if numbers.get("crowd", 1.0) < 1:
+        crowd = compute["crowd"]
+        raise crowd.fault(f"crowd is {crowd}; computing beside others takes at least 1 time as long as alone")
     overlap = number(top["overlap"], "overlap") if "overlap" in top else 1.0
     if overlap > 1:
         raise top["overlap"].fault(f"overlap is {overlap:g}; it is a share from 0 to 1")
@@ -180,6 +196,7 @@ def _level(place: Node) -> Level:
         word(entries["name"], "name"),
         count(entries["ranks"], "ranks") if "ranks" in entries else None,
         small=_steps(entries["small"], "small", "bytes", "beta") if "small" in entries else (),
+        pieces=_steps(entries["pieces"], "pieces", "bytes", "beta") if "pieces" in entries else (),
         links=count(entries["links"], "links") if "links" in entries else None,
         **numbers,
     )

@@ -29,6 +29,7 @@ class Level:
     beta: float  # per byte of long messages
     base: float = 0.0  # once per collective
     small: tuple[tuple[int, float], ...] = ()  # (bytes, β of messages shorter than that), ascending
+    pieces: tuple[tuple[int, float], ...] = ()  # the same of the pieces of all-gathers and reduce-scatters
     links: int | None = None  # links out of one unit of the level below; None: one per rank
     contention: float = 1.0  # factor for other traffic on every link
     staging_alpha: float = 0.0  # per message, for the copy through host memory
@@ -47,6 +48,11 @@ class Level:
         """Seconds of one message of `size` bytes if `flows` messages share the links of a unit."""
         beta = self.per_byte(size) * self.shared(flows) + self.staging_beta
         return self.alpha + self.staging_alpha + size * beta
+
+    def piece(self, size: float, flows: float = 1.0) -> float:
+        """The same of a piece of an all-gather or a reduce-scatter; short ones may go by other means."""
+        beta = next((beta for below, beta in self.pieces if size < below), self.per_byte(size))
+        return self.alpha + self.staging_alpha + size * (beta * self.shared(flows) + self.staging_beta)
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class Compute:
     weights: float | None = None  # bytes/s of Ker, likewise
     tap: float = 0.0  # seconds per word that a window of a pooling reads, in the forward pass
     fresh: float = 0.0  # seconds per byte of new tensors of `LARGE` bytes or more, beside all else
+    crowd: float = 1.0  # seconds of a kernel if all ranks compute, over those if one does: they share cores
 
     def new(self, size: Amounts) -> Amounts:
         """Seconds of the pages of a new tensor of `size` bytes; of each size in an array."""
@@ -117,6 +124,15 @@ class Machine:
         """The ranks in one unit of the level below level `index`, of `procs` in all."""
         below = self.levels[index - 1].ranks if index else 1
         return min(procs, below or procs)
+
+    def crowded(self, busy: Amounts) -> Amounts:
+        """Seconds of computing if `busy` ranks do, over those if all ranks do: 1 or less.
+
+        Ranks that share cores compute faster while others wait. Cores are shared evenly.
+        """
+        share = self.compute.crowd * busy / (self.most_ranks or 1)
+        least = (share + 1 + abs(share - 1)) / 2  # the larger of it and 1
+        return least / self.compute.crowd if self.most_ranks and self.compute.crowd > 1 else 0 * busy + 1
 
     @property
     def most_ranks(self) -> int | None:

@@ -149,7 +149,9 @@ class LayerTimer:
         in place of the rows of its neighbours.
         """
         rows = {axis: self.footprints.rows(axis, PassPlan()) for axis in self.nest.turned}
-        return compute_seconds(self.machine, self.nest, self.work._replace(**rows), self.weighted)
+        work, busy = self.work._replace(**rows), float(self.grid.size)
+        seconds = compute_seconds(self.machine, self.nest, work, self.weighted)
+        return seconds * self.machine.crowded(busy)
 
     def halo_seconds(self, tensors: tuple[Tensor, ...]) -> float:
         """Seconds of the halo exchanges of some tensors."""

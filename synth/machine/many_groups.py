@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from synth.layer.axes import AXES, Axis, Order, PerAxis
 from synth.machine.collectives import ALGORITHMS, Group, Op, best, cost
-from synth.machine.hierarchy import Machine
+from synth.machine.hierarchy import Level, Machine
 from synth.machine.rank_groups import group_of
 
 Seconds = NDArray[np.float64]
@@ -100,15 +100,36 @@ class ManyGroups:
             rows = groups.index == number
             if group.size == 1 or not rows.any():
                 continue
-            if any(level.small for level in self.machine.levels):
+            if any(level.small for level in self.machine.levels) or not self._in_lines(op):
                 some, back = np.unique(sizes[rows], return_inverse=True)
                 priced = [pieces * best(self.machine, op, size / pieces, group).seconds for size in some]
                 result[rows] = np.array(priced)[back.reshape(-1)]
                 continue
-            at_once, per_byte = _line(self.machine, op, group)
-            lines = pieces * at_once[:, None] + per_byte[:, None] * sizes[rows][None, :]
+            at_once, per_byte = self._lines(op, group, sizes[rows] / pieces)
+            lines = pieces * at_once + per_byte * sizes[rows][None, :]
             result[rows] = np.where(sizes[rows] > 0, lines.min(axis=0), 0.0)
         return result
+
+    def _in_lines(self, op: Op) -> bool:
+        """Whether the seconds of every algorithm are a line over the size, or two for rings of one level."""
+        machine = self.machine
+        parted = any(level.pieces for level in machine.levels) and op in ("all_gather", "reduce_scatter")
+        return not parted or (machine.algorithms == ("ring",) and self._level is not None)
+
+    @property
+    def _level(self) -> Level | None:
+        """The level of a machine with one, whose short pieces are all of one kind."""
+        (first, *others) = self.machine.levels
+        return first if not others and len(first.pieces) <= 1 else None
+
+    def _lines(self, op: Op, group: Group, sizes: Seconds) -> tuple[Seconds, Seconds]:
+        """By algorithm and size: seconds of a collective on an empty buffer, and seconds per byte."""
+        at_once, per_byte = (each[:, None] for each in _line(self.machine, op, group))
+        if op in ("all_gather", "reduce_scatter") and self._level is not None and self._level.pieces:
+            ((below, _),) = self._level.pieces
+            short = _line(self.machine, op, group, below / 2)[1][:, None]
+            per_byte = np.where(sizes[None, :] / group.size < below, short, per_byte)
+        return at_once, per_byte
 
     def messages(self, sizes: Seconds, groups: Groups, neighbours: Counts) -> Seconds:
         """Seconds of one exchange with neighbours, `sizes` bytes in all, on the outermost level crossed."""
@@ -126,9 +147,9 @@ class ManyGroups:
 
 
 @lru_cache(maxsize=1 << 14)
-def _line(machine: Machine, op: Op, group: Group) -> tuple[Seconds, Seconds]:
-    """By algorithm: seconds of a collective on an empty buffer, and seconds per byte."""
-    names, large = machine.algorithms or ALGORITHMS, 2.0**30
+def _line(machine: Machine, op: Op, group: Group, large: float = 2.0**30) -> tuple[Seconds, Seconds]:
+    """By algorithm: seconds of a collective on an empty buffer, and seconds per byte up to a large one."""
+    names = machine.algorithms or ALGORITHMS
     empty = np.array([cost(machine, op, 0.0, group, name).seconds for name in names])
     whole = np.array([cost(machine, op, large, group, name).seconds for name in names])
     return empty, (whole - empty) / large

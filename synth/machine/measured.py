@@ -5,6 +5,8 @@ rank to every other: with p ranks and a buffer of n bytes a collective takes
 
     t = (p - 1)·α + (p - 1)/p·n·β        and a reduction (p - 1)/p·n·γ more
 
+with another β for pieces that the runtime sends in one all-to-all.
+
 The local kernel takes `overhead + operations / rate + bytes of In and Out / stream + bytes of Ker / weights`,
 at other rates where channels are few. Fits make the relative errors of the measured times small
 (`machine.fit`). The file has the relative error of each number, and of times that a fit has not seen.
@@ -22,17 +24,25 @@ NARROW = (8, 32)  # channels, below which kernels have rates of their own
 MOST_ERROR = 9.99  # that a file says
 
 
-def level(found: Sequence[dict[str, Any]], gamma: float) -> Fitted:
-    """α and β of one level, from its collectives."""
+def level(found: Sequence[dict[str, Any]], gamma: float, below: int = 0) -> Fitted:
+    """α and β of one level, from its collectives; where it is larger, also the β of pieces `below` a size."""
+    points = _level_points(found, gamma, below)
+    if below and all(map(any, zip(*points, strict=True))):
+        line = fitted(points)
+        if line.factors[2] > line.factors[1] > 0:
+            return line
     return fitted(_level_points(found, gamma))
 
 
-def _level_points(found: Sequence[dict[str, Any]], gamma: float) -> list[tuple[float, ...]]:
+def _level_points(found: Sequence[dict[str, Any]], gamma: float, below: int = 0) -> list[tuple[float, ...]]:
+    """(messages, bytes, with `below` bytes of shorter pieces; seconds) of every collective."""
     points = list[tuple[float, ...]]()
     for each in found:
         others, share = each["members"] - 1, each["bytes"] / each["members"]
         summing = gamma * others * share if each["op"] == "reduce_scatter" else 0.0
-        points.append((others, others * share, _beside(each["seconds"], summing)))
+        moved = others * share
+        sizes = (moved,) if not below else (0.0, moved) if share < below else (moved, 0.0)
+        points.append((others, *sizes, _beside(each["seconds"], summing)))
     return points
 
 
@@ -65,7 +75,7 @@ def _compute(found: dict[str, Any]) -> tuple[dict[str, str], dict[str, float], l
     wide = wide or min(each["seconds"] / each["flops"] for each in kernels)
     numbers = {"rate": 1 / wide, "bandwidth": found["bandwidth"], "gamma": found["gamma"]}
     numbers |= {"overhead": found["call"], "fresh": found["fresh"]}
-    numbers |= {"tap": found["tap"]}
+    numbers |= {"tap": found["tap"], "crowd": min(max(1.0, found["crowd"]), found["ranks"])}
     moved = {"stream": (byte, of_byte), "weights": (weight, of_weight)}
     numbers |= {name: 1 / each for name, (each, _) in moved.items() if each}
     errors |= {"rate": of_wide, "overhead": errors.pop("call")}
@@ -93,15 +103,17 @@ def machine_text(found: dict[str, Any], name: str) -> str:
     for each, ranks in (("node", found["local"]), ("system", found["ranks"])):
         measured = [entry for entry in found["collectives"] if entry["level"] == each]
         if measured:
-            line = level(measured, found["gamma"])
-            alpha, beta = line.factors
-            errors |= {f"alpha of {each}": line.errors[0], f"beta of {each}": line.errors[1]}
+            line = level(measured, found["gamma"], found["pieces"])
+            alpha, beta, *short = line.factors
+            names = ("alpha", "beta", "pieces")
+            errors |= {f"{what} of {each}": error for what, error in zip(names, line.errors, strict=False)}
             sizes = [str(entry["bytes"]) for entry in measured]
-            errors[f"collectives of {each}"] = unseen(_level_points(measured, found["gamma"]), sizes)
+            points = _level_points(measured, found["gamma"], found["pieces"] if short else 0)
+            errors[f"collectives of {each}"] = unseen(points, sizes)
             said.append(f"collectives of level {each} {line.error:.0%}")
-            lines.append(
-                f"  - {{name: {each}, ranks: {ranks}, alpha: {alpha:.4g}, beta: {beta:.4g}, kind: measured}}"
-            )
+            numbers = f"alpha: {alpha:.4g}, beta: {beta:.4g}"
+            numbers += "".join(f", pieces: [[{found['pieces']}, {more:.4g}]]" for more in short)
+            lines.append(f"  - {{name: {each}, ranks: {ranks}, {numbers}, kind: measured}}")
     shown = (f"{key}: {min(value, MOST_ERROR):.3f}" for key, value in errors.items() if not math.isnan(value))
     return "\n".join(
         [

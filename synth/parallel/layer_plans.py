@@ -22,6 +22,7 @@ from synth.network.grids.owned_boxes import OwnedBoxes, PlacedGrid
 from synth.network.grids.whole_weights import KER, slice_words
 from synth.network.plan.plan import NetworkPlan
 from synth.network.planner.resident_weights import choose_resident_tiling
+from synth.network.step_time.buckets import LARGEST, bucket_bytes
 from synth.planning.plan import Plan
 from synth.schedule.distribution import Distribution
 from synth.schedule.pass_plan import PassPlan
@@ -42,6 +43,7 @@ class LayerPlans:
     resident: whether it is of a forward pass with resident weights; see `NetworkRequest`.
     whole: layers that train with a copy of their slice of Ker on every rank that uses it.
     programs: pass plans of the planned work, where they are known: one rank chose them for all.
+    bucket_bytes: of the messages with gradients that several ranks add up, as the plan has priced them.
     """
 
     placed: dict[str, PlacedGrid]
@@ -52,6 +54,7 @@ class LayerPlans:
     resident: bool = False
     whole: frozenset[str] = frozenset()
     programs: dict[str, tuple[PassPlan, ...]] = field(default_factory=dict)
+    bucket_bytes: int = LARGEST
 
     @classmethod
     def of(cls, plan: NetworkPlan) -> LayerPlans:
@@ -72,6 +75,7 @@ class LayerPlans:
                 for node, tiling in zip(plan.network.planned, plan.tilings, strict=True)
                 if node.weighted and (plan.request.training or resident)
             },
+            bucket_bytes(plan.request.machine if plan.timed else None, plan.request.procs),
         )
 
     @classmethod
@@ -105,6 +109,7 @@ class LayerPlans:
             self.resident,
             frozenset(mine for mine, theirs in pairs.items() if theirs in self.whole),
             {mine: self.programs[theirs] for mine, theirs in pairs.items() if theirs in self.programs},
+            self.bucket_bytes,
         )
 
     def plan(self, layer: Layer, procs: int, inference: bool = False) -> Plan:

@@ -57,7 +57,7 @@ def parallelize(
     *,
     memory: int | str | None = None,
     refuse: bool = False,
-    bucket_bytes: int = 25 * 2**20,
+    bucket_bytes: int | None = None,
     check_finite: bool = False,
     input_gradient: bool = False,
     ahead: int | None = None,
@@ -86,8 +86,9 @@ def parallelize(
         the first rank, for `objective`.
     memory: limit of the plan, or of each plan, in bytes per process.
     refuse: raise `ValueError` with the name of a layer that would have to be gathered.
-    bucket_bytes: size of the messages in which gradients of biases are summed during the backward pass; 0
-        for one message per bias.
+    bucket_bytes: size of the messages in which gradients of biases and whole weights are summed during the
+        backward pass; 0 for one message per parameter. None: 25 MiB as DDP, or what a plan for time has
+        priced: less where latency is small, so that more of them travel while others compute.
     check_finite: check for NaN and infinity in all activations and gradients, with one small collective for
         each. All ranks then raise `FloatingPointError`, which names layer, tensor and ranks.
     input_gradient: whether a step makes the gradient of the batch, too. A given plan decides it by itself.

@@ -13,6 +13,7 @@ from synth.layer.axes import TENSORS
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_file import NetworkPlanFile
 from synth.network.request import NetworkRequest
+from synth.network.step_time.buckets import LARGEST
 from synth.parallel.fast_plan import for_time
 from synth.parallel.first_rank import chosen_by_first
 from synth.parallel.front_end.trace_model import trace_model
@@ -142,6 +143,8 @@ class NetworkRecipe(NamedTuple):
             limited = plans.limited if plans else memory is not None or any(p.limit_bytes for p in given)
             ahead = 0 if limited else 1
         places = _places(traced, plans, ranks) if plans else {}
+        if options["bucket_bytes"] is None:
+            options = {**options, "bucket_bytes": plans.bucket_bytes if plans else LARGEST}
         return NetworkParts(
             inputs,
             traced.graph,

@@ -21,7 +21,7 @@ from synth.machine.layer_time import OPS, LayerTimer, PassTime, collective, comp
 from synth.machine.rank_groups import split_over
 from synth.network.graph import Edge
 from synth.network.plan.plan import NetworkPlan
-from synth.network.step_time.layer_times import BUCKET_BYTES
+from synth.network.step_time.buckets import bucket_bytes
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.pass_program import Gather, Loop, Reduce, Rows
@@ -111,8 +111,9 @@ class _Lister:
 
     def _bucket(self, name: str, timer: LayerTimer, last: int) -> None:
         """The part of a layer with whole weights in the all-reduces of full buckets; see `LayerTimes`."""
-        made = collective(self.machine, "all_reduce", float(BUCKET_BYTES), timer.groups["Ker"])
-        part = timer.sizes["Ker"] / BUCKET_BYTES
+        full = bucket_bytes(self.machine, self.plan.request.procs)
+        made = collective(self.machine, "all_reduce", float(full), timer.groups["Ker"])
+        part = timer.sizes["Ker"] / full
         sent = tuple(each * part for each in made.bytes_at)
         self._add(Task(f"{name} Ker bucket", "network", (made.seconds * part,) * 2, (last,), sent, name))
 

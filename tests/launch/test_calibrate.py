@@ -19,12 +19,14 @@ from synth.cli.main import main
 from synth.layer.axes import PerAxis
 from synth.layer.nest import Nest
 from synth.layer.window import Window
-from synth.machine.collectives import Group, cost
+from synth.machine.collectives import Group, best, cost
 from synth.machine.file import load_machine, parse_machine
 from synth.machine.fit import fitted, fitted_by_ratio, unseen
 from synth.machine.hierarchy import LARGE, Compute
 from synth.machine.layer_time import compute_seconds
+from synth.machine.many_groups import ManyGroups
 from synth.machine.measured import level, machine_text
+from synth.machine.rank_groups import ORDERS
 
 FOUND = {
     "ranks": 8,
@@ -37,6 +39,8 @@ FOUND = {
     "gamma": 1e-10,
     "fresh": 4e-10,
     "tap": 3e-9,
+    "crowd": 1.5,
+    "pieces": 0,
     "overlap": 0.25,
     "errors": {"call": 0.01, "bandwidth": 0.02, "gamma": 0.03, "fresh": 0.1, "overlap": 0.2},
 }
@@ -114,6 +118,33 @@ def test_the_machine_predicts_what_was_measured() -> None:
     assert errors["kernels"] == pytest.approx(0.0, abs=1e-3)
     assert errors["collectives of system"] == pytest.approx(0.0, abs=1e-3)
     assert [errors[name] for name in ("bandwidth", "gamma", "overlap")] == [0.02, 0.03, 0.2]
+
+
+@pytest.mark.parametrize("more", [1.5, 0.8])
+def test_short_pieces_have_a_beta_of_their_own_where_it_is_larger(more: float) -> None:
+    alpha, beta, below, entries = 1e-4, 1e-8, 2**18, []
+    for size in (2**12, 2**16, 2**18, 2**20, 2**22):
+        share = size / 4
+        seconds = 3 * (alpha + share * beta * (more if share < below else 1))
+        entries.append({"level": "node", "members": 4, "op": "all_gather", "bytes": size, "seconds": seconds})
+    line = level(entries, 0.0, below)
+    assert len(line.factors) == (3 if more > 1 else 2)
+    if more < 1:
+        return
+    assert line.factors == pytest.approx((alpha, beta, more * beta), rel=1e-3)
+    kernel = {"layer": 64, "flops": 1e9, "bytes": 1e6, "weights": 1e5, "channels": 64, "seconds": 0.1}
+    found = {**FOUND, "ranks": 4, "pieces": below, "collectives": entries, "kernels": [kernel] * 4}
+    machine = parse_machine(machine_text(found, "m"), "m.yaml")
+    groups = ManyGroups(machine, np.array([PerAxis(b=4)]), [ORDERS[0]])
+    for size, pieces in ((2**12, 1), (2**19, 1), (2**20, 1), (2**20, 2), (2**22, 1)):
+        each, group = float(size), groups.of(("b",))
+        alone = pieces * best(machine, "all_gather", each / pieces, group.distinct[0]).seconds
+        share = size / 4 / pieces
+        by_hand = 3 * pieces * (alpha + share * beta * (more if share < below else 1))
+        assert alone == pytest.approx(by_hand, rel=1e-2)
+        assert groups.seconds("all_gather", np.array([each]), group, pieces) == pytest.approx(alone)
+    whole = groups.seconds("all_reduce", np.array([2.0**19]), groups.of(("b",)))
+    assert whole == pytest.approx(6 * (alpha + 2**17 * beta), rel=1e-2)  # messages, no pieces
 
 
 def test_points_that_are_far_off_do_not_change_a_fit() -> None:

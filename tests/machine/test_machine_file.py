@@ -69,6 +69,7 @@ WRONG = [
     (GOOD.replace("rate: 1e12", "rate: 0"), "m.yaml:5:17: rate is 0; it must be more than 0"),
     (GOOD.replace("1.5", "0.5"), "m.yaml:4:68: contention is 0.5; it counts flows"),
     (GOOD.replace("16GiB", "lots"), "m.yaml:6:9: memory: 'lots' is not a size"),
+    (GOOD.replace("rate: 1e12,", "rate: 1e12, crowd: 0.5,"), "m.yaml:5:30: crowd is 0.5; computing beside"),
     (GOOD + "overlap: 2\n", "m.yaml:7:10: overlap is 2; it is a share"),
     (GOOD + "algorithms: [rings]\n", "m.yaml:7:14: algorithm rings is unknown; did you mean ring?"),
     (GOOD.replace("[64, ", "[8, "), "m.yaml:5:44: narrow lists 8 channels after 16; list them ascending"),

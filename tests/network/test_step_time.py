@@ -12,7 +12,7 @@ from four_layers import CHAIN, OPERATIONS, WORDS
 from synth.base.errors import InputError, UsageError
 from synth.layer.axes import TENSORS, PerAxis
 from synth.machine.file import load_machine
-from synth.machine.hierarchy import Machine
+from synth.machine.hierarchy import Compute, Level, Machine
 from synth.machine.layer_time import LayerTimer, along
 from synth.machine.rank_groups import ORDERS
 from synth.network.file import parse_network
@@ -27,7 +27,8 @@ from synth.network.planner.planner import _NetworkPlanner, plan_network
 from synth.network.request import NetworkRequest
 from synth.network.solve import Solution
 from synth.network.step_time.between import Between, between
-from synth.network.step_time.layer_times import BUCKET_BYTES, PANELS, layer_times
+from synth.network.step_time.buckets import LARGEST, SMALLEST, Gradient, bucket_bytes, exposed
+from synth.network.step_time.layer_times import PANELS, layer_times
 from synth.network.step_time.step import StepSeconds
 from synth.parallel.layer_plans import LayerPlans
 from synth.prediction.replay import replay
@@ -79,15 +80,60 @@ def data_parallel(machine: Machine, whole: bool) -> float:
 @pytest.mark.parametrize("beta", [1e-11, BETA, 1e-9, 1e-8])
 @pytest.mark.parametrize("overlap", [0.0, 0.5, 1.0])
 def test_whole_weights_are_data_parallelism_as_ddp_has_it(beta: float, overlap: float) -> None:
-    """Computing, the update, and what of the all-reduce the backward pass does not hide."""
+    """Computing, the update, and the last bucket, beside which nothing computes.
+
+    Of the slowest links buckets are so small that the last layer fills one.
+    """
     one_pass = [64 * each / PROCS / RATE for each in OPERATIONS]
-    update = 3 * 4 * sum(WORDS) / BANDWIDTH
-    buckets = 4 * sum(WORDS) / BUCKET_BYTES
-    all_reduce = buckets * 2 * (PROCS - 1) * (ALPHA + BUCKET_BYTES / PROCS * beta)
-    backward = 2 * sum(one_pass[:-1])  # nothing is summed before the last layer's gradients are there
-    exposed = max(0.0, all_reduce - overlap * backward)
+    update = 8 * 4 * sum(WORDS) / BANDWIDTH
+    full = bucket_bytes(flat(beta), PROCS)
+    assert (full < 4 * sum(WORDS)) == (beta == 1e-8)
+    each = 2 * (PROCS - 1) * (ALPHA + full / PROCS * beta) * 4 / full  # seconds per word
+    late = each * sum(WORDS)
+    if beta == 1e-8:
+        first, last = each * WORDS[-1], each * sum(WORDS[:-1])
+        late = max(last, first + last - overlap * 2 * sum(one_pass[:-1]))
     found = data_parallel(flat(beta, overlap), whole=True)
-    assert found == pytest.approx(3 * sum(one_pass) + update + exposed)
+    assert found == pytest.approx(3 * sum(one_pass) + update + late)
+
+
+def test_buckets_are_small_where_latency_is() -> None:
+    """Latencies are a twentieth of the seconds of a bucket, within bounds."""
+    assert [bucket_bytes(flat(beta), PROCS) for beta in (1e-11, 1e-6)] == [LARGEST, SMALLEST]
+    assert bucket_bytes(flat(1e-9), PROCS) == pytest.approx(1_600_000, abs=1)
+    machine = flat(1e-9)
+    latency, per_byte = PROCS * ALPHA, 1_600_000 * 1e-9
+    assert latency == pytest.approx(0.05 * per_byte)
+    assert bucket_bytes(machine, 1) == bucket_bytes(None, PROCS) == LARGEST
+
+
+def test_ranks_that_share_cores_compute_faster_while_others_are_idle() -> None:
+    level = Level("node", 8, ALPHA, BETA)
+    machine = Machine("two cores", (level,), Compute(RATE, BANDWIDTH, crowd=4.0), algorithms=("ring",))
+    assert [machine.crowded(float(busy)) for busy in (1, 2, 4, 8)] == [0.25, 0.25, 0.5, 1.0]
+    kind = LayerClass.of(parse_network(CHAIN, "four.yaml").planned[1])
+    request = NetworkRequest(PROCS, "time", True, machine=machine, saves=frozenset(TENSORS))
+    placed = [PlacedGrid(PerAxis(b=parts)) for parts in (1, 2, 4, 8)]
+    times = layer_times(kind, request, placed)
+    alone = 64 * OPERATIONS[1] / RATE
+    expected = [alone / 4, alone / 2 / 4, alone / 4 / 2, alone / 8]
+    assert times.computing_forward == pytest.approx(expected)
+    assert LayerTimer(
+        machine, Footprints(Distribution(kind.nest, PerAxis(b=2))), placed[1].order
+    ).compute == (pytest.approx(expected[1]))
+
+
+def test_a_bucket_starts_when_its_last_gradient_is_there() -> None:
+    """Six layers; the backward pass ends with the first. Links carry one bucket at a time."""
+    half, free = Gradient(1.0, 0.0, 0.5), [2.0] * 5
+    assert exposed([half] * 2 + [None] * 4, free) == 2.0  # ready at the end
+    assert exposed([None] * 4 + [half] * 2, free) == 0.0  # four layers compute for 8 s
+    assert exposed([None] * 4 + [half] * 2, [0.1] * 5) == pytest.approx(1.6)
+    assert exposed([half, None, None, None, half, half], free) == 1.0  # the second bucket is half full
+    other = Gradient(3.0, 1.0, 0.1)
+    assert exposed([other, None, half, None, half, None], free) == 3.0  # another group, another bucket
+    assert exposed([other, None, half, None, half, None], [0.0] * 5) == 5.0
+    assert exposed([None] * 6, free) == 0.0
 
 
 @pytest.mark.parametrize("beta", [1e-11, BETA, 1e-9, 1e-8])
@@ -99,7 +145,7 @@ def test_shards_are_data_parallelism_as_fsdp_has_it(beta: float, overlap: float)
     exposed = 2 * moves[0]
     for move, before in zip(moves[1:], one_pass, strict=False):
         exposed += max(0.0, move - overlap * before) + max(0.0, move - overlap * 2 * before)
-    update = 3 * 4 * sum(WORDS) / PROCS / BANDWIDTH
+    update = 8 * 4 * sum(WORDS) / PROCS / BANDWIDTH
     assert data_parallel(flat(beta, overlap), whole=False) == pytest.approx(
         3 * sum(one_pass) + update + exposed
     )
@@ -113,7 +159,7 @@ def test_a_replay_of_whole_weights_sends_gradients_in_buckets(beta: float) -> No
     played = replay(plan)
     moves = [task for task in played.tasks if task.stream == "network" and " Ker " in task.name]
     assert [task.name for task in moves] == [f"{layer} Ker bucket" for layer in "dcba"]
-    per_byte = 2 * (PROCS - 1) * (ALPHA / BUCKET_BYTES + beta / PROCS)
+    per_byte = 2 * (PROCS - 1) * (ALPHA / bucket_bytes(flat(beta), PROCS) + beta / PROCS)
     assert [task.seconds[0] for task in moves] == pytest.approx([4 * w * per_byte for w in WORDS[::-1]])
     assert played.computing == pytest.approx(3 * sum(64 * each / PROCS / RATE for each in OPERATIONS))
     least = max(played.computing + moves[-1].seconds[0], sum(task.seconds[0] for task in moves))

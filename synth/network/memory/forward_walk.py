@@ -12,7 +12,7 @@ from synth.layer.axes import Tensor
 from synth.network.graph import Node
 from synth.network.memory.layer_words import LayerWords
 from synth.network.memory.timeline import Storage, Timeline, Words
-from synth.network.step_time.layer_times import BUCKET_BYTES
+from synth.network.step_time.buckets import LARGEST
 
 if TYPE_CHECKING:
     from synth.network.plan.plan import NetworkPlan
@@ -72,7 +72,7 @@ class ForwardWalk:
         """Words of the gradients of whole weights that are copied into one message."""
         pairs = zip(self.layers.values(), self.plan.whole, strict=True)
         whole = sum((layer.own("Ker") for layer, each in pairs if each), self.nothing)
-        return np.minimum(whole, BUCKET_BYTES // self.plan.word_bytes) if self.training else self.nothing
+        return np.minimum(whole, LARGEST // self.plan.word_bytes) if self.training else self.nothing
 
     def _prefetched(self, ahead: int) -> dict[str, Words]:
         """Layer -> words of slices of Ker that arrive while it computes."""

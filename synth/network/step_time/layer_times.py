@@ -20,6 +20,7 @@ from synth.machine.layer_time import THINNEST, along
 from synth.machine.many_groups import Groups, ManyGroups
 from synth.network.grids.layer_class import LayerClass
 from synth.network.norm_rounds import NUMBERS, in_one_round
+from synth.network.step_time.buckets import bucket_bytes
 from synth.schedule.halo_rows import halo_rows, tile_rows
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 
 Seconds = NDArray[np.float64]
 PANELS = (1, 2, 4)  # plans of networks have up to four panels by default
-BUCKET_BYTES = 25 * 2**20  # of whole gradients; see `parallelize(..., bucket_bytes=)`
-UPDATE = 3  # accesses of a weight update: it reads weight and gradient, and writes the weight
+UPDATE = 8  # accesses of an update by SGD with momentum: scale it (2), add the gradient (3), add it (3)
 
 
 class LayerTimes(NamedTuple):
@@ -39,7 +39,8 @@ class LayerTimes(NamedTuple):
     forward, backward: computing, and what of the moves of In and Out nothing hides. computing_forward,
     computing_backward: the computing therein, which may hide moves of Ker of neighbouring layers.
     gathered: Ker, before the layer's turn. reduced: the sums of dKer, after it. averaged: the part of dKer in
-    the all-reduces of buckets, if every rank holds whole slices of Ker. update, update_whole: of the weights.
+    the all-reduces of buckets, if every rank holds whole slices of Ker. fills: its bytes as a part of a full
+    bucket. update, update_whole: of the weights.
     norm, group_norm, layer_norm: one exchange of the statistics of a normalization of the output: of a batch
     normalization, of a group or instance normalization, of a layer normalization over its channels. touch:
     one access of the output. fresh: the pages of a new tensor of its size.
@@ -52,6 +53,7 @@ class LayerTimes(NamedTuple):
     gathered: Seconds
     reduced: Seconds
     averaged: Seconds
+    fills: Seconds
     update: Seconds
     update_whole: Seconds
     norm: Seconds
@@ -95,7 +97,9 @@ class _Timer:
         self.work = -(-np.array(self.nest.extents, np.int64) // self.grids)
         self.of_tensor = {tensor: self.groups.of(LACKS[tensor]) for tensor in TENSORS}
         self.slices = {tensor: self._slice(tensor) * self.nest.word_bytes for tensor in TENSORS}
-        self.computing = self._computing()
+        self.fills = self.slices["Ker"] / bucket_bytes(self.machine, request.procs)
+        self.crowded: Seconds = self.machine.crowded(self.grids.prod(axis=1).astype(np.float64))
+        self.computing: Seconds = self._computing() * self.crowded
         self.halo = self._halo()
         self._known: dict[tuple[Tensor, Op, int], Seconds] = {}
 
@@ -144,7 +148,8 @@ class _Timer:
     def _pooling(self) -> Seconds:
         """Seconds of the words that windows of a pooling read in the forward pass, from a cache."""
         reads = 0 if self.kind.weighted else self.nest.taps
-        found: Seconds = self.machine.compute.tap * reads * self.work.astype(np.float64).prod(axis=1)
+        words = self.work.astype(np.float64).prod(axis=1)
+        found: Seconds = self.machine.compute.tap * reads * words * self.crowded
         return found
 
     def _halo(self) -> Seconds:
@@ -233,6 +238,7 @@ class _Timer:
             gathered=gathered,
             reduced=self._collective("Ker", "reduce_scatter") if trained else zero,
             averaged=self._averaged() if trained else zero,
+            fills=self.fills,
             update=update,
             update_whole=update_whole,
             norm=self._norm() if self._followed_by("norms") else zero,
@@ -253,9 +259,9 @@ class _Timer:
 
     def _averaged(self) -> Seconds:
         """Seconds of a slice of dKer in all-reduces of full buckets."""
-        full = np.full(len(self.grids), float(BUCKET_BYTES))
-        bucket = self.groups.seconds("all_reduce", full, self.of_tensor["Ker"])
-        return bucket * self.slices["Ker"] / BUCKET_BYTES
+        full = np.full(len(self.grids), float(bucket_bytes(self.machine, self.request.procs)))
+        found: Seconds = self.groups.seconds("all_reduce", full, self.of_tensor["Ker"]) * self.fills
+        return found
 
     def _output(self) -> tuple[Seconds, Groups, Seconds, Axis]:
         """(bytes of a slice of the output, the group that shares it, its channels, its lacking axis)."""
@@ -266,7 +272,9 @@ class _Timer:
 
     def _touch(self) -> Seconds:
         size, group, _, _ = self._output()
-        return size / group.sizes / (self.machine.compute.bandwidth or self.machine.compute.rate)
+        rate = self.machine.compute.bandwidth or self.machine.compute.rate
+        touch: Seconds = self.crowded * size / group.sizes / rate
+        return touch
 
     def _fresh(self) -> Seconds:
         size, group, _, _ = self._output()

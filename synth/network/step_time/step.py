@@ -3,12 +3,13 @@
     step     = Σ layers (computing + exposed moves + what follows the layer + update) + redistributions
              + Σ max(0, Ker of layer i+1 - computing of layer i)           forward; Ker of the first whole
              + Σ max(0, sums of dKer of layer i+1 - computing of layer i)  backward; those of the first whole
-             + max(0, buckets - computing of the backward pass that the sums above leave free)
+             + what nothing hides of buckets      at least buckets - computing that the sums above leave free
 
 Layers whose ranks all hold their whole slices of Ker neither gather it nor sum dKer alone. Their gradients
-travel in the all-reduces of buckets. The last term is not a sum over layers. With a price from 0 to 1 it is
-bounded by one, price · (buckets - free computing): so each price gives a choice of options by `solve`, and a
-proven lower bound (Lagrangian relaxation; Everett, 1963). The best choice for some prices is taken.
+travel in the all-reduces of buckets (`buckets.exposed`). The last term is not a sum over layers. With a price
+from 0 to 1 it is bounded by one, price · (buckets - free computing): so each price gives a choice of options
+by `solve`, and a proven lower bound (Lagrangian relaxation; Everett, 1963). The best choice for some prices
+is taken.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from synth.machine.hierarchy import Machine
 from synth.network.step_time.between import Between
+from synth.network.step_time.buckets import Gradient, exposed
 from synth.network.step_time.layer_times import LayerTimes, Seconds
 
 PRICES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of a second of buckets, for lower bounds and choices of weights
@@ -145,19 +147,19 @@ class StepSeconds:
     def by_layer(self, chosen: Sequence[int], whole: Sequence[bool]) -> list[LayerSeconds]:
         """The seconds of every layer of a choice. Exposed buckets are divided by their seconds."""
         one = [times.at([option]) for times, option in zip(self.rows, chosen, strict=True)]
-        found, free, buckets = list[LayerSeconds](), 0.0, 0.0
+        found, free = list[LayerSeconds](), list[float]()
         spare = spare_back = 0.0  # computing of the layer before
-        parts = []
+        gradients = list[Gradient | None]()
         for layer, (times, keeps) in enumerate(zip(one, whole, strict=True)):
             gathered = 0.0 if keeps else float(times.gathered[0])
             reduced = 0.0 if keeps else float(times.reduced[0])
-            parts.append(float(times.averaged[0]) if keeps else 0.0)
-            buckets += parts[-1]
-            free += max(0.0, spare_back - reduced) if layer else 0.0
+            gradients.append(_gradient(times) if keeps else None)
+            if layer:
+                free.append(max(0.0, spare_back - reduced))
             after = [self._computed_after(layer, each)[chosen[layer]] for each in (False, True)]
             norms = float(self._norms(layer)[chosen[layer]])
             forward, backward = float(times.computing_forward[0]), float(times.computing_backward[0])
-            exposed = max(0.0, gathered - spare) if layer else gathered
+            waited = max(0.0, gathered - spare) if layer else gathered
             fixed_back = self.followed[layer].fixed_backward
             comm_back = times.backward[0] - backward + norms + fixed_back if self.training else 0.0
             found.append(
@@ -165,7 +167,7 @@ class StepSeconds:
                     forward=float(forward + after[0]),
                     backward=float(backward + after[1]) if self.training else 0.0,
                     comm_forward=float(
-                        times.forward[0] - forward + norms + exposed + self.followed[layer].fixed
+                        times.forward[0] - forward + norms + waited + self.followed[layer].fixed
                     ),
                     comm_backward=float(comm_back),
                     exchange=float(max(0.0, reduced - spare_back) if layer else reduced),
@@ -173,10 +175,10 @@ class StepSeconds:
                 )
             )
             spare, spare_back = self.overlap * forward, self.overlap * backward
-        late = max(0.0, buckets - free)
+        late, buckets = exposed(gradients, free), sum(each.seconds for each in gradients if each)
         return [
-            _with_exchange(each, late * part / buckets) if part else each
-            for each, part in zip(found, parts, strict=True)
+            _with_exchange(each, late * mine.seconds / buckets) if mine and buckets else each
+            for each, mine in zip(found, gradients, strict=True)
         ]
 
     def seconds(self, chosen: Sequence[int], whole: Sequence[bool]) -> float:
@@ -207,6 +209,12 @@ class StepSeconds:
         all_whole = self.seconds(chosen, allowed)
         keeps = all_whole * (1 - self.margin) <= self.seconds(chosen, best)
         return tuple(allowed) if keeps else best
+
+
+def _gradient(times: LayerTimes) -> Gradient:
+    """The whole gradient of a layer: of one option. All-reduces of a byte take alike in alike groups."""
+    seconds, part = float(times.averaged[0]), float(times.fills[0])
+    return Gradient(seconds, round(seconds / part, 12) if part else 0.0, part)
 
 
 def _with_exchange(each: LayerSeconds, more: float) -> LayerSeconds:

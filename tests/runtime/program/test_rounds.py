@@ -38,6 +38,8 @@ def test_medians_hold_still_if_the_jobs_together_do() -> None:
 class Clock:
     """Ranks of one node whose jobs take times from a list, by job; a second passes in each round."""
 
+    several = False
+
     def __init__(self, times: dict[str, list[float]]) -> None:
         self.times, self.calls, self.name, self.rounds = times, dict.fromkeys(times, 0), "", 0
 
@@ -47,7 +49,8 @@ class Clock:
 
         return run
 
-    def timed(self, run: Callable[[], object], calls: int) -> tuple[float, float]:
+    def timed(self, run: Callable[[], object], calls: int, together: bool = False) -> tuple[float, float]:
+        assert together <= self.several
         run()
         each = self.times[self.name]
         at = self.calls[self.name]
