@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from synth.base.errors import UsageError
-from synth.codegen.constants import check_constants, layer_constants, plan_constants
-from synth.codegen.header import header, title
-from synth.codegen.index_functions import first_panel, tensor_functions, work_intervals
-from synth.codegen.pass_body import PassBody, rotated_tile
+from synth.codegen.parts.constants import check_constants, layer_constants, plan_constants
+from synth.codegen.parts.header import header, title
+from synth.codegen.parts.index_functions import first_panel, tensor_functions, work_intervals
+from synth.codegen.parts.pass_body import PassBody, rotated_tile
+from synth.codegen.parts.roles import suffix
+from synth.codegen.parts.signature import Signature
 from synth.codegen.program import Call, Forward, Function, Layer, Operand, Program, Result, RotatedTile
 from synth.codegen.quoting import in_docstring
-from synth.codegen.roles import suffix
-from synth.codegen.signature import Signature
 from synth.layer.axes import TENSORS, Tensor
 from synth.layer.passes import GRADIENTS, WRITES, Pass, role_name
 from synth.planning.plan import Plan

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from synth.prediction.public import predict
     from synth.reports.text import report
     from synth.runtime.kernels.autotune import tune
-    from synth.runtime.model.replicas import check_replicas
+    from synth.runtime.model.checks.replicas import check_replicas
     from synth.runtime.tracing.inputs import Inputs
     from synth.simulation.simulate import simulated as simulate
 
@@ -88,7 +88,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "check_replicas": ("synth.runtime.model.replicas", "check_replicas"),
+    "check_replicas": ("synth.runtime.model.checks.replicas", "check_replicas"),
     "CheckError": ("synth.base.errors", "CheckError"),
     "Comparison": ("synth.prediction.prediction", "Comparison"),
     "compare": ("synth.planning.comparison", "compare"),

@@ -10,7 +10,7 @@ import torch
 
 import synth
 from benchmarks.gpu.timing import emptied, in_turns, median, peak_bytes, ratio, settings
-from benchmarks.suite.kernels import Kernel, operations, shapes
+from benchmarks.suite.contenders.kernels import Kernel, operations, shapes
 from benchmarks.suite.lines import LAYERS as SUITE
 from benchmarks.suite.lines import ROOT
 from synth.codegen.module import imported

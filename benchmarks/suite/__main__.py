@@ -21,11 +21,11 @@ import torch
 from rich.console import Console
 
 from benchmarks.machine import describe
+from benchmarks.suite.contenders.kernels import write_whole
+from benchmarks.suite.contenders.peers import PEERS
 from benchmarks.suite.hosts import Hosts, HostsError, add_options, asked
-from benchmarks.suite.kernels import write_whole
 from benchmarks.suite.launch import BenchmarkRequest, MeasuringError, lines, run_module
 from benchmarks.suite.lines import LAYERS, PROCS, QUICK, ROOT, WORKS
-from benchmarks.suite.peers import PEERS
 from benchmarks.suite.results import page
 from benchmarks.suite.summary import Line
 from benchmarks.suite.table import as_json, merged, printed, totals

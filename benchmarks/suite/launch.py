@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import synth
+from benchmarks.suite.contenders.kernels import operations
+from benchmarks.suite.contenders.ours import OURS, TUNED
 from benchmarks.suite.hosts import HERE, PORT, Hosts, address
-from benchmarks.suite.kernels import operations
-from benchmarks.suite.ours import OURS, TUNED
 from benchmarks.suite.rank import Job
 from benchmarks.suite.summary import Line, summarised
 from synth.base.errors import RunError

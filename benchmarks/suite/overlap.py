@@ -18,8 +18,8 @@ import torch
 from rich.console import Console
 
 from benchmarks.machine import describe
+from benchmarks.suite.contenders.kernels import operations, write_whole
 from benchmarks.suite.hosts import Hosts, HostsError, add_options, asked
-from benchmarks.suite.kernels import operations, write_whole
 from benchmarks.suite.launch import ROOT, MeasuringError, measure
 from benchmarks.suite.rank import Job
 from benchmarks.suite.summary import Line, summarised

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.suite.contender import NotApplicableError, Run, Whole
+from benchmarks.suite.contenders.contender import NotApplicableError, Run, Whole
+from benchmarks.suite.contenders.ours import Block, ours
+from benchmarks.suite.contenders.peers import PEERS
 from benchmarks.suite.hosts import while_fast
-from benchmarks.suite.ours import Block, ours
-from benchmarks.suite.peers import PEERS
 from benchmarks.suite.profiles import PARTS, shares
 from benchmarks.suite.sockets import traffic
 from synth.layer.layer import Layer

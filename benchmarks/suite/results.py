@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.suite.contender import CLOSE
+from benchmarks.suite.contenders.contender import CLOSE
 from benchmarks.suite.launch import BenchmarkRequest
 from benchmarks.suite.rank import FAR, FIRST, PROBE
 from benchmarks.suite.summary import Line

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.suite.ours import TUNED
+from benchmarks.suite.contenders.ours import TUNED
 from benchmarks.suite.profiles import PARTS
 from benchmarks.suite.rank import LOCAL, PROBE, WIRE
 from synth.layer.axes import ROW_MAJOR, Tensor

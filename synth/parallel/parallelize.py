@@ -113,8 +113,8 @@ def parallelize(
     models.
     """
     from synth.runtime.comm.process_groups import with_everyone
-    from synth.runtime.model.consistency import consistent
-    from synth.runtime.model.training_watch import watched
+    from synth.runtime.model.checks.consistency import consistent
+    from synth.runtime.model.checks.training_watch import watched
     from synth.runtime.tracing.inputs import Inputs
 
     check_batch_norm(batch_norm, mode)

@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 from ranks import run_ranks
 
-from benchmarks.suite.contender import NotApplicableError
+from benchmarks.suite.contenders.contender import NotApplicableError
+from benchmarks.suite.contenders.kernels import operations, write_whole
+from benchmarks.suite.contenders.ours import OURS, TUNED
+from benchmarks.suite.contenders.peers import PEERS
+from benchmarks.suite.contenders.products import best_grid
+from benchmarks.suite.contenders.spatial import best_parts
 from benchmarks.suite.hosts import HERE, Hosts, HostsError, network, while_fast
-from benchmarks.suite.kernels import operations, write_whole
 from benchmarks.suite.launch import BenchmarkRequest, planned
-from benchmarks.suite.ours import OURS, TUNED
 from benchmarks.suite.overlap import plans as overlap_plans
-from benchmarks.suite.peers import PEERS
-from benchmarks.suite.products import best_grid
 from benchmarks.suite.rank import Job
 from benchmarks.suite.results import page
-from benchmarks.suite.spatial import best_parts
 from benchmarks.suite.summary import Line, Row, Spread, predicted, summarised
 from benchmarks.suite.table import totals, why
 from synth.layer.axes import ROW_MAJOR

@@ -13,7 +13,7 @@ import pytest
 from synth.layer.axes import TENSORS
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
-from synth.reports.html_layer import html_report
+from synth.reports.html.html_layer import html_report
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (

@@ -20,8 +20,8 @@ from synth.network.file import load_network
 from synth.network.plan.plan_json import is_network_plan, parse_network_plan, to_json
 from synth.network.planner.planner import plan_network
 from synth.network.request import NetworkRequest
-from synth.reports.html_network import folded_graph, html_network, singles
-from synth.reports.network_strip import bars, folded, stages, strip
+from synth.reports.html.html_network import folded_graph, html_network, singles
+from synth.reports.html.network_strip import bars, folded, stages, strip
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 

@@ -12,8 +12,8 @@ from synth.base.errors import InputError
 from synth.planning.derive import plan as plan_layer
 from synth.planning.plan import Plan
 from synth.planning.plan_file import parse_plan
-from synth.reports.html_data import columns, received_runs, report_data, timeline
-from synth.reports.html_layer import html_report, memory_bars, strategies
+from synth.reports.html.html_data import columns, received_runs, report_data, timeline
+from synth.reports.html.html_layer import html_report, memory_bars, strategies
 
 LARGEST = 300_000  # bytes
 

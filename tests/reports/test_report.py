@@ -14,7 +14,7 @@ from synth.base.units import show_bytes, show_words
 from synth.layer.layer import Layer
 from synth.planning.derive import plan
 from synth.planning.summary import ratio_text
-from synth.reports.html_layer import tiles
+from synth.reports.html.html_layer import tiles
 from synth.reports.text import report
 from synth.reports.text_costs import memory_stages
 from synth.search.strategies import STRATEGIES

@@ -21,9 +21,9 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from benchmarks.suite.collectives import gathering, scattering
-from benchmarks.suite.contender import NotApplicableError
-from benchmarks.suite.spatial import Halo, Parts
+from benchmarks.suite.contenders.collectives import gathering, scattering
+from benchmarks.suite.contenders.contender import NotApplicableError
+from benchmarks.suite.contenders.spatial import Halo, Parts
 
 CONVS = nn.Conv2d, nn.Conv3d
 KEPT = nn.ReLU, nn.LeakyReLU, nn.SiLU, nn.Identity, nn.Dropout, nn.Flatten

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 import synth
-from benchmarks.suite.contender import NotApplicableError
+from benchmarks.suite.contenders.contender import NotApplicableError
 from benchmarks.suite.models import by_hand
 from benchmarks.suite.models.networks import Case
 

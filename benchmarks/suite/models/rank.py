@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import nn
 
 import synth
-from benchmarks.suite.contender import NotApplicableError
+from benchmarks.suite.contenders.contender import NotApplicableError
 from benchmarks.suite.hosts import while_fast
 from benchmarks.suite.models.contenders import LOCAL, OURS, Contender, Made, contenders
 from benchmarks.suite.models.networks import MODELS

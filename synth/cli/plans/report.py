@@ -31,11 +31,11 @@ def run(args: argparse.Namespace) -> int:
 
     given = plan_text(args.plan)
     if is_network_plan(given):
-        from synth.reports.html_network import html_network
+        from synth.reports.html.html_network import html_network
 
         text = html_network(parse_network_plan(given, args.plan))
     else:
-        from synth.reports.html_layer import html_report
+        from synth.reports.html.html_layer import html_report
 
         text = html_report(parse_plan(given, args.plan))
     put(text, args.output)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 import synth
-from synth.runtime.model import consistency
+from synth.runtime.model.checks import consistency
 
 SHAPE = (4, 4, 8, 8)
 

@@ -24,8 +24,8 @@ from zoo import Drops, Partly, own
 import synth
 from synth.base.errors import UsageError
 from synth.runtime.comm import process_groups
+from synth.runtime.model.checks.training_watch import TrainingWatch
 from synth.runtime.model.network import Network
-from synth.runtime.model.training_watch import TrainingWatch
 
 SHAPE = (4, 4, 8, 8)
 

@@ -80,7 +80,7 @@ def test_a_member_that_does_not_come_is_named(tmp_path: Path) -> None:
 
 def looked_at_main(seconds: float) -> None:
     """Call functions while another thread looks where this one is; each collection lets threads run."""
-    from synth.runtime.model.training_watch import whereabouts
+    from synth.runtime.model.checks.training_watch import whereabouts
 
     main, stop, looks = threading.get_ident(), time.monotonic() + seconds, []
 
@@ -106,7 +106,7 @@ def looked_at_main(seconds: float) -> None:
 
 
 def test_frames_of_a_running_thread_are_read_with_the_collector_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    from synth.runtime.model.training_watch import whereabouts
+    from synth.runtime.model.checks.training_watch import whereabouts
 
     seen = []
     monkeypatch.setattr(sys, "_current_frames", lambda: seen.append(gc.isenabled()) or {})

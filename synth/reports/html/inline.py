@@ -14,8 +14,8 @@ from synth.base.units import show_bytes, show_words
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_file import NetworkPlanFile
 from synth.planning.plan import Plan
-from synth.reports import html_layer, html_network
-from synth.reports.svg_charts import words_chart
+from synth.reports.html import html_layer, html_network
+from synth.reports.html.svg_charts import words_chart
 
 MOST_ROWS = 60  # of a table; the rest is left out, and counted
 

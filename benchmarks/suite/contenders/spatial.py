@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
-from benchmarks.suite.channels import by_hand
-from benchmarks.suite.contender import Contender, NotApplicableError, Whole, frame, split
-from benchmarks.suite.kernels import Kernel, shapes
+from benchmarks.suite.contenders.channels import by_hand
+from benchmarks.suite.contenders.contender import Contender, NotApplicableError, Whole, frame, split
+from benchmarks.suite.contenders.kernels import Kernel, shapes
 from synth.layer.layer import Layer
 
 Parts = tuple[int, ...]  # per spatial dimension

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from synth.codegen.parts.signature import Signature
 from synth.codegen.program import (
     BindGroup,
     FetchRows,
@@ -12,7 +13,6 @@ from synth.codegen.program import (
     ReduceSlice,
     ReturnRows,
 )
-from synth.codegen.signature import Signature
 from synth.layer.axes import TENSORS, Axis
 from synth.schedule.pass_program import Gather, Reduce, Rows
 

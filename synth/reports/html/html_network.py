@@ -7,8 +7,8 @@ from typing import Any
 
 from synth.base.units import show_bytes, show_words
 from synth.layer.axes import AXES
-from synth.reports.html_page import render
-from synth.reports.network_strip import AXIS_NAMES, bars, folded, priced, strip
+from synth.reports.html.html_page import render
+from synth.reports.html.network_strip import AXIS_NAMES, bars, folded, priced, strip
 
 ROW, TOP, LANE = 26, 30, 120  # pixels: height of a layer's row, of the heads, width of the lane of edges
 NAME, GRID, GRID_WIDE, STATIONARY, WORDS, WORDS_WIDE, MOVED, WIDE = 134, 290, 230, 536, 622, 90, 880, 930

@@ -15,9 +15,9 @@ from synth.layer.axes import AXES, PerAxis
 from synth.planning.comparison import compare
 from synth.planning.plan import Plan
 from synth.planning.summary import algorithm, divided, not_proven, ratio_text
-from synth.reports.html_data import MOST_STEPS, report_data
-from synth.reports.html_page import render
-from synth.reports.svg_charts import tradeoff_chart, words_chart
+from synth.reports.html.html_data import MOST_STEPS, report_data
+from synth.reports.html.html_page import render
+from synth.reports.html.svg_charts import tradeoff_chart, words_chart
 from synth.reports.text import ownership
 from synth.reports.text_costs import memory_stages
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from synth.codegen.signature import WIDTH, Signature
+from synth.codegen.parts.signature import WIDTH, Signature
 from synth.layer.axes import DIMS, SPATIAL, Tensor
 from synth.layer.passes import Pass
 from synth.schedule.pass_program import Gather

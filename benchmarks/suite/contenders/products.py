@@ -10,11 +10,11 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from benchmarks.suite.channels import by_hand
-from benchmarks.suite.collectives import gathering, scattering
-from benchmarks.suite.contender import Contender, NotApplicableError, Whole, even, split
-from benchmarks.suite.data_parallel import OnMesh
-from benchmarks.suite.kernels import shapes
+from benchmarks.suite.contenders.channels import by_hand
+from benchmarks.suite.contenders.collectives import gathering, scattering
+from benchmarks.suite.contenders.contender import Contender, NotApplicableError, Whole, even, split
+from benchmarks.suite.contenders.data_parallel import OnMesh
+from benchmarks.suite.contenders.kernels import shapes
 from synth.layer.layer import Layer
 
 

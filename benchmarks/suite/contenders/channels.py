@@ -14,9 +14,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from benchmarks.suite.collectives import gathering, scattering
-from benchmarks.suite.contender import Contender, NotApplicableError, Whole, copied_weight, even, frame, split
-from benchmarks.suite.kernels import Kernel, shapes
+from benchmarks.suite.contenders.collectives import gathering, scattering
+from benchmarks.suite.contenders.contender import (
+    Contender,
+    NotApplicableError,
+    Whole,
+    copied_weight,
+    even,
+    frame,
+    split,
+)
+from benchmarks.suite.contenders.kernels import Kernel, shapes
 from synth.layer.layer import Layer
 from synth.runtime.grid.boxes import Box, within
 

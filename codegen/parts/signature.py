@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from textwrap import wrap
 
-from synth.codegen.roles import suffix
+from synth.codegen.parts.roles import suffix
 from synth.layer.axes import Tensor
 from synth.layer.passes import role_name
 from synth.planning.plan import Plan

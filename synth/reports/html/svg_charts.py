@@ -9,7 +9,7 @@ from synth.analysis.tradeoff import TradeoffPoint
 from synth.base.units import show_bytes, show_words
 from synth.layer.axes import TENSORS
 from synth.planning.plan import Plan
-from synth.reports.html_data import received_runs
+from synth.reports.html.html_data import received_runs
 
 WIDE, HIGH = 620, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 14, 26, 40

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 
-from benchmarks.suite.contender import Contender, NotApplicableError, Whole
-from benchmarks.suite.kernels import Kernel
+from benchmarks.suite.contenders.contender import Contender, NotApplicableError, Whole
+from benchmarks.suite.contenders.kernels import Kernel
 from synth.codegen.module import distributed_conv, imported
 from synth.codegen.render import render
 from synth.layer.layer import Layer

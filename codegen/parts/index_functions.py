@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from synth.codegen.line_breaks import WIDTH
+from synth.codegen.parts.roles import roles, suffix
 from synth.codegen.program import IndexFunction
-from synth.codegen.roles import roles, suffix
 from synth.layer.axes import AXES, DIMS, KERNEL_OF, SPATIAL, TENSORS, Axis, Tensor
 from synth.planning.plan import Plan
 from synth.schedule.pass_plan import PassPlan

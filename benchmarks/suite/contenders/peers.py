@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks.suite.channels import channels, filters
-from benchmarks.suite.contender import Maker
-from benchmarks.suite.data_parallel import ddp, dtensor, fsdp2
-from benchmarks.suite.products import columns, rows, summa
-from benchmarks.suite.spatial import spatial
+from benchmarks.suite.contenders.channels import channels, filters
+from benchmarks.suite.contenders.contender import Maker
+from benchmarks.suite.contenders.data_parallel import ddp, dtensor, fsdp2
+from benchmarks.suite.contenders.products import columns, rows, summa
+from benchmarks.suite.contenders.spatial import spatial
 
 PEERS: dict[str, Maker] = {
     "DDP": ddp,

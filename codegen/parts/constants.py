@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from synth.codegen.parts.roles import role_names
 from synth.codegen.quoting import literal
-from synth.codegen.roles import role_names
 from synth.layer.axes import AXES, KERNEL_OF, LACKED_INDEX, TENSORS
 from synth.layer.passes import GRADIENTS
 from synth.layer.window import Window

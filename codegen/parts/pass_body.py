@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from synth.codegen import moves
-from synth.codegen.local_kernel import local_kernel, tiled
+from synth.codegen.parts import moves
+from synth.codegen.parts.local_kernel import local_kernel, tiled
+from synth.codegen.parts.signature import PENDING, Signature
 from synth.codegen.program import Fetch, Finish, Function, Node, Steps, Text, WaitPanels, When
-from synth.codegen.signature import PENDING, Signature
 from synth.schedule.pass_program import Collective, Compute, Gather, Reduce
 
 FREES = "# frees memory for what follows"

@@ -12,8 +12,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.suite.contender import Contender, Whole, copied_weight, frame, split
-from benchmarks.suite.kernels import Kernel, shapes
+from benchmarks.suite.contenders.contender import Contender, Whole, copied_weight, frame, split
+from benchmarks.suite.contenders.kernels import Kernel, shapes
 from synth.layer.layer import Layer
 from synth.runtime.grid.boxes import Box
 

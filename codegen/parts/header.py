@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from textwrap import wrap
 
-from synth.codegen.index_functions import dims_of, exchanges_rows, layer_axes
+from synth.codegen.parts.index_functions import dims_of, exchanges_rows, layer_axes
+from synth.codegen.parts.roles import role_names
 from synth.codegen.quoting import in_docstring
-from synth.codegen.roles import role_names
 from synth.layer.axes import DIMS, KERNEL_OF, LACKED_INDEX, LACKS, SPATIAL, TENSORS, Tensor
 from synth.layer.layer import Layer
 from synth.layer.passes import WRITES, Pass, reads, role_name

@@ -1,0 +1,1 @@
+"""What ranks of a network check of each other: what they are given, hold and do."""

@@ -1,0 +1,1 @@
+"""HTML pages and fragments of plans, with their styles and scripts."""
