@@ -26,6 +26,7 @@ MODULES = (
     "comm/process_groups",
     "comm/ghost_rows",
     "comm/halo_exchange",
+    "comm/panel_pieces",
     "comm/collectives",
     "grid/launched_job",
     "grid/local_processes",

@@ -21,6 +21,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from synth.runtime.comm.panel_pieces import (
+    concatenated,
+    joint_pieces,
+    separate_pieces,
+    split_pieces,
+)
 from synth.runtime.comm.precision import HALF, sum_dtype
 from synth.runtime.comm.process_groups import Group, backend_of, through_host
 from synth.runtime.grid.boxes import Box, consecutive, shape, volume, within
@@ -65,7 +71,7 @@ def all_gather(
     even, pair = len({volume(part) for part in parts}) == 1, len(parts) == 2
     # gloo broadcasts from a GPU, too
     if len(carriers) == 1 or through_host(own, group.handle):
-        pieces = _separate_pieces(parts, own, group, taken)
+        pieces = separate_pieces(parts, own, group, taken)
         requests = [
             dist.broadcast(
                 pieces[source], group=group.handle, group_src=source, async_op=True
@@ -75,16 +81,16 @@ def all_gather(
     elif even and (native(own, group) or (pair and not large(own, parts, group))):
         flat = own.new_empty(len(parts) * own.numel())
         requests = [native_gather(flat, own, group.handle, async_op=True)]
-        pieces, whole = _split_pieces(flat, panel, parts, fits)
+        pieces, whole = split_pieces(flat, panel, parts, fits)
     elif native(own, group) or large(own, parts, group):
-        pieces, whole = _pieces(panel, parts, own, group, taken)
+        pieces, whole = joint_pieces(panel, parts, own, group, taken)
         requests = _send_and_receive([own] * len(parts), pieces, group)
     else:
         words = [volume(part) for part in parts]
         flat, outgoing = own.new_empty(sum(words)), [own.numel()] * len(parts)
         sent = own.flatten().repeat(len(parts))
         requests = [_all_to_all(flat, sent, words, outgoing, group)]
-        pieces, whole = _split_pieces(flat, panel, parts, fits)
+        pieces, whole = split_pieces(flat, panel, parts, fits)
     return PendingGather(panel, parts, pieces, whole, requests, taken, group)
 
 
@@ -111,9 +117,9 @@ def all_gather_rotated(
         flat = own.new_empty(sum(words))
         sent = torch.cat([piece.flatten() for piece in outgoing])
         requests = [_all_to_all(flat, sent, words, sizes, group)]
-        pieces, whole = _split_pieces(flat, panel, parts, fits=False)
+        pieces, whole = split_pieces(flat, panel, parts, fits=False)
     else:
-        pieces, whole = _pieces(panel, parts, mine, group, taken)
+        pieces, whole = joint_pieces(panel, parts, mine, group, taken)
         requests = _send_and_receive(outgoing, pieces, group)
     return PendingGather(panel, parts, pieces, whole, requests, taken, group)
 
@@ -158,7 +164,7 @@ def reduce_scatter(
     mine = parts[group.me]
     words = [volume(part) for part in parts]
     if len(set(words)) == 1 and native(sums, group) and sums.dtype not in HALF:
-        sent = _concatenated(sums, panel, parts, group)
+        sent = concatenated(sums, panel, parts, group)
         total = sums.new_empty(shape(mine))
         call = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
         request = call(total.view(-1), sent, group=group.handle, async_op=True)
@@ -166,7 +172,7 @@ def reduce_scatter(
         return PendingReduce(mine, total, [request], [no_terms, sent], group)
     own = sums[within(mine, panel)].clone()
     others = [part for rank, part in enumerate(parts) if rank != group.me]
-    sent = _concatenated(sums, panel, others, group)
+    sent = concatenated(sums, panel, others, group)
     terms = group.buffers.take(sums, len(others), *shape(mine))
     outgoing, incoming = list(words), [words[group.me]] * len(words)
     outgoing[group.me] = incoming[group.me] = 0  # this rank's terms stay here
@@ -229,67 +235,6 @@ def large(values: torch.Tensor, parts: Sequence[Box], group: Group) -> bool:
         not group.buffers.keeps
         or max(map(volume, parts)) * values.element_size() >= LARGE
     )
-
-
-# -- memory for the pieces of a panel --------------------------------------------------
-
-
-def _pieces(
-    panel: Box,
-    parts: Sequence[Box],
-    own: torch.Tensor,
-    group: Group,
-    taken: list[torch.Tensor],
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Memory for all pieces, the own piece filled in; and the panel, if it is joint.
-
-    The pieces are views of the panel if every part is consecutive in it, or if one part
-    is the whole panel. Pieces from the buffer pool are added to `taken`.
-    """
-    filled = [part for part in parts if volume(part)]
-    if len(filled) < 2 or not all(consecutive(part, panel) for part in filled):
-        return _separate_pieces(parts, own, group, taken), []
-    whole = own.new_empty(shape(panel))
-    pieces = [whole[within(part, panel)] for part in parts]
-    pieces[group.me].copy_(own)
-    return pieces, [whole]
-
-
-def _separate_pieces(
-    parts: Sequence[Box], own: torch.Tensor, group: Group, taken: list[torch.Tensor]
-) -> list[torch.Tensor]:
-    """The own piece, and buffers for the others, which are added to `taken`."""
-    pieces = []
-    for rank, part in enumerate(parts):
-        piece = own
-        if rank != group.me:
-            piece = group.buffers.take(own, *shape(part))
-            taken.append(piece)
-        pieces.append(piece)
-    return pieces
-
-
-def _split_pieces(
-    flat: torch.Tensor, panel: Box, parts: Sequence[Box], fits: bool
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Views of a buffer with one part after the other; and the panel, if it is that."""
-    rows = torch.split(flat, [volume(part) for part in parts])
-    pieces = [row.view(shape(part)) for row, part in zip(rows, parts, strict=True)]
-    in_order = fits and list(parts) == sorted(parts)
-    return pieces, [flat.view(shape(panel))] if in_order else []
-
-
-def _concatenated(
-    sums: torch.Tensor, panel: Box, parts: Sequence[Box], group: Group
-) -> torch.Tensor:
-    """The words of some parts of a panel, one part after the other, in a buffer."""
-    flat = group.buffers.take(sums, sum(volume(part) for part in parts))
-    begin = 0
-    for part in parts:
-        piece = flat[begin : begin + volume(part)]
-        piece.view(shape(part)).copy_(sums[within(part, panel)])
-        begin += volume(part)
-    return flat
 
 
 # -- messages --------------------------------------------------------------------------

@@ -62,6 +62,28 @@ class RowMap:
         return RowMap(self.size, rows)
 
 
+def padded_rows(size: int, before: int, after: int, mode: str) -> list[int]:
+    """The input row of every row of a padded dimension.
+
+    Negative numbers crop. Circular padding repeats the rows that are left.
+    """
+    rows = range(-before, size + after)
+    if mode == "constant":
+        return [row if 0 <= row < size else CONSTANT for row in rows]
+    if mode == "circular":
+        kept = range(size)[max(0, -before) : size - max(0, -after)]
+        if max(before, after) > len(kept):
+            raise ValueError(mode)  # torch pads with what it has not written
+        rows = range(-max(0, before), len(kept) + max(0, after))
+        return [kept[row % len(kept)] for row in rows]
+    if mode == "replicate":
+        return [min(max(row, 0), size - 1) for row in rows]
+    if mode != "reflect":
+        raise ValueError(mode)
+    period = max(1, 2 * size - 2)
+    return [min(row % period, -row % period) for row in rows]
+
+
 def read_rows(rows: Sequence[int]) -> Interval:
     """The output rows between the constant ones at both ends."""
     found = [index for index, row in enumerate(rows) if row != CONSTANT]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
-from synth.runtime.grid.row_maps import CONSTANT, RowMap
+from synth.runtime.grid.row_maps import RowMap, padded_rows
 from synth.runtime.operators.call import Call
 
 Dims = list["int | None"]
@@ -123,28 +123,6 @@ def pad_rows(
     for dim, (before, after) in zip(reversed(range(len(shape))), pairs, strict=False):
         maps[dim] = RowMap(shape[dim], padded_rows(shape[dim], before, after, mode))
     return MovedRows(tuple(maps), float(value or 0.0))
-
-
-def padded_rows(size: int, before: int, after: int, mode: str) -> list[int]:
-    """The input row of every row of a padded dimension.
-
-    Negative numbers crop. Circular padding repeats the rows that are left.
-    """
-    rows = range(-before, size + after)
-    if mode == "constant":
-        return [row if 0 <= row < size else CONSTANT for row in rows]
-    if mode == "circular":
-        kept = range(size)[max(0, -before) : size - max(0, -after)]
-        if max(before, after) > len(kept):
-            raise ValueError(mode)  # torch pads with what it has not written
-        rows = range(-max(0, before), len(kept) + max(0, after))
-        return [kept[row % len(kept)] for row in rows]
-    if mode == "replicate":
-        return [min(max(row, 0), size - 1) for row in rows]
-    if mode != "reflect":
-        raise ValueError(mode)
-    period = max(1, 2 * size - 2)
-    return [min(row % period, -row % period) for row in rows]
 
 
 def _pad(given: _Arguments, shape: tuple[int, ...], part: int) -> MovedRows:

@@ -17,7 +17,8 @@ from synth.base.units import whole
 from synth.base.yaml_positions import read_text
 from synth.cli.output import detail, note
 from synth.layer.passes import TASKS
-from synth.planning.request import OBJECTIVES, STATIONARY, PlanRequest, flag_words
+from synth.planning.flags import flag_words
+from synth.planning.request import OBJECTIVES, STATIONARY, PlanRequest
 
 if TYPE_CHECKING:
     from synth.planning.plan import Plan

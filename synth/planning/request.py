@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
 from synth.base.errors import UsageError
@@ -18,6 +17,7 @@ from synth.base.work_balance import BALANCE, check_balance
 from synth.layer.axes import AXES, SPATIAL, Tensor
 from synth.layer.passes import GRADIENTS, TASKS
 from synth.layer.residue_classes import possible_counts
+from synth.planning.flags import flag_words, portable_path
 from synth.search.strategies import Strategy, strategy_named
 
 if TYPE_CHECKING:
@@ -281,35 +281,6 @@ class PlanRequest:
             if value != field.default:
                 words += flag_words(field.name, value)
         return words
-
-
-def flag_words(name: str, value: object) -> list[str]:
-    """The words that give a field of `PlanRequest` a value on the command line."""
-    flag = f"--{name.rstrip('_').replace('_', '-')}"
-    match value:
-        case True:
-            return [flag]
-        case Mapping():
-            return [flag, ",".join(f"{axis}={parts}" for axis, parts in value.items())]
-        case str() if name != "order":
-            return [flag, portable_path(value) if name == "machine" else value]
-        case os.PathLike():
-            return [flag, portable_path(value)]
-        case Sequence():
-            return [flag, ",".join(value)]
-        case _:
-            return [flag, str(value)]
-
-
-def portable_path(path: str | os.PathLike[str]) -> str:
-    """A relative path as it is; of an absolute path, or one with `..` or `~`, the file's name alone.
-
-    A path that starts with a dash gets `./` before it, so that no command takes it for a flag.
-    """
-    given = PurePath(path)
-    machine_specific = given.is_absolute() or ".." in given.parts or "~" in given.parts
-    text = given.name if machine_specific else os.fspath(path)
-    return f"./{text}" if text.startswith("-") and text != "-" else text
 
 
 def _is_whole(value: object, most: int) -> bool:
