@@ -116,7 +116,8 @@ def run_one(case: Case, results: Path, programs: Path) -> None:
     code = 1
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-        fork_start.everywhere()
+        if case.forked:
+            fork_start.everywhere()
         outcome = suffered(case, programs)
         store(results, case, outcome)
         what = " ".join(
@@ -131,7 +132,8 @@ def run_one(case: Case, results: Path, programs: Path) -> None:
             if holds
         )
         print(
-            f"{case}: {outcome.ranks:.1f}, {outcome.seconds:.1f} s, delay {outcome.delay:.2f} s {what}",
+            f"{case}: {outcome.ranks:.1f}, {outcome.seconds:.1f} s, codes {outcome.codes},"
+            f" delay {outcome.delay:.2f} s {what}",
             flush=True,
         )
         code = 0

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 FORMS = ("emitted", "standalone", "synth run", "parallelize")
 SIGNALS = ("KILL", "STOP", "TERM", "HUP")
 INSIDE = ("exit 0", "exception")
 FAULTS = (*SIGNALS, *INSIDE, "link cut", "parent killed")
+COMPUTING = 2.0  # seconds in which faults hit that are counted from when all ranks compute
+TORCHRUN = re.compile(  # lines of its report
+    r"  (time|host|rank|exitcode|error_file|traceback) +:|\[[0-9]+\]:|[-=]+$|  +File .*torch/distributed"
+)
 SLACK = 5.0  # seconds after the timeout in which all must have ended
 
 
@@ -24,6 +29,7 @@ class Case:
     procs: int
     rank: int
     moment: float  # seconds after the start
+    after: bool  # the moment counts from when all ranks compute
     forked: bool  # processes start as forks of one that has loaded torch
     timeout: float
 
@@ -42,14 +48,15 @@ class Outcome:
     left: int  # processes that had to be killed
     files: list[str]  # under TMPDIR that are not torchrun's own
     said: str
-    made: bool  # whether all ranks computed before the fault: a training loop, or a forked program
+    made: bool  # whether all ranks computed before the fault, or had called `parallelize`; forked programs
     delay: float = 0.0  # the longest that the look at the processes had to wait for a core, in seconds
     ranks: float = 0.0  # seconds from the fault until no rank was left: a launcher ends later
+    codes: list[int | None] = field(default_factory=list)  # of the launchers
     refused: str = ""  # why the case could not be run here
 
     def late(self, case: Case) -> bool:
-        """Whether the promise was broken."""
-        return self.seconds > case.timeout + SLACK
+        """Whether the promise was broken: a rank was left. A launcher may take longer."""
+        return self.ranks > case.timeout + SLACK
 
     def wrong(self, case: Case) -> bool:
         """Whether a person should look at it."""
@@ -58,7 +65,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Campaign:
-    """Which cases are run. timeout, latest: for forked and for real starts; latest: the last moment."""
+    """Which cases are run. timeout, latest: for forked and for real starts.
+
+    Every other moment of forked starts is counted from when all ranks compute.
+    latest: the last moment that is counted from the start.
+    """
 
     moments: int
     procs: Sequence[int]
@@ -85,13 +96,15 @@ class Campaign:
                 chance = random.Random(f"{self.seed} {moment} {form} {fault} {procs} {other}")
                 real = (moment + number) % self.real_every == 0 if self.real_every else False
                 rank = chance.randrange(1, procs) if other else 0
-                at = round(chance.uniform(0.05, self.latest[real]), 3)
-                yield Case(form, fault, procs, rank, at, not real, self.timeout[real])
+                after = not real and moment % 2 == 1
+                at = round(chance.uniform(0.0, COMPUTING if after else self.latest[real]), 3)
+                yield Case(form, fault, procs, rank, at, after, not real, self.timeout[real])
 
 
 def store(path: Path, case: Case, outcome: Outcome) -> None:
     """Append an outcome to the results: one line, in one write."""
-    kept = asdict(outcome) | {"said": outcome.said[-3000:] if outcome.wrong(case) else ""}
+    said = [line for line in outcome.said.splitlines() if not TORCHRUN.match(line)]
+    kept = asdict(outcome) | {"said": "\n".join(said)[:4000] if outcome.wrong(case) else ""}
     with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps({"case": asdict(case), "outcome": kept}) + "\n")
 

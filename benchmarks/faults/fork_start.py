@@ -89,13 +89,17 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             return
         with suppress(AttributeError):
             sys.stdout.flush()
+        ready, tell = os.pipe()
         self.pid = os.fork()
         if self.pid:
+            os.close(tell)
+            os.read(ready, 1)  # as after an exec, its session and environment are there
+            os.close(ready)
             self._child_created = True
             self._close_pipe_fds(to, p2cwrite, c2pread, out, errread, err)  # type: ignore[attr-defined]
             return
         try:
-            _redirect((to, out, err), set(keep) if close_fds else None)
+            _redirect((to, out, err), {*keep, tell} if close_fds else None)
             if session:
                 os.setsid()
             if cwd is not None:
@@ -103,6 +107,7 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             _like_new(os.environ.copy() if env is None else env)
             if before is not None:
                 before()
+            os.close(tell)
             for each in at_start:
                 each()
         except BaseException:
@@ -128,8 +133,6 @@ def _redirect(given: tuple[int, int, int], keep: set[int] | None) -> None:
         if name > 2 and name not in (keep or ()):
             with suppress(OSError):
                 os.close(name)
-    for each in keep or ():
-        os.set_inheritable(each, True)
 
 
 def _like_new(environment: Mapping[str, str]) -> None:

@@ -32,6 +32,8 @@ class Injected(BaseException):  # no import of a library catches it
     pass
 def fault():
     time.sleep(max(0.0, float(os.environ["FAULT_AT"]) - time.time()))
+    while "FAULT_AFTER" in os.environ and not os.path.exists(os.environ["FAULT_AFTER"]):
+        time.sleep(0.02)
     open(os.environ["FAULT_MARK"], "w").close()
     if os.environ["FAULT"] == "exit 0":
         os._exit(0)
@@ -40,7 +42,7 @@ def fault():
 if os.environ.get("RANK") == os.environ.get("FAULT_RANK"):
     threading.Thread(target=fault, daemon=True).start()
 """
-MADE = "none.made"  # a rank computes, or the training loop has its network
+MADE, CALLED = "none.made", "none.called"  # a rank computes, has its network; it calls `parallelize`
 
 
 def suffered(case: Case, programs: Path) -> Outcome:
@@ -73,6 +75,8 @@ def _suffered(case: Case, folder: Path, programs: Path, hosts: Hosts) -> Outcome
     }
     del environment[fork_start.ROOM]
     if case.forked:
+        environment["SYNTH_OBJECTIVE"] = "words"  # nothing is measured
+        environment |= {"FAULT_AFTER": str(folder / "after")} if case.after else {}
         environment["PACE" if case.form == "parallelize" else SLOW] = str(PACE)
     look = Look(folder)
     with open(folder / "said", "wb+") as said, swept(look):
@@ -82,11 +86,15 @@ def _suffered(case: Case, folder: Path, programs: Path, hosts: Hosts) -> Outcome
             start = partial(fork_start.Popen, preexec_fn=enter) if case.forked else subprocess.Popen
             out = {"stdout": said, "stderr": said, "cwd": folder}
             running.append(start(command, env=environment, start_new_session=True, **out))
+        while case.after and not all_have(MADE, case, folder) and look.found():
+            look.wait()
+            begin = time.time()
         while time.time() < begin + case.moment and any(each.poll() is None for each in running):
             time.sleep(0.02)
+        (folder / "after").touch()
         inject(case, look, running, hosts)
         fault = time.time()
-        made = all((folder / f"{MADE}-{rank}").exists() for rank in range(case.procs))
+        made = all_have(CALLED if case.form == "parallelize" else MADE, case, folder)
         ranks = 0.0
         while (left := look.found()) and time.time() < fault + case.timeout + PATIENCE:
             for each in running:
@@ -96,7 +104,22 @@ def _suffered(case: Case, folder: Path, programs: Path, hosts: Hosts) -> Outcome
         seconds = time.time() - fault
     text = (folder / "said").read_text(errors="replace")
     files = [path.name for path in temporary.iterdir() if not path.name.startswith(TORCHS_OWN)]
-    return Outcome(seconds, named(case, text), len(left), files, text, made, look.delay, ranks)
+    return Outcome(
+        seconds,
+        named(case, text),
+        len(left),
+        files,
+        text,
+        made,
+        look.delay,
+        ranks,
+        [each.returncode for each in running],
+    )
+
+
+def all_have(mark: str, case: Case, folder: Path) -> bool:
+    """Whether all ranks have touched a mark."""
+    return all((folder / f"{mark}-{rank}").exists() for rank in range(case.procs))
 
 
 class Look:

@@ -15,7 +15,7 @@ def table(outcomes: dict[Case, Outcome]) -> str:
     """Per fault and program form: seconds until all had ended, and what was not right."""
     runs = [(case, outcome) for case, outcome in outcomes.items() if not outcome.refused]
     lines = [
-        "Seconds from the fault until no process was left, launchers included: median / most (runs).",
+        "Seconds from the fault until no rank was left: median / most (runs).",
         "",
         f"| fault | {' | '.join(FORMS)} | {BEFORE} |",
         f"|---|{'---|' * (len(FORMS) + 1)}",
@@ -26,8 +26,11 @@ def table(outcomes: dict[Case, Outcome]) -> str:
             for name in (*FORMS, BEFORE)
         ]
         lines.append(f"| {fault} | {' | '.join(cells)} |")
-    lines += ["", "| starts | P | timeout | runs | late | unnamed | processes left | files left |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
+    lines += [
+        "",
+        "| starts | P | timeout | runs | late | late launchers | unnamed | processes left | files left |",
+    ]
+    lines.append("|---|---|---|---|---|---|---|---|---|")
     kinds = sorted({(not case.forked, case.procs, case.timeout) for case, _ in runs})
     for real, procs, timeout in kinds:
         own = [
@@ -41,11 +44,10 @@ def table(outcomes: dict[Case, Outcome]) -> str:
         max((seconds(outcome) - case.timeout for case, outcome in runs), default=0.0)
         for seconds in (lambda outcome: outcome.ranks, lambda outcome: outcome.seconds)
     )
-    late = sum(outcome.ranks > case.timeout + SLACK for case, outcome in runs)
     lines += [
         "",
         f"{len(runs)} runs. The last rank ended at most {rank:.1f} s after the timeout, the last process at"
-        f" most {last:.1f} s after it. Late: more than {SLACK:g} s after it; {late} of these had ranks left.",
+        f" most {last:.1f} s after it. Late: a rank was left {SLACK:g} s after it.",
         "",
     ]
     return "\n".join(lines)
@@ -58,9 +60,13 @@ def column(run: Run) -> str:
 
 
 def counts(runs: list[Run]) -> Iterable[str]:
-    """How many were late, unnamed, left processes, left files; those before `parallelize` in parentheses."""
+    """How many were late, without and with launchers, unnamed, left processes, left files.
+
+    Those before `parallelize` stand in parentheses.
+    """
     tests = (
         [outcome.late(case) for case, outcome in runs],
+        [outcome.seconds > case.timeout + SLACK for case, outcome in runs],
         [not outcome.named for _, outcome in runs],
         [bool(outcome.left) for _, outcome in runs],
         [bool(outcome.files) for _, outcome in runs],
@@ -74,7 +80,7 @@ def cell(runs: list[Run]) -> str:
     """The cell of some runs."""
     if not runs:
         return ""
-    seconds = [outcome.seconds for _, outcome in runs]
+    seconds = [outcome.ranks for _, outcome in runs]
     unnamed = sum(not outcome.named for _, outcome in runs)
     late = sum(outcome.late(case) for case, outcome in runs)
     text = f"{statistics.median(seconds):.1f} / {max(seconds):.1f} ({len(runs)})"

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from synth.base.errors import RunError, UsageError
@@ -46,16 +44,14 @@ def calibrate_machine(
 
 
 def _here(procs: int, repeat: int, timeout: float, seconds: float) -> dict[str, Any]:
-    from synth.launch.launcher import started
+    from synth.launch.launcher import run_folder, started
     from synth.runtime.program import benchmark as measure
 
-    with tempfile.TemporaryDirectory(prefix="synth-calibrate-") as folder:
-        out = Path(folder, "found.json")
+    with run_folder("synth-calibrate-") as folder:
+        out = folder.path / "found.json"
         flags = ["--out", str(out), "--repeat", str(repeat), "--timeout", str(timeout)]
         flags += ["--seconds", str(seconds)]
-        ended = started(
-            ["-m", measure.__name__], procs, flags, math.inf, folder=Path(folder), patience=timeout
-        )
+        ended = started(["-m", measure.__name__], procs, flags, math.inf, folder=folder, patience=timeout)
         if ended.code != 0 or not out.exists():
             raise RunError(
                 f"the calibration on {procs} ranks ended with code {ended.code}: {ended.last_words()}"

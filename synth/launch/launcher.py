@@ -11,13 +11,15 @@ import math
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,14 +83,14 @@ def started(
     flags: Sequence[str],
     limit: float,
     defaults: Mapping[str, str] | None = None,
-    folder: Path | None = None,
+    folder: RunFolder | None = None,
     patience: float | None = None,
 ) -> Ended:
     """Run a program on ranks of this machine for `limit` seconds at most.
 
     program: what Python runs: a file, or `-m` and a module.
     defaults: what the environment holds unless it does already.
-    folder: is removed by the supervisor if this process is killed.
+    folder: of the run, see `run_folder`.
     patience: seconds that a rank may be stopped (SIGSTOP) until the others say so; None: for ever.
     Raises `RunError` where it takes longer.
     """
@@ -120,7 +122,7 @@ def run_commands(
     commands: Sequence[tuple[list[str], dict[str, str]]],
     shared: dict[str, str],
     limit: float,
-    folder: Path | None = None,
+    folder: RunFolder | None = None,
     patience: float | None = None,
 ) -> Ended:
     """Run one command per rank, each with variables of its own besides the shared ones.
@@ -130,10 +132,10 @@ def run_commands(
     job = {
         "commands": commands,
         "environment": shared,
-        "folder": None if folder is None else str(folder),
         "patience": patience,
     }
-    with _supervised(job) as (output, report):
+    with nullcontext(folder.supervisor) if folder else _supervisor() as given:
+        output, report = given.take(job)
         said, over = _read(output, report, time.monotonic() + limit)
         if not over:
             words = last_lines(said)
@@ -148,11 +150,52 @@ def run_commands(
     return Ended(data["codes"], said, data["ended"], data["stopped"], missing)
 
 
+@dataclass(frozen=True)
+class Supervisor:
+    """The process that starts ranks, once it has a job. report: where it reads how they ended."""
+
+    process: subprocess.Popen[bytes]
+    report: int
+
+    def take(self, job: dict[str, Any]) -> tuple[int, int]:
+        """Give it its job; the handles of the ranks' output and of its report."""
+        assert self.process.stdin
+        assert self.process.stdout
+        with suppress(BrokenPipeError):  # it was killed at once
+            self.process.stdin.write(json.dumps(job).encode() + b"\n")
+            self.process.stdin.flush()
+        return self.process.stdout.fileno(), self.report
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A folder of one run, and the supervisor that removes it if this process is killed."""
+
+    path: Path
+    supervisor: Supervisor
+
+
 @contextmanager
-def _supervised(job: dict[str, Any]) -> Iterator[tuple[int, int]]:
-    """A supervisor with its ranks: their output and its report. All is gone at the end."""
+def run_folder(prefix: str) -> Iterator[RunFolder]:
+    """A temporary folder for one run. It is gone afterwards, at whichever moment this process is killed.
+
+    The supervisor knows its name before it exists.
+    """
+    path = Path(tempfile.gettempdir(), f"{prefix}{uuid.uuid4().hex}")
+    with _supervisor(path) as process:
+        path.mkdir(mode=0o700)
+        try:
+            yield RunFolder(path, process)
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _supervisor(folder: Path | None = None) -> Iterator[Supervisor]:
+    """A supervisor, and later its ranks. All is gone at the end."""
     report, theirs = os.pipe()
     command = [sys.executable, "-I", supervisor.__file__, str(theirs)]
+    command += [str(folder)] if folder else []
     try:
         process = subprocess.Popen(
             command,
@@ -167,10 +210,7 @@ def _supervised(job: dict[str, Any]) -> Iterator[tuple[int, int]]:
     assert process.stdin
     assert process.stdout
     try:
-        with suppress(BrokenPipeError):  # it was killed at once
-            process.stdin.write(json.dumps(job).encode() + b"\n")
-            process.stdin.flush()
-        yield process.stdout.fileno(), report
+        yield Supervisor(process, report)
     finally:
         with suppress(BrokenPipeError):
             process.stdin.close()  # tells the supervisor to end

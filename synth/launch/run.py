@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from synth.base.errors import CheckError, RunError
 from synth.base.units import show_bytes, show_words
 from synth.codegen.render import render
-from synth.launch.launcher import Ended, started
+from synth.launch.launcher import Ended, run_folder, started
 from synth.layer.axes import AXES
 from synth.planning.plan import Plan
 from synth.simulation.interpreter import simulate
@@ -105,16 +104,16 @@ def run(
         free (`KEEP_FREED`).
     Raises `RunError` when the run fails or hangs and `CheckError` when values or words disagree.
     """
-    with tempfile.TemporaryDirectory(prefix="synth-run-") as folder:
-        program = Path(folder, "program.py")
+    with run_folder("synth-run-") as folder:
+        program = folder.path / "program.py"
         _write(program, render(plan, command="synth run"))
-        reports = Path(folder, "reports")
+        reports = folder.path / "reports"
         flags = ["--check", "--report", str(reports), "--save", "--timeout", str(timeout), "--device", device]
         flags += ["--bench", str(repetitions)] if repetitions else []
         flags += ["--tune"] if tune else []
         limit = timeout + STARTUP + PER_RANK * plan.procs
         defaults = KEEP_FREED if tune else None
-        ended = started([str(program)], plan.procs, flags, limit, defaults, Path(folder), timeout)
+        ended = started([str(program)], plan.procs, flags, limit, defaults, folder, timeout)
         found = [_report(reports, rank) for rank in range(plan.used_procs)]
         if any(report is None for report in found):
             raise RunError(_failure(plan, ended, found))

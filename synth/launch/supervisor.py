@@ -1,10 +1,10 @@
 """Starts ranks, and ends them when their starter is gone: a process of its own, without torch.
 
-    python -I supervisor.py REPORT_FD   with a job as a JSON line on stdin, which the starter keeps open
+    python -I supervisor.py REPORT_FD [FOLDER]   with a job as a JSON line on stdin
 
-The starter may be killed at any moment. Then its end of stdin closes, and this process kills the ranks and
-removes the folder of the run. If this process is killed, Linux kills the ranks. REPORT_FD receives one JSON
-object at the end: see `Ranks.report`.
+The starter keeps stdin open, and may be killed at any moment. Then its end closes, and this process kills the
+ranks and removes the folder of the run, which need not exist when this process starts. If this process is
+killed, Linux kills the ranks. REPORT_FD receives one JSON object at the end: see `Ranks.report`.
 """
 
 from __future__ import annotations
@@ -153,13 +153,13 @@ def reserved_port() -> socket.socket:
     return held
 
 
-def read_job() -> dict[str, Any]:
-    """The job: the first line of stdin, which stays open."""
+def read_job() -> dict[str, Any] | None:
+    """The job: the first line of stdin, which stays open; None if the starter is gone already."""
     line = b""
     while not line.endswith(b"\n"):
         part = os.read(0, 65536)
         if not part:
-            sys.exit(1)  # the starter is gone already
+            return None
         line += part
     job: dict[str, Any] = json.loads(line)
     return job
@@ -169,12 +169,17 @@ def main() -> int:
     """What this process does."""
     for number in HEEDED:
         signal.signal(number, signal.SIG_IGN)  # the starter decides: closing stdin ends this
+    folder = sys.argv[2] if len(sys.argv) > 2 else None
     job = read_job()
+    if job is None:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        return 1
     with reserved_port() as held:
         job["environment"].setdefault("MASTER_PORT", str(held.getsockname()[1]))
         ranks, gone = supervised(job)
-    if gone and job["folder"]:
-        shutil.rmtree(job["folder"], ignore_errors=True)
+    if gone and folder:
+        shutil.rmtree(folder, ignore_errors=True)
     with suppress(BrokenPipeError):
         os.write(int(sys.argv[1]), json.dumps(ranks.report()).encode())
     return 0

@@ -110,26 +110,39 @@ def test_no_file_is_left_under_tmpdir(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_ranks_and_folder_go_when_the_starter_is_killed(
     number: int, tmp_path: Path, processes: Processes
 ) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "program.py").write_text(
+    (tmp_path / "program.py").write_text(
         "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        f"open(os.path.join({str(folder)!r}, 'mark' + os.environ['RANK']), 'w')\ntime.sleep(60)"
+        f"open(os.path.join({str(tmp_path)!r}, 'mark' + os.environ['RANK']), 'w')\ntime.sleep(60)"
     )
+    program = f"[{str(tmp_path / 'program.py')!r}]"
+    killed_in(f"started({program}, 2, [], 60, folder=folder)", 2, number, tmp_path, processes)
+
+
+def test_a_folder_goes_when_the_starter_is_killed_before_it_has_a_job(
+    tmp_path: Path, processes: Processes
+) -> None:
+    mark = str(tmp_path / "mark")
+    killed_in(f"open({mark!r}, 'w'); time.sleep(60)", 1, signal.SIGKILL, tmp_path, processes)
+
+
+def killed_in(statement: str, marks: int, number: int, tmp_path: Path, processes: Processes) -> None:
+    """Kill a starter that runs a statement with the folder of a run, when there are so many marks."""
     script = (
-        "from pathlib import Path; from synth.launch.launcher import started\n"
-        f"started([{str(folder / 'program.py')!r}], 2, [], 60, folder=Path({str(folder)!r}))"
+        "import time; from synth.launch.launcher import run_folder, started\n"
+        f"with run_folder('synth-test-') as folder: {statement}"
     )
-    starter = processes.start([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    starter = processes.start([sys.executable, "-c", script], env=environment)
     begin = time.monotonic()
-    while len(list(folder.glob("mark*"))) < 2:
+    while len(list(tmp_path.glob("mark*"))) < marks:
         assert time.monotonic() - begin < 30
         assert starter.poll() is None
         time.sleep(0.05)
+    assert len(list(tmp_path.glob("synth-test-*"))) == 1
     starter.send_signal(number)
     starter.wait()
     gone = time.monotonic()
-    while marked(OWN, processes.mark) or folder.exists():
+    while marked(OWN, processes.mark) or list(tmp_path.glob("synth-test-*")):
         assert time.monotonic() - gone < 5
         time.sleep(0.05)
 

@@ -37,6 +37,7 @@ def main() -> None:
         exec(statement, {**globals(), "model": model})
     replicas = int(os.environ.get("REPLICAS", "1"))
     mesh = init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas)) if replicas > 1 else None
+    touch(f"{mark}.called-{me}")
     net = synth.parallelize(model, (4, 4, 8, 8), mesh, check_finite="finite" in os.environ)
     touch(f"{mark}.made-{me}")
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
