@@ -152,7 +152,7 @@ def answer(asked: Case, limit: int) -> Answer:
     except InfeasibleError as fault:
         least = re.search(r"--memory (\d+)", str(fault))
         seconds = time.process_time() - start
-        said = str(fault).partition("; ")[2][:60]
+        said = ("" if fault.proven else "not proven, ") + str(fault).partition("; ")[2][:60]
         return Answer(limit, seconds, seconds, f"refused, {said}", int(least[1]) if least else None)
     seconds = time.process_time() - start
     stage_text(made, "plan")

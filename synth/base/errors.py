@@ -30,9 +30,13 @@ class InputError(SynthError):
 
 
 class InfeasibleError(SynthError):
-    """No plan fits the request. The message names the smallest change that makes a plan possible."""
+    """No plan fits the request. The message names the smallest change that makes a plan possible.
+
+    `proven` is false where a search under a memory limit ended early; the message says so, too.
+    """
 
     exit_code = 4
+    proven = True
 
 
 class CheckError(SynthError):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES, ROW_MAJOR, PerAxis, Tensor
 from synth.machine.hierarchy import Machine
-from synth.search.branch_and_bound import search_or_none
+from synth.search.branch_and_bound import search_or_floor, search_or_none
 from synth.search.fastest import fastest
 from synth.search.grids import Space, work_cap
 from synth.search.request import Optimum, Request
@@ -72,7 +72,7 @@ def _alternative(strategy: Strategy, searches: _Searches) -> Alternative:
     found = within_memory or searches.best(free)
     if found:
         fits = request.limit_words is None or found.used_words <= request.limit_words
-        why = "" if fits else "needs more than the memory limit"
+        why = "" if fits else searches.unfit(request)
     else:
         found, load = searches.overloaded(free)
         if found is None:
@@ -102,6 +102,7 @@ class _Searches:
         if not plan.timed:
             self.request = replace(self.request, most_work=work_cap(self.least_work, plan.balance))
         self.known: dict[tuple[str, tuple[Tensor, ...], int | None], _Best | None] = {}
+        self.unproven: set[tuple[str, tuple[Tensor, ...]]] = set()  # the search ended early, with no plan
         self.grids: dict[str, PerAxis] = {}  # free axes -> the grid with the fewest words in unlimited memory
 
     def best(self, request: Request) -> _Best | None:
@@ -111,6 +112,11 @@ class _Searches:
             timed = self.plan.timed
             self.known[key] = self._fastest(request, timed[0]) if timed else self._fewest_words(request)
         return self.known[key]
+
+    def unfit(self, request: Request) -> str:
+        """Why a request has no plan within the memory limit."""
+        unproven = (_free_axes(request), request.stationary) in self.unproven
+        return "no plan within the memory limit was found" if unproven else "needs more than the memory limit"
 
     def overloaded(self, request: Request) -> tuple[_Best | None, float]:
         """(the plan with the least work, its work as a multiple of w*), where none keeps the balance.
@@ -131,7 +137,9 @@ class _Searches:
         axes = _free_axes(request)
         if request.limit_words is None and axes in self.grids:
             request = replace(request, fixed=self.grids[axes]._asdict())
-        found = search_or_none(request)
+        found, left_words = search_or_floor(request)
+        if found is None and left_words is not None:
+            self.unproven.add((axes, request.stationary))
         if found and request.limit_words is None:
             self.grids[axes] = found.grid
         return _best_of(found) if found else None

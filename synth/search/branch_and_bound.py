@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 
 from synth.base.errors import InfeasibleError
-from synth.layer.axes import Axis, PerAxis
+from synth.layer.axes import Axis, PerAxis, Tensor
+from synth.layer.passes import moves
 from synth.schedule.distribution import Distribution
 from synth.schedule.memory import Footprints
 from synth.schedule.pass_plan import PassPlan
@@ -34,7 +35,7 @@ from synth.search.pass_tilings import PassTilings, Tally, choose_tiling
 from synth.search.range_memory import RangeMemory
 from synth.search.request import Optimum, Request
 from synth.search.tiling_search import TilingChoice
-from synth.search.training_step import choose_training_tilings, least_step_floor, preferred_orders
+from synth.search.training_step import StepFloors, choose_training_tilings, preferred_orders, reuse_choices
 
 LEAN_TILED = 20  # of the grids that the search for the least memory finds to fit, so many are tiled
 
@@ -49,16 +50,22 @@ def search(request: Request) -> Optimum:
     Raises `InfeasibleError` if no grid exists or no plan fits the memory. In the second case the message
     names the least memory that is enough.
     """
-    found, _ = search_or_error(request)
-    if isinstance(found, InfeasibleError):
-        raise found
+    search_ = _Search(request)
+    found = search_.run()
+    if found is None:
+        raise search_.infeasible()
     return found
 
 
-def search_or_error(request: Request) -> tuple[Optimum | InfeasibleError, int | None]:
-    """(The optimum, or the error that `search` raises; words as of `search_or_floor`)."""
+def search_or_error(
+    request: Request,
+) -> tuple[Optimum | None, int | None, Callable[[bool], InfeasibleError]]:
+    """(The optimum, or None; words as of `search_or_floor`; the error that `search` raises).
+
+    The error is told whether everything else that the user allows is proven not to fit.
+    """
     search_ = _Search(request)
-    return search_.run() or search_.infeasible(), search_.effort.left_words
+    return search_.run(), search_.effort.left_words, search_.infeasible
 
 
 def search_or_none(request: Request) -> Optimum | None:
@@ -83,6 +90,9 @@ class _Search:
         self.insertions = itertools.count()
         self.tally = Tally()
         self.effort = Effort(patience, request.pass_ == "training")
+        first = request.sequences[0]
+        # the tensors that later passes may reuse, and how often each tensor is communicated then
+        self.reuses = [(reused, moves(first, reused)) for reused in reuse_choices(first, False)]
 
     @cached_property
     def cap(self) -> int:
@@ -128,9 +138,9 @@ class _Search:
                 break
             match state:
                 case Range():
-                    self._halve(queue, state, bound)
+                    self._halve(queue, state)
                 case PerAxis():
-                    self._turn(queue, state, key, bound)
+                    self._turn(queue, state, key)
                 case Footprints():
                     tiling, needed = self._choose_tiling(state, limit, self._most_words(best), limit)
                     effort.tile(state.grid.size, self.tally.examined)
@@ -149,16 +159,16 @@ class _Search:
                     return state
         return self._leanest_optimum(least) if effort.left_words is not None and not beaten else None
 
-    def _halve(self, queue: list[Candidate], each: Range, bound: int) -> None:
+    def _halve(self, queue: list[Candidate], each: Range) -> None:
         """Insert the halves of a range. Since it was inserted itself, more may be assumed."""
-        if not (self.effort.assumes and self._over_memory(each, bound)):
+        if not self.effort.assumes or self._fewest(each) is not None:
             for half in self.ranges.halves(each):
                 self._push(queue, half)
 
-    def _turn(self, queue: list[Candidate], grid: PerAxis, key: Key, bound: int) -> None:
+    def _turn(self, queue: list[Candidate], grid: PerAxis, key: Key) -> None:
         """Insert a grid with each choice of turned axes that may fit."""
         for turned in self._turns(grid):
-            if not self._over_memory(grid, bound, turned):
+            if self._fewest(grid, turned) is not None:
                 self._push_turned(queue, grid, key, turned)
 
     def _most_words(self, best: Optimum | None) -> int | None:
@@ -200,45 +210,91 @@ class _Search:
 
         A grid whose shards and slices alone are over the limit is left out.
         """
-        footprints, limit = self._footprints(grid, turned), self.request.limit_words
-        if limit is not None and (floor := self._memory_floor(footprints, limit)) > limit:
-            self._note_unfit(footprints.distribution, floor)
-            return
-        bound = max(
-            self.ranges.grid_bound(grid, self.request.moves, turned),
-            heavy_words(footprints.distribution, self.request.sequences[0]),
-        )
-        heapq.heappush(queue, (bound, (*key[:3], len(turned)), next(self.insertions), footprints))
+        footprints = self._footprints(grid, turned)
+        bound = self._fewest_of_grid(footprints)
+        if bound is not None:
+            heapq.heappush(queue, (bound, (*key[:3], len(turned)), next(self.insertions), footprints))
+
+    def _fewest_of_grid(self, footprints: Footprints) -> int | None:
+        """A lower bound of the words of plans on a grid that may fit; None if none may, which is noted."""
+        distribution, limit = footprints.distribution, self.request.limit_words
+        copied = self.ranges.copied(distribution.grid, distribution.nest.turned)
+        floor = None if limit is None else self._floors(footprints)
+        fitting: list[frozenset[Tensor]] = []
+        fewest: int | None = None
+        least = 0
+        for reused, words in self._by_words(copied, distribution.grid.size):
+            if fewest is not None and words >= fewest:
+                break
+            if any(reused <= more for more in fitting):
+                continue
+            if floor is not None and limit is not None and (needed := floor(reused, limit)) > limit:
+                least = min(least or needed, needed)
+                continue
+            fitting.append(reused)
+            again = self.request.reusable - reused
+            words = max(words, heavy_words(distribution, self.request.sequences[0], again))
+            fewest = words if fewest is None else min(fewest, words)
+        if fewest is None:
+            self._note_unfit(distribution, least)
+        return fewest
+
+    def _by_words(self, copied: dict[Tensor, int], size: int) -> list[tuple[frozenset[Tensor], int]]:
+        """The sets of tensors that passes may reuse, and lower bounds of the words with them, ascending.
+
+        copied: as of `Ranges`, over at most `size` processes. Among equal words, larger sets are first.
+        """
+        found = [
+            (reused, -(-sum(moves[tensor] * words for tensor, words in copied.items()) // size))
+            for reused, moves in self.reuses
+        ]
+        return sorted(found, key=lambda each: each[1])
 
     def _push(self, queue: list[Candidate], each: Range) -> None:
         """Insert a range into the queue, or its grid if it has only one, unless none of its grids fits."""
         self.effort.steps += 1
-        bound = self.ranges.bound(each, self.request.moves, self.request.turned)
-        if self._over_memory(each, bound):
+        if self.request.limit_words is None:
+            bound: int | None = self.ranges.bound(each, self.request.moves, self.request.turned)
+        else:
+            bound = self._fewest(each)
+        if bound is None:
             return
         state = self.ranges.grid(each.first) if each.single else each
         heapq.heappush(queue, (bound, self.ranges.key(each), next(self.insertions), state))
 
-    def _over_memory(
-        self, grids: Range | PerAxis, words: int, turned: tuple[Axis, ...] | None = None
-    ) -> bool:
-        """Whether grids need more memory than the limit, by lower bounds, or by what the search assumes.
+    def _fewest(self, grids: Range | PerAxis, turned: tuple[Axis, ...] | None = None) -> int | None:
+        """A lower bound of the words of plans on some grids that may fit the memory; None if none may.
 
-        `words`: a lower bound of the words of their plans. `turned`: the only choice of turned axes.
+        Whether they may fit is known by lower bounds of the memory, or by what the search assumes. `turned`:
+        the only choice of turned axes.
         """
         limit = self.request.limit_words
         if limit is None:
-            return False
-        assumed = False
+            return 0
+        fewest: int | None = None
+        sure = False
         for choice, bound, least, most in self._memory_bounds(grids, turned):
             if bound > limit:
                 continue
-            if not self.effort.assumes or self.effort.raised(bound, least, most, choice) <= limit:
-                return False
-            assumed = True
-        if assumed:
-            self.effort.leave(words)
-        return True
+            words = self._fewest_reusing(choice, least, most, limit)
+            fewest = words if fewest is None else min(fewest, words)
+            sure = sure or not self.effort.assumes
+            sure = sure or self.effort.raised(bound, least, most, choice) <= limit
+        if fewest is not None and not sure:
+            self.effort.leave(fewest)
+            return None
+        return fewest
+
+    def _fewest_reusing(self, turned: tuple[Axis, ...], least: PerAxis, most: PerAxis, limit: int) -> int:
+        """A lower bound of the words of grids with some turned axes: passes reuse what the memory allows."""
+        size = min(self.procs, most.size)
+        by_words = self._by_words(self.ranges.copied(least, turned), size)
+        if len(by_words) == 1:
+            return by_words[0][1]
+        memory = self._least_memory(turned)
+        step = memory.step(least, most, size)
+        fitting = (words for reused, words in by_words if memory.reusing(reused, step) <= limit)
+        return next(fitting, by_words[-1][1])
 
     def _note_unfit(self, distribution: Distribution, needed: int) -> None:
         """Note a grid that needs at least `needed` words, more than the limit."""
@@ -279,14 +335,15 @@ class _Search:
         limit = self.request.limit_words or 0
         return leanest(self.ranges, memory_bound, needed, limit, TILED[self.effort.training])
 
-    def _memory_floor(self, footprints: Footprints, enough: int) -> int:
-        """A lower bound of the memory of any tiling, in words; the first that is found within `enough`."""
+    def _floors(self, footprints: Footprints) -> Callable[[frozenset[Tensor], int], int]:
+        """(Reused tensors, enough) -> a lower bound of the memory in words, or the first within enough."""
         request = self.request
         if request.pass_ == "training":
             orders = preferred_orders(footprints, request.transposed, request.gradients)
-            return least_step_floor(footprints, request.stationary, request.panels, orders, enough)
+            return StepFloors(footprints, request.stationary, request.panels, orders)
         template = PassPlan(pass_=request.pass_)
-        return PassTilings(footprints, request.stationary, template, request.panels).least_floor
+        floor = PassTilings(footprints, request.stationary, template, request.panels).least_floor
+        return lambda *_: floor
 
     def _choose_tiling(
         self,
@@ -322,8 +379,8 @@ class _Search:
             self.tally,
         )
 
-    def infeasible(self) -> InfeasibleError:
-        """The error that says why no grid fits, and the least memory that is enough."""
+    def infeasible(self, proven: bool = True) -> InfeasibleError:
+        """The error that says why no grid fits, the least memory that is enough, and what is not proven."""
         limit_words = self.request.limit_words
         if limit_words is None or self.leanest.best is None:
             return InfeasibleError(
@@ -332,7 +389,11 @@ class _Search:
             )
         size, needed = self.nest.word_bytes, self.leanest.best[0]
         most = "" if self.leanest.sure and not self.request.divided else "at most "
-        return InfeasibleError(
-            f"no plan for {self.procs} processes fits {limit_words * size} bytes per process; "
+        proven = proven and (self.effort.left_words is None or self.leanest.floor > limit_words)
+        so_far = "" if proven else ", as far as the search went: it ended early, so this is not proven"
+        fault = InfeasibleError(
+            f"no plan for {self.procs} processes fits {limit_words * size} bytes per process{so_far}; "
             f"the least memory that fits is {most}{needed * size} bytes (--memory {needed * size})"
         )
+        fault.proven = proven
+        return fault

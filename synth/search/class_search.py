@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from synth.base.errors import InfeasibleError
 from synth.layer.axes import AXES
 from synth.layer.residue_classes import Classes, class_choices
 from synth.search.branch_and_bound import search_or_error, search_or_floor
@@ -21,27 +20,25 @@ def search_classes(request: Request, asked: Mapping[str, int]) -> Optimum:
     without classes. Raises `InfeasibleError` as `search` does.
     """
     first, *others = _requests(request, asked)
-    plain, floor = search_or_error(replace(first, divided=bool(others)))
-    if not isinstance(plain, InfeasibleError):
-        return _best_of(others, plain, floor) or plain
-    best = _best_of(others, None, floor)
+    plain, floor, error = search_or_error(replace(first, divided=bool(others)))
+    floors = [floor]
+    best = _best_of(others, plain, floors)
     if best is None:
-        raise plain
+        raise error(all(words is None for words in floors[1:]))
     return best
 
 
 def search_classes_or_none(request: Request, asked: Mapping[str, int]) -> Optimum | None:
     """The same, or None if no plan fits. Faster than `search_classes` then."""
-    return _best_of([*_requests(request, asked)], None, None)
+    return _best_of([*_requests(request, asked)], None, [])
 
 
-def _best_of(requests: list[Request], best: Optimum | None, floor: int | None) -> Optimum | None:
+def _best_of(requests: list[Request], best: Optimum | None, floors: list[int | None]) -> Optimum | None:
     """The optimum of several requests; `best` is known already, and stands where none moves fewer words.
 
-    What one search has left out may move fewer words than the result of another. `floor`: words that plans
-    go not below which the search for `best` has left out.
+    What one search has left out may move fewer words than the result of another. `floors`: for each search,
+    words that the plans go not below which it has left out; those of the requests are added.
     """
-    floors = [floor]
     for each in requests:
         fewer_than = best.tiling.words if best else None
         found, left = search_or_floor(replace(each, fewer_than=fewer_than))

@@ -182,19 +182,24 @@ class Ranges:
         self, least: PerAxis, moves: Mapping[Tensor, int], turned: tuple[Axis, ...], size: int = 0
     ) -> int:
         """`bound` of all grids from `least` on of at most `size` processes (0: of this grid alone)."""
-        sums = self._framed_words(least, moves, turned)
-        sums += moves["Ker"] * self.words["Ker"] * (least.x - 1)
+        sums = sum(moves[tensor] * words for tensor, words in self.copied(least, turned).items())
         return max(0, -(-sums // (size or least.size)))
 
-    def _framed_words(self, least: PerAxis, moves: Mapping[Tensor, int], turned: tuple[Axis, ...]) -> int:
-        """The terms of In and Out in the numerator of `bound`, with some turned axes."""
+    def copied(self, least: PerAxis, turned: tuple[Axis, ...]) -> dict[Tensor, int]:
+        """Tensor -> its words that processes need and do not own, in the sum over all processes.
+
+        The terms of the numerator of `bound`, on any grid from `least` on with some turned axes.
+        """
         inputs, outputs = self._flat
         for axis, window, of_inputs, of_outputs in self._windows:
             parts = getattr(least, axis)
             inputs *= window.size + (0 if axis in turned else of_inputs(parts))
             outputs *= window.out + (of_outputs(parts) if axis in turned else 0)
-        sums = moves["In"] * (inputs * least.k - self.words["In"])
-        return sums + moves["Out"] * (outputs * least.c - self.words["Out"])
+        return {
+            "In": inputs * least.k - self.words["In"],
+            "Ker": self.words["Ker"] * (least.x - 1),
+            "Out": outputs * least.c - self.words["Out"],
+        }
 
     def key(self, within: Range) -> Key:
         """A lower bound of the keys of all grids of a range."""

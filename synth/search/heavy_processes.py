@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from synth.layer.axes import SPATIAL, Axis, PerAxis, Tensor
 from synth.layer.intervals import overlap, volume
@@ -11,11 +11,11 @@ from synth.layer.passes import WRITES, Passes, reads
 from synth.schedule.distribution import Distribution
 
 
-def heavy_words(distribution: Distribution, passes: Passes) -> int:
+def heavy_words(distribution: Distribution, passes: Passes, again: Collection[Tensor] = ()) -> int:
     """Lower bound of the words that the most receiving process of a grid receives in some passes.
 
-    The bound holds for any tiling, and if every reusable tensor is reused. It is the maximum over the
-    processes of `_heavy_coordinates`.
+    The bound holds for any tiling, and if every reusable tensor is reused but those of `again`, which two
+    passes gather. It is the maximum over the processes of `_heavy_coordinates`.
     """
     gathered = [
         tensor
@@ -28,7 +28,8 @@ def heavy_words(distribution: Distribution, passes: Passes) -> int:
         words = 0
         for tensor in gathered:
             needed = distribution.needed(tensor, at)
-            words += volume(needed) - volume(overlap(needed, distribution.owned(tensor, at)))
+            lacked = volume(needed) - volume(overlap(needed, distribution.owned(tensor, at)))
+            words += lacked * (2 if tensor in again else 1)
         for tensor in reduced:
             words += (distribution.group_size(tensor) - 1) * volume(distribution.carried(tensor, at))
         most = max(most, words)

@@ -7,6 +7,7 @@ holds beside a pass (`training_memory.unused_resident_words`):
               and the gradients before it. In a network the neighbours hold Out and dOut
     fetched   while rows are fetched: the widened shard, the strips sent and the strips received
     returned  while rows of the result return: the same of the result
+    saved     slices that a pass saves, until the end of the pass that reuses them
 
 All processes together send and receive as many rows as blocks share. So the most that a process holds is at
 least the average: with R the rows that all blocks read, repetitions included, and D those read by any, a
@@ -18,12 +19,39 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache, partial
+from typing import NamedTuple
 
-from synth.layer.axes import SPATIAL, TENSORS, PerAxis, Tensor
+from synth.layer.axes import DIMS, LACKS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
-from synth.layer.passes import WRITES, Passes, reads
+from synth.layer.passes import WRITES, Passes, reads, reuse_intervals
 from synth.schedule.memory_bound import LeastMemory
 from synth.search.grid_ranges import shared_rows
+
+Words = dict[Tensor, int]
+
+
+class Step(NamedTuple):
+    """What the passes of a step hold at least, in words.
+
+    passes: per order of the passes and pass, (while rows are fetched, from then on), without saved slices.
+    slices: of each tensor that a group shares on every grid; 0 for others.
+    """
+
+    passes: list[list[tuple[int, int]]]
+    slices: Words
+
+
+class Held(NamedTuple):
+    """The tensors that matter in one pass of a step."""
+
+    stored: tuple[Tensor, ...]  # shards with ghost rows
+    shards: tuple[Tensor, ...]  # other shards and gradients
+    fetches: tuple[Tensor, ...]  # of which rows are fetched, whatever the passes reuse
+    written: Tensor
+
+
+# per order of the passes and pass: tensors whose slices are saved while rows are fetched, and from then on
+Saved = list[list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]]
 
 
 class RangeMemory:
@@ -32,76 +60,117 @@ class RangeMemory:
     def __init__(
         self, nest: Nest, sequences: Sequence[Passes], stationary: Sequence[Tensor], ghosts: bool
     ) -> None:
-        self.nest, self.ghosts = nest, ghosts
-        self._passes = LeastMemory(nest, sequences, stationary)
-        self._sequences = sequences
+        self.nest, self.ghosts, self.sequences = nest, ghosts, sequences
+        self._bounds = LeastMemory(nest, sequences, stationary)
+        self._reusable = tuple(reuse_intervals(sequences[0]))
+        self._saved: dict[frozenset[Tensor], Saved] = {}
+        self._held = [self._of_passes(each) for each in sequences]
+        self._ends = WRITES[sequences[0][0]] if ghosts and len(sequences[0]) > 1 else None
+        self._shared = {axis: cache(partial(shared_rows, window)) for axis, window in nest.windows.items()}
+        self._read = {axis: high - low for axis, (low, high) in self._reaches()}
         # without gaps between the rows of neighbouring positions; else neighbours may share none
-        self._windows = [
-            (axis, window, cache(partial(shared_rows, window)))
-            for axis, window in nest.windows.items()
-            if window.stride <= window.span
-        ]
-        self._whole = len(self._windows) == len(SPATIAL)
-        rows = {tensor: [self._read(axis) for axis in nest.framed(tensor)] for tensor in TENSORS}
-        self._flat = {
-            tensor: nest.words[tensor] // max(1, math.prod(nest.windows[a].size for a in nest.framed(tensor)))
-            for tensor in TENSORS
+        self._whole = all(window.stride <= window.span for window in nest.windows.values())
+        self._framed: dict[Tensor, tuple[Axis, ...]] = {t: nest.framed(t) for t in TENSORS}
+        self._flat = {  # words of a tensor per position of its framed axes
+            t: nest.words[t] // max(1, math.prod(nest.windows[a].size for a in self._framed[t]))
+            for t in TENSORS
         }
-        self._distinct = {tensor: math.prod(rows[tensor]) for tensor in TENSORS}
+        self._distinct = {t: math.prod(self._read[a] for a in self._framed[t]) for t in TENSORS}
 
-    def __call__(self, least: PerAxis, most: PerAxis, size: int) -> int:
+    def __call__(self, least: PerAxis, most: PerAxis, size: int, step: Step | None = None) -> int:
         """Words that a process holds on any grid from `least` to `most` of at most `size` processes."""
-        shards = {tensor: -(-self.nest.words[tensor] // size) for tensor in TENSORS}
-        ends = WRITES[self._sequences[0][0]]
-        beside = shards[ends] if self.ghosts and len(self._sequences[0]) > 1 else 0
-        words = self._passes(least, most, size) + beside
-        return max(words, self._with_rows(least, size, shards)) if self._whole else words
+        words = self._bounds(least, most, size)
+        words += -(-self.nest.words[self._ends] // size) if self._ends else 0
+        return max(words, self.reusing(frozenset(), step or self.step(least, most, size)))
 
-    def _with_rows(self, least: PerAxis, size: int, shards: dict[Tensor, int]) -> int:
-        """Words while rows of neighbours are fetched or return."""
-        stored, moving = dict(shards), dict(shards)
+    def reusing(self, reused: frozenset[Tensor], step: Step) -> int:
+        """Words that a process holds if later passes reuse these tensors, by what the passes hold."""
+        if reused not in self._saved:
+            self._saved[reused] = [self._intervals(each, reused) for each in self.sequences]
+        slices, least = step.slices, -1
+        for passes, saved in zip(step.passes, self._saved[reused], strict=True):
+            most = 0
+            for (fetched, later), (before, then) in zip(passes, saved, strict=True):
+                for tensor in before:
+                    fetched += slices[tensor]
+                for tensor in then:
+                    later += slices[tensor]
+                most = max(most, fetched, later)
+            least = most if least < 0 else min(least, most)
+        return least
+
+    def step(self, least: PerAxis, most: PerAxis, size: int) -> Step:
+        """What the passes hold on any grid from `least` to `most` of at most `size` processes."""
+        shards = {tensor: -(-self.nest.words[tensor] // size) for tensor in TENSORS}
+        stored, moving = dict(shards), dict(shards)  # moving: the widened shards with their strips
         for tensor in ("In", "Out"):
-            read = self._rows_read(tensor, least)
-            flat = self._flat[tensor]
+            if not self._whole:
+                moving[tensor] = 0
+                continue
+            read, flat = self._rows_read(tensor, least), self._flat[tensor]
             if self.ghosts:
                 stored[tensor] = max(stored[tensor], -(-flat * read // size))
             moving[tensor] = -(-flat * (3 * read - 2 * self._distinct[tensor]) // size)
-        return min(self._of_step(sequence, shards, stored, moving) for sequence in self._sequences)
+        passes = []
+        for sequence in self._held:
+            passes.append(found := [])
+            for each in sequence:
+                held = strips = 0
+                for tensor in each.stored:
+                    held += stored[tensor]
+                for tensor in each.shards:
+                    held += shards[tensor]
+                for tensor in each.fetches:
+                    strips = max(strips, moving[tensor] - stored[tensor])
+                found.append((held + strips, held + moving[each.written]))
+        slices = dict.fromkeys(self._reusable, 0)
+        for tensor in self._reusable if self._whole else ():
+            if least.of(LACKS[tensor]) > 1:
+                slices[tensor] = self._slice(tensor, least, most)
+        return Step(passes, slices)
 
-    def _of_step(
-        self,
-        sequence: Passes,
-        shards: dict[Tensor, int],
-        stored: dict[Tensor, int],
-        moving: dict[Tensor, int],
-    ) -> int:
-        most, ends = 0, WRITES[sequence[0]]
-        step = len(sequence) > 1
+    def _of_passes(self, sequence: Passes) -> list[Held]:
+        found, ends = [], WRITES[sequence[0]]
         for number, pass_ in enumerate(sequence):
-            written = WRITES[pass_]
-            held = sum(stored[tensor] for tensor in reads(pass_))
-            if step and number == 0:
-                held += stored[ends] if self.ghosts else 0
-            elif step:
-                held += stored[written] + (shards[ends] if self.ghosts else 0)
-                held += sum(shards[WRITES[each]] for each in sequence[1:number])
-            # the first gradient fetches dOut, whatever the passes reuse
-            fetched = reads(pass_) if number == 0 else (ends,) if number == 1 else ()
-            in_flight = max((moving[tensor] - stored[tensor] for tensor in fetched), default=0)
-            most = max(most, held + max(0, in_flight, moving[written]))
-        return most
+            written, read = WRITES[pass_], reads(pass_)
+            given = (ends,) if self.ghosts and len(sequence) > 1 else ()
+            if number == 0:
+                found.append(Held((*read, *given), (), read, written))
+                continue
+            earlier = tuple(WRITES[each] for each in sequence[1:number])
+            fetches = (ends,) if number == 1 else ()  # the first gradient fetches dOut
+            found.append(Held((*read, written), (*given, *earlier), fetches, written))
+        return found
 
-    def _read(self, axis: str) -> int:
-        """Rows that any position of an axis reads."""
-        window = self.nest.windows[axis]
-        low, high = window.reach(0, window.out)
-        return high - low
+    def _slice(self, tensor: Tensor, least: PerAxis, most: PerAxis) -> int:
+        """Words of the largest slice of a tensor at least: that of the average block."""
+        framed, words = self._framed[tensor], 1
+        for dim, extent in zip(DIMS[tensor], self.nest.shapes[tensor], strict=True):
+            rows = self._read[dim] + self._shared[dim](getattr(least, dim)) if dim in framed else extent
+            words *= -(-rows // getattr(most, dim, 1))
+        return words
 
     def _rows_read(self, tensor: Tensor, least: PerAxis) -> int:
         """Rows that the blocks of all grids from `least` on read at least, repetitions included."""
-        framed = self.nest.framed(tensor)
-        return math.prod(
-            self._read(axis) + shared(getattr(least, axis))
-            for axis, _, shared in self._windows
-            if axis in framed
-        )
+        return math.prod(self._read[a] + self._shared[a](getattr(least, a)) for a in self.nest.framed(tensor))
+
+    def _reaches(self) -> list[tuple[Axis, tuple[int, int]]]:
+        return [(axis, self.nest.windows[axis].reach(0, self.nest.windows[axis].out)) for axis in SPATIAL]
+
+    @staticmethod
+    def _intervals(
+        sequence: Passes, reused: frozenset[Tensor]
+    ) -> list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
+        """`Saved` of one order of the passes: from the pass that saves a tensor to the one that reuses it."""
+        place = {
+            tensor: (sequence.index(first), sequence.index(last))
+            for tensor, (first, last) in reuse_intervals(sequence).items()
+            if tensor in reused
+        }
+        return [
+            (
+                tuple(tensor for tensor, (since, until) in place.items() if since < number <= until),
+                tuple(tensor for tensor, (since, until) in place.items() if since <= number <= until),
+            )
+            for number in range(len(sequence))
+        ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from synth.base.work_balance import BALANCE
 from synth.layer.axes import Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
-from synth.layer.passes import GRADIENTS, Passes, Task, moves, sequences
+from synth.layer.passes import GRADIENTS, Passes, Task, moves, reuse_intervals, sequences
 from synth.layer.residue_classes import Classes
 from synth.search.tiling_search import TilingChoice
 
@@ -42,6 +42,11 @@ class Request:
         if self.pass_ == "training":
             return sequences(self.transposed, self.gradients)
         return ((self.pass_,),)
+
+    @property
+    def reusable(self) -> frozenset[Tensor]:
+        """The tensors that two passes read, so that the later one may reuse them."""
+        return frozenset(reuse_intervals(self.sequences[0]))
 
     @property
     def moves(self) -> dict[Tensor, int]:

@@ -107,22 +107,27 @@ def choose_training_tilings(
     return best, least
 
 
-def least_step_floor(
-    footprints: Footprints,
-    stationary: Sequence[Tensor],
-    panels: int | None,
-    orders: Sequence[Passes],
-    enough: int,
-) -> int:
-    """A lower bound of the memory in words of any tilings of a step, or the first that is within `enough`."""
-    step, least = _StepTilings(footprints, stationary, panels), 0
-    for reused in reuse_choices(orders[0], False):
-        for order in orders:
-            floor = step.memory_floor(reused, order, enough)
+class StepFloors:
+    """Lower bounds of the memory of any tilings of a step on one distribution, by the reused tensors."""
+
+    def __init__(
+        self,
+        footprints: Footprints,
+        stationary: Sequence[Tensor],
+        panels: int | None,
+        orders: Sequence[Passes],
+    ) -> None:
+        self._step, self._orders = _StepTilings(footprints, stationary, panels), orders
+
+    def __call__(self, reused: frozenset[Tensor], enough: int) -> int:
+        """Words of memory in the best order of the passes; the first bound that is within `enough`."""
+        least = 0
+        for order in self._orders:
+            floor = self._step.memory_floor(reused, order, enough)
             if floor <= enough:
                 return floor
             least = min(least or floor, floor)
-    return least
+        return least
 
 
 def reuse_choices(sequence: Passes, all_fit: bool) -> Iterator[frozenset[Tensor]]:

@@ -153,6 +153,36 @@ def test_ghost_rows_and_their_strips_bound_the_memory_of_ranges() -> None:
     assert search.effort.steps < 1500
 
 
+def test_slices_that_do_not_fit_are_not_assumed_to_be_reused() -> None:
+    """Words of a range are bounded by the tensors that passes can reuse; else the search ended early."""
+    search = _Search(Request(VIDEO.nest, 512, 465_651, pass_="training", turnable=VIDEO.nest.turnable))
+    found = search.run()
+    assert found is not None
+    assert (found.tiling.words, found.proven_words) == (4_071_936, None)
+    assert search.effort.steps < 6000
+
+
+def test_a_refusal_says_that_it_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the search ended early, and so did the search for the least memory."""
+    nest = Layer.conv2d((2, 16, 12, 12), 24, 3, padding=1).nest
+    free = _Search(Request(nest, 12, 1)).leanest.best
+    assert free is not None
+    request = Request(nest, 12, free[0] - 1)
+
+    def refusal(patience: int) -> InfeasibleError:
+        search = _Search(request, patience)
+        assert search.run() is None
+        return search.infeasible()
+
+    told = "as far as the search went: it ended early, so this is not proven; the least memory"
+    assert refusal(20_000).proven
+    assert refusal(0).proven  # by the least memory of all grids
+    monkeypatch.setattr("synth.search.lean_grids.STEPS", 1)
+    assert told not in str(refusal(20_000))
+    assert told in str(refusal(0))
+    assert not refusal(0).proven
+
+
 def test_a_plan_says_that_it_is_not_proven_the_fewest(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

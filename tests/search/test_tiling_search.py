@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis_problems import distributions, small_nests
 
-from synth.layer.axes import SPATIAL, TENSORS, Axis, PerAxis, Tensor
+from synth.layer.axes import AXES, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.layer.nest import Nest
 from synth.layer.passes import GRADIENTS, TASKS, Task
 from synth.layer.window import Window
@@ -26,7 +26,7 @@ from synth.search.range_memory import RangeMemory
 from synth.search.request import Request
 from synth.search.tile_counts import _undominated, tile_counts
 from synth.search.tiling_search import PANELS
-from synth.search.training_step import choose_training_tilings
+from synth.search.training_step import _StepTilings, choose_training_tilings, reuse_choices
 
 
 @given(st.integers(1, 3000))
@@ -173,6 +173,7 @@ def test_panels_along_x_are_as_few_as_memory_allows(extent: int, panels: int) ->
     st.sampled_from([*((t,) for t in TENSORS), TENSORS]),
     st.sampled_from([GRADIENTS, *((t,) for t in GRADIENTS)]),
     st.sets(st.sampled_from(SPATIAL)),
+    st.sets(st.sampled_from(AXES)),
 )
 def test_the_memory_bound_is_below_the_least_memory(
     d: Distribution,
@@ -181,18 +182,26 @@ def test_the_memory_bound_is_below_the_least_memory(
     stationary: tuple[Tensor, ...],
     gradients: tuple[Tensor, ...],
     turned: set[Axis],
+    below: set[Axis],
 ) -> None:
     request = Request(d.nest, d.grid.size, pass_=task, transposed=transposed, gradients=gradients)
     for axis in turned & {*d.nest.turnable}:
         nest = d.nest.turn({axis})
         if getattr(d.grid, axis) <= getattr(nest.extents, axis):
             d = Distribution(nest, d.grid, ghosts=d.ghosts)
-    bound = RangeMemory(d.nest, request.sequences, stationary, d.ghosts)(d.grid, d.grid, d.grid.size)
+    memory = RangeMemory(d.nest, request.sequences, stationary, d.ghosts)
+    bound = memory(d.grid, d.grid, d.grid.size)
+    begin = PerAxis(*(1 if axis in below else n for axis, n in d.grid._asdict().items()))
+    assert memory(begin, d.grid, d.grid.size) <= bound  # of a range that has the grid
     if task == "training":
         _, least = choose_training_tilings(d, stationary, 0, None, transposed, gradients)
     else:
         _, least = choose_tiling(d, stationary, 0, PassPlan(pass_=task))
     assert bound <= least
+    tilings, step = _StepTilings(Footprints(d), stationary, None), memory.step(d.grid, d.grid, d.grid.size)
+    for reused in reuse_choices(request.sequences[0], False) if task == "training" else ():
+        needed = min(tilings.least_memory(reused, order) for order in request.sequences)
+        assert memory.reusing(reused, step) <= needed
 
 
 def test_a_block_with_long_sides_is_cut_into_the_fewest_tiles_that_fit() -> None:
