@@ -111,7 +111,7 @@ class RangeMemory:
             if self.ghosts:
                 stored[tensor] = max(stored[tensor], -(-flat * read // size))
             moving[tensor] = -(-flat * (3 * read - 2 * self._distinct[tensor]) // size)
-        passes = []
+        passes: list[list[tuple[int, int]]] = []
         for sequence in self._held:
             passes.append(found := [])
             for each in sequence:
