@@ -7,8 +7,8 @@ from typing import Any
 from synth.layer.nest import WORD_BYTES
 from synth.machine.collectives import ALGORITHMS
 from synth.machine.file import COMPUTE, LEVEL, TOP
+from synth.network.arguments import ARGUMENTS, DIVISIONS, FLAGS, REQUIRED
 from synth.network.graph import CONVS
-from synth.network.node_builder import ARGUMENTS, DIVISIONS, FLAGS, REQUIRED
 from synth.network.row_map_entries import MODES
 
 _COUNT = {"type": "integer", "minimum": 1}

@@ -4,48 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
-from synth.base.yaml_positions import Listing, Scalar, did_you_mean
+from synth.base.yaml_positions import Listing, Scalar
 from synth.base.yaml_positions import Node as YamlNode
 from synth.layer.layer import Layer
 from synth.layer.validate import LayerError
+from synth.network.arguments import FLAGS, check_arguments, division_of, flag_of, number_of, shown
 from synth.network.entries import Entry, in_dependency_order
-from synth.network.graph import CONVS, NORMS, PASSIVE, WEIGHTLESS, Divided, Network, Node
+from synth.network.graph import CONVS, NORMS, PASSIVE, WEIGHTLESS, Network, Node
 from synth.network.reductions import layer_below
 from synth.network.row_map_entries import padding_of, row_maps
 
 Shape = tuple[int, ...]
-WINDOW_KEYS = ("kernel", "stride", "padding", "dilation")
-CONV_ARGUMENTS = (
-    *("out_channels", *WINDOW_KEYS, "padding_mode", "groups", "bias", "transposed", "output_padding"),
-)
-ARGUMENTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(CONVS, CONV_ARGUMENTS),
-    "linear": ("out_features", "bias"),
-    "matmul": ("n", "bias"),
-    "pool": (*WINDOW_KEYS, "ceil"),
-    "upsample": ("scale", "linear"),
-    "globalpool": ("dims",),
-    **dict.fromkeys(("add", "mul", "cat", *PASSIVE), ()),
-    **dict.fromkeys(NORMS, ("affine", "parameters")),
-    "groupnorm": ("groups", "affine", "parameters"),
-    **dict.fromkeys(("prelu", "scale"), ("parameters",)),
-    "reindex": ("rows", "dims"),
-    "gathered": ("shape", "parameters", "divided"),
-}
-DIVISIONS: tuple[Divided, ...] = get_args(Divided)[1:]
-FLAGS = ("bias", "ceil", "transposed", "linear", "affine")
-MULTI_INPUT = ("add", "mul", "cat")  # kinds that take two inputs or more
-REQUIRED = {
-    **dict.fromkeys(CONVS, ("out_channels", "kernel")),
-    "linear": ("out_features",),
-    "matmul": ("n",),
-    "pool": ("kernel",),
-    "upsample": ("scale",),
-    "reindex": ("rows",),
-    "gathered": ("shape",),
-}
 
 
 def build_network(
@@ -93,7 +64,7 @@ class _NodeBuilder:
         self.kind, self.shape = entry.kind, shapes[0]
 
     def node(self) -> Node:
-        self.check_arguments()
+        check_arguments(self.entry, self.shapes)
         builders: dict[str, Callable[[], Node]] = {
             **dict.fromkeys(CONVS, self.conv),
             **dict.fromkeys(("linear", "matmul"), self.linear),
@@ -109,32 +80,10 @@ class _NodeBuilder:
         }
         return builders.get(self.kind, self.passive)()
 
-    def check_arguments(self) -> None:
-        """Raises `InputError` for unknown or missing arguments, or a wrong number of inputs."""
-        entry, kind = self.entry, self.kind
-        for key, node in entry.arguments.items():
-            if key not in ARGUMENTS[kind]:
-                raise node.fault(
-                    f"{entry.name}: unknown key {key} of {kind}"
-                    f"{did_you_mean(key, ARGUMENTS[kind] or ('none',))}"
-                )
-        for key in REQUIRED.get(kind, ()):
-            if key not in entry.arguments:
-                raise entry.place.fault(f"{entry.name}: {kind} lacks {key}; write {key}: under it")
-        for source, shape in zip(entry.inputs, self.shapes, strict=True):
-            if kind != "gathered" and not 2 <= len(shape) <= 5:
-                raise entry.place.fault(
-                    f"{entry.name}: {source} is {_by(shape)}, but {kind} needs 2 to 5 dimensions"
-                )
-        if kind not in (*MULTI_INPUT, "gathered") and len(self.shapes) > 1:
-            raise entry.place.fault(f"{entry.name}: {kind} takes one input, not {len(self.shapes)}; use add")
-        if kind in MULTI_INPUT and len(self.shapes) < 2:
-            raise entry.place.fault(f"{entry.name}: {kind} takes two inputs or more; list them in from")
-
     def passive(self) -> Node:
         entry, groups = self.entry, 0
         if self.kind == "groupnorm" and "groups" in entry.arguments:
-            groups, channels = int(self.number("groups")), self.shape[1]
+            groups, channels = int(number_of(self.entry, "groups")), self.shape[1]
             if groups < 1 or channels % groups:
                 raise entry.arguments["groups"].fault(
                     f"{entry.name}: groups is {groups}; it must divide the {channels} channels"
@@ -147,10 +96,14 @@ class _NodeBuilder:
     def trained(self) -> int:
         """Trained words of a kind that has no loop nest."""
         if "parameters" in self.entry.arguments:
-            return int(self.number("parameters"))
+            return int(number_of(self.entry, "parameters"))
         channels = self.shape[1]
         if self.kind in NORMS:
-            affine = self.flag("affine") if "affine" in self.entry.arguments else self.kind != "instancenorm"
+            affine = (
+                flag_of(self.entry, "affine")
+                if "affine" in self.entry.arguments
+                else self.kind != "instancenorm"
+            )
             return 2 * channels if affine else 0
         if self.kind == "prelu":
             return 1
@@ -162,33 +115,28 @@ class _NodeBuilder:
 
     def gathered(self) -> Node:
         """A call without a layout, in a shape of its own: every rank computes it, or its `divided` part."""
-        entry, shape = self.entry, self.number("shape")
+        entry, shape = self.entry, number_of(self.entry, "shape")
         shape = shape if isinstance(shape, tuple) else (shape,)
         if min(shape) < 1:
             raise entry.arguments["shape"].fault(
-                f"{entry.name}: shape is {_by(shape)}; use extents of 1 or more"
+                f"{entry.name}: shape is {shown(shape)}; use extents of 1 or more"
             )
         trained = self.trained() if "parameters" in entry.arguments else 0
         return Node(
-            entry.name, self.kind, entry.inputs, shape, self.shape, trained=trained, divided=self.divided()
+            entry.name,
+            self.kind,
+            entry.inputs,
+            shape,
+            self.shape,
+            trained=trained,
+            divided=division_of(entry),
         )
-
-    def divided(self) -> Divided:
-        """How ranks divide a call. Raises `InputError` for an unknown way."""
-        given = self.entry.arguments.get("divided")
-        if given is None:
-            return ""
-        for known in DIVISIONS:
-            if isinstance(given, Scalar) and given.text == known:
-                return known
-        known_ways = did_you_mean(given.text if isinstance(given, Scalar) else "", DIVISIONS)
-        raise given.fault(f"{self.entry.name}: divided is {given}{known_ways}")
 
     def reindex(self) -> Node:
         """Rows that are moved or selected; dimensions that `rows` does not name stay as they are."""
         entry, maps = self.entry, row_maps(self.entry, self.shape)
         extents = [len(each.rows) for each in maps]
-        given = self.number("dims") if "dims" in entry.arguments else ()
+        given = number_of(self.entry, "dims") if "dims" in entry.arguments else ()
         dims = given if isinstance(given, tuple) else (given,)
         if any(not -1 <= dim < len(extents) for dim in dims):
             raise entry.arguments["dims"].fault(
@@ -202,8 +150,8 @@ class _NodeBuilder:
         for source, shape in zip(self.entry.inputs, self.shapes, strict=True):
             if shape not in (self.shape, (*self.shape[:2], *[1] * (len(self.shape) - 2))):
                 raise self.entry.place.fault(
-                    f"{self.entry.name}: {source} is {_by(shape)} but {self.entry.inputs[0]} is "
-                    f"{_by(self.shape)}; give a shape as equal, or one word per channel"
+                    f"{self.entry.name}: {source} is {shown(shape)} but {self.entry.inputs[0]} is "
+                    f"{shown(self.shape)}; give a shape as equal, or one word per channel"
                 )
         return self.passive()
 
@@ -211,8 +159,8 @@ class _NodeBuilder:
         for source, shape in zip(self.entry.inputs, self.shapes, strict=True):
             if (shape[0], *shape[2:]) != (self.shape[0], *self.shape[2:]):
                 raise self.entry.place.fault(
-                    f"{self.entry.name}: {source} is {_by(shape)} but {self.entry.inputs[0]} is "
-                    f"{_by(self.shape)}; only the channels of what is put together may differ"
+                    f"{self.entry.name}: {source} is {shown(shape)} but {self.entry.inputs[0]} is "
+                    f"{shown(self.shape)}; only the channels of what is put together may differ"
                 )
         shape = (self.shape[0], sum(each[1] for each in self.shapes), *self.shape[2:])
         return Node(self.entry.name, self.kind, self.entry.inputs, shape, self.shape)
@@ -224,11 +172,11 @@ class _NodeBuilder:
         """
         if len(self.shape) < 3:
             raise self.entry.place.fault(f"{self.entry.name}: upsample needs a feature map; remove it")
-        rank, scale = len(self.shape) - 2, self.number("scale")
+        rank, scale = len(self.shape) - 2, number_of(self.entry, "scale")
         each = [_at(scale, axis) for axis in range(rank)]
         rest = {"stride": each, "groups": self.shape[1], "transposed": True}
         kernel = each
-        if self.flag("linear"):
+        if flag_of(self.entry, "linear"):
             kernel = [2 * n - n % 2 for n in each]
             rest["padding"] = [n // 2 for n in each]
         layer = self.layer(f"conv{rank}d", self.shape, self.shape[1], kernel, rest)
@@ -238,8 +186,8 @@ class _NodeBuilder:
         for source, shape in zip(self.entry.inputs, self.shapes, strict=True):
             if shape != self.shape:
                 raise self.entry.place.fault(
-                    f"{self.entry.name}: {source} is {_by(shape)} but {self.entry.inputs[0]} is "
-                    f"{_by(self.shape)}; only equal shapes can be added"
+                    f"{self.entry.name}: {source} is {shown(shape)} but {self.entry.inputs[0]} is "
+                    f"{shown(self.shape)}; only equal shapes can be added"
                 )
         return self.passive()
 
@@ -247,16 +195,19 @@ class _NodeBuilder:
         rank = int(self.kind[4])
         if len(self.shape) != rank + 2:
             raise self.entry.place.fault(
-                f"{self.entry.name}: {self.kind} needs {rank + 2} dimensions, not {_by(self.shape)}"
+                f"{self.entry.name}: {self.kind} needs {rank + 2} dimensions, not {shown(self.shape)}"
             )
-        numbers = {key: self.number(key) for key in self.entry.arguments if key not in FLAGS}
-        numbers["transposed"] = self.flag("transposed")
+        numbers = {key: number_of(self.entry, key) for key in self.entry.arguments if key not in FLAGS}
+        numbers["transposed"] = flag_of(self.entry, "transposed")
         layer = self.layer(self.kind, self.shape, numbers.pop("out_channels"), numbers.pop("kernel"), numbers)
         return self.node_of(layer, layer.output_shape, self.shape)
 
     def linear(self) -> Node:
         key = "out_features" if self.kind == "linear" else "n"
-        out, before = self.number(key), shape_before_flatten(self.nodes, self.entry.inputs[0]) or self.shape
+        out, before = (
+            number_of(self.entry, key),
+            shape_before_flatten(self.nodes, self.entry.inputs[0]) or self.shape,
+        )
         if math.prod(before[2:]) == 1:
             layer = self.layer("matmul", (before[0], out, before[1]), out, (), {})
         else:
@@ -265,10 +216,10 @@ class _NodeBuilder:
 
     def pool(self) -> Node:
         rank = len(self.shape) - 2
-        numbers = {key: self.number(key) for key in self.entry.arguments if key != "ceil"}
+        numbers = {key: number_of(self.entry, key) for key in self.entry.arguments if key != "ceil"}
         kernel = numbers.pop("kernel")
         numbers.setdefault("stride", kernel)
-        shape = self.ceiled(kernel, numbers) if self.flag("ceil") else self.shape
+        shape = self.ceiled(kernel, numbers) if flag_of(self.entry, "ceil") else self.shape
         layer = self.layer(f"conv{rank}d", shape, shape[1], kernel, {**numbers, "groups": shape[1]})
         return self.node_of(layer, layer.output_shape, self.shape)
 
@@ -287,7 +238,7 @@ class _NodeBuilder:
         entry = self.entry
         if len(self.shape) < 3:
             raise entry.place.fault(f"{entry.name}: globalpool needs a feature map; remove it")
-        given = self.number("dims") if "dims" in entry.arguments else ()
+        given = number_of(self.entry, "dims") if "dims" in entry.arguments else ()
         dims = given if isinstance(given, tuple) else (given,)
         if any(not 1 < dim < len(self.shape) for dim in dims):
             raise entry.arguments["dims"].fault(
@@ -303,7 +254,9 @@ class _NodeBuilder:
 
     def node_of(self, layer: Layer, shape: Shape, before: Shape) -> Node:
         weighted = self.kind not in WEIGHTLESS
-        bias = weighted and (self.flag("bias") if "bias" in self.entry.arguments else self.kind == "linear")
+        bias = weighted and (
+            flag_of(self.entry, "bias") if "bias" in self.entry.arguments else self.kind == "linear"
+        )
         return Node(self.entry.name, self.kind, self.entry.inputs, shape, before, layer, bias)
 
     def layer(self, kind: str, input: Shape, out: Any, kernel: Any, rest: dict[str, Any]) -> Layer:
@@ -313,30 +266,6 @@ class _NodeBuilder:
         except LayerError as fault:
             place = self.entry.arguments.get(fault.key, self.entry.place)
             raise place.fault(f"{self.entry.name}: {fault.sentence}") from fault
-
-    def number(self, key: str) -> Any:
-        return self.number_of(self.entry.arguments[key], key)
-
-    def number_of(self, node: YamlNode, key: str) -> Any:
-        """An integer or a tuple of them; of the padding of a convolution also pairs, and `same`."""
-        padding = key == "padding" and self.kind in CONVS
-        if isinstance(node, Scalar):
-            return node.text if padding and node.text == "same" else node.integer(key)
-        items = node.items if isinstance(node, Listing) else ()
-        if not items:
-            raise node.fault(f"{self.entry.name}: {key} is {node}; write an integer or a list of them")
-        for item in items:
-            if not isinstance(item, Scalar | Listing) or (isinstance(item, Listing) and not padding):
-                raise item.fault(f"{self.entry.name}: an entry of {key} is {item}; write an integer")
-        return tuple(self.number_of(item, key) for item in items)
-
-    def flag(self, key: str) -> bool:
-        node = self.entry.arguments.get(key)
-        if node is None:
-            return False
-        if not isinstance(node, Scalar) or node.text not in ("true", "false"):
-            raise node.fault(f"{self.entry.name}: {key} is {node}; write true or false")
-        return node.text == "true"
 
 
 def shape_before_flatten(nodes: Mapping[str, Node], name: str) -> Shape | None:
@@ -352,7 +281,3 @@ def shape_before_flatten(nodes: Mapping[str, Node], name: str) -> Shape | None:
 
 def _at(value: Any, axis: int) -> int:
     return int(value[axis]) if isinstance(value, tuple) else int(value)
-
-
-def _by(shape: Shape) -> str:
-    return "x".join(map(str, shape))

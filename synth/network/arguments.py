@@ -1,0 +1,112 @@
+"""The arguments of an entry of a network file: which its kind takes, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from synth.base.yaml_positions import Listing, Scalar, did_you_mean
+from synth.base.yaml_positions import Node as YamlNode
+from synth.network.entries import Entry
+from synth.network.graph import CONVS, NORMS, PASSIVE, Divided
+
+WINDOW_KEYS = ("kernel", "stride", "padding", "dilation")
+CONV_ARGUMENTS = (
+    *("out_channels", *WINDOW_KEYS, "padding_mode", "groups", "bias", "transposed", "output_padding"),
+)
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(CONVS, CONV_ARGUMENTS),
+    "linear": ("out_features", "bias"),
+    "matmul": ("n", "bias"),
+    "pool": (*WINDOW_KEYS, "ceil"),
+    "upsample": ("scale", "linear"),
+    "globalpool": ("dims",),
+    **dict.fromkeys(("add", "mul", "cat", *PASSIVE), ()),
+    **dict.fromkeys(NORMS, ("affine", "parameters")),
+    "groupnorm": ("groups", "affine", "parameters"),
+    **dict.fromkeys(("prelu", "scale"), ("parameters",)),
+    "reindex": ("rows", "dims"),
+    "gathered": ("shape", "parameters", "divided"),
+}
+DIVISIONS: tuple[Divided, ...] = get_args(Divided)[1:]
+FLAGS = ("bias", "ceil", "transposed", "linear", "affine")
+MULTI_INPUT = ("add", "mul", "cat")  # kinds that take two inputs or more
+REQUIRED = {
+    **dict.fromkeys(CONVS, ("out_channels", "kernel")),
+    "linear": ("out_features",),
+    "matmul": ("n",),
+    "pool": ("kernel",),
+    "upsample": ("scale",),
+    "reindex": ("rows",),
+    "gathered": ("shape",),
+}
+
+
+def check_arguments(entry: Entry, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raises `InputError` for unknown or missing arguments, or a wrong number of inputs.
+
+    shapes: of the inputs.
+    """
+    kind = entry.kind
+    for key, node in entry.arguments.items():
+        if key not in ARGUMENTS[kind]:
+            raise node.fault(
+                f"{entry.name}: unknown key {key} of {kind}{did_you_mean(key, ARGUMENTS[kind] or ('none',))}"
+            )
+    for key in REQUIRED.get(kind, ()):
+        if key not in entry.arguments:
+            raise entry.place.fault(f"{entry.name}: {kind} lacks {key}; write {key}: under it")
+    for source, shape in zip(entry.inputs, shapes, strict=True):
+        if kind != "gathered" and not 2 <= len(shape) <= 5:
+            raise entry.place.fault(
+                f"{entry.name}: {source} is {shown(shape)}, but {kind} needs 2 to 5 dimensions"
+            )
+    if kind not in (*MULTI_INPUT, "gathered") and len(shapes) > 1:
+        raise entry.place.fault(f"{entry.name}: {kind} takes one input, not {len(shapes)}; use add")
+    if kind in MULTI_INPUT and len(shapes) < 2:
+        raise entry.place.fault(f"{entry.name}: {kind} takes two inputs or more; list them in from")
+
+
+def number_of(entry: Entry, key: str) -> Any:
+    """An integer or a tuple of them; of the padding of a convolution also pairs, and `same`."""
+    return _numbers(entry, entry.arguments[key], key)
+
+
+def _numbers(entry: Entry, node: YamlNode, key: str) -> Any:
+    padding = key == "padding" and entry.kind in CONVS
+    if isinstance(node, Scalar):
+        return node.text if padding and node.text == "same" else node.integer(key)
+    items = node.items if isinstance(node, Listing) else ()
+    if not items:
+        raise node.fault(f"{entry.name}: {key} is {node}; write an integer or a list of them")
+    for item in items:
+        if not isinstance(item, Scalar | Listing) or (isinstance(item, Listing) and not padding):
+            raise item.fault(f"{entry.name}: an entry of {key} is {item}; write an integer")
+    return tuple(_numbers(entry, item, key) for item in items)
+
+
+def flag_of(entry: Entry, key: str) -> bool:
+    """Whether an argument is `true`; one that is not given is false."""
+    node = entry.arguments.get(key)
+    if node is None:
+        return False
+    if not isinstance(node, Scalar) or node.text not in ("true", "false"):
+        raise node.fault(f"{entry.name}: {key} is {node}; write true or false")
+    return node.text == "true"
+
+
+def division_of(entry: Entry) -> Divided:
+    """How ranks divide a call. Raises `InputError` for an unknown way."""
+    given = entry.arguments.get("divided")
+    if given is None:
+        return ""
+    for known in DIVISIONS:
+        if isinstance(given, Scalar) and given.text == known:
+            return known
+    known_ways = did_you_mean(given.text if isinstance(given, Scalar) else "", DIVISIONS)
+    raise given.fault(f"{entry.name}: divided is {given}{known_ways}")
+
+
+def shown(shape: tuple[int, ...]) -> str:
+    """A shape as messages write it."""
+    return "x".join(map(str, shape))
