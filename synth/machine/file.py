@@ -63,6 +63,8 @@ COMPUTE = (
     "tap",
     "fresh",
     "crowd",
+    "dispatch",
+    "shared",
 )
 POSITIVE = ("rate", "bandwidth", "stream", "weights")
 PROFILES = Path(__file__).resolve().parent / "data"

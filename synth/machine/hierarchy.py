@@ -74,6 +74,8 @@ class Compute:
     weights: float | None = None  # bytes/s of Ker, likewise
     tap: float = 0.0  # seconds per word that a window of a pooling reads, in the forward pass
     fresh: float = 0.0  # seconds per byte of new tensors of `LARGE` bytes or more, beside all else
+    dispatch: float = 0.0  # seconds of a step of a network beside its kernel, in a pass
+    shared: float = 0.0  # seconds that a normalization takes more if it exchanges its statistics, likewise
     crowd: float = 1.0  # seconds of a kernel if all ranks compute, over those if one does: they share cores
 
     def new(self, size: Amounts) -> Amounts:

@@ -76,6 +76,7 @@ def _compute(found: dict[str, Any]) -> tuple[dict[str, str], dict[str, float], l
     numbers = {"rate": 1 / wide, "bandwidth": found["bandwidth"], "gamma": found["gamma"]}
     numbers |= {"overhead": found["call"], "fresh": found["fresh"]}
     numbers |= {"tap": found["tap"], "crowd": min(max(1.0, found["crowd"]), found["ranks"])}
+    numbers |= {name: found[name] for name in ("dispatch", "shared") if name in found}
     moved = {"stream": (byte, of_byte), "weights": (weight, of_weight)}
     numbers |= {name: 1 / each for name, (each, _) in moved.items() if each}
     errors |= {"rate": of_wide, "overhead": errors.pop("call")}
@@ -109,6 +110,7 @@ def machine_text(found: dict[str, Any], name: str) -> str:
             errors |= {f"{what} of {each}": error for what, error in zip(names, line.errors, strict=False)}
             sizes = [str(entry["bytes"]) for entry in measured]
             points = _level_points(measured, found["gamma"], found["pieces"] if short else 0)
+            short = (short or [beta]) if found["pieces"] else []
             errors[f"collectives of {each}"] = unseen(points, sizes)
             said.append(f"collectives of level {each} {line.error:.0%}")
             numbers = f"alpha: {alpha:.4g}, beta: {beta:.4g}"

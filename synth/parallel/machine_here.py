@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from synth.runtime.grid.ranks import Ranks
 
 NEEDED = {"ranks", "local", "collectives", "kernels", "call", "bandwidth", "gamma", "fresh", "overlap"}
-NEEDED |= {"tap", "errors", "others", "crowd", "pieces"}
+NEEDED |= {"tap", "errors", "others", "crowd", "pieces", "dispatch", "shared"}
 SCHEMA = "synth.measured/3"
 QUIET = 0.1  # share of the processors that others may use while a machine is measured
 DAY = 86400
@@ -52,12 +52,15 @@ def measured_here(ranks: Ranks, device: torch.device, dtype: torch.dtype) -> dic
     found: dict[str, Any] | None = everyone.from_first(known)
     if found is not None:
         return found
+    from synth.parallel.step_costs import step_costs
     from synth.runtime.program.first_use import measure
 
     if everyone.me == 0:
         anew = f" anew, as the kept numbers {why}" if why else ""
         print(f"synth: measuring this machine on {ranks.size} ranks{anew}, kept in {path}", file=sys.stderr)
-    measured: dict[str, Any] = everyone.from_first(measure(ranks, device, dtype))
+    own = measure(ranks, device, dtype)
+    own |= step_costs(ranks, device, own["crowd"])
+    measured: dict[str, Any] = everyone.from_first(own)
     if everyone.me == 0:
         measured_before()[path] = measured
         _write(path, facts, measured)

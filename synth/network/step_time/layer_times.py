@@ -229,12 +229,13 @@ class _Timer:
         gathered = self._collective("Ker", "all_gather") if moves and "Ker" in reads(passes[0]) else zero
         trained = "backward-filter" in passes
         update, update_whole = self._updates() if trained else (zero, zero)
-        pooling = self._pooling()
+        call = self.machine.compute.dispatch * self.crowded
+        first, back = self._pooling() + call, call * (len(passes) > 1)
         return LayerTimes(
-            forward=pass_seconds[0] + pooling,
-            backward=sum(pass_seconds[1:], zero) + max(0, gathers - 1) * gathered,
-            computing_forward=self.computing + pooling,
-            computing_backward=self.computing * (len(passes) - 1),
+            forward=pass_seconds[0] + first,
+            backward=sum(pass_seconds[1:], back) + max(0, gathers - 1) * gathered,
+            computing_forward=self.computing + first,
+            computing_backward=self.computing * (len(passes) - 1) + back,
             gathered=gathered,
             reduced=self._collective("Ker", "reduce_scatter") if trained else zero,
             averaged=self._averaged() if trained else zero,
@@ -329,11 +330,14 @@ class _Timer:
         """Seconds in which each rank of a group sends the same `size` bytes to all others.
 
         All messages leave at once, so they take one latency, and a call each. An all-gather takes a latency
-        per step, which is less on many ranks.
+        per step, which is less on many ranks. Where collectives of short pieces were measured, this is one.
+        What ranks compute for it counts, too.
         """
+        gathered = self.groups.seconds("all_gather", size * ranks.sizes, ranks)
+        shared = np.where(ranks.sizes > 1, self.machine.compute.shared * self.crowded, 0.0)
+        if any(level.pieces for level in self.machine.levels):
+            return np.asarray(gathered + shared)
         others = ranks.sizes - 1
         direct = self.groups.messages(size * others, ranks, np.ones_like(ranks.sizes))
         direct = direct + others * self.machine.compute.overhead
-        gathered = self.groups.seconds("all_gather", size * ranks.sizes, ranks)
-        found: Seconds = np.minimum(direct, gathered)
-        return found
+        return np.asarray(np.minimum(direct, gathered) + shared)

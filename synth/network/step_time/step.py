@@ -87,7 +87,8 @@ class StepSeconds:
         each, times = self.followed[layer], self.rows[layer]
         touched = each.touched_backward if backward else each.touched_forward
         kernels = each.kernels_backward if backward else each.kernels_forward
-        found: Seconds = touched * times.touch + kernels * (self.machine.compute.overhead + times.fresh)
+        compute = self.machine.compute
+        found: Seconds = touched * times.touch + kernels * (compute.overhead + compute.dispatch + times.fresh)
         return found
 
     def alone(self, layer: int) -> Seconds:
