@@ -127,7 +127,11 @@ class SharedParts:
             return own
         mine = self.held.mine
         if self.one_round:
-            parts = self._by_rank(own, self._around, mine)
+            if self._alike and not own.is_cuda:
+                self.count((len(self.ranks) - 1) * own.numel())
+                parts = gather_small(own, len(self.ranks), self.group)
+            else:
+                parts = self._by_rank(own, self._around, mine)
             return combine(parts, within(mine, mine))
         return self.from_owners(self._at_owners(own, combine))
 
@@ -137,6 +141,11 @@ class SharedParts:
         owned = self.owned.mine  # each rank sends the words that this one owns
         parts = self._by_rank(own, to_owners, owned)
         return combine(parts, within(owned, self.held.mine))
+
+    @cached_property
+    def _alike(self) -> bool:
+        """Whether all ranks of the group have parts of the same values."""
+        return all(self.held.boxes[rank] == self.held.mine for rank in self.ranks)
 
     @cached_property
     def _around(self) -> Swap:

@@ -121,9 +121,10 @@ class GroupNorm(nn.Module):
 
     def statistics(self, shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and 1 / standard deviation of each own sample and channel's group."""
-        own = shard.new_zeros(MOMENTS, *shape(self.parts.held.mine))
         if shard.numel():
-            own[0], own[1] = self._own_moments(shard)
+            own = torch.stack(self._own_moments(shard))
+        else:
+            own = shard.new_zeros(MOMENTS, *shape(self.parts.held.mine))
         own = self.parts.moments(own, self._shares.to(own))
         mean, variance = self.per_channel(own)
         return mean, torch.rsqrt(variance + self.eps)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from norm_ranks import GATHER
 from rank_pool import RankPool
 
 from synth.runtime.comm.layout import Layout
@@ -57,7 +58,9 @@ def test_a_norm_is_one_exchange_and_that_of_one_process(
     for found in ranks.call("normalized", kind, whole, boxes(whole, parts), most):
         assert max(found["errors"]) < 1e-9
         assert found["forward"][0] == found["forward"][1]
-        assert found["calls"] == ["all_to_all_single"] * rounds
+        kinds = {"all_to_all_single", GATHER}  # the latter between two ranks
+        assert len(found["calls"]) == rounds
+        assert kinds.issuperset(found["calls"])
 
 
 @pytest.mark.ranks
