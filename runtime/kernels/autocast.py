@@ -40,9 +40,14 @@ def entered(regions: Sequence[Region]) -> Iterator[None]:
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
     """The low precision of autocast on a device; None where autocast is disabled."""
     kind = device.type
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+    if not _available(kind) or not torch.is_autocast_enabled(kind):
         return None
     return torch.get_autocast_dtype(kind)
+
+
+@cache
+def _available(kind: str) -> bool:
+    return torch.amp.is_autocast_available(kind)
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[Any]:

@@ -22,7 +22,7 @@ def moments(shard: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if shard.is_cuda:
         variance, mean = torch.var_mean(rows, 1, correction=0)
         return mean.view(shard.shape[:2]), (variance * words).view(shard.shape[:2])
-    parts = [_of_rows(part) for part in rows.split(max(1, CHUNK // words))]
+    parts = [_of_rows(part) for part in torch.split(rows, max(1, CHUNK // words))]
     mean, squares = (
         parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
     )
