@@ -96,7 +96,7 @@ class Campaign:
                 chance = random.Random(f"{self.seed} {moment} {form} {fault} {procs} {other}")
                 real = (moment + number) % self.real_every == 0 if self.real_every else False
                 rank = chance.randrange(1, procs) if other else 0
-                after = not real and moment % 2 == 1
+                after = not real and (moment + number) % 2 == 1
                 at = round(chance.uniform(0.0, COMPUTING if after else self.latest[real]), 3)
                 yield Case(form, fault, procs, rank, at, after, not real, self.timeout[real])
 

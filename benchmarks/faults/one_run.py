@@ -102,6 +102,7 @@ def _suffered(case: Case, folder: Path, programs: Path, hosts: Hosts) -> Outcome
             look.wait()
             ranks = time.time() - fault if look.ranks else ranks
         seconds = time.time() - fault
+    codes = [each.poll() for each in running]
     text = (folder / "said").read_text(errors="replace")
     files = [path.name for path in temporary.iterdir() if not path.name.startswith(TORCHS_OWN)]
     return Outcome(
@@ -113,7 +114,7 @@ def _suffered(case: Case, folder: Path, programs: Path, hosts: Hosts) -> Outcome
         made,
         look.delay,
         ranks,
-        [each.returncode for each in running],
+        codes,
     )
 
 
