@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,8 @@ class Lines:
         self.distribution, self.nest, self.grid = distribution, distribution.nest, distribution.grid
         self.wide = max(self.nest.words.values()) * self.grid.size >= 2**61  # products of lengths
         self._owned: dict[tuple[Tensor, str], tuple[Spans, Spans]] = {}
-        self._rows: dict[tuple[Tensor, str, Axis, int], Array] = {}
+        self._parts: dict[Tensor, dict[str, tuple[int, Any]]] = {}
+        self._rows: dict[tuple[Tensor, str, str, int], Array] = {}
         self._products: dict[tuple[Tensor, str, tuple[str, ...]], Array] = {}
 
     @cached_property
@@ -71,10 +72,12 @@ class Lines:
 
     def part(self, tensor: Tensor, dim: str) -> tuple[int, Any]:
         """Shares of a slice along one dimension, and which of them each process owns."""
-        member: Any = self.index("")
-        for axis in self.distribution.lacked(tensor):
-            member = member * getattr(self.grid, axis) + self.index(axis)
-        return member_parts(self.distribution.shard_cuts[tensor], member).get(dim, (1, self.index("")))
+        if tensor not in self._parts:
+            member: Any = self.index("")
+            for axis in self.distribution.lacked(tensor):
+                member = member * getattr(self.grid, axis) + self.index(axis)
+            self._parts[tensor] = member_parts(self.distribution.shard_cuts[tensor], member)
+        return self._parts[tensor].get(dim, (1, self.index("")))
 
     def work(self, axis: Axis) -> Spans:
         """The blocks along an axis."""
@@ -90,12 +93,17 @@ class Lines:
         counted once for each block that reads them (for a pass that writes the tensor).
         """
         if dim not in self.nest.framed(tensor) or name in ("slice", "shard"):
-            line, own = self.owned(tensor, dim)
-            return lengths(line if name in ("slice", "visited") else own)
+            name, tiles = "slice" if name in ("slice", "visited") else "shard", 1
         key = tensor, name, dim, tiles
         if key not in self._rows:
-            self._rows[key] = self._framed_rows(*key)
+            self._rows[key] = self._counted(*key)
         return self._rows[key]
+
+    def _counted(self, tensor: Tensor, name: str, dim: str, tiles: int) -> Array:
+        if name in ("slice", "shard"):
+            line, own = self.owned(tensor, dim)
+            return lengths(line if name == "slice" else own)
+        return self._framed_rows(tensor, name, cast(Axis, dim), tiles)
 
     def _framed_rows(self, tensor: Tensor, name: str, dim: Axis, tiles: int) -> Array:
         window, block = self.nest.windows[dim], self.work(dim)
@@ -135,8 +143,11 @@ def alike(parts: int, axis: int, factors: Factors, classes: Array | None = None)
         if each.shape[axis] > 1
     ]
     first = np.zeros(parts, np.int64) if classes is None else classes
-    table = np.concatenate([first.reshape(parts, 1), *columns], axis=1)
-    starts = np.flatnonzero(np.append(True, (table[1:] != table[:-1]).any(axis=1)))  # runs of equal rows
+    columns.insert(0, first.reshape(parts, 1))
+    differs = np.ones(parts, bool)  # from the coordinate before: the first of a run of equal rows
+    differs[1:] = np.any([(each[1:] != each[:-1]).any(axis=1) for each in columns], axis=0)
+    starts = np.flatnonzero(differs)
     numbers: dict[bytes, int] = {}
-    runs = [numbers.setdefault(row.tobytes(), len(numbers)) for row in table[starts]]
+    table = np.concatenate([each[starts] for each in columns], axis=1)
+    runs = [numbers.setdefault(row.tobytes(), len(numbers)) for row in table]
     return np.repeat(np.array(runs, np.int64), np.diff(np.append(starts, parts)))
