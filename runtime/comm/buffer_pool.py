@@ -29,6 +29,8 @@ class BufferPool:
         replaces the largest one.
         """
         words = math.prod(sizes)
+        if not words:  # nothing needs no buffer
+            return like.new_empty(sizes)
         free = self.free.setdefault((like.dtype, like.device), [])
         free.sort(key=torch.Tensor.numel)
         fits = [place for place, each in enumerate(free) if each.numel() >= words]
@@ -44,5 +46,7 @@ class BufferPool:
     def release(self, *taken: torch.Tensor) -> None:
         """Return taken tensors, or views of them, that nothing reads or writes."""
         for tensor in taken if self.keeps else ():
+            if not tensor.numel():
+                continue
             flat = tensor.view(-1) if tensor._base is None else tensor._base
             self.free[flat.dtype, flat.device].append(flat)

@@ -84,7 +84,8 @@ def all_gather(
         pieces, whole = split_pieces(flat, panel, parts, fits)
     elif native(own, group) or large(own, parts, group):
         pieces, whole = joint_pieces(panel, parts, own, group, taken)
-        requests = _send_and_receive([own] * len(parts), pieces, group)
+        sent = pieces[group.me]  # where it is in the panel, `own` may be freed
+        requests = _send_and_receive([sent] * len(parts), pieces, group)
     else:
         words = [volume(part) for part in parts]
         flat, outgoing = own.new_empty(sum(words)), [own.numel()] * len(parts)
@@ -127,9 +128,7 @@ def all_gather_rotated(
 def wait_gather(pending: PendingGather) -> torch.Tensor:
     """Wait for the pieces of a panel and join them."""
     panel, parts, pieces, wholes, requests, taken, group = pending
-    for request in requests:
-        request.wait()
-    requests.clear()
+    _wait_for(requests)
     whole = wholes.pop() if wholes else None
     if whole is None and panel in parts:
         whole = pieces[parts.index(panel)]
@@ -191,9 +190,7 @@ def wait_reduce(pending: PendingReduce) -> torch.Tensor:
 
     Half precision is added in float32 and rounded once.
     """
-    for request in pending.requests:
-        request.wait()
-    pending.requests.clear()
+    _wait_for(pending.requests)
     dtype = pending.own.dtype
     total = pending.own.to(sum_dtype(dtype))
     for term in pending.taken[0]:
@@ -238,6 +235,12 @@ def large(values: torch.Tensor, parts: Sequence[Box], group: Group) -> bool:
 
 
 # -- messages --------------------------------------------------------------------------
+
+
+def _wait_for(requests: list[Any]) -> None:
+    """Wait for messages, and let go of each at once: a request holds what it sends."""
+    while requests:
+        requests.pop(0).wait()
 
 
 def _all_to_all(

@@ -34,11 +34,16 @@ def joint_pieces(
 def separate_pieces(
     parts: Sequence[Box], own: torch.Tensor, group: Group, taken: list[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """The own piece, and buffers for the others, which are added to `taken`."""
-    pieces = []
+    """The own piece, and buffers for the others, which are added to `taken`.
+
+    A single piece is the panel, so it takes no buffer that would have to come back.
+    """
+    pieces, alone = [], sum(map(bool, map(volume, parts))) < 2
     for rank, part in enumerate(parts):
         piece = own
-        if rank != group.me:
+        if rank != group.me and alone:
+            piece = own.new_empty(shape(part))
+        elif rank != group.me:
             piece = group.buffers.take(own, *shape(part))
             taken.append(piece)
         pieces.append(piece)

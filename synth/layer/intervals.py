@@ -61,6 +61,12 @@ def contains(outer: Box, inner: Box) -> bool:
     return volume(inner) == 0 or all(o[0] <= i[0] and i[1] <= o[1] for o, i in zip(outer, inner, strict=True))
 
 
+def consecutive(box: Box, frame: Box) -> bool:
+    """Whether the words of `box` follow each other in an array that holds `frame`, in row-major order."""
+    first = next((dim for dim, (low, high) in enumerate(box) if high - low != 1), len(box))
+    return box[first + 1 :] == frame[first + 1 :]
+
+
 def within(box: Box, frame: Box) -> tuple[slice, ...]:
     """Slices that select `box` from an array that holds `frame`."""
     return tuple(slice(b[0] - f[0], b[1] - f[0]) for b, f in zip(box, frame, strict=True))

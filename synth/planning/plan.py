@@ -148,10 +148,13 @@ class Plan:
 
     @cached_property
     def memory(self) -> Memory:
-        """The most words any rank holds, per phase, over all passes."""
+        """The most words any rank needs, per phase, over all passes, if buffers of messages do not stay."""
+        return self._memory(self._footprints)
+
+    def _memory(self, footprints: Footprints) -> Memory:
         if not self.later:
-            return self._footprints.memory(self.first)
-        return training_memory(self._footprints, self.pass_plans, self.overlap)
+            return footprints.memory(self.first).beside(footprints.messages.kept(self.pass_plans))
+        return training_memory(footprints, self.pass_plans, self.overlap)
 
     @cached_property
     def _footprints(self) -> Footprints:
@@ -190,8 +193,19 @@ class Plan:
 
     @property
     def used_words(self) -> int:
-        """The most words any rank holds."""
+        """The most words any rank needs: the least limit that the plan fits."""
         return self.memory.words
+
+    @cached_property
+    def held_words(self) -> int:
+        """The most words any rank of the emitted program holds.
+
+        Without a limit these are more than `used_words`: small pieces are copied for each receiver, and
+        buffers of messages stay for the next run.
+        """
+        if self.limit_bytes is not None:
+            return self.used_words
+        return self._memory(Footprints(self.distribution, kept=True)).words
 
     @property
     def used_bytes(self) -> int:

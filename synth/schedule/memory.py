@@ -3,7 +3,7 @@
     shards   shards of the tensors that are read, with room for the ghost rows of a halo, and slices that are
              saved between passes
     halo     + the strips in flight
-    expand   + the stationary slice, + the pieces of slices in flight (tensors that are read)
+    expand   + the slices that are gathered whole, + their pieces in flight (`memory_messages`)
     loop     + the sums: the slice of the result if that is stationary, else its shard; two panels per
              streamed tensor that is read (one in use; its pieces, or the next one, in flight), the written
              panel and the partial sums in flight if a group shares it, the result of the local kernel and a
@@ -33,8 +33,9 @@ from typing import NamedTuple
 from synth.layer.axes import DIMS, SPATIAL, TENSORS, Axis, PerAxis, Tensor
 from synth.schedule.distribution import Distribution
 from synth.schedule.halo_rows import PaddedRows, padded_rows, tile_rows
+from synth.schedule.memory_messages import Arrival, Messages, most_arriving
 from synth.schedule.pass_plan import PassPlan, Structure
-from synth.schedule.pass_program import Gather, Loop, Reduce, Rows, lowered
+from synth.schedule.pass_program import Loop, Reduce, Rows, lowered
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,14 @@ class HaloWords(NamedTuple):
 class Frame(NamedTuple):
     """The memory of all pass plans with one structure, in words, without the tiles.
 
-    held: live in the loop beside the sums. panels: the tensors whose panels are gathered in it. returned:
-    live while rows return, without panels; 0 if none do.
+    before: live before slices are gathered, whose gathers are `arrivals`. held: live in the loop beside the
+    sums. panels: the tensors whose panels are gathered in it. returned: live while rows return, without
+    panels; 0 if none do.
     """
 
     live: int
+    before: int
+    arrivals: tuple[Arrival, ...]
     halo: int
     expand: int
     held: int
@@ -97,10 +101,15 @@ class Frame(NamedTuple):
 
 
 class Footprints:
-    """The largest shards, slices and panels of one distribution, in words."""
+    """The largest shards, slices and panels of one distribution, in words.
 
-    def __init__(self, distribution: Distribution) -> None:
+    kept: whether a program keeps the buffers of messages for the next ones, as it does without a limit of
+    memory. Then `messages.kept` are held beside all that is counted here.
+    """
+
+    def __init__(self, distribution: Distribution, kept: bool = False) -> None:
         self.distribution, self.nest, self.grid = distribution, distribution.nest, distribution.grid
+        self.kept, self.messages = kept, Messages(self)
         self.work = distribution.most_work
         self._frames: dict[Structure, Frame] = {}
         self._tiles: dict[tuple[Tensor, PerAxis], int] = {}
@@ -222,13 +231,17 @@ class Footprints:
         return padded_rows(self.nest.windows[axis], turned, extent, parts, tiles)
 
     def in_transit(self, pass_plan: PassPlan) -> int:
-        """Words of partial sums sent, kept and received while one panel of the result is reduced."""
+        """Words of partial sums sent, kept and received while one panel of the result is reduced.
+
+        Of kept buffers (`Messages.kept`) those that stay here are no part.
+        """
         written = pass_plan.written
         members = self.distribution.group_size(written)
         if members == 1:
             return 0
         tile = self.tile(written, pass_plan)
-        return tile + (members - 1) * min(tile, self.carried(written))
+        own = min(tile, self.carried(written))
+        return own if self.kept else tile + (members - 1) * own
 
     def travelling(self, pass_plan: PassPlan) -> int:
         """The most words of a result between the last step of a pass and its finished shard."""
@@ -259,8 +272,14 @@ class Footprints:
         """Memory of a pass, in words; only the panels and the steps depend on the tile counts."""
         frame = self._frame_by(pass_plan)
         panels = sum(self.tile(tensor, pass_plan) for tensor in frame.panels)
-        sums = 0 if pass_plan.steps == 1 else frame.sums  # in one step the kernel makes them
-        loop = frame.held + sums + panels + max(panels, self._step(pass_plan, panels))
+        if pass_plan.steps == 1:  # the kernel makes the sums, when all slices are there
+            arrivals = [*frame.arrivals, *map(self.messages.arrival, frame.panels)]
+            loop = frame.before + most_arriving(arrivals)
+            loop = max(loop, frame.held + panels + self._step(pass_plan, 0))
+        else:
+            arrivals = [self.messages.panel(tensor, pass_plan) for tensor in frame.panels]
+            flight, joining = (sum(each[place] for each in arrivals) for place in (0, 1))
+            loop = frame.held + frame.sums + panels + max(joining, self._step(pass_plan, flight))
         back = frame.returned + (0 if pass_plan.stationary == pass_plan.written else panels)
         reduce = max(frame.reduce, back) if frame.returned else frame.reduce
         if reduce and pass_plan.steps == 1 and pass_plan.written == "In":  # a part of the kernel's result
@@ -296,7 +315,8 @@ class Footprints:
         slice_ = 0 if in_place else self.slice(stationary)
         sums = self.slice(written) if stationary == written else self.carried(written)
         saved = sum(self.slice(t) for t in pass_plan.saves & apart if t != stationary)
-        halo = expand = reduce = returned = 0
+        halo = expand = before = reduce = returned = 0
+        arrivals = tuple(self.messages.arrival(gather.tensor) for gather in tree.gathers)
         for node in tree.top():
             match node:
                 case Rows(direction="fetch"):
@@ -304,11 +324,10 @@ class Footprints:
                     copy = 0 if d.ghosts else padded
                     halo = live + (beside if d.ghosts else padded + strips)
                     live += copy
-                case Gather():  # the pieces of all whole slices arrive together
-                    expand += self.slice(node.tensor)
-                case Loop():
+                case Loop():  # the whole slices are there
+                    before = live
+                    expand = before + most_arriving(arrivals)
                     live += saved
-                    expand += live + slice_
                 case Reduce():
                     reduce = live + sums + self.in_transit(replace(pass_plan, counts=PerAxis()))
                 case Rows():  # beside the sums: strips, and a copied shard; panels are still held
@@ -317,7 +336,7 @@ class Footprints:
                     copy = 0 if self._in_place(written) else self.shards[written]
                     returned = live + copy + widened[1] + held
         panels = tuple(each.tensor for each in tree.loop.gathers)
-        return Frame(live, halo, expand, live + slice_, sums, panels, reduce, returned)
+        return Frame(live, before, arrivals, halo, expand, live + slice_, sums, panels, reduce, returned)
 
     def _apart(self, pass_plan: PassPlan) -> frozenset[Tensor]:
         """The tensors whose slice is a copy beside the shard: shared by a group, or saved with a halo."""

@@ -1,8 +1,8 @@
 """Lower bound on the memory of every grid in a range, in words, for the branch and bound.
 
 Of what `memory` counts, a process always holds: the shards of the tensors that are read, the halo if blocks
-share rows, and the stationary slice if a group shares it, twice while it is gathered or summed. Then come the
-sums of the result's shard or slice. All of these shrink with the number of parts, so the grid with the most
+share rows, and the stationary slice if a group shares it, twice while it is summed. Then come the sums of the
+result's shard or slice. All of these shrink with the number of parts, so the grid with the most
 parts bounds a range. Whether a group shards a slice follows from the grid with the fewest parts.
 """
 
@@ -26,7 +26,6 @@ class Option(NamedTuple):
 
     stationary: Tensor
     fetches: tuple[Tensor, ...]  # tensors with rows of neighbours
-    gathers: int
     reduces: int
 
 
@@ -67,9 +66,8 @@ class LeastMemory:
         def words(form: PassForm, option: Option) -> int:
             stationary, written = option.stationary, form.written
             held = sum(widened[tensor] for tensor in option.fetches)
-            if stationary != written:  # gathered whole: the slice with its pieces in flight, then the sums
-                whole = 0 if groups[stationary] == 1 else slices[stationary]
-                return held + max((1 + option.gathers) * whole, whole + carried[written])
+            if stationary != written:  # gathered whole, maybe in place, and then the sums
+                return held + (groups[stationary] > 1) * slices[stationary] + carried[written]
             # reduced whole: the copy that is sent, and what others send
             sent = option.reduces * (slices[stationary] + (groups[stationary] - 1) * carried[written])
             return held + slices[stationary] + sent
@@ -97,7 +95,7 @@ class LeastMemory:
         groups = tuple(tuple(a for a in LACKS[t] if getattr(least, a) > 1) for t in TENSORS)
         tree = lowered(plan, groups, self._row_axes(least), turned=self.nest.turned)
         fetches = tuple(rows.tensor for rows in tree.fetches)
-        return Option(plan.stationary, fetches, len(tree.gathers), len(tree.reduces))
+        return Option(plan.stationary, fetches, len(tree.reduces))
 
     def _row_axes(self, least: PerAxis) -> tuple[Axis, ...]:
         """The axes along which neighbours share rows on every grid of the range."""

@@ -37,9 +37,10 @@ def training_memory(footprints: Footprints, pass_plans: Sequence[PassPlan], over
     """
     reused = pass_plans[0].saves | pass_plans[1].saves
     sequence = tuple(pass_plan.pass_ for pass_plan in pass_plans)
+    pool = footprints.messages.kept(pass_plans, overlap)
     passes = [
         footprints.memory(pass_plan).beside(
-            unused_resident_words(footprints, reused, sequence, pass_plan.pass_)
+            pool + unused_resident_words(footprints, reused, sequence, pass_plan.pass_)
         )
         for pass_plan in pass_plans
     ]

@@ -7,13 +7,13 @@ rank received per tensor, and the most words that it held at once. Nothing here 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 
 from synth.layer.axes import DIMS, SPATIAL, TENSORS, Tensor
-from synth.layer.intervals import Block, Box, contains, overlap, shape, volume, within
+from synth.layer.intervals import Block, Box, consecutive, contains, overlap, shape, volume, within
 from synth.schedule.schedule import Compute, Move, Round, Schedule
 from synth.simulation.numpy_kernels import Values
 from synth.simulation.numpy_kernels import run as run_kernel
@@ -203,11 +203,28 @@ class _Interpreter:
         distinct = len({source for source, _ in pieces}) == len(pieces)
         if not inside or not distinct or sum(volume(piece.box) for _, piece in pieces) != volume(region):
             raise PanelMissing(f"the pieces of {tensor} {region} for rank {rank} do not tile it")
-        state.live += volume(region) - (volume(old.box) if old else 0)
+        beside = 0 if mine == region and self._copy(tensor, rank, mine) == 0 else volume(region)
+        state.live += beside - state.apart.get(tensor, 0)
+        state.apart[tensor] = beside
         state.tile[tensor] = Held(region, self._together(tensor, region, pieces))
         if tensor in state.unfilled:
             state.unfilled[tensor] -= volume(region)
-        state.touch(volume(region) if len(pieces) > 1 else 0)
+        state.touch(self._in_transit(tensor, rank, mine, [piece.box for _, piece in pieces]))
+
+    def _in_transit(self, tensor: Tensor, rank: int, mine: Box, boxes: Sequence[Box]) -> int:
+        """Words beside a region while it is assembled: pieces that arrive apart, a copy of the own one."""
+        region, copy = self._region(tensor, rank), self._copy(tensor, rank, mine)
+        if self.now.phase == "loop" and not self.one_step:  # as the next panels, see `_in_flight`
+            return volume(region) if len(boxes) > 1 else 0
+        in_place = all(consecutive(box, region) for box in boxes if volume(box))
+        return copy if in_place else copy + volume(region) - volume(mine)
+
+    def _copy(self, tensor: Tensor, rank: int, mine: Box) -> int:
+        """Words of a copy of the own part of a panel, which it needs unless its words are consecutive."""
+        carried = self._carried(self.ranks[rank], tensor).box
+        at = self.distribution.at(rank)
+        frame = self.distribution.room(tensor, at) if self.distribution.ghosts else carried
+        return 0 if consecutive(mine, frame) else volume(mine)
 
     def _together(self, tensor: Tensor, region: Box, pieces: Pieces) -> Values | None:
         """The values of a region; ranks that assemble the same pieces share one array."""
@@ -236,8 +253,10 @@ class _Interpreter:
         for tensor in {move.tensor for move in following.moves}:
             for rank, state in enumerate(self.ranks):
                 tile = following.computes[rank].tile
-                part = overlap(self._carried(state, tensor).box, self.distribution.touched(tensor, tile))
-                words[rank] = words.get(rank, 0) + volume(part)
+                panel = self.distribution.touched(tensor, tile)
+                part = overlap(self._carried(state, tensor).box, panel)
+                alone = part == panel and not self._copy(tensor, rank, part)
+                words[rank] = words.get(rank, 0) + (0 if alone else volume(part))
         return words
 
     # -- work -----------------------------------------------------------------------------------------
@@ -319,7 +338,8 @@ class _Interpreter:
         for state in self.ranks:
             panel = state.tile.pop(tensor, None)
             is_live = tensor != self.written or self.has_panel or self.stationary
-            state.live -= volume(panel.box) if panel and is_live else 0
+            words = state.apart.pop(tensor, volume(panel.box)) if panel else 0
+            state.live -= words if is_live else 0
         if tensor == self.written:
             for rank, state in enumerate(self.ranks):
                 state.live -= int(self.beyond[rank])

@@ -40,6 +40,7 @@ class RankState:
     carried: dict[Tensor, Held] = field(default_factory=dict)  # widened shards
     sums: Held = field(default_factory=lambda: Held((), None))  # the shard of the written tensor
     tile: dict[Tensor, Held] = field(default_factory=dict)  # slices and panels in use
+    apart: dict[Tensor, int] = field(default_factory=dict)  # words of gathered slices and panels
     unfilled: dict[Tensor, int] = field(default_factory=dict)  # words that kept slices still lack
     live: int = 0
     peak: int = 0

@@ -277,8 +277,8 @@ def test_phases_of_a_matrix_product_by_hand() -> None:
     d = Distribution(nest, PerAxis(b=2, k=2))
     one = Footprints(d).memory(PassPlan("Out"))
     assert (one.shards, one.halo, one.reduce) == (32, 0, 0)  # a product has no rows; no two ranks share Out
-    # shares + both slices + their pieces, which arrive before the slices are complete, and before Out is made
-    assert one.loop == 32 + 64 + 64
+    # shares + the slice of In + the piece of Ker beside its own one + the slice of Ker, which it is copied to
+    assert one.loop == 32 + 32 + 16 + 32
     ker = Footprints(d).memory(PassPlan("Ker", PerAxis(b=2)))
     # shares + Ker slice + sums of Out + half panels of In, the next ones, and the result of the local kernel
     assert (ker.shards, ker.loop) == (32, 32 + 32 + 16 + 16 + 16 + 8)

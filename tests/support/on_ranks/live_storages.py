@@ -79,8 +79,10 @@ def program_of(plan: Plan) -> dict[str, Any]:
 
 
 def most_words(plan: Plan, program: dict[str, Any], at: At, groups: Any, context: Context) -> float:
-    """The words that a rank holds at most in two runs of a program, with the shards that it is given."""
-    context.keep_no_buffers()  # without a limit a program keeps what messages took for the next ones
+    """The words that a rank holds at most in two runs of a program, with the shards that it is given.
+
+    The second run finds the buffers that the first one kept; a program with a limit keeps none.
+    """
     given = []
     for operand in lower(plan, "", described=False).operands:
         owned = program[operand.owned](at)
@@ -91,7 +93,8 @@ def most_words(plan: Plan, program: dict[str, Any], at: At, groups: Any, context
         given.append(shard)
     most = 0
     for _ in range(2):
-        live = LiveStorages(*given)
+        kept = [each for free in context.buffers.free.values() for each in free]
+        live = LiveStorages(*given, *kept)
         with live.counting():
             program["run"](*given, at, groups, context)
         most = max(most, live.peak)
