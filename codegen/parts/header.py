@@ -194,5 +194,5 @@ def _received(plan: Plan, names: Mapping[Tensor, str], words: dict[str, int]) ->
 
 
 def _memory(plan: Plan, module: bool) -> str:
-    words = replace(plan, ghosts=not module).used_words  # a module copies the shards that it is given
+    words = replace(plan, ghosts=not module).held_words  # a module copies the shards that it is given
     return f"at most {words} words of {plan.nest.word_bytes} bytes per rank"

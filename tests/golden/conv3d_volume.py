@@ -11,7 +11,7 @@ Owned  In: c over k, d over d, h over h
        Ker: k over k, c over x (x: d, h)
        Out: k over k, d over d, h over h
 Moves  In 460 (halo 140), Ker 243, Out 0: at most 703 words received per rank
-Memory at most 2225 words of 4 bytes per rank
+Memory at most 1905 words of 4 bytes per rank
 """
 
 import sys

@@ -1,17 +1,17 @@
 """deep: conv2d forward on 16 ranks as a grid b=2 x c=2 x k=4.
 
-Emitted by `synth emit layers/deep.yaml --procs 16 --memory 6KiB -o conv_2p5d.py` (plan 989c10bbd569).
+Emitted by `synth emit layers/deep.yaml --procs 16 --memory 5KiB -o conv_2p5d.py` (plan 9e885a93f731).
 Change the plan, not this file.
 
 Run    torchrun --nproc-per-node=16 conv_2p5d.py --check
 Nest   Out[b,k,h,w] += In[b,c,h+r-1,w+s-1] * Ker[k,c,r,s]
        b=2 h=8 w=8 c=32 k=16 r=3 s=3
-Form   2.5D: Out stationary, In and Ker streamed in 8 panels along c
+Form   2.5D: Out stationary, In and Ker streamed in 16 panels along c
 Owned  In: b over b, c over c then k
        Ker: k over k, c over c then x (x: b)
        Out: b over b, k over k then c; partial sums along c until reduced
 Moves  In 768, Ker 288, Out 128: at most 1184 words received per rank
-Memory at most 1456 words of 4 bytes per rank
+Memory at most 1256 words of 4 bytes per rank
 """
 
 import sys
@@ -48,7 +48,7 @@ from synth.runtime.program.sample_data import sample_box
 from synth.runtime.program.world import start
 
 NAME = "deep"
-PLAN = "989c10bbd569"
+PLAN = "9e885a93f731"
 DTYPE = torch.float32
 
 P_b, P_c, P_k = 2, 2, 4  # ranks along each axis
@@ -68,7 +68,7 @@ WINDOWS = {  # how output positions read input positions
     "h": Window(I_h, N_r, padding=1),
     "w": Window(I_w, N_s, padding=1),
 }
-STEPS = 8  # tiles of a work block along c
+STEPS = 16  # tiles of a work block along c
 
 
 def run(in_own, ker_own, at, groups, context):

@@ -11,7 +11,7 @@ Owned  In: c over c then k, h over h
        Ker: k over k, c over c then x (x: h)
        Out: k over k then c, h over h; partial sums along c until reduced
 Moves  In 768 (halo 128), Ker 288, Out 512: at most 1568 words received per rank
-Memory at most 4288 words of 4 bytes per rank
+Memory at most 5312 words of 4 bytes per rank
 """
 
 import sys

@@ -11,7 +11,7 @@ Owned  In: h over h, w over k
        Ker: k over k, c over x (x: h)
        Out: k over k, h over h
 Moves  In 536 (halo 40), Ker 60, Out 0: at most 596 words received per rank
-Memory at most 1124 words of 4 bytes per rank
+Memory at most 1331 words of 4 bytes per rank
 """
 
 import sys

@@ -12,7 +12,7 @@ Owned  In: b over b, c over k
        Ker: k over k, c over x (x: b)
        Out: b over b, k over k
 Moves  In 28, Ker 50, Out 0: at most 78 words received per rank
-Memory at most 219 words of 4 bytes per rank
+Memory at most 260 words of 4 bytes per rank
 """
 
 import sys

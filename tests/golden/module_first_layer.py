@@ -18,7 +18,7 @@ Moves  forward: In 432 (halo 54), Ker 54, Out 270
        backward-filter: In 0 (halo 0), dKer 54, dOut 270
        together: In 432 (halo 54), Ker and dKer 108, Out and dOut 486: at most 1026
        words received per rank
-Memory at most 2970 words of 4 bytes per rank
+Memory at most 3456 words of 4 bytes per rank
 """
 
 import torch

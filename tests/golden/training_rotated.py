@@ -23,7 +23,7 @@ Moves  forward: In 768 (halo 128), Ker 288, Out 512
        backward-filter: In 0 (halo 0), dKer 288, dOut 0
        together: In and dIn 1536 (halo 256), Ker and dKer 576, Out and dOut 1024: at
        most 3136 words received per rank
-Memory at most 8864 words of 4 bytes per rank
+Memory at most 10016 words of 4 bytes per rank
 """
 
 import sys

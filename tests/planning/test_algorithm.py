@@ -34,7 +34,7 @@ def again(made: Plan, memory: int | None, procs: int | None = None) -> Plan:
     )
 
 
-@pytest.mark.parametrize(("share", "name"), [(1.0, "3D"), (0.8, "3D"), (0.6, "2.5D"), (0.45, "2D")], ids=str)
+@pytest.mark.parametrize(("share", "name"), [(1.0, "3D"), (0.8, "3D"), (0.5, "2.5D"), (0.45, "2D")], ids=str)
 def test_less_memory_splits_less(share: float, name: str) -> None:
     free = plan(CONV4, 64)
     tight = plan(CONV4, 64, int(share * free.used_bytes))
@@ -43,7 +43,7 @@ def test_less_memory_splits_less(share: float, name: str) -> None:
 
 
 def test_a_fixed_grid_has_the_name_of_its_decisions() -> None:
-    """A limit that does not bind changes neither the id nor the name, and adds one statement."""
+    """A limit that does not bind changes neither the id nor the name; buffers of messages do not stay."""
     frees = "    context.keep_no_buffers()  # the plan has a limit\n"
     pinned = plan(CONV4, 64, grid={"b": 16, "c": 2, "k": 2}, stationary="out")
     assert pinned.algorithm == "2.5D"  # another split of as many processes moves fewer words
@@ -51,14 +51,19 @@ def test_a_fixed_grid_has_the_name_of_its_decisions() -> None:
         limited = plan(CONV4, 64, memory, grid={"b": 16, "c": 2, "k": 2}, stationary="out")
         assert (limited.id, limited.algorithm) == (pinned.id, pinned.algorithm)
         assert render(limited).count(frees) == 1
-        assert render(limited).replace(frees, "") == render(pinned)
+        assert _without_memory(render(limited).replace(frees, "")) == _without_memory(render(pinned))
     best = plan(CONV4, 64)
     same = plan(CONV4, 64, grid=best.grid._asdict(), stationary="out")
     assert (same.id, same.algorithm) == (best.id, "3D")
 
 
+def _without_memory(program: str) -> str:
+    """A program without the line that says what it holds: without a limit buffers of messages, too."""
+    return "\n".join(line for line in program.splitlines() if not line.startswith("Memory at most"))
+
+
 def test_idle_processes_do_not_change_the_name_of_a_limited_plan() -> None:
-    tight = plan(MATMUL, 64, int(0.65 * plan(MATMUL, 64).used_bytes))
+    tight = plan(MATMUL, 64, int(0.6 * plan(MATMUL, 64).used_bytes))
     assert tight.used_procs < 64
     assert tight.algorithm == "2.5D"
 
