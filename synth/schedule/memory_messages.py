@@ -7,8 +7,8 @@ not consecutive there. With a limit of memory, and for large pieces, the others 
     apart       in buffers beside it, from which they are copied.
 
 Without a limit small pieces travel in one message: they arrive in one buffer, from a copy for each receiver.
-Two equal pieces need no copies. And the buffers of large pieces, and those of partial sums, stay in a pool for
-later messages. So they are held throughout.
+Two equal pieces need no copies. And the buffers of large pieces, and those of partial sums, stay in a pool
+for later messages. So they are held throughout.
 """
 
 from __future__ import annotations

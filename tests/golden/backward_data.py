@@ -11,7 +11,7 @@ Owned  dIn: c over c then k, h over h; partial sums along k until reduced
        Ker: k over k, c over c then x (x: h)
        dOut: k over k, h over h, w over c
 Moves  dIn 432 (halo 54), Ker 54, dOut 270: at most 729 words received per rank
-Memory at most 3888 words of 4 bytes per rank
+Memory at most 3492 words of 4 bytes per rank
 """
 
 import sys

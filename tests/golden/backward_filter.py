@@ -11,7 +11,7 @@ Owned  In: c over c then k, h over h
        dKer: k over k, c over c then x (x: h); partial sums along x until reduced
        dOut: k over k, h over h, w over c
 Moves  In 540 (halo 54), dKer 54, dOut 270: at most 810 words received per rank
-Memory at most 3860 words of 4 bytes per rank
+Memory at most 3320 words of 4 bytes per rank
 """
 
 import sys

@@ -11,7 +11,7 @@ Owned  In: g over g then k, h over h
        Ker: g over g then x, k over k (x: h)
        Out: g over g, k over k, h over h
 Moves  In 288 (halo 48), Ker 27, Out 0: at most 315 words received per rank
-Memory at most 1249 words of 4 bytes per rank
+Memory at most 1071 words of 4 bytes per rank
 """
 
 import sys

@@ -11,7 +11,7 @@ Owned  In: b over b, c over c then k
        Ker: k over k, c over c then x (x: b)
        Out: b over b, k over k then c; partial sums along c until reduced
 Moves  In 512, Ker 288, Out 512: at most 1312 words received per rank
-Memory at most 3536 words of 4 bytes per rank
+Memory at most 3392 words of 4 bytes per rank
 """
 
 import sys

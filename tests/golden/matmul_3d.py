@@ -11,7 +11,7 @@ Owned  In: b over b then k, c over c
        Ker: k over k, c over c then x (x: b)
        Out: b over b then c, k over k; partial sums along c until reduced
 Moves  In 21, Ker 20, Out 15: at most 56 words received per rank
-Memory at most 223 words of 4 bytes per rank
+Memory at most 199 words of 4 bytes per rank
 """
 
 import sys

@@ -24,7 +24,7 @@ Moves  backward-data: dIn 216 (halo 36), Ker 54, dOut 72
        backward-filter: In 0 (halo 0), dKer 54, dOut 0
        together: In and dIn 468 (halo 36), Ker and dKer 108, Out and dOut 144: at most
        720 words received per rank
-Memory at most 2178 words of 4 bytes per rank
+Memory at most 1962 words of 4 bytes per rank
 """
 
 import torch

@@ -23,7 +23,7 @@ Moves  forward: In 432 (halo 54), Ker 54, Out 270
        backward-filter: In 0 (halo 0), dKer 54, dOut 0
        together: In and dIn 864 (halo 108), Ker and dKer 108, Out and dOut 486: at most
        1458 words received per rank
-Memory at most 5778 words of 4 bytes per rank
+Memory at most 5562 words of 4 bytes per rank
 """
 
 import sys
