@@ -278,7 +278,7 @@ class Footprints:
             loop = max(loop, frame.held + panels + self._step(pass_plan, 0))
         else:
             arrivals = [self.messages.panel(tensor, pass_plan) for tensor in frame.panels]
-            flight, joining = (sum(each[place] for each in arrivals) for place in (0, 1))
+            flight, joining = sum(each.flight for each in arrivals), sum(each.joining for each in arrivals)
             loop = frame.held + frame.sums + panels + max(joining, self._step(pass_plan, flight))
         back = frame.returned + (0 if pass_plan.stationary == pass_plan.written else panels)
         reduce = max(frame.reduce, back) if frame.returned else frame.reduce
