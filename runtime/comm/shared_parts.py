@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -89,13 +89,21 @@ class SharedParts:
 
     def owned_sums(self, own: torch.Tensor) -> torch.Tensor:
         """Sums over the ranks of the owned values alone, (numbers, *owned box)."""
-        return self._at_owners(own, lambda parts, _: parts.sum(0))
+        return self.owned_parts(own).sum(0)
 
-    def from_owners(self, values: torch.Tensor) -> torch.Tensor:
-        """(numbers, *own box), from the numbers (numbers, *owned box) of the owners."""
+    def owned_parts(self, own: torch.Tensor) -> torch.Tensor:
+        """The parts of the owned values by rank, (ranks, numbers, *owned box)."""
+        to_owners, _ = self._by_owner
+        return self._by_rank(own, to_owners, self.owned.mine)
+
+    def from_owners(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        """(numbers, *own box), from what the owners have for each rank.
+
+        values: by rank, (numbers, *owned box).
+        """
         mine, (_, back) = self.held.mine, self._by_owner
-        whole = values.new_empty(len(values), *shape(mine))
-        pieces = self._swapped(values, back, self.owned.mine)
+        whole = values[0].new_empty(len(values[0]), *shape(mine))
+        pieces = self._swapped(values, back.received)
         for box, piece in zip(back.received, pieces, strict=True):
             whole[(slice(None), *within(box, mine))] = piece
         return whole
@@ -133,14 +141,8 @@ class SharedParts:
             else:
                 parts = self._by_rank(own, self._around, mine)
             return combine(parts, within(mine, mine))
-        return self.from_owners(self._at_owners(own, combine))
-
-    def _at_owners(self, own: torch.Tensor, combine: Combine) -> torch.Tensor:
-        """What the parts of the owned values make, (numbers, *owned box)."""
-        to_owners, _ = self._by_owner
-        owned = self.owned.mine  # each rank sends the words that this one owns
-        parts = self._by_rank(own, to_owners, owned)
-        return combine(parts, within(owned, self.held.mine))
+        total = combine(self.owned_parts(own), within(self.owned.mine, mine))
+        return self.from_owners([total] * len(self.ranks))
 
     @cached_property
     def _alike(self) -> bool:
@@ -164,7 +166,9 @@ class SharedParts:
 
     def _by_rank(self, own: torch.Tensor, swap: Swap, box: Box) -> torch.Tensor:
         """(ranks, numbers, *box): the parts of all ranks in a box; 0 for no part."""
-        pieces = self._swapped(own, swap, self.held.mine)
+        mine = self.held.mine
+        leaving = [own[(slice(None), *within(each, mine))] for each in swap.sent]
+        pieces = self._swapped(leaving, swap.received)
         if all(each == box for each in swap.received):
             return torch.stack(pieces)
         parts = own.new_zeros(len(self.ranks), len(own), *shape(box))
@@ -172,22 +176,25 @@ class SharedParts:
             part[(slice(None), *within(each, box))] = piece
         return parts
 
-    def _swapped(self, own: torch.Tensor, swap: Swap, box: Box) -> list[torch.Tensor]:
-        """The pieces of all ranks, in one all-to-all. box: what `own` has."""
-        numbers, all_of = len(own), slice(None)
-        near = own.cpu() if through_host(own, self.group) else own
-        pieces = [near[(all_of, *within(each, box))].flatten() for each in swap.sent]
-        sizes = [numbers * volume(each) for each in swap.received]
-        arriving = near.new_empty(sum(sizes))
-        leaving = [piece.numel() for piece in pieces]
-        dist.all_to_all_single(
-            arriving, torch.cat(pieces), sizes, leaving, group=self.group
-        )
+    def _swapped(
+        self, leaving: Sequence[torch.Tensor], boxes: Sequence[Box]
+    ) -> list[torch.Tensor]:
+        """The pieces of all ranks, in one all-to-all.
+
+        leaving: what each rank gets, (numbers, *box). boxes: of what comes from each.
+        """
+        numbers, device = len(leaving[0]), leaving[0].device
+        sent = torch.cat([piece.flatten() for piece in leaving])
+        sent = sent.cpu() if through_host(sent, self.group) else sent
+        sizes = [numbers * volume(box) for box in boxes]
+        arriving = sent.new_empty(sum(sizes))
+        counts = [piece.numel() for piece in leaving]
+        dist.all_to_all_single(arriving, sent, sizes, counts, group=self.group)
         me = self.ranks.index(self.held.ranks.me)
         self.count(sum(sizes) - sizes[me])
-        each_piece = torch.split(arriving.to(own.device), sizes)
-        pairs = zip(each_piece, swap.received, strict=True)
-        return [piece.view(numbers, *shape(each)) for piece, each in pairs]
+        pieces = torch.split(arriving.to(device), sizes)
+        pairs = zip(pieces, boxes, strict=True)
+        return [piece.view(numbers, *shape(box)) for piece, box in pairs]
 
 
 def weighted_moments(

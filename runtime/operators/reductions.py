@@ -1,19 +1,28 @@
-"""Calls that sum or average along dimensions, with parts of the values on every rank.
+"""Calls that reduce dimensions, with parts of the values on every rank.
 
-`mean` and `sum`, and poolings of which a window has all rows of a dimension.
+`mean`, `sum`, `amax` and `amin`, and poolings of which a window has all rows of a
+dimension.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import fx
 
 from synth.runtime.kernels.autocast import Operator
-from synth.runtime.layers.rows.pooling import ADAPTIVE_AVG, AVG_POOLS, pool_operator
+from synth.runtime.layers.rows.pooling import (
+    ADAPTIVE_AVG,
+    ADAPTIVE_MAX,
+    AVG_POOLS,
+    pool_operator,
+)
 from synth.runtime.layers.rows.reduction import OPERATORS, Word
 from synth.runtime.operators.call import Call
+
+MAX_POSITIONS = 1 << 24  # of which float32 tells the first apart
 
 
 class ReductionForm(NamedTuple):
@@ -56,8 +65,9 @@ def reduction_of(call: Call) -> ReductionForm | None:
 def _of_pooling(
     module: Any, before: Sequence[int], after: Sequence[int]
 ) -> ReductionForm | None:
-    """An average over all rows of some dimensions, and over one row of the others."""
-    pools, dims = (*ADAPTIVE_AVG, *AVG_POOLS), len(before) - 2
+    """An average or maximum of all rows of some dimensions, one row of the others."""
+    dims = len(before) - 2
+    pools = (*ADAPTIVE_AVG, *ADAPTIVE_MAX, *AVG_POOLS)
     kind = next((each for each in type(module).__mro__ if each in pools), None)
     if kind is None or int(kind.__name__[-2]) != dims:
         return None
@@ -65,10 +75,15 @@ def _of_pooling(
     same = all(after[dim] in (1, before[dim]) for dim in range(2, 2 + dims))
     if not over or not same:
         return None
+    if kind in ADAPTIVE_MAX:
+        fits = len(over) == dims and math.prod(before[2:]) <= MAX_POSITIONS
+        name = pool_operator("adaptive_max_pool", dims)
+        whole = fits and not module.return_indices
+        return ReductionForm("first", over, True, name) if whole else None
     if kind in AVG_POOLS and not _covers(module, before, after):
         return None
-    name = f"{'adaptive_' if kind in ADAPTIVE_AVG else ''}avg_pool"
-    return ReductionForm("mean", over, True, pool_operator(name, dims))
+    name = pool_operator(f"{'adaptive_' * (kind in ADAPTIVE_AVG)}avg_pool", dims)
+    return ReductionForm("mean", over, True, name)
 
 
 def _covers(module: Any, before: Sequence[int], after: Sequence[int]) -> bool:

@@ -20,7 +20,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "matmul": ("n", "bias"),
     "pool": (*WINDOW_KEYS, "ceil"),
     "upsample": ("scale", "linear"),
-    "globalpool": ("dims",),
+    "globalpool": ("dims", "max"),
     **dict.fromkeys(("add", "mul", "cat", *PASSIVE), ()),
     **dict.fromkeys(NORMS, ("affine", "parameters")),
     "groupnorm": ("groups", "affine", "parameters"),
@@ -29,7 +29,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "gathered": ("shape", "parameters", "divided"),
 }
 DIVISIONS: tuple[Divided, ...] = get_args(Divided)[1:]
-FLAGS = ("bias", "ceil", "transposed", "linear", "affine")
+FLAGS = ("max", "bias", "ceil", "transposed", "linear", "affine")
 MULTI_INPUT = ("add", "mul", "cat")  # kinds that take two inputs or more
 REQUIRED = {
     **dict.fromkeys(CONVS, ("out_channels", "kernel")),

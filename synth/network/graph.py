@@ -19,7 +19,7 @@ from typing import Literal
 
 from synth.layer.layer import Layer
 from synth.layer.nest import WORD_BYTES
-from synth.network.reductions import Reduction, reduced_dims
+from synth.network.reductions import Reduction
 from synth.network.row_maps import Reindexing, RowMap
 
 CONVS = ("conv1d", "conv2d", "conv3d")
@@ -47,7 +47,7 @@ class Node:
     saves: what the backward pass of an operation on single words needs: "in", "out" or "none".
     region: the checkpoints of the model that it is in during training, the outermost first.
     maps, dims: of a reindexing; see `Reindexing`. dims of a global pooling: those that it reduces.
-    groups: of a group normalization; 0 where it is unknown.
+    groups: of a group normalization; 0 where it is unknown. maximum: of a global pooling; else it is a mean.
     divided: how ranks divide a "gathered" node for which the planner has no layout; see `Divided`.
     """
 
@@ -65,6 +65,7 @@ class Node:
     maps: tuple[RowMap, ...] = ()
     dims: tuple[int, ...] = ()
     groups: int = 0
+    maximum: bool = False
     divided: Divided = field(default="", compare=False)
 
     @property
@@ -199,12 +200,7 @@ class Network:
         if len(parts) > 1 or first.node is None or (first.first, first.count) != (0, node.in_shape[1]):
             return unknown
         if node.kind == "globalpool":
-            return Part(
-                first.node,
-                0,
-                first.count,
-                (*first.path, Reduction(node.name, node.shape, reduced_dims(node))),
-            )
+            return Part(first.node, 0, first.count, (*first.path, Reduction.of(node)))
         if node.dims[:2] not in ((), (0, 1)):
             return unknown
         path = (*first.path, Reindexing(node.name, node.maps, node.shape, node.dims))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from synth.base.yaml_positions import Listing, Scalar
@@ -244,13 +245,14 @@ class _NodeBuilder:
             raise entry.arguments["dims"].fault(
                 f"{entry.name}: dims is {list(dims)}; use positions, from 2 to {len(self.shape) - 1}"
             )
+        maximum = flag_of(entry, "max")
         if dims or layer_below(self.nodes, entry.inputs[0]):
             pooled = dims or range(2, len(self.shape))
             shape = tuple(1 if dim in pooled else n for dim, n in enumerate(self.shape))
-            return Node(entry.name, self.kind, entry.inputs, shape, self.shape, dims=dims)
+            return Node(entry.name, self.kind, entry.inputs, shape, self.shape, dims=dims, maximum=maximum)
         rest = {"groups": self.shape[1]}
         layer = self.layer(f"conv{len(self.shape) - 2}d", self.shape, self.shape[1], self.shape[2:], rest)
-        return self.node_of(layer, layer.output_shape, self.shape)
+        return replace(self.node_of(layer, layer.output_shape, self.shape), maximum=maximum)
 
     def node_of(self, layer: Layer, shape: Shape, before: Shape) -> Node:
         weighted = self.kind not in WEIGHTLESS

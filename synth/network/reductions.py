@@ -1,8 +1,8 @@
-"""Reductions of a network: global pooling, means and sums over positions, computed where their input lies.
+"""Reductions of a network: global pooling, means, sums and extrema of positions, where their input lies.
 
 Each rank reduces its own box. Ranks whose boxes have the same values send their parts to the owners of these
 values: the ranks themselves, which divide them along the longest dimension. So the planner does not choose a
-grid for a reduction. `synth.runtime.layers.reduction` does the same on the ranks.
+grid for a reduction. `synth.runtime.layers.rows.reduction` does the same on the ranks.
 """
 
 from __future__ import annotations
@@ -21,16 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A node that reduces positions: its name, its shape, and the reduced dimensions, which keep extent 1."""
+    """A node that reduces positions: its name, its shape, and the reduced dimensions, which keep extent 1.
+
+    numbers: that a part of a value has. With an extremum travels where it is, or how often it occurs.
+    """
 
     name: str
     shape: tuple[int, ...]
     over: tuple[int, ...]
+    numbers: int = 1
 
-
-def reduced_dims(node: Node) -> tuple[int, ...]:
-    """The dimensions that a node of kind `globalpool` reduces: all positions if it names none."""
-    return node.dims or tuple(range(2, len(node.shape)))
+    @classmethod
+    def of(cls, node: Node) -> Reduction:
+        """That of a node of kind `globalpool`, which reduces all positions if it names none."""
+        over = node.dims or tuple(range(2, len(node.shape)))
+        return cls(node.name, node.shape, over, 2 if node.maximum else 1)
 
 
 def layer_below(nodes: Mapping[str, Node], name: str) -> str | None:
@@ -75,7 +80,7 @@ def reduction_words(boxes: Spans, last: Reduction, procs: int) -> tuple[Many, Ma
     members, _ = _sharing(low, high, procs)
     first, end = owned_boxes(boxes, last, procs)
     held, own = ((b - a).prod(axis=0, dtype=np.int64) for a, b in ((low, high), (first, end)))
-    return ((members - 1) * own).max(axis=1), (held - own).max(axis=1)
+    return last.numbers * ((members - 1) * own).max(axis=1), (held - own).max(axis=1)
 
 
 def _sharing(low: Many, high: Many, procs: int) -> tuple[Many, Many]:

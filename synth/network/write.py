@@ -63,7 +63,8 @@ def _arguments(node: Node) -> dict[str, Any]:
             linear = layer.kernel != layer.stride
             return {"scale": list(layer.stride)} | ({"linear": True} if linear else {})
         case "globalpool":
-            return {"dims": list(node.dims)} if node.dims else {}
+            dims = {"dims": list(node.dims)} if node.dims else {}
+            return {**dims, "max": True} if node.maximum else dims
         case "reindex":
             rows = {"rows": list(runs_of(node.maps))}
             return rows | ({"dims": list(node.dims)} if node.dims else {})

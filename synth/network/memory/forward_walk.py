@@ -148,7 +148,7 @@ class ForwardWalk:
             each.free()
         if not self.training:
             return []
-        if node.kind in INPUT_SAVERS or (node.kind == "relu" and node.saves == "in"):
+        if node.kind in INPUT_SAVERS or node.maximum or (node.kind == "relu" and node.saves == "in"):
             return [inputs[0].hold()]
         if node.kind in ("relu", "softmax") and node.saves == "out":
             return [made.hold()]
@@ -258,7 +258,7 @@ class ForwardWalk:
             wide = self.timeline.new(layer.slice("In"))
         self.values[node.name] = self.timeline.new(layer.output)
         kept = []
-        if self.training and node.kind == "pool":
+        if self.training and (node.kind == "pool" or node.maximum):
             kept = [wide.hold()]
             if node.saves == "in":  # a maximum
                 kept.append(self.timeline.new(layer.output * INDEX_BYTES / self.plan.word_bytes))

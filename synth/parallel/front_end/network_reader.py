@@ -176,7 +176,7 @@ class NetworkReader:
         first, before = self.values[call.inputs[0]], call.shapes[0]
         here = self._shape_of(first.name)
         over = tuple(sorted(first.order[dim] for dim in form.over))
-        if form.word not in ("mean", "sum") or over[0] < 2:
+        if over[0] < 2:
             return None
         positions, layer = tuple(range(2, len(here))), None
         name, shape = self.names.of(call), tuple(1 if d in over else n for d, n in enumerate(here))
@@ -186,6 +186,7 @@ class NetworkReader:
             layer = global_pool_layer(name, before, self.dtype)
         dims = () if over == positions else over
         node = Node(name, "globalpool", (first.name,), shape, here, layer, dims=dims)
+        node = replace(node, maximum=form.word not in ("mean", "sum"))
         value = self._planned(call, node, first.order) if layer else self._named(node, first.order)
         return value if form.keep else self._without(value, over)
 
