@@ -72,7 +72,9 @@ def planned_words(plan: NetworkPlan) -> tuple[Words, Words]:
     graph, between = plan.network, defaultdict[str, int](int)
     for edge, words in plan.edge_words.items():
         names = [edge.target]
-        if edge.role == "out":  # moved for the sum that lies where the target does
+        if edge.moves_rows:
+            names = [edge.target_path[-1].name]
+        elif edge.role == "out":  # moved for the sum that lies where the target does
             sums = [node for node in graph.nodes.values() if len(node.inputs) > 1]
             ends = [edge.target, edge.source]
             names = [s.name for s in sums if [graph.parts[i][0].node for i in s.inputs] == ends]
@@ -91,7 +93,7 @@ def words_as_planned(plan: NetworkPlan, net: Network, shape: tuple[int, ...]) ->
     """Assert that one step receives what the plan says, layer by layer and edge by edge."""
     graph = plan.network
     entered = {node.name for node in graph.planned if graph.parts[node.inputs[0]][0].node}
-    readers = entered | {node.name for node in graph.nodes.values() if node.kind == "add"}
+    readers = entered | {node.name for node in graph.nodes.values() if node.kind in ("add", "globalpool")}
     (counted, inside), (planned, planned_inside) = counted_words(net, shape), planned_words(plan)
     assert {name: words for name, words in counted.items() if name in readers} == planned
     assert inside == planned_inside
