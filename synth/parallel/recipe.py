@@ -143,7 +143,7 @@ class NetworkRecipe(NamedTuple):
             limited = plans.limited if plans else memory is not None or any(p.limit_bytes for p in given)
             ahead = 0 if limited else 1
         places = _places(traced, plans, ranks) if plans else {}
-        if options["bucket_bytes"] is None:
+        if options.get("bucket_bytes") is None:
             options = {**options, "bucket_bytes": plans.bucket_bytes if plans else LARGEST}
         return NetworkParts(
             inputs,
