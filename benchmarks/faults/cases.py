@@ -104,7 +104,9 @@ class Campaign:
 def store(path: Path, case: Case, outcome: Outcome) -> None:
     """Append an outcome to the results: one line, in one write."""
     said = [line for line in outcome.said.splitlines() if not TORCHRUN.match(line)]
-    kept = asdict(outcome) | {"said": "\n".join(said)[:4000] if outcome.wrong(case) else ""}
+    kept = asdict(outcome) | {
+        "said": "\n".join(said)[:4000] if outcome.wrong(case) or outcome.refused else ""
+    }
     with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps({"case": asdict(case), "outcome": kept}) + "\n")
 

@@ -24,6 +24,7 @@ TORCHS_OWN = ("torchelastic_", "torchinductor_")
 PATIENCE = 40.0  # seconds after the timeout until what is left is killed
 LAYER = "conv2d: {input: [8, 8, 8, 8], out_channels: 8, kernel: [3, 3], padding: 1}\n"
 SLOW = "SYNTH_FAULT_PACE"  # of a rank: seconds
+TO_START = 120.0  # seconds in which a rank has been started, however busy the machine is
 LOOK = 0.05  # seconds between two looks at the processes
 PACE = 0.05  # mean seconds that a convolution, or a part of a training step, takes longer: cores stay free
 AT_START = """
@@ -92,7 +93,9 @@ def _suffered(case: Case, folder: Path, programs: Path, hosts: Hosts) -> Outcome
         while time.time() < begin + case.moment and any(each.poll() is None for each in running):
             time.sleep(0.02)
         (folder / "after").touch()
-        inject(case, look, running, hosts)
+        if not inject(case, look, running, hosts):
+            text = (folder / "said").read_text(errors="replace")
+            return Outcome(0.0, True, 0, [], text, True, refused="there was no rank to hit")
         fault = time.time()
         made = all_have(CALLED if case.form == "parallelize" else MADE, case, folder)
         ranks = 0.0
@@ -215,29 +218,34 @@ def as_rank() -> None:
     F.conv2d = conv2d
 
 
-def inject(case: Case, look: Look, running: list[subprocess.Popen[bytes]], hosts: Hosts) -> None:
-    """Let the fault happen now."""
+def inject(case: Case, look: Look, running: list[subprocess.Popen[bytes]], hosts: Hosts) -> bool:
+    """Let the fault happen now, or as soon as the rank has been started; whether it has happened."""
+    end = time.time() + TO_START
+
+    def waits() -> bool:
+        look.wait()
+        return time.time() < end and bool(look.found())
+
     if case.fault == "parent killed":
+        begun = running[0].poll() is None
         running[0].kill()
-    elif case.fault == "link cut":
-        host, end = hosts.enter[1][-1], time.time() + 40
-        marks = [f"RANK={rank}".encode() for rank in range(case.procs)]
-        while time.time() < end and not all(look.found(mark) for mark in marks):
-            time.sleep(0.1)  # before, torchrun waits for its own timeouts
+        return begun
+    if case.fault == "link cut":
+        host, marks = hosts.enter[1][-1], [f"RANK={rank}".encode() for rank in range(case.procs)]
+        while not (begun := all(look.found(mark) for mark in marks)) and waits():
+            pass  # before, torchrun waits for its own timeouts
         subprocess.run(["ip", "-n", host, "link", "set", "eth0", "down"], check=False)
-    elif case.fault in SIGNALS:
-        for _ in range(200):  # until the rank has been started
-            found = look.found(f"RANK={case.rank}".encode())
-            if found or not look.found():
-                break
-            time.sleep(0.05)
+        return begun
+    if case.fault in SIGNALS:
+        while not (found := look.found(f"RANK={case.rank}".encode())) and waits():
+            pass
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, getattr(signal, f"SIG{case.fault}"))
-    else:
-        end = time.time() + 20
-        while not (look.folder / "mark").exists() and time.time() < end and look.found():
-            time.sleep(0.02)
+        return bool(found)
+    while not (look.folder / "mark").exists() and waits():
+        pass
+    return (look.folder / "mark").exists()
 
 
 def named(case: Case, said: str) -> bool:
