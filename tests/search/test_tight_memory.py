@@ -6,11 +6,14 @@ import json
 import math
 import time
 from dataclasses import replace
+from functools import reduce
+from itertools import product
+from operator import add
 from pathlib import Path
 
 import pytest
-from brute_force import all_grids
-from hypothesis import given, settings
+from brute_force import all_grids, all_pass_plans
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis_problems import distributions, small_nests
 
@@ -24,10 +27,15 @@ from synth.planning.plan_file import read_plan
 from synth.planning.plan_json import to_json
 from synth.reports.text import report
 from synth.schedule.distribution import Distribution
+from synth.schedule.memory import Footprints
+from synth.schedule.pass_plan import PassPlan
+from synth.schedule.pass_program import pass_program
+from synth.schedule.training_memory import unused_resident_words
+from synth.schedule.volume import Received, Visits, received
 from synth.search.branch_and_bound import _Search
 from synth.search.pass_tilings import choose_tiling
 from synth.search.request import Optimum, Request
-from synth.search.training_step import choose_training_tilings
+from synth.search.training_step import choose_training_tilings, pass_templates, reuse_choices
 
 GUARD = 20  # seconds of processor time on a busy machine; two on a quiet one
 
@@ -94,6 +102,49 @@ def examined(request: Request) -> int | None:
             tiling, _ = search._choose_tiling(search._footprints(grid, turned), request.limit_words)
             fewest = min(fewest, tiling.words if tiling else math.inf)
     return None if fewest == math.inf else int(fewest)
+
+
+def step_by_hand(request: Request) -> int | None:
+    """The fewest words of a training step, by looking at all grids, reused tensors, orders and tilings."""
+    fewest = math.inf
+    cap, limit = _Search(request).cap, request.limit_words or 0
+    for grid in all_grids(request.nest.extents, request.procs):
+        d = Distribution(request.nest, grid)
+        if d.most_work.size > cap:
+            continue
+        footprints, known = Footprints(d), dict[tuple[PassPlan, int], list[Received]]()
+        for order, reused in product(request.sequences, reuse_choices(request.sequences[0], False)):
+            passes = []
+            for template in pass_templates(reused, order):
+                left = limit - unused_resident_words(footprints, reused, order, template.pass_)
+                if (template, left) not in known:
+                    known[template, left] = received_within(footprints, template, left)
+                passes.append(known[template, left])
+            for words in product(*passes):
+                fewest = min(fewest, reduce(add, words).most_with())
+    return None if fewest == math.inf else int(fewest)
+
+
+def received_within(footprints: Footprints, template: PassPlan, limit: int) -> list[Received]:
+    """What processes receive in a pass, for each kind of tiling of which one fits."""
+    d, found = footprints.distribution, dict[Visits, Received]()
+    for tensor in TENSORS:
+        for each in all_pass_plans(d.most_work, tensor):
+            made = replace(template, stationary=tensor, counts=each.counts, swapped=each.swapped)
+            visits = Visits.of(pass_program(d, made), d.nest.turned)
+            if visits not in found and footprints.memory(made).words <= limit:
+                found[visits] = received(d, made)
+    return [*found.values()]
+
+
+@settings(max_examples=12)
+@given(small_nests(3), st.integers(2, 4), st.floats(0, 0.6))
+def test_no_step_within_the_memory_moves_fewer_words(nest: Nest, procs: int, share: float) -> None:
+    assume(nest.extents.size <= 40)
+    request = within(nest, procs, "training", False, share)
+    found = _Search(request).run()
+    assert found is not None
+    assert found.tiling.words == step_by_hand(request)
 
 
 TIGHT = (small_nests(5), st.integers(2, 16), st.sampled_from(TASKS), st.booleans(), st.floats(0, 0.6))
