@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from synth.base.errors import UsageError
 from synth.base.work_balance import BALANCE, check_balance
-from synth.layer.axes import ROW_MAJOR, Order, Tensor
+from synth.layer.axes import ROW_MAJOR, TENSORS, Order, Tensor
 from synth.machine.hierarchy import Machine
 from synth.machine.rank_groups import CHANNELS_SWAPPED, ORDERS
 from synth.network.graph import Edge
@@ -30,7 +30,8 @@ class NetworkRequest:
     strict_axes: whether `axes` also bind layers that cannot use all processes within them.
     reorder_ranks: whether the grid axes may run over the ranks in another order than row-major.
     exact_procs: whether layers with weights use all processes, even unevenly loaded, if some grid does.
-    saves: tensors that a training step gathers once and saves for a later pass.
+    saves: tensors that a training step gathers once and saves for a later pass; all that passes share, unless
+        memory is too small: see `plan_network`.
     resident_weights: whether every process always holds the weights that its forward pass reads, so that only
         activations move. Copies of weights take memory, not words. Not for training.
     input_gradient: whether training computes the gradient of the network's input as well.
@@ -53,7 +54,7 @@ class NetworkRequest:
     strict_axes: bool = True
     reorder_ranks: bool = True
     exact_procs: bool = False
-    saves: frozenset[Tensor] = frozenset({"Out"})
+    saves: frozenset[Tensor] = frozenset(TENSORS)
     input_gradient: bool = True
     batch_norm: str = "global"
     resident_weights: bool = False

@@ -153,8 +153,8 @@ def plan_model(
     """A training plan of all layers of a model together: the fewest words in layers and between them.
 
     objective: or "time", the fewest seconds on a machine: a file, or the name of a shipped one.
-    memory: bytes per process. Without a limit the passes of a layer save what they have gathered for
-        later passes; with one only dOut is saved, by backward-data for backward-filter.
+    memory: bytes per process. The passes of a layer save what they have gathered for later passes, if that
+        fits; otherwise only dOut is saved, by backward-data for backward-filter.
     axes: the grids split no other axes than these, but where a layer cannot use all processes so; "" for
         all axes.
     input_gradient: whether a step makes the gradient of the batch, too; else layers with nothing trained

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from synth.base.errors import UsageError
 from synth.base.units import as_bytes
-from synth.layer.axes import TENSORS
 from synth.network.plan.plan import NetworkPlan
 from synth.network.plan.plan_file import NetworkPlanFile
 from synth.network.request import NetworkRequest
@@ -182,8 +181,8 @@ def _by_name(plan: Mapping[str, How] | How | None) -> dict[str, How]:
 
 
 def within(request: NetworkRequest, memory: int | str | None) -> NetworkRequest:
-    """The request with a limit of memory, on all ranks; passes save all that they gather if that fits."""
-    return replace(request, limit_bytes=as_bytes(memory), exact_procs=True, saves=frozenset(TENSORS))
+    """The request with a limit of memory, on all ranks."""
+    return replace(request, limit_bytes=as_bytes(memory), exact_procs=True)
 
 
 def request_of(inference: bool, **fields: Any) -> NetworkRequest:

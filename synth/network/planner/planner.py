@@ -10,7 +10,6 @@ import numpy as np
 
 from synth.base.errors import InfeasibleError, UsageError
 from synth.base.work_balance import BALANCE
-from synth.layer.axes import TENSORS
 from synth.network.edges.edge_prices import EdgePrices, PricedEdges
 from synth.network.graph import Edge, Network
 from synth.network.grids.layer_class import LayerClass
@@ -44,23 +43,22 @@ def plan_network(
     """The cheapest choice of placed grids.
 
     method: how `solve` chooses. progress: called with a sentence now and then.
-    The plan without a limit of memory is taken if it fits: under a limit, layers are cut by output rows only,
-    passes save dOut alone, and weights are not prefetched. For the time of a training step, the plan without
-    a limit saves all that passes gather, and has whole weights or else shards.
+    The plan without a limit of memory is taken if it fits. If it does not, a second one is tried: its passes
+    save dOut alone, or, for time, it has shards in place of whole weights. Under a limit, layers are cut by
+    output rows only, passes save dOut alone, and weights are not prefetched.
     Raises `UsageError` if the network has nothing to plan, and `InfeasibleError` if a layer has no grid or
     the memory is too small; the message says what would be enough.
     """
     report = progress or (lambda text: None)
     if request.procs > MAX_EXACT_RANKS:
         request = replace(request, options_per_layer=OPTIONS_OF_MANY_RANKS)
-    timed_step = request.objective == "time" and request.training
-    saves = frozenset(TENSORS) if timed_step else request.saves
-    for whole in sorted({request.whole_weights, False}, reverse=True):
-        free = replace(request, limit_bytes=None, saves=saves, whole_weights=whole)
-        made = _NetworkPlanner(network, free, method, report).run()
+    saves = request.saves & {"Out"} if request.training else request.saves
+    tight = replace(request, saves=saves, whole_weights=False)
+    less = replace(request, whole_weights=False) if request.objective == "time" else tight
+    for asked in dict.fromkeys(replace(each, limit_bytes=None) for each in (request, less)):
+        made = _NetworkPlanner(network, asked, method, report).run()
         if _fits(made, request.limit_bytes):
             return made
-    tight = replace(request, saves=request.saves & {"Out"}, whole_weights=False)
     return _NetworkPlanner(network, tight, method, report).run()
 
 

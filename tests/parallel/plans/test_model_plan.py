@@ -25,6 +25,8 @@ from synth.parallel.layer_plans import LayerPlans
 from synth.parallel.plan_digest import digest_of_plan
 from synth.runtime.kernels.context import Context
 
+ALL, DOUT = frozenset({"In", "Ker", "Out"}), frozenset({"Out"})
+
 
 def test_names_kinds_and_edges() -> None:
     network = trace_model(Residual(), (5, 3, 13, 13)).network
@@ -104,8 +106,13 @@ def test_words_have_the_size_of_the_model() -> None:
     assert {node.layer.nest.word_bytes for node in network.planned if node.layer} == {8}
 
 
-@pytest.mark.parametrize("memory", [None, 100_000])  # 104 708 bytes are enough for the first
-def test_a_file_decides_what_the_plan_does(memory: int | None, tmp_path: Path) -> None:
+# 104 708 bytes are enough for the first plan, and 93 140 for one without a limit that saves dOut alone
+@pytest.mark.parametrize(
+    ("memory", "limited", "saves"), [(None, False, ALL), (100_000, False, DOUT), (90_000, True, DOUT)]
+)
+def test_a_file_decides_what_the_plan_does(
+    memory: int | None, limited: bool, saves: frozenset[str], tmp_path: Path
+) -> None:
     model, shape = Residual(), (8, 3, 16, 16)
     plan = synth.plan_model(model, shape, 4, memory=memory)
     file = tmp_path / "plan.json"
@@ -114,11 +121,11 @@ def test_a_file_decides_what_the_plan_does(memory: int | None, tmp_path: Path) -
     one, other = plans_of_model(plan, network, 4), plans_of_model(file, network, 4)
     assert one.placed == other.placed == plans_of_model(synth.read_plan(file), network, 4).placed
     assert digest_of_plan(synth.read_plan(file)) == digest_of_plan(plan)
-    assert one.limited == other.limited == (memory is not None)
+    assert one.limited == other.limited == limited
     before = {key: value for key, value in to_json(plan).items() if key != "memory_limit"}
     file.write_text(json.dumps({**before, "digest": digest_of(before)}))  # as files were before it was said
     assert plans_of_model(file, network, 4).limited
-    assert one.saves == other.saves == (frozenset({"Out"}) if memory else frozenset({"In", "Ker", "Out"}))
+    assert one.saves == other.saves == saves
     for node, cost, fit in zip(plan.network.planned, plan.layer_costs, plan.tilings, strict=True):
         if node.weighted and node.layer:
             plans = [each.plan(node.layer, 4) for each in (one, other)]
@@ -133,12 +140,13 @@ def test_a_file_of_an_imported_network_fits_the_model(tmp_path: Path) -> None:
     net, plan = tmp_path / "net.yaml", tmp_path / "plan.json"
     command = ["import", "small_networks:Residual", "--input", "8,3,16,16", "-o", str(net)]
     assert main(command) == 0
-    command = ["plan", str(net), "--procs", "4", "--pass", "training", "--json", "-o", str(plan)]
-    assert main(command) == 0
+    command = ["plan", str(net), "--procs", "4", "--pass", "training", "--exact-procs", "--gradients", "ker"]
+    assert main([*command, "--json", "-o", str(plan)]) == 0
+    assert json.loads(plan.read_text())["cost"] == synth.plan_model(Residual(), (8, 3, 16, 16), 4).cost
     network = trace_model(Residual(), (8, 3, 16, 16)).network
     decided = plans_of_model(plan, network, 4)
     rows = {row["name"]: row for row in json.loads(plan.read_text())["layers"]}
-    assert decided.saves == frozenset({"Out"})
+    assert decided.saves == ALL
     for name in ("stem", "a.one", "b.short", "head"):
         assert decided.placed[name].grid._asdict() == rows[name]["grid"]
     assert set(decided.placed) == {node.name for node in network.planned}
